@@ -1,0 +1,58 @@
+#include "base/logging.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <utility>
+
+#include "base/error.h"
+
+namespace nvllm {
+namespace {
+
+constexpr std::array<const char*, 5> kNames = {"debug", "info", "warning", "error", "off"};
+
+// The one piece of state that belongs to the process as a whole.
+LogSettings& settings() {
+  static LogSettings instance;
+  return instance;
+}
+
+}  // namespace
+
+LogLevel parse_log_level(std::string_view name) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) return static_cast<LogLevel>(i);
+  }
+  fail("log level '", name, "' is unknown; use debug, info, warning, error or off");
+}
+
+void configure_logging(LogSettings settings_of_process) {
+  settings() = std::move(settings_of_process);
+}
+
+const LogSettings& log_settings() {
+  return settings();
+}
+
+std::string format_log_line(std::string_view who, LogLevel level, std::string_view text) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm local{};
+  localtime_r(&now.tv_sec, &local);
+  std::array<char, 32> time;
+  std::snprintf(time.data(), time.size(), "%02d:%02d:%02d.%03d", local.tm_hour, local.tm_min,
+                local.tm_sec, static_cast<int>(now.tv_nsec / 1'000'000));
+  return str(time.data(), ' ', who, ' ', kNames[static_cast<std::size_t>(level)], ' ', text, '\n');
+}
+
+void log_line(LogLevel level, std::string_view text) {
+  const std::string line = format_log_line(settings().who, level, text);
+  // One write, so that lines of several processes do not mix. If standard error is gone, so is the
+  // only place where that could be said.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace nvllm

@@ -1,0 +1,149 @@
+// Backend: one device as the rest of the program sees it. Memory, streams, events, graphs. There are
+// two: the CPU (device/cpu) and CUDA (device/cuda); code above this folder does not know which.
+//
+//   auto backend = create_backend(DeviceKind::cuda);
+//   Buffer weights = backend->allocate(MemoryKind::device, bytes, "weights");
+//   auto stream = backend->create_stream();
+//   backend->copy(weights.data(), staging.data(), bytes, *stream);   // asynchronous, in order
+//   stream->synchronize();
+//
+// Everything that takes a Stream only enqueues and returns; errors of work that ran later surface at
+// synchronize(). No call here allocates on the hot path except allocate() itself.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "device/ledger.h"
+
+namespace nvllm {
+
+enum class DeviceKind { cpu, cuda };
+const char* name_of(DeviceKind kind);
+
+// Owns memory; gives it back, and its line in the ledger, when destroyed. Must not outlive its backend.
+class Buffer {
+ public:
+  using Release = std::function<void(void*)>;
+
+  Buffer() = default;
+  Buffer(void* data, std::size_t bytes, MemoryKind kind, Release release);
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  MemoryKind kind() const { return kind_; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  MemoryKind kind_ = MemoryKind::host;
+  Release release_;
+};
+
+// Hands out parts of one Buffer, aligned to 256 bytes, until it is full (an Error that says what was
+// asked, of what, and what is left). Not thread-safe.
+class Arena {
+ public:
+  static constexpr std::size_t kAlignment = 256;
+
+  explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
+
+  void* allocate(std::size_t bytes, const char* purpose);
+  std::size_t used() const { return used_; }
+  std::size_t capacity() const { return buffer_.bytes(); }
+  void reset() { used_ = 0; }  // every part handed out so far is void
+
+ private:
+  Buffer buffer_;
+  std::size_t used_ = 0;
+};
+
+class Event;
+
+// A queue of work that runs in order, asynchronously to the caller and to other streams. A stream is
+// used by one thread at a time.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual DeviceKind kind() const = 0;
+
+  // Work enqueued from now on waits until the event's last record so far has been reached.
+  virtual void wait(const Event& event) = 0;
+  // Runs a function in order with the stream's work. It must not call into the device.
+  virtual void host_call(std::function<void()> function) = 0;
+  // Waits until all work enqueued so far has run; throws the first Error of that work.
+  virtual void synchronize() = 0;
+  // The same with a limit: false if the work did not finish in time.
+  virtual bool synchronize_for(Nanoseconds limit) = 0;
+  // Whether all work enqueued so far has run. Does not wait.
+  virtual bool idle() = 0;
+};
+
+// A point in a stream's work. Recording again moves the point.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void record(Stream& stream) = 0;
+  virtual bool reached() const = 0;  // true before the first record
+  virtual void synchronize() const = 0;
+  // Seconds between two reached events that were made with timing.
+  virtual double seconds_since(const Event& earlier) const = 0;
+};
+
+// Recorded work that can be enqueued again as a whole, at little cost.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch(Stream& stream) = 0;
+};
+
+struct DeviceMemory {
+  std::size_t total = 0;
+  std::size_t available = 0;
+};
+
+enum class StreamPriority { normal, high };
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual DeviceKind kind() const = 0;
+  virtual std::string description() const = 0;  // "NVIDIA H200", "CPU, 16 cores"
+  virtual DeviceMemory memory() const = 0;      // of MemoryKind::device
+
+  // Uninitialised memory, aligned to 256 bytes. More than there is: an Error that says how much was
+  // asked, for what, and what there is. Zero bytes give an empty Buffer.
+  virtual Buffer allocate(MemoryKind kind, std::size_t bytes, const std::string& purpose) = 0;
+  virtual std::unique_ptr<Stream> create_stream(StreamPriority priority = StreamPriority::normal) = 0;
+  virtual std::unique_ptr<Event> create_event(bool timing = false) = 0;
+
+  // Between any two kinds of memory of this backend. Pageable host memory works but may block.
+  virtual void copy(void* to, const void* from, std::size_t bytes, Stream& stream) = 0;
+  virtual void fill(void* to, unsigned char value, std::size_t bytes, Stream& stream) = 0;
+
+  // Records what `work` enqueues on the stream, and on streams that wait for events of it and are
+  // waited for again, without running it.
+  virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) = 0;
+
+  Ledger& ledger() { return ledger_; }
+  const Ledger& ledger() const { return ledger_; }
+
+ private:
+  Ledger ledger_;
+};
+
+// cuda: the first GPU that this process may see. Throws an Error that says what is missing.
+std::unique_ptr<Backend> create_backend(DeviceKind kind);
+
+// Whether this program was built with the CUDA backend.
+bool cuda_built();
+
+}  // namespace nvllm

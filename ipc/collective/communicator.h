@@ -1,0 +1,68 @@
+// Communicator: the collectives of a group's ranks on device tensors. Every rank calls the same
+// operations in the same order with the same shapes and types; each call only enqueues on the stream.
+//
+//   auto comm = create_communicator(member, *backend, {});
+//   comm->all_reduce(hidden, *stream);
+//   comm->wait(*stream);            // or simply go on enqueueing
+//
+// Sums are taken in rank order in float32 and rounded once, so every rank gets the same bits, in every
+// run, whichever shm or peer path is taken. (NCCL chooses its own order; it is the same on all ranks.)
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+#include "ipc/group.h"
+#include "kernels/rmsnorm.h"
+
+namespace nvllm::ipc {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string name() const = 0;  // "shm", "nccl", "peer", "peer+nccl"
+
+  // data[i] = sum over ranks of data[i], in place.
+  virtual void all_reduce(TensorView data, Stream& stream) = 0;
+  // out = slice `rank` of the sum of `in`; in has size() times the elements of out.
+  virtual void reduce_scatter(TensorView out, TensorView in, Stream& stream) = 0;
+  // out = the ranks' `in`, in rank order; out has size() times the elements of in.
+  virtual void all_gather(TensorView out, TensorView in, Stream& stream) = 0;
+  // The same on the root only; elsewhere `out` is not read and may be empty.
+  virtual void gather(TensorView out, TensorView in, int root, Stream& stream) = 0;
+  // data = the root's data.
+  virtual void broadcast(TensorView data, int root, Stream& stream) = 0;
+  // Later work of the stream runs after every rank's stream has come this far.
+  virtual void barrier(Stream& stream) = 0;
+
+  // args.x summed over the ranks, then kernels::rms_norm of it with its residual: exactly the bits of
+  // all_reduce(args.x) followed by rms_norm(args), in one pass where that is faster. args.x may be
+  // overwritten.
+  virtual void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) = 0;
+
+  // Waits for the stream's work as Stream::synchronize does, but never longer than the group's step
+  // timeout for a peer: then, or when the group is aborted, an Error that names the culprit.
+  virtual void wait(Stream& stream) = 0;
+
+  // Ends collectives in flight and makes all later ones fail with the reason, here and on all ranks.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+struct CommunicatorOptions {
+  // Which implementation: "auto" takes for each size what measured best (ipc/collective/choice.h).
+  // On the CPU "auto" and "shm"; on CUDA "auto", "peer", "nccl". Anything else is an Error.
+  std::string implementation = "auto";
+};
+
+// A collective call of all ranks. On CUDA without peer access or CUDA IPC, "auto" falls back to NCCL
+// and says so in the log.
+std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backend,
+                                                  const CommunicatorOptions& options);
+
+}  // namespace nvllm::ipc

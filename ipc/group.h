@@ -1,0 +1,179 @@
+// Group: what the processes of one launch share. The launcher creates it, then forks; each process
+// takes its place as a Member. It holds one record per rank (who is alive, doing what), the rings, the
+// staging memory of the CPU's collectives and an abort flag that ends every wait.
+//
+//   Group group = Group::create({.size = 2});     // launcher, before fork()
+//   if (fork() == 0) { Member me = group.join(rank); ... }
+//   Member me = group.join(kLauncher);            // the launcher itself
+//
+// Nothing is left behind: the segment and the semaphores lose their names before create() returns, and
+// the processes inherit the mappings through fork().
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "ipc/doorbell.h"
+
+namespace nvllm::ipc {
+
+inline constexpr int kMaxRanks = 8;
+inline constexpr int kLauncher = -1;  // the launcher's place in the group
+
+struct GroupOptions {
+  int size = 1;                                       // ranks, 1 to kMaxRanks
+  Nanoseconds step_timeout = std::chrono::seconds(60);  // of every wait for a peer
+  std::size_t staging_bytes = std::size_t{2} << 20;   // of each rank, for collectives on the CPU
+};
+
+// The group was aborted (a rank died, say) while this process waited. The message says why.
+class GroupAborted : public Error {
+ public:
+  using Error::Error;
+};
+
+// A peer did not do its part in time. The message names it, its pid, its last step and what it was doing.
+class PeerTimeout : public Error {
+ public:
+  PeerTimeout(int peer, const std::string& message) : Error(message), peer_(peer) {}
+  int peer() const { return peer_; }
+
+ private:
+  int peer_;
+};
+
+enum class Phase : std::uint32_t { absent, starting, ready, stopping, ended };
+const char* name_of(Phase phase);
+
+// What a process says of one of its activities: a call (its main thread) or a collective (the thread
+// that runs its stream). Readable by others at any time, also after its death.
+struct ActivitySnapshot {
+  std::string text;           // "all_reduce 4096 float32"; empty: idle
+  std::uint64_t number = 0;   // how many such activities it has begun
+  std::int64_t since_ns = 0;  // when this one began
+};
+
+// A rank's record as the launcher or a peer reads it.
+struct RankSnapshot {
+  int rank = 0;
+  int pid = 0;  // 0: has not joined yet
+  Phase phase = Phase::absent;
+  std::uint64_t step = 0;
+  std::int64_t heartbeat_ns = 0;  // when it last gave a sign of life (now_ns())
+  ActivitySnapshot call;
+  ActivitySnapshot collective;
+  int waits_for = kNobody;  // the rank it is waiting for, or was when it gave up
+  std::string last_words;   // the error it ended with, if it could still say
+
+  static constexpr int kNobody = -2;
+  std::string describe() const;  // "rank 1 (pid 4711), step 12, in all_reduce 4096 float32 #40 for 1.20 s"
+};
+
+class Member;
+
+class Group {
+ public:
+  // Errors: no room or no permission in /dev/shm, a size out of range. Each names the mend.
+  static Group create(const GroupOptions& options);
+
+  Group(Group&&) noexcept;
+  Group& operator=(Group&&) noexcept;
+  ~Group();
+
+  // Takes a place: once per process and rank. Checks that the segment is whole and of this version.
+  Member join(int rank) const;
+
+  int size() const;
+  Nanoseconds step_timeout() const;
+  RankSnapshot snapshot(int rank) const;
+
+  // Ends every wait in every process with GroupAborted(reason), now and from now on. The first reason
+  // counts. Callable from any member and any thread.
+  void abort(std::string_view reason) const;
+  bool aborted() const;
+  std::string abort_reason() const;
+
+  // How many bytes of /dev/shm a group takes.
+  static std::size_t bytes_needed(const GroupOptions& options);
+
+ private:
+  friend class Member;
+  struct Shared;
+  explicit Group(std::shared_ptr<Shared> shared);
+  std::shared_ptr<Shared> shared_;
+};
+
+// One process's place in the group. Move-only; usable by several threads unless said otherwise.
+class Member {
+ public:
+  Member(Member&&) noexcept;
+  Member& operator=(Member&&) noexcept;
+  ~Member();  // marks the record as ended
+
+  int rank() const;  // kLauncher for the launcher
+  int size() const;
+  const Group& group() const;
+
+  void set_phase(Phase phase);
+  void set_step(std::uint64_t step);
+  void set_last_words(std::string_view text);
+  void beat();  // a sign of life; a Heartbeat (ipc/heartbeat.h) gives them regularly
+
+  // Says what this process is doing, for as long as the object lives.
+  enum class Activity { call, collective };
+  class Doing {
+   public:
+    Doing(Member& member, Activity activity, std::string_view text);
+    ~Doing();
+    Doing(const Doing&) = delete;
+    Doing& operator=(const Doing&) = delete;
+
+   private:
+    Member& member_;
+    Activity activity_;
+  };
+
+  // Waits until ready() is true: spins for `spin`, then sleeps on the doorbell. ready() must become true
+  // only through a sequentially consistent store that is followed by a ring of that bell (doorbell.h).
+  // Throws GroupAborted, or, when the group's step timeout has passed, PeerTimeout naming `peer` and
+  // `what` was expected of it. Time in which this process itself was stopped does not count.
+  template <typename Ready>
+  void wait(Doorbell& bell, Ready ready, int peer, const char* what, Nanoseconds spin = kSpin);
+  // The same without a time limit: for an idle worker that waits for its next call.
+  template <typename Ready>
+  void wait_idle(Doorbell& bell, Ready ready, Nanoseconds spin = kSpin);
+
+  static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+
+  // Every rank gives a blob (up to kExchangeBytes) and gets all ranks' blobs, in rank order. A collective
+  // call of all ranks (not the launcher), for start-up: NCCL ids, CUDA IPC handles, "I could not".
+  static constexpr std::size_t kExchangeBytes = 1024;
+  std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> mine, const char* what);
+
+  // The memory through which collectives on the CPU move data: staging(r) is rank r's, in every process
+  // the same bytes; flags(r) are counters that rank r publishes there, zero at the start, one cache line each.
+  std::span<std::byte> staging(int rank) const;
+  struct alignas(64) Flag {
+    std::atomic<std::uint64_t> value;
+  };
+  static constexpr int kFlags = 8;
+  std::span<Flag> flags(int rank) const;
+  // The doorbell on which rank r's collective thread sleeps.
+  Doorbell& collective_bell(int rank) const;
+
+ private:
+  friend class Group;
+  struct State;
+  explicit Member(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace nvllm::ipc

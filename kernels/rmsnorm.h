@@ -1,0 +1,30 @@
+// RMSNorm, with and without a residual sum before it.
+#pragma once
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+
+namespace nvllm::kernels {
+
+// With residual:    residual[r] = round(residual[r] + x[r]), and that row is normalised;
+// without:          x[r] is normalised.
+//   out[r][i] = round(row[i] / sqrt(mean_i(row[i]^2) + epsilon) * weight[i])
+// Sums are taken in float32; "round" is to the tensors' type. out may be x.
+struct RmsNorm {
+  TensorView out;       // [rows, columns]
+  TensorView x;         // [rows, columns]
+  TensorView residual;  // [rows, columns], updated in place; data == nullptr: none
+  TensorView weight;    // [columns]
+  float epsilon = 1e-6f;
+};
+
+// Enqueues it. All tensors dense, of one type (float32, bfloat16 or float16), any number of rows
+// (also 0), 1 to kRmsNormMaxColumns columns; otherwise an Error that names the argument.
+void rms_norm(const RmsNorm& args, Stream& stream);
+
+// The plain definition, run at once by the caller: what every fast version is compared with.
+void rms_norm_reference(const RmsNorm& args);
+
+inline constexpr std::int64_t kRmsNormMaxColumns = 65536;
+
+}  // namespace nvllm::kernels

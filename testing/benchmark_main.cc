@@ -1,0 +1,4 @@
+// main() of every benchmark program.
+#include <benchmark/benchmark.h>
+
+BENCHMARK_MAIN();
