@@ -1,0 +1,15 @@
+#include "device/conformance.h"
+#include "device/topology.h"
+
+namespace nvllm::conformance {
+
+std::unique_ptr<Backend> make_backend(std::string* why_not) {
+  std::string why_none;
+  if (visible_gpus(&why_none).empty()) {
+    *why_not = "needs 1 GPU, found 0 (" + why_none + ")";
+    return nullptr;
+  }
+  return create_backend(DeviceKind::cuda);
+}
+
+}  // namespace nvllm::conformance
