@@ -1,0 +1,92 @@
+// Element types on the GPU: conversions that round exactly as device/dtype.h does, and vectors of
+// 16 bytes, the widest load and store there is.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "device/dtype.h"
+
+namespace nvllm::kernels {
+
+__device__ __forceinline__ float widen(float value) {
+  return value;
+}
+
+__device__ __forceinline__ float widen(Bf16 value) {
+  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+}
+
+__device__ __forceinline__ float widen(F16 value) {
+  return __half2float(__ushort_as_half(value.bits));
+}
+
+// Rounds to nearest, ties to even.
+template <typename T>
+__device__ __forceinline__ T narrow(float value);
+
+template <>
+__device__ __forceinline__ float narrow<float>(float value) {
+  return value;
+}
+
+template <>
+__device__ __forceinline__ Bf16 narrow<Bf16>(float value) {
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+}
+
+template <>
+__device__ __forceinline__ F16 narrow<F16>(float value) {
+  return {__half_as_ushort(__float2half_rn(value))};
+}
+
+// 16 bytes of elements.
+template <typename T>
+struct alignas(16) Vector {
+  static constexpr int kElements = 16 / sizeof(T);
+  T element[kElements];
+};
+
+// `address` is a multiple of 16 bytes.
+template <typename T>
+__device__ __forceinline__ Vector<T> load_vector(const T* address) {
+  return *reinterpret_cast<const Vector<T>*>(address);
+}
+
+template <typename T>
+__device__ __forceinline__ void store_vector(T* address, const Vector<T>& vector) {
+  *reinterpret_cast<Vector<T>*>(address) = vector;
+}
+
+// The first `count` elements (any number; at most kElements are taken), one by one, for addresses
+// of any alignment. The others are zero.
+template <typename T>
+__device__ __forceinline__ Vector<T> load_elements(const T* address, int count) {
+  Vector<T> vector;
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; ++i) {
+    vector.element[i] = i < count ? address[i] : T{};
+  }
+  return vector;
+}
+
+template <typename T>
+__device__ __forceinline__ void store_elements(T* address, const Vector<T>& vector, int count) {
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; ++i) {
+    if (i < count) address[i] = vector.element[i];
+  }
+}
+
+// Element by element, in float32, rounded once.
+template <typename T>
+__device__ __forceinline__ Vector<T> add(const Vector<T>& a, const Vector<T>& b) {
+  Vector<T> sum;
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; ++i) {
+    sum.element[i] = narrow<T>(__fadd_rn(widen(a.element[i]), widen(b.element[i])));
+  }
+  return sum;
+}
+
+}  // namespace nvllm::kernels
