@@ -122,7 +122,7 @@ void launch_exchange(const Links& links, void* out, const void* in, std::size_t 
   p.in_aligned = reinterpret_cast<std::uintptr_t>(in) % kDataBytes == 0;
   p.out_aligned = reinterpret_cast<std::uintptr_t>(out) % kDataBytes == 0 && stride % kDataBytes == 0;
   const int threads = threads_for(p.words);
-  const dim3 grid = grid_for(p.words, threads);
+  const dim3 grid = grid_for(links, p.words, threads);
   if (links.ranks <= 2) {
     exchange_kernel<2><<<grid, threads, 0, stream>>>(links, p);
   } else if (links.ranks <= 4) {

@@ -11,21 +11,11 @@ namespace nvllm::ipc::peer {
 
 inline constexpr int kThreads = 512;
 
-// Blocks wait for the blocks of equal number on other GPUs, so all of a grid must be able to run at once.
-inline int multiprocessors() {
-  int device = 0;
-  int count = 0;
-  cuda::check(cudaGetDevice(&device), "asking for the current GPU");
-  cuda::check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-              "asking for the GPU's multiprocessors");
-  return count;
-}
-
-// For `words` words, one per thread if they fit. Also of no words there is one.
-inline dim3 grid_for(std::int64_t words, int threads = kThreads) {
+// For `words` words, one per thread if they fit. Blocks wait for the blocks of equal number on other GPUs,
+// so all of a grid must be able to run at once: no more than one per multiprocessor.
+inline dim3 grid_for(const Links& links, std::int64_t words, int threads) {
   const std::int64_t wanted = (words + threads - 1) / threads;
-  return dim3(static_cast<unsigned>(
-      std::clamp<std::int64_t>(wanted, 1, multiprocessors())));
+  return dim3(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, links.multiprocessors)));
 }
 
 // Few words: smaller blocks on more multiprocessors, each with its own path to the links.

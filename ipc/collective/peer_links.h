@@ -51,6 +51,7 @@ struct Links {
   Control* control = nullptr;
   Report* report = nullptr;
   std::uint64_t deadline_ns = 0;  // of one wait
+  int multiprocessors = 1;        // of this GPU
 };
 
 }  // namespace nvllm::ipc::peer

@@ -174,7 +174,7 @@ void launch_one_shot(const Links& links, DType type, void* data, std::int64_t el
   dispatch(type, links.ranks, [&]<typename T, int kMaxRanks>() {
     const OneShot<T> p{static_cast<T*>(data), elements, words_for<T>(elements), is_aligned(data)};
     const int threads = threads_for(p.words);
-    one_shot_kernel<T, kMaxRanks><<<grid_for(p.words, threads), threads, 0, stream>>>(links, p);
+    one_shot_kernel<T, kMaxRanks><<<grid_for(links, p.words, threads), threads, 0, stream>>>(links, p);
   });
   cuda::check(cudaGetLastError(), "launching the one-shot all_reduce");
 }
@@ -187,7 +187,7 @@ void launch_two_shot(const Links& links, DType type, void* data, std::int64_t el
     const Sliced<T> p{static_cast<const T*>(data), slice, slice, elements, words, is_aligned(data)};
     const int threads = threads_for(words);
     two_shot_kernel<T, kMaxRanks>
-        <<<grid_for(words, threads), threads, 0, stream>>>(links, p, static_cast<T*>(data));
+        <<<grid_for(links, words, threads), threads, 0, stream>>>(links, p, static_cast<T*>(data));
   });
   cuda::check(cudaGetLastError(), "launching the two-shot all_reduce");
 }
@@ -199,7 +199,7 @@ void launch_reduce_scatter(const Links& links, DType type, void* out, const void
     const bool aligned = is_aligned(in) && stride % Vector<T>::kElements == 0;
     const Sliced<T> p{static_cast<const T*>(in), stride, elements, stride * links.ranks, words, aligned};
     const int threads = threads_for(words);
-    reduce_scatter_kernel<T, kMaxRanks><<<grid_for(words, threads), threads, 0, stream>>>(
+    reduce_scatter_kernel<T, kMaxRanks><<<grid_for(links, words, threads), threads, 0, stream>>>(
         links, p, static_cast<T*>(out), is_aligned(out));
   });
   cuda::check(cudaGetLastError(), "launching reduce_scatter");

@@ -105,7 +105,7 @@ bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
   const int threads = kernels::rms_norm_threads(static_cast<int>(vectors));
   // All blocks must be able to run at once: a multiprocessor holds one of the largest.
   const int block_limit = threads <= kFewThreads ? kFewThreads : kernels::kRmsNormMaxThreads;
-  const std::int64_t most_rows = std::int64_t{multiprocessors()} * (block_limit / threads);
+  const std::int64_t most_rows = std::int64_t{links.multiprocessors} * (block_limit / threads);
   if (rows < 1 || rows > most_rows ||
       static_cast<std::size_t>(rows * row_bytes) > one_shot_limit(links.ranks)) {
     return false;

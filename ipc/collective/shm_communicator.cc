@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "device/cpu/stream.h"
+
 namespace nvllm::ipc {
 namespace {
 
@@ -18,20 +20,16 @@ std::size_t count_of(const TensorView& tensor) {
 ShmCommunicator::ShmCommunicator(Member& member)
     : member_(member), place_{member.rank(), member.size(), DeviceKind::cpu}, exchange_(member) {}
 
-void ShmCommunicator::refuse_if_aborted() const {
-  if (member_.group().aborted()) throw GroupAborted(member_.group().abort_reason());
-}
-
 void ShmCommunicator::enqueue(Stream& stream, std::string text, std::function<void()> collective) {
-  refuse_if_aborted();
-  stream.host_call([this, text = std::move(text), collective = std::move(collective)] {
+  member_.check_abort();
+  cpu::stream(stream).submit([this, text = std::move(text), collective = std::move(collective)] {
     run(text, collective);
   });
 }
 
 void ShmCommunicator::run(const std::string& text, const std::function<void()>& collective) {
   std::lock_guard lock(mutex_);
-  refuse_if_aborted();
+  member_.check_abort();
   Member::Doing doing(member_, Member::Activity::collective, text);
   try {
     collective();

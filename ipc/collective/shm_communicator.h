@@ -37,7 +37,6 @@ class ShmCommunicator final : public Communicator {
   void enqueue(Stream& stream, std::string text, std::function<void()> collective);
   // In the stream's thread.
   void run(const std::string& text, const std::function<void()>& collective);
-  void refuse_if_aborted() const;
 
   Member& member_;
   const Place place_;
