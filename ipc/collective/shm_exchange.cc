@@ -84,18 +84,35 @@ void ShmExchange::publish() {
 void ShmExchange::wait_for(int peer, std::uint32_t step) {
   const auto& flag = member_.flags(peer)[0].value;
   std::uint64_t seen = 0;
-  member_.wait(
-      member_.collective_bell(rank_),
-      [&] {
-        seen = flag.load(std::memory_order_seq_cst);
-        return reached(static_cast<std::uint32_t>(seen), step);
-      },
-      peer, operation_);
+  auto ready = [&] {
+    seen = flag.load(std::memory_order_seq_cst);
+    return reached(static_cast<std::uint32_t>(seen), step);
+  };
+  try {
+    member_.wait(member_.collective_bell(rank_), ready, peer, operation_);
+  } catch (const PeerTimeout&) {
+    fail_timed_out(peer);
+  }
   // A peer that is ahead may be in another call by now; at the same step it must be in the same one.
   if (static_cast<std::uint32_t>(seen) == step && (seen >> 32) != call_hash_) {
     fail("rank ", peer, " takes part in another collective or with another shape than ", operation_,
          " of rank ", rank_, "; call the same on all ranks");
   }
+}
+
+// The peer may itself be waiting. Who is to blame is the rank that has made the fewest steps.
+void ShmExchange::fail_timed_out(int peer) const {
+  auto step_of = [&](int rank) {
+    return static_cast<std::uint32_t>(member_.flags(rank)[0].value.load(std::memory_order_seq_cst));
+  };
+  int slowest = peer;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!reached(step_of(rank), step_of(slowest))) slowest = rank;
+  }
+  const Group& group = member_.group();
+  const double seconds = std::chrono::duration<double>(group.step_timeout()).count();
+  throw PeerTimeout(slowest, str("waited ", format_duration(seconds), " for ", operation_,
+                                 " with ", group.snapshot(slowest).describe()));
 }
 
 void ShmExchange::wait_for_all(std::uint32_t step) {

@@ -56,6 +56,7 @@ class ShmExchange {
   // Until `peer` has published `step`. The second form: all peers.
   void wait_for(int peer, std::uint32_t step);
   void wait_for_all(std::uint32_t step);
+  [[noreturn]] void fail_timed_out(int peer) const;
 
   void reduce_in_one_round(std::byte* data, DType type, std::size_t elements);
   void reduce_in_pipeline(std::byte* data, DType type, std::size_t elements);
