@@ -115,7 +115,9 @@ void launch(const RmsNorm& args, cudaStream_t stream) {
   const bool aligned = p.columns % Vector<T>::kElements == 0 && args.out.aligned(16) &&
                        args.x.aligned(16) && args.weight.aligned(16) && args.residual.aligned(16);
   const int per_thread = rms_norm_vectors_per_thread(p.vectors);
-  if (!aligned) return launch<T, 16, false>(p, stream);
+  if (!aligned) {
+    return per_thread <= 2 ? launch<T, 2, false>(p, stream) : launch<T, 16, false>(p, stream);
+  }
   if (per_thread <= 2) return launch<T, 2, true>(p, stream);
   if (per_thread <= 4) return launch<T, 4, true>(p, stream);
   launch<T, 16, true>(p, stream);

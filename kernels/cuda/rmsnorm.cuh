@@ -55,10 +55,10 @@ __device__ __forceinline__ float rms_norm_scale(const Vector<T> (&row)[V], int t
   float sum = 0;
 #pragma unroll
   for (int v = 0; v < V; ++v) {
+    const Floats<T> x = widen(row[v]);
 #pragma unroll
     for (int i = 0; i < Vector<T>::kElements; ++i) {
-      const float x = widen(row[v].element[i]);
-      sum = __fmaf_rn(x, x, sum);
+      sum = __fmaf_rn(x.element[i], x.element[i], sum);
     }
   }
 #pragma unroll
@@ -85,13 +85,13 @@ __device__ __forceinline__ float rms_norm_scale(const Vector<T> (&row)[V], int t
 template <typename T>
 __device__ __forceinline__ Vector<T> rms_norm_apply(const Vector<T>& row, float scale,
                                                     const Vector<T>& weight) {
-  Vector<T> out;
+  Floats<T> out = widen(row);
+  const Floats<T> factors = widen(weight);
 #pragma unroll
   for (int i = 0; i < Vector<T>::kElements; ++i) {
-    const float normalised = __fmul_rn(widen(row.element[i]), scale);
-    out.element[i] = narrow<T>(__fmul_rn(normalised, widen(weight.element[i])));
+    out.element[i] = __fmul_rn(__fmul_rn(out.element[i], scale), factors.element[i]);
   }
-  return out;
+  return narrow(out);
 }
 
 }  // namespace nvllm::kernels
