@@ -22,6 +22,8 @@ constexpr Nanoseconds kRanksGoFirst = std::chrono::milliseconds(300);
 // How long after a worker's death by SIGTERM the launcher's own SIGTERM may come: one who stops a whole
 // process group or service sends it to all.
 constexpr Nanoseconds kSameSignal = std::chrono::milliseconds(30);
+// The error of a call may reach the launcher before the news of what caused it.
+constexpr Nanoseconds kCauseMayFollow = std::chrono::milliseconds(50);
 // How long the kernel may need to end killed processes before the launcher leaves without them.
 constexpr Nanoseconds kReapLimit = std::chrono::seconds(5);
 
@@ -190,7 +192,12 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
 
 void Supervisor::end_after_error(const std::string& error) {
   std::vector<WorkerView> views;
-  if (const auto culprit = judge(views, true)) return end_after_failure(std::move(views), *culprit);
+  const std::int64_t start = now_ns();
+  for (Nanoseconds left = kCauseMayFollow; left.count() > 0; left = kCauseMayFollow - Nanoseconds(now_ns() - start)) {
+    if (const auto signal = signals_.take()) return end_after_signal(*signal);
+    if (const auto culprit = judge(views, true)) return end_after_failure(std::move(views), *culprit);
+    wait_for_news(left);
+  }
   group_.abort("the run failed: " + error);
   if (!await_end(kStopLimit)) {
     kill_all();
