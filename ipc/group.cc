@@ -78,8 +78,7 @@ std::string RankSnapshot::describe() const {
   return text;
 }
 
-// --- Group
-// -------------------------------------------------------------------------------------------
+// --- Group ---
 
 struct Group::Shared {
   Segment segment;
@@ -186,8 +185,16 @@ std::string Group::abort_reason() const {
   return shared_->abort_reason();
 }
 
-// --- Member
-// ------------------------------------------------------------------------------------------
+void Group::request_stop() const {
+  shared_->memory().stop_wanted.store(1, std::memory_order_seq_cst);
+  for (Doorbell& bell : shared_->main_bells) bell.ring();
+}
+
+bool Group::stop_requested() const {
+  return shared_->memory().stop_wanted.load(std::memory_order_seq_cst) != 0;
+}
+
+// --- Member ---
 
 struct Member::State {
   Group group;

@@ -106,6 +106,11 @@ class Group {
   bool aborted() const;
   std::string abort_reason() const;
 
+  // The launcher's wish that all end in order. It interrupts no wait but those that look at it, as
+  // the front desk's does (front_end.h).
+  void request_stop() const;
+  bool stop_requested() const;
+
   // How many bytes of /dev/shm a group takes.
   static std::size_t bytes_needed(const GroupOptions& options);
 

@@ -74,6 +74,7 @@ struct GroupMemory {
   std::int64_t step_timeout_ns;
   std::uint64_t staging_bytes;
   AbortState abort;
+  alignas(64) std::atomic<std::uint32_t> stop_wanted;
   std::array<PlaceRecord, kMaxRanks + 1> records;
   std::array<PlaceBells, kMaxRanks + 1> bells;
   std::array<RankMemory, kMaxRanks> ranks;

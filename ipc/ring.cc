@@ -68,8 +68,7 @@ std::uint32_t BroadcastRing::identity() const {
   return hash;
 }
 
-// --- RingWriter
-// --------------------------------------------------------------------------------------
+// --- RingWriter ---
 
 RingWriter::RingWriter(Member& member, BroadcastRing ring)
     : member_(member),
@@ -129,8 +128,7 @@ void RingWriter::wait_for_room() {
   released_ = slowest;
 }
 
-// --- RingReader
-// --------------------------------------------------------------------------------------
+// --- RingReader ---
 
 RingReader::RingReader(Member& member, BroadcastRing ring)
     : member_(member),
@@ -157,6 +155,15 @@ Bytes RingReader::receive_idle(Nanoseconds spin) {
   release();
   member_.wait_idle(
       own_bell_, [this] { return arrived(); }, spin);
+  return take_message();
+}
+
+std::optional<Bytes> RingReader::receive_until_stop(Nanoseconds spin) {
+  release();
+  const Group& group = member_.group();
+  member_.wait_idle(
+      own_bell_, [&] { return arrived() || group.stop_requested(); }, spin);
+  if (group.stop_requested()) return {};
   return take_message();
 }
 

@@ -77,6 +77,8 @@ class RingReader {
   Bytes receive(Nanoseconds spin = Member::kSpin);
   // Waits for the message to begin for as long as it takes.
   Bytes receive_idle(Nanoseconds spin = Member::kSpin);
+  // The same until the launcher wants the group to stop (Group::request_stop); then nothing.
+  std::optional<Bytes> receive_until_stop(Nanoseconds spin = Member::kSpin);
   // Nothing if the limit passes before the message begins.
   std::optional<Bytes> receive_for(Nanoseconds limit, Nanoseconds spin = Member::kSpin);
   // Nothing if no message has begun.

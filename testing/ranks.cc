@@ -92,6 +92,10 @@ void write_all(int fd, std::string_view text) {
                              int reports) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
+  // doctest's handlers would write the reports of the whole run, from here.
+  for (const int fatal : {SIGINT, SIGILL, SIGFPE, SIGSEGV, SIGTERM, SIGABRT}) {
+    std::signal(fatal, SIG_DFL);
+  }
   write_all(reports, run_body(group, rank, body));
   std::fflush(nullptr);
   std::cout.flush();
