@@ -18,8 +18,8 @@
 namespace nvllm::launcher {
 namespace {
 
-// What the terminal sends to its whole foreground group. SIGTERM is not among them: who sends it to a
-// worker means that worker.
+// What the terminal sends to its whole foreground group. SIGTERM is not among them: who sends it to
+// a worker means that worker.
 constexpr std::array kTerminalSignals = {SIGINT, SIGQUIT, SIGHUP};
 
 void become_worker(pid_t parent, int output) {

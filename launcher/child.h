@@ -17,10 +17,10 @@ class ExitStatus {
  public:
   explicit ExitStatus(int wait_status) : status_(wait_status) {}
 
-  bool fine() const;               // exit code 0
+  bool fine() const;  // exit code 0
   bool killed_by(int signal) const;
   bool by_signal() const;
-  std::string describe() const;    // "killed by SIGKILL", "exit code 3"
+  std::string describe() const;  // "killed by SIGKILL", "exit code 3"
 
  private:
   int status_;
@@ -32,9 +32,9 @@ std::string signal_name(int signal);
 // Not thread-safe.
 class Child {
  public:
-  // Forks. The child dies with its parent, writes its output into a pipe, ignores what a terminal sends
-  // to the whole foreground group (the launcher alone acts on that), runs the function and ends with its
-  // result as exit code; it never returns. The process must have a single thread.
+  // Forks. The child dies with its parent, writes its output into a pipe, ignores what a terminal
+  // sends to the whole foreground group (the launcher alone acts on that), runs the function and
+  // ends with its result as exit code; it never returns. The process must have a single thread.
   static Child start(const std::function<int()>& body);
 
   Child(Child&&) noexcept = default;

@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::size_t kQueueLimit = std::size_t{1} << 20;
 
-// A pipe that poll() calls writable has room for PIPE_BUF bytes, so a write of no more does not block.
+// A pipe that poll() calls writable has room for PIPE_BUF bytes, so a write of no more does not
+// block.
 constexpr std::size_t kWriteAtOnce = PIPE_BUF;
 static_assert(LineTagger::kLongestLine + 64 <= kWriteAtOnce, "a line is written in one piece");
 
@@ -50,7 +51,8 @@ void LineTagger::feed(std::string_view bytes, std::string& out) {
   while (!bytes.empty()) {
     const std::size_t room = kLongestLine - partial_.size();
     const std::size_t newline = bytes.substr(0, room).find('\n');
-    const std::size_t taken = newline != std::string_view::npos ? newline : std::min(room, bytes.size());
+    const std::size_t taken =
+        newline != std::string_view::npos ? newline : std::min(room, bytes.size());
     partial_.append(bytes.substr(0, taken));
     bytes.remove_prefix(taken);
     if (newline != std::string_view::npos) bytes.remove_prefix(1);
@@ -84,7 +86,7 @@ struct Console::State {
   bool writing = false;     // the relay holds a piece that is in neither the queue nor the output
   bool out_gone = false;    // nobody will ever read it
   bool finishing = false;
-  bool finished = false;    // the relay has ended
+  bool finished = false;  // the relay has ended
 
   bool all_written() const { return queue.empty() && !writing; }
   void wake_relay() const;
@@ -106,7 +108,8 @@ void Console::State::add_workers_lines(const std::string& lines) {
     return;
   }
   if (dropped > 0) {
-    queue += str("launcher: ", dropped, " lines of workers were dropped, since nobody read standard error\n");
+    queue += str("launcher: ", dropped,
+                 " lines of workers were dropped, since nobody read standard error\n");
     dropped = 0;
   }
   queue += lines;
@@ -228,7 +231,8 @@ void Console::collect() {
 bool Console::flush(Nanoseconds limit) {
   state_->wake_relay();
   std::unique_lock lock(state_->mutex);
-  return state_->changed.wait_for(lock, limit, [&] { return state_->all_written() || state_->out_gone; });
+  return state_->changed.wait_for(lock, limit,
+                                  [&] { return state_->all_written() || state_->out_gone; });
 }
 
 Console::~Console() {
@@ -239,12 +243,14 @@ Console::~Console() {
     state_->read_all();
     state_->finishing = true;
     state_->wake_relay();
-    finished = state_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return state_->finished; });
+    finished =
+        state_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return state_->finished; });
     if (!finished) {
       // Standard error takes nothing: what is queued is lost, and the relay ends by itself.
       state_->out_gone = true;
       state_->wake_relay();
-      finished = state_->changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return state_->finished; });
+      finished = state_->changed.wait_for(lock, std::chrono::milliseconds(100),
+                                          [&] { return state_->finished; });
     }
   }
   if (finished) {

@@ -1,9 +1,10 @@
-// Console: everything that reaches standard error while workers run. It reads what the workers write
-// on their standard output and error, and writes whole lines, each with its rank, through one thread.
+// Console: everything that reaches standard error while workers run. It reads what the workers
+// write on their standard output and error, and writes whole lines, each with its rank, through one
+// thread.
 //
-// Nobody waits for standard error: if it takes nothing (a stopped pager, a full pipe), lines queue up
-// to a bound, then workers' lines are dropped and counted. Workers never block either, since their
-// pipes are always read.
+// Nobody waits for standard error: if it takes nothing (a stopped pager, a full pipe), lines queue
+// up to a bound, then workers' lines are dropped and counted. Workers never block either, since
+// their pipes are always read.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +18,9 @@
 
 namespace nvllm::launcher {
 
-// Makes tagged lines out of one worker's raw output: the worker's own log lines pass as they are, other
-// lines (of libraries, of a crash) get "rank 1: " in front. Lines longer than kLongestLine are cut into
-// several.
+// Makes tagged lines out of one worker's raw output: the worker's own log lines pass as they are,
+// other lines (of libraries, of a crash) get "rank 1: " in front. Lines longer than kLongestLine
+// are cut into several.
 class LineTagger {
  public:
   static constexpr std::size_t kLongestLine = 2048;
@@ -64,7 +65,8 @@ class Console {
   struct State;
   static void relay(State& state);
 
-  std::shared_ptr<State> state_;  // shared with the thread, which may outlive a console whose output hangs
+  std::shared_ptr<State>
+      state_;  // shared with the thread, which may outlive a console whose output hangs
   std::thread thread_;
 };
 

@@ -77,7 +77,9 @@ TEST_CASE("a line without end is cut, and nothing of it is lost") {
   CHECK(longest < LineTagger::kLongestLine + 16);
 }
 
-TEST_CASE("what workers wrote before they ended reaches the output, before what is printed after collect()") {
+TEST_CASE(
+    "what workers wrote before they ended reaches the output, before what is printed after "
+    "collect()") {
   Pipe worker, output;
   Console console(output.writer.get());
   console.add_worker(3, std::move(worker.reader));
@@ -98,7 +100,8 @@ TEST_CASE("an output that takes nothing blocks neither the workers nor the launc
     console.add_worker(0, std::move(worker.reader));
     console.start();
     const std::string line = std::string(1023, 'y') + '\n';
-    for (int i = 0; i < 4096; ++i) worker.write(line);  // 4 MiB: far more than all pipes and the queue hold
+    for (int i = 0; i < 4096; ++i)
+      worker.write(line);  // 4 MiB: far more than all pipes and the queue hold
     const std::int64_t start = now_ns();
     CHECK_FALSE(console.flush(std::chrono::milliseconds(20)));
     CHECK(seconds_since(start) < 10);
@@ -121,7 +124,8 @@ TEST_CASE("when the output takes lines again, it says how many are missing") {
     const ssize_t n = ::read(output.reader.get(), chunk.data(), chunk.size());
     REQUIRE(n > 0);
     text.append(chunk.data(), static_cast<std::size_t>(n));
-    if (!more_written && text.size() > (std::size_t{1} << 19)) worker.write("room again\n"), more_written = true;
+    if (!more_written && text.size() > (std::size_t{1} << 19))
+      worker.write("room again\n"), more_written = true;
   }
   CHECK(text.find("lines of workers were dropped") != std::string::npos);
 }

@@ -25,8 +25,10 @@ void check_collectives(const Options& options, DeviceKind device) {
 
 LaunchPlan plan_launch(const Options& options, bool cuda_built, const FindGpus& find_gpus) {
   if (options.device == DeviceChoice::cuda && !cuda_built) {
-    refuse("--device cuda: this program was built without CUDA; pass --device cpu, or build it where the CUDA "
-           "toolkit and NCCL are");
+    refuse(
+        "--device cuda: this program was built without CUDA; pass --device cpu, or build it where "
+        "the CUDA "
+        "toolkit and NCCL are");
   }
   LaunchPlan plan;
   std::string why_none;
@@ -40,8 +42,8 @@ LaunchPlan plan_launch(const Options& options, bool cuda_built, const FindGpus& 
   const int gpus = static_cast<int>(plan.gpus.size());
   plan.ranks = options.ranks.value_or(std::clamp(gpus, 1, ipc::kMaxRanks));
   if (plan.device == DeviceKind::cuda && plan.ranks > gpus) {
-    refuse("--tp ", plan.ranks, ": this machine has ", gpus, gpus == 1 ? " GPU" : " GPUs", " for us; pass --tp ", gpus,
-           gpus == 1 ? "" : " or less", ", or --device cpu");
+    refuse("--tp ", plan.ranks, ": this machine has ", gpus, gpus == 1 ? " GPU" : " GPUs",
+           " for us; pass --tp ", gpus, gpus == 1 ? "" : " or less", ", or --device cpu");
   }
   if (plan.device == DeviceKind::cuda) plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
   return plan;

@@ -13,7 +13,8 @@ namespace nvllm::launcher {
 struct LaunchPlan {
   DeviceKind device = DeviceKind::cpu;
   int ranks = 1;
-  std::vector<std::string> gpus;  // of each rank, as values for CUDA_VISIBLE_DEVICES; on the CPU empty
+  std::vector<std::string>
+      gpus;  // of each rank, as values for CUDA_VISIBLE_DEVICES; on the CPU empty
 };
 
 // The GPUs of this machine (visible_gpus() of device/topology.h). Asked only if they may be needed:

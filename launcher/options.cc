@@ -35,9 +35,11 @@ double parse_seconds(std::string_view given, std::string_view value) {
 void store_ranks(Options& options, std::string_view given, std::string_view value) {
   const auto ranks = parse_number<int>(value);
   if (!ranks) refuse(given, " '", value, "': not a whole number; pass 1 to ", ipc::kMaxRanks);
-  if (*ranks < 1) refuse(given, ' ', *ranks, ": at least one rank is needed; pass 1 to ", ipc::kMaxRanks);
+  if (*ranks < 1)
+    refuse(given, ' ', *ranks, ": at least one rank is needed; pass 1 to ", ipc::kMaxRanks);
   if (*ranks > ipc::kMaxRanks) {
-    refuse(given, ' ', *ranks, ": a group has at most ", ipc::kMaxRanks, " ranks; pass 1 to ", ipc::kMaxRanks);
+    refuse(given, ' ', *ranks, ": a group has at most ", ipc::kMaxRanks, " ranks; pass 1 to ",
+           ipc::kMaxRanks);
   }
   options.ranks = *ranks;
 }
@@ -58,7 +60,8 @@ void store_step_timeout(Options& options, std::string_view given, std::string_vi
   constexpr double kLongest = 1e6;  // eleven days; nanoseconds in 64 bits hold more
   const double seconds = parse_seconds(given, value);
   if (seconds < 0.001 || seconds > kLongest) {
-    refuse(given, ' ', value, ": a wait needs a limit; pass 0.001 to ", static_cast<long>(kLongest), " seconds");
+    refuse(given, ' ', value, ": a wait needs a limit; pass 0.001 to ", static_cast<long>(kLongest),
+           " seconds");
   }
   options.step_timeout = Nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
 }
@@ -87,10 +90,11 @@ void store_seconds(Options& options, std::string_view given, std::string_view va
 
 // The options of every command that runs a worker group.
 constexpr OptionRow kGroupRows[] = {
-    {"--tp", "--tensor-parallel-size", "N", "how many ranks (worker processes): 1 to 8, on GPUs one for each",
+    {"--tp", "--tensor-parallel-size", "N",
+     "how many ranks (worker processes): 1 to 8, on GPUs one for each",
      "every GPU (up to 8); 1 on the CPU", store_ranks},
-    {"--device", nullptr, "auto|cpu|cuda", "where the ranks compute; auto: on GPUs where there are any", "auto",
-     store_device},
+    {"--device", nullptr, "auto|cpu|cuda",
+     "where the ranks compute; auto: on GPUs where there are any", "auto", store_device},
     {"--step-timeout", nullptr, "SECONDS",
      "limit of every wait for a peer (fractions allowed); whoever exceeds\n"
      "it is named, and the run ends",
@@ -99,7 +103,8 @@ constexpr OptionRow kGroupRows[] = {
      "how ranks reduce: shm on the CPU; peer or nccl on GPUs;\n"
      "auto: whatever measured best for each size",
      "auto", store_collectives},
-    {"--log-level", nullptr, "LEVEL", "debug, info, warning, error or off", "info", store_log_level},
+    {"--log-level", nullptr, "LEVEL", "debug, info, warning, error or off", "info",
+     store_log_level},
 };
 
 std::vector<OptionRow> with_group_rows(std::vector<OptionRow> own) {
@@ -111,7 +116,8 @@ std::string general_help_hint(const std::string& command) {
   return command.empty() ? "nvllm-launch --help" : "nvllm-launch " + command + " --help";
 }
 
-[[noreturn]] void refuse_unknown(const char* kind, const std::string& given, const std::vector<std::string>& known,
+[[noreturn]] void refuse_unknown(const char* kind, const std::string& given,
+                                 const std::vector<std::string>& known,
                                  const std::string& command) {
   const std::string nearest = nearest_name(given, known);
   if (!nearest.empty()) refuse("unknown ", kind, " '", given, "'; did you mean '", nearest, "'?");
@@ -180,14 +186,19 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      {"selftest", "starts the workers, checks calls and collectives between them, and measures both",
+      {"selftest",
+       "starts the workers, checks calls and collectives between them, and measures both",
        with_group_rows({
-           {"--seconds", nullptr, "N", "then keeps calls and collectives going, all checked, for N seconds", "0",
+           {"--seconds", nullptr, "N",
+            "then keeps calls and collectives going, all checked, for N seconds", "0",
             store_seconds},
            {"--json", nullptr, nullptr, "prints the result as JSON", nullptr,
             [](Options& options, std::string_view, std::string_view) { options.json = true; }},
-           {"--memory-report", nullptr, nullptr, "adds what memory every rank has taken, and for what", nullptr,
-            [](Options& options, std::string_view, std::string_view) { options.memory_report = true; }},
+           {"--memory-report", nullptr, nullptr,
+            "adds what memory every rank has taken, and for what", nullptr,
+            [](Options& options, std::string_view, std::string_view) {
+              options.memory_report = true;
+            }},
        })},
   };
   return all;
@@ -220,7 +231,8 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
     }
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(0, equals);
-    if (!name.starts_with('-')) refuse("'", argument, "': not an option; see ", general_help_hint(command.name));
+    if (!name.starts_with('-'))
+      refuse("'", argument, "': not an option; see ", general_help_hint(command.name));
     const OptionRow& row = find_row(command, name);
     if (row.value == nullptr) {
       if (equals != std::string::npos) refuse(name, " takes no value; pass it alone");
@@ -242,26 +254,30 @@ std::string version_line() {
 
 std::string help_text() {
   std::string text =
-      "nvllm-launch starts one worker process per GPU, or per rank on the CPU, and watches over them.\n"
+      "nvllm-launch starts one worker process per GPU, or per rank on the CPU, and watches over "
+      "them.\n"
       "\n"
       "  nvllm-launch COMMAND [OPTIONS]\n"
       "  nvllm-launch COMMAND --help\n"
       "  nvllm-launch --version\n"
       "\n"
       "Commands\n";
-  for (const Command& command : commands()) text += str("  ", command.name, "  ", command.summary, '\n');
+  for (const Command& command : commands())
+    text += str("  ", command.name, "  ", command.summary, '\n');
   return text + "\n" + kExitCodeHelp;
 }
 
 std::string help_text(const Command& command) {
-  std::string text = str("nvllm-launch ", command.name, " ", command.summary, ".\n\nOptions (--name value or --name=value)\n");
+  std::string text = str("nvllm-launch ", command.name, " ", command.summary,
+                         ".\n\nOptions (--name value or --name=value)\n");
   for (const OptionRow& row : command.rows) text += help_of(row);
   return text + "\n" + kExitCodeHelp;
 }
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;  // farther is another word
+  std::size_t best_distance =
+      std::max<std::size_t>(2, word.size() / 3) + 1;  // farther is another word
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) best_distance = distance, best = candidate;

@@ -2,7 +2,8 @@
 //
 //   nvllm-launch COMMAND [--name value | --name=value | --switch]...
 //
-// Every command has one table of its options; parsing, checking and the help all come from that table.
+// Every command has one table of its options; parsing, checking and the help all come from that
+// table.
 #pragma once
 
 #include <optional>

@@ -27,8 +27,8 @@ Options selftest(std::vector<std::string> arguments) {
 }
 
 // What plan_launch says on a machine with those GPUs.
-std::string plan_refusal(const std::vector<std::string>& arguments, const std::vector<std::string>& gpus,
-                         bool cuda_built = true) {
+std::string plan_refusal(const std::vector<std::string>& arguments,
+                         const std::vector<std::string>& gpus, bool cuda_built = true) {
   try {
     plan_launch(selftest(arguments), cuda_built, [&](std::string* why_none) {
       *why_none = "no NVIDIA driver is loaded";
@@ -47,12 +47,15 @@ LaunchPlan plan(const std::vector<std::string>& arguments, const std::vector<std
 }  // namespace
 
 TEST_CASE("options are taken as two words or one, by either name") {
-  for (const auto& words : std::vector<std::vector<std::string>>{
-           {"--tp", "3"}, {"--tp=3"}, {"--tensor-parallel-size", "3"}, {"--tensor-parallel-size=3"}}) {
+  for (const auto& words : std::vector<std::vector<std::string>>{{"--tp", "3"},
+                                                                 {"--tp=3"},
+                                                                 {"--tensor-parallel-size", "3"},
+                                                                 {"--tensor-parallel-size=3"}}) {
     CHECK(selftest(words).ranks == 3);
   }
-  const Options options = selftest({"--device=cpu", "--step-timeout", "0.25", "--log-level=debug", "--collectives",
-                                    "shm", "--seconds=1.5", "--json", "--memory-report"});
+  const Options options =
+      selftest({"--device=cpu", "--step-timeout", "0.25", "--log-level=debug", "--collectives",
+                "shm", "--seconds=1.5", "--json", "--memory-report"});
   CHECK(options.command == "selftest");
   CHECK(options.device == DeviceChoice::cpu);
   CHECK(options.step_timeout == std::chrono::milliseconds(250));
@@ -86,7 +89,8 @@ TEST_CASE("what cannot be followed is refused in one line that names the mend") 
       {{"selftest", "--tpp", "2"}, "unknown option '--tpp'; did you mean '--tp'?"},
       {{"selftest", "--tensor-paralel-size=2"},
        "unknown option '--tensor-paralel-size'; did you mean '--tensor-parallel-size'?"},
-      {{"selftest", "--frobnicate"}, "unknown option '--frobnicate'; see nvllm-launch selftest --help"},
+      {{"selftest", "--frobnicate"},
+       "unknown option '--frobnicate'; see nvllm-launch selftest --help"},
       {{"selftest", "two"}, "'two': not an option; see nvllm-launch selftest --help"},
       {{"selftest", "--tp"}, "--tp needs a value: --tp N"},
       {{"selftest", "--json=yes"}, "--json takes no value; pass it alone"},
@@ -97,7 +101,8 @@ TEST_CASE("what cannot be followed is refused in one line that names the mend") 
       {{"selftest", "--tp", "2x"}, "--tp '2x': not a whole number; pass 1 to 8"},
       {{"selftest", "--tp", ""}, "--tp '': not a whole number; pass 1 to 8"},
       {{"selftest", "--tp", "99999999999"}, "--tp '99999999999': not a whole number; pass 1 to 8"},
-      {{"selftest", "--device", "gpu"}, "--device 'gpu': no such kind of device; pass auto, cpu or cuda"},
+      {{"selftest", "--device", "gpu"},
+       "--device 'gpu': no such kind of device; pass auto, cpu or cuda"},
       {{"selftest", "--step-timeout", "0"},
        "--step-timeout 0: a wait needs a limit; pass 0.001 to 1000000 seconds"},
       {{"selftest", "--step-timeout", "-1"},
@@ -146,7 +151,8 @@ TEST_CASE("more than the machine has is refused") {
   CHECK(plan_refusal({"--device", "cuda"}, {}) ==
         "--device cuda: no GPU here: no NVIDIA driver is loaded; pass --device cpu");
   CHECK(plan_refusal({"--device", "cuda"}, two, false) ==
-        "--device cuda: this program was built without CUDA; pass --device cpu, or build it where the CUDA toolkit "
+        "--device cuda: this program was built without CUDA; pass --device cpu, or build it where "
+        "the CUDA toolkit "
         "and NCCL are");
   CHECK(plan_refusal({"--collectives", "nccl"}, {}) ==
         "--collectives nccl: needs GPUs, and this run is on the CPU; pass auto or shm");

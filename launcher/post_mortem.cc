@@ -16,7 +16,9 @@ int end_of_waiting(const std::vector<WorkerView>& workers, int rank) {
   while (true) {
     seen[static_cast<std::size_t>(rank)] = true;
     const int next = workers[static_cast<std::size_t>(rank)].record.waits_for;
-    if (next < 0 || next >= static_cast<int>(workers.size()) || seen[static_cast<std::size_t>(next)]) return rank;
+    if (next < 0 || next >= static_cast<int>(workers.size()) ||
+        seen[static_cast<std::size_t>(next)])
+      return rank;
     rank = next;
   }
 }
@@ -68,14 +70,14 @@ std::string headline(const WorkerView& worker, const Culprit& culprit, std::int6
   const std::string activity = doing(worker.record, now_ns);
   return str("rank ", worker.rank, " (pid ", worker.pid, ") ",
              culprit.kind == Kind::died ? "died: " : "is ", ending(worker, culprit, now_ns),
-             activity.empty() ? "" : ", ", activity,
-             worker.record.last_words.empty() ? "" : ": ", worker.record.last_words);
+             activity.empty() ? "" : ", ", activity, worker.record.last_words.empty() ? "" : ": ",
+             worker.record.last_words);
 }
 
 std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int64_t now_ns) {
   const ipc::RankSnapshot& record = worker.record;
-  std::string text = str("  rank ", worker.rank, "  pid ", worker.pid, "  ", ending(worker, culprit, now_ns), "; step ",
-                         record.step, "; ");
+  std::string text = str("  rank ", worker.rank, "  pid ", worker.pid, "  ",
+                         ending(worker, culprit, now_ns), "; step ", record.step, "; ");
   const std::string activity = doing(record, now_ns);
   if (!activity.empty()) {
     text += activity;
@@ -92,7 +94,8 @@ std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int
 }  // namespace
 
 std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool gave_up) {
-  const WorkerView* found = find(workers, [](auto& w) { return w.status && w.status->by_signal(); });
+  const WorkerView* found =
+      find(workers, [](auto& w) { return w.status && w.status->by_signal(); });
   if (found != nullptr) return Culprit{found->rank, Kind::died};
   const auto ended = [](auto& w) { return w.status && !w.done; };
   const bool trouble = gave_up || find(workers, ended) != nullptr;
@@ -104,12 +107,14 @@ std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool
   found = find(workers, [&](auto& w) { return ended(w) && w.record.waits_for < 0; });
   if (found == nullptr) found = find(workers, ended);
   if (found == nullptr) found = find(workers, [](auto& w) { return w.overdue; });
-  if (found == nullptr && gave_up) found = find(workers, [](auto& w) { return w.record.waits_for >= 0; });
+  if (found == nullptr && gave_up)
+    found = find(workers, [](auto& w) { return w.record.waits_for >= 0; });
   if (found == nullptr) return std::nullopt;
   return blame(workers, found->rank);
 }
 
-std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& culprit, std::int64_t now_ns) {
+std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& culprit,
+                        std::int64_t now_ns) {
   const WorkerView& worker = workers[static_cast<std::size_t>(culprit.rank)];
   std::string text = str("nvllm-launch: ", headline(worker, culprit, now_ns), '\n');
   for (const WorkerView& each : workers) text += rank_line(each, culprit, now_ns);

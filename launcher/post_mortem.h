@@ -1,5 +1,5 @@
-// What the launcher says when a run ends because of a worker: who is to blame, and what every rank was
-// doing at that moment. Pure functions of what the supervisor has seen.
+// What the launcher says when a run ends because of a worker: who is to blame, and what every rank
+// was doing at that moment. Pure functions of what the supervisor has seen.
 #pragma once
 
 #include <sys/types.h>
@@ -31,11 +31,12 @@ struct Culprit {
   Kind kind = Kind::died;
 };
 
-// Who is to blame, if anybody is. `gave_up`: the run has failed, so a rank that waits, or waited, for
-// another one is reason enough to blame that other one.
+// Who is to blame, if anybody is. `gave_up`: the run has failed, so a rank that waits, or waited,
+// for another one is reason enough to blame that other one.
 std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool gave_up);
 
 // One line about the culprit, then one per rank. now_ns: when the views were taken.
-std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& culprit, std::int64_t now_ns);
+std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& culprit,
+                        std::int64_t now_ns);
 
 }  // namespace nvllm::launcher

@@ -107,17 +107,21 @@ TEST_CASE("the post-mortem names the culprit first and then every rank") {
   for (int rank : {0, 1}) {
     auto& record = workers[static_cast<std::size_t>(rank)].record;
     record.step = 12;
-    record.collective = {.text = "all_reduce 4096 float32", .number = 40, .since_ns = kNow - 1'200'000'000};
+    record.collective = {
+        .text = "all_reduce 4096 float32", .number = 40, .since_ns = kNow - 1'200'000'000};
     record.call = {.text = "run", .number = 7, .since_ns = kNow - 1'250'000'000};
   }
   workers[0].record.waits_for = 1;
   workers[0].record.last_words = "the group was aborted";
   CHECK(post_mortem(workers, {1, Kind::died}, kNow) ==
-        "nvllm-launch: rank 1 (pid 101) died: killed by SIGKILL, in all_reduce 4096 float32 #40 for 1.20 s, within "
+        "nvllm-launch: rank 1 (pid 101) died: killed by SIGKILL, in all_reduce 4096 float32 #40 "
+        "for 1.20 s, within "
         "run #7 for 1.25 s\n"
-        "  rank 0  pid 100  ended by the launcher; step 12; in all_reduce 4096 float32 #40 for 1.20 s, within run #7 "
+        "  rank 0  pid 100  ended by the launcher; step 12; in all_reduce 4096 float32 #40 for "
+        "1.20 s, within run #7 "
         "for 1.25 s; waiting for rank 1; last words: the group was aborted\n"
-        "  rank 1  pid 101  killed by SIGKILL; step 12; in all_reduce 4096 float32 #40 for 1.20 s, within run #7 for "
+        "  rank 1  pid 101  killed by SIGKILL; step 12; in all_reduce 4096 float32 #40 for 1.20 s, "
+        "within run #7 for "
         "1.25 s\n"
         "  rank 2  pid 102  ended by the launcher; step 0; idle\n");
 }
@@ -126,12 +130,15 @@ TEST_CASE("the post-mortem says how a living worker is stuck") {
   auto workers = idle_workers(2);
   workers[1].stopped_by = SIGSTOP;
   workers[1].silent = true;
-  CHECK(post_mortem(workers, {1, Kind::stuck}, kNow)
-            .starts_with("nvllm-launch: rank 1 (pid 101) is alive but stuck (stopped by SIGSTOP)\n"));
+  CHECK(
+      post_mortem(workers, {1, Kind::stuck}, kNow)
+          .starts_with("nvllm-launch: rank 1 (pid 101) is alive but stuck (stopped by SIGSTOP)\n"));
   workers[1].stopped_by.reset();
   workers[1].record.heartbeat_ns = kNow - 2'000'000'000;
-  CHECK(post_mortem(workers, {1, Kind::stuck}, kNow)
-            .starts_with("nvllm-launch: rank 1 (pid 101) is alive but stuck (no sign of life for 2.00 s)\n"));
+  CHECK(
+      post_mortem(workers, {1, Kind::stuck}, kNow)
+          .starts_with(
+              "nvllm-launch: rank 1 (pid 101) is alive but stuck (no sign of life for 2.00 s)\n"));
 }
 
 TEST_CASE("a worker that says why it ends is quoted") {

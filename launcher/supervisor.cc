@@ -15,12 +15,13 @@ namespace {
 
 // Ends of processes and signals wake the supervisor at once; this is for what has to be looked at.
 constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
-// A round that took longer than this: the launcher itself did not run (Ctrl-Z, a suspended machine).
+// A round that took longer than this: the launcher itself did not run (Ctrl-Z, a suspended
+// machine).
 constexpr Nanoseconds kPause = std::chrono::milliseconds(500);
 // The ranks notice by themselves that a peer is late, and know more about it: they go first.
 constexpr Nanoseconds kRanksGoFirst = std::chrono::milliseconds(300);
-// How long after a worker's death by SIGTERM the launcher's own SIGTERM may come: one who stops a whole
-// process group or service sends it to all.
+// How long after a worker's death by SIGTERM the launcher's own SIGTERM may come: one who stops a
+// whole process group or service sends it to all.
 constexpr Nanoseconds kSameSignal = std::chrono::milliseconds(30);
 // The error of a call may reach the launcher before the news of what caused it.
 constexpr Nanoseconds kCauseMayFollow = std::chrono::milliseconds(50);
@@ -61,17 +62,20 @@ void Supervisor::run() {
   while (true) {
     wait_for_news(kRound);
     if (const auto signal = signals_.take()) return end_after_signal(*signal);
-    // Before the children are looked at: whoever has ended by then without being asked to is no surprise.
+    // Before the children are looked at: whoever has ended by then without being asked to is no
+    // surprise.
     const bool finishing = finishing_;
     if (finishing && error_) return end_after_error(*error_);
     if (finishing) return end_after_work();
     std::vector<WorkerView> views;
-    if (const auto culprit = judge(views, false)) return end_after_failure(std::move(views), *culprit);
+    if (const auto culprit = judge(views, false))
+      return end_after_failure(std::move(views), *culprit);
   }
 }
 
 void Supervisor::wait_for_news(Nanoseconds limit) {
-  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}, {finishing_ ? -1 : wake_.get(), POLLIN, 0}};
+  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0},
+                                {finishing_ ? -1 : wake_.get(), POLLIN, 0}};
   bool blind = false;  // a kernel without pidfd: look more often
   for (const Child& child : children_) {
     if (child.status()) continue;
@@ -93,7 +97,8 @@ void Supervisor::look_at_children() {
 }
 
 bool Supervisor::all_ended() const {
-  return std::all_of(children_.begin(), children_.end(), [](const Child& child) { return child.status(); });
+  return std::all_of(children_.begin(), children_.end(),
+                     [](const Child& child) { return child.status(); });
 }
 
 bool Supervisor::await_end(Nanoseconds limit) {
@@ -112,13 +117,15 @@ void Supervisor::kill_all() {
   for (const Child& child : children_) child.kill();
 }
 
-// Notes whether the rank has moved on, and marks it as overdue if it is busy and has not for too long.
+// Notes whether the rank has moved on, and marks it as overdue if it is busy and has not for too
+// long.
 void Supervisor::note_progress(WorkerView& worker) {
   Progress& last = progress_[static_cast<std::size_t>(worker.rank)];
   const ipc::RankSnapshot& record = worker.record;
-  const Progress now{record.call.number, record.collective.number, record.step, record.phase, last_look_ns_};
-  const bool moved = now.calls != last.calls || now.collectives != last.collectives || now.step != last.step ||
-                     now.phase != last.phase || last.since_ns == 0;
+  const Progress now{record.call.number, record.collective.number, record.step, record.phase,
+                     last_look_ns_};
+  const bool moved = now.calls != last.calls || now.collectives != last.collectives ||
+                     now.step != last.step || now.phase != last.phase || last.since_ns == 0;
   const bool ready = record.phase == ipc::Phase::ready;
   const bool busy = !ready || !record.call.text.empty() || !record.collective.text.empty();
   if (moved || !busy) last = now;
@@ -140,8 +147,9 @@ std::vector<WorkerView> Supervisor::view() {
                       .record = group_.snapshot(static_cast<int>(rank))};
     note_progress(worker);
     const bool joined = worker.record.pid != 0;
-    worker.silent = joined && !worker.status &&
-                    last_look_ns_ - std::max(worker.record.heartbeat_ns, counting_since_ns_) > silence;
+    worker.silent =
+        joined && !worker.status &&
+        last_look_ns_ - std::max(worker.record.heartbeat_ns, counting_since_ns_) > silence;
     views.push_back(std::move(worker));
   }
   return views;
@@ -181,7 +189,8 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
                    guilty.status ? guilty.status->describe() : std::string("is alive but stuck")));
   await_end(kGrace);
   kill_all();
-  for (WorkerView& worker : views) worker.record.last_words = group_.snapshot(worker.rank).last_words;
+  for (WorkerView& worker : views)
+    worker.record.last_words = group_.snapshot(worker.rank).last_words;
   console_.collect();
   console_.print(post_mortem(views, culprit, seen_ns));
   exit_code_ = culprit.kind == Culprit::Kind::died ? kExitDied : kExitStuck;
@@ -193,9 +202,11 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
 void Supervisor::end_after_error(const std::string& error) {
   std::vector<WorkerView> views;
   const std::int64_t start = now_ns();
-  for (Nanoseconds left = kCauseMayFollow; left.count() > 0; left = kCauseMayFollow - Nanoseconds(now_ns() - start)) {
+  for (Nanoseconds left = kCauseMayFollow; left.count() > 0;
+       left = kCauseMayFollow - Nanoseconds(now_ns() - start)) {
     if (const auto signal = signals_.take()) return end_after_signal(*signal);
-    if (const auto culprit = judge(views, true)) return end_after_failure(std::move(views), *culprit);
+    if (const auto culprit = judge(views, true))
+      return end_after_failure(std::move(views), *culprit);
     wait_for_news(left);
   }
   group_.abort("the run failed: " + error);

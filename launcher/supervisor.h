@@ -1,6 +1,7 @@
-// Supervisor: the thread that watches the workers, from the last fork until every one of them has been
-// reaped. It notices at once when a worker ends (pidfd), and within the step timeout when one lives but
-// does nothing; it stops the group on SIGINT, SIGTERM and SIGHUP; and it says on the console what happened.
+// Supervisor: the thread that watches the workers, from the last fork until every one of them has
+// been reaped. It notices at once when a worker ends (pidfd), and within the step timeout when one
+// lives but does nothing; it stops the group on SIGINT, SIGTERM and SIGHUP; and it says on the
+// console what happened.
 #pragma once
 
 #include <atomic>
@@ -22,29 +23,32 @@ namespace nvllm::launcher {
 
 class Supervisor {
  public:
-  // How long a rank may take from its fork until it is ready, at least: a cold driver needs its time.
+  // How long a rank may take from its fork until it is ready, at least: a cold driver needs its
+  // time.
   static constexpr Nanoseconds kStartLimit = std::chrono::seconds(60);
   // A worker is not called silent sooner than this, however short the step timeout is.
   static constexpr Nanoseconds kShortestSilence = std::chrono::seconds(1);
   // After a failure: how long the other workers have to end by themselves.
   static constexpr Nanoseconds kGrace = std::chrono::milliseconds(200);
-  // After SIGINT or SIGTERM: the same. A worker killed then needs time to die, and all of it is to take
-  // less than 2 s.
+  // After SIGINT or SIGTERM: the same. A worker killed then needs time to die, and all of it is to
+  // take less than 2 s.
   static constexpr Nanoseconds kStopLimit = std::chrono::milliseconds(1200);
   // After the work is done.
   static constexpr Nanoseconds kEndLimit = std::chrono::seconds(10);
 
   // All of it must outlive the supervisor, and nobody else may use the children from now on.
-  Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals, Console& console);
+  Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
+             Console& console);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();  // ends the workers, if finish() has not
 
-  // The workers are about to be asked to end: those that do, with exit code 0, are no surprise any more.
+  // The workers are about to be asked to end: those that do, with exit code 0, are no surprise any
+  // more.
   void expect_end() { ending_ = true; }
-  // The work is done and the workers were asked to end: waits until they have. With an error, the run has
-  // failed: finds out whether a worker is to blame, prints one or the other, and ends the workers. Returns
-  // the program's exit code.
+  // The work is done and the workers were asked to end: waits until they have. With an error, the
+  // run has failed: finds out whether a worker is to blame, prints one or the other, and ends the
+  // workers. Returns the program's exit code.
   int finish(const std::optional<std::string>& error);
 
  private:
@@ -59,8 +63,8 @@ class Supervisor {
   void wait_for_news(Nanoseconds limit);
   void look_at_children();
   bool all_ended() const;
-  // Waits until all have ended, or the limit has passed, or a signal has come (then interrupted_by_).
-  // False: not all have.
+  // Waits until all have ended, or the limit has passed, or a signal has come (then
+  // interrupted_by_). False: not all have.
   bool await_end(Nanoseconds limit);
   void kill_all();
 

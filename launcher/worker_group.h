@@ -1,7 +1,8 @@
-// WorkerGroup: the workers of one launch. It makes their shared memory, forks them, relays what they
-// write and supervises them until the last one has been reaped.
+// WorkerGroup: the workers of one launch. It makes their shared memory, forks them, relays what
+// they write and supervises them until the last one has been reaped.
 //
-//   WorkerGroup workers({.group = {.size = 2}}, [](const ipc::Group& group, int rank) { ... return 0; });
+//   WorkerGroup workers({.group = {.size = 2}}, [](const ipc::Group& group, int rank) { ... return
+//   0; });
 //   ... talk to rank 0 through workers.member(); GroupAborted means that the run is over ...
 //   return workers.finish();
 #pragma once

@@ -33,7 +33,8 @@ class Output {
   std::string text() const {
     std::string all;
     std::array<char, 4096> chunk;
-    for (ssize_t n; (n = ::pread(fd_.get(), chunk.data(), chunk.size(), static_cast<off_t>(all.size()))) > 0;) {
+    for (ssize_t n; (n = ::pread(fd_.get(), chunk.data(), chunk.size(),
+                                 static_cast<off_t>(all.size()))) > 0;) {
       all.append(chunk.data(), static_cast<std::size_t>(n));
     }
     return all;
@@ -44,7 +45,8 @@ class Output {
   UniqueFd fd_;
 };
 
-WorkerGroup::Options options_for(const Output& output, int size, Nanoseconds step_timeout = std::chrono::seconds(60)) {
+WorkerGroup::Options options_for(const Output& output, int size,
+                                 Nanoseconds step_timeout = std::chrono::seconds(60)) {
   return {.group = {.size = size, .step_timeout = step_timeout}, .output = output.fd()};
 }
 
@@ -144,8 +146,9 @@ TEST_CASE("a killed worker is named at once, with every rank's fate, and all are
     CHECK(workers.finish() == kExitDied);
     CHECK(output.text().starts_with(str("nvllm-launch: rank ", victim, " (pid ")));
     for (int rank = 0; rank < 3; ++rank) {
-      CHECK(output.says(str("  rank ", rank, "  pid ", workers.pids()[static_cast<std::size_t>(rank)],
-                            rank == victim ? "  killed by SIGKILL; step 0; idle" : "  ended by the launcher; ")));
+      CHECK(output.says(
+          str("  rank ", rank, "  pid ", workers.pids()[static_cast<std::size_t>(rank)],
+              rank == victim ? "  killed by SIGKILL; step 0; idle" : "  ended by the launcher; ")));
     }
     for (const pid_t pid : workers.pids()) CHECK(gone(pid));
   }
@@ -157,7 +160,8 @@ TEST_CASE("SIGTERM to one worker is that worker's death") {
   await_ready(workers);
   ::kill(workers.pids()[1], SIGTERM);
   CHECK(workers.finish("the call failed") == kExitDied);
-  CHECK(output.text().starts_with(str("nvllm-launch: rank 1 (pid ", workers.pids()[1], ") died: killed by SIGTERM")));
+  CHECK(output.text().starts_with(
+      str("nvllm-launch: rank 1 (pid ", workers.pids()[1], ") died: killed by SIGTERM")));
 }
 
 TEST_CASE("Ctrl-C's SIGINT does not end a worker by itself") {
@@ -179,8 +183,8 @@ TEST_CASE("a stopped worker is missed after the step timeout, and named as alive
   CHECK(seconds > 0.5);
   CHECK(seconds < 3 * testing::kSlowdown);
   CHECK(workers.finish() == kExitStuck);
-  CHECK(output.text().starts_with(
-      str("nvllm-launch: rank 1 (pid ", workers.pids()[1], ") is alive but stuck (stopped by SIGSTOP)")));
+  CHECK(output.text().starts_with(str("nvllm-launch: rank 1 (pid ", workers.pids()[1],
+                                      ") is alive but stuck (stopped by SIGSTOP)")));
   for (const pid_t pid : workers.pids()) CHECK(gone(pid));
 }
 
@@ -199,17 +203,19 @@ TEST_CASE("a worker stopped for less than the step timeout goes on") {
 
 TEST_CASE("a worker that hangs within a collective while its heart beats is stuck") {
   const Output output;
-  WorkerGroup workers(options_for(output, 2, std::chrono::milliseconds(500)), [](const ipc::Group& group, int rank) {
-    ipc::Member me = group.join(rank);
-    const ipc::Heartbeat heartbeat(me);
-    me.set_phase(ipc::Phase::ready);
-    if (rank == 0) {
-      const ipc::Member::Doing doing(me, ipc::Member::Activity::collective, "all_reduce 8 float32");
-      while (true) ::usleep(100'000);
-    }
-    while (!group.aborted()) ::usleep(1000);
-    return 0;
-  });
+  WorkerGroup workers(options_for(output, 2, std::chrono::milliseconds(500)),
+                      [](const ipc::Group& group, int rank) {
+                        ipc::Member me = group.join(rank);
+                        const ipc::Heartbeat heartbeat(me);
+                        me.set_phase(ipc::Phase::ready);
+                        if (rank == 0) {
+                          const ipc::Member::Doing doing(me, ipc::Member::Activity::collective,
+                                                         "all_reduce 8 float32");
+                          while (true) ::usleep(100'000);
+                        }
+                        while (!group.aborted()) ::usleep(1000);
+                        return 0;
+                      });
   seconds_until_abort(workers);
   CHECK(workers.finish() == kExitStuck);
   CHECK(output.says("rank 0 (pid "));
@@ -241,7 +247,8 @@ TEST_CASE("what a worker printed before it died is not lost, and stands before t
   });
   seconds_until_abort(workers);
   CHECK(workers.finish() == kExitDied);
-  CHECK(output.text().starts_with("rank 0: libfoo: assertion failed\nrank 0: no newline at the end\nnvllm-launch: "));
+  CHECK(output.text().starts_with(
+      "rank 0: libfoo: assertion failed\nrank 0: no newline at the end\nnvllm-launch: "));
   CHECK(output.says("died: killed by SIGKILL"));
 }
 
@@ -269,7 +276,9 @@ TEST_CASE("SIGTERM to the launcher and its workers at once is a stop, not a work
   CHECK(workers.finish("aborted") == kExitSignal + SIGTERM);
 }
 
-TEST_CASE("a worker that does not stop when asked is killed within 2 s, and at once at the second signal") {
+TEST_CASE(
+    "a worker that does not stop when asked is killed within 2 s, and at once at the second "
+    "signal") {
   const auto stubborn = [](const ipc::Group& group, int rank) -> int {
     ipc::Member me = group.join(rank);
     const ipc::Heartbeat heartbeat(me);
@@ -327,8 +336,8 @@ TEST_CASE("workers are gone within 2 s after the launcher was killed with SIGKIL
 namespace {
 
 std::size_t open_files() {
-  return static_cast<std::size_t>(
-      std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+  return static_cast<std::size_t>(std::distance(
+      std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
 }
 
 std::size_t resident_bytes() {

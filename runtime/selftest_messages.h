@@ -138,8 +138,8 @@ struct CollectiveCase {
 };
 
 struct CollectiveOutcome {
-  std::uint64_t bits = 0;   // a hash of the result
-  std::string complaint;    // empty: as expected
+  std::uint64_t bits = 0;  // a hash of the result
+  std::string complaint;   // empty: as expected
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -152,7 +152,8 @@ struct TimingCase {
   std::int64_t elements = 0;
   DType dtype = DType::bf16;
   int repetitions = 1;
-  std::int64_t columns = 0;  // > 0: fused with the residual sum and RMSNorm over rows of this length
+  std::int64_t columns =
+      0;  // > 0: fused with the residual sum and RMSNorm over rows of this length
 
   template <class Archive>
   void serialize(Archive& archive) {

@@ -42,7 +42,8 @@ std::vector<float> load(DType dtype, const void* from, std::size_t count) {
 
 }  // namespace
 
-SelftestRank::SelftestRank(ipc::Member& me, Backend& backend, ipc::Communicator& communicator, Stream& stream)
+SelftestRank::SelftestRank(ipc::Member& me, Backend& backend, ipc::Communicator& communicator,
+                           Stream& stream)
     : me_(me), backend_(backend), communicator_(communicator), stream_(stream) {}
 
 void SelftestRank::bind(ipc::Registry& methods) {
@@ -102,7 +103,8 @@ std::vector<double> SelftestRank::take_arrivals() {
 TensorView SelftestRank::device_tensor(int slot, DType dtype, std::int64_t count) {
   const auto index = static_cast<std::size_t>(slot);
   if (buffers_.size() <= index) buffers_.resize(index + 1);
-  const std::size_t bytes = std::max<std::size_t>(256, static_cast<std::size_t>(count) * size_of(dtype));
+  const std::size_t bytes =
+      std::max<std::size_t>(256, static_cast<std::size_t>(count) * size_of(dtype));
   if (buffers_[index].bytes() < bytes) {
     buffers_[index] = Buffer();  // first, so that both are never needed at once
     buffers_[index] = backend_.allocate(MemoryKind::device, bytes, "selftest");
@@ -111,7 +113,8 @@ TensorView SelftestRank::device_tensor(int slot, DType dtype, std::int64_t count
 }
 
 void SelftestRank::to_device(TensorView to, const std::vector<float>& values) {
-  if (staging_.bytes() < to.bytes()) staging_ = backend_.allocate(MemoryKind::pinned, to.bytes(), "selftest");
+  if (staging_.bytes() < to.bytes())
+    staging_ = backend_.allocate(MemoryKind::pinned, to.bytes(), "selftest");
   store(to.dtype, staging_.data(), values);
   backend_.copy(to.data, staging_.data(), to.bytes(), stream_);
   stream_.synchronize();  // the staging memory is used again at once
@@ -145,7 +148,8 @@ CollectiveOutcome SelftestRank::run_collective(CollectiveCase which) {
       communicator_.all_gather(out, in, stream_);
       break;
     case Operation::gather:
-      out = me_.rank() == which.root ? device_tensor(1, which.dtype, which.elements * ranks) : TensorView();
+      out = me_.rank() == which.root ? device_tensor(1, which.dtype, which.elements * ranks)
+                                     : TensorView();
       communicator_.gather(out, in, which.root, stream_);
       break;
     case Operation::all_reduce_rms_norm: break;  // above
@@ -217,7 +221,8 @@ double SelftestRank::time_all_reduce(TimingCase which) {
     backend_.fill(tensor.data, 0, tensor.bytes(), stream_);
   }
   const auto shaped = [&](int slot) {
-    return TensorView(device_tensor(slot, which.dtype, which.elements).data, which.dtype, {rows, columns});
+    return TensorView(device_tensor(slot, which.dtype, which.elements).data, which.dtype,
+                      {rows, columns});
   };
   const kernels::RmsNorm fused{.out = shaped(3),
                                .x = shaped(0),

@@ -36,14 +36,16 @@ float round_to(DType dtype, float value) {
   }
 }
 
-std::vector<float> values_for(const CollectiveCase& which, std::uint64_t purpose, std::int64_t count) {
+std::vector<float> values_for(const CollectiveCase& which, std::uint64_t purpose,
+                              std::int64_t count) {
   const std::uint64_t stream = mix(mix(which.seed) + purpose);
   std::vector<float> values(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::uint64_t random = mix(stream + i);
     values[i] = which.whole_numbers
                     ? static_cast<float>(static_cast<int>(random % 17) - 8)
-                    : round_to(which.dtype, static_cast<float>(static_cast<std::int64_t>(random)) * 0x1p-63f);
+                    : round_to(which.dtype,
+                               static_cast<float>(static_cast<std::int64_t>(random)) * 0x1p-63f);
   }
   return values;
 }
@@ -104,7 +106,8 @@ Expectation expected_of(const CollectiveCase& which, int rank, int ranks) {
 std::string compare(const CollectiveCase& which, int ranks, const Expectation& expected,
                     const std::vector<float>& got) {
   for (std::size_t i = 0; i < expected.values.size(); ++i) {
-    // Each of ranks - 1 additions and the last rounding is off by one unit of the sum so far at most.
+    // Each of ranks - 1 additions and the last rounding is off by one unit of the sum so far at
+    // most.
     const float allowed =
         expected.magnitude.empty()
             ? 0

@@ -27,7 +27,8 @@ void set_environment(int rank, const WorkerOptions& options) {
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
 }
 
-// Makes the rank's device, while another thread already loads NCCL: either takes a tenth of a second.
+// Makes the rank's device, while another thread already loads NCCL: either takes a tenth of a
+// second.
 std::unique_ptr<Backend> start_device(const WorkerOptions& options) {
   std::optional<std::jthread> loading;
   if (options.device == DeviceKind::cuda && options.collectives != "peer") {

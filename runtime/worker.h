@@ -21,8 +21,8 @@ struct WorkerOptions {
   LogLevel log_level = LogLevel::info;
 };
 
-// Runs in the forked process, whose only thread the caller is. The result is the process's exit code: 0, or
-// 1 after an Error, which then stands in the rank's record as its last words.
+// Runs in the forked process, whose only thread the caller is. The result is the process's exit
+// code: 0, or 1 after an Error, which then stands in the rank's record as its last words.
 int run_worker(const ipc::Group& group, int rank, const WorkerOptions& options);
 
 }  // namespace nvllm::runtime
