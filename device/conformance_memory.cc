@@ -1,13 +1,15 @@
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <vector>
 
 #include "base/error.h"
-#include "device/conformance.h"
+#include "device/backend_under_test.h"
 
 namespace nvllm {
 namespace {
 
-using conformance::bytes_of;
+using testing::bytes_of;
 
 constexpr MemoryKind kKinds[] = {MemoryKind::device, MemoryKind::pinned, MemoryKind::host};
 
