@@ -9,8 +9,6 @@
 namespace nvllm {
 namespace {
 
-using testing::bytes_of;
-
 constexpr MemoryKind kKinds[] = {MemoryKind::device, MemoryKind::pinned, MemoryKind::host};
 
 bool is_aligned(const void* address) {
