@@ -1,15 +1,15 @@
 #include <thread>
 
 #include "base/error.h"
-#include "device/conformance.h"
+#include "device/backend_under_test.h"
 
 namespace nvllm {
 namespace {
 
-using conformance::bytes_of;
-using conformance::Gate;
-using conformance::kLong;
-using conformance::kShort;
+using testing::bytes_of;
+using testing::Gate;
+using testing::kLong;
+using testing::kShort;
 
 TEST_CASE("an event that was never recorded is reached, and holds nobody up") {
   BACKEND_OR_SKIP(backend);

@@ -1,14 +1,14 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "device/conformance.h"
+#include "device/backend_under_test.h"
 
 namespace nvllm {
 namespace {
 
-using conformance::bytes_of;
-using conformance::Gate;
-using conformance::kLong;
+using testing::bytes_of;
+using testing::Gate;
+using testing::kLong;
 
 TEST_CASE("a capture runs nothing; each launch of the graph does") {
   BACKEND_OR_SKIP(backend);

@@ -1,16 +1,17 @@
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
-#include "device/conformance.h"
+#include "device/backend_under_test.h"
 
 namespace nvllm {
 namespace {
 
-using conformance::bytes_of;
-using conformance::Gate;
-using conformance::kLong;
-using conformance::kShort;
+using testing::bytes_of;
+using testing::Gate;
+using testing::kLong;
+using testing::kShort;
 
 TEST_CASE("a stream runs its work in order") {
   BACKEND_OR_SKIP(backend);

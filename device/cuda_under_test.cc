@@ -1,7 +1,7 @@
-#include "device/conformance.h"
+#include "device/backend_under_test.h"
 #include "device/topology.h"
 
-namespace nvllm::conformance {
+namespace nvllm::testing {
 
 std::unique_ptr<Backend> make_backend(std::string* why_not) {
   std::string why_none;
@@ -12,4 +12,4 @@ std::unique_ptr<Backend> make_backend(std::string* why_not) {
   return create_backend(DeviceKind::cuda);
 }
 
-}  // namespace nvllm::conformance
+}  // namespace nvllm::testing

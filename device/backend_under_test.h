@@ -1,5 +1,5 @@
-// What the conformance cases share. They are the same for every backend; the test of a backend
-// defines make_backend() and links the cases.
+// For test cases that are the same on every backend: they take the backend from here, and a test
+// links them with //device:cpu_under_test or //device:cuda_under_test.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -8,12 +8,11 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "device/backend.h"
 #include "testing/skip.h"
 
-namespace nvllm::conformance {
+namespace nvllm::testing {
 
 // The backend under test; nullptr, with the reason, if this machine cannot have it.
 std::unique_ptr<Backend> make_backend(std::string* why_not);
@@ -37,19 +36,18 @@ class Gate {
   bool is_open_ = false;
 };
 
-// A buffer's bytes, read and written by the host; for pinned and host memory.
-inline unsigned char* bytes_of(Buffer& buffer) {
+// A buffer's bytes; the host may touch them in pinned and host memory.
+inline unsigned char* bytes_of(const Buffer& buffer) {
   return static_cast<unsigned char*>(buffer.data());
 }
 
-constexpr Nanoseconds kLong =
-    std::chrono::seconds(60);  // for what must happen, on a loaded machine too
+constexpr Nanoseconds kLong = std::chrono::seconds(60);        // for what must happen
 constexpr Nanoseconds kShort = std::chrono::milliseconds(10);  // for what must not happen
 
-}  // namespace nvllm::conformance
+}  // namespace nvllm::testing
 
 // Gives the test case a backend under this name, or skips it.
-#define BACKEND_OR_SKIP(backend)                                   \
-  std::string why_no_backend;                                      \
-  const auto backend = conformance::make_backend(&why_no_backend); \
+#define BACKEND_OR_SKIP(backend)                                        \
+  std::string why_no_backend;                                           \
+  const auto backend = ::nvllm::testing::make_backend(&why_no_backend); \
   if (backend == nullptr) SKIP_TEST(why_no_backend)
