@@ -138,6 +138,37 @@ TEST_CASE("the writer never gets further ahead than the slowest reader allows") 
   });
 }
 
+// A sleep ends after 200 ms by itself. Were it not for the bells, each round below would take that
+// long.
+TEST_CASE("a sleeping reader is woken by the message, a sleeping writer by the room") {
+  constexpr int kRounds = 20;
+  constexpr auto kPause = 20'000;  // microseconds
+  run_ranks(2, [](Member& me) {
+    BroadcastRing slow_writer = test_ring(me, {4, 64});
+    BroadcastRing slow_reader{"slow reader", me.staging(1), {1, 64}, 0, {1}};
+    const std::int64_t start = now_ns();
+    if (me.rank() == 0) {
+      RingWriter writer(me, slow_writer);
+      for (int round = 0; round < kRounds; ++round) {
+        usleep(kPause);
+        writer.send(pattern(8, 0));
+      }
+      RingWriter impatient(me, slow_reader);
+      for (int round = 0; round < kRounds; ++round) impatient.send(pattern(8, 0));
+    } else {
+      RingReader reader(me, slow_writer);
+      for (int round = 0; round < kRounds; ++round) reader.receive(Nanoseconds(0));
+      RingReader slow(me, slow_reader);
+      for (int round = 0; round < kRounds; ++round) {
+        slow.receive(Nanoseconds(0));
+        usleep(kPause);
+        slow.release();
+      }
+    }
+    CHECK(seconds_since(start) < 4.0);  // 0.8 s of pauses; 8 s of slices
+  });
+}
+
 TEST_CASE("a stopped reader holds the writer up until the deadline, which names it") {
   RankProcesses ranks(
       3,
