@@ -70,6 +70,7 @@ class Supervisor {
 
   std::vector<WorkerView> view();
   void note_progress(WorkerView& worker);
+  void recall_activity(WorkerView& worker);
   // Who is to blame right now; fills `views`.
   std::optional<Culprit> judge(std::vector<WorkerView>& views, bool gave_up);
 
@@ -88,6 +89,7 @@ class Supervisor {
 
   // Of the thread.
   std::vector<Progress> progress_;
+  std::vector<ipc::RankSnapshot> last_calm_;  // of each rank, when nothing had gone wrong yet
   std::int64_t last_look_ns_;
   std::int64_t counting_since_ns_;  // time before this is not held against anybody
   std::optional<int> interrupted_by_;
