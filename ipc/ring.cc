@@ -21,17 +21,8 @@ RingMemory& memory_of(const BroadcastRing& ring) {
   return *reinterpret_cast<RingMemory*>(ring.memory.data());
 }
 
-// Takes the lines into this core's cache, ready to be overwritten: the readers have copies of them
-// from the last round, and asking for each only at its first store would be paid in the latency of
-// a message.
-void prefetch_for_write(const std::byte* start, std::size_t bytes) {
-#if defined(__x86_64__)
-  // Not __builtin_prefetch(p, 1): GCC emits prefetchw only for targets newer than ours. Processors
-  // without it take it for a no-op.
-  for (std::size_t at = 0; at < bytes; at += kLine) asm volatile("prefetchw %0" : : "m"(start[at]));
-#endif
-}
-
+// Asks for all lines at once: read one after the other, each would cost a trip to the writer's
+// cache.
 void prefetch_for_read(const std::byte* start, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(start + at);
 }
@@ -107,10 +98,6 @@ void RingWriter::send(std::span<const Bytes> parts) {
     offset += bytes;
   } while (offset < total);
   broken_ = false;
-
-  const RingSlot& following = memory_.slot(ring_.shape, next_);
-  prefetch_for_write(reinterpret_cast<const std::byte*>(&following),
-                     std::min<std::size_t>(total + RingSlot::kHeaderBytes, kPrefetchBytes + kLine));
 }
 
 void RingWriter::wait_for_room() {

@@ -1,6 +1,8 @@
 // Calls through a whole group: rank 0 calls, the others serve; and the launcher's front end.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -169,13 +171,11 @@ TEST_CASE("the launcher calls rank 0, follows its events and stops it") {
   });
 
   Member launcher = ranks.group().join(kLauncher);
-  int looks = 0;
-  FrontEnd front(launcher, [&] { ++looks; });
+  FrontEnd front(launcher);
   CHECK(front.call<std::vector<std::string>>("group_echo", "hi") ==
         std::vector<std::string>{"hi", "hi"});
   CHECK(message_of([&] { front.call<void>("fail"); }) == "cannot do that");
   CHECK(message_of([&] { front.call<void>("nothing"); }) == "method 'nothing' is unknown here");
-  CHECK(looks >= 0);
 
   const std::uint64_t id = front.send("count", 200);
   int next = 0;
@@ -200,6 +200,93 @@ TEST_CASE("the launcher calls rank 0, follows its events and stops it") {
 
   front.stop();
   for (const auto& end : ranks.wait_all()) CHECK_MESSAGE(end.clean(), end.describe());
+}
+
+TEST_CASE("a rank that is stopped in a call is named with the call by the caller's deadline") {
+  RankProcesses ranks(3,
+                      [](Member& me) {
+                        Registry registry;
+                        registry.bind("stop_on", [&](int rank) {
+                          if (rank == me.rank()) raise(SIGSTOP);
+                        });
+                        if (me.rank() != 0) return GroupServer(me, registry).serve();
+                        GroupCaller caller(me, registry);
+                        caller.call<void>("stop_on", -1);
+                        try {
+                          caller.call<void>("stop_on", 2);
+                          FAIL("no timeout");
+                        } catch (const PeerTimeout& error) {
+                          CHECK(error.peer() == 2);
+                          const std::string text = error.what();
+                          CHECK(text.find("replies of rank 2") != std::string::npos);
+                          CHECK(text.find("step 2, in call stop_on #2") != std::string::npos);
+                        }
+                        kill(me.group().snapshot(2).pid, SIGKILL);
+                        caller.stop();
+                      },
+                      {.step_timeout = std::chrono::milliseconds(300)});
+  const auto ends = ranks.wait_all();
+  CHECK_MESSAGE(ends[0].clean(), ends[0].describe());
+  CHECK_MESSAGE(ends[1].clean(), ends[1].describe());
+  CHECK(ends[2].status == SIGKILL);
+}
+
+TEST_CASE(
+    "a worker that is called after a long time without work answers, whatever the step timeout") {
+  run_ranks(2,
+            [](Member& me) {
+              const Worker worker(me);
+              if (me.rank() != 0) return GroupServer(me, worker.registry).serve();
+              GroupCaller caller(me, worker.registry);
+              caller.call<int>("scaled_rank", 1);
+              usleep(500'000);
+              CHECK(caller.call<int>("scaled_rank", 1) == std::vector<int>{0, 1});
+              caller.stop();
+            },
+            {.step_timeout = std::chrono::milliseconds(200)});
+}
+
+TEST_CASE("a group that is aborted in a call leaves it on every rank, and at the launcher") {
+  RankProcesses ranks(2, [](Member& me) {
+    Registry registry;
+    registry.bind("wait", [&] { me.wait_idle(me.main_bell(me.rank()), [] { return false; }); });
+    try {
+      if (me.rank() != 0) return GroupServer(me, registry).serve();
+      GroupCaller caller(me, registry);
+      FrontDesk desk(me);
+      Registry requests;
+      requests.bind("wait", [&] { caller.call<void>("wait"); });
+      desk.serve(requests);
+    } catch (const GroupAborted& error) {
+      CHECK(std::string(error.what()) == "rank 7 died");
+      return;
+    }
+    FAIL("no abort");
+  });
+  Member launcher = ranks.group().join(kLauncher);
+  FrontEnd front(launcher, [&] {
+    if (ranks.group().snapshot(1).call.text == "call wait") ranks.group().abort("rank 7 died");
+  });
+  CHECK(message_of([&] { front.call<void>("wait"); }) == "rank 7 died");
+  for (const auto& end : ranks.wait_all()) CHECK_MESSAGE(end.clean(), end.describe());
+}
+
+TEST_CASE("the launcher's call to a rank 0 that does not answer ends with its name") {
+  const Group group = Group::create({.size = 1, .step_timeout = std::chrono::milliseconds(50)});
+  Member launcher = group.join(kLauncher);
+  const Member zero = group.join(0);
+  FrontEnd front(launcher);
+  const std::string message = message_of([&] { front.call<void>("nothing"); });
+  CHECK(message.find("no reply for ") == 0);
+  CHECK(message.find(" from rank 0 (pid ") != std::string::npos);
+}
+
+TEST_CASE("a message of another version is refused by a registry's process") {
+  ArchiveWriter message;
+  write_call(message, "echo", 1);
+  std::vector<std::byte> bytes(message.bytes().begin(), message.bytes().end());
+  bytes[0] ^= std::byte{1};
+  CHECK(message_of([&] { ArchiveReader{bytes}; }).find("run the same build") != std::string::npos);
 }
 
 }  // namespace nvllm::ipc

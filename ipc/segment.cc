@@ -205,7 +205,7 @@ int sweep_stale_names() {
     if (!name.starts_with(kPrefix) && !name.starts_with(str("sem.", kPrefix))) continue;
     struct stat info {};
     if (lstat(path_of(name).c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    if (info.st_uid != geteuid() || now - info.st_ctime <= kStaleSeconds) continue;
+    if (info.st_uid != geteuid() || now - info.st_mtime <= kStaleSeconds) continue;
     if (::unlink(path_of(name).c_str()) == 0) ++removed;
   }
   return removed;

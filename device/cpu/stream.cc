@@ -26,16 +26,11 @@ void Progress::rethrow(std::uint64_t position) const {
   if (error) std::rethrow_exception(std::move(error));
 }
 
-void Progress::recover(std::uint64_t position) {
-  if (!failing()) return;
-  std::exception_ptr error;
-  {
-    const std::lock_guard lock(mutex_);
-    spoiled_until_ = position;
-    failing_.store(false, std::memory_order_release);
-    error = error_;
-  }
-  std::rethrow_exception(std::move(error));
+std::exception_ptr Progress::recover(std::uint64_t position) {
+  const std::lock_guard lock(mutex_);
+  spoiled_until_ = position;
+  failing_.store(false, std::memory_order_release);
+  return error_;
 }
 
 Stream::Stream(const std::string& name, Nanoseconds spin)
@@ -76,16 +71,14 @@ void Stream::wait(const nvllm::Event& event) {
 
 void Stream::synchronize() {
   require_no_capture("synchronize");
-  const std::uint64_t position = enqueued();
-  progress_->done.wait(position);
-  progress_->recover(position);
+  progress_->done.wait(enqueued());
+  report_failure();
 }
 
 bool Stream::synchronize_for(Nanoseconds limit) {
   require_no_capture("synchronize_for");
-  const std::uint64_t position = enqueued();
-  if (!progress_->done.wait(position, now_ns() + limit.count())) return false;
-  progress_->recover(position);
+  if (!progress_->done.wait(enqueued(), now_ns() + limit.count())) return false;
+  report_failure();
   return true;
 }
 
@@ -97,6 +90,14 @@ bool Stream::idle() {
 void Stream::set_capture(std::shared_ptr<Capture> capture, int branch) {
   capture_ = std::move(capture);
   branch_ = branch;
+}
+
+// When all work is done: throws the failure, if there was one, and makes the stream usable again.
+void Stream::report_failure() {
+  if (!progress_->failing()) return;
+  std::exception_ptr error = progress_->recover(enqueued());
+  enqueue([] {});  // an event that is recorded now lies behind the spoiled work
+  std::rethrow_exception(std::move(error));
 }
 
 void Stream::require_no_capture(const char* call) const {

@@ -35,9 +35,8 @@ class Progress {
   bool failing() const { return failing_.load(std::memory_order_acquire); }
   // Throws the failure that spoiled the work up to `position`, if one did.
   void rethrow(std::uint64_t position) const;
-  // If the stream is failing: ends that, with all work up to `position` spoiled, and throws the
-  // failure.
-  void recover(std::uint64_t position);
+  // Ends failing, with all work up to `position` spoiled; returns the failure.
+  std::exception_ptr recover(std::uint64_t position);
 
  private:
   std::atomic<bool> failing_{false};
@@ -108,6 +107,7 @@ class Stream final : public nvllm::Stream {
   }
 
   void run();
+  void report_failure();
   void require_no_capture(const char* call) const;
 
   // Of the thread that uses the stream.

@@ -14,12 +14,13 @@ namespace {
 constexpr std::size_t kLine = 64;
 // Up to here every rank sums everything itself: one wait instead of two.
 constexpr std::size_t kOneRoundBytes = std::size_t{32} << 10;
-// Big enough that waiting costs little, small enough that all slots stay in the second-level cache.
-constexpr std::size_t kChunkBytes = std::size_t{128} << 10;
-constexpr std::uint64_t kSlots = 3;
 
 std::size_t round_down(std::size_t value, std::size_t step) {
   return value / step * step;
+}
+
+std::size_t round_up(std::size_t value, std::size_t step) {
+  return (value + step - 1) / step * step;
 }
 
 std::uint32_t mix(std::uint32_t hash, std::uint64_t value) {
@@ -38,11 +39,10 @@ ShmExchange::ShmExchange(Member& member)
     : member_(member), rank_(member.rank()), size_(member.size()) {
   const std::size_t staging = member.staging(rank_).size();
   const auto ranks = static_cast<std::size_t>(size_);
-  // Two round slots and three input slots of an eighth each; three result slots are at most as big.
+  // Two round slots of an eighth each; the rest holds the slices of a chunk, the last one the result.
   round_bytes_ = round_down(staging / 8, kLine * ranks);
-  slice_bytes_ = std::min(kChunkBytes, round_bytes_) / ranks / kLine * kLine;
-  chunk_bytes_ = slice_bytes_ * ranks;
-  if (slice_bytes_ == 0) {
+  chunk_bytes_ = round_down(staging - 2 * round_bytes_, kLine * ranks);
+  if (round_bytes_ == 0) {
     fail("staging_bytes ", staging, " is too small for ", size_, " ranks; use ",
          8 * kLine * ranks, " or more");
   }
@@ -52,13 +52,8 @@ std::byte* ShmExchange::round_slot(int rank) const {
   return member_.staging(rank).data() + (rounds_ % 2) * round_bytes_;
 }
 
-std::byte* ShmExchange::input_slot(int rank, std::uint64_t chunk) const {
-  return member_.staging(rank).data() + 2 * round_bytes_ + (chunk % kSlots) * chunk_bytes_;
-}
-
-std::byte* ShmExchange::result_slot(int rank, std::uint64_t chunk) const {
-  return member_.staging(rank).data() + 2 * round_bytes_ + kSlots * chunk_bytes_ +
-         (chunk % kSlots) * slice_bytes_;
+std::byte* ShmExchange::chunk_memory(int rank) const {
+  return member_.staging(rank).data() + 2 * round_bytes_;
 }
 
 void ShmExchange::begin(const char* operation, DType type, std::size_t size, int root) {
@@ -84,18 +79,35 @@ void ShmExchange::publish() {
 void ShmExchange::wait_for(int peer, std::uint32_t step) {
   const auto& flag = member_.flags(peer)[0].value;
   std::uint64_t seen = 0;
-  member_.wait(
-      member_.collective_bell(rank_),
-      [&] {
-        seen = flag.load(std::memory_order_seq_cst);
-        return reached(static_cast<std::uint32_t>(seen), step);
-      },
-      peer, operation_);
+  auto ready = [&] {
+    seen = flag.load(std::memory_order_seq_cst);
+    return reached(static_cast<std::uint32_t>(seen), step);
+  };
+  try {
+    member_.wait(member_.collective_bell(rank_), ready, peer, operation_);
+  } catch (const PeerTimeout&) {
+    fail_timed_out(peer);
+  }
   // A peer that is ahead may be in another call by now; at the same step it must be in the same one.
   if (static_cast<std::uint32_t>(seen) == step && (seen >> 32) != call_hash_) {
     fail("rank ", peer, " takes part in another collective or with another shape than ", operation_,
          " of rank ", rank_, "; call the same on all ranks");
   }
+}
+
+// The peer may itself be waiting. Who is to blame is the rank that has made the fewest steps.
+void ShmExchange::fail_timed_out(int peer) const {
+  auto step_of = [&](int rank) {
+    return static_cast<std::uint32_t>(member_.flags(rank)[0].value.load(std::memory_order_seq_cst));
+  };
+  int slowest = peer;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!reached(step_of(rank), step_of(slowest))) slowest = rank;
+  }
+  const Group& group = member_.group();
+  const double seconds = std::chrono::duration<double>(group.step_timeout()).count();
+  throw PeerTimeout(slowest, str("waited ", format_duration(seconds), " for ", operation_,
+                                 " with ", group.snapshot(slowest).describe()));
 }
 
 void ShmExchange::wait_for_all(std::uint32_t step) {
@@ -108,7 +120,7 @@ void ShmExchange::all_reduce(std::byte* data, DType type, std::size_t elements) 
   if (elements * size_of(type) <= std::min(kOneRoundBytes, round_bytes_)) {
     reduce_in_one_round(data, type, elements);
   } else {
-    reduce_in_pipeline(data, type, elements);
+    reduce_in_two_phases(data, type, elements);
   }
 }
 
@@ -123,61 +135,42 @@ void ShmExchange::reduce_in_one_round(std::byte* data, DType type, std::size_t e
   ++rounds_;
 }
 
-void ShmExchange::reduce_in_pipeline(std::byte* data, DType type, std::size_t elements) {
+void ShmExchange::reduce_in_two_phases(std::byte* data, DType type, std::size_t elements) {
   const std::size_t bytes = elements * size_of(type);
-  const std::size_t chunks = (bytes + chunk_bytes_ - 1) / chunk_bytes_;
-  const std::uint32_t base = step_;
-  // The step in which W(i) and R(i) are published, in the order W0 W1 R0 W2 R1 ... R(chunks-1).
-  auto input_step = [&](std::size_t i) {
-    return base + static_cast<std::uint32_t>(i == 0 ? 1 : 2 * i);
-  };
-  auto result_step = [&](std::size_t i) {
-    return base + static_cast<std::uint32_t>(i + 1 < chunks ? 2 * i + 3 : 2 * chunks);
-  };
-  struct Span {
-    std::size_t begin, bytes;
-  };
-  auto slice = [&](std::size_t i, int owner) -> Span {
-    const std::size_t begin =
-        std::min(bytes, i * chunk_bytes_ + static_cast<std::size_t>(owner) * slice_bytes_);
-    return {begin, std::min(slice_bytes_, bytes - begin)};
-  };
+  const auto ranks = static_cast<std::size_t>(size_);
+  for (std::size_t done = 0; done < bytes; done += chunk_bytes_) {
+    const std::size_t chunk = std::min(chunk_bytes_, bytes - done);
+    const std::size_t slice_bytes = round_up((chunk + ranks - 1) / ranks, kLine);
+    // What the rank `owner` sums up of the chunk; the last ones' part may be short, or nothing.
+    auto slice = [&](int owner) {
+      const std::size_t begin = std::min(chunk, static_cast<std::size_t>(owner) * slice_bytes);
+      return std::span(data + done + begin, std::min(slice_bytes, chunk - begin));
+    };
+    // The slices for the others lie one after the other, in the order of seats.
+    auto input = [&](int from, int owner) {
+      return chunk_memory(from) + static_cast<std::size_t>((owner - from - 1 + size_) % size_) * slice_bytes;
+    };
 
-  auto write_inputs = [&](std::size_t i) {
-    std::byte* slot = input_slot(rank_, chunks_ + i);
-    for (int owner = 0; owner < size_; ++owner) {
-      const Span part = slice(i, owner);
-      if (owner != rank_) std::memcpy(slot + owner * slice_bytes_, data + part.begin, part.bytes);
-    }
-    publish();
-  };
-  auto reduce = [&](std::size_t i) {
-    wait_for_all(input_step(i));
-    const Span part = slice(i, rank_);
-    std::array<const void*, kMaxRanks> sources{};
-    for (int rank = 0; rank < size_; ++rank) {
-      sources[rank] = input_slot(rank, chunks_ + i) + rank_ * slice_bytes_;
-    }
-    sources[rank_] = data + part.begin;
-    sum_cpu(type, data + part.begin, result_slot(rank_, chunks_ + i),
-            {sources.data(), static_cast<std::size_t>(size_)}, part.bytes / size_of(type));
-    publish();
-  };
-  auto gather_results = [&](std::size_t i) {
     for (int other = 1; other < size_; ++other) {
       const int owner = (rank_ + other) % size_;
-      wait_for(owner, result_step(i));
-      const Span part = slice(i, owner);
-      std::memcpy(data + part.begin, result_slot(owner, chunks_ + i), part.bytes);
+      std::memcpy(input(rank_, owner), slice(owner).data(), slice(owner).size());
     }
-  };
-
-  for (std::size_t i = 0; i < chunks + 2; ++i) {
-    if (i < chunks) write_inputs(i);
-    if (i >= 1 && i - 1 < chunks) reduce(i - 1);
-    if (i >= 2) gather_results(i - 2);
+    publish();
+    wait_for_all(step_);
+    std::array<const void*, kMaxRanks> sources{};
+    for (int rank = 0; rank < size_; ++rank) sources[rank] = input(rank, rank_);
+    const auto own = slice(rank_);
+    sources[rank_] = own.data();
+    std::byte* const result = chunk_memory(rank_) + (ranks - 1) * slice_bytes;
+    sum_cpu(type, own.data(), result, {sources.data(), ranks}, own.size() / size_of(type));
+    publish();
+    for (int other = 1; other < size_; ++other) {
+      const int owner = (rank_ + other) % size_;
+      wait_for(owner, step_);
+      std::memcpy(slice(owner).data(), chunk_memory(owner) + (ranks - 1) * slice_bytes,
+                  slice(owner).size());
+    }
   }
-  chunks_ += chunks;
 }
 
 void ShmExchange::reduce_scatter(std::byte* out, const std::byte* in, DType type,
