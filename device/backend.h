@@ -1,5 +1,5 @@
-// Backend: one device as the rest of the program sees it. Memory, streams, events, graphs. There are
-// two: the CPU (device/cpu) and CUDA (device/cuda); code above this folder does not know which.
+// Backend: one device as the rest of the program sees it. Memory, streams, events, graphs. There
+// are two: the CPU (device/cpu) and CUDA (device/cuda); code above this folder does not know which.
 //
 //   auto backend = create_backend(DeviceKind::cuda);
 //   Buffer weights = backend->allocate(MemoryKind::device, bytes, "weights");
@@ -7,8 +7,8 @@
 //   backend->copy(weights.data(), staging.data(), bytes, *stream);   // asynchronous, in order
 //   stream->synchronize();
 //
-// Everything that takes a Stream only enqueues and returns; errors of work that ran later surface at
-// synchronize(). No call here allocates on the hot path except allocate() itself.
+// Everything that takes a Stream only enqueues and returns; errors of work that ran later surface
+// at synchronize(). No call here allocates on the hot path except allocate() itself.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,8 @@ namespace nvllm {
 enum class DeviceKind { cpu, cuda };
 const char* name_of(DeviceKind kind);
 
-// Owns memory; gives it back, and its line in the ledger, when destroyed. Must not outlive its backend.
+// Owns memory; gives it back, and its line in the ledger, when destroyed. Must not outlive its
+// backend.
 class Buffer {
  public:
   using Release = std::function<void(void*)>;
@@ -47,8 +48,8 @@ class Buffer {
   Release release_;
 };
 
-// Hands out parts of one Buffer, aligned to 256 bytes, until it is full (an Error that says what was
-// asked, of what, and what is left). Not thread-safe.
+// Hands out parts of one Buffer, aligned to 256 bytes, until it is full (an Error that says what
+// was asked, of what, and what is left). Not thread-safe.
 class Arena {
  public:
   static constexpr std::size_t kAlignment = 256;
@@ -67,8 +68,8 @@ class Arena {
 
 class Event;
 
-// A queue of work that runs in order, asynchronously to the caller and to other streams. A stream is
-// used by one thread at a time.
+// A queue of work that runs in order, asynchronously to the caller and to other streams. A stream
+// is used by one thread at a time.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -122,7 +123,8 @@ class Backend {
   // Uninitialised memory, aligned to 256 bytes. More than there is: an Error that says how much was
   // asked, for what, and what there is. Zero bytes give an empty Buffer.
   virtual Buffer allocate(MemoryKind kind, std::size_t bytes, const std::string& purpose) = 0;
-  virtual std::unique_ptr<Stream> create_stream(StreamPriority priority = StreamPriority::normal) = 0;
+  virtual std::unique_ptr<Stream> create_stream(
+      StreamPriority priority = StreamPriority::normal) = 0;
   virtual std::unique_ptr<Event> create_event(bool timing = false) = 0;
 
   // Between any two kinds of memory of this backend. Pageable host memory works but may block.

@@ -10,7 +10,11 @@
 
 namespace nvllm {
 
-enum class MemoryKind { device, pinned, host };  // pinned: host memory that the device can copy from
+enum class MemoryKind {
+  device,
+  pinned,
+  host
+};  // pinned: host memory that the device can copy from
 const char* name_of(MemoryKind kind);
 
 // Thread-safe.

@@ -1,4 +1,5 @@
-// TensorView: where a tensor lies, what its elements are and how they are laid out. It owns nothing.
+// TensorView: where a tensor lies, what its elements are and how they are laid out. It owns
+// nothing.
 #pragma once
 
 #include <array>
@@ -25,11 +26,11 @@ struct TensorView {
   // Dense and row-major.
   TensorView(void* data, DType dtype, std::initializer_list<std::int64_t> shape);
 
-  std::int64_t elements() const;                               // the product of the shape
+  std::int64_t elements() const;  // the product of the shape
   std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype); }
-  bool contiguous() const;                                     // dense and row-major
-  bool aligned(std::size_t bytes) const;                       // data is a multiple of `bytes`
-  std::string describe() const;                                // "bfloat16 [4, 1024]"
+  bool contiguous() const;                // dense and row-major
+  bool aligned(std::size_t bytes) const;  // data is a multiple of `bytes`
+  std::string describe() const;           // "bfloat16 [4, 1024]"
 
   template <typename T>
   T* as() const {

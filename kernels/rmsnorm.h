@@ -22,6 +22,9 @@ struct RmsNorm {
 // (also 0), 1 to kRmsNormMaxColumns columns; otherwise an Error that names the argument.
 void rms_norm(const RmsNorm& args, Stream& stream);
 
+// What rms_norm() checks first; kernels that are fused with it do the same.
+void check_rms_norm(const RmsNorm& args);
+
 // The plain definition, run at once by the caller: what every fast version is compared with.
 void rms_norm_reference(const RmsNorm& args);
 

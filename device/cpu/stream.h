@@ -1,0 +1,132 @@
+// The CPU backend's stream: a thread that runs its queue in order. CPU kernels enqueue with
+// submit():
+//
+//   void scale(float* data, std::size_t count, float factor, nvllm::Stream& stream) {
+//     cpu::stream(stream).submit([=] { for (...) data[i] *= factor; });
+//   }
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/check.h"
+#include "device/backend.h"
+#include "device/cpu/counter.h"
+#include "device/cpu/graph.h"
+#include "device/cpu/task.h"
+
+namespace nvllm::cpu {
+
+// How far a stream has come, and its last failure. Events share it, so they may outlive the stream.
+class Progress {
+ public:
+  explicit Progress(Nanoseconds spin) : done(spin) {}
+
+  Counter done;  // tasks that have run, or were skipped after a failure
+
+  // Thrown work: the task that makes `done` equal to `position`. Tasks after it are skipped until
+  // recover().
+  void fail(std::exception_ptr error, std::uint64_t position);
+  bool failing() const { return failing_.load(std::memory_order_acquire); }
+  // Throws the failure that spoiled the work up to `position`, if one did.
+  void rethrow(std::uint64_t position) const;
+  // Ends failing, with all work up to `position` spoiled; returns the failure.
+  std::exception_ptr recover(std::uint64_t position);
+
+ private:
+  std::atomic<bool> failing_{false};
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;     // the last failure; positions from failed_at_ to spoiled_until_
+  std::uint64_t failed_at_ = 0;  // are spoiled by it
+  std::uint64_t spoiled_until_ = 0;
+};
+
+// Its thread starts with it and sleeps when there is nothing to do. When it is destroyed it first
+// runs what is queued.
+//
+// When a task throws, the tasks queued behind it are skipped until synchronize() has thrown that
+// error; then the stream is as good as new. A stream that waits for an event behind the failed task
+// fails with the same error.
+//
+// The queue holds kCapacity tasks; then submit() waits for half of them.
+class Stream final : public nvllm::Stream {
+ public:
+  static constexpr std::uint64_t kCapacity = 2048;
+
+  // `name`: of the thread, at most 15 characters.
+  Stream(const std::string& name, Nanoseconds spin);
+  ~Stream() override;
+
+  // Enqueues a function, which may throw. While the stream is captured it is recorded instead, and
+  // then runs once per launch of the graph.
+  template <typename Function>
+  void submit(Function&& function) {
+    if (capture_ != nullptr) [[unlikely]] {
+      capture_->add(branch_, std::forward<Function>(function));
+    } else {
+      enqueue(std::forward<Function>(function));
+    }
+  }
+
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  void wait(const nvllm::Event& event) override;
+  void host_call(std::function<void()> function) override { submit(std::move(function)); }
+  void synchronize() override;
+  bool synchronize_for(Nanoseconds limit) override;
+  bool idle() override;
+
+  // What an event records: this stream's progress and the number of tasks enqueued so far.
+  const std::shared_ptr<Progress>& progress() const { return progress_; }
+  std::uint64_t enqueued() const { return submitted_.value(); }
+
+  // The capture that records this stream, and the stream's branch in it; nullptr: none.
+  const std::shared_ptr<Capture>& capture() const { return capture_; }
+  int branch() const { return branch_; }
+  void set_capture(std::shared_ptr<Capture> capture, int branch);
+
+ private:
+  union Slot {
+    Slot() {}
+    ~Slot() {}
+    Task task;
+  };
+
+  template <typename Function>
+  void enqueue(Function&& function) {
+    const std::uint64_t position = submitted_.value();
+    if (position - progress_->done.value() >= kCapacity) [[unlikely]]
+      progress_->done.wait(position - kCapacity / 2);
+    ::new (static_cast<void*>(&ring_[position % kCapacity].task))
+        Task(std::forward<Function>(function));
+    submitted_.advance(position + 1);
+  }
+
+  void run();
+  void report_failure();
+  void require_no_capture(const char* call) const;
+
+  // Of the thread that uses the stream.
+  std::shared_ptr<Capture> capture_;
+  int branch_ = 0;
+
+  // Shared. A slot belongs to the user of the stream until submitted_ passes it, then to the
+  // stream's thread until progress_->done passes it.
+  const std::unique_ptr<Slot[]> ring_;
+  Counter submitted_;
+  const std::shared_ptr<Progress> progress_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;  // last: it uses all of the above
+};
+
+// The CPU backend's stream behind a Stream; any other aborts.
+inline Stream& stream(nvllm::Stream& stream) {
+  NVLLM_CHECK(stream.kind() == DeviceKind::cpu, "not a stream of the CPU backend");
+  return static_cast<Stream&>(stream);
+}
+
+}  // namespace nvllm::cpu

@@ -1,0 +1,144 @@
+#include "device/cuda/backend.h"
+
+#include "base/error.h"
+#include "device/cuda/stream.h"
+#include "device/cuda/stream_impl.h"
+#include "device/host_memory.h"
+
+namespace nvllm {
+
+bool cuda_built() {
+  return true;
+}
+
+namespace cuda {
+namespace {
+
+constexpr int kDevice = 0;  // of those that this process may see
+
+class CudaBackend final : public Backend {
+ public:
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+
+  std::string description() const override {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, kDevice), "asking for the GPU's name");
+    return properties.name;
+  }
+
+  DeviceMemory memory() const override {
+    DeviceMemory memory;
+    check(cudaMemGetInfo(&memory.available, &memory.total), "asking for the GPU's memory");
+    return memory;
+  }
+
+  Buffer allocate(MemoryKind kind, std::size_t bytes, const std::string& purpose) override {
+    switch (kind) {
+      case MemoryKind::device: return allocate_device(bytes, purpose);
+      case MemoryKind::pinned: return allocate_pinned(bytes, purpose);
+      case MemoryKind::host: break;
+    }
+    return allocate_host(ledger(), kind, bytes, purpose, held_on_host());
+  }
+
+  std::unique_ptr<nvllm::Stream> create_stream(StreamPriority priority) override {
+    return std::make_unique<Stream>(priority, captures_);
+  }
+
+  std::unique_ptr<nvllm::Event> create_event(bool timing) override {
+    return std::make_unique<Event>(timing);
+  }
+
+  void copy(void* to, const void* from, std::size_t bytes, nvllm::Stream& stream) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)), "copying");
+  }
+
+  void fill(void* to, unsigned char value, std::size_t bytes, nvllm::Stream& stream) override {
+    if (bytes == 0) return;
+    check(cudaMemsetAsync(to, value, bytes, native(stream)), "filling memory");
+  }
+
+  std::unique_ptr<nvllm::Graph> capture(nvllm::Stream& stream,
+                                        const std::function<void()>& work) override {
+    return std::make_unique<Graph>(stream, work, captures_);
+  }
+
+ private:
+  Buffer allocate_device(std::size_t bytes, const std::string& purpose) {
+    if (bytes == 0) return Buffer(nullptr, 0, MemoryKind::device, nullptr);
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      const DeviceMemory there = memory();
+      fail("asked ", format_bytes(bytes), " of GPU memory for '", purpose, "'; the GPU (",
+           description(), ") has ", format_bytes(there.total), ", ", format_bytes(there.available),
+           " free");
+    }
+    check(error, "allocating GPU memory");
+    return enter(data, bytes, MemoryKind::device, purpose, [](void* p) { cudaFree(p); });
+  }
+
+  Buffer allocate_pinned(std::size_t bytes, const std::string& purpose) {
+    if (bytes == 0) return Buffer(nullptr, 0, MemoryKind::pinned, nullptr);
+    require_host_memory(bytes, held_on_host(), purpose);
+    void* data = nullptr;
+    const cudaError_t error = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      const DeviceMemory there = host_memory();
+      fail("asked ", format_bytes(bytes), " of pinned host memory for '", purpose,
+           "', which the driver refuses; the machine has ", format_bytes(there.total), ", ",
+           format_bytes(there.available), " available (see also ulimit -l)");
+    }
+    check(error, "allocating pinned memory");
+    return enter(data, bytes, MemoryKind::pinned, purpose, [](void* p) { cudaFreeHost(p); });
+  }
+
+  Buffer enter(void* data, std::size_t bytes, MemoryKind kind, const std::string& purpose,
+               void (*release)(void*)) {
+    const std::uint64_t id = ledger().add(kind, purpose, bytes);
+    return Buffer(data, bytes, kind, [this, id, release](void* memory) {
+      release(memory);
+      ledger().remove(id);
+    });
+  }
+
+  std::size_t held_on_host() const {
+    return ledger().total(MemoryKind::pinned) + ledger().total(MemoryKind::host);
+  }
+
+  Captures captures_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> create_backend() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice ||
+      error == cudaErrorStubLibrary || (error == cudaSuccess && count == 0)) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    cudaGetLastError();
+    const auto version = [](int number) {
+      return str("CUDA ", number / 1000, ".", number % 1000 / 10);
+    };
+    if (driver == 0) {
+      fail("no NVIDIA driver (libcuda.so.1) on this machine; install it, or use the CPU");
+    }
+    if (driver < CUDART_VERSION && error == cudaErrorInsufficientDriver) {
+      fail("the NVIDIA driver is for ", version(driver), ", this program for ",
+           version(CUDART_VERSION), "; install a newer driver, or use the CPU");
+    }
+    fail("no GPU that this process may use (", cudaGetErrorName(error),
+         "); look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use the CPU");
+  }
+  check(error, "looking for GPUs");
+  check(cudaSetDevice(kDevice), "starting the GPU");
+  return std::make_unique<CudaBackend>();
+}
+
+}  // namespace cuda
+}  // namespace nvllm

@@ -1,0 +1,172 @@
+#include "device/cuda/stream.h"
+
+#include <sched.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "device/cuda/stream_impl.h"
+
+namespace nvllm::cuda {
+namespace {
+
+// synchronize_for() asks without pause for this long, which covers a step; then a little later
+// suffices.
+constexpr std::int64_t kEagerNs = 20'000'000;
+constexpr timespec kNap = {0, 50'000};
+
+const Event& event_of(const nvllm::Event& event) {
+  const auto* own = dynamic_cast<const Event*>(&event);
+  NVLLM_CHECK(own != nullptr, "not an event of the CUDA backend");
+  return *own;
+}
+
+Stream& stream_of(nvllm::Stream& stream) {
+  NVLLM_CHECK(stream.kind() == DeviceKind::cuda, "not a stream of the CUDA backend");
+  return static_cast<Stream&>(stream);
+}
+
+void run_host_call(HostCall& call) {
+  try {
+    call.function();
+  } catch (...) {
+    call.errors->put(std::current_exception());
+  }
+}
+
+// Whether work is done, out of cudaStreamQuery or cudaEventQuery.
+bool is_done(cudaError_t status, const char* what) {
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check(status, what);
+  return true;
+}
+
+}  // namespace
+
+cudaStream_t native(nvllm::Stream& stream) {
+  return stream_of(stream).native();
+}
+
+void Captures::begin(GraphCalls* calls) {
+  const std::lock_guard lock(mutex_);
+  if (!captures_.emplace(std::this_thread::get_id(), calls).second) {
+    fail("this thread is already capturing a graph; end that capture first");
+  }
+}
+
+void Captures::end() {
+  const std::lock_guard lock(mutex_);
+  captures_.erase(std::this_thread::get_id());
+}
+
+GraphCalls* Captures::of_this_thread() {
+  const std::lock_guard lock(mutex_);
+  const auto found = captures_.find(std::this_thread::get_id());
+  return found == captures_.end() ? nullptr : found->second;
+}
+
+Stream::Stream(StreamPriority priority, Captures& captures) : captures_(captures) {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
+  check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                     priority == StreamPriority::high ? greatest : least),
+        "creating a stream");
+}
+
+Stream::~Stream() {
+  cudaStreamDestroy(stream_);  // its work goes on to its end
+}
+
+void Stream::wait(const nvllm::Event& event) {
+  check(cudaStreamWaitEvent(stream_, event_of(event).native(), cudaEventWaitDefault),
+        "waiting for an event");
+}
+
+void Stream::host_call(std::function<void()> function) {
+  auto call = std::make_unique<HostCall>(HostCall{std::move(function), errors_});
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_, &status), "enqueueing a host call");
+  GraphCalls* graph = captures_.of_this_thread();
+  if (status == cudaStreamCaptureStatusNone || graph == nullptr) {
+    const auto run_once = [](void* data) {
+      const std::unique_ptr<HostCall> owned(static_cast<HostCall*>(data));
+      run_host_call(*owned);
+    };
+    check(cudaLaunchHostFunc(stream_, run_once, call.get()), "enqueueing a host call");
+    call.release();
+    return;
+  }
+  call->errors = graph->errors;
+  const auto run_again = [](void* data) { run_host_call(*static_cast<HostCall*>(data)); };
+  check(cudaLaunchHostFunc(stream_, run_again, call.get()), "capturing a host call");
+  graph->calls.push_back(std::move(call));
+}
+
+void Stream::synchronize() {
+  check(cudaStreamSynchronize(stream_), "work of a stream");
+  rethrow();
+}
+
+bool Stream::synchronize_for(Nanoseconds limit) {
+  const std::int64_t start = now_ns();
+  while (!idle()) {
+    const std::int64_t waited = now_ns() - start;
+    if (waited >= limit.count()) return false;
+    if (waited < kEagerNs) {
+      sched_yield();
+    } else {
+      nanosleep(&kNap, nullptr);
+    }
+  }
+  rethrow();
+  return true;
+}
+
+bool Stream::idle() {
+  return is_done(cudaStreamQuery(stream_), "work of a stream");
+}
+
+void Stream::adopt(const std::shared_ptr<ErrorSlot>& errors) {
+  for (const auto& slot : adopted_) {
+    if (slot == errors) return;
+  }
+  adopted_.push_back(errors);
+}
+
+void Stream::rethrow() {
+  const auto adopted = std::exchange(adopted_, {});
+  errors_->rethrow();
+  for (const auto& errors : adopted) errors->rethrow();
+}
+
+Event::Event(bool timing) {
+  check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming),
+        "creating an event");
+}
+
+Event::~Event() {
+  cudaEventDestroy(event_);
+}
+
+void Event::record(nvllm::Stream& stream) {
+  check(cudaEventRecord(event_, stream_of(stream).native()), "recording an event");
+}
+
+bool Event::reached() const {
+  return is_done(cudaEventQuery(event_), "work before an event");
+}
+
+void Event::synchronize() const {
+  check(cudaEventSynchronize(event_), "work before an event");
+}
+
+double Event::seconds_since(const nvllm::Event& earlier) const {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, event_of(earlier).native(), event_),
+        "the time between two events");
+  return milliseconds * 1e-3;
+}
+
+}  // namespace nvllm::cuda

@@ -1,0 +1,23 @@
+// What CUDA code needs of the CUDA backend: the stream below a Stream, and errors with their names.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "device/backend.h"
+
+namespace nvllm::cuda {
+
+// The CUDA stream of a Stream that the CUDA backend made; any other aborts.
+cudaStream_t native(Stream& stream);
+
+// Throws an Error that names what was being done and CUDA's name and text of the error.
+[[noreturn]] void fail_cuda(cudaError_t error, std::string_view what);
+
+inline void check(cudaError_t error, std::string_view what) {
+  if (error != cudaSuccess) [[unlikely]]
+    fail_cuda(error, what);
+}
+
+}  // namespace nvllm::cuda

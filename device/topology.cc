@@ -1,0 +1,281 @@
+#include "device/topology.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace nvllm {
+namespace {
+
+// The few functions of NVML that are needed. Its header comes with the driver's development files,
+// which a build machine need not have; these signatures are part of its stable interface.
+class Nvml {
+ public:
+  // Empty with the reason if the library is missing or does not start.
+  static std::vector<std::string> uuids(std::string* why) {
+    const std::unique_ptr<void, int (*)(void*)> library(dlopen("libnvidia-ml.so.1", RTLD_NOW),
+                                                        &dlclose);
+    if (library == nullptr) {
+      *why = str("no NVIDIA driver: ", dlerror());
+      return {};
+    }
+    const Nvml nvml(library.get());
+    if (!nvml.complete()) {
+      *why = "libnvidia-ml.so.1 lacks functions that are needed; update the NVIDIA driver";
+      return {};
+    }
+    if (const int error = nvml.init_(); error != 0) {
+      *why = str("no NVIDIA GPU: ", nvml.error_string_(error));
+      return {};
+    }
+    std::vector<std::string> found = nvml.list_uuids();
+    nvml.shutdown_();
+    return found;
+  }
+
+ private:
+  using Device = void*;
+  static constexpr unsigned kUuidBytes = 96;
+
+  explicit Nvml(void* library) {
+    load(init_, library, "nvmlInit_v2");
+    load(shutdown_, library, "nvmlShutdown");
+    load(error_string_, library, "nvmlErrorString");
+    load(count_, library, "nvmlDeviceGetCount_v2");
+    load(handle_, library, "nvmlDeviceGetHandleByIndex_v2");
+    load(uuid_, library, "nvmlDeviceGetUUID");
+  }
+
+  template <typename Function>
+  static void load(Function& function, void* library, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+  }
+
+  bool complete() const {
+    return init_ && shutdown_ && error_string_ && count_ && handle_ && uuid_;
+  }
+
+  std::vector<std::string> list_uuids() const {
+    std::vector<std::string> uuids;
+    unsigned count = 0;
+    if (count_(&count) != 0) return uuids;
+    for (unsigned index = 0; index < count; ++index) {
+      Device device = nullptr;
+      char uuid[kUuidBytes] = "";
+      // A GPU that does not answer keeps its place, without a name.
+      if (handle_(index, &device) == 0) uuid_(device, uuid, kUuidBytes);
+      uuids.emplace_back(uuid);
+    }
+    return uuids;
+  }
+
+  int (*init_)() = nullptr;
+  int (*shutdown_)() = nullptr;
+  const char* (*error_string_)(int) = nullptr;
+  int (*count_)(unsigned*) = nullptr;
+  int (*handle_)(unsigned, Device*) = nullptr;
+  int (*uuid_)(Device, char*, unsigned) = nullptr;
+};
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) {
+    text.remove_prefix(1);
+  }
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) {
+    text.remove_suffix(1);
+  }
+  return text;
+}
+
+// The whole text as a number; -1 if it is not one.
+int parse_index(std::string_view text) {
+  int number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? number : -1;
+}
+
+bool starts_with_ignoring_case(std::string_view text, std::string_view start) {
+  return text.size() >= start.size() &&
+         std::equal(start.begin(), start.end(), text.begin(), [](unsigned char a, unsigned char b) {
+           return std::tolower(a) == std::tolower(b);
+         });
+}
+
+// The GPU that an entry of CUDA_VISIBLE_DEVICES names; -1: none, or more than one.
+int find_gpu(std::string_view entry, const std::vector<std::string>& uuids) {
+  if (!starts_with_ignoring_case(entry, "GPU-")) {
+    const int index = parse_index(entry);
+    return index < static_cast<int>(uuids.size()) ? index : -1;
+  }
+  int found = -1;
+  for (std::size_t index = 0; index < uuids.size(); ++index) {
+    if (!starts_with_ignoring_case(uuids[index], entry)) continue;
+    if (found >= 0) return -1;
+    found = static_cast<int>(index);
+  }
+  return found;
+}
+
+std::vector<std::string> none(std::string* why_none, const std::string& why) {
+  if (why_none != nullptr) *why_none = why;
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> visible_gpus(std::string* why_none) {
+  std::string why;
+  const std::vector<std::string> uuids = Nvml::uuids(&why);
+  if (uuids.empty()) return none(why_none, why.empty() ? "the NVIDIA driver has no GPU" : why);
+  const char* variable = std::getenv("CUDA_VISIBLE_DEVICES");
+  return select_gpus(variable ? std::optional<std::string_view>(variable) : std::nullopt, uuids,
+                     why_none);
+}
+
+std::vector<std::string> select_gpus(std::optional<std::string_view> visible_devices,
+                                     const std::vector<std::string>& uuids, std::string* why_none) {
+  std::vector<std::string> selected;
+  if (!visible_devices) {
+    for (std::size_t index = 0; index < uuids.size(); ++index) {
+      selected.push_back(std::to_string(index));
+    }
+    if (selected.empty()) return none(why_none, "the NVIDIA driver has no GPU");
+    return selected;
+  }
+
+  std::vector<int> taken;
+  std::string_view rest = *visible_devices;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view entry = trimmed(rest.substr(0, comma));
+    if (!starts_with_ignoring_case(entry, "MIG-")) {
+      const int gpu = find_gpu(entry, uuids);
+      if (gpu < 0) break;
+      if (std::find(taken.begin(), taken.end(), gpu) != taken.end()) {
+        return none(why_none, str("CUDA_VISIBLE_DEVICES=", *visible_devices,
+                                  " names a GPU twice; CUDA then uses none"));
+      }
+      taken.push_back(gpu);
+    }
+    selected.emplace_back(entry);
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (selected.empty()) {
+    return none(why_none, str("CUDA_VISIBLE_DEVICES=", *visible_devices, " selects none of ",
+                              uuids.size(), uuids.size() == 1 ? " GPU" : " GPUs"));
+  }
+  return selected;
+}
+
+namespace {
+
+// A set of cores of any size; the fixed cpu_set_t ends at 1,024.
+class CoreSet {
+ public:
+  static constexpr int kCores = 16384;
+
+  CoreSet() : set_(CPU_ALLOC(kCores)) { CPU_ZERO_S(bytes(), set_); }
+  ~CoreSet() { CPU_FREE(set_); }
+  CoreSet(const CoreSet&) = delete;
+  CoreSet& operator=(const CoreSet&) = delete;
+
+  static std::size_t bytes() { return CPU_ALLOC_SIZE(kCores); }
+  cpu_set_t* get() { return set_; }
+  void add(int core) {
+    NVLLM_CHECK(core >= 0 && core < kCores, "core ", core);
+    CPU_SET_S(core, bytes(), set_);
+  }
+  bool has(int core) const { return CPU_ISSET_S(core, bytes(), set_); }
+
+ private:
+  cpu_set_t* set_;
+};
+
+}  // namespace
+
+std::vector<int> allowed_cores() {
+  CoreSet set;
+  if (sched_getaffinity(0, CoreSet::bytes(), set.get()) != 0)
+    fail_errno("asking for the allowed cores");
+  std::vector<int> cores;
+  for (int core = 0; core < CoreSet::kCores; ++core) {
+    if (set.has(core)) cores.push_back(core);
+  }
+  return cores;
+}
+
+void run_on_cores(const std::vector<int>& cores) {
+  if (cores.empty()) return;
+  CoreSet set;
+  for (const int core : cores) set.add(core);
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), &closedir);
+  if (threads == nullptr) fail_errno("/proc/self/task");
+  while (const dirent* thread = readdir(threads.get())) {
+    const int id = parse_index(thread->d_name);
+    if (id <= 0) continue;
+    // A thread that has ended meanwhile needs no cores.
+    if (sched_setaffinity(id, CoreSet::bytes(), set.get()) != 0 && errno != ESRCH) {
+      fail_errno("restricting this process to ", cores.size(), " cores from core ", cores.front());
+    }
+  }
+}
+
+std::vector<int> share_of_cores(const std::vector<int>& cores, int rank, int ranks) {
+  NVLLM_CHECK(0 <= rank && rank < ranks, "rank ", rank, " of ", ranks);
+  const auto count = static_cast<int>(cores.size());
+  if (count == 0) return {};
+  if (count < ranks) return {cores[rank % count]};
+  const auto begin = static_cast<long>(count) * rank / ranks;
+  const auto end = static_cast<long>(count) * (rank + 1) / ranks;
+  return {cores.begin() + begin, cores.begin() + end};
+}
+
+std::vector<int> parse_core_list(std::string_view text) {
+  std::vector<int> cores;
+  std::string_view rest = trimmed(text);
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view part = rest.substr(0, comma);
+    const std::size_t dash = part.find('-');
+    const int first = parse_index(part.substr(0, dash));
+    const int last = dash == std::string_view::npos ? first : parse_index(part.substr(dash + 1));
+    if (first < 0 || last < first || last >= CoreSet::kCores) {
+      fail("'", text, "' is not a list of cores such as 0-3,8");
+    }
+    for (int core = first; core <= last; ++core) cores.push_back(core);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return cores;
+}
+
+std::vector<int> cores_near_pci_device(const std::string& bus_id) {
+  // CUDA and NVML write hexadecimal digits in upper case and may give the domain eight digits;
+  // sysfs has lower case and four.
+  std::string name = bus_id;
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (const std::size_t colon = name.find(':'); colon != std::string::npos && colon > 4) {
+    name.erase(0, colon - 4);
+  }
+  std::ifstream file("/sys/bus/pci/devices/" + name + "/local_cpulist");
+  std::string list;
+  if (name.find('/') != std::string::npos || !std::getline(file, list)) return {};
+  const std::vector<int> allowed = allowed_cores();
+  std::vector<int> near;
+  for (const int core : parse_core_list(list)) {
+    if (std::binary_search(allowed.begin(), allowed.end(), core)) near.push_back(core);
+  }
+  return near;
+}
+
+}  // namespace nvllm

@@ -1,0 +1,137 @@
+// RMSNorm on the GPU: one group of threads per row (kernels/cuda/rmsnorm.cuh), several rows per
+// block where rows are short. Bound by memory: every element is read once and written once.
+#include "device/cuda/stream.h"
+#include "kernels/cuda/rmsnorm.cuh"
+#include "kernels/cuda/rmsnorm.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+// A block has about this many threads if its rows are short.
+constexpr int kBlockThreads = 256;
+
+template <typename T>
+struct Params {
+  T* out;
+  const T* x;
+  T* residual;  // nullptr: none
+  const T* weight;
+  long long rows;
+  int columns;
+  int vectors;  // of a row
+  float epsilon;
+};
+
+// Vector number `vector` of the row that starts at `row`.
+template <bool kAligned, typename T>
+__device__ __forceinline__ Vector<T> load(const Params<T>& p, const T* row, int vector) {
+  constexpr int kElements = Vector<T>::kElements;
+  if (vector >= p.vectors) return Vector<T>{};
+  if constexpr (kAligned) return load_vector(row + vector * kElements);
+  return load_elements(row + vector * kElements, p.columns - vector * kElements);
+}
+
+template <bool kAligned, typename T>
+__device__ __forceinline__ void store(const Params<T>& p, T* row, int vector,
+                                      const Vector<T>& value) {
+  constexpr int kElements = Vector<T>::kElements;
+  if (vector >= p.vectors) return;
+  if constexpr (kAligned) {
+    store_vector(row + vector * kElements, value);
+  } else {
+    store_elements(row + vector * kElements, value, p.columns - vector * kElements);
+  }
+}
+
+// blockDim.x threads per row, blockDim.y rows per block. V: vectors per thread. kAligned: all rows
+// start at multiples of 16 bytes and are whole vectors.
+template <typename T, int V, bool kAligned>
+__global__ void __launch_bounds__(kRmsNormMaxThreads) rms_norm_kernel(const Params<T> p) {
+  __shared__ float scratch[kRmsNormScratch];
+  // Weights that fit are on their way while the row's sum is taken.
+  constexpr bool kWeightsEarly = V <= 4;
+
+  const long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const bool inside =
+      row < p.rows;  // the block's last rows may not exist, but take part in its barriers
+  const long long start = row * p.columns;
+  const int first = threadIdx.x;
+  const int step = blockDim.x;
+
+  Vector<T> x[V] = {};
+  Vector<T> weight[kWeightsEarly ? V : 1] = {};
+  if (inside) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) x[v] = load<kAligned>(p, p.x + start, first + v * step);
+    if constexpr (kWeightsEarly) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) weight[v] = load<kAligned>(p, p.weight, first + v * step);
+    }
+    if (p.residual != nullptr) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        x[v] = add(load<kAligned, T>(p, p.residual + start, first + v * step), x[v]);
+        store<kAligned>(p, p.residual + start, first + v * step, x[v]);
+      }
+    }
+  }
+  const float scale =
+      rms_norm_scale(x, first, step, p.columns, p.epsilon, scratch + threadIdx.y * (step / 32));
+  if (!inside) return;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    Vector<T> w;
+    if constexpr (kWeightsEarly) {
+      w = weight[v];
+    } else {
+      w = load<kAligned>(p, p.weight, first + v * step);
+    }
+    store<kAligned>(p, p.out + start, first + v * step, rms_norm_apply(x[v], scale, w));
+  }
+}
+
+template <typename T, int V, bool kAligned>
+void launch(const Params<T>& p, cudaStream_t stream) {
+  const int threads = rms_norm_threads(p.vectors);
+  const int rows_per_block = threads < kBlockThreads ? kBlockThreads / threads : 1;
+  const long long blocks = (p.rows + rows_per_block - 1) / rows_per_block;
+  rms_norm_kernel<T, V, kAligned>
+      <<<dim3(static_cast<unsigned>(blocks)), dim3(threads, rows_per_block), 0, stream>>>(p);
+  nvllm::cuda::check(cudaGetLastError(), "launching rms_norm");
+}
+
+template <typename T>
+void launch(const RmsNorm& args, cudaStream_t stream) {
+  Params<T> p;
+  p.out = args.out.as<T>();
+  p.x = args.x.as<T>();
+  p.residual = args.residual.as<T>();
+  p.weight = args.weight.as<T>();
+  p.rows = args.x.shape[0];
+  p.columns = static_cast<int>(args.x.shape[1]);
+  p.vectors = rms_norm_vectors(p.columns, sizeof(T));
+  p.epsilon = args.epsilon;
+
+  const bool aligned = p.columns % Vector<T>::kElements == 0 && args.out.aligned(16) &&
+                       args.x.aligned(16) && args.weight.aligned(16) && args.residual.aligned(16);
+  const int per_thread = rms_norm_vectors_per_thread(p.vectors);
+  if (!aligned) {
+    return per_thread <= 2 ? launch<T, 2, false>(p, stream) : launch<T, 16, false>(p, stream);
+  }
+  if (per_thread <= 2) return launch<T, 2, true>(p, stream);
+  if (per_thread <= 4) return launch<T, 4, true>(p, stream);
+  launch<T, 16, true>(p, stream);
+}
+
+}  // namespace
+
+void rms_norm(const RmsNorm& args, Stream& stream) {
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  switch (args.x.dtype) {
+    case DType::f32: return launch<float>(args, native);
+    case DType::bf16: return launch<Bf16>(args, native);
+    default: return launch<F16>(args, native);
+  }
+}
+
+}  // namespace nvllm::kernels::cuda
