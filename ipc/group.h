@@ -1,13 +1,13 @@
 // Group: what the processes of one launch share. The launcher creates it, then forks; each process
-// takes its place as a Member. It holds one record per rank (who is alive, doing what), the rings, the
-// staging memory of the CPU's collectives and an abort flag that ends every wait.
+// takes its place as a Member. It holds one record per rank (who is alive, doing what), the rings,
+// the staging memory of the CPU's collectives and an abort flag that ends every wait.
 //
 //   Group group = Group::create({.size = 2});     // launcher, before fork()
 //   if (fork() == 0) { Member me = group.join(rank); ... }
 //   Member me = group.join(kLauncher);            // the launcher itself
 //
-// Nothing is left behind: the segment and the semaphores lose their names before create() returns, and
-// the processes inherit the mappings through fork().
+// Nothing is left behind: the segment and the semaphores lose their names before create() returns,
+// and the processes inherit the mappings through fork().
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "ipc/doorbell.h"
+#include "ipc/text_cell.h"
 
 namespace nvllm::ipc {
 
@@ -29,9 +30,9 @@ inline constexpr int kMaxRanks = 8;
 inline constexpr int kLauncher = -1;  // the launcher's place in the group
 
 struct GroupOptions {
-  int size = 1;                                       // ranks, 1 to kMaxRanks
+  int size = 1;                                         // ranks, 1 to kMaxRanks
   Nanoseconds step_timeout = std::chrono::seconds(60);  // of every wait for a peer
-  std::size_t staging_bytes = std::size_t{2} << 20;   // of each rank, for collectives on the CPU
+  std::size_t staging_bytes = std::size_t{2} << 20;     // of each rank, for collectives on the CPU
 };
 
 // The group was aborted (a rank died, say) while this process waited. The message says why.
@@ -40,7 +41,8 @@ class GroupAborted : public Error {
   using Error::Error;
 };
 
-// A peer did not do its part in time. The message names it, its pid, its last step and what it was doing.
+// A peer did not do its part in time. The message names it, its pid, its last step and what it was
+// doing.
 class PeerTimeout : public Error {
  public:
   PeerTimeout(int peer, const std::string& message) : Error(message), peer_(peer) {}
@@ -53,13 +55,15 @@ class PeerTimeout : public Error {
 enum class Phase : std::uint32_t { absent, starting, ready, stopping, ended };
 const char* name_of(Phase phase);
 
-// What a process says of one of its activities: a call (its main thread) or a collective (the thread
-// that runs its stream). Readable by others at any time, also after its death.
+// What a process says of one of its activities: a call (its main thread) or a collective (the
+// thread that runs its stream). Readable by others at any time, also after its death.
 struct ActivitySnapshot {
   std::string text;           // "all_reduce 4096 float32"; empty: idle
   std::uint64_t number = 0;   // how many such activities it has begun
   std::int64_t since_ns = 0;  // when this one began
 };
+
+using ActivityCell = TextCell<112>;
 
 // A rank's record as the launcher or a peer reads it.
 struct RankSnapshot {
@@ -74,7 +78,8 @@ struct RankSnapshot {
   std::string last_words;   // the error it ended with, if it could still say
 
   static constexpr int kNobody = -2;
-  std::string describe() const;  // "rank 1 (pid 4711), step 12, in all_reduce 4096 float32 #40 for 1.20 s"
+  std::string describe()
+      const;  // "rank 1 (pid 4711), step 12, in all_reduce 4096 float32 #40 for 1.20 s"
 };
 
 class Member;
@@ -95,11 +100,16 @@ class Group {
   Nanoseconds step_timeout() const;
   RankSnapshot snapshot(int rank) const;
 
-  // Ends every wait in every process with GroupAborted(reason), now and from now on. The first reason
-  // counts. Callable from any member and any thread.
+  // Ends every wait in every process with GroupAborted(reason), now and from now on. The first
+  // reason counts. Callable from any member and any thread.
   void abort(std::string_view reason) const;
   bool aborted() const;
   std::string abort_reason() const;
+
+  // The launcher's wish that all end in order. It interrupts no wait but those that look at it, as
+  // the front desk's does (front_end.h).
+  void request_stop() const;
+  bool stop_requested() const;
 
   // How many bytes of /dev/shm a group takes.
   static std::size_t bytes_needed(const GroupOptions& options);
@@ -127,7 +137,8 @@ class Member {
   void set_last_words(std::string_view text);
   void beat();  // a sign of life; a Heartbeat (ipc/heartbeat.h) gives them regularly
 
-  // Says what this process is doing, for as long as the object lives.
+  // Says what this process is doing, for as long as the object lives; then what it was doing
+  // before. Each activity belongs to one thread.
   enum class Activity { call, collective };
   class Doing {
    public:
@@ -137,29 +148,44 @@ class Member {
     Doing& operator=(const Doing&) = delete;
 
    private:
-    Member& member_;
-    Activity activity_;
+    ActivityCell& cell_;
+    ActivityCell::Value before_;
   };
 
-  // Waits until ready() is true: spins for `spin`, then sleeps on the doorbell. ready() must become true
-  // only through a sequentially consistent store that is followed by a ring of that bell (doorbell.h).
-  // Throws GroupAborted, or, when the group's step timeout has passed, PeerTimeout naming `peer` and
-  // `what` was expected of it. Time in which this process itself was stopped does not count.
+  // Waits until ready() is true: spins for `spin`, then sleeps on the doorbell. ready() must become
+  // true only through a sequentially consistent store that is followed by a ring of that bell
+  // (doorbell.h). Throws GroupAborted, or, when the group's step timeout has passed, PeerTimeout
+  // naming `peer` and `what` was expected of it. Time in which this process itself was stopped does
+  // not count.
   template <typename Ready>
-  void wait(Doorbell& bell, Ready ready, int peer, const char* what, Nanoseconds spin = kSpin);
+  void wait(Doorbell& bell, Ready ready, int peer, const char* what, Nanoseconds spin = kSpin) {
+    if (!wait_until(bell, Condition(ready), group().step_timeout(), spin, peer))
+      timed_out(peer, what);
+  }
   // The same without a time limit: for an idle worker that waits for its next call.
   template <typename Ready>
-  void wait_idle(Doorbell& bell, Ready ready, Nanoseconds spin = kSpin);
+  void wait_idle(Doorbell& bell, Ready ready, Nanoseconds spin = kSpin) {
+    wait_until(bell, Condition(ready), Nanoseconds::max(), spin, RankSnapshot::kNobody);
+  }
+  // The same with a limit that is no error: false when it has passed.
+  template <typename Ready>
+  bool wait_for(Doorbell& bell, Ready ready, Nanoseconds limit, Nanoseconds spin = kSpin) {
+    return wait_until(bell, Condition(ready), limit, spin, RankSnapshot::kNobody);
+  }
+  // Throws GroupAborted if the group was aborted.
+  void check_abort() const;
 
   static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 
-  // Every rank gives a blob (up to kExchangeBytes) and gets all ranks' blobs, in rank order. A collective
-  // call of all ranks (not the launcher), for start-up: NCCL ids, CUDA IPC handles, "I could not".
+  // Every rank gives a blob (up to kExchangeBytes) and gets all ranks' blobs, in rank order. A
+  // collective call of all ranks (not the launcher), for start-up: NCCL ids, CUDA IPC handles, "I
+  // could not".
   static constexpr std::size_t kExchangeBytes = 1024;
   std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> mine, const char* what);
 
-  // The memory through which collectives on the CPU move data: staging(r) is rank r's, in every process
-  // the same bytes; flags(r) are counters that rank r publishes there, zero at the start, one cache line each.
+  // The memory through which collectives on the CPU move data: staging(r) is rank r's, in every
+  // process the same bytes; flags(r) are counters that rank r publishes there, zero at the start,
+  // one cache line each.
   std::span<std::byte> staging(int rank) const;
   struct alignas(64) Flag {
     std::atomic<std::uint64_t> value;
@@ -168,11 +194,34 @@ class Member {
   std::span<Flag> flags(int rank) const;
   // The doorbell on which rank r's collective thread sleeps.
   Doorbell& collective_bell(int rank) const;
+  // The doorbell on which the main thread of a rank, or of the launcher, sleeps: it waits for rings
+  // and in exchange().
+  Doorbell& main_bell(int rank) const;
+  // The memory of the group's rings, zero at the start (channels_layout.h).
+  std::span<std::byte> channel_memory() const;
 
  private:
   friend class Group;
   struct State;
+
+  // A view of the caller's ready(), so that the waiting itself is compiled once.
+  class Condition {
+   public:
+    template <typename Ready>
+    explicit Condition(Ready& ready)
+        : object_(&ready),
+          call_([](void* object) { return static_cast<bool>((*static_cast<Ready*>(object))()); }) {}
+    bool operator()() const { return call_(object_); }
+
+   private:
+    void* object_;
+    bool (*call_)(void*);
+  };
+
   explicit Member(std::unique_ptr<State> state);
+  // False when the limit has passed.
+  bool wait_until(Doorbell& bell, Condition ready, Nanoseconds limit, Nanoseconds spin, int peer);
+  [[noreturn]] void timed_out(int peer, const char* what) const;
   std::unique_ptr<State> state_;
 };
 

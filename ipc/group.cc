@@ -1,0 +1,387 @@
+#include "ipc/group.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "base/check.h"
+#include "ipc/group_memory.h"
+#include "ipc/segment.h"
+#include "ipc/wait_clock.h"
+
+namespace nvllm::ipc {
+namespace {
+
+constexpr const char* kKind = "group";
+
+void validate(const GroupOptions& options) {
+  if (options.size < 1 || options.size > kMaxRanks) {
+    fail("a group of ", options.size, " ranks is not possible; pass --tp 1 to ", kMaxRanks);
+  }
+  if (options.step_timeout <= Nanoseconds(0)) {
+    fail("a step timeout of ", options.step_timeout.count(),
+         " ns is not possible; pass --step-timeout above 0");
+  }
+}
+
+int usable_cores() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+ActivitySnapshot snapshot_of(const ActivityCell& cell) {
+  const ActivityCell::Value value = cell.read();
+  return {std::string(value.view()), value.number, value.since_ns};
+}
+
+std::string name_of_rank(int rank) {
+  return rank == kLauncher ? "launcher" : str("rank ", rank);
+}
+
+std::string duration_since(std::int64_t start_ns) {
+  return format_duration(std::max(0.0, seconds_since(start_ns)));
+}
+
+}  // namespace
+
+const char* name_of(Phase phase) {
+  switch (phase) {
+    case Phase::absent: return "absent";
+    case Phase::starting: return "starting";
+    case Phase::ready: return "ready";
+    case Phase::stopping: return "stopping";
+    case Phase::ended: return "ended";
+  }
+  return "unknown";
+}
+
+std::string RankSnapshot::describe() const {
+  if (pid == 0) return str(name_of_rank(rank), " (has not joined)");
+  std::string text = str(name_of_rank(rank), " (pid ", pid, "), step ", step);
+  bool idle = true;
+  for (const ActivitySnapshot* activity : {&call, &collective}) {
+    if (activity->text.empty()) continue;
+    idle = false;
+    text += str(", in ", activity->text, " #", activity->number, " for ",
+                duration_since(activity->since_ns));
+  }
+  if (idle) text += str(", ", phase == Phase::ready ? "idle" : name_of(phase));
+  if (waits_for != kNobody) text += str(", waiting for ", name_of_rank(waits_for));
+  if (phase != Phase::ended && seconds_since(heartbeat_ns) > 2) {
+    text += str(", no sign of life for ", duration_since(heartbeat_ns));
+  }
+  if (!last_words.empty()) text += str(", last words: ", last_words);
+  return text;
+}
+
+// --- Group ---
+
+struct Group::Shared {
+  Segment segment;
+  GroupLayout layout;
+  std::vector<Doorbell> main_bells;  // by place_index
+  std::vector<Doorbell> collective_bells;
+
+  explicit Shared(const GroupOptions& options)
+      : segment(Segment::create(GroupLayout(options).bytes, kKind)), layout(options) {
+    segment.unlink();                                          // who needs it inherits the mapping
+    auto* group = new (segment.payload().data()) GroupMemory;  // zeroed pages are its initial state
+    group->size = options.size;
+    group->cores = usable_cores();
+    group->step_timeout_ns = options.step_timeout.count();
+    group->staging_bytes = options.staging_bytes;
+    for (std::size_t place = 0; place <= static_cast<std::size_t>(options.size); ++place) {
+      main_bells.emplace_back(group->bells[place].main.sleeping);
+      collective_bells.emplace_back(group->bells[place].collective.sleeping);
+    }
+  }
+
+  GroupMemory& memory() const { return *reinterpret_cast<GroupMemory*>(segment.payload().data()); }
+  PlaceRecord& record(int rank) const { return memory().records[place_index(rank)]; }
+  RankMemory& rank(int rank) const { return memory().ranks[static_cast<std::size_t>(rank)]; }
+
+  void check_rank(int rank, int lowest) const {
+    NVLLM_CHECK(rank >= lowest && rank < memory().size, "rank ", rank, " of ", memory().size);
+  }
+
+  std::uint32_t aborted() const { return memory().abort.aborted.load(std::memory_order_seq_cst); }
+
+  std::string abort_reason() const {
+    const std::uint32_t slot = aborted();
+    if (slot == 0) return "";
+    const AbortState::Reason& reason = memory().abort.reasons[slot - 1];
+    return {reason.text.data(), std::min<std::size_t>(reason.length, reason.text.size())};
+  }
+
+  void check_abort() const {
+    if (aborted() != 0) [[unlikely]]
+      throw GroupAborted(abort_reason());
+  }
+};
+
+Group::Group(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+Group::Group(Group&&) noexcept = default;
+Group& Group::operator=(Group&&) noexcept = default;
+Group::~Group() = default;
+
+Group Group::create(const GroupOptions& options) {
+  validate(options);
+  sweep_stale_names();
+  return Group(std::make_shared<Shared>(options));
+}
+
+std::size_t Group::bytes_needed(const GroupOptions& options) {
+  // A semaphore takes one page.
+  return Segment::kHeaderBytes + GroupLayout(options).bytes +
+         2 * static_cast<std::size_t>(options.size + 1) * GroupLayout::kPage;
+}
+
+int Group::size() const {
+  return shared_->memory().size;
+}
+
+Nanoseconds Group::step_timeout() const {
+  return Nanoseconds(shared_->memory().step_timeout_ns);
+}
+
+RankSnapshot Group::snapshot(int rank) const {
+  shared_->check_rank(rank, kLauncher);
+  const PlaceRecord& record = shared_->record(rank);
+  RankSnapshot snapshot;
+  snapshot.rank = rank;
+  snapshot.pid = record.pid.load();
+  snapshot.phase = static_cast<Phase>(record.phase.load());
+  snapshot.step = record.step.load();
+  snapshot.heartbeat_ns = record.heartbeat_ns.load();
+  snapshot.call = snapshot_of(record.call);
+  snapshot.collective = snapshot_of(record.collective);
+  snapshot.waits_for = record.waits_for.load() + RankSnapshot::kNobody;
+  snapshot.last_words = std::string(record.last_words.read().view());
+  return snapshot;
+}
+
+void Group::abort(std::string_view reason) const {
+  AbortState& state = shared_->memory().abort;
+  const std::uint32_t ticket = state.tickets.fetch_add(1);
+  if (ticket < AbortState::kReasons) {
+    AbortState::Reason& slot = state.reasons[ticket];
+    slot.length = static_cast<std::uint32_t>(reason.copy(slot.text.data(), slot.text.size()));
+    std::uint32_t none = 0;
+    state.aborted.compare_exchange_strong(none, ticket + 1, std::memory_order_seq_cst);
+  }
+  for (Doorbell& bell : shared_->main_bells) bell.ring();
+  for (Doorbell& bell : shared_->collective_bells) bell.ring();
+}
+
+bool Group::aborted() const {
+  return shared_->aborted() != 0;
+}
+
+std::string Group::abort_reason() const {
+  return shared_->abort_reason();
+}
+
+void Group::request_stop() const {
+  shared_->memory().stop_wanted.store(1, std::memory_order_seq_cst);
+  for (Doorbell& bell : shared_->main_bells) bell.ring();
+}
+
+bool Group::stop_requested() const {
+  return shared_->memory().stop_wanted.load(std::memory_order_seq_cst) != 0;
+}
+
+// --- Member ---
+
+struct Member::State {
+  Group group;
+  int rank;
+  pid_t pid = getpid();
+  bool crowded;  // more ranks than cores: whoever spins holds up the one it waits for
+  std::uint64_t exchanges = 0;
+  std::mutex last_words_mutex;
+
+  const Group::Shared& shared() const { return *group.shared_; }
+  PlaceRecord& record() const { return shared().record(rank); }
+};
+
+Member Group::join(int rank) const {
+  shared_->segment.check(kKind);
+  if (rank < kLauncher || rank >= size()) {
+    fail("rank ", rank, " cannot join a group of ", size(), " ranks");
+  }
+  PlaceRecord& record = shared_->record(rank);
+  std::int32_t nobody = 0;
+  if (!record.pid.compare_exchange_strong(nobody, getpid())) {
+    fail(name_of_rank(rank), " has joined already, as pid ", nobody);
+  }
+  record.heartbeat_ns.store(now_ns());
+  record.phase.store(static_cast<std::uint32_t>(Phase::starting));
+  const bool crowded = shared_->memory().cores < size();
+  return Member(std::unique_ptr<Member::State>(
+      new Member::State{Group(shared_), rank, getpid(), crowded, 0, {}}));
+}
+
+Member::Member(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Member::Member(Member&&) noexcept = default;
+
+Member& Member::operator=(Member&& other) noexcept {
+  Member(std::move(other)).state_.swap(state_);
+  return *this;
+}
+
+Member::~Member() {
+  // A child that inherited this object through fork() does not speak for its parent.
+  if (state_ && state_->pid == getpid()) set_phase(Phase::ended);
+}
+
+int Member::rank() const {
+  return state_->rank;
+}
+int Member::size() const {
+  return state_->group.size();
+}
+const Group& Member::group() const {
+  return state_->group;
+}
+
+void Member::set_phase(Phase phase) {
+  state_->record().phase.store(static_cast<std::uint32_t>(phase));
+}
+
+void Member::set_step(std::uint64_t step) {
+  state_->record().step.store(step, std::memory_order_release);
+}
+
+void Member::set_last_words(std::string_view text) {
+  const std::lock_guard lock(state_->last_words_mutex);
+  state_->record().last_words.write(1, now_ns(), text);
+}
+
+void Member::beat() {
+  state_->record().heartbeat_ns.store(now_ns(), std::memory_order_release);
+}
+
+Member::Doing::Doing(Member& member, Activity activity, std::string_view text)
+    : cell_(activity == Activity::call ? member.state_->record().call
+                                       : member.state_->record().collective),
+      before_(cell_.read()) {
+  cell_.write(before_.number + 1, now_ns(), text);
+}
+
+Member::Doing::~Doing() {
+  // An outer activity goes on under its own number; the count itself never goes back once idle.
+  const std::uint64_t number = before_.length != 0 ? before_.number : cell_.read().number;
+  cell_.write(number, before_.since_ns, before_.view());
+}
+
+void Member::check_abort() const {
+  state_->shared().check_abort();
+}
+
+bool Member::wait_until(Doorbell& bell, Condition ready, Nanoseconds limit, Nanoseconds spin,
+                        int peer) {
+  const Group::Shared& shared = state_->shared();
+  shared.check_abort();
+  if (ready()) return true;
+
+  WaitClock clock(limit, now_ns());
+  std::atomic<std::int32_t>& waits_for = state_->record().waits_for;
+  if (peer != RankSnapshot::kNobody) waits_for.store(peer - RankSnapshot::kNobody);
+  const auto found = [&] {
+    if (peer != RankSnapshot::kNobody) waits_for.store(0);
+    return true;
+  };
+
+  // A look at the clock costs as much as a few looks at the condition.
+  constexpr int kTurns = 64;
+  constexpr Nanoseconds kAlone = std::chrono::microseconds(20);  // then others may need this core
+  while (clock.elapsed() < spin && !clock.expired()) {
+    for (int turn = 0; turn < kTurns; ++turn) {
+      cpu_relax();
+      if (ready()) return found();
+    }
+    shared.check_abort();
+    if (state_->crowded || clock.elapsed() > kAlone) sched_yield();
+    clock.look(now_ns());
+  }
+
+  while (true) {
+    Doorbell::Sleeper sleeper(bell);
+    if (ready()) return found();
+    shared.check_abort();
+    clock.look(now_ns());
+    if (clock.expired()) return false;
+    sleeper.sleep(clock.slice());
+  }
+}
+
+void Member::timed_out(int peer, const char* what) const {
+  throw PeerTimeout(
+      peer,
+      str("waited ",
+          format_duration(std::chrono::duration<double>(state_->group.step_timeout()).count()),
+          " for ", what, " from ", state_->group.snapshot(peer).describe()));
+}
+
+std::vector<std::vector<std::byte>> Member::exchange(std::span<const std::byte> mine,
+                                                     const char* what) {
+  const Group::Shared& shared = state_->shared();
+  NVLLM_CHECK(rank() != kLauncher, "exchange() is for ranks");
+  NVLLM_CHECK_LE(mine.size(), kExchangeBytes);
+  const std::uint64_t round = state_->exchanges++;
+  ExchangeBox& box = shared.rank(rank()).exchange;
+  ExchangeBox::Blob& blob = box.blobs[round % 2];
+  blob.bytes = mine.size();
+  std::copy(mine.begin(), mine.end(), blob.data.begin());
+  box.published.store(round + 1, std::memory_order_seq_cst);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) main_bell(peer).ring();
+  }
+
+  std::vector<std::vector<std::byte>> all(static_cast<std::size_t>(size()));
+  for (int peer = 0; peer < size(); ++peer) {
+    const ExchangeBox& theirs = shared.rank(peer).exchange;
+    wait(
+        main_bell(rank()), [&] { return theirs.published.load(std::memory_order_seq_cst) > round; },
+        peer, what);
+    const ExchangeBox::Blob& gift = theirs.blobs[round % 2];
+    const auto bytes = std::min<std::size_t>(gift.bytes, kExchangeBytes);
+    all[static_cast<std::size_t>(peer)].assign(
+        gift.data.begin(), gift.data.begin() + static_cast<std::ptrdiff_t>(bytes));
+  }
+  return all;
+}
+
+std::span<std::byte> Member::staging(int rank) const {
+  const Group::Shared& shared = state_->shared();
+  shared.check_rank(rank, 0);
+  return shared.segment.payload().subspan(
+      shared.layout.staging + static_cast<std::size_t>(rank) * shared.layout.staging_stride,
+      shared.memory().staging_bytes);
+}
+
+std::span<Member::Flag> Member::flags(int rank) const {
+  state_->shared().check_rank(rank, 0);
+  return state_->shared().rank(rank).flags;
+}
+
+Doorbell& Member::collective_bell(int rank) const {
+  state_->shared().check_rank(rank, kLauncher);
+  return state_->group.shared_->collective_bells[place_index(rank)];
+}
+
+Doorbell& Member::main_bell(int rank) const {
+  state_->shared().check_rank(rank, kLauncher);
+  return state_->group.shared_->main_bells[place_index(rank)];
+}
+
+std::span<std::byte> Member::channel_memory() const {
+  const Group::Shared& shared = state_->shared();
+  return shared.segment.payload().subspan(shared.layout.channels, ChannelsLayout(size()).bytes);
+}
+
+}  // namespace nvllm::ipc

@@ -1,0 +1,102 @@
+// What lies in a group's segment. Internal to ipc/group.cc; it holds only lock-free atomics and
+// plain bytes that one of them publishes, so no process can leave it locked by dying.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "ipc/channels_layout.h"
+#include "ipc/doorbell.h"
+#include "ipc/group.h"
+#include "ipc/text_cell.h"
+
+namespace nvllm::ipc {
+
+// A place is the launcher (0) or a rank (rank + 1).
+inline constexpr std::size_t place_index(int rank) {
+  return static_cast<std::size_t>(rank + 1);
+}
+
+struct alignas(64) PlaceRecord {
+  std::atomic<std::int32_t> pid;
+  std::atomic<std::uint32_t> phase;
+  std::atomic<std::uint64_t> step;
+  std::atomic<std::int64_t> heartbeat_ns;
+  std::atomic<std::int32_t> waits_for;  // + 2, so that zeroed memory means RankSnapshot::kNobody
+  ActivityCell call;
+  ActivityCell collective;
+  TextCell<512> last_words;
+};
+
+// The sleeping words of a place's two doorbells, each in its own line.
+struct PlaceBells {
+  struct alignas(64) Line {
+    Doorbell::Word sleeping;
+  };
+  Line main;
+  Line collective;
+};
+
+// Who wants to abort takes a ticket, writes its reason into that slot and tries to set `aborted` to
+// the slot's number + 1. One of them wins, with a whole reason, even if another dies in the middle.
+struct AbortState {
+  static constexpr std::uint32_t kReasons = 16;
+  struct Reason {
+    std::uint32_t length;
+    std::array<char, 508> text;
+  };
+  alignas(64) std::atomic<std::uint32_t> aborted;
+  alignas(64) std::atomic<std::uint32_t> tickets;
+  std::array<Reason, kReasons> reasons;
+};
+
+// A rank's part in Member::exchange. Two blobs, used in turn: a rank comes to round r + 2 only
+// after all have published round r + 1, hence after all have read round r.
+struct alignas(64) ExchangeBox {
+  std::atomic<std::uint64_t> published;  // rounds
+  struct Blob {
+    std::uint64_t bytes;
+    std::array<std::byte, Member::kExchangeBytes> data;
+  };
+  std::array<Blob, 2> blobs;
+};
+
+struct RankMemory {
+  ExchangeBox exchange;
+  std::array<Member::Flag, Member::kFlags> flags;
+};
+
+struct GroupMemory {
+  std::int32_t size;
+  std::int32_t cores;  // that the launcher could use when it made the group
+  std::int64_t step_timeout_ns;
+  std::uint64_t staging_bytes;
+  AbortState abort;
+  alignas(64) std::atomic<std::uint32_t> stop_wanted;
+  std::array<PlaceRecord, kMaxRanks + 1> records;
+  std::array<PlaceBells, kMaxRanks + 1> bells;
+  std::array<RankMemory, kMaxRanks> ranks;
+};
+
+// Then follow the rings, then the staging memory of each rank, on pages of their own.
+struct GroupLayout {
+  static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t round_up(std::size_t bytes) {
+    return (bytes + kPage - 1) / kPage * kPage;
+  }
+
+  std::size_t channels = round_up(sizeof(GroupMemory));
+  std::size_t staging = 0;
+  std::size_t staging_stride = 0;
+  std::size_t bytes = 0;
+
+  explicit GroupLayout(const GroupOptions& options) {
+    staging = channels + round_up(ChannelsLayout(options.size).bytes);
+    staging_stride = round_up(options.staging_bytes);
+    bytes = staging + static_cast<std::size_t>(options.size) * staging_stride;
+  }
+};
+
+}  // namespace nvllm::ipc

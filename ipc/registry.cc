@@ -1,0 +1,45 @@
+#include "ipc/registry.h"
+
+#include "base/check.h"
+#include "base/error.h"
+#include "ipc/group.h"
+
+namespace nvllm::ipc {
+
+void Registry::insert(std::string name, Method method) {
+  const auto [place, inserted] = methods_.emplace(std::move(name), std::move(method));
+  NVLLM_CHECK(inserted, "method '", place->first, "' is bound twice");
+}
+
+bool Registry::dispatch(ArchiveReader& message, ArchiveWriter& reply) const {
+  std::string problem;
+  try {
+    run(message, reply);
+    return true;
+  } catch (const GroupAborted&) {
+    throw;
+  } catch (const PeerTimeout&) {
+    throw;
+  } catch (const std::exception& error) {
+    problem = error.what();
+  } catch (...) {
+    problem = "an exception that is not a std::exception";
+  }
+  reply(false, problem);
+  return false;
+}
+
+void Registry::run(ArchiveReader& message, ArchiveWriter& reply) const {
+  const auto name = message.get<std::string>();
+  const auto signature = message.get<std::uint64_t>();
+  const auto found = methods_.find(name);
+  if (found == methods_.end()) fail("method '", name, "' is unknown here");
+  const Method& method = found->second;
+  if (method.signature != signature) {
+    fail("method '", name, "' takes ", method.signature_text,
+         " here; the caller passed other types");
+  }
+  method.run(message, reply);
+}
+
+}  // namespace nvllm::ipc

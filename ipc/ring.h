@@ -1,0 +1,110 @@
+// A ring of fixed slots in shared memory: one writer, and N readers that each get every message.
+// With one reader it is the ring between two processes.
+//
+// The writer fills slot n % slots and stores n + 1 into its sequence word; a reader that waits for
+// fragment n looks at that word, reads, and stores n + 1 into its own `released` word. The writer
+// reuses a slot only when every reader has released what lies in it. Both stores are sequentially
+// consistent, as the doorbell's argument asks (doorbell.h); being releases they also publish the
+// payload and the end of its reading. No process holds a lock, so none can die with one.
+//
+// A message that fits a slot is read in place. A longer one is cut into fragments that stream
+// through the ring, also if it is larger than the whole ring, and is put together at the reader.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "ipc/group.h"
+#include "ipc/ring_layout.h"
+
+namespace nvllm::ipc {
+
+using Bytes = std::span<const std::byte>;
+
+// The same in all processes that use the ring.
+struct BroadcastRing {
+  std::string name;  // "calls"
+  std::span<std::byte>
+      memory;  // RingMemory::bytes_needed(shape), 64-byte aligned, zero at the start
+  RingShape shape;
+  int writer = 0;  // its rank, or kLauncher
+  std::vector<int> readers;
+
+  static constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 30;
+
+  // Tells fragments of this ring from anything else.
+  std::uint32_t identity() const;
+};
+
+// Used by the main thread of the writing member, which must outlive it.
+class RingWriter {
+ public:
+  RingWriter(Member& member, BroadcastRing ring);
+
+  // Waits for room up to the group's step timeout; a PeerTimeout then names the slow reader. If it
+  // throws in the middle of a message, the readers never get the rest and the ring refuses further
+  // messages.
+  void send(Bytes message) { send(std::span<const Bytes>(&message, 1)); }
+  // One message whose bytes lie in several places.
+  void send(std::span<const Bytes> parts);
+
+ private:
+  void wait_for_room();
+
+  Member& member_;
+  BroadcastRing ring_;
+  RingMemory& memory_;
+  std::uint32_t identity_;
+  std::string expectation_;  // of a reader, for PeerTimeout
+  std::vector<Doorbell*> bells_;
+  std::uint64_t next_ = 0;      // the next fragment
+  std::uint64_t released_ = 0;  // all readers have released the fragments below, as last seen
+  bool broken_ = false;         // a message stopped in the middle
+};
+
+// Used by the main thread of a reading member, which must outlive it.
+class RingReader {
+ public:
+  RingReader(Member& member, BroadcastRing ring);
+
+  // The next message: valid until the next call of any of these. Throws PeerTimeout, naming the
+  // writer, after the group's step timeout.
+  Bytes receive(Nanoseconds spin = Member::kSpin);
+  // Waits for the message to begin for as long as it takes.
+  Bytes receive_idle(Nanoseconds spin = Member::kSpin);
+  // The same until the launcher wants the group to stop (Group::request_stop); then nothing.
+  std::optional<Bytes> receive_until_stop(Nanoseconds spin = Member::kSpin);
+  // Nothing if the limit passes before the message begins.
+  std::optional<Bytes> receive_for(Nanoseconds limit, Nanoseconds spin = Member::kSpin);
+  // Nothing if no message has begun.
+  std::optional<Bytes> try_receive();
+  // Gives the last message's slot back before the next one is asked for.
+  void release();
+
+ private:
+  RingSlot& slot() { return memory_.slot(ring_.shape, next_); }
+  bool arrived() { return slot().sequence.load(std::memory_order_seq_cst) > next_; }
+  void await_fragment(Nanoseconds spin);
+  Bytes take_message();
+  Bytes checked_fragment();
+  void advance();
+
+  Member& member_;
+  BroadcastRing ring_;
+  RingMemory& memory_;
+  std::uint32_t identity_;
+  std::string expectation_;  // of the writer, for PeerTimeout
+  std::size_t index_;        // among the readers
+  Doorbell& own_bell_;
+  Doorbell& writer_bell_;
+  std::uint64_t next_ = 0;           // the next fragment
+  bool holds_slot_ = false;          // the last message lies in the slot of fragment next_
+  std::vector<std::byte> assembly_;  // of a message of several fragments
+};
+
+}  // namespace nvllm::ipc

@@ -1,0 +1,53 @@
+// How a ring lies in shared memory; see ipc/ring.h for how it works.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace nvllm::ipc {
+
+struct RingShape {
+  std::uint32_t slots = 0;       // a power of two
+  std::uint32_t slot_bytes = 0;  // of payload in each; a multiple of 64
+};
+
+inline constexpr int kMaxRingReaders = 8;
+
+// What each slot begins with. The payload follows in the same and the next cache lines, so that a
+// reader that sees the sequence number already has the first bytes on their way.
+struct alignas(64) RingSlot {
+  std::atomic<std::uint64_t> sequence;  // fragment n of the ring lies here once this is n + 1
+  std::uint64_t message_bytes;          // of the whole message
+  std::uint64_t offset;                 // of this fragment in it
+  std::uint32_t bytes;                  // of this fragment
+  std::uint32_t ring;                   // the ring's identity, against fragments of another one
+
+  static constexpr std::size_t kHeaderBytes = 40;
+  std::byte* payload() { return reinterpret_cast<std::byte*>(this) + kHeaderBytes; }
+};
+static_assert(sizeof(RingSlot) == 64);
+
+struct RingMemory {
+  // Reader k has done with all fragments below this. One cache line each: readers do not disturb
+  // each other, and the writer looks only when it needs room.
+  struct alignas(64) Reader {
+    std::atomic<std::uint64_t> released;
+  };
+  std::array<Reader, kMaxRingReaders> readers;
+
+  static constexpr std::size_t slot_stride(const RingShape& shape) {
+    return (RingSlot::kHeaderBytes + shape.slot_bytes + 63) / 64 * 64;
+  }
+  static constexpr std::size_t bytes_needed(const RingShape& shape) {
+    return sizeof(RingMemory) + shape.slots * slot_stride(shape);
+  }
+  RingSlot& slot(const RingShape& shape, std::uint64_t fragment) {
+    auto* first = reinterpret_cast<std::byte*>(this + 1);
+    return *reinterpret_cast<RingSlot*>(first +
+                                        (fragment & (shape.slots - 1)) * slot_stride(shape));
+  }
+};
+
+}  // namespace nvllm::ipc
