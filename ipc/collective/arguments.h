@@ -1,0 +1,36 @@
+// What every implementation of Communicator asks of its arguments, and how it speaks of them.
+#pragma once
+
+#include <string>
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+#include "kernels/rmsnorm.h"
+
+namespace nvllm::ipc {
+
+// Where a call happens: rank `rank` of `size`, on streams of `device`.
+struct Place {
+  int rank = 0;
+  int size = 1;
+  DeviceKind device = DeviceKind::cpu;
+};
+
+// Each throws an Error that names the operation, the argument and what it should have been.
+void check_all_reduce(const Place& place, const TensorView& data, const Stream& stream);
+void check_reduce_scatter(const Place& place, const TensorView& out, const TensorView& in,
+                          const Stream& stream);
+void check_all_gather(const Place& place, const TensorView& out, const TensorView& in,
+                      const Stream& stream);
+void check_gather(const Place& place, const TensorView& out, const TensorView& in, int root,
+                  const Stream& stream);
+void check_broadcast(const Place& place, const TensorView& data, int root, const Stream& stream);
+void check_barrier(const Place& place, const Stream& stream);
+// Only what the exchange needs; kernels::rms_norm checks the rest.
+void check_all_reduce_rms_norm(const Place& place, const kernels::RmsNorm& args,
+                               const Stream& stream);
+
+// "all_reduce 4096 float32": what a rank's record says while the collective runs.
+std::string describe_call(const char* operation, const TensorView& tensor);
+
+}  // namespace nvllm::ipc

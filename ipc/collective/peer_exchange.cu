@@ -1,0 +1,136 @@
+// all_gather, gather, broadcast and barrier over peer memory: bytes that arrive as they were.
+#include "ipc/collective/peer_kernels.h"
+#include "ipc/collective/peer_launch.cuh"
+
+namespace nvllm::ipc::peer {
+namespace {
+
+constexpr std::int64_t kDataBytes = 8;  // of a word
+
+struct Exchange {
+  unsigned char* out;
+  const unsigned char* in;
+  std::int64_t bytes;
+  std::int64_t stride;  // between the ranks' parts of `out`
+  std::int64_t words;
+  int root;
+  bool in_aligned, out_aligned;  // to kDataBytes, every part
+};
+
+// Whether `from` has data for `to`; if not, it sends a token: one word that says nothing.
+__device__ __forceinline__ bool carries(Operation operation, int from, int to, int root) {
+  switch (operation) {
+    case Operation::all_gather: return true;
+    case Operation::gather: return to == root;
+    case Operation::broadcast: return from == root;
+    default: return false;
+  }
+}
+
+__device__ __forceinline__ uint2 load_bytes(const Exchange& p, std::int64_t word) {
+  const std::int64_t begin = word * kDataBytes;
+  if (p.in_aligned && begin + kDataBytes <= p.bytes) {
+    return *reinterpret_cast<const uint2*>(p.in + begin);
+  }
+  unsigned parts[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kDataBytes; ++i) {
+    if (begin + i < p.bytes) parts[i / 4] |= unsigned{p.in[begin + i]} << (i % 4 * 8);
+  }
+  return make_uint2(parts[0], parts[1]);
+}
+
+__device__ __forceinline__ void store_bytes(const Exchange& p, int part, std::int64_t word,
+                                            const uint2& data) {
+  const std::int64_t begin = word * kDataBytes;
+  unsigned char* const out = p.out + part * p.stride + begin;
+  if (p.out_aligned && begin + kDataBytes <= p.bytes) {
+    *reinterpret_cast<uint2*>(out) = data;
+    return;
+  }
+  const unsigned parts[2] = {data.x, data.y};
+#pragma unroll
+  for (int i = 0; i < kDataBytes; ++i) {
+    if (begin + i < p.bytes) out[i] = static_cast<unsigned char>(parts[i / 4] >> (i % 4 * 8));
+  }
+}
+
+template <int kMaxRanks>
+__global__ void __launch_bounds__(kThreads)
+    exchange_kernel(const __grid_constant__ Links links, const Exchange p) {
+  const Call call = begin(links);
+  const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+  const Operation operation = links.operation;
+  const bool gathers = operation == Operation::all_gather || operation == Operation::gather;
+
+  for (std::int64_t w = first; w < p.words && !call.failed; w += step) {
+    const uint4 word = Bytes::encode(load_bytes(p, w));
+#pragma unroll
+    for (int n = 1; n < kMaxRanks; ++n) {
+      if (n >= links.ranks) break;
+      const int peer = nth_peer(links.rank, n, links.ranks);
+      if (w != 0 && !carries(operation, links.rank, peer, p.root)) continue;
+      put(box(links, call, peer) + seat(peer, links.rank, links.ranks) * p.words + w, word);
+    }
+    // The own part, unless it is there already.
+    if (gathers && carries(operation, links.rank, links.rank, p.root) &&
+        p.out + links.rank * p.stride != p.in) {
+      store_bytes(p, links.rank, w, make_uint2(word.x, word.z));
+    }
+  }
+  advance(links, call);
+  uint4* const inbox = box(links, call, links.rank);
+  for (std::int64_t w = first; w < p.words; w += step) {
+    uint4 words[kMaxRanks];
+#pragma unroll
+    for (int n = 1; n < kMaxRanks; ++n) {
+      if (n >= links.ranks) break;
+      const int peer = nth_peer(links.rank, n, links.ranks);
+      if (w != 0 && !carries(operation, peer, links.rank, p.root)) continue;
+      words[n] = peek(inbox + seat(links.rank, peer, links.ranks) * p.words + w);
+    }
+#pragma unroll
+    for (int n = 1; n < kMaxRanks; ++n) {
+      if (n >= links.ranks) break;
+      const int peer = nth_peer(links.rank, n, links.ranks);
+      const bool data = carries(operation, peer, links.rank, p.root);
+      if (w != 0 && !data) continue;
+      uint4* const word = inbox + seat(links.rank, peer, links.ranks) * p.words + w;
+      const uint4 value = receive<Bytes>(links, call, word, peer, words[n]);
+      if (data) store_bytes(p, gathers ? peer : 0, w, make_uint2(value.x, value.z));
+    }
+  }
+}
+
+}  // namespace
+
+std::size_t exchange_limit(int ranks) {
+  // Half of a word is data.
+  return kAreaBytes / static_cast<std::size_t>(std::max(1, ranks - 1)) / sizeof(uint4) * kDataBytes;
+}
+
+void launch_exchange(const Links& links, void* out, const void* in, std::size_t bytes,
+                     std::size_t stride, int root, cudaStream_t stream) {
+  Exchange p;
+  p.out = static_cast<unsigned char*>(out);
+  p.in = static_cast<const unsigned char*>(in);
+  p.bytes = static_cast<std::int64_t>(bytes);
+  p.stride = static_cast<std::int64_t>(stride);
+  p.words = std::max<std::int64_t>(1, (p.bytes + kDataBytes - 1) / kDataBytes);
+  p.root = root;
+  p.in_aligned = reinterpret_cast<std::uintptr_t>(in) % kDataBytes == 0;
+  p.out_aligned = reinterpret_cast<std::uintptr_t>(out) % kDataBytes == 0 && stride % kDataBytes == 0;
+  const int threads = threads_for(p.words);
+  const dim3 grid = grid_for(links, p.words, threads);
+  if (links.ranks <= 2) {
+    exchange_kernel<2><<<grid, threads, 0, stream>>>(links, p);
+  } else if (links.ranks <= 4) {
+    exchange_kernel<4><<<grid, threads, 0, stream>>>(links, p);
+  } else {
+    exchange_kernel<8><<<grid, threads, 0, stream>>>(links, p);
+  }
+  cuda::check(cudaGetLastError(), "launching an exchange");
+}
+
+}  // namespace nvllm::ipc::peer

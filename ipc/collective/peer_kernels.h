@@ -1,0 +1,46 @@
+// The kernels of the peer communicator, one launcher each. All sizes fit into an area; the communicator
+// cuts what does not. With one rank there is nothing to launch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/dtype.h"
+#include "ipc/collective/peer_links.h"
+#include "kernels/rmsnorm.h"
+
+namespace nvllm::ipc::peer {
+
+// Fills a rank's receive memory with the words at rest.
+void launch_clear(void* box, cudaStream_t stream);
+
+// Every rank sends its whole tensor to all others: one trip, (ranks - 1) times the bytes.
+std::size_t one_shot_limit(int ranks);  // bytes that fit
+void launch_one_shot(const Links& links, DType type, void* data, std::int64_t elements,
+                     cudaStream_t stream);
+
+// Rank s sums slice s and sends the result to all: two trips, about twice the bytes for any number of
+// ranks.
+std::size_t two_shot_limit(int ranks);
+void launch_two_shot(const Links& links, DType type, void* data, std::int64_t elements,
+                     cudaStream_t stream);
+
+// The first half of that. A rank's slice begins at rank * stride elements of `in`.
+std::size_t reduce_scatter_limit(int ranks);  // bytes of `out`
+void launch_reduce_scatter(const Links& links, DType type, void* out, const void* in,
+                           std::int64_t elements, std::int64_t stride, cudaStream_t stream);
+
+// one-shot and rms_norm in one. False, and nothing done: not for this shape (rows too long or too many,
+// tensors that are not aligned to 16 bytes).
+bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
+                              cudaStream_t stream);
+
+// Bytes as they are. all_gather, gather: rank r's `bytes` end up at out + r * stride; broadcast: the
+// root's `in` in everyone's `out`; barrier: nothing moves. links.operation says which.
+std::size_t exchange_limit(int ranks);  // of `bytes`
+void launch_exchange(const Links& links, void* out, const void* in, std::size_t bytes,
+                     std::size_t stride, int root, cudaStream_t stream);
+
+}  // namespace nvllm::ipc::peer

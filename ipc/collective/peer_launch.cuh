@@ -1,0 +1,65 @@
+// Choosing a kernel's instance and its grid.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "device/cuda/stream.h"
+#include "ipc/collective/peer_protocol.cuh"
+
+namespace nvllm::ipc::peer {
+
+inline constexpr int kThreads = 512;
+
+// For `words` words, one per thread if they fit. Blocks wait for the blocks of equal number on other GPUs,
+// so all of a grid must be able to run at once: no more than one per multiprocessor.
+inline dim3 grid_for(const Links& links, std::int64_t words, int threads) {
+  const std::int64_t wanted = (words + threads - 1) / threads;
+  return dim3(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, links.multiprocessors)));
+}
+
+// Few words: smaller blocks on more multiprocessors, each with its own path to the links.
+inline int threads_for(std::int64_t words) {
+  return words <= 128 * 64 ? 128 : words <= 128 * 128 ? 256 : kThreads;
+}
+
+// Calls function.template operator()<T, kMaxRanks>() for the element type and the number of ranks.
+template <typename Function>
+void dispatch(DType type, int ranks, Function function) {
+  auto by_ranks = [&]<typename T>() {
+    if (ranks <= 2) return function.template operator()<T, 2>();
+    if (ranks <= 4) return function.template operator()<T, 4>();
+    function.template operator()<T, 8>();
+  };
+  switch (type) {
+    case DType::f32: return by_ranks.template operator()<float>();
+    case DType::bf16: return by_ranks.template operator()<Bf16>();
+    default: return by_ranks.template operator()<F16>();
+  }
+}
+
+inline bool is_aligned(const void* address) {
+  return reinterpret_cast<std::uintptr_t>(address) % sizeof(uint4) == 0;
+}
+
+// Elements begin .. begin + kElements of a tensor that ends at `end`; zeros beyond.
+template <typename T>
+__device__ __forceinline__ Vector<T> load_part(const T* data, std::int64_t begin, std::int64_t end,
+                                               bool aligned) {
+  const std::int64_t left = end - begin;
+  if (aligned && left >= Vector<T>::kElements) return kernels::load_vector(data + begin);
+  return kernels::load_elements(data + begin, left < 0 ? 0 : left > 16 ? 16 : static_cast<int>(left));
+}
+
+template <typename T>
+__device__ __forceinline__ void store_part(T* data, std::int64_t begin, std::int64_t end,
+                                           bool aligned, const Vector<T>& value) {
+  const std::int64_t left = end - begin;
+  if (aligned && left >= Vector<T>::kElements) {
+    kernels::store_vector(data + begin, value);
+  } else {
+    kernels::store_elements(data + begin, value, left < 0 ? 0 : left > 16 ? 16 : static_cast<int>(left));
+  }
+}
+
+}  // namespace nvllm::ipc::peer

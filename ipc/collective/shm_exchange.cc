@@ -1,0 +1,261 @@
+#include "ipc/collective/shm_exchange.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "base/error.h"
+#include "ipc/collective/sum_cpu.h"
+
+namespace nvllm::ipc {
+namespace {
+
+constexpr std::size_t kLine = 64;
+// Up to here every rank sums everything itself: one wait instead of two.
+constexpr std::size_t kOneRoundBytes = std::size_t{32} << 10;
+
+std::size_t round_down(std::size_t value, std::size_t step) {
+  return value / step * step;
+}
+
+std::size_t round_up(std::size_t value, std::size_t step) {
+  return (value + step - 1) / step * step;
+}
+
+std::uint32_t mix(std::uint32_t hash, std::uint64_t value) {
+  std::uint64_t mixed = (hash ^ value) * 0x9e3779b97f4a7c15u;
+  return static_cast<std::uint32_t>(mixed ^ (mixed >> 32));
+}
+
+// Steps wrap, and no rank is ever two thousand million steps ahead.
+bool reached(std::uint32_t step, std::uint32_t wanted) {
+  return static_cast<std::int32_t>(step - wanted) >= 0;
+}
+
+}  // namespace
+
+ShmExchange::ShmExchange(Member& member)
+    : member_(member), rank_(member.rank()), size_(member.size()) {
+  const std::size_t staging = member.staging(rank_).size();
+  const auto ranks = static_cast<std::size_t>(size_);
+  // Two round slots of an eighth each; the rest holds the slices of a chunk, the last one the result.
+  round_bytes_ = round_down(staging / 8, kLine * ranks);
+  chunk_bytes_ = round_down(staging - 2 * round_bytes_, kLine * ranks);
+  if (round_bytes_ == 0) {
+    fail("staging_bytes ", staging, " is too small for ", size_, " ranks; use ",
+         8 * kLine * ranks, " or more");
+  }
+}
+
+std::byte* ShmExchange::round_slot(int rank) const {
+  return member_.staging(rank).data() + (rounds_ % 2) * round_bytes_;
+}
+
+std::byte* ShmExchange::chunk_memory(int rank) const {
+  return member_.staging(rank).data() + 2 * round_bytes_;
+}
+
+void ShmExchange::begin(const char* operation, DType type, std::size_t size, int root) {
+  operation_ = operation;
+  call_hash_ = 0;
+  for (const char* c = operation; *c != 0; ++c) {
+    call_hash_ = mix(call_hash_, static_cast<unsigned char>(*c));
+  }
+  call_hash_ = mix(mix(mix(call_hash_, static_cast<std::uint64_t>(type)), size),
+                   static_cast<std::uint64_t>(root));
+}
+
+void ShmExchange::publish() {
+  ++step_;
+  // Sequentially consistent, then the bells: what Member::wait asks of the one it waits for.
+  member_.flags(rank_)[0].value.store((std::uint64_t{call_hash_} << 32) | step_,
+                                      std::memory_order_seq_cst);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) member_.collective_bell(peer).ring();
+  }
+}
+
+void ShmExchange::wait_for(int peer, std::uint32_t step) {
+  const auto& flag = member_.flags(peer)[0].value;
+  std::uint64_t seen = 0;
+  auto ready = [&] {
+    seen = flag.load(std::memory_order_seq_cst);
+    return reached(static_cast<std::uint32_t>(seen), step);
+  };
+  try {
+    member_.wait(member_.collective_bell(rank_), ready, peer, operation_);
+  } catch (const PeerTimeout&) {
+    fail_timed_out(peer);
+  }
+  // A peer that is ahead may be in another call by now; at the same step it must be in the same one.
+  if (static_cast<std::uint32_t>(seen) == step && (seen >> 32) != call_hash_) {
+    fail("rank ", peer, " takes part in another collective or with another shape than ", operation_,
+         " of rank ", rank_, "; call the same on all ranks");
+  }
+}
+
+// The peer may itself be waiting. Who is to blame is the rank that has made the fewest steps.
+void ShmExchange::fail_timed_out(int peer) const {
+  auto step_of = [&](int rank) {
+    return static_cast<std::uint32_t>(member_.flags(rank)[0].value.load(std::memory_order_seq_cst));
+  };
+  int slowest = peer;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!reached(step_of(rank), step_of(slowest))) slowest = rank;
+  }
+  const Group& group = member_.group();
+  const double seconds = std::chrono::duration<double>(group.step_timeout()).count();
+  throw PeerTimeout(slowest, str("waited ", format_duration(seconds), " for ", operation_,
+                                 " with ", group.snapshot(slowest).describe()));
+}
+
+void ShmExchange::wait_for_all(std::uint32_t step) {
+  for (int other = 1; other < size_; ++other) wait_for((rank_ + other) % size_, step);
+}
+
+void ShmExchange::all_reduce(std::byte* data, DType type, std::size_t elements) {
+  if (size_ == 1 || elements == 0) return;
+  begin("all_reduce", type, elements, 0);
+  if (elements * size_of(type) <= std::min(kOneRoundBytes, round_bytes_)) {
+    reduce_in_one_round(data, type, elements);
+  } else {
+    reduce_in_two_phases(data, type, elements);
+  }
+}
+
+void ShmExchange::reduce_in_one_round(std::byte* data, DType type, std::size_t elements) {
+  std::memcpy(round_slot(rank_), data, elements * size_of(type));
+  publish();
+  wait_for_all(step_);
+  std::array<const void*, kMaxRanks> sources{};
+  for (int rank = 0; rank < size_; ++rank) sources[rank] = round_slot(rank);
+  sources[rank_] = data;
+  sum_cpu(type, data, nullptr, {sources.data(), static_cast<std::size_t>(size_)}, elements);
+  ++rounds_;
+}
+
+void ShmExchange::reduce_in_two_phases(std::byte* data, DType type, std::size_t elements) {
+  const std::size_t bytes = elements * size_of(type);
+  const auto ranks = static_cast<std::size_t>(size_);
+  for (std::size_t done = 0; done < bytes; done += chunk_bytes_) {
+    const std::size_t chunk = std::min(chunk_bytes_, bytes - done);
+    const std::size_t slice_bytes = round_up((chunk + ranks - 1) / ranks, kLine);
+    // What the rank `owner` sums up of the chunk; the last ones' part may be short, or nothing.
+    auto slice = [&](int owner) {
+      const std::size_t begin = std::min(chunk, static_cast<std::size_t>(owner) * slice_bytes);
+      return std::span(data + done + begin, std::min(slice_bytes, chunk - begin));
+    };
+    // The slices for the others lie one after the other, in the order of seats.
+    auto input = [&](int from, int owner) {
+      return chunk_memory(from) + static_cast<std::size_t>((owner - from - 1 + size_) % size_) * slice_bytes;
+    };
+
+    for (int other = 1; other < size_; ++other) {
+      const int owner = (rank_ + other) % size_;
+      std::memcpy(input(rank_, owner), slice(owner).data(), slice(owner).size());
+    }
+    publish();
+    wait_for_all(step_);
+    std::array<const void*, kMaxRanks> sources{};
+    for (int rank = 0; rank < size_; ++rank) sources[rank] = input(rank, rank_);
+    const auto own = slice(rank_);
+    sources[rank_] = own.data();
+    std::byte* const result = chunk_memory(rank_) + (ranks - 1) * slice_bytes;
+    sum_cpu(type, own.data(), result, {sources.data(), ranks}, own.size() / size_of(type));
+    publish();
+    for (int other = 1; other < size_; ++other) {
+      const int owner = (rank_ + other) % size_;
+      wait_for(owner, step_);
+      std::memcpy(slice(owner).data(), chunk_memory(owner) + (ranks - 1) * slice_bytes,
+                  slice(owner).size());
+    }
+  }
+}
+
+void ShmExchange::reduce_scatter(std::byte* out, const std::byte* in, DType type,
+                                 std::size_t out_elements) {
+  const std::size_t bytes = out_elements * size_of(type);
+  if (size_ == 1) {
+    if (bytes != 0 && out != in) std::memcpy(out, in, bytes);
+    return;
+  }
+  if (bytes == 0) return;
+  begin("reduce_scatter", type, out_elements, 0);
+  // A round slot holds a part of each rank's slice.
+  const std::size_t part_bytes = round_bytes_ / static_cast<std::size_t>(size_);
+  for (std::size_t done = 0; done < bytes; done += part_bytes) {
+    const std::size_t part = std::min(part_bytes, bytes - done);
+    for (int owner = 0; owner < size_; ++owner) {
+      if (owner == rank_) continue;
+      std::memcpy(round_slot(rank_) + owner * part_bytes, in + owner * bytes + done, part);
+    }
+    publish();
+    wait_for_all(step_);
+    std::array<const void*, kMaxRanks> sources{};
+    for (int rank = 0; rank < size_; ++rank) {
+      sources[rank] = round_slot(rank) + rank_ * part_bytes;
+    }
+    sources[rank_] = in + rank_ * bytes + done;
+    sum_cpu(type, out + done, nullptr, {sources.data(), static_cast<std::size_t>(size_)},
+            part / size_of(type));
+    ++rounds_;
+  }
+}
+
+void ShmExchange::all_gather(std::byte* out, const std::byte* in, std::size_t in_bytes) {
+  if (in_bytes == 0) return;
+  std::byte* own = out + static_cast<std::size_t>(rank_) * in_bytes;
+  begin("all_gather", DType::u8, in_bytes, 0);
+  for (std::size_t done = 0; done < in_bytes; done += round_bytes_) {
+    const std::size_t part = std::min(round_bytes_, in_bytes - done);
+    if (size_ > 1) std::memcpy(round_slot(rank_), in + done, part);
+    publish();
+    if (own != in) std::memcpy(own + done, in + done, part);
+    for (int other = 1; other < size_; ++other) {
+      const int from = (rank_ + other) % size_;
+      wait_for(from, step_);
+      std::memcpy(out + static_cast<std::size_t>(from) * in_bytes + done, round_slot(from), part);
+    }
+    ++rounds_;
+  }
+}
+
+void ShmExchange::gather(std::byte* out, const std::byte* in, std::size_t in_bytes, int root) {
+  if (in_bytes == 0) return;
+  begin("gather", DType::u8, in_bytes, root);
+  for (std::size_t done = 0; done < in_bytes; done += round_bytes_) {
+    const std::size_t part = std::min(round_bytes_, in_bytes - done);
+    if (rank_ != root) std::memcpy(round_slot(rank_), in + done, part);
+    publish();
+    wait_for_all(step_);
+    for (int from = 0; from < size_ && rank_ == root; ++from) {
+      std::byte* to = out + static_cast<std::size_t>(from) * in_bytes + done;
+      const std::byte* source = from == rank_ ? in + done : round_slot(from);
+      if (to != source) std::memcpy(to, source, part);
+    }
+    ++rounds_;
+  }
+}
+
+void ShmExchange::broadcast(std::byte* data, std::size_t bytes, int root) {
+  if (bytes == 0) return;
+  begin("broadcast", DType::u8, bytes, root);
+  for (std::size_t done = 0; done < bytes; done += round_bytes_) {
+    const std::size_t part = std::min(round_bytes_, bytes - done);
+    if (rank_ == root && size_ > 1) std::memcpy(round_slot(rank_), data + done, part);
+    publish();
+    wait_for_all(step_);
+    if (rank_ != root) std::memcpy(data + done, round_slot(root), part);
+    ++rounds_;
+  }
+}
+
+void ShmExchange::barrier() {
+  begin("barrier", DType::u8, 0, 0);
+  publish();
+  wait_for_all(step_);
+  ++rounds_;
+}
+
+}  // namespace nvllm::ipc

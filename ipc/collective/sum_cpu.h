@@ -1,0 +1,18 @@
+// The sum of all ranks' tensors, as every implementation defines it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "device/dtype.h"
+
+namespace nvllm::ipc {
+
+// to[i] = also_to[i] = the sum over the sources of source[i]: in float32, in the order of the sources,
+// rounded once. A sum that is zero is +0, never -0: the GPU's protocol cannot carry -0
+// (peer_protocol.cuh), and all implementations shall agree to the bit. also_to may be null; a destination
+// may be one of the sources. The bits of an element do not depend on where in the tensor it lies.
+void sum_cpu(DType type, void* to, void* also_to, std::span<const void* const> sources,
+             std::size_t elements);
+
+}  // namespace nvllm::ipc
