@@ -118,6 +118,7 @@ class Backend {
 
   virtual DeviceKind kind() const = 0;
   virtual std::string description() const = 0;  // "NVIDIA H200", "CPU, 16 cores"
+  virtual std::string pci_bus_id() const { return {}; }  // "0000:3b:00.0"; empty: not on a PCI bus
   virtual DeviceMemory memory() const = 0;      // of MemoryKind::device
 
   // Uninitialised memory, aligned to 256 bytes. More than there is: an Error that says how much was

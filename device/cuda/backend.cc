@@ -1,5 +1,7 @@
 #include "device/cuda/backend.h"
 
+#include <array>
+
 #include "base/error.h"
 #include "device/cuda/stream.h"
 #include "device/cuda/stream_impl.h"
@@ -24,6 +26,12 @@ class CudaBackend final : public Backend {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, kDevice), "asking for the GPU's name");
     return properties.name;
+  }
+
+  std::string pci_bus_id() const override {
+    std::array<char, 32> id{};
+    check(cudaDeviceGetPCIBusId(id.data(), id.size(), kDevice), "asking for the GPU's PCI bus id");
+    return id.data();
   }
 
   DeviceMemory memory() const override {

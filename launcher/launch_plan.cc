@@ -1,0 +1,52 @@
+#include "launcher/launch_plan.h"
+
+#include <algorithm>
+
+#include "ipc/group.h"
+
+namespace nvllm::launcher {
+namespace {
+
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  throw UsageError(str(parts...));
+}
+
+void check_collectives(const Options& options, DeviceKind device) {
+  const std::string& chosen = options.collectives;
+  if (chosen == "auto" || (chosen == "shm") == (device == DeviceKind::cpu)) return;
+  if (device == DeviceKind::cpu) {
+    refuse("--collectives ", chosen, ": needs GPUs, and this run is on the CPU; pass auto or shm");
+  }
+  refuse("--collectives shm: is for the CPU, and this run is on GPUs; pass auto, peer or nccl");
+}
+
+}  // namespace
+
+LaunchPlan plan_launch(const Options& options, bool cuda_built, const FindGpus& find_gpus) {
+  if (options.device == DeviceChoice::cuda && !cuda_built) {
+    refuse(
+        "--device cuda: this program was built without CUDA; pass --device cpu, or build it where "
+        "the CUDA "
+        "toolkit and NCCL are");
+  }
+  LaunchPlan plan;
+  std::string why_none;
+  if (cuda_built && options.device != DeviceChoice::cpu) plan.gpus = find_gpus(&why_none);
+  if (options.device == DeviceChoice::cuda && plan.gpus.empty()) {
+    refuse("--device cuda: no GPU here: ", why_none, "; pass --device cpu");
+  }
+  plan.device = plan.gpus.empty() ? DeviceKind::cpu : DeviceKind::cuda;
+  check_collectives(options, plan.device);
+
+  const int gpus = static_cast<int>(plan.gpus.size());
+  plan.ranks = options.ranks.value_or(std::clamp(gpus, 1, ipc::kMaxRanks));
+  if (plan.device == DeviceKind::cuda && plan.ranks > gpus) {
+    refuse("--tp ", plan.ranks, ": this machine has ", gpus, gpus == 1 ? " GPU" : " GPUs",
+           " for us; pass --tp ", gpus, gpus == 1 ? "" : " or less", ", or --device cpu");
+  }
+  if (plan.device == DeviceKind::cuda) plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
+  return plan;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,57 @@
+// nvllm-launch: reads the command line, starts the workers, watches over them, prints the results.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/logging.h"
+#include "launcher/exit_code.h"
+#include "launcher/options.h"
+#include "launcher/selftest_command.h"
+
+namespace nvllm::launcher {
+namespace {
+
+// Were one of them closed, the next file to be opened would take its number, and get its output.
+void fill_standard_files() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+  }
+}
+
+int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
+  const Options options = parse_command_line(arguments);
+  if (!options.text.empty()) {
+    std::fputs(options.text.c_str(), stdout);
+    return std::fflush(stdout) == 0 ? kExitFine : kExitFailed;
+  }
+  configure_logging({.level = options.log_level, .who = "launcher"});
+  return run_selftest(options, started_ns);
+}
+
+}  // namespace
+}  // namespace nvllm::launcher
+
+int main(int argc, char** argv) {
+  using namespace nvllm::launcher;
+  const std::int64_t started_ns = nvllm::now_ns();
+  fill_standard_files();
+  ::signal(SIGPIPE, SIG_IGN);  // who writes looks at the result
+  const auto complain = [](const std::exception& error) {
+    std::fprintf(stderr, "nvllm-launch: %s\n", error.what());
+  };
+  try {
+    return run({argv + 1, argv + argc}, started_ns);
+  } catch (const UsageError& error) {
+    complain(error);
+    return kExitUsage;
+  } catch (const std::exception& error) {
+    complain(error);
+    return kExitFailed;
+  }
+}

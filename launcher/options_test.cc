@@ -1,0 +1,182 @@
+#include "launcher/options.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "launcher/launch_plan.h"
+
+namespace nvllm::launcher {
+namespace {
+
+std::string refusal(const std::vector<std::string>& arguments) {
+  try {
+    parse_command_line(arguments);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+Options selftest(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "selftest");
+  return parse_command_line(arguments);
+}
+
+// What plan_launch says on a machine with those GPUs.
+std::string plan_refusal(const std::vector<std::string>& arguments,
+                         const std::vector<std::string>& gpus, bool cuda_built = true) {
+  try {
+    plan_launch(selftest(arguments), cuda_built, [&](std::string* why_none) {
+      *why_none = "no NVIDIA driver is loaded";
+      return gpus;
+    });
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+LaunchPlan plan(const std::vector<std::string>& arguments, const std::vector<std::string>& gpus) {
+  return plan_launch(selftest(arguments), true, [&](std::string*) { return gpus; });
+}
+
+}  // namespace
+
+TEST_CASE("options are taken as two words or one, by either name") {
+  for (const auto& words : std::vector<std::vector<std::string>>{{"--tp", "3"},
+                                                                 {"--tp=3"},
+                                                                 {"--tensor-parallel-size", "3"},
+                                                                 {"--tensor-parallel-size=3"}}) {
+    CHECK(selftest(words).ranks == 3);
+  }
+  const Options options =
+      selftest({"--device=cpu", "--step-timeout", "0.25", "--log-level=debug", "--collectives",
+                "shm", "--seconds=1.5", "--json", "--memory-report"});
+  CHECK(options.command == "selftest");
+  CHECK(options.device == DeviceChoice::cpu);
+  CHECK(options.step_timeout == std::chrono::milliseconds(250));
+  CHECK(options.log_level == LogLevel::debug);
+  CHECK(options.collectives == "shm");
+  CHECK(options.seconds == 1.5);
+  CHECK(options.json);
+  CHECK(options.memory_report);
+}
+
+TEST_CASE("without options there are defaults") {
+  const Options options = selftest({});
+  CHECK_FALSE(options.ranks.has_value());
+  CHECK(options.device == DeviceChoice::automatic);
+  CHECK(options.step_timeout == std::chrono::seconds(60));
+  CHECK(options.collectives == "auto");
+  CHECK(options.seconds == 0);
+  CHECK_FALSE(options.json);
+}
+
+TEST_CASE("what cannot be followed is refused in one line that names the mend") {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {{}, "no command given; see nvllm-launch --help"},
+      {{"selftets"}, "unknown command 'selftets'; did you mean 'selftest'?"},
+      {{"bananas"}, "unknown command 'bananas'; see nvllm-launch --help"},
+      {{"--vresion"}, "unknown option '--vresion'; did you mean '--version'?"},
+      {{"selftest", "--tpp", "2"}, "unknown option '--tpp'; did you mean '--tp'?"},
+      {{"selftest", "--tensor-paralel-size=2"},
+       "unknown option '--tensor-paralel-size'; did you mean '--tensor-parallel-size'?"},
+      {{"selftest", "--frobnicate"},
+       "unknown option '--frobnicate'; see nvllm-launch selftest --help"},
+      {{"selftest", "two"}, "'two': not an option; see nvllm-launch selftest --help"},
+      {{"selftest", "--tp"}, "--tp needs a value: --tp N"},
+      {{"selftest", "--json=yes"}, "--json takes no value; pass it alone"},
+      {{"selftest", "--tp", "0"}, "--tp 0: at least one rank is needed; pass 1 to 8"},
+      {{"selftest", "--tp", "-3"}, "--tp -3: at least one rank is needed; pass 1 to 8"},
+      {{"selftest", "--tp=9"}, "--tp 9: a group has at most 8 ranks; pass 1 to 8"},
+      {{"selftest", "--tp", "abc"}, "--tp 'abc': not a whole number; pass 1 to 8"},
+      {{"selftest", "--tp", "2x"}, "--tp '2x': not a whole number; pass 1 to 8"},
+      {{"selftest", "--tp", ""}, "--tp '': not a whole number; pass 1 to 8"},
+      {{"selftest", "--tp", "99999999999"}, "--tp '99999999999': not a whole number; pass 1 to 8"},
+      {{"selftest", "--device", "gpu"},
+       "--device 'gpu': no such kind of device; pass auto, cpu or cuda"},
+      {{"selftest", "--step-timeout", "0"},
+       "--step-timeout 0: a wait needs a limit; pass 0.001 to 1000000 seconds"},
+      {{"selftest", "--step-timeout", "-1"},
+       "--step-timeout -1: a wait needs a limit; pass 0.001 to 1000000 seconds"},
+      {{"selftest", "--step-timeout", "soon"},
+       "--step-timeout 'soon': not a number of seconds; pass one such as 2 or 0.5"},
+      {{"selftest", "--step-timeout", "nan"},
+       "--step-timeout 'nan': not a number of seconds; pass one such as 2 or 0.5"},
+      {{"selftest", "--seconds", "-1"}, "--seconds -1: pass 0 to 1000000000 seconds"},
+      {{"selftest", "--collectives", "mpi"},
+       "--collectives 'mpi': no such implementation; pass auto, shm, peer or nccl"},
+      {{"selftest", "--log-level", "loud"},
+       "--log-level 'loud': no such level; pass debug, info, warning, error or off"},
+  };
+  for (const Case& each : cases) CHECK(refusal(each.arguments) == each.message);
+}
+
+TEST_CASE("the machine decides what the defaults are") {
+  const LaunchPlan on_cpu = plan({}, {});
+  CHECK(on_cpu.device == DeviceKind::cpu);
+  CHECK(on_cpu.ranks == 1);
+  const LaunchPlan on_gpus = plan({}, {"4", "GPU-1f"});
+  CHECK(on_gpus.device == DeviceKind::cuda);
+  CHECK(on_gpus.ranks == 2);
+  CHECK(on_gpus.gpus == std::vector<std::string>{"4", "GPU-1f"});
+  CHECK(plan({}, std::vector<std::string>(16, "0")).ranks == 8);
+  CHECK(plan({"--tp", "1"}, {"4", "5"}).gpus == std::vector<std::string>{"4"});
+  CHECK(plan({"--device", "cpu", "--tp", "3"}, {"0"}).ranks == 3);
+}
+
+TEST_CASE("a CPU run does not ask for GPUs") {
+  bool asked = false;
+  plan_launch(selftest({"--device", "cpu"}), true, [&](std::string*) {
+    asked = true;
+    return std::vector<std::string>{"0"};
+  });
+  CHECK_FALSE(asked);
+}
+
+TEST_CASE("more than the machine has is refused") {
+  const std::vector<std::string> two = {"0", "1"};
+  CHECK(plan_refusal({"--tp", "4"}, two) ==
+        "--tp 4: this machine has 2 GPUs for us; pass --tp 2 or less, or --device cpu");
+  CHECK(plan_refusal({"--tp", "2"}, {"0"}) ==
+        "--tp 2: this machine has 1 GPU for us; pass --tp 1, or --device cpu");
+  CHECK(plan_refusal({"--device", "cuda"}, {}) ==
+        "--device cuda: no GPU here: no NVIDIA driver is loaded; pass --device cpu");
+  CHECK(plan_refusal({"--device", "cuda"}, two, false) ==
+        "--device cuda: this program was built without CUDA; pass --device cpu, or build it where "
+        "the CUDA toolkit "
+        "and NCCL are");
+  CHECK(plan_refusal({"--collectives", "nccl"}, {}) ==
+        "--collectives nccl: needs GPUs, and this run is on the CPU; pass auto or shm");
+  CHECK(plan_refusal({"--collectives", "shm"}, two) ==
+        "--collectives shm: is for the CPU, and this run is on GPUs; pass auto, peer or nccl");
+  CHECK(plan_refusal({"--collectives", "peer"}, two) == "accepted");
+}
+
+TEST_CASE("the version is one line") {
+  const std::string text = parse_command_line({"--version"}).text;
+  CHECK(text.starts_with("nvllm 0.1.0 ("));
+  CHECK(text.find('\n') == text.size() - 1);
+}
+
+TEST_CASE("the help names every option, and the manual holds the help word for word") {
+  std::ifstream file("docs/command-line.md");
+  const std::string manual{std::istreambuf_iterator<char>(file), {}};
+  REQUIRE_FALSE(manual.empty());
+  CHECK(manual.find(help_text()) != std::string::npos);
+  for (const Command& command : commands()) {
+    const std::string help = parse_command_line({command.name, "--help"}).text;
+    CHECK(manual.find(help) != std::string::npos);
+    for (const OptionRow& row : command.rows) CHECK(help.find(row.name) != std::string::npos);
+  }
+}
+
+}  // namespace nvllm::launcher

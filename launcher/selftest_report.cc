@@ -1,0 +1,142 @@
+#include "launcher/selftest_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/text.h"
+#include "launcher/version.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::RankReport;
+using runtime::SelftestRow;
+
+// The latest of all ranks' times, in milliseconds after the launcher's start.
+double latest(const SelftestReport& report, std::int64_t runtime::StartTimes::*stage) {
+  std::int64_t last = 0;
+  for (const RankReport& rank : report.result.ranks) last = std::max(last, rank.start.*stage);
+  return static_cast<double>(last - report.started_ns) * 1e-6;
+}
+
+std::vector<SelftestRow> start_rows(const SelftestReport& report) {
+  return {
+      {"start: workers forked after",
+       static_cast<double>(report.forked_ns - report.started_ns) * 1e-6, "ms"},
+      {"start: all joined after", latest(report, &runtime::StartTimes::joined_ns), "ms"},
+      {"start: devices ready after", latest(report, &runtime::StartTimes::backend_ns), "ms"},
+      {"start: communicators ready after", latest(report, &runtime::StartTimes::communicator_ns),
+       "ms"},
+      {"start: all ranks ready after", latest(report, &runtime::StartTimes::ready_ns), "ms"},
+  };
+}
+
+// Whole numbers as they are, others with three digits.
+std::string format_value(double value) {
+  std::array<char, 48> text;
+  const bool whole = value == static_cast<double>(static_cast<long long>(value));
+  const double size = std::abs(value);
+  std::snprintf(text.data(), text.size(), "%.*f",
+                whole        ? 0
+                : size < 10  ? 2
+                : size < 100 ? 1
+                             : 0,
+                value);
+  return text.data();
+}
+
+std::string format_rows(const std::vector<SelftestRow>& rows) {
+  std::size_t widest = 0;
+  for (const SelftestRow& row : rows) widest = std::max(widest, row.name.size());
+  std::string text;
+  for (const SelftestRow& row : rows) {
+    const std::string value = format_value(row.value);
+    text += str("  ", row.name, std::string(widest - row.name.size() + 2, ' '),
+                std::string(value.size() < 9 ? 9 - value.size() : 0, ' '), value);
+    if (!row.unit.empty()) text += ' ' + row.unit;
+    text += '\n';
+  }
+  return text;
+}
+
+std::string format_memory(const RankReport& rank, std::size_t number) {
+  std::string text = str("memory of rank ", number, '\n');
+  std::uint64_t total = 0;
+  for (const runtime::MemoryLine& line : rank.memory) {
+    text += str("  ", line.kind, "  ", line.purpose, "  ", line.bytes, " bytes in ", line.buffers,
+                " buffers\n");
+    total += line.bytes;
+  }
+  return text + str("  total  ", total, " bytes\n");
+}
+
+}  // namespace
+
+std::string format_table(const SelftestReport& report) {
+  const runtime::SelftestResult& result = report.result;
+  const RankReport& first = result.ranks.front();
+  std::string text = str("nvllm ", kVersion, " selftest: ", result.ranks.size(),
+                         result.ranks.size() == 1 ? " rank on " : " ranks on ", first.device,
+                         ", collectives ", first.collectives, '\n');
+  std::vector<SelftestRow> rows = start_rows(report);
+  rows.insert(rows.end(), result.rows.begin(), result.rows.end());
+  text += format_rows(rows);
+  if (report.memory) {
+    for (std::size_t rank = 0; rank < result.ranks.size(); ++rank)
+      text += format_memory(result.ranks[rank], rank);
+  }
+  return text + (result.failures.empty() ? "all checks passed\n" : "CHECKS FAILED\n");
+}
+
+std::string format_json(const SelftestReport& report) {
+  const runtime::SelftestResult& result = report.result;
+  nlohmann::ordered_json json = {
+      {"version", kVersion},
+      {"device", name_of(report.device)},
+      {"ranks", nlohmann::ordered_json::array()},
+      {"collectives", result.ranks.front().collectives},
+      {"passed", result.failures.empty()},
+      {"failures", result.failures},
+      {"rows", nlohmann::ordered_json::array()},
+  };
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    const RankReport& from = result.ranks[rank];
+    const auto after = [&](std::int64_t time_ns) {
+      return static_cast<double>(time_ns - report.started_ns) * 1e-6;
+    };
+    nlohmann::ordered_json one = {
+        {"rank", rank},
+        {"pid", from.pid},
+        {"device", from.device},
+        {"cores", from.cores},
+        {"start_ms",
+         {{"joined", after(from.start.joined_ns)},
+          {"device", after(from.start.backend_ns)},
+          {"communicator", after(from.start.communicator_ns)},
+          {"ready", after(from.start.ready_ns)}}},
+    };
+    if (report.memory) {
+      one["memory"] = nlohmann::ordered_json::array();
+      for (const runtime::MemoryLine& line : from.memory) {
+        one["memory"].push_back({{"kind", line.kind},
+                                 {"purpose", line.purpose},
+                                 {"bytes", line.bytes},
+                                 {"buffers", line.buffers}});
+      }
+    }
+    json["ranks"].push_back(std::move(one));
+  }
+  const auto add_rows = [&](const std::vector<SelftestRow>& rows) {
+    for (const SelftestRow& row : rows) {
+      json["rows"].push_back({{"name", row.name}, {"value", row.value}, {"unit", row.unit}});
+    }
+  };
+  add_rows(start_rows(report));
+  add_rows(result.rows);
+  return json.dump(2) + '\n';
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,39 @@
+#include "launcher/signals.h"
+
+#include <pthread.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+namespace nvllm::launcher {
+
+SignalWatch::SignalWatch() {
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction now {};
+    ::sigaction(signal, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&watched, signal);
+  }
+  ::pthread_sigmask(SIG_BLOCK, &watched, &before_);
+  fd_.reset(::signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!fd_) {
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    fail_errno("signalfd");
+  }
+}
+
+SignalWatch::~SignalWatch() {
+  while (take()) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::optional<int> SignalWatch::take() {
+  signalfd_siginfo info;
+  if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
+}  // namespace nvllm::launcher

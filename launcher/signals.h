@@ -1,0 +1,31 @@
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+
+#include "base/unique_fd.h"
+
+namespace nvllm::launcher {
+
+// Turns the signals that ask a program to stop (SIGINT, SIGTERM, SIGHUP) into something that poll()
+// can wait for, as long as it lives. Those that were ignored at the start (nohup, a shell's
+// background job) stay ignored. Made while the process has one thread; children inherit the blocked
+// signals.
+class SignalWatch {
+ public:
+  SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+  ~SignalWatch();
+
+  int fd() const { return fd_.get(); }
+  // The next signal that has arrived, if any. Does not wait.
+  std::optional<int> take();
+
+ private:
+  sigset_t before_;
+  UniqueFd fd_;
+};
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,59 @@
+// SelftestRank: what every rank offers to the selftest. Rank 0 calls these methods on all ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "device/backend.h"
+#include "ipc/collective/communicator.h"
+#include "ipc/group.h"
+#include "ipc/registry.h"
+#include "runtime/selftest_messages.h"
+
+namespace nvllm::runtime {
+
+// Used by the rank's main thread.
+class SelftestRank {
+ public:
+  // All must outlive it.
+  SelftestRank(ipc::Member& me, Backend& backend, ipc::Communicator& communicator, Stream& stream);
+
+  void bind(ipc::Registry& methods);
+  void set_start_times(const StartTimes& start) { start_ = start; }
+
+ private:
+  // Calls.
+  RankReport report();
+  int nothing() { return me_.rank(); }
+  Sample echo(Sample sample) { return sample; }
+  std::int64_t add(std::int32_t a, std::int64_t b, double c);
+  std::uint64_t hash(std::vector<std::byte> bytes);
+  std::vector<std::byte> make_bytes(std::uint64_t count, std::uint64_t seed);
+  int fail_on(int rank);
+
+  // How long control messages took to get here.
+  void note_arrival(std::int64_t sent_ns, std::vector<std::byte> padding);
+  std::vector<double> take_arrivals();
+
+  // Collectives.
+  CollectiveOutcome run_collective(CollectiveCase which);
+  double time_all_reduce(TimingCase which);  // seconds for each
+
+  CollectiveOutcome run_rms_norm(const CollectiveCase& which);
+  // `count` elements of memory on the device, number `slot` of those in use at the same time.
+  TensorView device_tensor(int slot, DType dtype, std::int64_t count);
+  void to_device(TensorView to, const std::vector<float>& values);
+  std::vector<float> from_device(TensorView from, std::uint64_t* bits);
+
+  ipc::Member& me_;
+  Backend& backend_;
+  ipc::Communicator& communicator_;
+  Stream& stream_;
+  StartTimes start_;
+  std::vector<double> arrivals_;  // seconds
+  std::vector<Buffer> buffers_;   // by slot, grown when more is needed
+  Buffer staging_;                // pinned
+};
+
+}  // namespace nvllm::runtime

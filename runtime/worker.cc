@@ -1,0 +1,101 @@
+#include "runtime/worker.h"
+
+#include <stdlib.h>
+
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "device/nccl.h"
+#include "device/topology.h"
+#include "ipc/collective/communicator.h"
+#include "ipc/front_end.h"
+#include "ipc/group_caller.h"
+#include "ipc/heartbeat.h"
+#include "ipc/registry.h"
+#include "runtime/selftest.h"
+#include "runtime/selftest_rank.h"
+
+namespace nvllm::runtime {
+namespace {
+
+// Before the first call into CUDA or NCCL, and before there are threads.
+void set_environment(int rank, const WorkerOptions& options) {
+  if (options.device != DeviceKind::cuda) return;
+  ::setenv("CUDA_VISIBLE_DEVICES", options.gpus.at(static_cast<std::size_t>(rank)).c_str(), 1);
+  // NVLink multicast is no use for the few GPUs of one box, and hosts have lost their GPUs by it.
+  ::setenv("NCCL_NVLS_ENABLE", "0", 0);
+}
+
+// Makes the rank's device, while another thread already loads NCCL: either takes a tenth of a
+// second.
+std::unique_ptr<Backend> start_device(const WorkerOptions& options) {
+  std::optional<std::jthread> loading;
+  if (options.device == DeviceKind::cuda && options.collectives != "peer") {
+    loading.emplace([] { load_nccl(); });  // what fails here fails again where it can be told
+  }
+  return create_backend(options.device);
+}
+
+// CPU ranks split the cores; a GPU's rank runs beside its GPU.
+void choose_cores(int rank, int ranks, const Backend& backend) {
+  if (backend.kind() == DeviceKind::cpu) {
+    run_on_cores(share_of_cores(allowed_cores(), rank, ranks));
+  } else {
+    run_on_cores(cores_near_pci_device(backend.pci_bus_id()));
+  }
+}
+
+void live(ipc::Member& me, const WorkerOptions& options) {
+  me.set_phase(ipc::Phase::starting);
+  StartTimes start{.joined_ns = now_ns()};
+  const ipc::Heartbeat heartbeat(me);
+  const std::unique_ptr<Backend> backend = start_device(options);
+  choose_cores(me.rank(), me.size(), *backend);
+  const std::unique_ptr<Stream> stream = backend->create_stream();
+  start.backend_ns = now_ns();
+  const std::unique_ptr<ipc::Communicator> communicator =
+      ipc::create_communicator(me, *backend, {.implementation = options.collectives});
+  start.communicator_ns = now_ns();
+
+  ipc::Registry methods;  // that rank 0 calls on every rank
+  SelftestRank selftest_rank(me, *backend, *communicator, *stream);
+  selftest_rank.bind(methods);
+  start.ready_ns = now_ns();
+  selftest_rank.set_start_times(start);
+  me.set_phase(ipc::Phase::ready);
+  log_debug("ready: ", backend->description(), ", ", communicator->name());
+
+  if (me.rank() == 0) {
+    ipc::GroupCaller caller(me, methods);
+    ipc::FrontDesk desk(me);
+    ipc::Registry requests;  // that the launcher calls on rank 0
+    Selftest selftest(me, caller);
+    selftest.bind(requests);
+    desk.serve(requests);
+    caller.stop();
+  } else {
+    ipc::GroupServer(me, methods).serve();
+  }
+  me.set_phase(ipc::Phase::stopping);
+}
+
+}  // namespace
+
+int run_worker(const ipc::Group& group, int rank, const WorkerOptions& options) {
+  configure_logging({.level = options.log_level, .who = str("rank ", rank)});
+  set_environment(rank, options);
+  ipc::Member me = group.join(rank);
+  try {
+    live(me, options);
+    return 0;
+  } catch (const ipc::GroupAborted& aborted) {
+    me.set_last_words(aborted.what());  // somebody else's doing: the launcher knows
+  } catch (const std::exception& error) {
+    me.set_last_words(error.what());
+    log_error(error.what());
+  }
+  return 1;
+}
+
+}  // namespace nvllm::runtime
