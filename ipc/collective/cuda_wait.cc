@@ -13,13 +13,12 @@ constexpr Nanoseconds kLastChance = std::chrono::seconds(2);
 
 [[noreturn]] void fail_timed_out(const Member& member, Nanoseconds limit) {
   const int peer = find_culprit(member.group(), member.rank());
-  throw PeerTimeout(
-      peer, str("waited ", format_duration(std::chrono::duration<double>(limit).count()),
-                " for a collective with ", member.group().snapshot(peer).describe()));
+  throw PeerTimeout(peer,
+                    str("waited ", format_duration(std::chrono::duration<double>(limit).count()),
+                        " for a collective with ", member.group().snapshot(peer).describe()));
 }
 
 }  // namespace
-
 
 void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const> transports,
                      Nanoseconds limit) {

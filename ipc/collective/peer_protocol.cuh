@@ -33,8 +33,8 @@
 
 namespace nvllm::ipc::peer {
 
-using kernels::Vector;
 using kernels::narrow;
+using kernels::Vector;
 using kernels::widen;
 
 inline constexpr unsigned kEmpty = 0x80000000u;
@@ -115,8 +115,8 @@ __device__ __forceinline__ int nth_peer(int rank, int n, int ranks) {  // n: 1 t
 
 struct Call {
   unsigned number;
-  bool failed;        // before this kernel began
-  std::size_t area;   // where this call's area begins in every rank's memory, in words
+  bool failed;       // before this kernel began
+  std::size_t area;  // where this call's area begins in every rank's memory, in words
 };
 
 // First of all in a kernel, by every thread.

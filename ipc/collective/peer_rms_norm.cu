@@ -10,7 +10,7 @@
 namespace nvllm::ipc::peer {
 namespace {
 
-constexpr int kVectors = 2;  // a thread's, see rms_norm_threads()
+constexpr int kVectors = 2;       // a thread's, see rms_norm_threads()
 constexpr int kFewThreads = 512;  // enough for rows of 16 KiB
 constexpr int kMaxVectors = kVectors * kernels::kRmsNormMaxThreads;  // a row's: 32 KiB
 
@@ -77,8 +77,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       kernels::store_vector(p.residual + start + vector * kElements, x[v]);
     }
   }
-  const float scale =
-      kernels::rms_norm_scale(x, first, step, p.columns, p.epsilon, scratch);
+  const float scale = kernels::rms_norm_scale(x, first, step, p.columns, p.epsilon, scratch);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int vector = first + v * step;
@@ -96,7 +95,8 @@ bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
   const std::int64_t rows = args.x.shape[0];
   const std::int64_t row_bytes = args.x.shape[1] * static_cast<std::int64_t>(size_of(args.x.dtype));
   const std::int64_t vectors = row_bytes / static_cast<std::int64_t>(sizeof(uint4));
-  if (vectors < 1 || vectors > kMaxVectors || row_bytes % static_cast<std::int64_t>(sizeof(uint4)) != 0) {
+  if (vectors < 1 || vectors > kMaxVectors ||
+      row_bytes % static_cast<std::int64_t>(sizeof(uint4)) != 0) {
     return false;
   }
   for (const TensorView* tensor : {&args.out, &args.x, &args.weight, &args.residual}) {

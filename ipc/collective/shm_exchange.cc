@@ -43,8 +43,8 @@ ShmExchange::ShmExchange(Member& member)
   round_bytes_ = round_down(staging / 8, kLine * ranks);
   chunk_bytes_ = round_down(staging - 2 * round_bytes_, kLine * ranks);
   if (round_bytes_ == 0) {
-    fail("staging_bytes ", staging, " is too small for ", size_, " ranks; use ",
-         8 * kLine * ranks, " or more");
+    fail("staging_bytes ", staging, " is too small for ", size_, " ranks; use ", 8 * kLine * ranks,
+         " or more");
   }
 }
 
@@ -106,8 +106,8 @@ void ShmExchange::fail_timed_out(int peer) const {
   }
   const Group& group = member_.group();
   const double seconds = std::chrono::duration<double>(group.step_timeout()).count();
-  throw PeerTimeout(slowest, str("waited ", format_duration(seconds), " for ", operation_,
-                                 " with ", group.snapshot(slowest).describe()));
+  throw PeerTimeout(slowest, str("waited ", format_duration(seconds), " for ", operation_, " with ",
+                                 group.snapshot(slowest).describe()));
 }
 
 void ShmExchange::wait_for_all(std::uint32_t step) {
@@ -148,7 +148,8 @@ void ShmExchange::reduce_in_two_phases(std::byte* data, DType type, std::size_t 
     };
     // The slices for the others lie one after the other, in the order of seats.
     auto input = [&](int from, int owner) {
-      return chunk_memory(from) + static_cast<std::size_t>((owner - from - 1 + size_) % size_) * slice_bytes;
+      return chunk_memory(from) +
+             static_cast<std::size_t>((owner - from - 1 + size_) % size_) * slice_bytes;
     };
 
     for (int other = 1; other < size_; ++other) {

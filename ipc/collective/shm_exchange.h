@@ -73,8 +73,8 @@ class ShmExchange {
   std::size_t round_bytes_ = 0;  // a round slot
   std::size_t chunk_bytes_ = 0;
 
-  std::uint32_t step_ = 0;       // published last; wraps
-  std::uint64_t rounds_ = 0;     // rounds finished
+  std::uint32_t step_ = 0;    // published last; wraps
+  std::uint64_t rounds_ = 0;  // rounds finished
   std::uint32_t call_hash_ = 0;
   const char* operation_ = "";
 };

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "ipc/collective/test_calls.h"
 #include "ipc/collective/suite.h"
+#include "ipc/collective/test_calls.h"
 
 namespace nvllm::ipc {
 

@@ -46,8 +46,7 @@ __m256 round8(const float*, __m256 sum) {
 Rounded16 round8(const Bf16*, __m256 sum) {
   const __m256i bits = _mm256_castps_si256(sum);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i nearest =
-      _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i nearest = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
   const __m256i quiet_nan = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
   const __m256 is_nan = _mm256_cmp_ps(sum, sum, _CMP_UNORD_Q);
   const __m256i chosen = _mm256_castps_si256(
