@@ -38,6 +38,7 @@ Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, Si
       console_(console),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       progress_(children.size()),
+      last_calm_(children.size()),
       last_look_ns_(now_ns()),
       counting_since_ns_(last_look_ns_) {
   if (!wake_) fail_errno("eventfd for the supervisor");
@@ -68,8 +69,7 @@ void Supervisor::run() {
     if (finishing && error_) return end_after_error(*error_);
     if (finishing) return end_after_work();
     std::vector<WorkerView> views;
-    if (const auto culprit = judge(views, false))
-      return end_after_failure(std::move(views), *culprit);
+    if (const auto culprit = judge(views)) return end_after_failure(std::move(views), *culprit);
   }
 }
 
@@ -134,6 +134,21 @@ void Supervisor::note_progress(WorkerView& worker) {
   worker.overdue = last_look_ns_ - std::max(last.since_ns, counting_since_ns_) > limit.count();
 }
 
+// A rank that gave up by itself has left what it was doing. What it was last seen doing is what it
+// failed in. (The record of a rank that was killed stays as it was.)
+void Supervisor::recall_activity(WorkerView& worker) {
+  ipc::RankSnapshot& calm = last_calm_[static_cast<std::size_t>(worker.rank)];
+  ipc::RankSnapshot& record = worker.record;
+  if (!worker.status && !group_.aborted()) {
+    calm = record;
+  } else if (!(worker.status && worker.status->by_signal())) {
+    if (record.call.text.empty() && record.call.number == calm.call.number) record.call = calm.call;
+    if (record.collective.text.empty() && record.collective.number == calm.collective.number) {
+      record.collective = calm.collective;
+    }
+  }
+}
+
 std::vector<WorkerView> Supervisor::view() {
   std::vector<WorkerView> views;
   const std::int64_t silence = std::max(group_.step_timeout(), kShortestSilence).count();
@@ -146,6 +161,7 @@ std::vector<WorkerView> Supervisor::view() {
                       .stopped_by = child.stopped_by(),
                       .record = group_.snapshot(static_cast<int>(rank))};
     note_progress(worker);
+    recall_activity(worker);
     const bool joined = worker.record.pid != 0;
     worker.silent =
         joined && !worker.status &&
@@ -155,9 +171,9 @@ std::vector<WorkerView> Supervisor::view() {
   return views;
 }
 
-std::optional<Culprit> Supervisor::judge(std::vector<WorkerView>& views, bool gave_up) {
+std::optional<Culprit> Supervisor::judge(std::vector<WorkerView>& views) {
   views = view();
-  return find_culprit(views, gave_up);
+  return find_culprit(views, group_.aborted());
 }
 
 void Supervisor::say(LogLevel level, const std::string& text) {
@@ -205,8 +221,7 @@ void Supervisor::end_after_error(const std::string& error) {
   for (Nanoseconds left = kCauseMayFollow; left.count() > 0;
        left = kCauseMayFollow - Nanoseconds(now_ns() - start)) {
     if (const auto signal = signals_.take()) return end_after_signal(*signal);
-    if (const auto culprit = judge(views, true))
-      return end_after_failure(std::move(views), *culprit);
+    if (const auto culprit = judge(views)) return end_after_failure(std::move(views), *culprit);
     wait_for_news(left);
   }
   group_.abort("the run failed: " + error);

@@ -1,0 +1,26 @@
+// Promises about a running selftest that are broken on purpose, on the CPU and on GPUs alike. Each
+// function starts nvllm-launch, does something to it, and checks with doctest's macros.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace nvllm::testing {
+
+struct Setup {
+  std::string device;  // "cpu", "cuda"
+  int ranks = 2;
+};
+
+// The signal kills the worker (SIGKILL, SIGTERM) in the middle of the work.
+void check_killed_worker(const Setup& setup, int rank, int signal);
+// SIGSTOP to a worker in the middle of the work.
+void check_stopped_worker(const Setup& setup, int rank);
+// The launcher is asked to stop.
+void check_signalled_launcher(const Setup& setup, int signal);
+// SIGKILL to the launcher.
+void check_killed_launcher(const Setup& setup);
+// Two launchers at the same time.
+void check_two_launchers(const Setup& setup);
+
+}  // namespace nvllm::testing

@@ -1,0 +1,137 @@
+#include "launcher/testing/program.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+
+namespace nvllm::testing {
+namespace {
+
+std::string read_file(int fd) {
+  std::string all;
+  std::array<char, 4096> chunk;
+  for (ssize_t n;
+       (n = ::pread(fd, chunk.data(), chunk.size(), static_cast<off_t>(all.size()))) > 0;) {
+    all.append(chunk.data(), static_cast<std::size_t>(n));
+  }
+  return all;
+}
+
+UniqueFd memory_file(const char* name) {
+  UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
+  if (!file) fail_errno("memfd_create");
+  return file;
+}
+
+// Looks every millisecond.
+template <typename Condition>
+bool await(Nanoseconds limit, Condition condition) {
+  const std::int64_t end = now_ns() + limit.count();
+  while (!condition()) {
+    if (now_ns() >= end) return false;
+    ::usleep(1000);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string launch_program() {
+  if (const char* given = std::getenv("NVLLM_LAUNCH")) return given;
+  const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const std::filesystem::path& path :
+       {std::filesystem::path("launcher/nvllm-launch"), here / "nvllm-launch",
+        here / "launcher/nvllm-launch", here.parent_path() / "nvllm-launch"}) {
+    if (std::filesystem::is_regular_file(path)) return std::filesystem::absolute(path);
+  }
+  fail("nvllm-launch not found; set NVLLM_LAUNCH to its path");
+}
+
+bool process_gone(pid_t pid) {
+  std::ifstream file(str("/proc/", pid, "/stat"));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return text.empty() || text.find(") Z ") != std::string::npos ||
+         text.find(") X ") != std::string::npos;
+}
+
+Program::Program(const std::vector<std::string>& arguments, const std::function<void()>& prepare)
+    : output_(memory_file("stdout")), errors_(memory_file("stderr")) {
+  const std::string path = launch_program();
+  std::vector<std::string> words = {"nvllm-launch"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+
+  pid_ = ::fork();
+  if (pid_ < 0) fail_errno("fork");
+  if (pid_ == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::dup2(output_.get(), STDOUT_FILENO);
+    ::dup2(errors_.get(), STDERR_FILENO);
+    if (prepare) prepare();
+    ::execv(path.c_str(), argv.data());
+    ::_exit(127);
+  }
+}
+
+Program::~Program() {
+  if (exit_code_) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+void Program::signal(int number) const {
+  ::kill(pid_, number);
+}
+
+std::vector<pid_t> Program::workers(int count) const {
+  std::vector<pid_t> pids;
+  await(std::chrono::seconds(60), [&] {
+    pids.clear();
+    std::ifstream file(str("/proc/", pid_, "/task/", pid_, "/children"));
+    for (pid_t pid; file >> pid;) pids.push_back(pid);
+    return pids.size() == static_cast<std::size_t>(count);
+  });
+  if (pids.size() != static_cast<std::size_t>(count)) {
+    fail("nvllm-launch has ", pids.size(), " children, not ", count, "; it said: ", errors());
+  }
+  return pids;
+}
+
+int Program::wait(Nanoseconds limit) {
+  int status = 0;
+  const bool ended = await(limit, [&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });
+  if (!ended) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    exit_code_ = -1;
+  } else {
+    exit_code_ = WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+  return *exit_code_;
+}
+
+std::string Program::output() const {
+  return read_file(output_.get());
+}
+
+std::string Program::errors() const {
+  return read_file(errors_.get());
+}
+
+bool Program::await_error(const std::string& text, Nanoseconds limit) const {
+  return await(limit, [&] { return errors().find(text) != std::string::npos; });
+}
+
+}  // namespace nvllm::testing

@@ -1,0 +1,53 @@
+// Runs nvllm-launch as a user does: as a program of its own, with files as its output.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+
+namespace nvllm::testing {
+
+// Where nvllm-launch lies: $NVLLM_LAUNCH, among Bazel's runfiles, or beside this program.
+std::string launch_program();
+
+// Whether the process runs no more (a zombie does not).
+bool process_gone(pid_t pid);
+
+class Program {
+ public:
+  // prepare: runs in the child, after its output was redirected and before the program is started.
+  explicit Program(const std::vector<std::string>& arguments,
+                   const std::function<void()>& prepare = {});
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program();  // kills it, if it runs
+
+  pid_t pid() const { return pid_; }
+  void signal(int number) const;
+  // Its children in the order in which they were forked: rank 0 first. Waits until there are
+  // `count`.
+  std::vector<pid_t> workers(int count) const;
+
+  // Waits for its end; the exit code, or 1000 + the signal that killed it. -1: it runs on after the
+  // limit, and is killed.
+  int wait(Nanoseconds limit = std::chrono::seconds(120));
+
+  std::string output() const;  // what it has written to standard output so far
+  std::string errors() const;  // and to standard error
+  // Waits until standard error holds the text; false after the limit.
+  bool await_error(const std::string& text, Nanoseconds limit = std::chrono::seconds(60)) const;
+
+ private:
+  pid_t pid_ = -1;
+  std::optional<int> exit_code_;
+  UniqueFd output_;
+  UniqueFd errors_;
+};
+
+}  // namespace nvllm::testing
