@@ -1,12 +1,12 @@
-// How long collectives take. Each benchmark forks its ranks, which measure; the parent only reports, and
-// never touches CUDA. Times are of the slowest rank.
+// How long collectives take. Each benchmark forks its ranks, which measure; the parent only
+// reports, and never touches CUDA. Times are of the slowest rank.
 //
 //   collective_bench --benchmark_format=json
 //
-// Counters: us (per call), ranks, bytes (of a rank's tensor); on the CPU memcpy_us, what it took both
-// processes at once to copy as many bytes, and to_memcpy, the ratio (limit: 2 for 1 MiB on 2 ranks),
-// least_..., the same of the shortest times, which other work on the machine does not touch; on
-// GPUs to_nccl, the ratio to NCCL's all_reduce of as many bytes in the same run.
+// Counters: us (per call), ranks, bytes (of a rank's tensor); on the CPU memcpy_us, what it took
+// both processes at once to copy as many bytes, and to_memcpy, the ratio (limit: 2 for 1 MiB on 2
+// ranks), least_..., the same of the shortest times, which other work on the machine does not
+// touch; on GPUs to_nccl, the ratio to NCCL's all_reduce of as many bytes in the same run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -84,8 +84,8 @@ Times slowest_of(const Times& a, const Times& b) {
   return {std::max(a.median, b.median), std::max(a.least, b.least)};
 }
 
-// Measures in the stream's own thread, so that handing work to it does not count: the time between the
-// ends of calls that are queued back to back.
+// Measures in the stream's own thread, so that handing work to it does not count: the time between
+// the ends of calls that are queued back to back.
 CpuTimes measure_cpu(Member& member, std::size_t bytes, const Operation& operation) {
   const int calls = static_cast<int>(
       std::clamp<std::size_t>((256u << 20) / std::max<std::size_t>(bytes, 1), 32, 1000));

@@ -28,10 +28,9 @@ void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const>
     done = stream.synchronize_for(kLookEvery);
     clock.look(now_ns());
     try {
+      if (!done) member.check_abort();  // its reason tells more than what follows from it
       for (Transport* transport : transports) transport->check();
-      if (done) break;
-      member.check_abort();
-      if (clock.expired()) fail_timed_out(member, limit);
+      if (!done && clock.expired()) fail_timed_out(member, limit);
     } catch (const Error& error) {
       member.group().abort(error.what());  // the first reason counts
       for (Transport* transport : transports) transport->give_up();

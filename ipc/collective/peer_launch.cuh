@@ -11,8 +11,8 @@ namespace nvllm::ipc::peer {
 
 inline constexpr int kThreads = 512;
 
-// For `words` words, one per thread if they fit. Blocks wait for the blocks of equal number on other GPUs,
-// so all of a grid must be able to run at once: no more than one per multiprocessor.
+// For `words` words, one per thread if they fit. Blocks wait for the blocks of equal number on
+// other GPUs, so all of a grid must be able to run at once: no more than one per multiprocessor.
 inline dim3 grid_for(const Links& links, std::int64_t words, int threads) {
   const std::int64_t wanted = (words + threads - 1) / threads;
   return dim3(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, links.multiprocessors)));

@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A tensor as one slice per rank. Slice s begins at element s * stride and has `elements` elements, but
-// none at or beyond `end`.
+// A tensor as one slice per rank. Slice s begins at element s * stride and has `elements` elements,
+// but none at or beyond `end`.
 template <typename T>
 struct Sliced {
   const T* in;

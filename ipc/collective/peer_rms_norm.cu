@@ -1,8 +1,9 @@
-// all_reduce, residual sum and RMSNorm in one kernel: one block per row, with the threads and the order
-// of kernels/cuda/rmsnorm.cuh, so that the bits are those of the two kernels one after the other.
+// all_reduce, residual sum and RMSNorm in one kernel: one block per row, with the threads and the
+// order of kernels/cuda/rmsnorm.cuh, so that the bits are those of the two kernels one after the
+// other.
 //
-// What takes time is the trip to the peers. So: send the row first, load what the norm needs and settle
-// the bookkeeping while the data travels, wait, sum, normalise.
+// What takes time is the trip to the peers. So: send the row first, load what the norm needs and
+// settle the bookkeeping while the data travels, wait, sum, normalise.
 #include "ipc/collective/peer_kernels.h"
 #include "ipc/collective/peer_launch.cuh"
 #include "kernels/cuda/rmsnorm.cuh"

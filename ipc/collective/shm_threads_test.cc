@@ -1,5 +1,5 @@
-// The shm communicator between threads of one process: ThreadSanitizer sees what it cannot see between
-// processes.
+// The shm communicator between threads of one process: ThreadSanitizer sees what it cannot see
+// between processes.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -24,7 +24,7 @@ TensorView tensor(const Buffer& buffer, DType type, std::int64_t elements) {
 double scale() {
   if (const char* wanted = std::getenv("NVLLM_TEST_SCALE")) return std::atof(wanted);
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  return 0.1;
+  return 0.05;
 #else
   return 1;
 #endif

@@ -167,7 +167,8 @@ Rig::Rig(Member& member, const TestSetup& setup)
       stream(backend->create_stream()),
       comm(create_communicator(member, *backend, {setup.implementation})) {}
 
-// A call and its tensors. `key` is the beginning of all its random numbers; rank and round are added.
+// A call and its tensors. `key` is the beginning of all its random numbers; rank and round are
+// added.
 struct TestCalls::Call {
   Op op;
   DType type;
@@ -320,7 +321,8 @@ std::string TestCalls::Call::verify(Rig& rig, std::uint64_t round) const {
     case Op::barrier: return "";
     case Op::rms_norm: break;
   }
-  // The exact sum, then the plain kernel on the same device: the bits of the two one after the other.
+  // The exact sum, then the plain kernel on the same device: the bits of the two one after the
+  // other.
   const Bytes out_bits = download(rig, norm().out);
   const Bytes residual_bits = download(rig, residual->view);
   const Tensor x(rig, type, {rows, elements}, 0);
