@@ -56,8 +56,8 @@ void check_overlap(const Place& place, const char* operation, const TensorView& 
                    const TensorView& small) {
   const auto large_begin = reinterpret_cast<std::uintptr_t>(large.data);
   const auto small_begin = reinterpret_cast<std::uintptr_t>(small.data);
-  const bool apart = small_begin + small.bytes() <= large_begin ||
-                     large_begin + large.bytes() <= small_begin;
+  const bool apart =
+      small_begin + small.bytes() <= large_begin || large_begin + large.bytes() <= small_begin;
   const bool in_place =
       small_begin == large_begin + static_cast<std::size_t>(place.rank) * small.bytes();
   if (!apart && !in_place) {

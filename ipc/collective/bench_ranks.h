@@ -23,8 +23,8 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Forks `ranks` processes of one group. Each gives one Result, a plain struct; the first failure ends all
-// and is thrown here.
+// Forks `ranks` processes of one group. Each gives one Result, a plain struct; the first failure
+// ends all and is thrown here.
 template <typename Result, typename Measure>
 std::vector<Result> measure(int ranks, const Measure& measure_rank) {
   static_assert(std::is_trivially_copyable_v<Result>);
@@ -32,7 +32,8 @@ std::vector<Result> measure(int ranks, const Measure& measure_rank) {
   options.size = ranks;
   const Group group = Group::create(options);
   const std::size_t bytes = sizeof(Result) * static_cast<std::size_t>(ranks);
-  void* const shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const shared =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) fail_errno("mmap of ", bytes, " bytes");
   auto* const results = static_cast<Result*>(shared);
 

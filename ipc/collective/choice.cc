@@ -15,8 +15,8 @@ struct Row {
   Method method;
 };
 
-// Written by benchmarks/choose_collectives from the results of collective_bench; the first row that fits
-// counts. Estimates until a result from a GPU host lies in benchmarks/results.
+// Written by benchmarks/choose_collectives from the results of collective_bench; the first row that
+// fits counts. Estimates until a result from a GPU host lies in benchmarks/results.
 constexpr Row kTable[] = {
     {Collective::all_reduce, 2, 512 * KiB, Method::one_shot},
     {Collective::all_reduce, 2, 4 * MiB, Method::two_shot},

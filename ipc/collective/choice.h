@@ -22,9 +22,9 @@ enum class Method {
 };
 const char* name_of(Method method);
 
-// For `bytes` of each rank's part: the tensor of all_reduce and broadcast, `out` of reduce_scatter, `in`
-// of all_gather and gather. Operations other than all_reduce have only one way over peer memory, called
-// one_shot.
+// For `bytes` of each rank's part: the tensor of all_reduce and broadcast, `out` of reduce_scatter,
+// `in` of all_gather and gather. Operations other than all_reduce have only one way over peer
+// memory, called one_shot.
 Method choose(Collective collective, int ranks, std::size_t bytes);
 
 // The same where there is no NCCL.

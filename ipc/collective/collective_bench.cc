@@ -1,12 +1,12 @@
-// How long collectives take. Each benchmark forks its ranks, which measure; the parent only reports, and
-// never touches CUDA. Times are of the slowest rank.
+// How long collectives take. Each benchmark forks its ranks, which measure; the parent only
+// reports, and never touches CUDA. Times are of the slowest rank.
 //
 //   collective_bench --benchmark_format=json
 //
-// Counters: us (per call), ranks, bytes (of a rank's tensor); on the CPU memcpy_us, what it took both
-// processes at once to copy as many bytes, and to_memcpy, the ratio (limit: 2 for 1 MiB on 2 ranks),
-// least_..., the same of the shortest times, which other work on the machine does not touch; on
-// GPUs to_nccl, the ratio to NCCL's all_reduce of as many bytes in the same run.
+// Counters: us (per call), ranks, bytes (of a rank's tensor); on the CPU memcpy_us, what it took
+// both processes at once to copy as many bytes, and to_memcpy, the ratio (limit: 2 for 1 MiB on 2
+// ranks), least_..., the same of the shortest times, which other work on the machine does not
+// touch; on GPUs to_nccl, the ratio to NCCL's all_reduce of as many bytes in the same run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -26,8 +26,8 @@
 namespace nvllm::ipc {
 namespace {
 
-using bench::median;
 using bench::measure;
+using bench::median;
 
 std::string size_name(std::size_t bytes) {
   std::string name = format_bytes(bytes);
@@ -42,7 +42,8 @@ TensorView floats(std::byte* data, std::size_t bytes) {
   return TensorView(data, DType::f32, {static_cast<std::int64_t>(bytes / sizeof(float))});
 }
 
-void all_reduce(Communicator& comm, std::byte* data, std::byte*, std::size_t bytes, Stream& stream) {
+void all_reduce(Communicator& comm, std::byte* data, std::byte*, std::size_t bytes,
+                Stream& stream) {
   comm.all_reduce(floats(data, bytes), stream);
 }
 void all_reduce_bf16(Communicator& comm, std::byte* data, std::byte*, std::size_t bytes,
@@ -83,16 +84,18 @@ Times slowest_of(const Times& a, const Times& b) {
   return {std::max(a.median, b.median), std::max(a.least, b.least)};
 }
 
-// Measures in the stream's own thread, so that handing work to it does not count: the time between the
-// ends of calls that are queued back to back.
+// Measures in the stream's own thread, so that handing work to it does not count: the time between
+// the ends of calls that are queued back to back.
 CpuTimes measure_cpu(Member& member, std::size_t bytes, const Operation& operation) {
-  const int calls = static_cast<int>(std::clamp<std::size_t>((256u << 20) / std::max<std::size_t>(bytes, 1), 32, 1000));
+  const int calls = static_cast<int>(
+      std::clamp<std::size_t>((256u << 20) / std::max<std::size_t>(bytes, 1), 32, 1000));
   run_on_cores(share_of_cores(allowed_cores(), member.rank(), member.size()));
   const auto backend = create_backend(DeviceKind::cpu);
   const auto stream = backend->create_stream();
   const auto comm = create_communicator(member, *backend, {});
   const Buffer data = backend->allocate(MemoryKind::host, std::max<std::size_t>(bytes, 64), "data");
-  const Buffer other = backend->allocate(MemoryKind::host, std::max<std::size_t>(bytes, 64), "other");
+  const Buffer other =
+      backend->allocate(MemoryKind::host, std::max<std::size_t>(bytes, 64), "other");
   auto* at = static_cast<std::byte*>(data.data());
   auto* to = static_cast<std::byte*>(other.data());
   std::memset(at, 0, data.bytes());
@@ -128,9 +131,8 @@ void run_cpu(benchmark::State& state, int ranks, std::size_t bytes, const Operat
   CpuTimes slowest;
   for (auto _ : state) {
     slowest = {};
-    for (const CpuTimes& times : measure<CpuTimes>(ranks, [&](Member& member) {
-           return measure_cpu(member, bytes, operation);
-         })) {
+    for (const CpuTimes& times : measure<CpuTimes>(
+             ranks, [&](Member& member) { return measure_cpu(member, bytes, operation); })) {
       slowest = {slowest_of(slowest.call, times.call), slowest_of(slowest.copy, times.copy)};
     }
     state.SetIterationTime(slowest.call.median * 1e-6);
@@ -148,8 +150,7 @@ void run_cpu(benchmark::State& state, int ranks, std::size_t bytes, const Operat
 void add_cpu(const std::string& name, int ranks, std::size_t bytes, const Operation& operation) {
   const std::string full = str("shm/", name, "/", size_name(bytes), "/ranks:", ranks);
   benchmark::RegisterBenchmark(
-      full.c_str(),
-      [=](benchmark::State& state) { run_cpu(state, ranks, bytes, operation); })
+      full.c_str(), [=](benchmark::State& state) { run_cpu(state, ranks, bytes, operation); })
       ->UseManualTime()
       ->Iterations(1)
       ->Unit(benchmark::kMicrosecond);

@@ -13,13 +13,12 @@ constexpr Nanoseconds kLastChance = std::chrono::seconds(2);
 
 [[noreturn]] void fail_timed_out(const Member& member, Nanoseconds limit) {
   const int peer = find_culprit(member.group(), member.rank());
-  throw PeerTimeout(
-      peer, str("waited ", format_duration(std::chrono::duration<double>(limit).count()),
-                " for a collective with ", member.group().snapshot(peer).describe()));
+  throw PeerTimeout(peer,
+                    str("waited ", format_duration(std::chrono::duration<double>(limit).count()),
+                        " for a collective with ", member.group().snapshot(peer).describe()));
 }
 
 }  // namespace
-
 
 void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const> transports,
                      Nanoseconds limit) {
@@ -29,10 +28,9 @@ void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const>
     done = stream.synchronize_for(kLookEvery);
     clock.look(now_ns());
     try {
+      if (!done) member.check_abort();  // its reason tells more than what follows from it
       for (Transport* transport : transports) transport->check();
-      if (done) break;
-      member.check_abort();
-      if (clock.expired()) fail_timed_out(member, limit);
+      if (!done && clock.expired()) fail_timed_out(member, limit);
     } catch (const Error& error) {
       member.group().abort(error.what());  // the first reason counts
       for (Transport* transport : transports) transport->give_up();

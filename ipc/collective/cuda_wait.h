@@ -22,8 +22,8 @@ class Transport {
   virtual void finished() = 0;
 };
 
-// Until the stream's work is done. If a transport fails, the group is aborted, or `limit` has passed:
-// aborts the group, ends what is in flight and throws an Error that names the culprit.
+// Until the stream's work is done. If a transport fails, the group is aborted, or `limit` has
+// passed: aborts the group, ends what is in flight and throws an Error that names the culprit.
 void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const> transports,
                      Nanoseconds limit);
 

@@ -59,7 +59,8 @@ ncclUniqueId agree_on_id(Member& member) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].at(0) == std::byte{0}) continue;
     fail("rank ", rank, ": ",
-         std::string_view(reinterpret_cast<const char*>(all[rank].data()) + 1, all[rank].size() - 1));
+         std::string_view(reinterpret_cast<const char*>(all[rank].data()) + 1,
+                          all[rank].size() - 1));
   }
   std::memcpy(&id, all[0].data() + 1, sizeof(id));
   return id;
@@ -84,8 +85,7 @@ void NcclCommunicator::start(const ncclUniqueId& id) {
   config.blocking = 0;
   const Member::Doing doing(member_, Member::Activity::call, "start of NCCL");
   try {
-    finish(ncclCommInitRankConfig(&comm_, place_.size, id, place_.rank, &config),
-           "starting NCCL");
+    finish(ncclCommInitRankConfig(&comm_, place_.size, id, place_.rank, &config), "starting NCCL");
   } catch (...) {
     give_up();
     throw;
@@ -121,8 +121,8 @@ void NcclCommunicator::finish(ncclResult_t result, const char* what, Nanoseconds
     clock.look(now_ns());
     if (clock.expired()) {
       const int peer = find_culprit(member_.group(), place_.rank);
-      throw PeerTimeout(peer, str(what, " did not end; to blame is ",
-                                  member_.group().snapshot(peer).describe()));
+      throw PeerTimeout(
+          peer, str(what, " did not end; to blame is ", member_.group().snapshot(peer).describe()));
     }
     sched_yield();
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);

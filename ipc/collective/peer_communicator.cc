@@ -25,7 +25,8 @@ std::string text_of(const std::vector<std::byte>& blob) {
 // Every rank says what keeps it from going on, or nothing. The first complaint, with its rank.
 std::string first_complaint(Member& member, std::string mine) {
   mine.resize(std::min(mine.size(), Member::kExchangeBytes));
-  const auto all = member.exchange(std::as_bytes(std::span(mine)), "its part of opening peer memory");
+  const auto all =
+      member.exchange(std::as_bytes(std::span(mine)), "its part of opening peer memory");
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].empty()) return str("rank ", rank, ": ", text_of(all[rank]));
   }
@@ -68,7 +69,8 @@ const char* peer::name_of(Operation operation) {
 
 Nanoseconds PeerCommunicator::wait_limit(const Group& group) {
   const Nanoseconds timeout = group.step_timeout();
-  return timeout + std::clamp<Nanoseconds>(timeout / 4, std::chrono::seconds(1), std::chrono::seconds(5));
+  return timeout +
+         std::clamp<Nanoseconds>(timeout / 4, std::chrono::seconds(1), std::chrono::seconds(5));
 }
 
 PeerCommunicator::PeerCommunicator(Member& member, Backend& backend)
@@ -163,12 +165,13 @@ void PeerCommunicator::check() {
     member_.check_abort();
     fail("this communicator was aborted");
   }
-  const int peer = find_culprit(member_.group(), place_.rank, static_cast<int>(report.missing_rank));
+  const int peer =
+      find_culprit(member_.group(), place_.rank, static_cast<int>(report.missing_rank));
   const double seconds = std::chrono::duration<double>(member_.group().step_timeout()).count();
-  throw PeerTimeout(peer, str("waited ", format_duration(seconds), " on the GPU for rank ",
-                              report.missing_rank, "'s part of ", name_of(report.operation),
-                              " (call ", report.call, " of this communicator); to blame is ",
-                              member_.group().snapshot(peer).describe()));
+  throw PeerTimeout(
+      peer, str("waited ", format_duration(seconds), " on the GPU for rank ", report.missing_rank,
+                "'s part of ", name_of(report.operation), " (call ", report.call,
+                " of this communicator); to blame is ", member_.group().snapshot(peer).describe()));
 }
 
 void PeerCommunicator::give_up() {
@@ -263,8 +266,8 @@ void PeerCommunicator::all_reduce_rms_norm(const kernels::RmsNorm& args, Stream&
   kernels::check_rms_norm(args);
   if (place_.size > 1 && args.x.elements() != 0 &&
       method(Collective::all_reduce_rms_norm, args.x.bytes()) == Method::one_shot) {
-    const peer::Links links = begin(peer::Operation::all_reduce_rms_norm,
-                                    describe_call("all_reduce_rms_norm", args.x));
+    const peer::Links links =
+        begin(peer::Operation::all_reduce_rms_norm, describe_call("all_reduce_rms_norm", args.x));
     if (peer::launch_one_shot_rms_norm(links, args, cuda::native(stream))) return;
   }
   all_reduce(args.x, stream);

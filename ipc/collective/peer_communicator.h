@@ -62,9 +62,9 @@ class PeerCommunicator final : public Communicator, public Transport {
   const Place place_;
   LastCollective last_;
   std::optional<Method> forced_;
-  Buffer box_;      // this rank's receive memory
-  Buffer control_;  // peer::Control
-  Buffer report_;   // peer::Report
+  Buffer box_;                             // this rank's receive memory
+  Buffer control_;                         // peer::Control
+  Buffer report_;                          // peer::Report
   std::array<void*, kMaxRanks> opened_{};  // the others' receive memory
   peer::Links links_;
 };

@@ -120,7 +120,8 @@ void launch_exchange(const Links& links, void* out, const void* in, std::size_t 
   p.words = std::max<std::int64_t>(1, (p.bytes + kDataBytes - 1) / kDataBytes);
   p.root = root;
   p.in_aligned = reinterpret_cast<std::uintptr_t>(in) % kDataBytes == 0;
-  p.out_aligned = reinterpret_cast<std::uintptr_t>(out) % kDataBytes == 0 && stride % kDataBytes == 0;
+  p.out_aligned =
+      reinterpret_cast<std::uintptr_t>(out) % kDataBytes == 0 && stride % kDataBytes == 0;
   const int threads = threads_for(p.words);
   const dim3 grid = grid_for(links, p.words, threads);
   if (links.ranks <= 2) {

@@ -1,5 +1,5 @@
-// The kernels of the peer communicator, one launcher each. All sizes fit into an area; the communicator
-// cuts what does not. With one rank there is nothing to launch.
+// The kernels of the peer communicator, one launcher each. All sizes fit into an area; the
+// communicator cuts what does not. With one rank there is nothing to launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,8 +21,8 @@ std::size_t one_shot_limit(int ranks);  // bytes that fit
 void launch_one_shot(const Links& links, DType type, void* data, std::int64_t elements,
                      cudaStream_t stream);
 
-// Rank s sums slice s and sends the result to all: two trips, about twice the bytes for any number of
-// ranks.
+// Rank s sums slice s and sends the result to all: two trips, about twice the bytes for any number
+// of ranks.
 std::size_t two_shot_limit(int ranks);
 void launch_two_shot(const Links& links, DType type, void* data, std::int64_t elements,
                      cudaStream_t stream);
@@ -32,13 +32,13 @@ std::size_t reduce_scatter_limit(int ranks);  // bytes of `out`
 void launch_reduce_scatter(const Links& links, DType type, void* out, const void* in,
                            std::int64_t elements, std::int64_t stride, cudaStream_t stream);
 
-// one-shot and rms_norm in one. False, and nothing done: not for this shape (rows too long or too many,
-// tensors that are not aligned to 16 bytes).
+// one-shot and rms_norm in one. False, and nothing done: not for this shape (rows too long or too
+// many, tensors that are not aligned to 16 bytes).
 bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                               cudaStream_t stream);
 
-// Bytes as they are. all_gather, gather: rank r's `bytes` end up at out + r * stride; broadcast: the
-// root's `in` in everyone's `out`; barrier: nothing moves. links.operation says which.
+// Bytes as they are. all_gather, gather: rank r's `bytes` end up at out + r * stride; broadcast:
+// the root's `in` in everyone's `out`; barrier: nothing moves. links.operation says which.
 std::size_t exchange_limit(int ranks);  // of `bytes`
 void launch_exchange(const Links& links, void* out, const void* in, std::size_t bytes,
                      std::size_t stride, int root, cudaStream_t stream);

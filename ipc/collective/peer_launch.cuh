@@ -11,8 +11,8 @@ namespace nvllm::ipc::peer {
 
 inline constexpr int kThreads = 512;
 
-// For `words` words, one per thread if they fit. Blocks wait for the blocks of equal number on other GPUs,
-// so all of a grid must be able to run at once: no more than one per multiprocessor.
+// For `words` words, one per thread if they fit. Blocks wait for the blocks of equal number on
+// other GPUs, so all of a grid must be able to run at once: no more than one per multiprocessor.
 inline dim3 grid_for(const Links& links, std::int64_t words, int threads) {
   const std::int64_t wanted = (words + threads - 1) / threads;
   return dim3(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, links.multiprocessors)));
@@ -48,7 +48,9 @@ __device__ __forceinline__ Vector<T> load_part(const T* data, std::int64_t begin
                                                bool aligned) {
   const std::int64_t left = end - begin;
   if (aligned && left >= Vector<T>::kElements) return kernels::load_vector(data + begin);
-  return kernels::load_elements(data + begin, left < 0 ? 0 : left > 16 ? 16 : static_cast<int>(left));
+  return kernels::load_elements(data + begin, left < 0    ? 0
+                                              : left > 16 ? 16
+                                                          : static_cast<int>(left));
 }
 
 template <typename T>
@@ -58,7 +60,10 @@ __device__ __forceinline__ void store_part(T* data, std::int64_t begin, std::int
   if (aligned && left >= Vector<T>::kElements) {
     kernels::store_vector(data + begin, value);
   } else {
-    kernels::store_elements(data + begin, value, left < 0 ? 0 : left > 16 ? 16 : static_cast<int>(left));
+    kernels::store_elements(data + begin, value,
+                            left < 0    ? 0
+                            : left > 16 ? 16
+                                        : static_cast<int>(left));
   }
 }
 

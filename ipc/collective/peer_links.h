@@ -28,8 +28,8 @@ struct alignas(16) Control {
   std::uint32_t call = 0;    // how many calls were made
   std::uint32_t failed = 0;  // a wait was given up: nothing waits or sends any more
   std::uint32_t padding[2] = {};
-  std::uint32_t ticket = 0;           // blocks of the running kernel that know their call's number
-  std::uint64_t next_look = 0;        // %globaltimer when somebody may read host memory again
+  std::uint32_t ticket = 0;     // blocks of the running kernel that know their call's number
+  std::uint64_t next_look = 0;  // %globaltimer when somebody may read host memory again
 };
 
 // In pinned host memory: what the host tells the kernels (abort) and what they tell it.

@@ -1,31 +1,36 @@
 // How kernels on several GPUs hand each other data with no flag, fence or barrier.
 //
-// Words. Data travels in words of 16 bytes, each written by one store of the sender straight into the
-// receiver's memory. Of the four 32-bit parts of a word at rest, each is kEmpty, the bits of -0.0f. A word
-// is complete when those parts that cannot be data are no longer kEmpty:
-//   floats  all four parts are data; the sender turns -0 into +0, also in 16-bit elements, so no part
+// Words. Data travels in words of 16 bytes, each written by one store of the sender straight into
+// the receiver's memory. Of the four 32-bit parts of a word at rest, each is kEmpty, the bits of
+// -0.0f. A word is complete when those parts that cannot be data are no longer kEmpty:
+//   floats  all four parts are data; the sender turns -0 into +0, also in 16-bit elements, so no
+//   part
 //           of its data is kEmpty.
 //   bytes   parts 0 and 2 are data, any bits; parts 1 and 3 are 1.
-// Parts of 32 bits (floats) or pairs of 64 bits (bytes) may become visible in any order; a word counts only
-// when it is complete, and every word is complete in itself, so no order between words is needed.
+// Parts of 32 bits (floats) or pairs of 64 bits (bytes) may become visible in any order; a word
+// counts only when it is complete, and every word is complete in itself, so no order between words
+// is needed.
 //
-// Areas. A rank's receive memory has two areas; call k uses area k % 2. Exactly one thread reads a word,
-// and when it is complete puts kEmpty back at once. Why nobody ever overwrites an unread word, or has a
-// word of his wiped out:
-//   1. Every call is a full handshake: each rank sends at least one word to each other rank, and its
+// Areas. A rank's receive memory has two areas; call k uses area k % 2. Exactly one thread reads a
+// word, and when it is complete puts kEmpty back at once. Why nobody ever overwrites an unread
+// word, or has a word of his wiped out:
+//   1. Every call is a full handshake: each rank sends at least one word to each other rank, and
+//   its
 //      kernel does not end before it has read every word that was sent to it in that call.
-//   2. Say p writes into r's area in call k + 2. Its kernel k + 1 ended before, so it has read a word that
-//      r sent in call k + 1. Then r's kernel k + 1 had begun, so r's kernel k had ended, in stream order,
-//      with all its reading and all its wiping of that area done.
-// So: kernels of one communicator never overlap on a GPU (no programmatic dependent launch without a wait
-// before the first send); calls of no elements send a word of padding; who has nothing to say sends a
-// token. With one area p's call k + 1 could meet r's call k.
+//   2. Say p writes into r's area in call k + 2. Its kernel k + 1 ended before, so it has read a
+//   word that
+//      r sent in call k + 1. Then r's kernel k + 1 had begun, so r's kernel k had ended, in stream
+//      order, with all its reading and all its wiping of that area done.
+// So: kernels of one communicator never overlap on a GPU (no programmatic dependent launch without
+// a wait before the first send); calls of no elements send a word of padding; who has nothing to
+// say sends a token. With one area p's call k + 1 could meet r's call k.
 //
-// The number of the call lies in device memory (a graph is replayed with the same arguments). The block
-// that is last to have read it writes the next one.
+// The number of the call lies in device memory (a graph is replayed with the same arguments). The
+// block that is last to have read it writes the next one.
 //
-// Deadline. Who waits looks at the clock now and then. When time is up, or the host asks for it, `failed`
-// is set, and no thread waits or sends any more: the kernel ends, its results are void, the host reports.
+// Deadline. Who waits looks at the clock now and then. When time is up, or the host asks for it,
+// `failed` is set, and no thread waits or sends any more: the kernel ends, its results are void,
+// the host reports.
 #pragma once
 
 #include "ipc/collective/peer_links.h"
@@ -33,14 +38,15 @@
 
 namespace nvllm::ipc::peer {
 
-using kernels::Vector;
 using kernels::narrow;
+using kernels::Vector;
 using kernels::widen;
 
 inline constexpr unsigned kEmpty = 0x80000000u;
 inline constexpr std::size_t kAreaWords = kAreaBytes / sizeof(uint4);
 
-// --- words -------------------------------------------------------------------------------------------
+// --- words
+// -------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ uint4 peek(const uint4* word) {
   uint4 value;
@@ -98,7 +104,8 @@ __device__ __forceinline__ Vector<T> to_vector(const uint4& word) {
   return *reinterpret_cast<const Vector<T>*>(&word);
 }
 
-// --- places ------------------------------------------------------------------------------------------
+// --- places
+// ------------------------------------------------------------------------------------------
 
 // Among the senders to `receiver`, the place of `sender`: 0 to ranks - 2.
 __device__ __forceinline__ int seat(int receiver, int sender, int ranks) {
@@ -111,12 +118,13 @@ __device__ __forceinline__ int nth_peer(int rank, int n, int ranks) {  // n: 1 t
   return peer < ranks ? peer : peer - ranks;
 }
 
-// --- a call ------------------------------------------------------------------------------------------
+// --- a call
+// ------------------------------------------------------------------------------------------
 
 struct Call {
   unsigned number;
-  bool failed;        // before this kernel began
-  std::size_t area;   // where this call's area begins in every rank's memory, in words
+  bool failed;       // before this kernel began
+  std::size_t area;  // where this call's area begins in every rank's memory, in words
 };
 
 // First of all in a kernel, by every thread.
@@ -125,10 +133,11 @@ __device__ __forceinline__ Call begin(const Links& links) {
   return {control.x, control.y != 0, (control.x % kAreas) * kAreaWords};
 }
 
-// Once per kernel, by every thread of every block, at any time after begin(); it holds a __syncthreads().
-// Best after the sends, so that it passes while they travel.
+// Once per kernel, by every thread of every block, at any time after begin(); it holds a
+// __syncthreads(). Best after the sends, so that it passes while they travel.
 __device__ __forceinline__ void advance(const Links& links, const Call& call) {
-  // All threads of this block have read the control block: the barrier takes what they read as its input.
+  // All threads of this block have read the control block: the barrier takes what they read as its
+  // input.
   __syncthreads_or(call.failed);
   if (threadIdx.x != 0) return;
   if (atomicAdd(&links.control->ticket, 1u) == gridDim.x - 1) {
@@ -196,8 +205,9 @@ __device__ __forceinline__ uint4 receive(const Links& links, const Call& call, u
   return value;
 }
 
-// The sum over the ranks of one vector each, as sum_cpu.h defines it: float32, rank order, one rounding,
-// no -0. This rank's own comes from registers; the others' words lie at word + seat * stride.
+// The sum over the ranks of one vector each, as sum_cpu.h defines it: float32, rank order, one
+// rounding, no -0. This rank's own comes from registers; the others' words lie at word + seat *
+// stride.
 template <typename T, int kMaxRanks>
 __device__ __forceinline__ Vector<T> receive_sum(const Links& links, const Call& call, uint4* word,
                                                  std::size_t stride, const Vector<T>& own) {

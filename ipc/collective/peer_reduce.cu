@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A tensor as one slice per rank. Slice s begins at element s * stride and has `elements` elements, but
-// none at or beyond `end`.
+// A tensor as one slice per rank. Slice s begins at element s * stride and has `elements` elements,
+// but none at or beyond `end`.
 template <typename T>
 struct Sliced {
   const T* in;
@@ -101,8 +101,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int n = 1; n < kMaxRanks; ++n) {
       if (n >= links.ranks) break;
-      words[n] = peek(inbox + results +
-                      seat(links.rank, nth_peer(links.rank, n, links.ranks), links.ranks) * p.words + w);
+      words[n] =
+          peek(inbox + results +
+               seat(links.rank, nth_peer(links.rank, n, links.ranks), links.ranks) * p.words + w);
     }
 #pragma unroll
     for (int n = 1; n < kMaxRanks; ++n) {
@@ -157,12 +158,14 @@ void launch_clear(void* box, cudaStream_t stream) {
 }
 
 std::size_t one_shot_limit(int ranks) {
-  return kAreaBytes / static_cast<std::size_t>(std::max(1, ranks - 1)) / sizeof(uint4) * sizeof(uint4);
+  return kAreaBytes / static_cast<std::size_t>(std::max(1, ranks - 1)) / sizeof(uint4) *
+         sizeof(uint4);
 }
 
 std::size_t two_shot_limit(int ranks) {
   // Two regions of ranks - 1 slices.
-  return one_shot_limit(ranks) / 2 / sizeof(uint4) * sizeof(uint4) * static_cast<std::size_t>(ranks);
+  return one_shot_limit(ranks) / 2 / sizeof(uint4) * sizeof(uint4) *
+         static_cast<std::size_t>(ranks);
 }
 
 std::size_t reduce_scatter_limit(int ranks) {
@@ -174,7 +177,8 @@ void launch_one_shot(const Links& links, DType type, void* data, std::int64_t el
   dispatch(type, links.ranks, [&]<typename T, int kMaxRanks>() {
     const OneShot<T> p{static_cast<T*>(data), elements, words_for<T>(elements), is_aligned(data)};
     const int threads = threads_for(p.words);
-    one_shot_kernel<T, kMaxRanks><<<grid_for(links, p.words, threads), threads, 0, stream>>>(links, p);
+    one_shot_kernel<T, kMaxRanks>
+        <<<grid_for(links, p.words, threads), threads, 0, stream>>>(links, p);
   });
   cuda::check(cudaGetLastError(), "launching the one-shot all_reduce");
 }
@@ -197,7 +201,8 @@ void launch_reduce_scatter(const Links& links, DType type, void* out, const void
   dispatch(type, links.ranks, [&]<typename T, int kMaxRanks>() {
     const std::int64_t words = words_for<T>(elements);
     const bool aligned = is_aligned(in) && stride % Vector<T>::kElements == 0;
-    const Sliced<T> p{static_cast<const T*>(in), stride, elements, stride * links.ranks, words, aligned};
+    const Sliced<T> p{static_cast<const T*>(in), stride, elements,
+                      stride * links.ranks,      words,  aligned};
     const int threads = threads_for(words);
     reduce_scatter_kernel<T, kMaxRanks><<<grid_for(links, words, threads), threads, 0, stream>>>(
         links, p, static_cast<T*>(out), is_aligned(out));

@@ -1,8 +1,9 @@
-// all_reduce, residual sum and RMSNorm in one kernel: one block per row, with the threads and the order
-// of kernels/cuda/rmsnorm.cuh, so that the bits are those of the two kernels one after the other.
+// all_reduce, residual sum and RMSNorm in one kernel: one block per row, with the threads and the
+// order of kernels/cuda/rmsnorm.cuh, so that the bits are those of the two kernels one after the
+// other.
 //
-// What takes time is the trip to the peers. So: send the row first, load what the norm needs and settle
-// the bookkeeping while the data travels, wait, sum, normalise.
+// What takes time is the trip to the peers. So: send the row first, load what the norm needs and
+// settle the bookkeeping while the data travels, wait, sum, normalise.
 #include "ipc/collective/peer_kernels.h"
 #include "ipc/collective/peer_launch.cuh"
 #include "kernels/cuda/rmsnorm.cuh"
@@ -10,7 +11,7 @@
 namespace nvllm::ipc::peer {
 namespace {
 
-constexpr int kVectors = 2;  // a thread's, see rms_norm_threads()
+constexpr int kVectors = 2;       // a thread's, see rms_norm_threads()
 constexpr int kFewThreads = 512;  // enough for rows of 16 KiB
 constexpr int kMaxVectors = kVectors * kernels::kRmsNormMaxThreads;  // a row's: 32 KiB
 
@@ -77,8 +78,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       kernels::store_vector(p.residual + start + vector * kElements, x[v]);
     }
   }
-  const float scale =
-      kernels::rms_norm_scale(x, first, step, p.columns, p.epsilon, scratch);
+  const float scale = kernels::rms_norm_scale(x, first, step, p.columns, p.epsilon, scratch);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int vector = first + v * step;
@@ -96,7 +96,8 @@ bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
   const std::int64_t rows = args.x.shape[0];
   const std::int64_t row_bytes = args.x.shape[1] * static_cast<std::int64_t>(size_of(args.x.dtype));
   const std::int64_t vectors = row_bytes / static_cast<std::int64_t>(sizeof(uint4));
-  if (vectors < 1 || vectors > kMaxVectors || row_bytes % static_cast<std::int64_t>(sizeof(uint4)) != 0) {
+  if (vectors < 1 || vectors > kMaxVectors ||
+      row_bytes % static_cast<std::int64_t>(sizeof(uint4)) != 0) {
     return false;
   }
   for (const TensorView* tensor : {&args.out, &args.x, &args.weight, &args.residual}) {

@@ -44,9 +44,8 @@ void ShmCommunicator::run(const std::string& text, const std::function<void()>& 
 
 void ShmCommunicator::all_reduce(TensorView data, Stream& stream) {
   check_all_reduce(place_, data, stream);
-  enqueue(stream, describe_call("all_reduce", data), [this, data] {
-    exchange_.all_reduce(bytes_of(data), data.dtype, count_of(data));
-  });
+  enqueue(stream, describe_call("all_reduce", data),
+          [this, data] { exchange_.all_reduce(bytes_of(data), data.dtype, count_of(data)); });
 }
 
 void ShmCommunicator::reduce_scatter(TensorView out, TensorView in, Stream& stream) {
@@ -58,9 +57,8 @@ void ShmCommunicator::reduce_scatter(TensorView out, TensorView in, Stream& stre
 
 void ShmCommunicator::all_gather(TensorView out, TensorView in, Stream& stream) {
   check_all_gather(place_, out, in, stream);
-  enqueue(stream, describe_call("all_gather", in), [this, out, in] {
-    exchange_.all_gather(bytes_of(out), bytes_of(in), in.bytes());
-  });
+  enqueue(stream, describe_call("all_gather", in),
+          [this, out, in] { exchange_.all_gather(bytes_of(out), bytes_of(in), in.bytes()); });
 }
 
 void ShmCommunicator::gather(TensorView out, TensorView in, int root, Stream& stream) {
@@ -72,9 +70,8 @@ void ShmCommunicator::gather(TensorView out, TensorView in, int root, Stream& st
 
 void ShmCommunicator::broadcast(TensorView data, int root, Stream& stream) {
   check_broadcast(place_, data, root, stream);
-  enqueue(stream, describe_call("broadcast", data), [this, data, root] {
-    exchange_.broadcast(bytes_of(data), data.bytes(), root);
-  });
+  enqueue(stream, describe_call("broadcast", data),
+          [this, data, root] { exchange_.broadcast(bytes_of(data), data.bytes(), root); });
 }
 
 void ShmCommunicator::barrier(Stream& stream) {

@@ -39,12 +39,13 @@ ShmExchange::ShmExchange(Member& member)
     : member_(member), rank_(member.rank()), size_(member.size()) {
   const std::size_t staging = member.staging(rank_).size();
   const auto ranks = static_cast<std::size_t>(size_);
-  // Two round slots of an eighth each; the rest holds the slices of a chunk, the last one the result.
+  // Two round slots of an eighth each; the rest holds the slices of a chunk, the last one the
+  // result.
   round_bytes_ = round_down(staging / 8, kLine * ranks);
   chunk_bytes_ = round_down(staging - 2 * round_bytes_, kLine * ranks);
   if (round_bytes_ == 0) {
-    fail("staging_bytes ", staging, " is too small for ", size_, " ranks; use ",
-         8 * kLine * ranks, " or more");
+    fail("staging_bytes ", staging, " is too small for ", size_, " ranks; use ", 8 * kLine * ranks,
+         " or more");
   }
 }
 
@@ -54,6 +55,12 @@ std::byte* ShmExchange::round_slot(int rank) const {
 
 std::byte* ShmExchange::chunk_memory(int rank) const {
   return member_.staging(rank).data() + 2 * round_bytes_;
+}
+
+// Always in the same place: chunks of different sizes must not overlap differently.
+std::byte* ShmExchange::result_memory(int rank) const {
+  const auto ranks = static_cast<std::size_t>(size_);
+  return chunk_memory(rank) + chunk_bytes_ / ranks * (ranks - 1);
 }
 
 void ShmExchange::begin(const char* operation, DType type, std::size_t size, int root) {
@@ -88,7 +95,8 @@ void ShmExchange::wait_for(int peer, std::uint32_t step) {
   } catch (const PeerTimeout&) {
     fail_timed_out(peer);
   }
-  // A peer that is ahead may be in another call by now; at the same step it must be in the same one.
+  // A peer that is ahead may be in another call by now; at the same step it must be in the same
+  // one.
   if (static_cast<std::uint32_t>(seen) == step && (seen >> 32) != call_hash_) {
     fail("rank ", peer, " takes part in another collective or with another shape than ", operation_,
          " of rank ", rank_, "; call the same on all ranks");
@@ -106,8 +114,8 @@ void ShmExchange::fail_timed_out(int peer) const {
   }
   const Group& group = member_.group();
   const double seconds = std::chrono::duration<double>(group.step_timeout()).count();
-  throw PeerTimeout(slowest, str("waited ", format_duration(seconds), " for ", operation_,
-                                 " with ", group.snapshot(slowest).describe()));
+  throw PeerTimeout(slowest, str("waited ", format_duration(seconds), " for ", operation_, " with ",
+                                 group.snapshot(slowest).describe()));
 }
 
 void ShmExchange::wait_for_all(std::uint32_t step) {
@@ -125,7 +133,7 @@ void ShmExchange::all_reduce(std::byte* data, DType type, std::size_t elements) 
 }
 
 void ShmExchange::reduce_in_one_round(std::byte* data, DType type, std::size_t elements) {
-  std::memcpy(round_slot(rank_), data, elements * size_of(type));
+  copy_for_others(round_slot(rank_), data, elements * size_of(type));
   publish();
   wait_for_all(step_);
   std::array<const void*, kMaxRanks> sources{};
@@ -148,12 +156,13 @@ void ShmExchange::reduce_in_two_phases(std::byte* data, DType type, std::size_t 
     };
     // The slices for the others lie one after the other, in the order of seats.
     auto input = [&](int from, int owner) {
-      return chunk_memory(from) + static_cast<std::size_t>((owner - from - 1 + size_) % size_) * slice_bytes;
+      return chunk_memory(from) +
+             static_cast<std::size_t>((owner - from - 1 + size_) % size_) * slice_bytes;
     };
 
     for (int other = 1; other < size_; ++other) {
       const int owner = (rank_ + other) % size_;
-      std::memcpy(input(rank_, owner), slice(owner).data(), slice(owner).size());
+      copy_for_others(input(rank_, owner), slice(owner).data(), slice(owner).size());
     }
     publish();
     wait_for_all(step_);
@@ -161,14 +170,13 @@ void ShmExchange::reduce_in_two_phases(std::byte* data, DType type, std::size_t 
     for (int rank = 0; rank < size_; ++rank) sources[rank] = input(rank, rank_);
     const auto own = slice(rank_);
     sources[rank_] = own.data();
-    std::byte* const result = chunk_memory(rank_) + (ranks - 1) * slice_bytes;
-    sum_cpu(type, own.data(), result, {sources.data(), ranks}, own.size() / size_of(type));
+    sum_cpu(type, own.data(), result_memory(rank_), {sources.data(), ranks},
+            own.size() / size_of(type));
     publish();
     for (int other = 1; other < size_; ++other) {
       const int owner = (rank_ + other) % size_;
       wait_for(owner, step_);
-      std::memcpy(slice(owner).data(), chunk_memory(owner) + (ranks - 1) * slice_bytes,
-                  slice(owner).size());
+      std::memcpy(slice(owner).data(), result_memory(owner), slice(owner).size());
     }
   }
 }
@@ -188,7 +196,7 @@ void ShmExchange::reduce_scatter(std::byte* out, const std::byte* in, DType type
     const std::size_t part = std::min(part_bytes, bytes - done);
     for (int owner = 0; owner < size_; ++owner) {
       if (owner == rank_) continue;
-      std::memcpy(round_slot(rank_) + owner * part_bytes, in + owner * bytes + done, part);
+      copy_for_others(round_slot(rank_) + owner * part_bytes, in + owner * bytes + done, part);
     }
     publish();
     wait_for_all(step_);
@@ -209,7 +217,7 @@ void ShmExchange::all_gather(std::byte* out, const std::byte* in, std::size_t in
   begin("all_gather", DType::u8, in_bytes, 0);
   for (std::size_t done = 0; done < in_bytes; done += round_bytes_) {
     const std::size_t part = std::min(round_bytes_, in_bytes - done);
-    if (size_ > 1) std::memcpy(round_slot(rank_), in + done, part);
+    if (size_ > 1) copy_for_others(round_slot(rank_), in + done, part);
     publish();
     if (own != in) std::memcpy(own + done, in + done, part);
     for (int other = 1; other < size_; ++other) {
@@ -226,7 +234,7 @@ void ShmExchange::gather(std::byte* out, const std::byte* in, std::size_t in_byt
   begin("gather", DType::u8, in_bytes, root);
   for (std::size_t done = 0; done < in_bytes; done += round_bytes_) {
     const std::size_t part = std::min(round_bytes_, in_bytes - done);
-    if (rank_ != root) std::memcpy(round_slot(rank_), in + done, part);
+    if (rank_ != root) copy_for_others(round_slot(rank_), in + done, part);
     publish();
     wait_for_all(step_);
     for (int from = 0; from < size_ && rank_ == root; ++from) {
@@ -243,7 +251,7 @@ void ShmExchange::broadcast(std::byte* data, std::size_t bytes, int root) {
   begin("broadcast", DType::u8, bytes, root);
   for (std::size_t done = 0; done < bytes; done += round_bytes_) {
     const std::size_t part = std::min(round_bytes_, bytes - done);
-    if (rank_ == root && size_ > 1) std::memcpy(round_slot(rank_), data + done, part);
+    if (rank_ == root && size_ > 1) copy_for_others(round_slot(rank_), data + done, part);
     publish();
     wait_for_all(step_);
     if (rank_ != root) std::memcpy(data + done, round_slot(root), part);

@@ -1,17 +1,19 @@
-// ShmExchange: collectives of CPU ranks through the group's shared memory, run at once by the caller.
-// ShmCommunicator puts them on streams.
+// ShmExchange: collectives of CPU ranks through the group's shared memory, run at once by the
+// caller. ShmCommunicator puts them on streams.
 //
-// How ranks keep step. Each rank publishes one counter, its step. Every collective is a fixed sequence
-// of steps, the same on all ranks: write something into one's own staging memory, then publish the next
-// step. Who needs what rank p wrote in step s waits until p's counter has reached s. Nothing else is
-// exchanged: no acknowledgements, no barriers. The counter's upper half carries a hash of the call
-// (operation, type, size, root), so ranks that call different things are told so.
+// How ranks keep step. Each rank publishes one counter, its step. Every collective is a fixed
+// sequence of steps, the same on all ranks: write something into one's own staging memory, then
+// publish the next step. Who needs what rank p wrote in step s waits until p's counter has reached
+// s. Nothing else is exchanged: no acknowledgements, no barriers. The counter's upper half carries
+// a hash of the call (operation, type, size, root), so ranks that call different things are told
+// so.
 //
 // When staging memory may be written again. Its parts:
 //
 //   rounds    two slots, used in turn by rounds: put, publish, wait for all ranks, take.
-//             Slot r%2 is written in round r. Round r-1 waited until every rank had published round r-1,
-//             and each did that after it had taken what it wanted of round r-2. So slot r%2 is free.
+//             Slot r%2 is written in round r. Round r-1 waited until every rank had published round
+//             r-1, and each did that after it had taken what it wanted of round r-2. So slot r%2 is
+//             free.
 //
 //   chunk     what two-phase sums use, for each chunk of a large all_reduce:
 //               W  copy the slices that others own into the own chunk memory; publish
@@ -21,10 +23,8 @@
 //             their R. The next R overwrites what the others read in G: they did that before their
 //             next W, for which that R waits.
 //
-// Chunks are as large as the memory allows, and not pipelined, on purpose: reading lines that are still
-// in another core's second-level cache costs several times what it costs to get them from the shared
-// third level, and chunks that fit the second level are read while they are there. (1 MiB on 2 ranks of
-// an AMD EPYC: 170 us in chunks of 32 KiB, 143 of 128 KiB, with all phases overlapped.)
+// What is written for others goes past the caches (copy_for_others), so chunks need not fit into
+// one, and the phases of a chunk have nothing to gain from running beside those of the next.
 #pragma once
 
 #include <cstddef>
@@ -65,7 +65,8 @@ class ShmExchange {
   void reduce_in_two_phases(std::byte* data, DType type, std::size_t elements);
 
   std::byte* round_slot(int rank) const;
-  std::byte* chunk_memory(int rank) const;  // the chunk memory
+  std::byte* chunk_memory(int rank) const;
+  std::byte* result_memory(int rank) const;  // its last part
 
   Member& member_;
   const int rank_;
@@ -73,8 +74,8 @@ class ShmExchange {
   std::size_t round_bytes_ = 0;  // a round slot
   std::size_t chunk_bytes_ = 0;
 
-  std::uint32_t step_ = 0;       // published last; wraps
-  std::uint64_t rounds_ = 0;     // rounds finished
+  std::uint32_t step_ = 0;    // published last; wraps
+  std::uint64_t rounds_ = 0;  // rounds finished
   std::uint32_t call_hash_ = 0;
   const char* operation_ = "";
 };

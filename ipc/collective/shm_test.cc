@@ -1,9 +1,9 @@
 // The shm communicator between processes.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <string>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "ipc/collective/suite.h"
@@ -81,9 +81,8 @@ TEST_CASE("shm: a captured graph can be replayed among other calls") {
 }
 
 TEST_CASE("shm: two streams in turn") {
-  on_any_number_of_ranks([](Rig& rig, std::uint64_t seed) {
-    suite::on_two_streams(rig, seed, {.elements = 10'000});
-  });
+  on_any_number_of_ranks(
+      [](Rig& rig, std::uint64_t seed) { suite::on_two_streams(rig, seed, {.elements = 10'000}); });
 }
 
 TEST_CASE("shm: the same bits on all ranks and in every run") {

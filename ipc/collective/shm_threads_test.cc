@@ -1,5 +1,5 @@
-// The shm communicator between threads of one process: ThreadSanitizer sees what it cannot see between
-// processes.
+// The shm communicator between threads of one process: ThreadSanitizer sees what it cannot see
+// between processes.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "ipc/collective/test_calls.h"
 #include "ipc/collective/suite.h"
+#include "ipc/collective/test_calls.h"
 
 namespace nvllm::ipc {
 

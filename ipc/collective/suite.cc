@@ -97,7 +97,8 @@ void same_bits(Rig& rig, std::uint64_t seed, std::int64_t elements) {
   std::uint64_t first = 0;
   for (int run = 0; run < 3; ++run) {
     for (std::int64_t i = 0; i < elements; ++i) {
-      const auto key = mixed(seed + static_cast<std::uint64_t>(rig.comm->rank())) + static_cast<std::uint64_t>(i);
+      const auto key = mixed(seed + static_cast<std::uint64_t>(rig.comm->rank())) +
+                       static_cast<std::uint64_t>(i);
       values[i] = static_cast<float>(static_cast<std::int64_t>(mixed(key))) * 0x1p-60f;
     }
     rig.backend->copy(device.data(), host.data(), bytes, *rig.stream);
@@ -144,8 +145,9 @@ void refuses_wrong_arguments(Rig& rig) {
   CHECK_THROWS_AS(comm.all_reduce_rms_norm(norm, stream), Error);
   if (comm.size() > 1) {
     const TensorView inside(static_cast<std::byte*>(memory.data()) + 4, DType::f32, {16});
-    CHECK_THROWS_WITH_AS(comm.all_gather(tensor(memory, DType::f32, 16 * comm.size()), inside, stream),
-                         doctest::Contains("overlap"), Error);
+    CHECK_THROWS_WITH_AS(
+        comm.all_gather(tensor(memory, DType::f32, 16 * comm.size()), inside, stream),
+        doctest::Contains("overlap"), Error);
   }
   // All of that left the ranks in step.
   comm.barrier(stream);

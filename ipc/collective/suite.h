@@ -1,5 +1,5 @@
-// What every implementation of Communicator must do. Each function is one test, run by one rank; the
-// ranks call it together.
+// What every implementation of Communicator must do. Each function is one test, run by one rank;
+// the ranks call it together.
 #pragma once
 
 #include <cstdint>

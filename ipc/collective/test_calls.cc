@@ -17,7 +17,7 @@ namespace nvllm::ipc {
 namespace {
 
 enum class Op { all_reduce, reduce_scatter, all_gather, gather, broadcast, barrier, rms_norm };
-constexpr std::array kOps = {"all_reduce", "reduce_scatter", "all_gather", "gather",
+constexpr std::array kOps = {"all_reduce", "reduce_scatter", "all_gather",         "gather",
                              "broadcast",  "barrier",        "all_reduce_rms_norm"};
 
 using Bytes = std::vector<std::byte>;
@@ -69,7 +69,8 @@ bool is_float(DType type) {
 Bytes random_tensor(DType type, std::int64_t elements, std::uint64_t key, bool exact) {
   Bytes data(static_cast<std::size_t>(elements) * size_of(type));
   if (!is_float(type)) {
-    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(mixed(key + i) >> 56);
+    for (std::size_t i = 0; i < data.size(); ++i)
+      data[i] = static_cast<std::byte>(mixed(key + i) >> 56);
     return data;
   }
   with_type(type, [&]<typename T>(T) {
@@ -166,7 +167,8 @@ Rig::Rig(Member& member, const TestSetup& setup)
       stream(backend->create_stream()),
       comm(create_communicator(member, *backend, {setup.implementation})) {}
 
-// A call and its tensors. `key` is the beginning of all its random numbers; rank and round are added.
+// A call and its tensors. `key` is the beginning of all its random numbers; rank and round are
+// added.
 struct TestCalls::Call {
   Op op;
   DType type;
@@ -188,7 +190,8 @@ struct TestCalls::Call {
 };
 
 TestCalls::Call::Call(Rig& rig, Random& random, const CallLimits& limits) {
-  constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8};
+  constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16,
+                              DType::i32, DType::i64,  DType::u8};
   const int ranks = rig.comm->size();
   op = limits.only_reduce ? Op::all_reduce : static_cast<Op>(random.below(kOps.size()));
   const bool sums = op == Op::all_reduce || op == Op::reduce_scatter || op == Op::rms_norm;
@@ -199,7 +202,8 @@ TestCalls::Call::Call(Rig& rig, Random& random, const CallLimits& limits) {
   with_residual = random.below(2) == 0;
   key = random.next();
   const bool whole = op == Op::all_reduce || op == Op::broadcast || op == Op::rms_norm;
-  elements = random_size(random, std::max<std::int64_t>(1, whole ? limits.elements : limits.elements / ranks));
+  elements = random_size(
+      random, std::max<std::int64_t>(1, whole ? limits.elements : limits.elements / ranks));
   if (op == Op::rms_norm) {
     rows = random.below(7);
     elements = std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, rows));
@@ -212,20 +216,25 @@ TestCalls::Call::Call(Rig& rig, Random& random, const CallLimits& limits) {
   switch (op) {
     case Op::reduce_scatter:
       in = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{large}, offset);
-      out = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{elements}, offset);
+      out = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{elements},
+                                     offset);
       break;
     case Op::all_gather:
     case Op::gather:
-      in = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{elements}, offset);
+      in = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{elements},
+                                    offset);
       out = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{large}, offset);
       break;
     default:
-      in = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{rows, elements}, offset);
-      out = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{rows, elements}, offset);
+      in = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{rows, elements},
+                                    offset);
+      out = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{rows, elements},
+                                     offset);
       break;
   }
   if (op == Op::rms_norm) {
-    residual = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{rows, elements}, 0);
+    residual =
+        std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{rows, elements}, 0);
     weight = std::make_unique<Tensor>(rig, type, std::initializer_list<std::int64_t>{elements}, 0);
   }
   // In place: the small tensor is this rank's part of the large one.
@@ -283,8 +292,8 @@ std::string TestCalls::Call::compare(Rig& rig, const TensorView& tensor,
   const auto wrong = std::mismatch(got.begin(), got.end(), expected.begin(), expected.end());
   return str(kOps[static_cast<std::size_t>(op)], " ", tensor.describe(), " root ", root,
              in_place ? " in place" : "", tensor.aligned(16) ? "" : " unaligned", ": byte ",
-             wrong.first - got.begin(), " of ", got.size(), " is ",
-             static_cast<int>(*wrong.first), ", expected ", static_cast<int>(*wrong.second));
+             wrong.first - got.begin(), " of ", got.size(), " is ", static_cast<int>(*wrong.first),
+             ", expected ", static_cast<int>(*wrong.second));
 }
 
 std::string TestCalls::Call::verify(Rig& rig, std::uint64_t round) const {
@@ -298,7 +307,8 @@ std::string TestCalls::Call::verify(Rig& rig, std::uint64_t round) const {
     case Op::reduce_scatter: {
       const Bytes sum = sum_of(type, inputs);
       const auto part = static_cast<std::ptrdiff_t>(out->view.bytes());
-      return compare(rig, out->view, Bytes(sum.begin() + rank * part, sum.begin() + (rank + 1) * part));
+      return compare(rig, out->view,
+                     Bytes(sum.begin() + rank * part, sum.begin() + (rank + 1) * part));
     }
     case Op::all_gather:
     case Op::gather: {
@@ -311,7 +321,8 @@ std::string TestCalls::Call::verify(Rig& rig, std::uint64_t round) const {
     case Op::barrier: return "";
     case Op::rms_norm: break;
   }
-  // The exact sum, then the plain kernel on the same device: the bits of the two one after the other.
+  // The exact sum, then the plain kernel on the same device: the bits of the two one after the
+  // other.
   const Bytes out_bits = download(rig, norm().out);
   const Bytes residual_bits = download(rig, residual->view);
   const Tensor x(rig, type, {rows, elements}, 0);

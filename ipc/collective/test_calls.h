@@ -1,4 +1,5 @@
-// Random collective calls whose right answer is known: what the tests of all implementations are made of.
+// Random collective calls whose right answer is known: what the tests of all implementations are
+// made of.
 //
 //   Rig rig(member, setup);
 //   TestCalls calls(rig, 100, seed, {});   // the same calls on all ranks, different data
@@ -22,7 +23,8 @@ namespace nvllm::ipc {
 struct TestSetup {
   DeviceKind device = DeviceKind::cpu;
   std::string implementation = "auto";
-  // Sums are defined to the bit. Where NCCL chooses the order, inputs are such that order does not matter.
+  // Sums are defined to the bit. Where NCCL chooses the order, inputs are such that order does not
+  // matter.
   bool exact = true;
 };
 
@@ -40,7 +42,8 @@ struct Rig {
 // SplitMix64: one number out of another.
 std::uint64_t mixed(std::uint64_t value);
 
-// A seed that nobody has used before; printed, so that a failure can be repeated with NVLLM_TEST_SEED.
+// A seed that nobody has used before; printed, so that a failure can be repeated with
+// NVLLM_TEST_SEED.
 std::uint64_t fresh_seed();
 
 struct CallLimits {

@@ -1,0 +1,186 @@
+// The communicators of GPUs: peer, nccl, and the two together. Each rank is a process that sees one
+// GPU.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+
+#include "base/clock.h"
+#include "device/topology.h"
+#include "ipc/collective/suite.h"
+#include "testing/ranks.h"
+#include "testing/skip.h"
+
+namespace nvllm::ipc {
+namespace {
+
+using testing::RankProcesses;
+using testing::run_ranks;
+
+TestSetup on_gpus(const std::string& implementation) {
+  return {DeviceKind::cuda, implementation, implementation == "peer"};
+}
+
+// Before a rank touches CUDA. With fewer GPUs than ranks several ranks share one.
+void take_gpu(const Member& me, const std::vector<std::string>& gpus) {
+  setenv("CUDA_VISIBLE_DEVICES", gpus[static_cast<std::size_t>(me.rank()) % gpus.size()].c_str(),
+         1);
+}
+
+// The test with every implementation on 1, 2 and 4 GPUs, as far as there are so many.
+template <typename Function>
+void on_all_gpus(Function test, std::initializer_list<const char*> names = {"peer", "nccl", "auto"},
+                 int least_ranks = 1) {
+  const std::vector<std::string> gpus = visible_gpus();
+  if (static_cast<int>(gpus.size()) < least_ranks) {
+    SKIP_TEST(
+        str("needs ", least_ranks, " GPU", least_ranks > 1 ? "s" : "", ", found ", gpus.size()));
+  }
+  const std::uint64_t seed = fresh_seed();
+  for (int ranks : {1, 2, 4}) {
+    if (ranks < least_ranks || ranks > static_cast<int>(gpus.size())) continue;
+    for (const char* name : names) {
+      MESSAGE(std::string(name), " on ", ranks, " GPUs");
+      run_ranks(ranks, [&](Member& me) {
+        take_gpu(me, gpus);
+        Rig rig(me, on_gpus(name));
+        test(rig, seed);
+      });
+    }
+  }
+}
+
+constexpr CallLimits kSmall{.elements = 20'000};
+
+}  // namespace
+
+TEST_CASE("gpu: every operation, type, size and alignment gives the plain result") {
+  on_all_gpus([](Rig& rig, std::uint64_t seed) { suite::single_calls(rig, seed, 300, kSmall); });
+}
+
+TEST_CASE("gpu: large tensors") {
+  on_all_gpus([](Rig& rig, std::uint64_t seed) {
+    suite::single_calls(rig, seed, 10, {.elements = 12'000'000});
+  });
+}
+
+TEST_CASE("gpu: more than ten thousand calls back to back, with ranks that come late") {
+  on_all_gpus([](Rig& rig, std::uint64_t seed) {
+    suite::back_to_back(rig, seed, 50, 220, {.elements = 3000});
+  });
+}
+
+TEST_CASE("gpu: a captured graph can be replayed among other calls") {
+  on_all_gpus([](Rig& rig, std::uint64_t seed) {
+    suite::in_a_graph(rig, seed, 40, 30, kSmall);
+    suite::in_a_graph(rig, seed + 7, 10, 30, {.elements = 500'000, .only_reduce = true});
+  });
+}
+
+TEST_CASE("gpu: two streams in turn") {
+  on_all_gpus([](Rig& rig, std::uint64_t seed) { suite::on_two_streams(rig, seed, kSmall); });
+}
+
+TEST_CASE("gpu: the same bits on all ranks and in every run") {
+  on_all_gpus([](Rig& rig, std::uint64_t seed) {
+    for (std::int64_t elements : {1001, 100'003, 2'000'001}) suite::same_bits(rig, seed, elements);
+  });
+}
+
+TEST_CASE("gpu: wrong arguments are refused") {
+  on_all_gpus([](Rig& rig, std::uint64_t) { suite::refuses_wrong_arguments(rig); });
+}
+
+TEST_CASE("gpu: abort() ends the collectives of all ranks with its reason") {
+  on_all_gpus([](Rig& rig, std::uint64_t) { suite::ends_when_aborted(rig); },
+              {"peer", "nccl", "auto"}, 2);
+}
+
+TEST_CASE("gpu: an unknown implementation is refused") {
+  const std::vector<std::string> gpus = visible_gpus();
+  if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
+  run_ranks(1, [&](Member& me) {
+    take_gpu(me, gpus);
+    CHECK_THROWS_WITH_AS(Rig(me, on_gpus("shm")), doctest::Contains("use auto, peer or nccl"),
+                         Error);
+  });
+}
+
+TEST_CASE("gpu: peer between two processes that share a GPU") {
+  // Slow, since they take turns on it, but it needs only one GPU, so memory checkers can run it.
+  const std::vector<std::string> gpus = visible_gpus();
+  if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
+  const std::uint64_t seed = fresh_seed();
+  run_ranks(2, [&](Member& me) {
+    take_gpu(me, {gpus[0]});
+    Rig rig(me, on_gpus("peer"));
+    suite::single_calls(rig, seed, 40, kSmall);
+    suite::in_a_graph(rig, seed, 2, 10, {.elements = 3000});
+  });
+}
+
+TEST_CASE("gpu: a rank that never comes is named by the deadline on the device") {
+  const std::vector<std::string> gpus = visible_gpus();
+  if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
+  const int ranks = gpus.size() >= 4 ? 4 : 2;
+  for (const char* name : {"peer", "nccl", "auto"}) {
+    if (gpus.size() < 2 && std::string(name) != "peer") continue;
+    MESSAGE(std::string(name));
+    GroupOptions options;
+    options.step_timeout = std::chrono::seconds(3);
+    RankProcesses processes(
+        ranks,
+        [&](Member& me) {
+          take_gpu(me, gpus);
+          Rig rig(me, on_gpus(name));
+          const Buffer memory = rig.backend->allocate(MemoryKind::device, 4096, "test");
+          rig.backend->fill(memory.data(), 0, 4096, *rig.stream);
+          const TensorView data(memory.data(), DType::f32, {1024});
+          for (int call = 0;; ++call) {
+            if (me.rank() == 1 && call == 10) raise(SIGSTOP);
+            rig.comm->all_reduce(data, *rig.stream);
+            rig.comm->wait(*rig.stream);
+          }
+        },
+        options);
+    const std::int64_t start = now_ns();
+    while (!processes.group().aborted() && seconds_since(start) < 60) usleep(1000);
+    processes.signal(1, SIGKILL);
+    const auto ends = processes.wait_all();
+    for (const auto& end : ends) {
+      if (end.rank == 1) continue;
+      INFO(end.describe());
+      CHECK(!end.hung);
+      CHECK(end.report.find("rank 1 (pid") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("gpu: a killed rank ends the others' collective once the group is aborted") {
+  const std::vector<std::string> gpus = visible_gpus();
+  if (gpus.size() < 2) SKIP_TEST(str("needs 2 GPUs, found ", gpus.size()));
+  for (const char* name : {"peer", "nccl", "auto"}) {
+    MESSAGE(std::string(name));
+    RankProcesses processes(2, [&](Member& me) {
+      take_gpu(me, gpus);
+      Rig rig(me, on_gpus(name));
+      const Buffer memory = rig.backend->allocate(MemoryKind::device, 4096, "test");
+      rig.backend->fill(memory.data(), 0, 4096, *rig.stream);
+      const TensorView data(memory.data(), DType::f32, {1024});
+      for (int call = 0;; ++call) {
+        if (me.rank() == 1 && call == 100) raise(SIGKILL);
+        rig.comm->all_reduce(data, *rig.stream);
+        rig.comm->wait(*rig.stream);
+      }
+    });
+    const auto ends = processes.wait_all(true);
+    INFO(ends[0].describe());
+    CHECK(!ends[0].hung);
+    CHECK(ends[0].report.find("rank 1") != std::string::npos);
+    CHECK(ends[0].report.find("SIGKILL") != std::string::npos);
+  }
+}
+
+}  // namespace nvllm::ipc
