@@ -155,7 +155,7 @@ TEST_CASE("a peer that does not come is named with its pid, step and activity") 
                 const Member::Doing doing(me, Member::Activity::collective,
                                           "all_reduce 4096 float32");
                 raise_flag(me, 1);
-                await_flag(me, 0, 1);
+                me.wait_idle(me.collective_bell(1), [&] { return flag(me, 0).load() != 0; });
                 return;
               }
               await_flag(me, 1, 1);

@@ -25,6 +25,10 @@ void Heartbeat::run(Member& member) {
   std::unique_lock lock(mutex_);
   while (!stop_) {
     member.beat();
+    // Sleepers look at their deadline after a slice of the wall clock (doorbell.cc). If somebody
+    // has set that clock back, they look now.
+    member.main_bell(member.rank()).ring();
+    member.collective_bell(member.rank()).ring();
     stop_wanted_.wait_for(lock, pause, [this] { return stop_; });
   }
 }

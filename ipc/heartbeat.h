@@ -1,4 +1,5 @@
-// Heartbeat: a thread that gives a member's signs of life for as long as the object exists.
+// Heartbeat: a thread that gives a member's signs of life for as long as the object exists. It also
+// wakes the member's own sleepers now and then, to look at their deadlines.
 #pragma once
 
 #include <condition_variable>

@@ -138,6 +138,50 @@ TEST_CASE("the writer never gets further ahead than the slowest reader allows") 
   });
 }
 
+// In both tests each of 20 rounds pauses for 20 ms. A sleep ends after 200 ms by itself: were it
+// not for the bells, each round would take that long.
+TEST_CASE("a sleeping reader is woken by the message") {
+  run_ranks(2, [](Member& me) {
+    const BroadcastRing ring = test_ring(me, {4, 64});
+    std::atomic<int>& received = *reinterpret_cast<std::atomic<int>*>(me.staging(1).data());
+    const std::int64_t start = now_ns();
+    if (me.rank() == 0) {
+      RingWriter writer(me, ring);
+      for (int round = 0; round < 20; ++round) {
+        while (received.load() < round) usleep(100);
+        usleep(20'000);
+        writer.send(pattern(8, 0));
+      }
+    } else {
+      RingReader reader(me, ring);
+      for (int round = 0; round < 20; ++round) {
+        reader.receive(Nanoseconds(0));
+        received.store(round + 1);
+      }
+    }
+    CHECK(seconds_since(start) < 2.5);
+  });
+}
+
+TEST_CASE("a sleeping writer is woken by the room") {
+  run_ranks(2, [](Member& me) {
+    const BroadcastRing ring = test_ring(me, {1, 64});
+    const std::int64_t start = now_ns();
+    if (me.rank() == 0) {
+      RingWriter writer(me, ring);
+      for (int round = 0; round < 20; ++round) writer.send(pattern(8, 0));
+    } else {
+      RingReader reader(me, ring);
+      for (int round = 0; round < 20; ++round) {
+        reader.receive(Nanoseconds(0));
+        usleep(20'000);
+        reader.release();
+      }
+    }
+    CHECK(seconds_since(start) < 2.5);
+  });
+}
+
 TEST_CASE("a stopped reader holds the writer up until the deadline, which names it") {
   RankProcesses ranks(
       3,
