@@ -14,19 +14,19 @@ namespace nvllm::internal {
 }  // namespace nvllm::internal
 
 // NVLLM_CHECK(index < size, "index ", index, " of ", size);
-#define NVLLM_CHECK(condition, ...)                                                     \
-  do {                                                                                  \
-    if (!(condition)) [[unlikely]]                                                      \
-      ::nvllm::internal::check_failed(__FILE__, __LINE__,                               \
+#define NVLLM_CHECK(condition, ...)                                                               \
+  do {                                                                                            \
+    if (!(condition)) [[unlikely]]                                                                \
+      ::nvllm::internal::check_failed(__FILE__, __LINE__,                                         \
                                       ::nvllm::str(#condition __VA_OPT__(, ": ", ) __VA_ARGS__)); \
   } while (false)
 
-#define NVLLM_INTERNAL_CHECK_OP(a, op, b)                                                      \
-  do {                                                                                         \
-    const auto& check_a = (a);                                                                 \
-    const auto& check_b = (b);                                                                 \
-    if (!(check_a op check_b)) [[unlikely]]                                                    \
-      ::nvllm::internal::check_failed(                                                         \
+#define NVLLM_INTERNAL_CHECK_OP(a, op, b)                                                        \
+  do {                                                                                           \
+    const auto& check_a = (a);                                                                   \
+    const auto& check_b = (b);                                                                   \
+    if (!(check_a op check_b)) [[unlikely]]                                                      \
+      ::nvllm::internal::check_failed(                                                           \
           __FILE__, __LINE__, ::nvllm::str(#a " " #op " " #b, ": ", check_a, " and ", check_b)); \
   } while (false)
 

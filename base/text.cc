@@ -8,8 +8,11 @@ namespace {
 
 std::string three_digits(double value, const char* unit) {
   std::array<char, 48> text;
-  std::snprintf(text.data(), text.size(), "%.*f %s", value < 10 ? 2 : value < 100 ? 1 : 0, value,
-                unit);
+  std::snprintf(text.data(), text.size(), "%.*f %s",
+                value < 10    ? 2
+                : value < 100 ? 1
+                              : 0,
+                value, unit);
   return text.data();
 }
 

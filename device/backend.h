@@ -117,9 +117,9 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual DeviceKind kind() const = 0;
-  virtual std::string description() const = 0;  // "NVIDIA H200", "CPU, 16 cores"
+  virtual std::string description() const = 0;           // "NVIDIA H200", "CPU, 16 cores"
   virtual std::string pci_bus_id() const { return {}; }  // "0000:3b:00.0"; empty: not on a PCI bus
-  virtual DeviceMemory memory() const = 0;      // of MemoryKind::device
+  virtual DeviceMemory memory() const = 0;               // of MemoryKind::device
 
   // Uninitialised memory, aligned to 256 bytes. More than there is: an Error that says how much was
   // asked, for what, and what there is. Zero bytes give an empty Buffer.

@@ -93,22 +93,28 @@ std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int
 
 }  // namespace
 
-std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool gave_up) {
+std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool aborted) {
+  const auto ended = [](auto& w) { return w.status && !w.done; };
+  const auto waits = [](auto& w) { return w.record.waits_for >= 0; };
+
   const WorkerView* found =
       find(workers, [](auto& w) { return w.status && w.status->by_signal(); });
   if (found != nullptr) return Culprit{found->rank, Kind::died};
-  const auto ended = [](auto& w) { return w.status && !w.done; };
-  const bool trouble = gave_up || find(workers, ended) != nullptr;
 
   // A stopped process is to blame only once it is missed: somebody may continue it in time.
+  const bool trouble = aborted || find(workers, ended) != nullptr;
   found = find(workers, [&](auto& w) { return w.silent || (trouble && w.stopped_by); });
   if (found != nullptr) return Culprit{found->rank, Kind::stuck};
+
+  if (aborted) {
+    // One rank gave up, and the others then ended because of that. Its record says whom it waited for.
+    found = find(workers, [&](auto& w) { return ended(w) && waits(w); });
+    if (found == nullptr) found = find(workers, waits);
+  }
   // Who ended without having waited for another rank did so for a reason of its own.
-  found = find(workers, [&](auto& w) { return ended(w) && w.record.waits_for < 0; });
+  if (found == nullptr) found = find(workers, [&](auto& w) { return ended(w) && !waits(w); });
   if (found == nullptr) found = find(workers, ended);
   if (found == nullptr) found = find(workers, [](auto& w) { return w.overdue; });
-  if (found == nullptr && gave_up)
-    found = find(workers, [](auto& w) { return w.record.waits_for >= 0; });
   if (found == nullptr) return std::nullopt;
   return blame(workers, found->rank);
 }

@@ -31,9 +31,9 @@ struct Culprit {
   Kind kind = Kind::died;
 };
 
-// Who is to blame, if anybody is. `gave_up`: the run has failed, so a rank that waits, or waited,
-// for another one is reason enough to blame that other one.
-std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool gave_up);
+// Who is to blame, if anybody is. `aborted`: a rank has ended the group by itself, because another one did
+// not do its part.
+std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool aborted);
 
 // One line about the culprit, then one per rank. now_ns: when the views were taken.
 std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& culprit,

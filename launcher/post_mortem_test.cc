@@ -37,8 +37,8 @@ std::vector<WorkerView> idle_workers(int size) {
   return workers;
 }
 
-std::string verdict(const std::vector<WorkerView>& workers, bool gave_up = false) {
-  const auto culprit = find_culprit(workers, gave_up);
+std::string verdict(const std::vector<WorkerView>& workers, bool aborted = false) {
+  const auto culprit = find_culprit(workers, aborted);
   if (!culprit) return "nobody";
   return str("rank ", culprit->rank, culprit->kind == Kind::died ? " died" : " stuck");
 }
@@ -68,6 +68,16 @@ TEST_CASE("who gave up waiting is not to blame: the one it waited for is") {
   CHECK(verdict(workers) == "rank 2 died");
 }
 
+TEST_CASE("when a rank aborted the group, the others that ended because of that are not to blame") {
+  auto workers = idle_workers(3);
+  workers[0].status = exited(1);
+  workers[2].status = exited(1);
+  workers[2].record.waits_for = 1;
+  CHECK(verdict(workers, true) == "rank 1 stuck");
+  workers[2].record.waits_for = 0;  // rank 0 failed for a reason of its own
+  CHECK(verdict(workers, true) == "rank 0 died");
+}
+
 TEST_CASE("a chain of waiting is followed to its end, a circle does not hang") {
   auto workers = idle_workers(4);
   for (auto& worker : workers) worker.overdue = true;
@@ -79,7 +89,7 @@ TEST_CASE("a chain of waiting is followed to its end, a circle does not hang") {
   CHECK(verdict(workers).ends_with("stuck"));
 }
 
-TEST_CASE("a stopped worker is to blame when the run has failed or a peer gave up") {
+TEST_CASE("a stopped worker is to blame when a peer gave up") {
   auto workers = idle_workers(2);
   workers[1].stopped_by = SIGSTOP;
   CHECK(verdict(workers, true) == "rank 1 stuck");

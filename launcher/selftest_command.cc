@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <string_view>
+#include <vector>
 
 #include "device/topology.h"
 #include "ipc/front_end.h"
@@ -68,8 +69,10 @@ int run_selftest(const Options& options, std::int64_t started_ns) {
     if (exit_code != kExitFine) return exit_code;
   }
   write_results(options.json ? format_json(report) : format_table(report));
-  for (const std::string& failure : report.result.failures) log_line(LogLevel::error, failure);
-  return report.result.failures.empty() ? kExitFine : kExitFailed;
+  const std::vector<std::string>& failures = report.result.failures;
+  if (failures.empty()) return kExitFine;
+  fail(failures.size(),
+       failures.size() == 1 ? " check failed: " : " checks failed, the first: ", failures.front());
 }
 
 }  // namespace nvllm::launcher

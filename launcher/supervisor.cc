@@ -69,8 +69,7 @@ void Supervisor::run() {
     if (finishing && error_) return end_after_error(*error_);
     if (finishing) return end_after_work();
     std::vector<WorkerView> views;
-    if (const auto culprit = judge(views, false))
-      return end_after_failure(std::move(views), *culprit);
+    if (const auto culprit = judge(views)) return end_after_failure(std::move(views), *culprit);
   }
 }
 
@@ -172,9 +171,9 @@ std::vector<WorkerView> Supervisor::view() {
   return views;
 }
 
-std::optional<Culprit> Supervisor::judge(std::vector<WorkerView>& views, bool gave_up) {
+std::optional<Culprit> Supervisor::judge(std::vector<WorkerView>& views) {
   views = view();
-  return find_culprit(views, gave_up);
+  return find_culprit(views, group_.aborted());
 }
 
 void Supervisor::say(LogLevel level, const std::string& text) {
@@ -222,8 +221,7 @@ void Supervisor::end_after_error(const std::string& error) {
   for (Nanoseconds left = kCauseMayFollow; left.count() > 0;
        left = kCauseMayFollow - Nanoseconds(now_ns() - start)) {
     if (const auto signal = signals_.take()) return end_after_signal(*signal);
-    if (const auto culprit = judge(views, true))
-      return end_after_failure(std::move(views), *culprit);
+    if (const auto culprit = judge(views)) return end_after_failure(std::move(views), *culprit);
     wait_for_news(left);
   }
   group_.abort("the run failed: " + error);

@@ -29,7 +29,7 @@ class Supervisor {
   // A worker is not called silent sooner than this, however short the step timeout is.
   static constexpr Nanoseconds kShortestSilence = std::chrono::seconds(1);
   // After a failure: how long the other workers have to end by themselves.
-  static constexpr Nanoseconds kGrace = std::chrono::milliseconds(200);
+  static constexpr Nanoseconds kGrace = std::chrono::milliseconds(100);
   // After SIGINT or SIGTERM: the same. A worker killed then needs time to die, and all of it is to
   // take less than 2 s.
   static constexpr Nanoseconds kStopLimit = std::chrono::milliseconds(1200);
@@ -72,7 +72,7 @@ class Supervisor {
   void note_progress(WorkerView& worker);
   void recall_activity(WorkerView& worker);
   // Who is to blame right now; fills `views`.
-  std::optional<Culprit> judge(std::vector<WorkerView>& views, bool gave_up);
+  std::optional<Culprit> judge(std::vector<WorkerView>& views);
 
   // The four ways in which a run ends; each ends the workers and sets exit_code_.
   void end_after_signal(int signal);

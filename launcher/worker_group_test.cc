@@ -222,6 +222,31 @@ TEST_CASE("a worker that hangs within a collective while its heart beats is stuc
   CHECK(output.says("is alive but stuck (no progress), in all_reduce 8 float32 #1 for "));
 }
 
+TEST_CASE("a worker that does not take part is named though the others notice first, and end") {
+  const Output output;
+  WorkerGroup workers(options_for(output, 3, std::chrono::milliseconds(500)),
+                      [](const ipc::Group& group, int rank) {
+                        ipc::Member me = group.join(rank);
+                        const ipc::Heartbeat heartbeat(me);
+                        me.set_phase(ipc::Phase::ready);
+                        while (rank == 1) ::usleep(100'000);
+                        try {
+                          me.exchange({}, "a blob");
+                        } catch (const ipc::PeerTimeout& late) {
+                          group.abort(late.what());
+                          return 1;
+                        } catch (const ipc::GroupAborted&) {
+                        }
+                        return 1;
+                      });
+  seconds_until_abort(workers);
+  CHECK(workers.finish("aborted") == kExitStuck);
+  const std::string text = output.text();
+  INFO(text);
+  CHECK(text.starts_with(
+      str("nvllm-launch: rank 1 (pid ", workers.pids()[1], ") is alive but stuck")));
+}
+
 TEST_CASE("a worker that throws at its start ends the group with its words") {
   const Output output;
   WorkerGroup workers(options_for(output, 2), [](const ipc::Group& group, int rank) -> int {

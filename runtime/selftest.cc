@@ -16,6 +16,8 @@ namespace {
 
 constexpr std::size_t kMostFailures = 20;  // that are told; one is usually followed by many
 
+constexpr int kMessages = 1000;  // of which the median is taken
+
 constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16};
 constexpr std::array kOperations = {
     Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather,
@@ -194,7 +196,7 @@ void Selftest::measure_calls() {
   if (me_.size() > 1) {
     const std::vector<std::byte> padding(4096 - 64);
     caller_.call<std::vector<double>>("take_arrivals");
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < kMessages; ++i) {
       caller_.cast("note_arrival", now_ns(), padding);
       for (const std::int64_t start = now_ns(); now_ns() - start < 20'000;) cpu_relax();
     }
@@ -206,7 +208,7 @@ void Selftest::measure_calls() {
     add_row("control message of 4 KiB, p50", median(seconds) * 1e6, "us");
   }
   std::vector<double> seconds;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < kMessages; ++i) {
     const std::int64_t start = now_ns();
     caller_.call<int>("nothing");
     seconds.push_back(seconds_since(start));

@@ -1,8 +1,9 @@
 #include "runtime/worker.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
-#include <chrono>
+#include <cstdio>
 #include <optional>
 #include <thread>
 
@@ -46,6 +47,24 @@ void choose_cores(int rank, int ranks, const Backend& backend) {
   }
 }
 
+// Leaves what the error was for others to read.
+void record(ipc::Member& me, const std::exception& error) {
+  me.set_last_words(error.what());
+  // Aborted: somebody else's doing, which the launcher tells.
+  if (dynamic_cast<const ipc::GroupAborted*>(&error) == nullptr) log_error(error.what());
+}
+
+// Until the launcher wants the group to stop.
+void serve(ipc::Member& me, const ipc::Registry& methods) {
+  if (me.rank() > 0) return ipc::GroupServer(me, methods).serve();
+  ipc::GroupCaller caller(me, methods);
+  Selftest selftest(me, caller);
+  ipc::Registry requests;  // that the launcher calls on rank 0
+  selftest.bind(requests);
+  ipc::FrontDesk(me).serve(requests);
+  caller.stop();
+}
+
 void live(ipc::Member& me, const WorkerOptions& options) {
   me.set_phase(ipc::Phase::starting);
   StartTimes start{.joined_ns = now_ns()};
@@ -66,16 +85,15 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   me.set_phase(ipc::Phase::ready);
   log_debug("ready: ", backend->description(), ", ", communicator->name());
 
-  if (me.rank() == 0) {
-    ipc::GroupCaller caller(me, methods);
-    ipc::FrontDesk desk(me);
-    ipc::Registry requests;  // that the launcher calls on rank 0
-    Selftest selftest(me, caller);
-    selftest.bind(requests);
-    desk.serve(requests);
-    caller.stop();
-  } else {
-    ipc::GroupServer(me, methods).serve();
+  try {
+    serve(me, methods);
+  } catch (const std::exception& error) {
+    // The group is broken, and so may be what is under way on the device: nothing is worth waiting for any
+    // more, as destructors would.
+    record(me, error);
+    me.set_phase(ipc::Phase::ended);
+    std::fflush(nullptr);
+    ::_exit(1);
   }
   me.set_phase(ipc::Phase::stopping);
 }
@@ -89,11 +107,8 @@ int run_worker(const ipc::Group& group, int rank, const WorkerOptions& options) 
   try {
     live(me, options);
     return 0;
-  } catch (const ipc::GroupAborted& aborted) {
-    me.set_last_words(aborted.what());  // somebody else's doing: the launcher knows
   } catch (const std::exception& error) {
-    me.set_last_words(error.what());
-    log_error(error.what());
+    record(me, error);
   }
   return 1;
 }

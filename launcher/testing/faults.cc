@@ -13,11 +13,19 @@
 namespace nvllm::testing {
 namespace {
 
-constexpr double kStepTimeout = 2;
+// Sanitized ranks need seconds for a large collective and its check.
+constexpr int kStepTimeout = kSanitized ? 20 : 2;
 
 std::vector<std::string> long_run(const Setup& setup) {
-  return {"selftest",  "--device", setup.device,     "--tp", std::to_string(setup.ranks),
-          "--seconds", "300",      "--step-timeout", "2"};
+  return {"selftest",
+          "--device",
+          setup.device,
+          "--tp",
+          std::to_string(setup.ranks),
+          "--seconds",
+          "300",
+          "--step-timeout",
+          std::to_string(kStepTimeout)};
 }
 
 // Calls and collectives are going on by then.
