@@ -17,7 +17,9 @@ namespace nvllm::testing {
 // The backend under test; nullptr, with the reason, if this machine cannot have it.
 std::unique_ptr<Backend> make_backend(std::string* why_not);
 
-// Keeps a stream from going on until it is opened, which its destructor does at the latest.
+// Keeps a stream from going on until it is opened, which its destructor does at the latest. While
+// it is closed, host calls of other streams may not run either: CUDA has one thread for all of
+// them.
 class Gate {
  public:
   explicit Gate(Stream& stream) {

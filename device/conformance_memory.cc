@@ -9,8 +9,6 @@
 namespace nvllm {
 namespace {
 
-using testing::bytes_of;
-
 constexpr MemoryKind kKinds[] = {MemoryKind::device, MemoryKind::pinned, MemoryKind::host};
 
 bool is_aligned(const void* address) {
@@ -92,8 +90,10 @@ TEST_CASE("the ledger adds up to the byte") {
 
 TEST_CASE("freed memory can be had again") {
   BACKEND_OR_SKIP(backend);
-  // Together far more than there is of any kind, one after the other nothing.
-  const std::size_t bytes = backend->memory().available / 4;
+  // On a GPU together far more than there is. The host's memory is counted by the leak checkers,
+  // which are slow with large pieces.
+  const std::size_t bytes =
+      backend->kind() == DeviceKind::cuda ? backend->memory().available / 4 : std::size_t{1} << 20;
   for (int i = 0; i < 20; ++i) {
     const Buffer buffer = backend->allocate(MemoryKind::device, bytes, "test");
     CHECK(buffer);

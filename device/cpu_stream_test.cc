@@ -236,8 +236,8 @@ TEST_CASE("threads have names") {
 
 TEST_CASE("idle streams, and threads that wait for them, take no processor time") {
   const auto backend = create_backend(DeviceKind::cpu);
-  std::vector<std::unique_ptr<Stream>> streams;
-  for (int i = 0; i < 8; ++i) streams.push_back(backend->create_stream());
+  std::array<std::unique_ptr<Stream>, 8> streams;
+  for (auto& stream : streams) stream = backend->create_stream();
   for (const auto& stream : streams) stream->host_call([] {});
   for (const auto& stream : streams) stream->synchronize();
   const double before = cpu_seconds();
@@ -251,10 +251,10 @@ TEST_CASE("idle streams, and threads that wait for them, take no processor time"
 TEST_CASE("streams, events and graphs of several threads at once") {
   const auto backend = create_backend(DeviceKind::cpu);
   constexpr int kThreads = 3, kRounds = 300;
-  std::vector<std::thread> threads;
+  std::array<std::thread, kThreads> threads;
   std::atomic<int> wrong{0};
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&] {
+  for (std::thread& thread : threads) {
+    thread = std::thread([&] {
       const auto one = backend->create_stream();
       const auto two = backend->create_stream();
       const auto forked = backend->create_event();

@@ -164,7 +164,8 @@ TEST_CASE_TEMPLATE("rms_norm is what its definition says, for all shapes", T, fl
   for (int i = 0; i < 10; ++i) {
     shapes.emplace_back(1 + random() % 40, 1 + random() % 3000);
   }
-  for (const auto& [rows, columns] : shapes) {
+  for (const auto& shape : shapes) {
+    const std::int64_t rows = shape.first, columns = shape.second;
     for (const bool with_residual : {false, true}) {
       CAPTURE(rows);
       CAPTURE(columns);

@@ -1,6 +1,7 @@
 #include "device/cuda/backend.h"
 
 #include <array>
+#include <cstring>
 
 #include "base/error.h"
 #include "device/cuda/stream.h"
@@ -64,7 +65,11 @@ class CudaBackend final : public Backend {
 
   void fill(void* to, unsigned char value, std::size_t bytes, nvllm::Stream& stream) override {
     if (bytes == 0) return;
-    check(cudaMemsetAsync(to, value, bytes, native(stream)), "filling memory");
+    const cudaError_t error = cudaMemsetAsync(to, value, bytes, native(stream));
+    if (error != cudaErrorInvalidValue) return check(error, "filling memory");
+    // The GPU cannot reach pageable memory; the host fills it when its turn comes.
+    cudaGetLastError();
+    stream.host_call([=] { std::memset(to, value, bytes); });
   }
 
   std::unique_ptr<nvllm::Graph> capture(nvllm::Stream& stream,

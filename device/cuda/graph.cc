@@ -29,7 +29,7 @@ void hand_over(cudaGraph_t graph, std::unique_ptr<GraphCalls> calls) {
   const auto destroy = [](void* data) { delete static_cast<GraphCalls*>(data); };
   check(cudaUserObjectCreate(&object, calls.get(), destroy, 1, cudaUserObjectNoDestructorSync),
         "keeping host calls for a graph");
-  calls.release();
+  static_cast<void>(calls.release());  // the object's now
   check(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
         "keeping host calls for a graph");
 }

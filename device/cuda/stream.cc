@@ -95,7 +95,7 @@ void Stream::host_call(std::function<void()> function) {
       run_host_call(*owned);
     };
     check(cudaLaunchHostFunc(stream_, run_once, call.get()), "enqueueing a host call");
-    call.release();
+    static_cast<void>(call.release());  // run_once's now
     return;
   }
   call->errors = graph->errors;
