@@ -218,7 +218,7 @@ __device__ __forceinline__ Vector<T> receive_sum(const Links& links, const Call&
       words[rank] = peek(word + seat(links.rank, rank, links.ranks) * stride);
     }
   }
-  float sums[Vector<T>::kElements] = {};
+  kernels::Floats<T> sums{};
 #pragma unroll
   for (int rank = 0; rank < kMaxRanks; ++rank) {
     if (rank >= links.ranks) break;
@@ -227,15 +227,13 @@ __device__ __forceinline__ Vector<T> receive_sum(const Links& links, const Call&
       part = to_vector<T>(receive<Floats>(
           links, call, word + seat(links.rank, rank, links.ranks) * stride, rank, words[rank]));
     }
+    const kernels::Floats<T> floats = kernels::widen(part);
 #pragma unroll
     for (int i = 0; i < Vector<T>::kElements; ++i) {
-      sums[i] = __fadd_rn(sums[i], widen(part.element[i]));
+      sums.element[i] = __fadd_rn(sums.element[i], floats.element[i]);
     }
   }
-  Vector<T> rounded;
-#pragma unroll
-  for (int i = 0; i < Vector<T>::kElements; ++i) rounded.element[i] = narrow<T>(sums[i]);
-  return to_vector<T>(to_word(rounded));
+  return to_vector<T>(to_word(kernels::narrow(sums)));
 }
 
 // To the same place in every other rank's memory, but for the seat: word + seat * stride.
