@@ -86,14 +86,14 @@ std::optional<TokenId> AddedTokens::find(std::string_view content) const {
   return found->second;
 }
 
-const AddedToken* AddedTokens::token(TokenId id) const {
-  const auto found = by_id_.find(id);
-  return found == by_id_.end() ? nullptr : &found->second;
+const std::string* AddedTokens::text(TokenId id) const {
+  const auto found = texts_.find(id);
+  return found == texts_.end() ? nullptr : &found->second;
 }
 
 bool AddedTokens::is_special(TokenId id) const {
-  const AddedToken* found = token(id);
-  return found != nullptr && special_.contains(found->content);
+  const std::string* found = text(id);
+  return found != nullptr && special_.contains(*found);
 }
 
 void AddedTokens::add(const std::vector<AddedToken>& tokens, const TokenTable& vocabulary) {
@@ -109,8 +109,9 @@ void AddedTokens::add(const std::vector<AddedToken>& tokens, const TokenTable& v
     std::optional<TokenId> id = find(token.content);
     if (!id) id = vocabulary.find(token.content);
     if (!id) id = next_id;
-    if (const AddedToken* before = this->token(*id); before != nullptr && *before == token)
+    if (const auto before = by_id_.find(*id); before != by_id_.end() && before->second == token) {
       continue;
+    }
     next_id = std::max(next_id, *id + 1);
     ids_[token.content] = *id;
     by_id_[*id] = token;
@@ -127,6 +128,9 @@ void AddedTokens::build(const Normalizer& normalizer) {
     } else {
       raw_.add(token.content, id);
     }
+  }
+  for (const auto& [id, token] : by_id_) {
+    texts_[id] = token.normalized ? normalizer.apply(token.content).text : token.content;
   }
 }
 

@@ -65,7 +65,11 @@ class AddedTokens {
   void build(const Normalizer& normalizer);
 
   std::optional<TokenId> find(std::string_view content) const;
-  const AddedToken* token(TokenId id) const;
+  // What a token is decoded as: its content, normalized if it is looked for so. Null: no added
+  // token.
+  const std::string* text(TokenId id) const;
+  // Whether that is the content of a special token. (The reference asks no more either: a special
+  // token that its normalizer changes is not left out of decoded text.)
   bool is_special(TokenId id) const;
   const std::unordered_map<TokenId, AddedToken>& all() const { return by_id_; }
 
@@ -81,6 +85,7 @@ class AddedTokens {
 
   std::unordered_map<std::string, TokenId> ids_;
   std::unordered_map<TokenId, AddedToken> by_id_;
+  std::unordered_map<TokenId, std::string> texts_;
   std::unordered_set<std::string> special_;
   std::vector<AddedToken> in_order_;  // special ones first, as they are looked for
   std::vector<AddedToken> classic_;

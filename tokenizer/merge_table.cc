@@ -10,7 +10,7 @@ constexpr std::size_t kMinSlots = 64;
 
 void MergeTable::reserve(std::size_t merges) {
   merged_.reserve(merges);
-  grow(std::bit_ceil(merges * 2));
+  grow(std::bit_ceil(merges + merges / 3));
 }
 
 void MergeTable::grow(std::size_t slots) {
@@ -27,7 +27,7 @@ void MergeTable::grow(std::size_t slots) {
 }
 
 void MergeTable::add(TokenId left, TokenId right, TokenId merged) {
-  if ((merged_.size() + 1) * 2 > slots_.size()) grow(slots_.size() * 2);
+  if ((merged_.size() + 1) * 4 > slots_.size() * 3) grow(slots_.size() * 2);
   const std::uint64_t pair = key(left, right);
   std::size_t i = place(pair);
   while (slots_[i].rank != kNever && slots_[i].pair != pair) i = (i + 1) & (slots_.size() - 1);

@@ -46,7 +46,7 @@ class MergeTable {
   }
   void grow(std::size_t slots);
 
-  std::vector<Slot> slots_;  // a power of two, at most half of it used
+  std::vector<Slot> slots_;  // a power of two, at most three quarters used
   int shift_ = 63;           // 64 - log2(slots)
   std::vector<TokenId> merged_;
 };

@@ -33,8 +33,10 @@ void find_matches(const RegexSplit& split, std::string_view text, Found&& found)
     return;
   }
   RegexMatcher matcher(split.program, text);
-  for (std::size_t at = 0; const auto match = matcher.next(at); at = match->end) {
+  std::size_t at = 0;
+  while (const auto match = matcher.next(at)) {
     found(match->begin, match->end);
+    at = match->end;
   }
 }
 

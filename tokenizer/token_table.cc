@@ -35,7 +35,7 @@ std::size_t TokenTable::find_slot(std::uint64_t hash, Equals&& equals) const {
 void TokenTable::reserve(std::size_t tokens, std::size_t bytes) {
   texts_.reserve(bytes);
   by_id_.reserve(tokens);
-  grow(std::bit_ceil(tokens * 2));
+  grow(std::bit_ceil(tokens + tokens / 3));
 }
 
 void TokenTable::grow(std::size_t slots) {
@@ -54,7 +54,7 @@ void TokenTable::add(std::string_view text, TokenId id) {
   if (texts_.size() + text.size() >= std::numeric_limits<std::uint32_t>::max()) {
     fail("the texts of all tokens are above 4 GiB");
   }
-  if ((count_ + 1) * 2 > slots_.size()) grow(slots_.size() * 2);
+  if ((count_ + 1) * 4 > slots_.size() * 3) grow(slots_.size() * 2);
   const std::uint64_t hash = hash_text(text);
   Slot& slot = slots_[find_slot(hash, [&](const Slot& s) { return view(s.text) == text; })];
   if (slot.id == kNoId) {
@@ -64,6 +64,7 @@ void TokenTable::add(std::string_view text, TokenId id) {
                  static_cast<std::uint32_t>(text.size())};
     texts_.append(text);
   }
+  if (slot.id != kNoId && slot.id != id) by_id_[slot.id] = {};
   slot.id = id;
   if (id >= by_id_.size()) by_id_.resize(id + std::size_t{1});
   by_id_[id] = slot.text;

@@ -55,7 +55,7 @@ class TokenTable {
 
   std::string texts_;
   std::vector<Text> by_id_;
-  std::vector<Slot> slots_;  // a power of two, at most half of it used
+  std::vector<Slot> slots_;  // a power of two, at most three quarters used
   std::size_t count_ = 0;
 };
 

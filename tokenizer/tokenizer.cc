@@ -109,7 +109,7 @@ std::string Tokenizer::decode(const std::vector<TokenId>& ids, bool skip_special
 }
 
 std::optional<std::string_view> Tokenizer::token_text(TokenId id) const {
-  if (const AddedToken* token = added_.token(id)) return token->content;
+  if (const std::string* text = added_.text(id)) return *text;
   return bpe_.tokens().text(id);
 }
 

@@ -71,18 +71,30 @@ class MergeReader {
   void add() {
     const TokenTable& tokens = vocabulary_.tokens;
     const auto left = tokens.find(left_), right = tokens.find(right_);
-    const auto merged = tokens.find_joined(left_, right_);
+    const auto merged = find_merged();
     if (!left || !right || !merged) {
       const std::string& missing = !left ? left_ : !right ? right_ : left_.append(right_);
       fail("merge ", number(), ": \"", missing, "\" is not in the vocabulary");
     }
     vocabulary_.merges.add(*left, *right, *merged);
+    next_merged_ = *merged + 1;
+  }
+
+  // Merges mostly make one token after the other, so that no search is needed.
+  std::optional<TokenId> find_merged() const {
+    const auto text = vocabulary_.tokens.text(next_merged_);
+    if (text && text->size() == left_.size() + right_.size() && text->starts_with(left_) &&
+        text->ends_with(right_)) {
+      return next_merged_;
+    }
+    return vocabulary_.tokens.find_joined(left_, right_);
   }
 
   std::size_t number() const { return vocabulary_.merges.size(); }
 
   BpeVocabulary& vocabulary_;
   std::string left_, right_;
+  TokenId next_merged_ = 0;
 };
 
 void refuse_affix(JsonReader& in, std::string_view key) {
