@@ -143,7 +143,7 @@ TEST_CASE("hostile texts take linear time") {
     for (const char* part :
          {"a", "\u0301", " ", "\n", "\u2581", "'", "1", "\xFF", "<", "\u00A0", "<R>"}) {
       std::string text;
-      while (text.size() < 1'000'000) text += part;
+      while (text.size() < 200'000) text += part;
       CAPTURE(name);
       CAPTURE(part);
       CHECK(!tokenizer->encode(text, false).empty());
