@@ -167,10 +167,10 @@ TEST_CASE("decoders: a replacement of several characters waits for the fused who
   CHECK(tokenizer->decode({0, 1, 0, 1, 1}, false) == "zzy");
 }
 
-TEST_CASE("stream: a million tokens take linear time") {
+TEST_CASE("stream: many tokens take linear time") {
   for (const char* name : {"llama3", "llama2"}) {
     const auto tokenizer = load_family(name);
-    const Ids ids(1'000'000, *tokenizer->token_id("a"));
+    const Ids ids(300'000, *tokenizer->token_id("a"));
     CHECK(stream(*tokenizer, ids, {.stop_strings = {std::string(1000, 'a') + "b"}}).text.size() ==
           ids.size());
   }

@@ -3,9 +3,9 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -32,10 +32,7 @@ class WordCache {
   std::span<const TokenId> find(Place place, std::string_view word) const {
     if (!place.cacheable || entries_.empty()) return {};
     const Entry& entry = entries_[place.index];
-    if (entry.bytes != word.size() ||
-        std::memcmp(entry.word.data(), word.data(), word.size()) != 0) {
-      return {};
-    }
+    if (word != std::string_view(entry.word.data(), entry.bytes)) return {};
     return {entry.ids.data(), entry.count};
   }
 
@@ -45,8 +42,8 @@ class WordCache {
     Entry& entry = entries_[place.index];
     entry.bytes = static_cast<std::uint8_t>(word.size());
     entry.count = static_cast<std::uint8_t>(ids.size());
-    std::memcpy(entry.word.data(), word.data(), word.size());
-    std::memcpy(entry.ids.data(), ids.data(), ids.size_bytes());
+    std::ranges::copy(word, entry.word.begin());
+    std::ranges::copy(ids, entry.ids.begin());
   }
 
  private:
