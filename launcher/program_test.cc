@@ -178,6 +178,20 @@ TEST_CASE("SIGINT, SIGTERM and SIGHUP stop the run within 2 s") {
     testing::check_signalled_launcher({"cpu", 2}, signal);
 }
 
+TEST_CASE("SIGINT stops a run that a script started in the background, with SIGINT ignored") {
+  Program program(selftest(2, {"--seconds", "300"}), [] { ::signal(SIGINT, SIG_IGN); });
+  REQUIRE(program.await_error("selftest: 1 of 300 s"));
+  program.signal(SIGINT);
+  CHECK(program.wait() == 130);
+}
+
+TEST_CASE("a run under nohup goes on when its terminal goes") {
+  Program program(selftest(2, {"--seconds", "2"}), [] { ::signal(SIGHUP, SIG_IGN); });
+  REQUIRE(program.await_error("selftest: 1 of 2 s"));
+  program.signal(SIGHUP);
+  CHECK(program.wait() == 0);
+}
+
 TEST_CASE("a second SIGINT does not wait for a worker that does not end") {
   Program program(selftest(2, {"--seconds", "300"}));
   const std::vector<pid_t> workers = program.workers(2);

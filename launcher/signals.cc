@@ -11,11 +11,14 @@ namespace nvllm::launcher {
 SignalWatch::SignalWatch() {
   sigset_t watched;
   sigemptyset(&watched);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction now {};
-    ::sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) sigaddset(&watched, signal);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    // What is ignored never reaches a signalfd. A script's shell ignores SIGINT for what it starts with &.
+    ::signal(signal, SIG_DFL);
+    sigaddset(&watched, signal);
   }
+  struct sigaction hang_up {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaddset(&watched, SIGHUP);
   ::pthread_sigmask(SIG_BLOCK, &watched, &before_);
   fd_.reset(::signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!fd_) {

@@ -9,9 +9,8 @@
 namespace nvllm::launcher {
 
 // Turns the signals that ask a program to stop (SIGINT, SIGTERM, SIGHUP) into something that poll()
-// can wait for, as long as it lives. Those that were ignored at the start (nohup, a shell's
-// background job) stay ignored. Made while the process has one thread; children inherit the blocked
-// signals.
+// can wait for, as long as it lives. A SIGHUP that was ignored at the start (nohup) stays ignored. Made
+// while the process has one thread; children inherit the blocked signals.
 class SignalWatch {
  public:
   SignalWatch();
