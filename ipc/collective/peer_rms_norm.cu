@@ -23,6 +23,7 @@ struct Params {
   const T* weight;
   int columns;
   int vectors;  // of a row
+  float inverse_columns;
   float epsilon;
 };
 
@@ -31,7 +32,7 @@ template <typename T, int kMaxRanks, int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads)
     rms_norm_kernel(const __grid_constant__ Links links, const Params<T> p) {
   constexpr int kElements = Vector<T>::kElements;
-  __shared__ float scratch[kernels::kRmsNormScratch];
+  alignas(16) __shared__ float scratch[kVectors * kMaxThreads / 32];
   const int first = threadIdx.x;
   const int step = blockDim.x;
   const std::int64_t row = blockIdx.x;
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       kernels::store_vector(p.residual + start + vector * kElements, x[v]);
     }
   }
-  const float scale = kernels::rms_norm_scale(x, first, step, p.columns, p.epsilon, scratch);
+  const float scale = kernels::rms_norm_scale(x, first, step, p.inverse_columns, p.epsilon, scratch);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int vector = first + v * step;
@@ -118,6 +119,7 @@ bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                       args.weight.as<T>(),
                       static_cast<int>(args.x.shape[1]),
                       static_cast<int>(vectors),
+                      1.0f / static_cast<float>(args.x.shape[1]),
                       args.epsilon};
     const auto kernel = threads <= kFewThreads
                             ? rms_norm_kernel<T, kMaxRanks, kFewThreads>
