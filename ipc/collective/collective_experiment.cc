@@ -49,6 +49,7 @@ constexpr Variant kFused[] = {
     {"v1 cluster 4 pdl-early gpu-scope looks", "v1c-gpu", 4, 2},
     {"v1 cluster 4 pdl-early early ticket", "v1c-early", 4, 2},
     {"v1 cluster 4 pdl-early exact scale", "v1c-exact", 4, 2},
+    {"v1 cluster 4 pdl-early bulk sends", "v1c-bulk", 4, 2},
 };
 constexpr Variant kPlain[] = {
     {"base (serial, early ticket)", "base"},
@@ -62,6 +63,8 @@ constexpr Variant kPlain[] = {
     {"batched 128 pdl-early weak stores", "weak", 1, 2, 128},
     {"batched 128 pdl-early gpu-scope looks", "gpu", 1, 2, 128},
     {"batched 128 pdl-early early ticket", "early", 1, 2, 128},
+    {"batched 128 pdl-early bulk sends", "bulk", 1, 2, 128},
+    {"batched 512 pdl-early bulk sends", "bulk", 1, 2, 512},
 };
 constexpr std::size_t kFusedCount = std::size(kFused);
 constexpr std::size_t kPlainCount = std::size(kPlain);
@@ -95,33 +98,39 @@ class Experiment {
   void run(Results& results) {
     results.peer = peer_ != nullptr;
     for (int s = 0; s < kSizes; ++s) {
-      const std::size_t bytes = kLeast << s;
       fill();
-      results.nccl[s] = measure([&] { nccl_.all_reduce(tensor(bytes), *stream_); });
-      if (peer_ == nullptr) continue;
-      std::vector<std::uint16_t> right;
-      for (std::size_t i = 0; i < kPlainCount; ++i) {
+      results.nccl[s] = measure([&] { nccl_.all_reduce(tensor(kLeast << s), *stream_); });
+    }
+    if (peer_ == nullptr) return;
+    // The riskiest variants come last.
+    std::vector<std::uint16_t> right[kSizes];
+    for (std::size_t i = 0; i < kPlainCount; ++i) {
+      for (int s = 0; s < kSizes; ++s) {
+        const std::size_t bytes = kLeast << s;
         fill();
         if (!plain(kPlain[i], bytes)) continue;
         const auto got = fetch(x_, bytes);
-        if (i == 0) right = got;
+        if (i == 0) right[s] = got;
         for (std::size_t e = 0; e < got.size(); ++e) {
-          results.plain_differences[i] += got[e] != right[e];
+          results.plain_differences[i] += got[e] != right[s][e];
         }
         results.plain[i][s] = measure([&] { plain(kPlain[i], bytes); });
         progress("all_reduce", kPlain[i], bytes, results.plain[i][s]);
       }
-      for (std::size_t i = 0; i < kFusedCount; ++i) {
+    }
+    for (std::size_t i = 0; i < kFusedCount; ++i) {
+      for (int s = 0; s < kSizes; ++s) {
+        const std::size_t bytes = kLeast << s;
         fill();
         if (!fused(kFused[i], bytes)) continue;
         auto got = fetch(out_, bytes);
         const auto more = fetch(residual_, bytes);
         got.insert(got.end(), more.begin(), more.end());
-        if (i == 0) right = got;
+        if (i == 0) right[s] = got;
         for (std::size_t e = 0; e < got.size(); ++e) {
-          results.fused_differences[i] += got[e] != right[e];
+          results.fused_differences[i] += got[e] != right[s][e];
           results.fused_distance[i] =
-              std::max(results.fused_distance[i], std::abs(int{got[e]} - int{right[e]}));
+              std::max(results.fused_distance[i], std::abs(int{got[e]} - int{right[s][e]}));
         }
         results.fused[i][s] = measure([&] { fused(kFused[i], bytes); });
         progress("all_reduce_rms_norm", kFused[i], bytes, results.fused[i][s]);

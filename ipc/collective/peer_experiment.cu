@@ -17,6 +17,8 @@ constexpr unsigned kGpuScope = 8;      // ld.relaxed.gpu
 constexpr unsigned kEarlyTicket = 16;  // the ticket's answer is waited for at once
 constexpr unsigned kExact = 32;        // division and square root, rounded
 
+constexpr unsigned kBulk = 64;  // sent by the copy engine of the multiprocessor
+
 __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -75,6 +77,32 @@ __device__ __forceinline__ void push_to_all(const Links& links, const Call& call
     push<kOptions>(box(links, call, peer) + word + seat(peer, links.rank, links.ranks) * stride,
                    value);
   }
+}
+
+// The words of a block, a thread each, to all peers. All threads call it.
+template <int kMaxRanks>
+__device__ __forceinline__ void push_block(const Links& links, const Call& call, uint4* staged,
+                                           std::size_t first, int count, std::size_t stride,
+                                           const uint4& value) {
+#if __CUDA_ARCH__ >= 900
+  const int thread = threadIdx.x;
+  staged[thread] = value;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (thread < links.ranks - 1 && count > 0 && !call.failed) {
+    const int peer = nth_peer(links.rank, thread + 1, links.ranks);
+    uint4* const to = box(links, call, peer) + first + seat(peer, links.rank, links.ranks) * stride;
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                 "r"(static_cast<unsigned>(__cvta_generic_to_shared(staged))), "r"(count * 16)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  }
+#endif
+}
+__device__ __forceinline__ void await_pushed() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
 }
 
 // Words [vector][seat], all at once; words of vectors that are not `wanted` stay as they are.
@@ -288,9 +316,14 @@ __global__ void __launch_bounds__(512)
       residual[v] = kernels::load_vector(p.residual + (start_vector + vector[v]) * kElements);
     }
   }
+  if constexpr ((kOptions & kBulk) != 0) {
+    __shared__ alignas(128) uint4 staged[512];
+    push_block<kMaxRanks>(links, call, staged, start_vector + begin_vector,
+                          end_vector - begin_vector, words, to_word(x[0]));
+  }
 #pragma unroll
   for (int v = 0; v < V; ++v) {
-    if (mine[v]) {
+    if (mine[v] && (kOptions & kBulk) == 0) {
       push_to_all<kOptions, kMaxRanks>(links, call, start_vector + vector[v], words, to_word(x[v]));
     }
   }
@@ -351,6 +384,7 @@ __global__ void __launch_bounds__(512)
     }
   }
   settle<kOptions>(links, call, ticket);
+  if constexpr ((kOptions & kBulk) != 0) await_pushed();
 }
 
 struct Plain {
@@ -370,7 +404,17 @@ __global__ void __launch_bounds__(512)
   Vector<T> own = {};
   if (mine) {
     own = kernels::load_vector(p.data + w * kElements);
-    push_to_all<kOptions, kMaxRanks>(links, call, w, p.words, to_word(own));
+    if constexpr ((kOptions & kBulk) == 0) {
+      push_to_all<kOptions, kMaxRanks>(links, call, w, p.words, to_word(own));
+    }
+  }
+  if constexpr ((kOptions & kBulk) != 0) {
+    __shared__ alignas(128) uint4 staged[512];
+    const std::int64_t begin_word = w - threadIdx.x;
+    const std::int64_t left = p.words - begin_word;
+    push_block<kMaxRanks>(links, call, staged, begin_word,
+                          left < blockDim.x ? static_cast<int>(left) : blockDim.x, p.words,
+                          to_word(own));
   }
   const unsigned ticket = take_ticket<kOptions>(links, call);
   uint4* const inbox = box(links, call, links.rank);
@@ -382,6 +426,7 @@ __global__ void __launch_bounds__(512)
     kernels::store_vector(p.data + w * kElements, sum_of<T, kMaxRanks>(links, own, all[0]));
   }
   settle<kOptions>(links, call, ticket);
+  if constexpr ((kOptions & kBulk) != 0) await_pushed();
 }
 
 template <typename Kernel, typename P>
@@ -443,6 +488,7 @@ bool launch_fused(const Links& links, const kernels::RmsNorm& args, const Varian
   if (is("v1c-weak")) return run(fused_kernel<kMaxRanks, 1, true, kWeak>, 1, true);
   if (is("v1c-gpu")) return run(fused_kernel<kMaxRanks, 1, true, kGpuScope>, 1, true);
   if (is("v1c-early")) return run(fused_kernel<kMaxRanks, 1, true, kEarlyTicket>, 1, true);
+  if (is("v1c-bulk")) return run(fused_kernel<kMaxRanks, 1, true, kBulk>, 1, true);
   if (is("v1c-exact")) return run(fused_kernel<kMaxRanks, 1, true, kExact>, 1, true);
   return false;
 }
@@ -462,6 +508,7 @@ bool launch_plain(const Links& links, void* data, std::int64_t elements, const V
   if (is("predicated")) return run(plain_kernel<kMaxRanks, kPredicated>);
   if (is("weak")) return run(plain_kernel<kMaxRanks, kWeak>);
   if (is("gpu")) return run(plain_kernel<kMaxRanks, kGpuScope>);
+  if (is("bulk")) return run(plain_kernel<kMaxRanks, kBulk>);
   if (is("early")) return run(plain_kernel<kMaxRanks, kEarlyTicket>);
   return false;
 }
