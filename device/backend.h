@@ -128,7 +128,8 @@ class Backend {
       StreamPriority priority = StreamPriority::normal) = 0;
   virtual std::unique_ptr<Event> create_event(bool timing = false) = 0;
 
-  // Between any two kinds of memory of this backend. Pageable host memory works but may block.
+  // Between any two kinds of memory of this backend. On CUDA it blocks until it is done when either side
+  // is pageable, or both sides are host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream& stream) = 0;
   virtual void fill(void* to, unsigned char value, std::size_t bytes, Stream& stream) = 0;
 

@@ -45,12 +45,14 @@ TEST_CASE("enqueueing returns before the work has run") {
   BACKEND_OR_SKIP(backend);
   constexpr std::size_t kBytes = 1 << 20;
   Buffer from = backend->allocate(MemoryKind::pinned, kBytes, "test");
+  Buffer device = backend->allocate(MemoryKind::device, kBytes, "test");
   Buffer to = backend->allocate(MemoryKind::pinned, kBytes, "test");
   std::memset(from.data(), 1, kBytes);
   std::memset(to.data(), 0, kBytes);
   const auto stream = backend->create_stream();
   Gate gate(*stream);
-  backend->copy(to.data(), from.data(), kBytes, *stream);
+  backend->copy(device.data(), from.data(), kBytes, *stream);
+  backend->copy(to.data(), device.data(), kBytes, *stream);
   CHECK_FALSE(stream->idle());
   CHECK(bytes_of(to)[0] == 0);
   CHECK(bytes_of(to)[kBytes - 1] == 0);

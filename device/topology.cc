@@ -1,7 +1,6 @@
 #include "device/topology.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -13,79 +12,10 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "device/gpu_list.h"
 
 namespace nvllm {
 namespace {
-
-// The few functions of NVML that are needed. Its header comes with the driver's development files,
-// which a build machine need not have; these signatures are part of its stable interface.
-class Nvml {
- public:
-  // Empty with the reason if the library is missing or does not start.
-  static std::vector<std::string> uuids(std::string* why) {
-    const std::unique_ptr<void, int (*)(void*)> library(dlopen("libnvidia-ml.so.1", RTLD_NOW),
-                                                        &dlclose);
-    if (library == nullptr) {
-      *why = str("no NVIDIA driver: ", dlerror());
-      return {};
-    }
-    const Nvml nvml(library.get());
-    if (!nvml.complete()) {
-      *why = "libnvidia-ml.so.1 lacks functions that are needed; update the NVIDIA driver";
-      return {};
-    }
-    if (const int error = nvml.init_(); error != 0) {
-      *why = str("no NVIDIA GPU: ", nvml.error_string_(error));
-      return {};
-    }
-    std::vector<std::string> found = nvml.list_uuids();
-    nvml.shutdown_();
-    return found;
-  }
-
- private:
-  using Device = void*;
-  static constexpr unsigned kUuidBytes = 96;
-
-  explicit Nvml(void* library) {
-    load(init_, library, "nvmlInit_v2");
-    load(shutdown_, library, "nvmlShutdown");
-    load(error_string_, library, "nvmlErrorString");
-    load(count_, library, "nvmlDeviceGetCount_v2");
-    load(handle_, library, "nvmlDeviceGetHandleByIndex_v2");
-    load(uuid_, library, "nvmlDeviceGetUUID");
-  }
-
-  template <typename Function>
-  static void load(Function& function, void* library, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-  }
-
-  bool complete() const {
-    return init_ && shutdown_ && error_string_ && count_ && handle_ && uuid_;
-  }
-
-  std::vector<std::string> list_uuids() const {
-    std::vector<std::string> uuids;
-    unsigned count = 0;
-    if (count_(&count) != 0) return uuids;
-    for (unsigned index = 0; index < count; ++index) {
-      Device device = nullptr;
-      char uuid[kUuidBytes] = "";
-      // A GPU that does not answer keeps its place, without a name.
-      if (handle_(index, &device) == 0) uuid_(device, uuid, kUuidBytes);
-      uuids.emplace_back(uuid);
-    }
-    return uuids;
-  }
-
-  int (*init_)() = nullptr;
-  int (*shutdown_)() = nullptr;
-  const char* (*error_string_)(int) = nullptr;
-  int (*count_)(unsigned*) = nullptr;
-  int (*handle_)(unsigned, Device*) = nullptr;
-  int (*uuid_)(Device, char*, unsigned) = nullptr;
-};
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) {
@@ -135,7 +65,7 @@ std::vector<std::string> none(std::string* why_none, const std::string& why) {
 
 std::vector<std::string> visible_gpus(std::string* why_none) {
   std::string why;
-  const std::vector<std::string> uuids = Nvml::uuids(&why);
+  const std::vector<std::string> uuids = gpu_uuids(&why);
   if (uuids.empty()) return none(why_none, why.empty() ? "the NVIDIA driver has no GPU" : why);
   const char* variable = std::getenv("CUDA_VISIBLE_DEVICES");
   return select_gpus(variable ? std::optional<std::string_view>(variable) : std::nullopt, uuids,

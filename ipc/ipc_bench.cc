@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <boost/interprocess/ipc/message_queue.hpp>
+#include <boost/interprocess/sync/interprocess_semaphore.hpp>
 #include <csignal>
 #include <ctime>
 #include <fstream>
@@ -236,6 +237,40 @@ void BM_BroadcastAsleep(benchmark::State& state) {
             std::chrono::milliseconds(1));
 }
 BENCHMARK(BM_BroadcastAsleep)
+    ->ArgName("readers")
+    ->Arg(1)
+    ->Arg(3)
+    ->Iterations(1000)
+    ->UseManualTime();
+
+// What the system alone needs to wake as many sleeping processes: one semaphore each and no message. The
+// floor of BM_BroadcastAsleep.
+void BM_SemaphoreAsleep(benchmark::State& state) {
+  namespace bip = boost::interprocess;
+  const Affinity affinity;
+  const int readers = static_cast<int>(state.range(0));
+  const auto places = static_cast<std::size_t>(readers + 1);
+  const Group group = Group::create({.size = readers + 1});  // for the stamps
+  Member me = group.join(0);
+  const std::vector<Stamp*> stamps = stamps_in(me, readers);
+  std::vector<bip::interprocess_semaphore*> semaphores;
+  for (Stamp* stamp : stamps) semaphores.push_back(new (stamp + 1) bip::interprocess_semaphore(0));
+  Children children;
+  for (std::size_t i = 0; i < stamps.size(); ++i) {
+    children.start([&] {
+      pin(i + 1, places);
+      while (true) {
+        semaphores[i]->wait();
+        stamps[i]->publish();
+      }
+    });
+  }
+  pin(0, places);
+  measure(state, stamps, std::chrono::milliseconds(1), [&] {
+    for (auto* semaphore : semaphores) semaphore->post();
+  });
+}
+BENCHMARK(BM_SemaphoreAsleep)
     ->ArgName("readers")
     ->Arg(1)
     ->Arg(3)

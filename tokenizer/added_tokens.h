@@ -1,0 +1,95 @@
+// Tokens that are found in text as a whole, before it is cut into words: <|im_start|> and the like.
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "tokenizer/normalizer.h"
+#include "tokenizer/token_table.h"
+
+namespace nvllm::tokenizer {
+
+struct AddedToken {
+  std::string content;
+  bool single_word = false;  // only between characters that are not \w
+  bool lstrip = false;       // takes the spaces on its left along
+  bool rstrip = false;       // and those on its right
+  bool normalized = true;    // is looked for in normalized text
+  bool special = false;      // left out of decoded text on request
+  bool operator==(const AddedToken&) const = default;
+};
+
+// A part of a text: a token, or text between tokens.
+struct AddedTokenPart {
+  std::size_t begin, end;
+  std::optional<TokenId> id;
+};
+
+// Finds texts, of those that start at one place the longest; a trie. Linear in the text (times the
+// longest token, in bad cases).
+class TokenFinder {
+ public:
+  void add(std::string_view text, std::size_t value);
+  struct Match {
+    std::size_t begin, end, value;
+  };
+  std::optional<Match> next(std::string_view text, std::size_t from) const;
+  bool empty() const { return nodes_.size() == 1; }
+
+ private:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  struct Node {
+    std::vector<std::pair<char, std::uint32_t>> children;
+    std::size_t value = kNone;
+  };
+  const std::uint32_t* child(std::uint32_t node, char byte) const;
+
+  std::vector<Node> nodes_ = std::vector<Node>(1);
+  std::bitset<256> first_bytes_;
+};
+
+class AddedTokens {
+ public:
+  // Adds tokens in order. One that the vocabulary has keeps its id there, others get the next free
+  // id: that is what the reference does, whatever ids the file says.
+  void add(const std::vector<AddedToken>& tokens, const TokenTable& vocabulary);
+  // Call once all are added.
+  void build(const Normalizer& normalizer);
+
+  std::optional<TokenId> find(std::string_view content) const;
+  // What a token is decoded as: its content, normalized if it is looked for so. Null: no added
+  // token.
+  const std::string* text(TokenId id) const;
+  // Whether that is the content of a special token. (The reference asks no more either: a special
+  // token that its normalizer changes is not left out of decoded text.)
+  bool is_special(TokenId id) const;
+  const std::unordered_map<TokenId, AddedToken>& all() const { return by_id_; }
+
+  // Cuts a text as it came, and one that was normalized.
+  using PartSink = std::function<void(const AddedTokenPart&)>;
+  void split_raw(std::string_view text, const PartSink& sink) const { split(raw_, text, sink); }
+  void split_normalized(std::string_view text, const PartSink& sink) const {
+    split(normalized_, text, sink);
+  }
+
+ private:
+  void split(const TokenFinder& finder, std::string_view text, const PartSink& sink) const;
+
+  std::unordered_map<std::string, TokenId> ids_;
+  std::unordered_map<TokenId, AddedToken> by_id_;
+  std::unordered_map<TokenId, std::string> texts_;
+  std::unordered_set<std::string> special_;
+  std::vector<AddedToken> in_order_;  // special ones first, as they are looked for
+  std::vector<AddedToken> classic_;
+  TokenFinder raw_, normalized_;
+};
+
+}  // namespace nvllm::tokenizer

@@ -1,0 +1,166 @@
+#include "tokenizer/pre_tokenizer.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "tokenizer/byte_level.h"
+#include "tokenizer/split.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
+
+namespace nvllm::tokenizer {
+namespace {
+
+bool is_of_kind(char32_t c, CharSplit::Kind kind) {
+  switch (kind) {
+    case CharSplit::kPunctuation: return char_record(c).has(kPunctuation);
+    case CharSplit::kNumber: return char_record(c).has(kNumeric);
+    case CharSplit::kWhiteSpace: return is_white_space(c);
+  }
+  return false;
+}
+
+// Calls found(begin, end) for each match, from left to right.
+template <typename Found>
+void find_matches(const RegexSplit& split, std::string_view text, Found&& found) {
+  if (split.fast != WordPattern::kNone) {
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = word_end(split.fast, text, at);
+      found(at, end);
+      at = end;
+    }
+    return;
+  }
+  RegexMatcher matcher(split.program, text);
+  std::size_t at = 0;
+  while (const auto match = matcher.next(at)) {
+    found(match->begin, match->end);
+    at = match->end;
+  }
+}
+
+template <typename Found>
+void find_matches(const CharSplit& split, std::string_view text, Found&& found) {
+  for (std::size_t at = 0; at < text.size();) {
+    const DecodedChar next = decode_utf8(text.data() + at);
+    if (is_of_kind(next.c, split.kind)) found(at, at + next.size);
+    at += next.size;
+  }
+}
+
+}  // namespace
+
+// Does one step and hands each of its pieces to the next.
+class PreTokenizer::StepRunner {
+ public:
+  StepRunner(const PreTokenizer& all, std::size_t step, std::string_view text, bool at_start,
+             const WordSink& sink)
+      : all_(all), step_(step), text_(text), at_start_(at_start), sink_(sink) {}
+
+  void operator()(const RegexSplit& split) const {
+    Splitter splitter(split.behavior, split.invert,
+                      [this](std::size_t begin, std::size_t end) { piece(begin, end); });
+    find_matches(split, text_, splitter.matches());
+    splitter.finish(text_.size());
+  }
+
+  void operator()(const CharSplit& split) const {
+    Splitter splitter(split.behavior, false,
+                      [this](std::size_t begin, std::size_t end) { piece(begin, end); });
+    find_matches(split, text_, splitter.matches());
+    splitter.finish(text_.size());
+  }
+
+  void operator()(const WhitespaceWords&) const {
+    enum class Kind { kWord, kSpace, kOther };
+    std::size_t begin = 0;
+    Kind last = Kind::kSpace;
+    for (std::size_t at = 0; at < text_.size();) {
+      const DecodedChar next = decode_utf8(text_.data() + at);
+      const CharRecord& record = char_record(next.c);
+      const Kind kind = record.has(kRustWord)     ? Kind::kWord
+                        : record.has(kWhiteSpace) ? Kind::kSpace
+                                                  : Kind::kOther;
+      if (kind != last) {
+        if (last != Kind::kSpace) piece(begin, at);
+        begin = at;
+        last = kind;
+      }
+      at += next.size;
+    }
+    if (last != Kind::kSpace) piece(begin, text_.size());
+  }
+
+  void operator()(const Metaspace& metaspace) const {
+    std::string text;
+    text.reserve(text_.size() + metaspace.replacement.size());
+    const bool may_prepend = metaspace.prepend == PrependScheme::kAlways ||
+                             (metaspace.prepend == PrependScheme::kFirst && at_start_);
+    const bool has_prefix = text_.front() == ' ' || text_.starts_with(metaspace.replacement);
+    if (may_prepend && !has_prefix) text = metaspace.replacement;
+    for (const char c : text_) {
+      if (c == ' ') {
+        text += metaspace.replacement;
+      } else {
+        text += c;
+      }
+    }
+    const StepRunner next(all_, step_, text, at_start_, sink_);
+    if (!metaspace.split) {
+      next.piece(0, text.size());
+      return;
+    }
+    std::size_t begin = 0;
+    for (std::size_t at; (at = text.find(metaspace.replacement, begin + 1)) != std::string::npos;) {
+      next.piece(begin, at);
+      begin = at;
+    }
+    next.piece(begin, text.size());
+  }
+
+  void operator()(const PrefixSpace&) const {
+    if (text_.front() == ' ') return piece(0, text_.size());
+    const std::string text = str(' ', text_);
+    StepRunner(all_, step_, text, at_start_, sink_).piece(0, text.size());
+  }
+
+  void operator()(const ToByteChars&) const {
+    std::string text;
+    append_byte_chars(text, text_);
+    StepRunner(all_, step_, text, at_start_, sink_).piece(0, text.size());
+  }
+
+ private:
+  static std::string str(char first, std::string_view rest) {
+    std::string text(1, first);
+    return text.append(rest);
+  }
+  void piece(std::size_t begin, std::size_t end) const {
+    all_.run_step(step_ + 1, text_.substr(begin, end - begin), at_start_ && begin == 0, sink_);
+  }
+  const PreTokenizer& all_;
+  std::size_t step_;
+  std::string_view text_;
+  bool at_start_;
+  const WordSink& sink_;
+};
+
+void PreTokenizer::run_step(std::size_t step, std::string_view text, bool at_start,
+                            const WordSink& sink) const {
+  if (text.empty()) return;
+  if (step == steps_.size()) return sink(text);
+  std::visit(StepRunner(*this, step, text, at_start, sink), steps_[step]);
+}
+
+bool PreTokenizer::drop_final_byte_chars() {
+  const auto is_byte_chars = [](const PreTokenizerStep& step) {
+    return std::holds_alternative<ToByteChars>(step);
+  };
+  if (std::ranges::count_if(steps_, is_byte_chars) != 1 || !is_byte_chars(steps_.back()))
+    return false;
+  steps_.pop_back();
+  return true;
+}
+
+}  // namespace nvllm::tokenizer

@@ -1,0 +1,80 @@
+// Cutting text into words, each of which is encoded on its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tokenizer/regex.h"
+#include "tokenizer/word_scanner.h"
+
+namespace nvllm::tokenizer {
+
+// What becomes of the matches of a pattern that cuts.
+enum class SplitBehavior {
+  kRemoved,
+  kIsolated,            // each match is a piece
+  kMergedWithPrevious,  // a match ends the piece before it
+  kMergedWithNext,      // a match starts the piece after it
+  kContiguous,          // neighbouring matches are one piece
+};
+
+struct RegexSplit {
+  RegexProgram program;
+  WordPattern fast = WordPattern::kNone;  // the same pattern, if there is faster code for it
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  // matches and the text between them change places
+};
+
+// Cuts at single characters of a kind.
+struct CharSplit {
+  enum Kind { kPunctuation, kNumber, kWhiteSpace } kind;
+  SplitBehavior behavior;
+};
+
+// Keeps runs of \w, and runs of what is neither \w nor a space.
+struct WhitespaceWords {};
+
+enum class PrependScheme { kAlways, kFirst, kNever };
+
+// Spaces become `replacement` (U+2581), and each starts a word if `split`.
+struct Metaspace {
+  std::string replacement;
+  PrependScheme prepend = PrependScheme::kAlways;
+  bool split = true;
+};
+
+struct PrefixSpace {};  // a space before a piece that has none
+struct ToByteChars {};  // into the byte-level alphabet
+
+using PreTokenizerStep =
+    std::variant<RegexSplit, CharSplit, WhitespaceWords, Metaspace, PrefixSpace, ToByteChars>;
+
+// Receives the words.
+using WordSink = std::function<void(std::string_view)>;
+
+class PreTokenizer {
+ public:
+  void add(PreTokenizerStep step) { steps_.push_back(std::move(step)); }
+
+  // If the last step, and no other, goes into the byte-level alphabet: drops it and returns true.
+  // The words are plain bytes then.
+  bool drop_final_byte_chars();
+
+  // Cuts one piece of text. `at_start`: it is at the start of the whole text.
+  void run(std::string_view text, bool at_start, const WordSink& sink) const {
+    run_step(0, text, at_start, sink);
+  }
+
+ private:
+  class StepRunner;
+
+  void run_step(std::size_t step, std::string_view text, bool at_start, const WordSink& sink) const;
+
+  std::vector<PreTokenizerStep> steps_;
+};
+
+}  // namespace nvllm::tokenizer

@@ -1,0 +1,82 @@
+// Encoding in MB/s, loading in ms. Run in the workspace: it reads tests/data/qwen3-tokenizer.
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+#include <string>
+
+#include "tokenizer/stream.h"
+#include "tokenizer/tokenizer_json.h"
+
+namespace nvllm::tokenizer {
+namespace {
+
+constexpr const char* kFolder = "tests/data/qwen3-tokenizer";
+
+// A megabyte of words made of syllables, used as often as words are (Zipf): the word cache misses
+// about as often as in English text.
+std::string like_english() {
+  static constexpr const char* kSyllables[] = {
+      "the", "of",  "an", "in",  "to", "re", "con", "ti", "er", "light", "house",
+      "sta", "men", "al", "ing", "or", "is", "pro", "ed", "ly", "a",     "un"};
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  std::vector<std::string> words;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string word;
+    for (int n = 0; n < 1 + i % 4; ++n) word += kSyllables[random() % std::size(kSyllables)];
+    words.push_back(word);
+  }
+  std::string text;
+  while (text.size() < 1'000'000) {
+    const double rank = std::pow(static_cast<double>(words.size()), uniform(random));
+    text += words[static_cast<std::size_t>(rank) - 1];
+    text += uniform(random) < 0.1 ? ", " : " ";
+  }
+  return text;
+}
+
+std::string repeated(const char* part) {
+  std::string text;
+  while (text.size() < 1'000'000) text += part;
+  return text;
+}
+
+bool skip_without_data(benchmark::State& state) {
+  if (std::filesystem::exists(kFolder)) return false;
+  state.SkipWithError("run in the workspace, where tests/data/qwen3-tokenizer is");
+  return true;
+}
+
+void load_qwen3(benchmark::State& state) {
+  if (skip_without_data(state)) return;
+  for (auto _ : state) benchmark::DoNotOptimize(load_tokenizer(kFolder));
+}
+BENCHMARK(load_qwen3)->Unit(benchmark::kMillisecond);
+
+void encode(benchmark::State& state, const std::string& text) {
+  if (skip_without_data(state)) return;
+  const auto tokenizer = load_tokenizer(kFolder).tokenizer;
+  for (auto _ : state) benchmark::DoNotOptimize(tokenizer->encode(text, false));
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * text.size()));
+}
+BENCHMARK_CAPTURE(encode, like_english, like_english());
+BENCHMARK_CAPTURE(encode, equal_letters, repeated("a"));
+BENCHMARK_CAPTURE(encode, combining_marks, repeated("\u0301"));
+BENCHMARK_CAPTURE(encode, chinese, repeated("灯塔看守人在暴风雨的夜晚点亮了灯。"));
+
+void stream(benchmark::State& state) {
+  if (skip_without_data(state)) return;
+  const auto tokenizer = load_tokenizer(kFolder).tokenizer;
+  const auto ids = tokenizer->encode(like_english(), false);
+  for (auto _ : state) {
+    StreamDetokenizer detokenizer(*tokenizer, {.stop_strings = {"<|im_end|>", "\n\nUser:"}});
+    for (const TokenId id : ids) benchmark::DoNotOptimize(detokenizer.push(id));
+  }
+  state.SetItemsProcessed(static_cast<std::int64_t>(state.iterations() * ids.size()));
+}
+BENCHMARK(stream);
+
+}  // namespace
+}  // namespace nvllm::tokenizer
