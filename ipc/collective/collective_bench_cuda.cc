@@ -134,6 +134,7 @@ GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
   member.exchange({}, "its GPU");  // so that nobody's start is waiting for somebody's driver
   std::int64_t start = now_ns();
   NcclCommunicator nccl(member, *backend);
+  nccl.await_start();
   times.nccl_start_ms = seconds_since(start) * 1e3;
   start = now_ns();
   std::string why;

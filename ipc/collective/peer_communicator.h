@@ -44,8 +44,6 @@ class PeerCommunicator final : public Communicator, public Transport {
   // For measurements: this method for all sizes, instead of what the table says.
   void force(std::optional<Method> method) { forced_ = method; }
 
-  peer::Links links_for_experiment(peer::Operation operation) { return begin(operation, "x"); }
-
   // A wait for a collective must last longer than the deadline of the kernels, which know better.
   static Nanoseconds wait_limit(const Group& group);
 
