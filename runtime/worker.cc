@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "device/nccl.h"
 #include "device/topology.h"
@@ -20,6 +21,15 @@
 namespace nvllm::runtime {
 namespace {
 
+// What NCCL need not look for on one box: other hosts' networks, plugins, and a server that tells
+// its state. It starts earlier, and none of its ports can be reached from outside. NVLink multicast
+// (NVLS) is no use for so few GPUs, and hosts have lost their GPUs by it.
+constexpr std::pair<const char*, const char*> kNcclOnOneBox[] = {
+    {"NCCL_IB_DISABLE", "1"},    {"NCCL_NET", "Socket"},        {"NCCL_SOCKET_IFNAME", "lo"},
+    {"NCCL_NET_PLUGIN", "none"}, {"NCCL_TUNER_PLUGIN", "none"}, {"NCCL_PROFILER_PLUGIN", "none"},
+    {"NCCL_RAS_ENABLE", "0"},    {"NCCL_NVLS_ENABLE", "0"},
+};
+
 // Before the first call into CUDA or NCCL, and before there are threads.
 void set_environment(int rank, const WorkerOptions& options) {
   if (options.device != DeviceKind::cuda) return;
@@ -27,8 +37,7 @@ void set_environment(int rank, const WorkerOptions& options) {
   // The driver creates contexts one after the other, and the channels for its usual eight connections are
   // half of a context's time: with two, four GPUs start 0.4 s earlier. A rank works in few streams.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "2", 0);
-  // NVLink multicast is no use for the few GPUs of one box, and hosts have lost their GPUs by it.
-  ::setenv("NCCL_NVLS_ENABLE", "0", 0);
+  for (const auto& [variable, value] : kNcclOnOneBox) ::setenv(variable, value, 0);
 }
 
 // Makes the rank's device, while another thread already loads NCCL: either takes a tenth of a

@@ -26,9 +26,8 @@ inline double median(std::vector<double> values) {
 // Forks `ranks` processes of one group. Each gives one Result, a plain struct; the first failure
 // ends all and is thrown here.
 template <typename Result, typename Measure>
-std::vector<Result> measure(int ranks, const Measure& measure_rank) {
+std::vector<Result> measure(int ranks, const Measure& measure_rank, GroupOptions options = {}) {
   static_assert(std::is_trivially_copyable_v<Result>);
-  GroupOptions options;
   options.size = ranks;
   const Group group = Group::create(options);
   const std::size_t bytes = sizeof(Result) * static_cast<std::size_t>(ranks);

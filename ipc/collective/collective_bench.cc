@@ -98,8 +98,8 @@ CpuTimes measure_cpu(Member& member, std::size_t bytes, const Operation& operati
       backend->allocate(MemoryKind::host, std::max<std::size_t>(bytes, 64), "other");
   auto* at = static_cast<std::byte*>(data.data());
   auto* to = static_cast<std::byte*>(other.data());
-  std::memset(at, 0, data.bytes());
-  std::memset(to, 0, other.bytes());
+  std::memset(at, 0x3c, data.bytes());
+  std::memset(to, 0x3c, other.bytes());
 
   auto time_calls = [&](const std::function<void()>& call) {
     std::vector<std::int64_t> ends;

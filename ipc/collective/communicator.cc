@@ -17,13 +17,20 @@ namespace {
 #ifdef NVLLM_CUDA
 std::unique_ptr<Communicator> create_cuda(Member& member, Backend& backend,
                                           const std::string& name) {
-  if (name == "nccl") return std::make_unique<NcclCommunicator>(member, backend);
-  if (name != "auto" && name != "peer") fail_unknown(backend, name, "auto, peer or nccl");
+  if (name != "auto" && name != "peer" && name != "nccl") {
+    fail_unknown(backend, name, "auto, peer or nccl");
+  }
+  std::unique_ptr<NcclCommunicator> nccl;
+  if (name == "nccl" || (name == "auto" && member.size() > 1)) {
+    nccl = std::make_unique<NcclCommunicator>(member, backend);
+  }
   std::string why;
-  auto peer = PeerCommunicator::create(member, backend, why);
+  std::unique_ptr<PeerCommunicator> peer;
+  if (name != "nccl") peer = PeerCommunicator::create(member, backend, why);  // while NCCL starts
+  if (nccl != nullptr) nccl->await_start();
+  if (name == "nccl") return nccl;
   if (peer == nullptr && name == "peer") fail("no peer memory: ", why, "; use auto or nccl");
-  if (name == "peer" || member.size() == 1) return peer;
-  auto nccl = std::make_unique<NcclCommunicator>(member, backend);
+  if (nccl == nullptr) return peer;
   if (peer == nullptr) {
     if (member.rank() == 0) log_info("collectives go through NCCL alone, no peer memory: ", why);
     return nccl;

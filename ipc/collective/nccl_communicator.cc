@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -74,18 +75,26 @@ NcclCommunicator::NcclCommunicator(Member& member, Backend& backend)
       place_{member.rank(), member.size(), DeviceKind::cuda},
       last_(member),
       token_(backend.allocate(MemoryKind::device, sizeof(float), "collectives")) {
-  start(agree_on_id(member));
   const auto stream = backend.create_stream();
   backend.fill(token_.data(), 0, sizeof(float), *stream);
   stream->synchronize();
+  start(agree_on_id(member));
 }
 
 void NcclCommunicator::start(const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  starting_ = ncclCommInitRankConfig(&comm_, place_.size, id, place_.rank, &config);
+  if (starting_ == ncclSuccess || starting_ == ncclInProgress) return;
+  const ncclResult_t failed = std::exchange(starting_, ncclSuccess);
+  give_up();
+  fail("starting NCCL failed: ", ncclGetErrorString(failed));
+}
+
+void NcclCommunicator::await_start() {
   const Member::Doing doing(member_, Member::Activity::call, "start of NCCL");
   try {
-    finish(ncclCommInitRankConfig(&comm_, place_.size, id, place_.rank, &config), "starting NCCL");
+    finish(std::exchange(starting_, ncclSuccess), "starting NCCL");
   } catch (...) {
     give_up();
     throw;
@@ -94,6 +103,7 @@ void NcclCommunicator::start(const ncclUniqueId& id) {
 
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ == nullptr) return;
+  if (starting_ == ncclInProgress) return give_up();
   try {
     member_.check_abort();
     finish(ncclCommFinalize(comm_), "ending NCCL", kGoodbye);

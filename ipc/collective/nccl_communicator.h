@@ -15,8 +15,12 @@ namespace nvllm::ipc {
 // Used by one thread at a time. It must outlive its work and the graphs captured with it.
 class NcclCommunicator final : public Communicator, public Transport {
  public:
-  // A collective call. Throws, on all ranks, if NCCL cannot be loaded or started on one of them.
+  // A collective call that starts NCCL. Throws, on all ranks, if NCCL cannot be loaded on one of
+  // them.
   NcclCommunicator(Member& member, Backend& backend);
+  // NCCL starts in threads of its own. Before the first collective, wait until it has, with a limit
+  // that counts from here.
+  void await_start();
   ~NcclCommunicator() override;
 
   int rank() const override { return place_.rank; }
@@ -51,6 +55,7 @@ class NcclCommunicator final : public Communicator, public Transport {
   LastCollective last_;
   Buffer token_;  // what barrier() sums up
   ncclComm_t comm_ = nullptr;
+  ncclResult_t starting_ = ncclSuccess;  // ncclInProgress until await_start()
 };
 
 }  // namespace nvllm::ipc

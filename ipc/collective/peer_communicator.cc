@@ -129,6 +129,7 @@ void PeerCommunicator::open_peers(std::string& why) {
   cuda::check(
       cudaDeviceGetAttribute(&links_.multiprocessors, cudaDevAttrMultiProcessorCount, device),
       "asking for the GPU's multiprocessors");
+  links_.hopper = peer::runs_hopper_code() ? 1 : 0;
   links_.rank = place_.rank;
   links_.ranks = place_.size;
   links_.boxes[place_.rank] = box_.data();

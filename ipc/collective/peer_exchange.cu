@@ -55,10 +55,10 @@ __device__ __forceinline__ void store_bytes(const Exchange& p, int part, std::in
   }
 }
 
-template <int kMaxRanks>
+template <int kRanks>
 __global__ void __launch_bounds__(kThreads)
-    exchange_kernel(const __grid_constant__ Links links, const Exchange p) {
-  const Call call = begin(links);
+    exchange_kernel(const __grid_constant__ Links links, const __grid_constant__ Exchange p) {
+  const Call call = begin(links, p);
   const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
   const Operation operation = links.operation;
@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t w = first; w < p.words && !call.failed; w += step) {
     const uint4 word = Bytes::encode(load_bytes(p, w));
 #pragma unroll
-    for (int n = 1; n < kMaxRanks; ++n) {
-      if (n >= links.ranks) break;
-      const int peer = nth_peer(links.rank, n, links.ranks);
+    for (int n = 1; n < kRanks; ++n) {
+      if (n >= ranks_of<kRanks>(links)) break;
+      const int peer = nth_peer(links.rank, n, ranks_of<kRanks>(links));
       if (w != 0 && !carries(operation, links.rank, peer, p.root)) continue;
-      put(box(links, call, peer) + seat(peer, links.rank, links.ranks) * p.words + w, word);
+      put(box(links, call, peer) + seat(peer, links.rank) * p.words + w, word);
     }
     // The own part, unless it is there already.
     if (gathers && carries(operation, links.rank, links.rank, p.root) &&
@@ -82,23 +82,22 @@ __global__ void __launch_bounds__(kThreads)
   advance(links, call);
   uint4* const inbox = box(links, call, links.rank);
   for (std::int64_t w = first; w < p.words; w += step) {
-    uint4 words[kMaxRanks];
+    unsigned wanted = 0;
+    unsigned data = 0;
 #pragma unroll
-    for (int n = 1; n < kMaxRanks; ++n) {
-      if (n >= links.ranks) break;
-      const int peer = nth_peer(links.rank, n, links.ranks);
-      if (w != 0 && !carries(operation, peer, links.rank, p.root)) continue;
-      words[n] = peek(inbox + seat(links.rank, peer, links.ranks) * p.words + w);
+    for (int seat = 0; seat < kRanks - 1; ++seat) {
+      const bool carried = carries(operation, sender_at(links.rank, seat), links.rank, p.root);
+      data |= unsigned{carried} << seat;
+      wanted |= unsigned{carried || w == 0} << seat;
     }
+    uint4 words[kRanks - 1];
+    receive<Bytes, kRanks>(links, call, inbox + w, p.words, wanted, words);
 #pragma unroll
-    for (int n = 1; n < kMaxRanks; ++n) {
-      if (n >= links.ranks) break;
-      const int peer = nth_peer(links.rank, n, links.ranks);
-      const bool data = carries(operation, peer, links.rank, p.root);
-      if (w != 0 && !data) continue;
-      uint4* const word = inbox + seat(links.rank, peer, links.ranks) * p.words + w;
-      const uint4 value = receive<Bytes>(links, call, word, peer, words[n]);
-      if (data) store_bytes(p, gathers ? peer : 0, w, make_uint2(value.x, value.z));
+    for (int seat = 0; seat < kRanks - 1; ++seat) {
+      if (seat >= ranks_of<kRanks>(links) - 1) break;
+      if ((data >> seat & 1) == 0) continue;
+      store_bytes(p, gathers ? sender_at(links.rank, seat) : 0, w,
+                  make_uint2(words[seat].x, words[seat].z));
     }
   }
 }
@@ -124,14 +123,9 @@ void launch_exchange(const Links& links, void* out, const void* in, std::size_t 
       reinterpret_cast<std::uintptr_t>(out) % kDataBytes == 0 && stride % kDataBytes == 0;
   const int threads = threads_for(p.words);
   const dim3 grid = grid_for(links, p.words, threads);
-  if (links.ranks <= 2) {
-    exchange_kernel<2><<<grid, threads, 0, stream>>>(links, p);
-  } else if (links.ranks <= 4) {
-    exchange_kernel<4><<<grid, threads, 0, stream>>>(links, p);
-  } else {
-    exchange_kernel<8><<<grid, threads, 0, stream>>>(links, p);
-  }
-  cuda::check(cudaGetLastError(), "launching an exchange");
+  dispatch_ranks(links.ranks, [&]<int kRanks>() {
+    launch("launching an exchange", exchange_kernel<kRanks>, links, grid, threads, 1, stream, p);
+  });
 }
 
 }  // namespace nvllm::ipc::peer

@@ -16,6 +16,10 @@ namespace nvllm::ipc::peer {
 // Fills a rank's receive memory with the words at rest.
 void launch_clear(void* box, cudaStream_t stream);
 
+// Whether the code that runs on this GPU was compiled for compute capability 9.0 or later, and so
+// can do what Links::hopper says.
+bool runs_hopper_code();
+
 // Every rank sends its whole tensor to all others: one trip, (ranks - 1) times the bytes.
 std::size_t one_shot_limit(int ranks);  // bytes that fit
 void launch_one_shot(const Links& links, DType type, void* data, std::int64_t elements,

@@ -23,13 +23,43 @@ inline int threads_for(std::int64_t words) {
   return words <= 128 * 64 ? 128 : words <= 128 * 128 ? 256 : kThreads;
 }
 
-// Calls function.template operator()<T, kMaxRanks>() for the element type and the number of ranks.
+// All kernels are launched by this. With links.hopper `cluster` blocks are a cluster;
+// otherwise it is 1.
+template <typename... Params, typename... Args>
+void launch(const char* what, void (*kernel)(Links, Params...), const Links& links, dim3 grid,
+            int threads, int cluster, cudaStream_t stream, const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  config.attrs = attributes;
+  if (links.hopper != 0) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    cudaLaunchAttribute& blocks = attributes[config.numAttrs++];
+    blocks.id = cudaLaunchAttributeClusterDimension;
+    blocks.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
+  cuda::check(cudaLaunchKernelEx(&config, kernel, links, args...), what);
+}
+
+template <typename Function>
+void dispatch_ranks(int ranks, Function function) {
+  if (ranks <= 2) return function.template operator()<2>();
+  if (ranks == 3) return function.template operator()<3>();
+  if (ranks == 4) return function.template operator()<4>();
+  function.template operator()<8>();
+}
+
+// Calls function.template operator()<T, kRanks>() for the element type and the number of ranks.
 template <typename Function>
 void dispatch(DType type, int ranks, Function function) {
   auto by_ranks = [&]<typename T>() {
-    if (ranks <= 2) return function.template operator()<T, 2>();
-    if (ranks <= 4) return function.template operator()<T, 4>();
-    function.template operator()<T, 8>();
+    dispatch_ranks(ranks, [&]<int kRanks>() { function.template operator()<T, kRanks>(); });
   };
   switch (type) {
     case DType::f32: return by_ranks.template operator()<float>();

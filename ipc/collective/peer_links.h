@@ -52,6 +52,8 @@ struct Links {
   Report* report = nullptr;
   std::uint64_t deadline_ns = 0;  // of one wait
   int multiprocessors = 1;        // of this GPU
+  // Whether kernels may be launched before the previous one has ended, and in clusters.
+  std::uint32_t hopper = 0;
 };
 
 }  // namespace nvllm::ipc::peer

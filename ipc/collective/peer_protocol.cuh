@@ -21,9 +21,17 @@
 //   word that
 //      r sent in call k + 1. Then r's kernel k + 1 had begun, so r's kernel k had ended, in stream
 //      order, with all its reading and all its wiping of that area done.
-// So: kernels of one communicator never overlap on a GPU (no programmatic dependent launch without
-// a wait before the first send); calls of no elements send a word of padding; who has nothing to
-// say sends a token. With one area p's call k + 1 could meet r's call k.
+// So: kernels of one communicator never overlap on a GPU in what they do with memory; calls of no
+// elements send a word of padding; who has nothing to say sends a token. With one area p's call
+// k + 1 could meet r's call k.
+//
+// Programmatic dependent launch. From compute capability 9.0 on a kernel may be on its
+// multiprocessors before the one before it in the stream has ended. Both rules hold all the same:
+// begin() executes griddepcontrol.wait, which returns when the grid before has ended and its writes
+// are seen, before it reads the control block, and nothing is read from or written to memory
+// earlier. It lets the next kernel come only after that wait, so never more than two are there, one
+// of them waiting. The next comes when all blocks of this one have said so, hence all are running,
+// and it takes no place that they need.
 //
 // The number of the call lies in device memory (a graph is replayed with the same arguments). The
 // block that is last to have read it writes the next one.
@@ -107,10 +115,18 @@ __device__ __forceinline__ Vector<T> to_vector(const uint4& word) {
 // --- places
 // ------------------------------------------------------------------------------------------
 
-// Among the senders to `receiver`, the place of `sender`: 0 to ranks - 2.
-__device__ __forceinline__ int seat(int receiver, int sender, int ranks) {
-  const int distance = sender - receiver - 1;
-  return distance < 0 ? distance + ranks : distance;
+// Among the senders to `receiver`, the place of `sender`: in the order of ranks.
+__device__ __forceinline__ int seat(int receiver, int sender) {
+  return sender < receiver ? sender : sender - 1;
+}
+__device__ __forceinline__ int sender_at(int receiver, int seat) {
+  return seat < receiver ? seat : seat + 1;
+}
+
+// Kernels are compiled for exactly 2, 3 and 4 ranks, and for up to 8.
+template <int kRanks>
+__device__ __forceinline__ int ranks_of(const Links& links) {
+  return kRanks <= 4 ? kRanks : links.ranks;
 }
 
 __device__ __forceinline__ int nth_peer(int rank, int n, int ranks) {  // n: 1 to ranks - 1
@@ -127,8 +143,28 @@ struct Call {
   std::size_t area;  // where this call's area begins in every rank's memory, in words
 };
 
-// First of all in a kernel, by every thread.
-__device__ __forceinline__ Call begin(const Links& links) {
+// Parameters lie in constant memory, where the first read of a line takes long: time that there is
+// before the previous kernel has ended.
+template <typename Params>
+__device__ __forceinline__ void fetch_parameters(const Params& params) {
+  static_assert(sizeof(Params) % sizeof(unsigned) == 0);
+  constexpr int kLine = 32 / sizeof(unsigned);
+  const auto* words = reinterpret_cast<const unsigned*>(&params);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Params) / sizeof(unsigned)); i += kLine) {
+    asm volatile("" ::"r"(words[i]));
+  }
+}
+
+// Before anything that reads or writes global memory, by every thread.
+template <typename Params>
+__device__ __forceinline__ Call begin(const Links& links, const Params& params) {
+  fetch_parameters(links);
+  fetch_parameters(params);
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
   const uint4 control = peek(reinterpret_cast<const uint4*>(links.control));
   return {control.x, control.y != 0, (control.x % kAreas) * kAreaWords};
 }
@@ -156,26 +192,28 @@ __device__ __forceinline__ unsigned long long global_time_ns() {
   return now;
 }
 
-// One look at the clock by a thread that waits for `sender`. True: stop waiting.
-static __device__ __noinline__ bool give_up(const Links& links, unsigned call, int sender,
-                                            unsigned long long* waiting_since) {
+// One look at the clock by a thread that waits for `sender`. It returns when the wait began
+// (`waiting_since`, unless that is 0: not yet known), or 0: stop waiting.
+static __device__ __noinline__ unsigned long long look_at_clock(const Links& links, unsigned call,
+                                                                int sender,
+                                                                unsigned long long waiting_since) {
   constexpr unsigned long long kLookEvery = 1'000'000;  // reading host memory crosses PCIe
   Control* control = links.control;
   volatile Report* report = links.report;
   const unsigned long long now = global_time_ns();
-  if (*waiting_since == 0) *waiting_since = now;
-  if (*reinterpret_cast<volatile std::uint32_t*>(&control->failed) != 0) return true;
+  if (waiting_since == 0) waiting_since = now;
+  if (*reinterpret_cast<volatile std::uint32_t*>(&control->failed) != 0) return 0;
 
   unsigned state = Report::none;
   auto* next_look = reinterpret_cast<unsigned long long*>(&control->next_look);
   const unsigned long long due = *reinterpret_cast<volatile unsigned long long*>(next_look);
-  if (now - *waiting_since >= links.deadline_ns) {
+  if (now - waiting_since >= links.deadline_ns) {
     state = Report::timed_out;
   } else if (now >= due && atomicCAS(next_look, due, now + kLookEvery) == due &&
              report->abort != 0) {
     state = Report::aborted;
   }
-  if (state == Report::none) return false;
+  if (state == Report::none) return waiting_since;
   if (atomicCAS(&control->failed, 0u, 1u) == 0) {
     report->missing_rank = static_cast<std::uint32_t>(sender);
     report->call = call;
@@ -184,68 +222,94 @@ static __device__ __noinline__ bool give_up(const Links& links, unsigned call, i
     __threadfence_system();
     report->state = state;
   }
-  return true;
+  return 0;
 }
 
-// Waits until the word is complete and wipes it. `value` is a first look at it, taken earlier.
-template <typename Encoding>
-__device__ __forceinline__ uint4 receive(const Links& links, const Call& call, uint4* word,
-                                         int sender, uint4 value) {
-  constexpr unsigned kTurnsPerLook = 1024;
+// The words of all seats at word + seat * stride, but for seats where `wanted` has no bit. Waits
+// until they are complete and wipes them.
+template <typename Encoding, int kRanks>
+__device__ __forceinline__ void receive(const Links& links, const Call& call, uint4* word,
+                                        std::size_t stride, unsigned wanted,
+                                        uint4 (&words)[kRanks - 1]) {
+  constexpr unsigned kTurnsPerLook = 64;
+  const auto expected = [&](int seat) {
+    return (wanted >> seat & 1) != 0 && seat < ranks_of<kRanks>(links) - 1;
+  };
+#pragma unroll
+  for (int seat = 0; seat < kRanks - 1; ++seat) {  // the first looks, all at once
+    if (expected(seat)) words[seat] = peek(word + seat * stride);
+  }
+  if (call.failed) return;
   unsigned long long waiting_since = 0;
   unsigned turn = 0;
-  while (!Encoding::complete(value)) {
-    if (call.failed) return value;
-    if (++turn % kTurnsPerLook == 0 && give_up(links, call.number, sender, &waiting_since)) {
-      return value;
+#pragma unroll
+  for (int seat = 0; seat < kRanks - 1; ++seat) {
+    if (!expected(seat)) continue;
+    while (!Encoding::complete(words[seat])) {
+      if (++turn % kTurnsPerLook == 0) {
+        waiting_since =
+            look_at_clock(links, call.number, sender_at(links.rank, seat), waiting_since);
+        if (waiting_since == 0) return;
+      }
+      words[seat] = peek(word + seat * stride);
+#pragma unroll
+      for (int later = seat + 1; later < kRanks - 1; ++later) {  // in the same turn
+        if (expected(later) && !Encoding::complete(words[later])) {
+          words[later] = peek(word + later * stride);
+        }
+      }
     }
-    value = peek(word);
   }
-  wipe(word);
-  return value;
+#pragma unroll
+  for (int seat = 0; seat < kRanks - 1; ++seat) {
+    if (expected(seat)) wipe(word + seat * stride);
+  }
 }
+inline constexpr unsigned kAllSeats = ~0u;
 
 // The sum over the ranks of one vector each, as sum_cpu.h defines it: float32, rank order, one
-// rounding, no -0. This rank's own comes from registers; the others' words lie at word + seat *
-// stride.
-template <typename T, int kMaxRanks>
-__device__ __forceinline__ Vector<T> receive_sum(const Links& links, const Call& call, uint4* word,
-                                                 std::size_t stride, const Vector<T>& own) {
-  uint4 words[kMaxRanks];
+// rounding, no -0.
+template <typename T, int kRanks>
+__device__ __forceinline__ Vector<T> sum_of(const Links& links, const Vector<T>& own,
+                                            const uint4 (&words)[kRanks - 1]) {
+  const uint4 mine = *reinterpret_cast<const uint4*>(&own);
+  kernels::Floats<T> sums;
 #pragma unroll
-  for (int rank = 0; rank < kMaxRanks; ++rank) {  // all loads at once
-    if (rank < links.ranks && rank != links.rank) {
-      words[rank] = peek(word + seat(links.rank, rank, links.ranks) * stride);
-    }
-  }
-  kernels::Floats<T> sums = {};
-#pragma unroll
-  for (int rank = 0; rank < kMaxRanks; ++rank) {
-    if (rank >= links.ranks) break;
-    Vector<T> part = own;
-    if (rank != links.rank) {
-      part = to_vector<T>(receive<Floats>(
-          links, call, word + seat(links.rank, rank, links.ranks) * stride, rank, words[rank]));
-    }
-    const kernels::Floats<T> addends = kernels::widen(part);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank >= ranks_of<kRanks>(links)) break;
+    uint4 part = mine;
+    if (rank < kRanks - 1 && rank < links.rank) part = words[rank < kRanks - 1 ? rank : 0];
+    if (rank > 0 && rank > links.rank) part = words[rank > 0 ? rank - 1 : 0];
+    const kernels::Floats<T> addends = kernels::widen(to_vector<T>(part));
 #pragma unroll
     for (int i = 0; i < Vector<T>::kElements; ++i) {
-      sums.element[i] = __fadd_rn(sums.element[i], addends.element[i]);
+      // No 0 + the first: it would turn -0 into +0, which the end does.
+      sums.element[i] =
+          rank == 0 ? addends.element[i] : __fadd_rn(sums.element[i], addends.element[i]);
     }
   }
   return to_vector<T>(to_word(kernels::narrow(sums)));
 }
 
+// This rank's own part comes from registers; the others' words lie at word + seat * stride.
+template <typename T, int kRanks>
+__device__ __forceinline__ Vector<T> receive_sum(const Links& links, const Call& call, uint4* word,
+                                                 std::size_t stride, const Vector<T>& own) {
+  uint4 words[kRanks - 1];
+  receive<Floats, kRanks>(links, call, word, stride, kAllSeats, words);
+  return sum_of<T, kRanks>(links, own, words);
+}
+
 // To the same place in every other rank's memory, but for the seat: word + seat * stride.
-template <int kMaxRanks>
+template <int kRanks>
 __device__ __forceinline__ void send_to_all(const Links& links, const Call& call, std::size_t word,
                                             std::size_t stride, const uint4& value) {
   if (call.failed) return;
 #pragma unroll
-  for (int n = 1; n < kMaxRanks; ++n) {
-    if (n >= links.ranks) break;
-    const int peer = nth_peer(links.rank, n, links.ranks);
-    put(box(links, call, peer) + word + seat(peer, links.rank, links.ranks) * stride, value);
+  for (int n = 1; n < kRanks; ++n) {
+    if (n >= ranks_of<kRanks>(links)) break;
+    const int peer = nth_peer(links.rank, n, ranks_of<kRanks>(links));
+    put(box(links, call, peer) + word + seat(peer, links.rank) * stride, value);
   }
 }
 

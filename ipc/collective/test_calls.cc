@@ -206,7 +206,8 @@ TestCalls::Call::Call(Rig& rig, Random& random, const CallLimits& limits) {
       random, std::max<std::int64_t>(1, whole ? limits.elements : limits.elements / ranks));
   if (op == Op::rms_norm) {
     rows = random.below(7);
-    elements = std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, rows));
+    elements = std::clamp<std::int64_t>(elements / std::max<std::int64_t>(1, rows), 1,
+                                        kernels::kRmsNormMaxColumns);
     if (random.below(2) == 0) elements = (elements + 7) / 8 * 8;
   }
   // Aligned in half of the cases.

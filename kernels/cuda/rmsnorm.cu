@@ -19,6 +19,7 @@ struct Params {
   long long rows;
   int columns;
   int vectors;  // of a row
+  float inverse_columns;
   float epsilon;
 };
 
@@ -47,7 +48,9 @@ __device__ __forceinline__ void store(const Params<T>& p, T* row, int vector,
 // start at multiples of 16 bytes and are whole vectors.
 template <typename T, int V, bool kAligned>
 __global__ void __launch_bounds__(kRmsNormMaxThreads) rms_norm_kernel(const Params<T> p) {
-  __shared__ float scratch[kRmsNormScratch];
+  // A group each, of blocks with one group of many threads or with groups of few.
+  constexpr int kScratch = rms_norm_slots(V * kRmsNormMaxThreads / 32) + kBlockThreads / 32 * 4;
+  alignas(16) __shared__ float scratch[kScratch];
   // Weights that fit are on their way while the row's sum is taken.
   constexpr bool kWeightsEarly = V <= 4;
 
@@ -75,8 +78,8 @@ __global__ void __launch_bounds__(kRmsNormMaxThreads) rms_norm_kernel(const Para
       }
     }
   }
-  const float scale =
-      rms_norm_scale(x, first, step, p.columns, p.epsilon, scratch + threadIdx.y * (step / 32));
+  const float scale = rms_norm_scale(x, first, step, p.inverse_columns, p.epsilon,
+                                     scratch + threadIdx.y * rms_norm_slots(V * step / 32));
   if (!inside) return;
 #pragma unroll
   for (int v = 0; v < V; ++v) {
@@ -110,6 +113,7 @@ void launch(const RmsNorm& args, cudaStream_t stream) {
   p.rows = args.x.shape[0];
   p.columns = static_cast<int>(args.x.shape[1]);
   p.vectors = rms_norm_vectors(p.columns, sizeof(T));
+  p.inverse_columns = 1.0f / static_cast<float>(p.columns);
   p.epsilon = args.epsilon;
 
   const bool aligned = p.columns % Vector<T>::kElements == 0 && args.out.aligned(16) &&
