@@ -64,6 +64,8 @@ class ShmExchange {
   void end();
   // Into this rank's staging memory, the call's way.
   void put(std::byte* to, const std::byte* from, std::size_t bytes) const;
+  // Out of another rank's.
+  void take(std::byte* to, const std::byte* from, std::size_t bytes) const;
   void publish();
   // Until `peer` has published `step`. The second form: all peers.
   void wait_for(int peer, std::uint32_t step);

@@ -15,8 +15,10 @@ constexpr std::size_t kWhole = std::size_t{1} << 40;  // as much as there is roo
 constexpr std::size_t kInCache = std::size_t{256} << 10;
 
 constexpr Way kAllWays[WayTrials::kWays] = {
-    {Stores::streamed, kWhole}, {Stores::claimed, kInCache}, {Stores::string, kInCache},
-    {Stores::claimed, kWhole},  {Stores::string, kWhole},
+    {Stores::streamed, kWhole, false},  {Stores::streamed, kWhole, true},
+    {Stores::claimed, kInCache, false}, {Stores::claimed, kInCache, true},
+    {Stores::string, kInCache, false},  {Stores::string, kInCache, true},
+    {Stores::claimed, kWhole, false},   {Stores::string, kWhole, false},
 };
 
 // Sanitizers see neither of the special stores.
@@ -39,7 +41,6 @@ void store_streamed(std::byte* to, const std::byte* from, std::size_t bytes) {
     _mm256_stream_si256(out, a);
     _mm256_stream_si256(out + 1, b);
   }
-  _mm_sfence();
 }
 
 // Does nothing where the processor does not know it.
@@ -80,6 +81,15 @@ void copy_for_others(void* to, const void* from, std::size_t bytes, Stores store
     }
   }
   if (done < bytes) std::memcpy(target + done, source + done, bytes - done);
+}
+
+void fetch_ahead(const void* from, std::size_t bytes) {
+  const auto* line = static_cast<const char*>(from);
+  for (std::size_t at = 0; at < bytes; at += kLine) _mm_prefetch(line + at, _MM_HINT_T0);
+}
+
+void finish_copies() {
+  _mm_sfence();
 }
 
 const Way& WayTrials::way() const {

@@ -21,18 +21,24 @@ enum class Stores {
   string,    // rep movsb: cached, and takes whole lines without reading them first
 };
 
-// Complete, for others too, when it returns and something has been published since.
+// Asks for lines that another process wrote, before they are read: more of them are under way at
+// once than the processor itself asks for.
+void fetch_ahead(const void* from, std::size_t bytes);
+
+// Others may look at `to` only after finish_copies().
 void copy_for_others(void* to, const void* from, std::size_t bytes, Stores stores);
+void finish_copies();
 
 struct Way {
   Stores stores = Stores::streamed;
-  std::size_t chunk_bytes = 0;  // at most so many bytes are put before others take them
+  std::size_t chunk_bytes = 0;  // at most so many bytes of a sum are put before others take them
+  bool ahead = false;           // with fetch_ahead()
 };
 
 // The trials of one kind of call. All ranks make the same calls, hence the same trials.
 class WayTrials {
  public:
-  static constexpr std::size_t kWays = 5;
+  static constexpr std::size_t kWays = 8;
   static constexpr int kTrials = 4;  // of each way; the shortest counts
 
   // The way of the next call.
