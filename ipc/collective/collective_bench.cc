@@ -6,7 +6,10 @@
 // Counters: us (per call), ranks, bytes (of a rank's tensor); on the CPU memcpy_us, what it took
 // both processes at once to copy as many bytes, and to_memcpy, the ratio (limit: 2 for 1 MiB on 2
 // ranks), least_..., the same of the shortest times, which other work on the machine does not
-// touch; on GPUs to_nccl, the ratio to NCCL's all_reduce of as many bytes in the same run.
+// touch; handover_us, what it took both at once to copy what the other had just written, the least
+// that any exchange through shared memory can take, and to_handover (up to 1 MiB: the staging memory
+// must hold it). shm/handover/... does the same after each kind of stores (shm_ways.h), with put_us,
+// what the writing took. On GPUs to_nccl, the ratio to NCCL's all_reduce of as many bytes in the same run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -22,6 +25,7 @@
 #include "device/topology.h"
 #include "ipc/collective/bench_ranks.h"
 #include "ipc/collective/communicator.h"
+#include "ipc/collective/shm_ways.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -73,6 +77,11 @@ struct Times {
 struct CpuTimes {
   Times call;
   Times copy;
+  Times handover;
+};
+struct HandoverTimes {
+  Times put;
+  Times take;
 };
 
 Times summary(std::vector<double> times) {
@@ -82,6 +91,34 @@ Times summary(std::vector<double> times) {
 // Of several ranks: the slowest.
 Times slowest_of(const Times& a, const Times& b) {
   return {std::max(a.median, b.median), std::max(a.least, b.least)};
+}
+
+using Put = std::function<void(std::byte* to, const std::byte* from, std::size_t bytes)>;
+
+constexpr std::size_t kMostHandedOver = std::size_t{1} << 20;
+
+// Each rank writes its staging memory, then copies the next rank's. No collective but barriers, which
+// leave that memory alone, may be running.
+HandoverTimes time_handover(Member& member, Communicator& comm, Stream& stream, std::byte* data,
+                            std::size_t bytes, const Put& put) {
+  constexpr int kCalls = 200;
+  std::vector<double> puts, takes;
+  std::byte* const mine = member.staging(member.rank()).data();
+  const std::byte* const theirs = member.staging((member.rank() + 1) % member.size()).data();
+  auto timed = [](std::vector<double>& times, const auto& work) {
+    const std::int64_t start = now_ns();
+    work();
+    times.push_back(static_cast<double>(now_ns() - start) * 1e-3);
+  };
+  for (int call = 0; call < kCalls; ++call) {
+    comm.barrier(stream);
+    stream.host_call([&] { timed(puts, [&] { put(mine, data, bytes); }); });
+    comm.barrier(stream);
+    stream.host_call([&] { timed(takes, [&] { std::memcpy(data, theirs, bytes); }); });
+  }
+  comm.barrier(stream);
+  comm.wait(stream);
+  return {summary(std::move(puts)), summary(std::move(takes))};
 }
 
 // Measures in the stream's own thread, so that handing work to it does not count: the time between
@@ -124,6 +161,9 @@ CpuTimes measure_cpu(Member& member, std::size_t bytes, const Operation& operati
   time_calls(collective);  // pages and caches
   times.copy = time_calls(copy);
   times.call = time_calls(collective);
+  if (bytes != 0 && bytes <= kMostHandedOver) {
+    times.handover = time_handover(member, *comm, *stream, at, bytes, std::memcpy).take;
+  }
   return times;
 }
 
@@ -133,7 +173,8 @@ void run_cpu(benchmark::State& state, int ranks, std::size_t bytes, const Operat
     slowest = {};
     for (const CpuTimes& times : measure<CpuTimes>(
              ranks, [&](Member& member) { return measure_cpu(member, bytes, operation); })) {
-      slowest = {slowest_of(slowest.call, times.call), slowest_of(slowest.copy, times.copy)};
+      slowest = {slowest_of(slowest.call, times.call), slowest_of(slowest.copy, times.copy),
+                 slowest_of(slowest.handover, times.handover)};
     }
     state.SetIterationTime(slowest.call.median * 1e-6);
   }
@@ -145,6 +186,47 @@ void run_cpu(benchmark::State& state, int ranks, std::size_t bytes, const Operat
   state.counters["memcpy_us"] = slowest.copy.median;
   state.counters["to_memcpy"] = slowest.call.median / slowest.copy.median;
   state.counters["least_to_memcpy"] = slowest.call.least / slowest.copy.least;
+  if (bytes > kMostHandedOver) return;
+  state.counters["handover_us"] = slowest.handover.median;
+  state.counters["to_handover"] = slowest.call.median / slowest.handover.median;
+  state.counters["least_to_handover"] = slowest.call.least / slowest.handover.least;
+}
+
+void run_handover(benchmark::State& state, std::size_t bytes, Stores stores) {
+  HandoverTimes slowest;
+  auto measure_rank = [&](Member& member) {
+    run_on_cores(share_of_cores(allowed_cores(), member.rank(), member.size()));
+    const auto backend = create_backend(DeviceKind::cpu);
+    const auto stream = backend->create_stream();
+    const auto comm = create_communicator(member, *backend, {});
+    const Buffer data = backend->allocate(MemoryKind::host, bytes, "data");
+    std::memset(data.data(), 0, bytes);
+    auto put = [&](std::byte* to, const std::byte* from, std::size_t size) {
+      copy_for_others(to, from, size, stores);
+      finish_copies();
+    };
+    return time_handover(member, *comm, *stream, static_cast<std::byte*>(data.data()), bytes, put);
+  };
+  for (auto _ : state) {
+    slowest = {};
+    for (const HandoverTimes& times : measure<HandoverTimes>(2, measure_rank)) {
+      slowest = {slowest_of(slowest.put, times.put), slowest_of(slowest.take, times.take)};
+    }
+    state.SetIterationTime(slowest.take.median * 1e-6);
+  }
+  state.counters["put_us"] = slowest.put.median;
+  state.counters["handover_us"] = slowest.take.median;
+  state.counters["least_put_us"] = slowest.put.least;
+  state.counters["least_handover_us"] = slowest.take.least;
+}
+
+void add_handover(const char* name, std::size_t bytes, Stores stores) {
+  const std::string full = str("shm/handover/", name, "/", size_name(bytes));
+  benchmark::RegisterBenchmark(full.c_str(),
+                               [=](benchmark::State& state) { run_handover(state, bytes, stores); })
+      ->UseManualTime()
+      ->Iterations(1)
+      ->Unit(benchmark::kMicrosecond);
 }
 
 void add_cpu(const std::string& name, int ranks, std::size_t bytes, const Operation& operation) {
@@ -167,6 +249,11 @@ const bool registered = [] {
   add_cpu("broadcast", 2, MiB, broadcast);
   add_cpu("barrier", 2, 0, barrier);
   add_cpu("all_reduce", 4, MiB, all_reduce);
+  for (std::size_t bytes : {MiB / 8, MiB}) {
+    add_handover("streamed", bytes, Stores::streamed);
+    add_handover("claimed", bytes, Stores::claimed);
+    add_handover("string", bytes, Stores::string);
+  }
   return true;
 }();
 

@@ -23,15 +23,17 @@
 //             their R. The next R overwrites what the others read in G: they did that before their
 //             next W, for which that R waits.
 //
-// What is written for others goes past the caches (copy_for_others), so chunks need not fit into
-// one, and the phases of a chunk have nothing to gain from running beside those of the next.
+// How data is put there, and in chunks of what size, each kind and size of call finds out by trials
+// (shm_ways.h).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "device/dtype.h"
+#include "ipc/collective/shm_ways.h"
 #include "ipc/group.h"
 
 namespace nvllm::ipc {
@@ -53,8 +55,17 @@ class ShmExchange {
   void barrier();
 
  private:
-  // The call that is running, for messages and for the hash.
-  void begin(const char* operation, DType type, std::size_t size, int root);
+  enum class Kind { all_reduce, reduce_scatter, all_gather, gather, broadcast, barrier };
+
+  // The call that is running, for messages, for the hash and for its way. `size` is in elements, or
+  // in bytes for u8.
+  void begin(Kind kind, DType type, std::size_t size, int root);
+  // Counts the call's time, if that is wanted.
+  void end();
+  // Into this rank's staging memory, the call's way.
+  void put(std::byte* to, const std::byte* from, std::size_t bytes) const;
+  // Out of another rank's.
+  void take(std::byte* to, const std::byte* from, std::size_t bytes) const;
   void publish();
   // Until `peer` has published `step`. The second form: all peers.
   void wait_for(int peer, std::uint32_t step);
@@ -63,6 +74,7 @@ class ShmExchange {
 
   void reduce_in_one_round(std::byte* data, DType type, std::size_t elements);
   void reduce_in_two_phases(std::byte* data, DType type, std::size_t elements);
+  void reduce_chunk(std::byte* data, DType type, std::size_t bytes);
 
   std::byte* round_slot(int rank) const;
   std::byte* chunk_memory(int rank) const;
@@ -78,6 +90,15 @@ class ShmExchange {
   std::uint64_t rounds_ = 0;  // rounds finished
   std::uint32_t call_hash_ = 0;
   const char* operation_ = "";
+
+  // Of each kind of call, by the size's number of bits in KiB: up to 1 KiB, 2, 4, ... 16 MiB.
+  static constexpr std::size_t kKinds = 6, kSizes = 15;
+  std::array<std::array<WayTrials, kSizes>, kKinds> trials_;
+  WayTrials* trial_ = nullptr;   // those of the call that is running
+  Way way_;                      // its way
+  std::int64_t started_ns_ = 0;  // while trying
+  std::int64_t idle_ns_ = 0;     // waiting for ranks that came late
+  std::uint32_t first_step_ = 0;
 };
 
 }  // namespace nvllm::ipc

@@ -2,8 +2,8 @@
 
 #include <immintrin.h>
 
-#include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "base/check.h"
 
@@ -64,38 +64,52 @@ void store8(float* to, __m256 values) {
   _mm256_storeu_ps(to, values);
 }
 
-// Past the caches; `to` is aligned to the vector. ThreadSanitizer does not see such stores.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kStreams = false;
-#else
-constexpr bool kStreams = true;
-#endif
-
-void stream8(float* to, __m256 values) {
-  if constexpr (kStreams) {
-    _mm256_stream_ps(to, values);
-  } else {
-    store8(to, values);
-  }
-}
-
 template <typename T>
 void store8(T* to, Rounded16 values) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), values.halves);
 }
 
-template <typename T>
-void stream8(T* to, Rounded16 values) {
-  if constexpr (kStreams) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to), values.halves);
-  } else {
-    store8(to, values);
+// Two times 16 elements of bfloat16, a line. Nothing is widened or packed: the elements of odd
+// places are the upper halves of 32-bit lanes, those of even places a shift away. False, and
+// nothing is stored, if a sum is not a number: its bits need what round8 does.
+constexpr std::size_t kPair = 2 * kLanes;
+
+__m256i round_to_upper_half(__m256 sum) {
+  const __m256i bits = _mm256_castps_si256(sum);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+}
+
+template <int kSources>
+bool sum_two_pairs(Bf16* to, const void* const* sources, int count, std::size_t first) {
+  const int ranks = kSources > 0 ? kSources : count;
+  const __m256i upper_halves = _mm256_set1_epi32(static_cast<int>(0xffff0000));
+  __m256 even[2] = {}, odd[2] = {};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Bf16* source = static_cast<const Bf16*>(sources[rank]) + first;
+    for (std::size_t v = 0; v < 2; ++v) {
+      const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + v * kPair));
+      even[v] = _mm256_add_ps(even[v], _mm256_castsi256_ps(_mm256_slli_epi32(both, 16)));
+      odd[v] = _mm256_add_ps(odd[v], _mm256_castsi256_ps(_mm256_and_si256(both, upper_halves)));
+    }
   }
+  const __m256 nan = _mm256_or_ps(_mm256_cmp_ps(even[0], odd[0], _CMP_UNORD_Q),
+                                  _mm256_cmp_ps(even[1], odd[1], _CMP_UNORD_Q));
+  if (_mm256_movemask_ps(nan) != 0) return false;
+  for (std::size_t v = 0; v < 2; ++v) {
+    const __m256i lower = _mm256_srli_epi32(round_to_upper_half(even[v]), 16);
+    const __m256i halves = _mm256_blend_epi16(lower, round_to_upper_half(odd[v]), 0xaa);
+    // Rounding can make it from a denormal.
+    const __m256i negative_zero = _mm256_set1_epi16(static_cast<short>(0x8000));
+    const __m256i result = _mm256_andnot_si256(_mm256_cmpeq_epi16(halves, negative_zero), halves);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + v * kPair), result);
+  }
+  return true;
 }
 
 // kSources == 0: as many as there are.
 template <typename T, int kSources>
-void sum(T* to, T* also_to, const void* const* sources, int count, std::size_t elements) {
+void sum(T* to, const void* const* sources, int count, std::size_t elements) {
   constexpr std::size_t kUnroll = 4;
   const int ranks = kSources > 0 ? kSources : count;
   auto block = [&]<std::size_t kVectors>(std::size_t i) {
@@ -108,12 +122,17 @@ void sum(T* to, T* also_to, const void* const* sources, int count, std::size_t e
       }
     }
     for (std::size_t v = 0; v < kVectors; ++v) {
-      const auto rounded = round8(to, sums[v]);
-      store8(to + i + v * kLanes, rounded);
-      if (also_to != nullptr) stream8(also_to + i + v * kLanes, rounded);
+      store8(to + i + v * kLanes, round8(to, sums[v]));
     }
   };
   std::size_t i = 0;
+  if constexpr (std::is_same_v<T, Bf16>) {
+    for (; i + 2 * kPair <= elements; i += 2 * kPair) {
+      if (!sum_two_pairs<kSources>(to + i, sources, ranks, i)) {
+        for (std::size_t v = 0; v < 2 * kPair; v += kLanes) block.template operator()<1>(i + v);
+      }
+    }
+  }
   for (; i + kUnroll * kLanes <= elements; i += kUnroll * kLanes) {
     block.template operator()<kUnroll>(i);
   }
@@ -130,53 +149,28 @@ void sum(T* to, T* also_to, const void* const* sources, int count, std::size_t e
   }
   store8(padded, round8(to, total));
   std::memcpy(to + i, padded, rest * sizeof(T));
-  if (also_to != nullptr) std::memcpy(also_to + i, padded, rest * sizeof(T));
 }
 
 template <typename T>
-void sum(void* to, void* also_to, std::span<const void* const> sources, std::size_t elements) {
+void sum(void* to, std::span<const void* const> sources, std::size_t elements) {
   const int count = static_cast<int>(sources.size());
   T* first = static_cast<T*>(to);
-  T* second = static_cast<T*>(also_to);
   if (count == 2) {
-    sum<T, 2>(first, second, sources.data(), count, elements);
+    sum<T, 2>(first, sources.data(), count, elements);
   } else {
-    sum<T, 0>(first, second, sources.data(), count, elements);
+    sum<T, 0>(first, sources.data(), count, elements);
   }
 }
 
 }  // namespace
 
-void copy_for_others(void* to, const void* from, std::size_t bytes) {
-  constexpr std::size_t kBlock = 128;
-  auto* target = static_cast<std::byte*>(to);
-  const auto* source = static_cast<const std::byte*>(from);
-  std::size_t done = 0;
-  if (kStreams && reinterpret_cast<std::uintptr_t>(to) % sizeof(__m256i) == 0) {
-    for (; done + kBlock <= bytes; done += kBlock) {
-      const auto* in = reinterpret_cast<const __m256i*>(source + done);
-      auto* out = reinterpret_cast<__m256i*>(target + done);
-      const __m256i a = _mm256_loadu_si256(in), b = _mm256_loadu_si256(in + 1);
-      const __m256i c = _mm256_loadu_si256(in + 2), d = _mm256_loadu_si256(in + 3);
-      _mm256_stream_si256(out, a);
-      _mm256_stream_si256(out + 1, b);
-      _mm256_stream_si256(out + 2, c);
-      _mm256_stream_si256(out + 3, d);
-    }
-  }
-  if (done < bytes) std::memcpy(target + done, source + done, bytes - done);
-  _mm_sfence();
-}
-
-void sum_cpu(DType type, void* to, void* also_to, std::span<const void* const> sources,
-             std::size_t elements) {
+void sum_cpu(DType type, void* to, std::span<const void* const> sources, std::size_t elements) {
   switch (type) {
-    case DType::f32: sum<float>(to, also_to, sources, elements); break;
-    case DType::bf16: sum<Bf16>(to, also_to, sources, elements); break;
-    case DType::f16: sum<F16>(to, also_to, sources, elements); break;
+    case DType::f32: sum<float>(to, sources, elements); break;
+    case DType::bf16: sum<Bf16>(to, sources, elements); break;
+    case DType::f16: sum<F16>(to, sources, elements); break;
     default: NVLLM_CHECK(false, "no sum of ", name_of(type));
   }
-  if (also_to != nullptr) _mm_sfence();
 }
 
 }  // namespace nvllm::ipc

@@ -1,0 +1,67 @@
+// How data is handed to other processes through shared memory, and which way is the fastest here.
+//
+// No way is the best everywhere. Times of an all_reduce of 1 MiB on two cores of one machine, an
+// AMD EPYC VM: stores past the caches 57 us; with cached stores 46 us while the two cores share a
+// cache, 500 us when the host has put them on two dies. Intel's cores read each other's lines
+// faster than DRAM. So the first calls of each kind and size try all ways, and the ranks agree on
+// what was the fastest. No bit of a result depends on the way.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace nvllm::ipc {
+
+// How lines are stored that another process will read.
+enum class Stores {
+  streamed,  // past the caches, to memory; needs no ownership of lines that the reader still has
+  claimed,   // takes the lines ahead of the stores, hands them to the shared cache after (a hint)
+  string,    // rep movsb: cached, and takes whole lines without reading them first
+};
+
+// Asks for lines that another process wrote, before they are read: more of them are under way at
+// once than the processor itself asks for.
+void fetch_ahead(const void* from, std::size_t bytes);
+
+// Others may look at `to` only after finish_copies().
+void copy_for_others(void* to, const void* from, std::size_t bytes, Stores stores);
+void finish_copies();
+
+struct Way {
+  Stores stores = Stores::streamed;
+  std::size_t chunk_bytes = 0;  // at most so many bytes of a sum are put before others take them
+  bool ahead = false;           // with fetch_ahead()
+};
+
+// The trials of one kind of call. All ranks make the same calls, hence the same trials.
+class WayTrials {
+ public:
+  static constexpr std::size_t kWays = 8;
+  static constexpr int kTrials = 4;  // of each way; the shortest counts
+
+  // The way of the next call.
+  const Way& way() const;
+  bool trying() const { return calls_ < kTrials * static_cast<int>(kWays); }
+  // A call has been made, of `ns` nanoseconds (looked at while trying()). True after the last
+  // trial: now choose() must follow.
+  bool count(std::int64_t ns);
+  // The shortest times of this rank.
+  std::array<float, kWays> times() const { return least_ns_; }
+  // Takes the sums of all ranks' times: the same on all ranks, as the choice must be.
+  void choose(const std::array<float, kWays>& sums);
+
+ private:
+  // Then it is tried again: a virtual machine's cores move.
+  static constexpr int kCallsPerChoice = 8192;
+
+  // The same way several times in a row: the first finds the lines as the way before left them.
+  std::size_t trial() const { return static_cast<std::size_t>(calls_ / kTrials); }
+
+  int calls_ = 0;
+  std::size_t chosen_ = 0;
+  std::array<float, kWays> least_ns_{};
+};
+
+}  // namespace nvllm::ipc
