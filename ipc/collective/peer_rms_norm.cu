@@ -109,7 +109,7 @@ __device__ __forceinline__ void await_chunks(Gathered& gathered) {
 
 // kVectors: a thread's. One: a cluster per row.
 template <typename T, int kRanks, int kVectors>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kMaxThreads, 1)
     rms_norm_kernel(const __grid_constant__ Links links, const __grid_constant__ Params<T> p) {
   constexpr int kElements = Vector<T>::kElements;
   constexpr bool kCluster = kVectors == 1;
