@@ -40,6 +40,11 @@ struct Check {
 constexpr Check kChecks[] = {
     {"every operation, type, size and alignment gives the plain result",
      [](Rig& rig, std::uint64_t seed) { suite::single_calls(rig, seed, 200, kSmall); }},
+    {"rows of all lengths, fused",
+     [](Rig& rig, std::uint64_t seed) {
+       suite::fused_rows(rig, seed, 40'000);
+       suite::fused_rows(rig, seed, 600'000);
+     }},
     {"large tensors",
      [](Rig& rig, std::uint64_t seed) {
        suite::single_calls(rig, seed, 5, {.elements = 6'000'000});
@@ -127,6 +132,7 @@ TEST_CASE("gpu: peer between two processes that share a GPU") {
     take_gpu(me, {gpus[0]});
     Rig rig(me, on_gpus("peer"));
     suite::single_calls(rig, seed, 40, kSmall);
+    suite::fused_rows(rig, seed, 20'000);
     suite::in_a_graph(rig, seed, 2, 10, {.elements = 3000});
   });
 }

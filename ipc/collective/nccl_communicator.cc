@@ -103,7 +103,10 @@ void NcclCommunicator::await_start() {
 
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ == nullptr) return;
-  if (starting_ == ncclInProgress) return give_up();
+  if (starting_ == ncclInProgress) {
+    give_up();
+    return;
+  }
   try {
     member_.check_abort();
     finish(ncclCommFinalize(comm_), "ending NCCL", kGoodbye);

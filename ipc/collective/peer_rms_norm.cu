@@ -6,7 +6,7 @@
 //
 // A row belongs to a cluster of blocks, a vector per thread: several multiprocessors put it onto
 // the links in less time than one. Where there are no clusters, and for more rows than there is
-// room for, it belongs to one block, two vectors per thread.
+// room for, it belongs to one block, two vectors per thread, or four.
 #include "ipc/collective/peer_kernels.h"
 #include "ipc/collective/peer_launch.cuh"
 #include "kernels/cuda/rmsnorm.cuh"
@@ -14,7 +14,7 @@
 namespace nvllm::ipc::peer {
 namespace {
 
-constexpr int kFewThreads = 512;   // enough for rows of 16 KiB
+constexpr int kMaxThreads = 512;   // of a block: leaves 128 registers to each
 constexpr int kMaxVectors = 2048;  // a row's: 32 KiB
 constexpr int kMaxChunks = kMaxVectors / 32;
 constexpr int kMaxClusterLog2 = 2;  // 8 blocks are no faster than 4
@@ -107,12 +107,12 @@ __device__ __forceinline__ void await_chunks(Gathered& gathered) {
 // --- the kernel
 // ------------------------------------------------------------------------------------
 
-// kMaxThreads bounds the block, and so sets how many registers there are.
-template <typename T, int kRanks, bool kCluster, int kMaxThreads>
-__global__ void __launch_bounds__(kMaxThreads)
+// kVectors: a thread's. One: a cluster per row.
+template <typename T, int kRanks, int kVectors>
+__global__ void __launch_bounds__(kMaxThreads, 1)
     rms_norm_kernel(const __grid_constant__ Links links, const __grid_constant__ Params<T> p) {
   constexpr int kElements = Vector<T>::kElements;
-  constexpr int kVectors = kCluster ? 1 : 2;  // a thread's
+  constexpr bool kCluster = kVectors == 1;
   __shared__ Gathered gathered;
   const int step = blockDim.x;
   const int blocks = kCluster ? 1 << p.cluster_log2 : 1;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const std::int64_t start = std::int64_t{row} * p.columns;
   const std::size_t row_word = std::size_t(row) * p.vectors;
   const std::size_t words = std::size_t(rows) * p.vectors;
-  const int chunks = kCluster ? (p.vectors + 31) / 32 : 2 * step / 32;
+  const int chunks = kCluster ? (p.vectors + 31) / 32 : kVectors * step / 32;
   const int slots = kernels::rms_norm_slots(chunks);
   // Everybody sees them: advance() holds a barrier.
   if (threadIdx.x < slots - chunks) gathered.sums[chunks + threadIdx.x] = 0;
@@ -211,17 +211,16 @@ Shape shape_of_clusters(const Links& links, std::int64_t rows, int vectors) {
   int log2 = 0;
   while (log2 < kMaxClusterLog2 && (2 << log2) <= chunks) ++log2;
   const int threads = (chunks + (1 << log2) - 1) / (1 << log2) * 32;
-  // A multiprocessor holds kFewThreads at least. A cluster keeps within a group of
+  // A multiprocessor holds kMaxThreads at least. A cluster keeps within a group of
   // multiprocessors, some of which remain without one: count on half of them.
-  const std::int64_t room = std::int64_t{links.multiprocessors} / 2 * (kFewThreads / threads);
+  const std::int64_t room = std::int64_t{links.multiprocessors} / 2 * (kMaxThreads / threads);
   return {log2, threads, links.hopper != 0 && rows <= room >> log2};
 }
 
-// Two vectors per thread. A multiprocessor holds one of the largest blocks.
+// Two vectors per thread, four in long rows.
 Shape shape_of_blocks(const Links& links, std::int64_t rows, int vectors) {
-  const int threads = kernels::rms_norm_threads(vectors);
-  const int most = threads <= kFewThreads ? kFewThreads : kernels::kRmsNormMaxThreads;
-  return {0, threads, rows <= std::int64_t{links.multiprocessors} * (most / threads)};
+  const int threads = std::min(kernels::rms_norm_threads(vectors), kMaxThreads);
+  return {0, threads, rows <= std::int64_t{links.multiprocessors} * (kMaxThreads / threads)};
 }
 
 }  // namespace
@@ -254,10 +253,9 @@ bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                       shape.cluster_log2,
                       1.0f / static_cast<float>(args.x.shape[1]),
                       args.epsilon};
-    const auto kernel = clusters.fits ? rms_norm_kernel<T, kRanks, true, kFewThreads>
-                        : shape.threads <= kFewThreads
-                            ? rms_norm_kernel<T, kRanks, false, kFewThreads>
-                            : rms_norm_kernel<T, kRanks, false, kernels::kRmsNormMaxThreads>;
+    const auto kernel = clusters.fits                ? rms_norm_kernel<T, kRanks, 1>
+                        : vectors <= 2 * kMaxThreads ? rms_norm_kernel<T, kRanks, 2>
+                                                     : rms_norm_kernel<T, kRanks, 4>;
     launch("launching the fused all_reduce and rms_norm", kernel, links,
            dim3(static_cast<unsigned>(rows * cluster)), shape.threads, cluster, stream, p);
   });

@@ -194,6 +194,7 @@ TestCalls::Call::Call(Rig& rig, Random& random, const CallLimits& limits) {
                               DType::i32, DType::i64,  DType::u8};
   const int ranks = rig.comm->size();
   op = limits.only_reduce ? Op::all_reduce : static_cast<Op>(random.below(kOps.size()));
+  if (limits.only_fused != 0) op = Op::rms_norm;
   const bool sums = op == Op::all_reduce || op == Op::reduce_scatter || op == Op::rms_norm;
   type = kTypes[random.below(sums ? 3 : 6)];
   rows = 1;
@@ -210,9 +211,14 @@ TestCalls::Call::Call(Rig& rig, Random& random, const CallLimits& limits) {
                                         kernels::kRmsNormMaxColumns);
     if (random.below(2) == 0) elements = (elements + 7) / 8 * 8;
   }
+  if (limits.only_fused != 0) {
+    elements = limits.only_fused;
+    rows = 1 + random.below(std::max<std::int64_t>(1, limits.elements / elements));
+  }
   // Aligned in half of the cases.
-  const std::size_t offset =
-      random.below(2) == 0 ? 0 : static_cast<std::size_t>(random.below(8)) * size_of(type);
+  const std::size_t offset = random.below(2) == 0 || limits.only_fused != 0
+                                 ? 0
+                                 : static_cast<std::size_t>(random.below(8)) * size_of(type);
   const std::int64_t large = ranks * elements;
   switch (op) {
     case Op::reduce_scatter:

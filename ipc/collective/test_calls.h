@@ -49,6 +49,8 @@ std::uint64_t fresh_seed();
 struct CallLimits {
   std::int64_t elements = 5000;  // of the largest tensor
   bool only_reduce = false;      // all_reduce and nothing else
+  // Unless 0: all_reduce_rms_norm of aligned rows of so many columns, and nothing else.
+  std::int64_t only_fused = 0;
 };
 
 class TestCalls {
