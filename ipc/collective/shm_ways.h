@@ -33,12 +33,13 @@ struct Way {
   Stores stores = Stores::streamed;
   std::size_t chunk_bytes = 0;  // at most so many bytes of a sum are put before others take them
   bool ahead = false;           // with fetch_ahead()
+  bool once = false;            // an all_reduce: every rank sums everything itself, in one step
 };
 
 // The trials of one kind of call. All ranks make the same calls, hence the same trials.
 class WayTrials {
  public:
-  static constexpr std::size_t kWays = 8;
+  static constexpr std::size_t kWays = 10;
   static constexpr int kTrials = 4;  // of each way; the shortest counts
 
   // The way of the next call.
