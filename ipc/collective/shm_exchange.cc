@@ -167,6 +167,8 @@ void ShmExchange::all_reduce(std::byte* data, DType type, std::size_t elements) 
   begin(Kind::all_reduce, type, elements, 0);
   if (elements * size_of(type) <= std::min(kOneRoundBytes, round_bytes_)) {
     reduce_in_one_round(data, type, elements);
+  } else if (way_.once) {
+    reduce_in_rounds(data, type, elements);
   } else {
     reduce_in_two_phases(data, type, elements);
   }
@@ -184,7 +186,58 @@ void ShmExchange::reduce_in_one_round(std::byte* data, DType type, std::size_t e
   ++rounds_;
 }
 
+void ShmExchange::use_chunk_memory(ChunkUse use) {
+  if (use == chunk_use_) return;
+  chunk_use_ = use;
+  publish();
+  wait_for_all(step_);
+}
+
+void ShmExchange::sum_and_put(std::span<std::byte> own, DType type,
+                              const std::array<const std::byte*, kMaxRanks>& sources,
+                              std::byte* result) {
+  for (std::size_t done = 0; done < own.size(); done += kBlockBytes) {
+    const std::size_t block = std::min(kBlockBytes, own.size() - done);
+    const std::size_t next = std::min(kBlockBytes, own.size() - done - block);
+    std::array<const void*, kMaxRanks> blocks{};
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) {
+        blocks[rank] = own.data() + done;
+        continue;
+      }
+      blocks[rank] = sources[rank] + done;
+      if (way_.ahead) fetch_ahead(sources[rank] + done + block, next);
+    }
+    sum_cpu(type, own.data() + done, {blocks.data(), static_cast<std::size_t>(size_)},
+            block / size_of(type));
+    if (result != nullptr) put(result + done, own.data() + done, block);
+  }
+}
+
+void ShmExchange::reduce_in_rounds(std::byte* data, DType type, std::size_t elements) {
+  use_chunk_memory(ChunkUse::rounds);
+  const std::size_t bytes = elements * size_of(type);
+  const std::size_t half = round_down(chunk_bytes_ / 2, kLine);
+  const std::size_t room = std::min(half, round_up(way_.chunk_bytes, kLine));
+  // In parts of about the same size: both halves take turns, and all lines get old.
+  const std::size_t parts = (bytes + room - 1) / room;
+  const std::size_t part_bytes = round_up((bytes + parts - 1) / parts, kLine);
+  for (std::size_t done = 0; done < bytes; done += part_bytes) {
+    const std::span<std::byte> own(data + done, std::min(part_bytes, bytes - done));
+    std::array<const std::byte*, kMaxRanks> slots{};
+    for (int rank = 0; rank < size_; ++rank) {
+      slots[rank] = chunk_memory(rank) + (chunk_rounds_ % 2) * half;
+    }
+    put(chunk_memory(rank_) + (chunk_rounds_ % 2) * half, own.data(), own.size());
+    publish();
+    wait_for_all(step_);
+    sum_and_put(own, type, slots, nullptr);
+    ++chunk_rounds_;
+  }
+}
+
 void ShmExchange::reduce_in_two_phases(std::byte* data, DType type, std::size_t elements) {
+  use_chunk_memory(ChunkUse::phases);
   const std::size_t bytes = elements * size_of(type);
   const std::size_t most =
       std::min(chunk_bytes_, round_up(way_.chunk_bytes, kLine * static_cast<std::size_t>(size_)));
@@ -213,20 +266,11 @@ void ShmExchange::reduce_chunk(std::byte* data, DType type, std::size_t bytes) {
   }
   publish();
   wait_for_all(step_);
-  const auto own = slice(rank_);
-  for (std::size_t done = 0; done < own.size(); done += kBlockBytes) {
-    const std::size_t block = std::min(kBlockBytes, own.size() - done);
-    std::array<const void*, kMaxRanks> sources{};
-    for (int rank = 0; rank < size_; ++rank) {
-      sources[rank] = rank == rank_ ? own.data() + done : input(rank, rank_) + done;
-      if (way_.ahead && rank != rank_) {
-        fetch_ahead(input(rank, rank_) + done + block,
-                    std::min(kBlockBytes, own.size() - done - block));
-      }
-    }
-    sum_cpu(type, own.data() + done, {sources.data(), ranks}, block / size_of(type));
-    put(result_memory(rank_) + done, own.data() + done, block);
+  std::array<const std::byte*, kMaxRanks> sources{};
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) sources[rank] = input(rank, rank_);
   }
+  sum_and_put(slice(rank_), type, sources, result_memory(rank_));
   publish();
   for (int other = 1; other < size_; ++other) {
     const int owner = (rank_ + other) % size_;

@@ -22,6 +22,8 @@
 //             The next W overwrites what the others read in R: G has waited until all had published
 //             their R. The next R overwrites what the others read in G: they did that before their
 //             next W, for which that R waits.
+//             Sums that are made in rounds use its two halves as those use their slots. Between the
+//             two uses lies an empty step, for which all wait.
 //
 // How data is put there, and in chunks of what size, each kind and size of call finds out by trials
 // (shm_ways.h).
@@ -75,6 +77,13 @@ class ShmExchange {
   void reduce_in_one_round(std::byte* data, DType type, std::size_t elements);
   void reduce_in_two_phases(std::byte* data, DType type, std::size_t elements);
   void reduce_chunk(std::byte* data, DType type, std::size_t bytes);
+  void reduce_in_rounds(std::byte* data, DType type, std::size_t elements);
+  // own = the sum of own and of what the others have put at sources[rank]; also into `result`,
+  // unless it is null.
+  void sum_and_put(std::span<std::byte> own, DType type,
+                   const std::array<const std::byte*, kMaxRanks>& sources, std::byte* result);
+  enum class ChunkUse { phases, rounds };
+  void use_chunk_memory(ChunkUse use);
 
   std::byte* round_slot(int rank) const;
   std::byte* chunk_memory(int rank) const;
@@ -88,6 +97,8 @@ class ShmExchange {
 
   std::uint32_t step_ = 0;    // published last; wraps
   std::uint64_t rounds_ = 0;  // rounds finished
+  ChunkUse chunk_use_ = ChunkUse::phases;
+  std::uint64_t chunk_rounds_ = 0;
   std::uint32_t call_hash_ = 0;
   const char* operation_ = "";
 

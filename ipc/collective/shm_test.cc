@@ -68,6 +68,22 @@ TEST_CASE("shm: large sums go through the pipeline") {
   });
 }
 
+TEST_CASE("shm: every way of handing data over gives the plain result") {
+  // So many calls of few sizes that each size tries all ways, while others use what they chose.
+  const std::uint64_t seed = fresh_seed();
+  GroupOptions options;
+  options.staging_bytes = 128 << 10;
+  for (int ranks : {2, 3}) {
+    run_ranks(
+        ranks,
+        [&](Member& me) {
+          Rig rig(me, kShm);
+          suite::single_calls(rig, seed, 300, {.elements = 40'000, .only_reduce = true});
+        },
+        options);
+  }
+}
+
 TEST_CASE("shm: calls back to back, with ranks that come late") {
   on_any_number_of_ranks([](Rig& rig, std::uint64_t seed) {
     suite::back_to_back(rig, seed, 5, 60, {.elements = 20'000});

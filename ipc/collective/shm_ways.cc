@@ -15,10 +15,11 @@ constexpr std::size_t kWhole = std::size_t{1} << 40;  // as much as there is roo
 constexpr std::size_t kInCache = std::size_t{256} << 10;
 
 constexpr Way kAllWays[WayTrials::kWays] = {
-    {Stores::streamed, kWhole, false},  {Stores::streamed, kWhole, true},
-    {Stores::claimed, kInCache, false}, {Stores::claimed, kInCache, true},
-    {Stores::string, kInCache, false},  {Stores::string, kInCache, true},
-    {Stores::claimed, kWhole, false},   {Stores::string, kWhole, false},
+    {Stores::streamed, kWhole, false},       {Stores::streamed, kWhole, true},
+    {Stores::claimed, kInCache, false},      {Stores::claimed, kInCache, true},
+    {Stores::string, kInCache, false},       {Stores::string, kInCache, true},
+    {Stores::claimed, kWhole, false},        {Stores::string, kWhole, false},
+    {Stores::claimed, kInCache, true, true}, {Stores::string, kWhole, false, true},
 };
 
 // Sanitizers see neither of the special stores.

@@ -1,10 +1,10 @@
 // How data is handed to other processes through shared memory, and which way is the fastest here.
 //
-// No way is the best everywhere. Times of an all_reduce of 1 MiB on two cores of one machine, an
-// AMD EPYC VM: stores past the caches 57 us; with cached stores 46 us while the two cores share a
-// cache, 500 us when the host has put them on two dies. Intel's cores read each other's lines
-// faster than DRAM. So the first calls of each kind and size try all ways, and the ranks agree on
-// what was the fastest. No bit of a result depends on the way.
+// No way is the best everywhere. An all_reduce of 1 MiB between two cores of an AMD EPYC VM takes
+// 57 us with stores past the caches at any time; with cached stores it takes 47 us in some minutes
+// and 500 us in others, as if the host moved the two cores to different dies. Intel's cores read
+// DRAM at 13 GB/s each. So the first calls of each kind and size try all ways, and the ranks agree
+// on what was the fastest. No bit of a result depends on the way.
 #pragma once
 
 #include <array>
@@ -33,12 +33,13 @@ struct Way {
   Stores stores = Stores::streamed;
   std::size_t chunk_bytes = 0;  // at most so many bytes of a sum are put before others take them
   bool ahead = false;           // with fetch_ahead()
+  bool once = false;            // an all_reduce: every rank sums everything itself, in one step
 };
 
 // The trials of one kind of call. All ranks make the same calls, hence the same trials.
 class WayTrials {
  public:
-  static constexpr std::size_t kWays = 8;
+  static constexpr std::size_t kWays = 10;
   static constexpr int kTrials = 4;  // of each way; the shortest counts
 
   // The way of the next call.

@@ -89,8 +89,11 @@ bool sum_two_pairs(Bf16* to, const void* const* sources, int count, std::size_t 
     const Bf16* source = static_cast<const Bf16*>(sources[rank]) + first;
     for (std::size_t v = 0; v < 2; ++v) {
       const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + v * kPair));
-      even[v] = _mm256_add_ps(even[v], _mm256_castsi256_ps(_mm256_slli_epi32(both, 16)));
-      odd[v] = _mm256_add_ps(odd[v], _mm256_castsi256_ps(_mm256_and_si256(both, upper_halves)));
+      const __m256 low = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+      const __m256 high = _mm256_castsi256_ps(_mm256_and_si256(both, upper_halves));
+      // Not added to +0: a sum of -0 is made +0 below anyway.
+      even[v] = rank == 0 ? low : _mm256_add_ps(even[v], low);
+      odd[v] = rank == 0 ? high : _mm256_add_ps(odd[v], high);
     }
   }
   const __m256 nan = _mm256_or_ps(_mm256_cmp_ps(even[0], odd[0], _CMP_UNORD_Q),
@@ -99,7 +102,7 @@ bool sum_two_pairs(Bf16* to, const void* const* sources, int count, std::size_t 
   for (std::size_t v = 0; v < 2; ++v) {
     const __m256i lower = _mm256_srli_epi32(round_to_upper_half(even[v]), 16);
     const __m256i halves = _mm256_blend_epi16(lower, round_to_upper_half(odd[v]), 0xaa);
-    // Rounding can make it from a denormal.
+    // Of zeros, or rounded from a denormal.
     const __m256i negative_zero = _mm256_set1_epi16(static_cast<short>(0x8000));
     const __m256i result = _mm256_andnot_si256(_mm256_cmpeq_epi16(halves, negative_zero), halves);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + v * kPair), result);
