@@ -91,7 +91,7 @@ void passes_all_checks(const std::string& implementation) {
         try {
           check.run(rig, seed);
         } catch (...) {
-          FAIL_CHECK("the check was: " << check.name);
+          FAIL_CHECK("the check was: " << std::string(check.name));
           throw;
         }
       }

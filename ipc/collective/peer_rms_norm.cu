@@ -35,6 +35,9 @@ struct Params {
 // --- chunk sums across a cluster
 // -------------------------------------------------------------------
 
+// Only for clusters of two blocks or more; others have no remote shared memory, and a push is an illegal
+// instruction there.
+//
 // Each block gets the chunk sums of the whole row pushed into its own shared memory and waits for
 // their bytes, so nobody asks anybody. A block ends only when all that is addressed to it has
 // arrived: nothing is ever written into the shared memory of a block that has gone, and no barrier
@@ -127,7 +130,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const int slots = kernels::rms_norm_slots(chunks);
   // Everybody sees them: advance() holds a barrier.
   if (threadIdx.x < slots - chunks) gathered.sums[chunks + threadIdx.x] = 0;
-  if constexpr (kCluster) open_exchange(gathered, chunks);
+  const bool pushes = kCluster && blocks > 1;
+  if (pushes) open_exchange(gathered, chunks);
 
   const Call call = begin(links, p);
   Vector<T> x[kVectors] = {};
@@ -157,7 +161,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     }
   }
   advance(links, call);
-  if constexpr (kCluster) await_opened();
+  if (pushes) await_opened();
 
   uint4* const inbox = box(links, call, links.rank) + row_word;
 #pragma unroll
@@ -175,13 +179,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   for (int v = 0; v < kVectors; ++v) {
     const float sum = kernels::rms_norm_chunk(x[v]);
     const int chunk = (first + v * step) / 32;
-    if constexpr (kCluster) {
+    if (pushes) {
       if (chunk < chunks) push_chunk(gathered, chunk, sum, blocks);
     } else {
       if (threadIdx.x % 32 == 0) gathered.sums[chunk] = sum;
     }
   }
-  if constexpr (kCluster) {
+  if (pushes) {
     await_chunks(gathered);
   } else {
     __syncthreads();

@@ -55,7 +55,7 @@ class WayTrials {
 
  private:
   // Then it is tried again: a virtual machine's cores move.
-  static constexpr int kCallsPerChoice = 8192;
+  static constexpr int kCallsPerChoice = 65536;
 
   // The same way several times in a row: the first finds the lines as the way before left them.
   std::size_t trial() const { return static_cast<std::size_t>(calls_ / kTrials); }
