@@ -110,15 +110,19 @@ void RingWriter::send(std::span<const Bytes> parts) {
     slot.ring = identity_;
     slot.sequence.store(++next_, std::memory_order_seq_cst);
     for (Doorbell* bell : bells_) bell->ring();
-    // Both take a third off the time of a 4 KiB message: the readers find it in the shared cache, and the
-    // next one, likely as long, need not first be taken away from the caches of those who read the slot
-    // one round ago.
-    const std::size_t touched = std::min(RingSlot::kHeaderBytes + bytes, kPrefetchBytes + kLine);
-    hand_over(reinterpret_cast<const std::byte*>(&slot), touched);
-    take_over(reinterpret_cast<std::byte*>(&memory_.slot(ring_.shape, next_)), touched);
     offset += bytes;
   } while (offset < total);
   broken_ = false;
+  if (total <= ring_.shape.slot_bytes) ease_next(static_cast<std::size_t>(total));
+}
+
+// After a message of one slot. Both steps together take a third off the time of 4 KiB: the readers find
+// the message in the shared cache, and the next one, likely as long, need not first be taken away from
+// the caches of those who read its slot one round ago. Longer messages are better off without.
+void RingWriter::ease_next(std::size_t bytes) {
+  const std::size_t touched = std::min(RingSlot::kHeaderBytes + bytes, kPrefetchBytes + kLine);
+  hand_over(reinterpret_cast<const std::byte*>(&memory_.slot(ring_.shape, next_ - 1)), touched);
+  take_over(reinterpret_cast<std::byte*>(&memory_.slot(ring_.shape, next_)), touched);
 }
 
 void RingWriter::wait_for_room() {

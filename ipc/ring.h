@@ -55,6 +55,7 @@ class RingWriter {
 
  private:
   void wait_for_room();
+  void ease_next(std::size_t bytes);
 
   Member& member_;
   BroadcastRing ring_;

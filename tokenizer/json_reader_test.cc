@@ -62,9 +62,10 @@ TEST_CASE("JSON reader: what is broken is refused, with its place") {
       {"{\"a\":[", "byte 6: the text ends where a value should be"},
       {"{} x", "byte 3: expected the end of the text"},
       {"{\"\xFF\":1}", "byte 2: not UTF-8"}};
-  for (const auto& [text, message] : cases) {
+  for (const auto& entry : cases) {
+    const auto& text = entry.first;
     CAPTURE(text);
-    CHECK_THROWS_WITH_AS(read_all(text), message, Error);
+    CHECK_THROWS_WITH_AS(read_all(text), entry.second, Error);
   }
 }
 

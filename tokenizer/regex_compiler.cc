@@ -92,9 +92,7 @@ class Parser {
 
   Node group(int depth) {
     Node inner;
-    if (in_.accept("?:")) {
-      inner = choice(depth + 1);
-    } else if (in_.accept("?i:")) {
+    if (in_.accept("?i:")) {
       const bool before = std::exchange(ignore_case_, true);
       inner = choice(depth + 1);
       ignore_case_ = before;
@@ -109,7 +107,7 @@ class Parser {
       inner = assertion(choice(depth + 1), Op::kBehind);
     } else if (in_.accept("?<!")) {
       inner = assertion(choice(depth + 1), Op::kNotBehind);
-    } else if (!in_.done() && in_.peek() == '?') {
+    } else if (!in_.accept("?:") && !in_.done() && in_.peek() == '?') {
       in_.fail_at("a group (?... of an unknown kind");
     } else {
       inner = choice(depth + 1);

@@ -69,9 +69,10 @@ TEST_CASE("tokenizer.json: what is not supported or broken is refused by name") 
        "model: dropout 0.1 is not supported; encoding would be random"},
       {with("", R"("end_of_word_suffix":"</w>",)"),
        "model: end_of_word_suffix \"</w>\" is not supported"}};
-  for (const auto& [json, message] : cases) {
+  for (const auto& entry : cases) {
+    const auto& json = entry.first;
     CAPTURE(json);
-    CHECK_THROWS_WITH_AS(parse_tokenizer(json), message, Error);
+    CHECK_THROWS_WITH_AS(parse_tokenizer(json), entry.second, Error);
   }
 }
 

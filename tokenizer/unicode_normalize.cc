@@ -24,9 +24,9 @@ bool is_compat(NormalForm form) {
 void append_decomposed(std::u32string& out, char32_t c, bool compat) {
   const char32_t syllable = c - kSyllableBase;
   if (syllable < kSyllables) {
-    out += kLeadBase + syllable / (kVowels * kTrails);
-    out += kVowelBase + syllable / kTrails % kVowels;
-    if (syllable % kTrails != 0) out += kTrailBase + syllable % kTrails;
+    out.push_back(kLeadBase + syllable / (kVowels * kTrails));
+    out.push_back(kVowelBase + syllable / kTrails % kVowels);
+    if (syllable % kTrails != 0) out.push_back(kTrailBase + syllable % kTrails);
     return;
   }
   const std::u32string_view text = compat ? compat_decomposition(c) : canonical_decomposition(c);

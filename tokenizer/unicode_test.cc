@@ -67,11 +67,12 @@ TEST_CASE("normalization equals Hugging Face's") {
   int lines = 0;
   for (std::string line; std::getline(file, line); ++lines) {
     const auto expected = nlohmann::json::parse(line);
-    for (const auto& [name, step] : steps) {
+    for (const auto& entry : steps) {
+      const char* const name = entry.first;
       CAPTURE(name);
       CAPTURE(line);
       Normalizer normalizer;
-      normalizer.add(step);
+      normalizer.add(entry.second);
       CHECK(normalizer.apply(expected["text"].get<std::string>()).text == expected[name]);
     }
   }

@@ -16,27 +16,27 @@ struct Row {
 };
 
 // The first row that fits counts. For up to 4 ranks written by benchmarks/choose_collectives from
-// benchmarks/results/collectives-h200.json; limits are the largest sizes measured where the method
+// benchmarks/results/2026-11-21-h200-x4.json; limits are the largest sizes measured where the method
 // still won there. For 8 ranks, which were not measured, the one-shot limits are scaled by the
 // bytes that a rank sends.
 constexpr Row kTable[] = {
     {Collective::all_reduce, 2, 2 * MiB, Method::one_shot},
-    {Collective::all_reduce, 2, 16 * MiB, Method::two_shot},
+    {Collective::all_reduce, 2, 64 * MiB, Method::two_shot},
     {Collective::all_reduce, 4, 256 * KiB, Method::one_shot},
-    {Collective::all_reduce, 4, 16 * MiB, Method::two_shot},
+    {Collective::all_reduce, 4, 32 * MiB, Method::two_shot},
     {Collective::all_reduce, 8, 64 * KiB, Method::one_shot},
     {Collective::all_reduce, 8, 4 * MiB, Method::two_shot},
     {Collective::all_reduce_rms_norm, 2, 2 * MiB, Method::one_shot},
-    {Collective::all_reduce_rms_norm, 2, 16 * MiB, Method::two_shot},
-    {Collective::all_reduce_rms_norm, 4, 256 * KiB, Method::one_shot},
-    {Collective::all_reduce_rms_norm, 4, 16 * MiB, Method::two_shot},
+    {Collective::all_reduce_rms_norm, 2, 64 * MiB, Method::two_shot},
+    {Collective::all_reduce_rms_norm, 4, 512 * KiB, Method::one_shot},
+    {Collective::all_reduce_rms_norm, 4, 32 * MiB, Method::two_shot},
     {Collective::all_reduce_rms_norm, 8, 64 * KiB, Method::one_shot},
     {Collective::all_reduce_rms_norm, 8, 4 * MiB, Method::two_shot},
-    {Collective::reduce_scatter, 2, 2 * MiB, Method::one_shot},
-    {Collective::reduce_scatter, 4, 1 * MiB, Method::one_shot},
+    {Collective::reduce_scatter, 2, 4 * MiB, Method::one_shot},
+    {Collective::reduce_scatter, 4, 2 * MiB, Method::one_shot},
     {Collective::reduce_scatter, 8, 256 * KiB, Method::one_shot},
-    {Collective::all_gather, 2, 2 * MiB, Method::one_shot},
-    {Collective::all_gather, 4, 1 * MiB, Method::one_shot},
+    {Collective::all_gather, 2, 4 * MiB, Method::one_shot},
+    {Collective::all_gather, 4, 2 * MiB, Method::one_shot},
     {Collective::all_gather, 8, 256 * KiB, Method::one_shot},
     {Collective::gather, 2, 2 * MiB, Method::one_shot},
     {Collective::gather, 4, 512 * KiB, Method::one_shot},
