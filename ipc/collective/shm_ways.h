@@ -41,6 +41,8 @@ class WayTrials {
  public:
   static constexpr std::size_t kWays = 10;
   static constexpr int kTrials = 4;  // of each way; the shortest counts
+  // After so many calls all is tried again: a virtual machine's cores move.
+  static constexpr int kCallsPerChoice = 65536;
 
   // The way of the next call.
   const Way& way() const;
@@ -54,9 +56,6 @@ class WayTrials {
   void choose(const std::array<float, kWays>& sums);
 
  private:
-  // Then it is tried again: a virtual machine's cores move.
-  static constexpr int kCallsPerChoice = 65536;
-
   // The same way several times in a row: the first finds the lines as the way before left them.
   std::size_t trial() const { return static_cast<std::size_t>(calls_ / kTrials); }
 
