@@ -4,46 +4,30 @@
 #include <cstring>
 #include <utility>
 
+#include "base/cache_line.h"
 #include "base/check.h"
 #include "base/error.h"
 
 namespace nvllm::ipc {
 namespace {
 
-constexpr std::size_t kLine = 64;
-
 RingMemory& memory_of(const BroadcastRing& ring) {
   const RingShape& shape = ring.shape;
   NVLLM_CHECK(shape.slots != 0 && (shape.slots & (shape.slots - 1)) == 0, shape.slots, " slots");
   NVLLM_CHECK(ring.readers.size() <= kMaxRingReaders, ring.readers.size(), " readers");
   NVLLM_CHECK_LE(RingMemory::bytes_needed(shape), ring.memory.size());
-  NVLLM_CHECK_EQ(reinterpret_cast<std::uintptr_t>(ring.memory.data()) % kLine, 0U);
+  NVLLM_CHECK_EQ(reinterpret_cast<std::uintptr_t>(ring.memory.data()) % kCacheLine, 0U);
   return *reinterpret_cast<RingMemory*>(ring.memory.data());
 }
 
 // Asks for all lines at once: read one after the other, each would cost a trip to the writer's
 // cache.
 void prefetch_for_read(const std::byte* start, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(start + at);
+  for (std::size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(start + at);
 }
 
 // Longer messages keep the memory system busy enough by themselves.
 constexpr std::size_t kPrefetchBytes = 4096;
-
-// Moves lines from this core's cache to the shared one, from where other cores get them sooner. A hint
-// that other processors take for a no-op.
-void hand_over(const std::byte* start, std::size_t bytes) {
-#if defined(__x86_64__)
-  for (std::size_t at = 0; at < bytes; at += kLine) asm volatile("cldemote %0" ::"m"(start[at]));
-#endif
-}
-
-// Takes lines into this core's cache, and out of the others', before they are written.
-void take_over(std::byte* start, std::size_t bytes) {
-#if defined(__x86_64__)
-  for (std::size_t at = 0; at < bytes; at += kLine) asm volatile("prefetchw %0" ::"m"(start[at]));
-#endif
-}
 
 // Walks through the bytes of several parts.
 class Scatter {
@@ -120,9 +104,11 @@ void RingWriter::send(std::span<const Bytes> parts) {
 // the message in the shared cache, and the next one, likely as long, need not first be taken away from
 // the caches of those who read its slot one round ago. Longer messages are better off without.
 void RingWriter::ease_next(std::size_t bytes) {
-  const std::size_t touched = std::min(RingSlot::kHeaderBytes + bytes, kPrefetchBytes + kLine);
-  hand_over(reinterpret_cast<const std::byte*>(&memory_.slot(ring_.shape, next_ - 1)), touched);
-  take_over(reinterpret_cast<std::byte*>(&memory_.slot(ring_.shape, next_)), touched);
+  const std::size_t touched = std::min(RingSlot::kHeaderBytes + bytes, kPrefetchBytes + kCacheLine);
+  const auto* sent = reinterpret_cast<const std::byte*>(&memory_.slot(ring_.shape, next_ - 1));
+  auto* next = reinterpret_cast<std::byte*>(&memory_.slot(ring_.shape, next_));
+  for (std::size_t at = 0; at < touched; at += kCacheLine) hand_over_line(sent + at);
+  for (std::size_t at = 0; at < touched; at += kCacheLine) take_over_line(next + at);
 }
 
 void RingWriter::wait_for_room() {

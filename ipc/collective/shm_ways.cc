@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/cache_line.h"
+
 namespace nvllm::ipc {
 namespace {
-
-constexpr std::size_t kLine = 64;
 
 constexpr std::size_t kWhole = std::size_t{1} << 40;  // as much as there is room for
 // Two ranks' staging and a tensor of 1 MiB together fit into a second-level cache of 2 MiB.
@@ -35,7 +35,7 @@ void store_string(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 // Whole lines; `to` is aligned to a line.
 void store_streamed(std::byte* to, const std::byte* from, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += kLine) {
+  for (std::size_t at = 0; at < bytes; at += kCacheLine) {
     const auto* in = reinterpret_cast<const __m256i*>(from + at);
     auto* out = reinterpret_cast<__m256i*>(to + at);
     const __m256i a = _mm256_loadu_si256(in), b = _mm256_loadu_si256(in + 1);
@@ -44,27 +44,23 @@ void store_streamed(std::byte* to, const std::byte* from, std::size_t bytes) {
   }
 }
 
-// Does nothing where the processor does not know it.
-void demote(std::byte* line) {
-  asm volatile("cldemote %0" : : "m"(*line));
-}
-
 void store_claimed(std::byte* to, const std::byte* from, std::size_t bytes) {
-  constexpr std::size_t kAhead = 16 * kLine;
-  constexpr std::size_t kBehind = 16 * kLine;  // by then the stores have left the store buffer
-  for (std::size_t at = 0; at < std::min(bytes, kAhead); at += kLine) {
-    asm volatile("prefetchw %0" : : "m"(to[at]));
+  constexpr std::size_t kAhead = 16 * kCacheLine;
+  constexpr std::size_t kBehind = 16 * kCacheLine;  // by then the stores have left the store buffer
+  for (std::size_t at = 0; at < std::min(bytes, kAhead); at += kCacheLine) {
+    take_over_line(to + at);
   }
-  for (std::size_t at = 0; at < bytes; at += kLine) {
+  for (std::size_t at = 0; at < bytes; at += kCacheLine) {
     const auto* in = reinterpret_cast<const __m256i*>(from + at);
     auto* out = reinterpret_cast<__m256i*>(to + at);
-    if (at + kAhead < bytes) asm volatile("prefetchw %0" : : "m"(to[at + kAhead]));
+    if (at + kAhead < bytes) take_over_line(to + at + kAhead);
     const __m256i a = _mm256_loadu_si256(in), b = _mm256_loadu_si256(in + 1);
     _mm256_store_si256(out, a);
     _mm256_store_si256(out + 1, b);
-    if (at >= kBehind) demote(to + at - kBehind);
+    if (at >= kBehind) hand_over_line(to + at - kBehind);
   }
-  for (std::size_t at = bytes - std::min(bytes, kBehind); at < bytes; at += kLine) demote(to + at);
+  for (std::size_t at = bytes - std::min(bytes, kBehind); at < bytes; at += kCacheLine)
+    hand_over_line(to + at);
 }
 
 }  // namespace
@@ -73,8 +69,8 @@ void copy_for_others(void* to, const void* from, std::size_t bytes, Stores store
   auto* target = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
   std::size_t done = 0;
-  if (kSpecialStores && reinterpret_cast<std::uintptr_t>(to) % kLine == 0) {
-    done = bytes / kLine * kLine;
+  if (kSpecialStores && reinterpret_cast<std::uintptr_t>(to) % kCacheLine == 0) {
+    done = bytes / kCacheLine * kCacheLine;
     switch (stores) {
       case Stores::streamed: store_streamed(target, source, done); break;
       case Stores::claimed: store_claimed(target, source, done); break;
@@ -86,7 +82,7 @@ void copy_for_others(void* to, const void* from, std::size_t bytes, Stores store
 
 void fetch_ahead(const void* from, std::size_t bytes) {
   const auto* line = static_cast<const char*>(from);
-  for (std::size_t at = 0; at < bytes; at += kLine) _mm_prefetch(line + at, _MM_HINT_T0);
+  for (std::size_t at = 0; at < bytes; at += kCacheLine) _mm_prefetch(line + at, _MM_HINT_T0);
 }
 
 void finish_copies() {
