@@ -1,0 +1,43 @@
+// Causal attention of the newest tokens of some sequences to all of their tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+#include "kernels/kv_view.h"
+
+namespace nvllm::kernels {
+
+// Rows query_start[s] to query_start[s + 1] of q are the last ones of the kv_length[s] tokens of
+// sequence s, whose keys and values, those of the rows themselves too, are in the cache. A row attends
+// to every token up to its own.
+//   out[r][h] = sum_t softmax_t(scale * q[r][h] · k[t][g]) v[t][g],   g = (first_head + h) / group
+// A rank whose query heads begin in the middle of a group has first_head > 0.
+struct Attention {
+  TensorView out;  // [rows, heads, head_dim]
+  TensorView q;    // [rows, heads, head_dim]; rows may lie apart (stride[0])
+  KvView kv;
+  TensorView query_start;  // [sequences + 1], int32, ascending from 0 to rows
+  TensorView kv_length;    // [sequences], int32; at least the sequence's query rows
+  TensorView lse;  // [rows, heads], float32: the log of the sum of exp(scale * q · k); may be none
+  std::int64_t group = 1;       // query heads per KV head
+  std::int64_t first_head = 0;  // of this rank's first query head in its group
+  float scale = 1.0f;
+
+  // Bounds that hold for every value of query_start and kv_length that a captured graph will see.
+  std::int64_t max_query_rows = 0;  // of a sequence
+  std::int64_t max_kv_length = 0;
+};
+
+// Enqueues it. q, out and cache of one type (float32, bfloat16 or float16), head_dim a multiple of 8, at
+// most kMaxHeadDim; any number of rows, sequences and heads, also 0; otherwise an Error that names the
+// argument.
+void attention(const Attention& args, Stream& stream);
+
+void check_attention(const Attention& args);
+
+// The plain definition, run at once by the caller.
+void attention_reference(const Attention& args);
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,63 @@
+"""kernel: the rules of one operation, NAME.
+
+NAME.h is what callers see. NAME.cc checks arguments, holds the reference and chooses the backend;
+cpu/NAME.{h,cc} and cuda/NAME.{h,cu} are the fast versions, chosen among by NAME.cc alone.
+NAME_cases.cc tests any backend and is linked into NAME_test and NAME_gpu_test; NAME_bench.cc measures.
+"""
+
+load("//bazel:cuda_library.bzl", "cuda_library")
+load("//bazel:tests.bzl", "nvllm_benchmark", "nvllm_test")
+
+def kernel(
+        name,
+        deps = [],
+        cpu_srcs = [],
+        cpu_deps = [],
+        cuda_srcs = [],
+        cuda_deps = [],
+        test_deps = [],
+        test_data = [],
+        bench_deps = []):
+    """deps: of NAME.h, so of everything. cpu_srcs, cuda_srcs: beside cpu/NAME.* and cuda/NAME.*."""
+    native.cc_library(
+        name = name,
+        srcs = [name + ".cc", "cpu/%s.cc" % name] + cpu_srcs,
+        hdrs = [name + ".h", "cpu/%s.h" % name],
+        local_defines = select({
+            "@cuda_config//:enabled": ["NVLLM_CUDA"],
+            "//conditions:default": [],
+        }),
+        deps = [":cpu_vector", "//base", "//device"] + deps + cpu_deps + select({
+            "@cuda_config//:enabled": [":%s_cuda" % name],
+            "//conditions:default": [],
+        }),
+    )
+    cuda_library(
+        name = name + "_cuda",
+        srcs = ["cuda/%s.cu" % name] + cuda_srcs,
+        hdrs = ["cuda/%s.h" % name, name + ".h"],
+        visibility = ["//visibility:private"],
+        deps = [":cuda_headers", "//device"] + deps + cuda_deps,
+    )
+    native.cc_library(
+        name = name + "_cases",
+        testonly = True,
+        srcs = [name + "_cases.cc"],
+        alwayslink = True,
+        visibility = ["//visibility:private"],
+        deps = [":" + name, "//base", "//device:backend_under_test"] + test_deps,
+    )
+    for suffix, backend, gpu in [("_test", "cpu", False), ("_gpu_test", "cuda", True)]:
+        nvllm_test(
+            name = name + suffix,
+            size = "small",
+            srcs = [],
+            data = test_data,
+            gpu = gpu,
+            deps = [":%s_cases" % name, "//device:%s_under_test" % backend],
+        )
+    nvllm_benchmark(
+        name = name + "_bench",
+        srcs = [name + "_bench.cc"],
+        deps = [":" + name, "//base", "//device", "//device:topology"] + bench_deps,
+    )

@@ -1,0 +1,64 @@
+// Linear: products with weight matrices, and what may be done in the same pass before and after.
+//
+//   auto matmul = create_matmul(*backend);
+//   matmul->linear({.out = q, .x = hidden, .weight = w, .bias = b}, *stream);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+#include "kernels/gated_activation.h"
+
+namespace nvllm::kernels {
+
+// out = [residual +] before(x) · weightᵀ [+ bias]
+//
+// Sums are taken in float32 (order unspecified) and rounded once, to out's type. All tensors are of
+// one type (float32, bfloat16 or float16), but out may be float32 whatever the others are. Any number
+// of rows, outputs and inputs, also 0 (with 0 inputs the product is 0). Rows of x and out may lie
+// apart (stride[0] >= columns); everything else is dense.
+struct Linear {
+  TensorView out;       // [rows, outputs]
+  TensorView x;         // [rows, inputs]; before a gated activation [rows, 2 * inputs], gate first
+  TensorView weight;    // [outputs, inputs], as checkpoints hold it
+  TensorView bias;      // [outputs]; data == nullptr: none
+  TensorView residual;  // [rows, outputs], may be out; data == nullptr: none
+
+  // What happens to x first, with exactly the roundings of the operation itself: nothing, RMSNorm
+  // (kernels/rmsnorm.h) or a gated activation (kernels/gated_activation.h). Fused where that is
+  // faster; else the result goes to `scratch`, which must not overlap the others.
+  enum class Before : std::uint8_t { nothing, rms_norm, gated_activation };
+  Before before = Before::nothing;
+  TensorView norm_weight;  // [inputs]
+  float epsilon = 1e-6f;
+  Activation activation = Activation::silu;
+  TensorView scratch;  // [at least rows, inputs], of x's type
+};
+
+// Products of one rank: the handles, tuned choices and workspaces that they keep between calls.
+// Used by one thread and for one stream at a time.
+class Matmul {
+ public:
+  virtual ~Matmul() = default;
+
+  // Enqueues it: no allocation, no synchronisation; may be captured in a graph. An argument that does
+  // not fit is an Error that names it.
+  virtual void linear(const Linear& args, Stream& stream) = 0;
+
+  // Chooses the fastest way for products like this one up to this many rows, by measuring where that is
+  // worth it. Optional; without it the choice is made from what is known of the shape. May allocate and
+  // waits for the stream. Nothing of what args point to is changed but `out` and `scratch`.
+  virtual void tune(const Linear& args, Stream& stream) = 0;
+};
+
+std::unique_ptr<Matmul> create_matmul(Backend& backend);
+
+// What linear() checks first.
+void check_linear(const Linear& args);
+
+// The plain definition, run at once by the caller: what every fast version is compared with.
+void linear_reference(const Linear& args);
+
+}  // namespace nvllm::kernels
