@@ -11,6 +11,9 @@ namespace {
 // The divisors are written in float32, computed from frequencies that may have been float32 too.
 constexpr double kTolerance = 1e-5;
 
+// Beyond any context.
+constexpr double kLongestWavelength = 1e15;
+
 struct Point {
   double wavelength, divisor;
 };
@@ -29,7 +32,9 @@ double kept(const Point& point, double factor) {
 
 // The two wavelengths between which frequencies are blended. Only their ratios to the original context
 // matter, so that one of the three parameters is free.
-Llama3Scaling with_bounds(double factor, double short_wavelength, double long_wavelength) {
+std::optional<Llama3Scaling> with_bounds(double factor, double short_wavelength,
+                                         double long_wavelength) {
+  if (!(long_wavelength < kLongestWavelength)) return std::nullopt;
   Llama3Scaling scaling;
   scaling.factor = factor;
   const double original = std::max(1.0, std::round(long_wavelength));
@@ -45,7 +50,7 @@ std::optional<Llama3Scaling> from_line(const Point& first, const Point& last, do
   const double slope = (kept(first, factor) - kept(last, factor)) / (x0 - x1);
   const double long_inverse = x1 - kept(last, factor) / slope;
   const double short_inverse = long_inverse + 1 / slope;
-  if (!(slope > 0) || !(long_inverse > 0) || !(1 / long_inverse < 1e15)) return std::nullopt;
+  if (!(slope > 0) || !(long_inverse > 0)) return std::nullopt;
   return with_bounds(factor, 1 / short_inverse, 1 / long_inverse);
 }
 
@@ -78,28 +83,27 @@ std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors
   if (auto scaling = accept(Llama3Scaling{.factor = factor})) return scaling;
   if (factor == 1) return std::nullopt;
 
-  std::vector<Point> blended;
-  for (const Point& point : points) {
-    const double keep = kept(point, factor);
-    if (keep > kTolerance && keep < 1 - kTolerance) blended.push_back(point);
-  }
-  if (blended.size() >= 2) return accept(from_line(blended.front(), blended.back(), factor));
-
-  // Too few to tell: any bounds that separate the kept from the divided frequencies are right, and one
-  // blended frequency fixes one bound.
-  const auto first_divided = std::ranges::find_if(
+  // Wavelengths grow: first the kept frequencies, then the blended, then the divided, if it is Llama 3's.
+  const auto divided = std::ranges::find_if(
       points, [&](const Point& point) { return kept(point, factor) <= kTolerance; });
-  const double longest = first_divided->wavelength;
-  if (first_divided == points.begin()) return accept(with_bounds(factor, longest / 4, longest / 2));
-  const double before = (first_divided - 1)->wavelength;
-  if (blended.empty()) {
-    const double ratio = std::cbrt(longest / before);
-    return accept(with_bounds(factor, before * ratio, before * ratio * ratio));
+  const auto blended = std::ranges::find_if(
+      points, [&](const Point& point) { return kept(point, factor) < 1 - kTolerance; });
+  if (divided - blended >= 2) return accept(from_line(*blended, *(divided - 1), factor));
+
+  // Too few to tell, so that any bounds do that part them in this way.
+  const double longest = divided->wavelength;
+  const double shortest = blended == points.begin() ? 1 : (blended - 1)->wavelength;
+  if (divided == blended) {
+    const double ratio = std::cbrt(longest / shortest);
+    return accept(with_bounds(factor, shortest * ratio, shortest * ratio * ratio));
   }
-  const double keep = kept(blended.front(), factor);
-  const double long_wavelength = std::sqrt(before * longest);
-  const double short_inverse = 1 / long_wavelength + (1 / before - 1 / long_wavelength) / keep;
-  return accept(with_bounds(factor, 1 / short_inverse, long_wavelength));
+  // Of the two bounds, the line through the blended frequency gives one by the other: as far apart
+  // as half the room that there is.
+  const double keep = kept(*blended, factor), inverse = 1 / blended->wavelength;
+  const double room =
+      std::min(inverse - 1 / longest, (1 / shortest - inverse) * keep / (1 - keep)) / 2;
+  return accept(
+      with_bounds(factor, 1 / (inverse + room * (1 - keep) / keep), 1 / (inverse - room)));
 }
 
 }  // namespace nvllm::model
