@@ -61,12 +61,12 @@ const bool registered = [] {
   constexpr Encoding kAll[] = {Encoding::f32,  Encoding::f16,  Encoding::bf16, Encoding::q8_0,
                                Encoding::q4_0, Encoding::q4_1, Encoding::q5_0, Encoding::q5_1,
                                Encoding::q4_k, Encoding::q5_k, Encoding::q6_k};
-  for (const auto& [name, function] :
-       {std::pair("decode", decode), {"decode_plain", decode_plain}}) {
+  for (const bool plain : {false, true}) {
+    const Decode function = plain ? decode_plain : decode;
     for (const DType to : {DType::bf16, DType::f32}) {
       for (const Encoding encoding : kAll) {
-        const std::string full =
-            std::string(name) + "/" + name_of(encoding) + "/" + nvllm::name_of(to);
+        const std::string full = std::string(plain ? "decode_plain" : "decode") + "/" +
+                                 name_of(encoding) + "/" + nvllm::name_of(to);
         benchmark::RegisterBenchmark(full.c_str(), [=](benchmark::State& state) {
           decode_elements(state, function, encoding, to);
         })->UseRealTime();
