@@ -27,7 +27,7 @@ def kernel(
             "@cuda_config//:enabled": ["NVLLM_CUDA"],
             "//conditions:default": [],
         }),
-        deps = [":cpu_vector", "//base", "//device"] + deps + cpu_deps + select({
+        deps = [":arguments", ":cpu_vector", "//base", "//device"] + deps + cpu_deps + select({
             "@cuda_config//:enabled": [":%s_cuda" % name],
             "//conditions:default": [],
         }),
@@ -37,7 +37,7 @@ def kernel(
         srcs = ["cuda/%s.cu" % name] + cuda_srcs,
         hdrs = ["cuda/%s.h" % name, name + ".h"],
         visibility = ["//visibility:private"],
-        deps = [":cuda_headers", "//device"] + deps + cuda_deps,
+        deps = [":arguments", ":cuda_headers", "//base", "//device"] + deps + cuda_deps,
     )
     native.cc_library(
         name = name + "_cases",
@@ -45,7 +45,7 @@ def kernel(
         srcs = [name + "_cases.cc"],
         alwayslink = True,
         visibility = ["//visibility:private"],
-        deps = [":" + name, "//base", "//device:backend_under_test"] + test_deps,
+        deps = [":" + name, ":case_support", "//base", "//device:backend_under_test"] + test_deps,
     )
     for suffix, backend, gpu in [("_test", "cpu", False), ("_gpu_test", "cuda", True)]:
         nvllm_test(
@@ -59,5 +59,5 @@ def kernel(
     nvllm_benchmark(
         name = name + "_bench",
         srcs = [name + "_bench.cc"],
-        deps = [":" + name, "//base", "//device", "//device:topology"] + bench_deps,
+        deps = [":" + name, ":bench_support", "//base", "//device", "//device:topology"] + bench_deps,
     )
