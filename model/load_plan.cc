@@ -64,7 +64,8 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
     rows -= rows % stored.period;
   } else if (rows == 0) {
     rows = 1;
-    columns = block * std::max<std::int64_t>(most(block_bytes(tensor.encoding), block * element), 1);
+    columns =
+        block * std::max<std::int64_t>(most(block_bytes(tensor.encoding), block * element), 1);
   }
   LoadPiece piece = whole;
   for (piece.rows.begin = whole.rows.begin; piece.rows.begin < whole.rows.end;
@@ -73,10 +74,11 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
     const auto next = [](std::int64_t begin, std::int64_t step, std::int64_t end) {
       return std::min(begin - begin % step + step, end);
     };
-    piece.rows.end = rows == 1 ? piece.rows.begin + 1
-                               : std::min(next(piece.rows.begin, stored.period, whole.rows.end) +
-                                              rows - stored.period,
-                                          whole.rows.end);
+    piece.rows.end =
+        rows == 1
+            ? piece.rows.begin + 1
+            : std::min(next(piece.rows.begin, stored.period, whole.rows.end) + rows - stored.period,
+                       whole.rows.end);
     for (piece.columns.begin = whole.columns.begin; piece.columns.begin < whole.columns.end;
          piece.columns.begin = piece.columns.end) {
       piece.columns.end = columns == whole.columns.size()

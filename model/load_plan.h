@@ -32,13 +32,13 @@ struct LoadPiece {
 struct StoredRows {
   explicit StoredRows(const LoadPiece& piece);
 
-  std::uint64_t stride;      // from one row of the tensor to the next
-  std::uint64_t begin;       // of the piece's part of row 0, in the file
-  std::uint64_t part;        // bytes of a row that the piece reads: whole blocks
-  std::int64_t skip;         // elements of the first block that are not the piece's
-  std::int64_t elements;     // in those bytes
-  std::int64_t period;       // rows of a head, which the file may hold in another order; else 1
-  bool as_is;                // the bytes are the parameter's
+  std::uint64_t stride;   // from one row of the tensor to the next
+  std::uint64_t begin;    // of the piece's part of row 0, in the file
+  std::uint64_t part;     // bytes of a row that the piece reads: whole blocks
+  std::int64_t skip;      // elements of the first block that are not the piece's
+  std::int64_t elements;  // in those bytes
+  std::int64_t period;    // rows of a head, which the file may hold in another order; else 1
+  bool as_is;             // the bytes are the parameter's
 };
 
 struct LoadPlan {

@@ -3,15 +3,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <numeric>
-#include <string_view>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "device/topology.h"
-#include "kernels/random_fill.h"
 #include "model/load_plan.h"
 #include "model/parallel_load.h"
 #include "model/plain_load.h"
@@ -20,7 +17,6 @@ namespace nvllm::model {
 namespace {
 
 using layers::Parameter;
-using layers::Slice;
 
 // Pieces this large keep the way to a GPU busy; pinned memory for more of them takes longer than it saves.
 constexpr std::size_t kStagingBytes = 8 << 20;
@@ -47,8 +43,7 @@ TensorView view_of(const Parameter& parameter, DType dtype, void* data) {
 std::uint64_t fast_load(std::span<Parameter* const> parameters, const Checkpoint& checkpoint,
                         Backend& backend, const LoadOptions& options,
                         const std::function<void(std::uint64_t)>& progress) {
-  const bool staged =
-      backend.kind() != DeviceKind::cpu || options.way == LoadOptions::Way::staged;
+  const bool staged = backend.kind() != DeviceKind::cpu || options.way == LoadOptions::Way::staged;
   std::size_t piece_bytes = options.piece_bytes;
   if (piece_bytes == 0) piece_bytes = staged ? kStagingBytes : kInPlaceBytes;
   const LoadPlan plan = plan_load(parameters, checkpoint, piece_bytes);
@@ -63,27 +58,6 @@ std::uint64_t fast_load(std::span<Parameter* const> parameters, const Checkpoint
   ParallelLoad load(plan, checkpoint, backend, staged ? longest : 0);
   load.run(threads, progress);
   return load.bytes_read();
-}
-
-// The values are a function of the tensor's name and the element's place in it.
-void fill_slice(const Parameter& parameter, const Slice& slice, float width, std::uint64_t seed,
-                Stream& stream) {
-  const bool matrix = slice.shape.size() == 2;
-  const std::string_view name = slice.tensor;
-  const std::int64_t columns = matrix ? slice.columns.size() : slice.rows.size();
-  const std::int64_t rows = matrix ? slice.rows.size() : 1;
-  if (rows == 0 || columns == 0) return;
-  const std::int64_t first = slice.to_row * (matrix ? columns : 1);
-  std::byte* const to = parameter.view.as<std::byte>() + first * size_of(parameter.view.dtype);
-  kernels::RandomFill fill;
-  fill.out = TensorView(to, parameter.view.dtype, {rows, columns});
-  fill.seed = XXH3_64bits_withSeed(name.data(), name.size(), seed);
-  fill.first_row = matrix ? slice.rows.begin : 0;
-  fill.first_column = matrix ? slice.columns.begin : slice.rows.begin;
-  fill.whole_columns = slice.shape.back();
-  fill.center = name.ends_with("norm.weight") ? 1.0f : 0.0f;
-  fill.width = width;
-  kernels::random_fill(fill, stream);
 }
 
 }  // namespace
@@ -123,23 +97,6 @@ LoadReport load_parameters(std::span<Parameter* const> parameters, const Checkpo
     report.bytes_read = fast_load(parameters, checkpoint, backend, options, progress);
   }
   if (progress) progress(report.bytes_loaded);
-  report.seconds = seconds_since(start);
-  return report;
-}
-
-LoadReport load_dummy(std::span<Parameter* const> parameters, Backend& backend,
-                      float standard_deviation, std::uint64_t seed) {
-  const std::int64_t start = now_ns();
-  LoadReport report;
-  const float width = std::sqrt(3.0f) * standard_deviation;  // of an even distribution
-  const auto stream = backend.create_stream();
-  for (const Parameter* parameter : parameters) {
-    for (const Slice& slice : parameter->slices) {
-      fill_slice(*parameter, slice, width, seed, *stream);
-    }
-    report.bytes_loaded += parameter->view.bytes();
-  }
-  stream->synchronize();
   report.seconds = seconds_since(start);
   return report;
 }

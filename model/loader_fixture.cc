@@ -166,7 +166,10 @@ std::vector<std::uint64_t> TestModel::checksums() {
 
 Slice rows_of(const std::string& tensor, std::vector<std::int64_t> shape, Range rows,
               std::int64_t to_row) {
-  Slice slice{.tensor = tensor, .shape = std::move(shape), .rows = rows, .columns = {0, 1},
+  Slice slice{.tensor = tensor,
+              .shape = std::move(shape),
+              .rows = rows,
+              .columns = {0, 1},
               .to_row = to_row};
   if (slice.shape.size() == 2) slice.columns.end = slice.shape[1];
   return slice;

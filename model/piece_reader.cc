@@ -32,7 +32,8 @@ std::int64_t run_end(const LoadPiece& piece, const StoredRows& stored, std::int6
   if (in_one_run(stored)) return piece.rows.end;
   if (stored.stride - stored.part >= kPage) return begin + 1;
   // Of rows in another order whole heads, or one row.
-  const auto rows = static_cast<std::int64_t>(kRunBytes / std::max<std::uint64_t>(stored.stride, 1));
+  const auto rows =
+      static_cast<std::int64_t>(kRunBytes / std::max<std::uint64_t>(stored.stride, 1));
   if (rows < stored.period || rows == 0) return begin + 1;
   const std::int64_t head_end = begin - begin % stored.period + stored.period;
   return std::min(head_end + (rows / stored.period - 1) * stored.period, piece.rows.end);
@@ -76,8 +77,8 @@ void PieceReader::read_run(const LoadPiece& piece, const StoredRows& stored, Ran
                   out);
   }
   for (std::int64_t row = run.begin; row < run.end; ++row) {
-    convert_row(piece, stored,
-                stored_rows_.data() + (stored_row(row) - span.begin) * stored.stride, out);
+    convert_row(piece, stored, stored_rows_.data() + (stored_row(row) - span.begin) * stored.stride,
+                out);
     out += piece.columns.size() * size_of(piece.dtype);
   }
 }

@@ -14,7 +14,8 @@ Staging::~Staging() {
   try {
     stream_->synchronize();
   } catch (const std::exception& error) {
-    log_debug("while loading ends: ", error.what());  // finish() reports; here something else failed
+    log_debug("while loading ends: ",
+              error.what());  // finish() reports; here something else failed
   }
 }
 
