@@ -1,0 +1,53 @@
+#include "layers/partition.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace nvllm::layers {
+namespace {
+
+constexpr std::int64_t kLargestGranule = 64;
+
+void check(std::int64_t total, Shard shard) {
+  NVLLM_CHECK_LE(0, total);
+  NVLLM_CHECK_LE(0, shard.rank);
+  NVLLM_CHECK_LT(shard.rank, shard.ranks);
+}
+
+}  // namespace
+
+Range even_part_of(std::int64_t total, Shard shard) {
+  check(total, shard);
+  const std::int64_t least = total / shard.ranks;
+  const std::int64_t larger_parts = total % shard.ranks;
+  const std::int64_t begin = shard.rank * least + std::min<std::int64_t>(shard.rank, larger_parts);
+  return {begin, begin + least + (shard.rank < larger_parts ? 1 : 0)};
+}
+
+Range part_of(std::int64_t total, Shard shard) {
+  check(total, shard);
+  if (total == 0) return {};
+  const std::int64_t granule = std::min(kLargestGranule, total & -total);
+  const Range granules = even_part_of(total / granule, shard);
+  return {granules.begin * granule, granules.end * granule};
+}
+
+HeadPart heads_of(std::int64_t heads, std::int64_t kv_heads, Shard shard) {
+  NVLLM_CHECK_LT(0, kv_heads);
+  NVLLM_CHECK(heads % kv_heads == 0, heads, " query heads, ", kv_heads, " KV heads");
+  HeadPart part;
+  part.group = heads / kv_heads;
+  if (kv_heads >= shard.ranks) {
+    part.kv = even_part_of(kv_heads, shard);
+    part.q = {part.kv.begin * part.group, part.kv.end * part.group};
+    return part;
+  }
+  part.q = even_part_of(heads, shard);
+  if (part.q.size() == 0) return part;
+  part.kv = {part.q.begin / part.group, (part.q.end - 1) / part.group + 1};
+  part.first_head = part.q.begin % part.group;
+  return part;
+}
+
+}  // namespace nvllm::layers

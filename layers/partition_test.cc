@@ -1,0 +1,133 @@
+#include "layers/partition.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+
+namespace nvllm::layers {
+namespace {
+
+std::vector<std::int64_t> sizes_of(std::int64_t total, int ranks) {
+  std::vector<std::int64_t> sizes;
+  for (int rank = 0; rank < ranks; ++rank) sizes.push_back(part_of(total, {rank, ranks}).size());
+  return sizes;
+}
+
+// "0-5:0-2 ..." : the query heads and KV heads of every rank.
+std::string heads_as_text(std::int64_t heads, std::int64_t kv_heads, int ranks) {
+  std::string text;
+  const auto range = [](const Range& range) {
+    if (range.size() == 0) return std::string("none");
+    return str(range.begin, '-', range.end - 1);
+  };
+  for (int rank = 0; rank < ranks; ++rank) {
+    const HeadPart part = heads_of(heads, kv_heads, {rank, ranks});
+    text += str(rank > 0 ? " " : "", range(part.q), ':', range(part.kv));
+    if (part.first_head != 0) text += str('+', part.first_head);
+  }
+  return text;
+}
+
+TEST_CASE("dimensions are cut at aligned places, and the first ranks own more") {
+  using Sizes = std::vector<std::int64_t>;
+  CHECK(sizes_of(49152, 2) == Sizes{24576, 24576});
+  CHECK(sizes_of(49152, 4) == Sizes{12288, 12288, 12288, 12288});
+  CHECK(sizes_of(49152, 3) == Sizes{16384, 16384, 16384});
+  CHECK(sizes_of(151936, 4) == Sizes{38016, 38016, 37952, 37952});
+  CHECK(sizes_of(777, 2) == Sizes{389, 388});
+  CHECK(sizes_of(104, 3) == Sizes{40, 32, 32});
+  CHECK(sizes_of(2, 3) == Sizes{2, 0, 0});  // one granule of two
+  CHECK(sizes_of(3, 4) == Sizes{1, 1, 1, 0});
+  CHECK(sizes_of(0, 2) == Sizes{0, 0});
+}
+
+TEST_CASE("nine query heads and three KV heads go to any number of ranks") {
+  CHECK(heads_as_text(9, 3, 1) == "0-8:0-2");
+  CHECK(heads_as_text(9, 3, 2) == "0-5:0-1 6-8:2-2");
+  CHECK(heads_as_text(9, 3, 3) == "0-2:0-0 3-5:1-1 6-8:2-2");
+  // More ranks than KV heads: whole query heads wherever they fall, with the KV heads that they need.
+  CHECK(heads_as_text(9, 3, 4) == "0-2:0-0 3-4:1-1 5-6:1-2+2 7-8:2-2+1");
+}
+
+TEST_CASE("with more ranks than heads the last ranks own none") {
+  CHECK(heads_as_text(2, 1, 3) == "0-0:0-0 1-1:0-0+1 none:none");
+  CHECK(heads_as_text(2, 2, 3) == "0-0:0-0 1-1:1-1 none:none");
+  CHECK(heads_as_text(6, 6, 4) == "0-1:0-1 2-3:2-3 4-4:4-4 5-5:5-5");
+  CHECK(heads_as_text(6, 2, 4) == "0-1:0-0 2-3:0-1+2 4-4:1-1+1 5-5:1-1+2");
+}
+
+template <typename PartOf>
+void covers_without_overlap(PartOf part_of, int ranks, std::int64_t total) {
+  std::int64_t at = 0;
+  std::int64_t before = total;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Range part = part_of(Shard{rank, ranks});
+    REQUIRE(part.begin == at);
+    REQUIRE(part.end >= part.begin);
+    REQUIRE(part.size() <= before);
+    before = part.size();
+    at = part.end;
+  }
+  REQUIRE(at == total);
+}
+
+TEST_CASE("parts cover a dimension in order, without overlap, and shrink by one granule at most") {
+  for (std::int64_t total = 0; total <= 1100; ++total) {
+    CAPTURE(total);
+    std::int64_t granule = 1;
+    while (granule < 64 && total % (2 * granule) == 0) granule *= 2;
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      CAPTURE(ranks);
+      covers_without_overlap([&](Shard shard) { return part_of(total, shard); }, ranks, total);
+      covers_without_overlap([&](Shard shard) { return even_part_of(total, shard); }, ranks, total);
+      const auto part = [&](int rank) { return part_of(total, {rank, ranks}); };
+      for (int rank = 0; rank < ranks; ++rank) REQUIRE(part(rank).begin % granule == 0);
+      REQUIRE(part(0).size() - part(ranks - 1).size() <= granule);
+      REQUIRE(even_part_of(total, {0, ranks}).size() -
+                  even_part_of(total, {ranks - 1, ranks}).size() <=
+              1);
+    }
+  }
+}
+
+TEST_CASE("every rank has the KV heads of its query heads, and no others") {
+  for (std::int64_t kv_heads = 1; kv_heads <= 12; ++kv_heads) {
+    for (std::int64_t group = 1; group <= 8; ++group) {
+      for (int ranks = 1; ranks <= 8; ++ranks) {
+        CAPTURE(kv_heads);
+        CAPTURE(group);
+        CAPTURE(ranks);
+        const std::int64_t heads = kv_heads * group;
+        std::int64_t at = 0;
+        std::int64_t kv_total = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const HeadPart part = heads_of(heads, kv_heads, {rank, ranks});
+          REQUIRE(part.q.begin == at);
+          at = part.q.end;
+          kv_total += part.kv.size();
+          REQUIRE(part.group == group);
+          if (part.q.size() == 0) {
+            REQUIRE(part.kv == Range{0, 0});
+            continue;
+          }
+          REQUIRE(part.kv.begin == part.q.begin / group);
+          REQUIRE(part.kv.end == (part.q.end - 1) / group + 1);
+          // As the attention kernel finds a query head's KV head among this rank's.
+          for (std::int64_t head = 0; head < part.q.size(); ++head) {
+            REQUIRE(part.kv.begin + (part.first_head + head) / group ==
+                    (part.q.begin + head) / group);
+          }
+        }
+        REQUIRE(at == heads);
+        if (ranks <= kv_heads) REQUIRE(kv_total == kv_heads);  // nothing is replicated needlessly
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nvllm::layers
