@@ -45,7 +45,7 @@ def kernel(
         srcs = [name + "_cases.cc"],
         alwayslink = True,
         visibility = ["//visibility:private"],
-        deps = [":" + name, "//base", "//device:backend_under_test"] + test_deps,
+        deps = [":" + name, ":case_support", "//base", "//device:backend_under_test"] + test_deps,
     )
     for suffix, backend, gpu in [("_test", "cpu", False), ("_gpu_test", "cuda", True)]:
         nvllm_test(
@@ -59,5 +59,5 @@ def kernel(
     nvllm_benchmark(
         name = name + "_bench",
         srcs = [name + "_bench.cc"],
-        deps = [":" + name, "//base", "//device", "//device:topology"] + bench_deps,
+        deps = [":" + name, ":bench_support", "//base", "//device", "//device:topology"] + bench_deps,
     )
