@@ -1,0 +1,33 @@
+#include "layers/decoder_layer.h"
+
+#include <algorithm>
+
+namespace nvllm::layers {
+
+DecoderLayer::DecoderLayer(const std::string& name, const std::string& module,
+                           const AttentionConfig& attention, const MlpConfig& mlp, float epsilon,
+                           Shard shard)
+    : attention_norm_(name + ".attention_norm", module + ".input_layernorm", attention.hidden,
+                      epsilon),
+      attention_(name + ".attention", module + ".self_attn", attention, shard),
+      mlp_norm_(name + ".mlp_norm", module + ".post_attention_layernorm", mlp.hidden, epsilon),
+      mlp_(name + ".mlp", module + ".mlp", mlp, shard) {}
+
+void DecoderLayer::declare(std::vector<Parameter*>& all) {
+  attention_norm_.declare(all);
+  attention_.declare(all);
+  mlp_norm_.declare(all);
+  mlp_.declare(all);
+}
+
+void DecoderLayer::forward(ResidualStream& stream, const Batch& batch, const kernels::KvView& kv,
+                           TensorView cos_sin, const Context& context) const {
+  attention_.forward(stream, attention_norm_, batch, kv, cos_sin, context);
+  mlp_.forward(stream, mlp_norm_, context);
+}
+
+std::size_t DecoderLayer::scratch_bytes(std::int64_t rows, DType dtype) const {
+  return std::max(attention_.scratch_bytes(rows, dtype), mlp_.scratch_bytes(rows, dtype));
+}
+
+}  // namespace nvllm::layers
