@@ -17,18 +17,22 @@ namespace nvllm::kernels {
 //
 // Sums are taken in float32 (order unspecified) and rounded once, to out's type. All tensors are of
 // one type (float32, bfloat16 or float16), but out may be float32 whatever the others are. Any number
-// of rows, outputs and inputs, also 0 (with 0 inputs the product is 0). Rows of x and out may lie
-// apart (stride[0] >= columns); everything else is dense.
+// of rows, outputs and inputs, also 0 (with 0 inputs the product is 0). Rows of x, out and residual may
+// lie apart (stride[0] >= columns), those of x only with nothing before; everything else is dense.
+//
+// weight, bias and norm_weight are constants: kernels read them ahead of the work that is enqueued
+// before theirs. Who writes them waits for that (Stream::synchronize) before the first product.
 struct Linear {
   TensorView out;       // [rows, outputs]
   TensorView x;         // [rows, inputs]; before a gated activation [rows, 2 * inputs], gate first
   TensorView weight;    // [outputs, inputs], as checkpoints hold it
   TensorView bias;      // [outputs]; data == nullptr: none
-  TensorView residual;  // [rows, outputs], may be out; data == nullptr: none
+  TensorView residual;  // [rows, outputs], of x's type, may be out; data == nullptr: none
 
   // What happens to x first, with exactly the roundings of the operation itself: nothing, RMSNorm
   // (kernels/rmsnorm.h) or a gated activation (kernels/gated_activation.h). Fused where that is
-  // faster; else the result goes to `scratch`, which must not overlap the others.
+  // faster; else the result goes to `scratch`, which must not overlap the others. Without anything
+  // before, norm_weight and scratch are not looked at.
   enum class Before : std::uint8_t { nothing, rms_norm, gated_activation };
   Before before = Before::nothing;
   TensorView norm_weight;  // [inputs]
