@@ -7,19 +7,18 @@
 
 namespace nvllm::layers {
 
-SelfAttention::SelfAttention(const std::string& name, const std::string& module,
-                             const AttentionConfig& config, Shard shard)
+SelfAttention::SelfAttention(const std::string& name, const AttentionConfig& config, Shard shard)
     : part_(heads_of(config.heads, config.kv_heads, shard)),
       head_dim_(config.head_dim),
-      qkv_(name + ".qkv", module, config.heads, config.kv_heads, config.head_dim, config.hidden,
+      qkv_(name + ".qkv", config.qkv, config.heads, config.kv_heads, config.head_dim, config.hidden,
            config.qkv_bias, shard),
-      out_(name + ".out", module + ".o_proj", config.hidden, config.heads * config.head_dim,
+      out_(name + ".out", config.output, config.hidden, config.heads * config.head_dim,
            {part_.q.begin * config.head_dim, part_.q.end * config.head_dim}, config.output_bias,
            shard) {
   if (config.qk_norm) {
     norms_.emplace(
-        HeadNorms{RmsNorm(name + ".q_norm", module + ".q_norm", config.head_dim, config.epsilon),
-                  RmsNorm(name + ".k_norm", module + ".k_norm", config.head_dim, config.epsilon)});
+        HeadNorms{RmsNorm(name + ".q_norm", config.q_norm, config.head_dim, config.epsilon),
+                  RmsNorm(name + ".k_norm", config.k_norm, config.head_dim, config.epsilon)});
   }
 }
 

@@ -16,6 +16,9 @@
 namespace nvllm::layers {
 
 struct AttentionConfig {
+  QkvParallelLinear::Modules qkv;  // "model.layers.0.self_attn.q_proj" ...
+  std::string output;              // "model.layers.0.self_attn.o_proj"
+  std::string q_norm, k_norm;      // tensors: "model.layers.0.self_attn.q_norm.weight"
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
@@ -28,9 +31,7 @@ struct AttentionConfig {
 
 class SelfAttention {
  public:
-  // `module`: "model.layers.0.self_attn"
-  SelfAttention(const std::string& name, const std::string& module, const AttentionConfig& config,
-                Shard shard);
+  SelfAttention(const std::string& name, const AttentionConfig& config, Shard shard);
 
   void declare(std::vector<Parameter*>& all);
   const HeadPart& heads() const { return part_; }

@@ -4,14 +4,12 @@
 
 namespace nvllm::layers {
 
-DecoderLayer::DecoderLayer(const std::string& name, const std::string& module,
-                           const AttentionConfig& attention, const MlpConfig& mlp, float epsilon,
-                           Shard shard)
-    : attention_norm_(name + ".attention_norm", module + ".input_layernorm", attention.hidden,
-                      epsilon),
-      attention_(name + ".attention", module + ".self_attn", attention, shard),
-      mlp_norm_(name + ".mlp_norm", module + ".post_attention_layernorm", mlp.hidden, epsilon),
-      mlp_(name + ".mlp", module + ".mlp", mlp, shard) {}
+DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard)
+    : attention_norm_(name + ".attention_norm", config.attention_norm, config.attention.hidden,
+                      config.epsilon),
+      attention_(name + ".attention", config.attention, shard),
+      mlp_norm_(name + ".mlp_norm", config.mlp_norm, config.mlp.hidden, config.epsilon),
+      mlp_(name + ".mlp", config.mlp, shard) {}
 
 void DecoderLayer::declare(std::vector<Parameter*>& all) {
   attention_norm_.declare(all);

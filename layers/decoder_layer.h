@@ -12,15 +12,19 @@
 
 namespace nvllm::layers {
 
+struct DecoderLayerConfig {
+  AttentionConfig attention;
+  MlpConfig mlp;
+  std::string attention_norm, mlp_norm;  // tensors: "model.layers.0.input_layernorm.weight"
+  float epsilon = 1e-6f;                 // of both norms
+};
+
 class DecoderLayer {
  public:
-  // `module`: "model.layers.0"
-  DecoderLayer(const std::string& name, const std::string& module, const AttentionConfig& attention,
-               const MlpConfig& mlp, float epsilon, Shard shard);
+  DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard);
 
   void declare(std::vector<Parameter*>& all);
   const HeadPart& heads() const { return attention_.heads(); }
-  const RmsNorm& first_norm() const { return attention_norm_; }
 
   void forward(ResidualStream& stream, const Batch& batch, const kernels::KvView& kv,
                TensorView cos_sin, const Context& context) const;

@@ -6,22 +6,22 @@
 namespace nvllm::layers {
 namespace {
 
-Parameter vocabulary_rows(const std::string& name, const std::string& module,
+Parameter vocabulary_rows(const std::string& name, const std::string& tensor,
                           std::int64_t vocabulary, std::int64_t columns, Shard shard) {
   const Range own = part_of(vocabulary, shard);
   Parameter weight{name + ".weight", {own.size(), columns}, {}, {}};
   if (own.size() > 0) {
-    weight.slices = {{module + ".weight", {vocabulary, columns}, own, {0, columns}, 0}};
+    weight.slices = {{tensor, {vocabulary, columns}, own, {0, columns}, 0}};
   }
   return weight;
 }
 
 }  // namespace
 
-VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, const std::string& module,
+VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, const std::string& tensor,
                                                std::int64_t vocabulary, std::int64_t columns,
                                                Shard shard)
-    : weight_(vocabulary_rows(name, module, vocabulary, columns, shard)),
+    : weight_(vocabulary_rows(name, tensor, vocabulary, columns, shard)),
       vocabulary_(vocabulary),
       shard_(shard) {}
 
@@ -34,9 +34,9 @@ void VocabParallelEmbedding::forward(TensorView out, TensorView ids, const Conte
   if (!context.alone()) context.communicator->all_reduce(out, context.stream);
 }
 
-LmHead::LmHead(const std::string& name, const std::string& module, std::int64_t vocabulary,
+LmHead::LmHead(const std::string& name, const std::string& tensor, std::int64_t vocabulary,
                std::int64_t columns, Shard shard)
-    : own_weight_(vocabulary_rows(name, module, vocabulary, columns, shard)),
+    : own_weight_(vocabulary_rows(name, tensor, vocabulary, columns, shard)),
       weight_(&own_weight_),
       vocabulary_(vocabulary),
       shard_(shard),

@@ -13,8 +13,8 @@ namespace nvllm::layers {
 
 class VocabParallelEmbedding {
  public:
-  // `module`: "model.embed_tokens"
-  VocabParallelEmbedding(const std::string& name, const std::string& module,
+  // `tensor`: "model.embed_tokens.weight"
+  VocabParallelEmbedding(const std::string& name, const std::string& tensor,
                          std::int64_t vocabulary, std::int64_t columns, Shard shard);
 
   void declare(std::vector<Parameter*>& all) { all.push_back(&weight_); }
@@ -32,8 +32,8 @@ class VocabParallelEmbedding {
 // The logits of this rank's part of the vocabulary, in float32.
 class LmHead {
  public:
-  // `module`: "lm_head"
-  LmHead(const std::string& name, const std::string& module, std::int64_t vocabulary,
+  // `tensor`: "lm_head.weight"
+  LmHead(const std::string& name, const std::string& tensor, std::int64_t vocabulary,
          std::int64_t columns, Shard shard);
   // With the embedding's weight, which must outlive it.
   explicit LmHead(const VocabParallelEmbedding& tied);

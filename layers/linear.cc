@@ -24,13 +24,13 @@ Range scaled(Range range, std::int64_t factor) {
   return {range.begin * factor, range.end * factor};
 }
 
-std::vector<ColumnParallelLinear::Module> qkv_modules(const std::string& attention,
+std::vector<ColumnParallelLinear::Module> qkv_modules(const QkvParallelLinear::Modules& modules,
                                                       std::int64_t heads, std::int64_t kv_heads,
                                                       std::int64_t head_dim, Shard shard) {
   const HeadPart part = heads_of(heads, kv_heads, shard);
-  return {{attention + ".q_proj", heads * head_dim, scaled(part.q, head_dim)},
-          {attention + ".k_proj", kv_heads * head_dim, scaled(part.kv, head_dim)},
-          {attention + ".v_proj", kv_heads * head_dim, scaled(part.kv, head_dim)}};
+  return {{modules.q, heads * head_dim, scaled(part.q, head_dim)},
+          {modules.k, kv_heads * head_dim, scaled(part.kv, head_dim)},
+          {modules.v, kv_heads * head_dim, scaled(part.kv, head_dim)}};
 }
 
 }  // namespace
@@ -63,11 +63,11 @@ void ColumnParallelLinear::forward(TensorView out, const Input& in, const Contex
   context.matmul.linear(linear_of(out, in, weight_, bias_), context.stream);
 }
 
-QkvParallelLinear::QkvParallelLinear(const std::string& name, const std::string& attention,
+QkvParallelLinear::QkvParallelLinear(const std::string& name, const Modules& modules,
                                      std::int64_t heads, std::int64_t kv_heads,
                                      std::int64_t head_dim, std::int64_t inputs, bool bias,
                                      Shard shard)
-    : ColumnParallelLinear(name, qkv_modules(attention, heads, kv_heads, head_dim, shard), inputs,
+    : ColumnParallelLinear(name, qkv_modules(modules, heads, kv_heads, head_dim, shard), inputs,
                            bias) {}
 
 RowParallelLinear::RowParallelLinear(const std::string& name, const std::string& module,

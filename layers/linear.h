@@ -56,8 +56,10 @@ class MergedColumnParallelLinear : public ColumnParallelLinear {
 // q_proj, k_proj and v_proj of an attention: whole heads.
 class QkvParallelLinear : public ColumnParallelLinear {
  public:
-  // `attention`: "model.layers.0.self_attn"
-  QkvParallelLinear(const std::string& name, const std::string& attention, std::int64_t heads,
+  struct Modules {
+    std::string q, k, v;
+  };
+  QkvParallelLinear(const std::string& name, const Modules& modules, std::int64_t heads,
                     std::int64_t kv_heads, std::int64_t head_dim, std::int64_t inputs, bool bias,
                     Shard shard);
 };

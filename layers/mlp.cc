@@ -2,11 +2,10 @@
 
 namespace nvllm::layers {
 
-GatedMlp::GatedMlp(const std::string& name, const std::string& module, const MlpConfig& config,
-                   Shard shard)
-    : gate_up_(name + ".gate_up", module + ".gate_proj", module + ".up_proj", config.intermediate,
-               config.hidden, config.bias, shard),
-      down_(name + ".down", module + ".down_proj", config.hidden, config.intermediate,
+GatedMlp::GatedMlp(const std::string& name, const MlpConfig& config, Shard shard)
+    : gate_up_(name + ".gate_up", config.gate, config.up, config.intermediate, config.hidden,
+               config.bias, shard),
+      down_(name + ".down", config.down, config.hidden, config.intermediate,
             part_of(config.intermediate, shard), config.bias, shard),
       activation_(config.activation) {}
 

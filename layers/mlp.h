@@ -13,6 +13,7 @@
 namespace nvllm::layers {
 
 struct MlpConfig {
+  std::string gate, up, down;  // modules: "model.layers.0.mlp.gate_proj"
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;
   bool bias = false;
@@ -21,9 +22,7 @@ struct MlpConfig {
 
 class GatedMlp {
  public:
-  // `module`: "model.layers.0.mlp"
-  GatedMlp(const std::string& name, const std::string& module, const MlpConfig& config,
-           Shard shard);
+  GatedMlp(const std::string& name, const MlpConfig& config, Shard shard);
 
   void declare(std::vector<Parameter*>& all);
 

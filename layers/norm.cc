@@ -2,10 +2,10 @@
 
 namespace nvllm::layers {
 
-RmsNorm::RmsNorm(const std::string& name, const std::string& module, std::int64_t columns,
+RmsNorm::RmsNorm(const std::string& name, const std::string& tensor, std::int64_t columns,
                  float epsilon)
     : weight{name + ".weight", {columns}, {}, {}}, epsilon(epsilon) {
-  weight.slices = {{module + ".weight", {columns}, {0, columns}, {0, 1}, 0}};
+  weight.slices = {{tensor, {columns}, {0, columns}, {0, 1}, 0}};
 }
 
 }  // namespace nvllm::layers

@@ -13,8 +13,8 @@ struct RmsNorm {
   Parameter weight;  // [columns]
   float epsilon;
 
-  // `module`: as checkpoints call it, "model.layers.0.input_layernorm"
-  RmsNorm(const std::string& name, const std::string& module, std::int64_t columns, float epsilon);
+  // `tensor`: its weight in checkpoints, "model.norm.weight"
+  RmsNorm(const std::string& name, const std::string& tensor, std::int64_t columns, float epsilon);
 
   void declare(std::vector<Parameter*>& all) { all.push_back(&weight); }
 };

@@ -11,8 +11,14 @@ namespace {
 
 using layers::Scratch;
 
-layers::AttentionConfig attention_of(const ModelConfig& config) {
-  return {.hidden = config.hidden_size,
+layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.qkv = {names.in_layer(layer, names.q), names.in_layer(layer, names.k),
+                  names.in_layer(layer, names.v)},
+          .output = names.in_layer(layer, names.output),
+          .q_norm = names.in_layer(layer, names.q_norm),
+          .k_norm = names.in_layer(layer, names.k_norm),
+          .hidden = config.hidden_size,
           .heads = config.heads,
           .kv_heads = config.kv_heads,
           .head_dim = config.head_dim,
@@ -22,11 +28,24 @@ layers::AttentionConfig attention_of(const ModelConfig& config) {
           .epsilon = config.rms_norm_eps};
 }
 
-layers::MlpConfig mlp_of(const ModelConfig& config) {
-  return {.hidden = config.hidden_size,
+layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.gate = names.in_layer(layer, names.gate),
+          .up = names.in_layer(layer, names.up),
+          .down = names.in_layer(layer, names.down),
+          .hidden = config.hidden_size,
           .intermediate = config.intermediate_size,
           .bias = config.mlp_bias,
           .activation = config.activation};
+}
+
+layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.attention = attention_of(config, layer),
+          .mlp = mlp_of(config, layer),
+          .attention_norm = names.in_layer(layer, names.attention_norm),
+          .mlp_norm = names.in_layer(layer, names.mlp_norm),
+          .epsilon = config.rms_norm_eps};
 }
 
 // The first rows of a tensor.
@@ -41,21 +60,19 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
     : config_(config),
       shard_(shard),
       dtype_(dtype),
-      embedding_("embedding", "model.embed_tokens", config.vocab_size, config.hidden_size, shard),
-      norm_("norm", "model.norm", config.hidden_size, config.rms_norm_eps) {
+      embedding_("embedding", config.names.embedding, config.vocab_size, config.hidden_size, shard),
+      norm_("norm", config.names.final_norm, config.hidden_size, config.rms_norm_eps) {
   NVLLM_CHECK_LT(0, config.layers);
   embedding_.declare(parameters_);
   for (std::int64_t n = 0; n < config.layers; ++n) {
-    const std::string name = str("layers.", n);
-    layers_.emplace_back(name, "model." + name, attention_of(config), mlp_of(config),
-                         config.rms_norm_eps, shard);
+    layers_.emplace_back(str("layers.", n), layer_of(config, n), shard);
     layers_.back().declare(parameters_);
   }
   norm_.declare(parameters_);
   if (config.tied_embeddings) {
     head_.emplace(embedding_);
   } else {
-    head_.emplace("head", "lm_head", config.vocab_size, config.hidden_size, shard);
+    head_.emplace("head", config.names.head, config.vocab_size, config.hidden_size, shard);
   }
   head_->declare(parameters_);
 }
