@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "device/cpu/crew.h"
 #include "device/cpu/event.h"
 #include "device/cpu/graph.h"
 #include "device/cpu/stream.h"
@@ -35,7 +36,7 @@ class CpuBackend final : public Backend {
 
   // There is one priority.
   std::unique_ptr<nvllm::Stream> create_stream(StreamPriority) override {
-    return std::make_unique<Stream>(str("stream-", streams_.fetch_add(1)), spin_);
+    return std::make_unique<Stream>(str("stream-", streams_.fetch_add(1)), spin_, crew_);
   }
 
   std::unique_ptr<nvllm::Event> create_event(bool timing) override {
@@ -60,6 +61,7 @@ class CpuBackend final : public Backend {
  private:
   const std::size_t cores_ = allowed_cores().size();
   const Nanoseconds spin_ = cores_ > 1 ? kSpin : Nanoseconds(0);
+  const std::shared_ptr<Crew> crew_ = std::make_shared<Crew>();
   std::atomic<int> streams_{0};
 };
 

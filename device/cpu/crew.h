@@ -6,8 +6,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <type_traits>
 
 namespace nvllm::cpu {
 
@@ -25,15 +25,37 @@ class Crew {
 
   int size() const;  // threads, the caller's included
 
-  using Part = std::function<void(std::int64_t begin, std::int64_t end)>;
-  // Calls `part` for ranges that make up [0, count), each of at least `grain` where there are so many,
-  // and returns when all have run. What one of them throws is thrown here.
-  void run(std::int64_t count, std::int64_t grain, const Part& part);
-  void run(std::int64_t count, const Part& part) { run(count, 1, part); }
+  // Calls part(begin, end) for ranges that make up [0, count), each beginning at a multiple of `grain`
+  // and, where there is as much, not shorter than it; returns when all have run. Who runs what is not
+  // fixed: a thread that is done early, or has nobody's word that another one is awake, takes over what
+  // others have not begun. What one of them throws is thrown here; ranges that had not begun then are
+  // left out. Allocates nothing, but for the threads at first.
+  template <typename Part>
+  void run(std::int64_t count, std::int64_t grain, Part&& part) {
+    using Callable = std::remove_reference_t<Part>;
+    run(count, grain,
+        Call{[](const void* callable, std::int64_t begin, std::int64_t end) {
+               (*static_cast<Callable*>(const_cast<void*>(callable)))(begin, end);
+             },
+             static_cast<const void*>(&part)});
+  }
+  template <typename Part>
+  void run(std::int64_t count, Part&& part) {
+    run(count, 1, part);
+  }
 
  private:
+  // A callable that somebody else owns.
+  struct Call {
+    void (*function)(const void* callable, std::int64_t begin, std::int64_t end);
+    const void* callable;
+    void operator()(std::int64_t begin, std::int64_t end) const { function(callable, begin, end); }
+  };
   class Impl;
-  std::unique_ptr<Impl> impl_;
+
+  void run(std::int64_t count, std::int64_t grain, Call call);
+
+  const std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace nvllm::cpu

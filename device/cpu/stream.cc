@@ -33,8 +33,9 @@ std::exception_ptr Progress::recover(std::uint64_t position) {
   return error_;
 }
 
-Stream::Stream(const std::string& name, Nanoseconds spin)
-    : ring_(new Slot[kCapacity]),
+Stream::Stream(const std::string& name, Nanoseconds spin, std::shared_ptr<Crew> crew)
+    : crew_(std::move(crew)),
+      ring_(new Slot[kCapacity]),
       submitted_(spin),
       progress_(std::make_shared<Progress>(spin)),
       thread_([this] { run(); }) {

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "device/backend.h"
 #include "device/cpu/counter.h"
+#include "device/cpu/crew.h"
 #include "device/cpu/graph.h"
 #include "device/cpu/task.h"
 
@@ -58,8 +59,9 @@ class Stream final : public nvllm::Stream {
  public:
   static constexpr std::uint64_t kCapacity = 2048;
 
-  // `name`: of the thread, at most 15 characters.
-  Stream(const std::string& name, Nanoseconds spin);
+  // `name`: of the thread, at most 15 characters. `crew`: helps its tasks; nullptr: none, for streams that
+  // nobody enqueues kernels on.
+  Stream(const std::string& name, Nanoseconds spin, std::shared_ptr<Crew> crew = nullptr);
   ~Stream() override;
 
   // Enqueues a function, which may throw. While the stream is captured it is recorded instead, and
@@ -79,6 +81,13 @@ class Stream final : public nvllm::Stream {
   void synchronize() override;
   bool synchronize_for(Nanoseconds limit) override;
   bool idle() override;
+
+  // The backend's threads, for kernels to share their work. Tasks may refer to it: it outlives the stream,
+  // and graphs run on streams of the same backend.
+  Crew& crew() const {
+    NVLLM_CHECK(crew_ != nullptr, "this stream has no crew");
+    return *crew_;
+  }
 
   // What an event records: this stream's progress and the number of tasks enqueued so far.
   const std::shared_ptr<Progress>& progress() const { return progress_; }
@@ -113,6 +122,8 @@ class Stream final : public nvllm::Stream {
   // Of the thread that uses the stream.
   std::shared_ptr<Capture> capture_;
   int branch_ = 0;
+
+  const std::shared_ptr<Crew> crew_;
 
   // Shared. A slot belongs to the user of the stream until submitted_ passes it, then to the
   // stream's thread until progress_->done passes it.
