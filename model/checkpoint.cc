@@ -1,0 +1,123 @@
+#include "model/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "model/checkpoint_file.h"
+#include "model/stored_tensor.h"
+
+namespace nvllm::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The names of a folder's files that end so, in order.
+std::vector<std::string> names_in(const std::string& folder, std::string_view ending) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (std::string name = at->path().filename().string(); name.ends_with(ending)) {
+      names.push_back(std::move(name));
+    }
+  }
+  if (error) fail(folder, ": ", error.message());
+  std::ranges::sort(names);
+  return names;
+}
+
+// "model-00001-of-00003.gguf": "model-" and "-of-00003.gguf"; a file that is not split has no ends.
+std::pair<std::string, std::string> ends_of_split(const std::string& name) {
+  constexpr std::size_t kNumber = 5, kTail = sizeof("-of-00003.gguf") - 1;
+  if (name.size() < kNumber + kTail) return {name, ""};
+  const std::size_t tail = name.size() - kTail;
+  if (name.compare(tail, 4, "-of-") != 0) return {name, ""};
+  return {name.substr(0, tail - kNumber), name.substr(tail)};
+}
+
+// The one GGUF file of a folder, or the first of the parts of one.
+std::string only_gguf(const std::string& folder, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (ends_of_split(name) != ends_of_split(names.front())) {
+      fail(folder, ": ", names.size(), " .gguf files (", printable(names.front()), ", ",
+           printable(name), "); pass the path of the one that is meant");
+    }
+  }
+  return (fs::path(folder) / names.front()).string();
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(std::vector<CheckpointFile> files, std::vector<StoredTensor> tensors,
+                       std::string config_json)
+    : files_(std::move(files)), config_json_(std::move(config_json)) {
+  for (StoredTensor& tensor : tensors) {
+    NVLLM_CHECK_LT(tensor.file, files_.size());
+    const auto [at, is_new] = tensors_.try_emplace(tensor.name, tensor);
+    if (!is_new) {
+      fail("tensor ", printable(tensor.name), " is in ", files_[at->second.file].path(),
+           " and again in ", files_[tensor.file].path());
+    }
+  }
+}
+
+const StoredTensor* Checkpoint::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+const StoredTensor& Checkpoint::get(std::string_view name,
+                                    const std::vector<std::int64_t>& shape) const {
+  const StoredTensor* const tensor = find(name);
+  if (tensor == nullptr) {
+    fail(describe(), ": expected a tensor ", name, " ", shape_text(shape), ", found none among ",
+         tensors_.size());
+  }
+  if (tensor->shape != shape) {
+    const bool renamed = tensor->stored_name != tensor->name;
+    fail(files_[tensor->file].path(), ": tensor ", name,
+         renamed ? " (" + tensor->stored_name + ")" : "", ": expected shape ", shape_text(shape),
+         ", found ", shape_text(tensor->shape));
+  }
+  return *tensor;
+}
+
+std::string Checkpoint::describe() const {
+  if (files_.empty()) return "no files";
+  const fs::path first = files_.front().path();
+  if (files_.size() == 1) return first.string();
+  return str(files_.size(), first.extension() == ".gguf" ? " GGUF" : " safetensors", " files in ",
+             first.parent_path().string());
+}
+
+std::uint64_t Checkpoint::bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& [name, tensor] : tensors_) sum += tensor.bytes;
+  return sum;
+}
+
+Checkpoint open_checkpoint(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) fail(path, ": no such folder or file");
+  if (!fs::is_directory(status)) {
+    if (path.ends_with(".gguf")) return open_gguf(path);
+    fail(path, ": expected a folder or a .gguf file");
+  }
+  const std::vector<std::string> safetensors = names_in(path, ".safetensors");
+  const std::vector<std::string> ggufs = names_in(path, ".gguf");
+  if (!safetensors.empty() && !ggufs.empty()) {
+    fail(path, ": both ", printable(safetensors.front()), " and ", printable(ggufs.front()),
+         " are there; pass the path of the .gguf file, or move it away");
+  }
+  if (!ggufs.empty()) return open_gguf(only_gguf(path, ggufs));
+  if (safetensors.empty() && !is_there(path + "/model.safetensors.index.json")) {
+    fail(path, ": expected model.safetensors, model.safetensors.index.json or a .gguf file, found",
+         " none of them");
+  }
+  return open_safetensors(path);
+}
+
+}  // namespace nvllm::model

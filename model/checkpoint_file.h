@@ -1,0 +1,29 @@
+// Opening and reading the files of a checkpoint.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/checkpoint.h"
+
+namespace nvllm::model {
+
+bool is_there(const std::string& path);
+
+// An Error unless it is a regular file that can be read.
+CheckpointFile open_file(const std::string& path);
+
+// Fills `to` from `offset` on; an Error if the file ends before.
+void read_at(const CheckpointFile& file, std::uint64_t offset, std::span<std::byte> to);
+
+// The whole of a file of at most `limit` bytes.
+std::string read_text(const std::string& path, std::uint64_t limit);
+
+// How the two formats are opened; open_checkpoint() chooses.
+Checkpoint open_safetensors(const std::string& folder);
+Checkpoint open_gguf(const std::string& path);
+
+}  // namespace nvllm::model
