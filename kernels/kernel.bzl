@@ -27,7 +27,7 @@ def kernel(
             "@cuda_config//:enabled": ["NVLLM_CUDA"],
             "//conditions:default": [],
         }),
-        deps = [":cpu_vector", "//base", "//device"] + deps + cpu_deps + select({
+        deps = [":arguments", ":cpu_vector", "//base", "//device"] + deps + cpu_deps + select({
             "@cuda_config//:enabled": [":%s_cuda" % name],
             "//conditions:default": [],
         }),
@@ -37,7 +37,7 @@ def kernel(
         srcs = ["cuda/%s.cu" % name] + cuda_srcs,
         hdrs = ["cuda/%s.h" % name, name + ".h"],
         visibility = ["//visibility:private"],
-        deps = [":cuda_headers", "//device"] + deps + cuda_deps,
+        deps = [":arguments", ":cuda_headers", "//base", "//device"] + deps + cuda_deps,
     )
     native.cc_library(
         name = name + "_cases",

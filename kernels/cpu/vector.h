@@ -4,6 +4,9 @@
 
 #include <immintrin.h>
 
+#include <cstdint>
+#include <cstring>
+
 #include "device/dtype.h"
 
 namespace nvllm::kernels {
@@ -44,6 +47,21 @@ inline void store8(Bf16* to, __m256 value) {
 inline void store8(F16* to, __m256 value) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                    _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+// The first `count` elements, 1 to 7 of them, and zeros.
+template <typename T>
+__m256 load_some(const T* from, std::int64_t count) {
+  T elements[kLanes] = {};
+  std::memcpy(elements, from, count * sizeof(T));
+  return load8(elements);
+}
+
+template <typename T>
+void store_some(T* to, __m256 value, std::int64_t count) {
+  T elements[kLanes];
+  store8(elements, value);
+  std::memcpy(to, elements, count * sizeof(T));
 }
 
 inline float sum8(__m256 value) {

@@ -1,0 +1,89 @@
+// Gated activations on the GPU. Bound by memory: two elements read for one written.
+#include "kernels/arguments.h"
+#include "kernels/cuda/gated_activation.h"
+#include "kernels/cuda/row_tiles.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kVectors = 2;  // of a thread, of gates and of what they let through
+
+// e^x and quotients as exact as float32 needs it, or, where the result is rounded to 16 bits, as the
+// hardware has them.
+template <typename T>
+__device__ __forceinline__ float exponential(float x) {
+  return sizeof(T) == 4 ? expf(x) : __expf(x);
+}
+
+template <typename T>
+__device__ __forceinline__ float quotient(float a, float b) {
+  return sizeof(T) == 4 ? __fdiv_rn(a, b) : __fdividef(a, b);
+}
+
+template <typename T, Activation kActivation>
+__device__ __forceinline__ float activate(float g) {
+  if constexpr (kActivation == Activation::gelu) return g * normcdff(g);
+  float minus = -g;
+  if constexpr (kActivation == Activation::gelu_tanh) {
+    // (1 + tanh(z)) / 2 = 1 / (1 + e^-2z)
+    minus = minus * 1.5957691216f * fmaf(g * g, 0.044715f, 1.0f);
+  }
+  return quotient<T>(g, 1.0f + exponential<T>(minus));
+}
+
+template <typename T, Activation kActivation, bool kAligned>
+__global__ void __launch_bounds__(kTileBlockThreads)
+    gated_activation_kernel(T* out, const T* x, const RowTiles tiles) {
+  const TilePlace place = tile_place<kVectors>(tiles.tiles);
+  if (place.row >= tiles.rows) return;
+  const T* gate_row = x + place.row * 2 * tiles.columns;
+  const T* up_row = gate_row + tiles.columns;
+  Vector<T> gates[kVectors], ups[kVectors];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const long long vector = place.vector + v * blockDim.x;
+    if (vector >= tiles.vectors) continue;
+    gates[v] = load_of_row<kAligned>(gate_row, vector, tiles.columns);
+    ups[v] = load_of_row<kAligned>(up_row, vector, tiles.columns);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const long long vector = place.vector + v * blockDim.x;
+    if (vector >= tiles.vectors) continue;
+    Floats<T> values = widen(gates[v]);
+    const Floats<T> factors = widen(ups[v]);
+#pragma unroll
+    for (int i = 0; i < Vector<T>::kElements; ++i) {
+      values.element[i] =
+          __fmul_rn(activate<T, kActivation>(values.element[i]), factors.element[i]);
+    }
+    store_of_row<kAligned>(out + place.row * tiles.columns, vector, tiles.columns, narrow(values));
+  }
+}
+
+template <Activation kActivation>
+void launch(const GatedActivation& args, Stream& stream) {
+  with_element_type(args.out.dtype, [&]<typename T>(T) {
+    constexpr int kElements = Vector<T>::kElements;
+    const RowTiles tiles(args.out.shape[0], args.out.shape[1], kElements, kVectors);
+    const bool aligned =
+        tiles.columns % kElements == 0 && args.out.aligned(16) && args.x.aligned(16);
+    const auto kernel = aligned ? gated_activation_kernel<T, kActivation, true>
+                                : gated_activation_kernel<T, kActivation, false>;
+    kernel<<<tiles.grid, tiles.block, 0, nvllm::cuda::native(stream)>>>(args.out.as<T>(),
+                                                                        args.x.as<T>(), tiles);
+    nvllm::cuda::check(cudaGetLastError(), "launching gated_activation");
+  });
+}
+
+}  // namespace
+
+void gated_activation(const GatedActivation& args, Stream& stream) {
+  switch (args.activation) {
+    case Activation::silu: return launch<Activation::silu>(args, stream);
+    case Activation::gelu: return launch<Activation::gelu>(args, stream);
+    case Activation::gelu_tanh: return launch<Activation::gelu_tanh>(args, stream);
+  }
+}
+
+}  // namespace nvllm::kernels::cuda
