@@ -4,6 +4,7 @@
 //   const LoadReport report = load_parameters(parameters, checkpoint, backend, {});
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -33,10 +34,18 @@ struct LoadProgress {
 };
 
 struct LoadOptions {
-  int threads = 0;      // that read and convert; 0: chosen by the machine
-  bool direct = false;  // tests only: through pageable host memory, one tensor after the other
-  // Called by the loading thread a few times a second at most.
+  int threads = 0;              // that read and convert; 0: chosen by the machine
+  std::size_t piece_bytes = 0;  // that are read, converted and copied as one; 0: chosen likewise
+
+  // Called by the thread that loads, about ten times a second and at the end. What it throws ends the
+  // loading and is thrown by load_parameters().
   std::function<void(const LoadProgress&)> progress;
+
+  // By which way, for tests. Staged: through pinned buffers also where the device's memory is the
+  // host's, which is otherwise filled in place. Plain: through pageable memory, one slice after the other,
+  // by the thread that loads.
+  enum class Way : std::uint8_t { fast, staged, plain };
+  Way way = Way::fast;
 };
 
 struct LoadReport {
@@ -53,7 +62,8 @@ LoadReport load_parameters(std::span<layers::Parameter* const> parameters,
                            const LoadOptions& options);
 
 // Reproducible random values instead: the same for a given seed at every number of ranks, on every
-// device. Norm weights are about 1, everything else about 0 with the given standard deviation.
+// device. Norm weights are about 1, everything else about 0 with the given standard deviation. Tensors of
+// one name have the same values.
 LoadReport load_dummy(std::span<layers::Parameter* const> parameters, Backend& backend,
                       float standard_deviation, std::uint64_t seed);
 

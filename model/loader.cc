@@ -1,0 +1,131 @@
+#include "model/loader.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "device/topology.h"
+#include "model/load_plan.h"
+#include "model/parallel_load.h"
+#include "model/plain_load.h"
+
+namespace nvllm::model {
+namespace {
+
+using layers::Parameter;
+
+// Pieces this large keep the way to a GPU busy; pinned memory for more of them takes longer than it saves.
+constexpr std::size_t kStagingBytes = 8 << 20;
+constexpr int kStagingThreads = 8;  // saturate the way to a GPU
+
+// Pieces read in place: small, so that cores finish together.
+constexpr std::size_t kInPlaceBytes = 2 << 20;
+
+std::size_t bytes_of(const Parameter& parameter, DType dtype) {
+  return std::accumulate(parameter.shape.begin(), parameter.shape.end(), size_of(dtype),
+                         std::multiplies<>());
+}
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+}
+
+TensorView view_of(const Parameter& parameter, DType dtype, void* data) {
+  NVLLM_CHECK(parameter.shape.size() == 1 || parameter.shape.size() == 2, parameter.name);
+  if (parameter.shape.size() == 1) return TensorView(data, dtype, {parameter.shape[0]});
+  return TensorView(data, dtype, {parameter.shape[0], parameter.shape[1]});
+}
+
+std::uint64_t fast_load(std::span<Parameter* const> parameters, const Checkpoint& checkpoint,
+                        Backend& backend, const LoadOptions& options,
+                        const std::function<void(std::uint64_t)>& progress) {
+  const bool staged = backend.kind() != DeviceKind::cpu || options.way == LoadOptions::Way::staged;
+  std::size_t piece_bytes = options.piece_bytes;
+  if (piece_bytes == 0) piece_bytes = staged ? kStagingBytes : kInPlaceBytes;
+  const LoadPlan plan = plan_load(parameters, checkpoint, piece_bytes);
+
+  const auto cores = static_cast<int>(allowed_cores().size());
+  int threads = options.threads;
+  if (threads == 0) threads = staged ? std::min(cores, kStagingThreads) : cores;
+  threads = static_cast<int>(std::min<std::size_t>(threads, plan.pieces.size()));
+  std::size_t longest = 0;
+  for (const LoadPiece& piece : plan.pieces) longest = std::max(longest, piece.bytes());
+
+  ParallelLoad load(plan, checkpoint, backend, staged ? longest : 0);
+  load.run(threads, progress);
+  return load.bytes_read();
+}
+
+}  // namespace
+
+ParameterBytes bytes_of(std::span<Parameter* const> parameters, DType dtype) {
+  ParameterBytes bytes;
+  for (const Parameter* parameter : parameters) {
+    bytes.used += bytes_of(*parameter, dtype);
+    bytes.allocated += aligned(bytes_of(*parameter, dtype));
+  }
+  return bytes;
+}
+
+Buffer bind_parameters(std::span<Parameter* const> parameters, DType dtype, Backend& backend) {
+  Buffer memory =
+      backend.allocate(MemoryKind::device, bytes_of(parameters, dtype).allocated, "weights");
+  auto* data = static_cast<std::byte*>(memory.data());
+  for (Parameter* parameter : parameters) {
+    parameter->view = view_of(*parameter, dtype, data);
+    data += aligned(bytes_of(*parameter, dtype));
+  }
+  return memory;
+}
+
+LoadReport load_parameters(std::span<Parameter* const> parameters, const Checkpoint& checkpoint,
+                           Backend& backend, const LoadOptions& options) {
+  const std::int64_t start = now_ns();
+  LoadReport report;
+  for (const Parameter* parameter : parameters) report.bytes_loaded += parameter->view.bytes();
+  std::function<void(std::uint64_t)> progress;
+  if (options.progress) {
+    progress = [&](std::uint64_t bytes) { options.progress({bytes, report.bytes_loaded}); };
+  }
+  if (options.way == LoadOptions::Way::plain) {
+    report.bytes_read = plain_load(parameters, checkpoint, backend, progress);
+  } else {
+    report.bytes_read = fast_load(parameters, checkpoint, backend, options, progress);
+  }
+  if (progress) progress(report.bytes_loaded);
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+std::uint64_t checksum(const Parameter& parameter, Backend& backend) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  const auto add = [&](const void* data, std::size_t bytes) {
+    if (bytes > 0) XXH3_64bits_update(&state, data, bytes);
+  };
+  add(parameter.name.data(), parameter.name.size());
+  add(parameter.shape.data(), parameter.shape.size() * sizeof(parameter.shape[0]));
+
+  const std::size_t bytes = parameter.view.bytes();
+  const auto* data = parameter.view.as<std::byte>();
+  if (backend.kind() == DeviceKind::cpu) {
+    add(data, bytes);
+    return XXH3_64bits_digest(&state);
+  }
+  const Buffer here =
+      backend.allocate(MemoryKind::pinned, std::min(bytes, kStagingBytes), "checksum");
+  const auto stream = backend.create_stream();
+  for (std::size_t done = 0; done < bytes; done += here.bytes()) {
+    const std::size_t part = std::min(here.bytes(), bytes - done);
+    backend.copy(here.data(), data + done, part, *stream);
+    stream->synchronize();
+    add(here.data(), part);
+  }
+  return XXH3_64bits_digest(&state);
+}
+
+}  // namespace nvllm::model

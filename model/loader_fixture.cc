@@ -1,0 +1,252 @@
+#include "model/loader_fixture.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <numeric>
+
+#include "base/error.h"
+#include "model/loader.h"
+
+namespace nvllm::model {
+namespace {
+
+using layers::Parameter;
+using layers::Range;
+using layers::Slice;
+
+std::int64_t product(const std::vector<std::int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+template <typename T>
+void fill_normal(std::vector<std::byte>& content, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  for (std::size_t i = 0; i < content.size(); i += sizeof(T)) {
+    const T value = from_float<T>(normal(random));
+    std::memcpy(content.data() + i, &value, sizeof(T));
+  }
+}
+
+std::vector<std::byte> random_content(Encoding encoding, std::size_t bytes, std::mt19937& random) {
+  std::vector<std::byte> content(bytes);
+  switch (encoding) {
+    case Encoding::f32: fill_normal<float>(content, random); break;
+    case Encoding::f16: fill_normal<F16>(content, random); break;
+    case Encoding::bf16: fill_normal<Bf16>(content, random); break;
+    default:
+      // Without this bit no scale is infinite.
+      for (std::byte& byte : content) byte = std::byte(random() & 0xbf);
+  }
+  return content;
+}
+
+}  // namespace
+
+TemporaryFolder::TemporaryFolder() {
+  const char* parent = std::getenv("TEST_TMPDIR");
+  path_ = str(parent != nullptr ? parent : "/tmp", "/loader-XXXXXX");
+  if (mkdtemp(path_.data()) == nullptr) fail_errno("making ", path_);
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+void TestFiles::add(const std::string& name, Encoding encoding, std::vector<std::int64_t> shape,
+                    std::int64_t rotary_heads) {
+  StoredTensor tensor;
+  tensor.name = name;
+  tensor.stored_name = "stored." + name;
+  tensor.encoding = encoding;
+  tensor.shape = std::move(shape);
+  tensor.rotary_heads = rotary_heads;
+  tensor.bytes = product(tensor.shape) / block_elements(encoding) * block_bytes(encoding);
+  contents_[name] = random_content(encoding, tensor.bytes, random_);
+  tensors_.push_back(std::move(tensor));
+}
+
+std::string TestFiles::path(int file) const {
+  return str(folder_.path(), "/", file, ".bin");
+}
+
+Checkpoint TestFiles::write(int count) {
+  std::vector<std::uint64_t> sizes(count, 0);
+  std::vector<std::ofstream> out;
+  for (int i = 0; i < count; ++i) out.emplace_back(path(i), std::ios::binary | std::ios::trunc);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    StoredTensor& tensor = tensors_[i];
+    tensor.file = i % count;
+    const std::string gap(7 + 3 * i, '#');  // so that nothing lies aligned
+    const std::vector<std::byte>& content = contents_[tensor.name];
+    out[tensor.file] << gap;
+    out[tensor.file].write(reinterpret_cast<const char*>(content.data()), content.size());
+    tensor.offset = sizes[tensor.file] + gap.size();
+    sizes[tensor.file] = tensor.offset + tensor.bytes;
+  }
+  std::vector<CheckpointFile> files;
+  for (int i = 0; i < count; ++i) {
+    out[i].close();
+    UniqueFd fd(open(path(i).c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd || !out[i]) fail_errno("writing ", path(i));
+    files.emplace_back(path(i), std::move(fd), sizes[i]);
+  }
+  return Checkpoint(std::move(files), tensors_, "{}");
+}
+
+void TestFiles::truncate(int file, std::uint64_t size) const {
+  if (::truncate(path(file).c_str(), size) != 0) fail_errno("truncating ", path(file));
+}
+
+std::vector<std::byte> TestFiles::values(const std::string& name, DType dtype) const {
+  for (const StoredTensor& tensor : tensors_) {
+    if (tensor.name != name) continue;
+    const std::int64_t rows = tensor.shape.size() == 2 ? tensor.shape[0] : 1;
+    const std::int64_t columns = tensor.shape.back();
+    const std::size_t row_bytes = columns * size_of(dtype);
+    const std::size_t stored_row_bytes = rows == 0 ? 0 : tensor.bytes / rows;
+    std::vector<std::byte> values(rows * row_bytes);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t stored = tensor.rotary_heads > 0 ? tensor.stored_row(row) : row;
+      decode(tensor.encoding, contents_.at(name).data() + stored * stored_row_bytes, columns, dtype,
+             values.data() + row * row_bytes);
+    }
+    return values;
+  }
+  fail("no tensor ", name);
+}
+
+void TestModel::matrix(const std::string& name, const std::vector<Slice>& slices) {
+  Parameter parameter;
+  parameter.name = name;
+  parameter.slices = slices;
+  parameter.shape = {0, slices.front().columns.size()};
+  for (const Slice& slice : slices) parameter.shape[0] += slice.rows.size();
+  parameters_.push_back(std::move(parameter));
+}
+
+void TestModel::vector(const std::string& name, const std::vector<Slice>& slices) {
+  matrix(name, slices);
+  parameters_.back().shape.pop_back();
+}
+
+std::vector<Parameter*> TestModel::parameters() {
+  std::vector<Parameter*> all;
+  for (Parameter& parameter : parameters_) all.push_back(&parameter);
+  return all;
+}
+
+void TestModel::bind(Backend& backend, DType dtype) {
+  backend_ = &backend;
+  memory_ = bind_parameters(parameters(), dtype, backend);
+  const auto stream = backend.create_stream();
+  backend.fill(memory_.data(), 0xa5, memory_.bytes(), *stream);
+  stream->synchronize();
+}
+
+std::vector<std::byte> TestModel::bytes(const Parameter& parameter) const {
+  std::vector<std::byte> here(parameter.view.bytes());
+  const auto stream = backend_->create_stream();
+  backend_->copy(here.data(), parameter.view.data, here.size(), *stream);
+  stream->synchronize();
+  return here;
+}
+
+std::vector<std::uint64_t> TestModel::checksums() {
+  std::vector<std::uint64_t> all;
+  for (const Parameter* parameter : parameters()) all.push_back(checksum(*parameter, *backend_));
+  return all;
+}
+
+Slice rows_of(const std::string& tensor, std::vector<std::int64_t> shape, Range rows,
+              std::int64_t to_row) {
+  Slice slice{.tensor = tensor,
+              .shape = std::move(shape),
+              .rows = rows,
+              .columns = {0, 1},
+              .to_row = to_row};
+  if (slice.shape.size() == 2) slice.columns.end = slice.shape[1];
+  return slice;
+}
+
+Slice columns_of(const std::string& tensor, std::vector<std::int64_t> shape, Range columns) {
+  Slice slice{.tensor = tensor, .shape = std::move(shape), .rows = {}, .columns = columns};
+  slice.rows.end = slice.shape[0];
+  return slice;
+}
+
+namespace {
+
+// Rows are whole blocks of every encoding, but columns are cut inside of blocks.
+constexpr std::int64_t kHidden = 256, kHeads = 8, kKvHeads = 4, kHeadDim = 32, kMlp = 1280,
+                       kVocab = 777;
+
+}  // namespace
+
+void add_decoder_tensors(TestFiles& files, Encoding encoding, bool rotary) {
+  files.add("embedding", encoding, {kVocab, kHidden});
+  files.add("norm.weight", Encoding::f32, {kHidden});
+  files.add("q", encoding, {kHeads * kHeadDim, kHidden}, rotary ? kHeads : 0);
+  files.add("k", encoding, {kKvHeads * kHeadDim, kHidden}, rotary ? kKvHeads : 0);
+  files.add("v", encoding, {kKvHeads * kHeadDim, kHidden});
+  files.add("q.bias", Encoding::f16, {kHeads * kHeadDim});
+  files.add("o", encoding, {kHidden, kHeads * kHeadDim});
+  files.add("gate", encoding, {kMlp, kHidden});
+  files.add("up", encoding, {kMlp, kHidden});
+  files.add("down", encoding, {kHidden, kMlp});
+}
+
+TestModel decoder_of(layers::Shard shard) {
+  const Range vocab = part_of(kVocab, shard), mlp = part_of(kMlp, shard);
+  const layers::HeadPart heads = heads_of(kHeads, kKvHeads, shard);
+  const auto elements = [](Range range) {
+    return Range{range.begin * kHeadDim, range.end * kHeadDim};
+  };
+  const Range q = elements(heads.q), kv = elements(heads.kv);
+  TestModel model;
+  model.matrix("embedding", {rows_of("embedding", {kVocab, kHidden}, vocab)});
+  model.vector("norm", {rows_of("norm.weight", {kHidden}, {0, kHidden})});
+  model.matrix("qkv", {rows_of("q", {kHeads * kHeadDim, kHidden}, q),
+                       rows_of("k", {kKvHeads * kHeadDim, kHidden}, kv, q.size()),
+                       rows_of("v", {kKvHeads * kHeadDim, kHidden}, kv, q.size() + kv.size())});
+  model.vector("bias", {rows_of("q.bias", {kHeads * kHeadDim}, q)});
+  model.matrix("output", {columns_of("o", {kHidden, kHeads * kHeadDim}, q)});
+  model.matrix("gate_up", {rows_of("gate", {kMlp, kHidden}, mlp),
+                           rows_of("up", {kMlp, kHidden}, mlp, mlp.size())});
+  model.matrix("down", {columns_of("down", {kHidden, kMlp}, mlp)});
+  model.matrix("head", {rows_of("embedding", {kVocab, kHidden}, vocab)});
+  return model;
+}
+
+void Assembly::add(TestModel& model, DType dtype) {
+  const std::size_t element = size_of(dtype);
+  for (const Parameter* parameter : model.parameters()) {
+    const std::vector<std::byte> values = model.bytes(*parameter);
+    for (const Slice& slice : parameter->slices) {
+      const std::int64_t whole_columns = slice.shape.size() == 2 ? slice.shape[1] : 1;
+      std::vector<std::byte>& tensor = tensors_[slice.tensor];
+      std::vector<bool>& seen = seen_[slice.tensor];
+      tensor.resize(product(slice.shape) * element, std::byte(0xa5));
+      seen.resize(tensor.size());
+      const std::size_t row_bytes = slice.columns.size() * element;
+      for (std::int64_t i = 0; i < slice.rows.size(); ++i) {
+        const std::size_t from = (slice.to_row + i) * row_bytes;
+        const std::size_t to =
+            ((slice.rows.begin + i) * whole_columns + slice.columns.begin) * element;
+        for (std::size_t b = 0; b < row_bytes; ++b) {
+          disagreements_ += seen[to + b] && tensor[to + b] != values[from + b];
+          tensor[to + b] = values[from + b];
+          seen[to + b] = true;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace nvllm::model
