@@ -146,4 +146,8 @@ ModelConfig parse_config(std::string_view text, std::string_view overrides,
   return config;
 }
 
+void check_overrides(std::string_view overrides) {
+  ConfigKeys::parse("{}", overrides, "");
+}
+
 }  // namespace nvllm::model

@@ -45,4 +45,7 @@ struct ModelConfig {
 ModelConfig parse_config(std::string_view text, std::string_view overrides,
                          const std::string& where);
 
+// An Error unless they are empty or a JSON object.
+void check_overrides(std::string_view overrides);
+
 }  // namespace nvllm::model

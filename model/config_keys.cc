@@ -31,7 +31,7 @@ Json parse_object(std::string_view text, const std::string& where) {
       return true;
     });
     if (!json.is_object()) {
-      fail(where, ": holds ", json.type_name(), ", not a JSON object such as {\"key\": 1}");
+      fail(where, ": holds ", json.type_name(), ", not an object such as {\"vocab_size\": 1000}");
     }
     return json;
   } catch (const Json::parse_error& error) {

@@ -381,7 +381,8 @@ TEST_CASE("text that is no JSON object is refused with its place") {
   CHECK(refusal("") == "DIR/config.json: no valid JSON at line 1, column 1");
   CHECK(refusal("{\n  \"a\": 1,\n  b\n}") == "DIR/config.json: no valid JSON at line 3, column 3");
   CHECK(refusal("{\"hidden_size\": 64") == "DIR/config.json: no valid JSON at line 1, column 19");
-  CHECK(refusal("[1]") == "DIR/config.json: holds array, not a JSON object such as {\"key\": 1}");
+  CHECK(refusal("[1]") ==
+        "DIR/config.json: holds array, not an object such as {\"vocab_size\": 1000}");
   CHECK(refusal("{\"a\": 1e999}") == "DIR/config.json: holds a number that is too large");
   CHECK(refusal(std::string(100, '[')) == "DIR/config.json: nested deeper than 32 levels");
   std::string deep;
@@ -389,12 +390,19 @@ TEST_CASE("text that is no JSON object is refused with its place") {
   CHECK(refusal(deep) == "DIR/config.json: nested deeper than 32 levels");
 }
 
+TEST_CASE("overrides can be checked before there is a file") {
+  check_overrides("");
+  check_overrides(R"({"vocab_size": 0})");
+  CHECK_THROWS_WITH_AS(check_overrides("{"),
+                       "--hf-overrides \"{\": no valid JSON at line 1, column 2", Error);
+}
+
 TEST_CASE("bad overrides are refused in one line, with what was given") {
   const std::string good = qwen3().dump();
   CHECK(refusal(good, "{vocab_size: 3}") ==
         "--hf-overrides \"{vocab_size: 3}\": no valid JSON at line 1, column 2");
   CHECK(refusal(good, "7") ==
-        "--hf-overrides \"7\": holds number, not a JSON object such as {\"key\": 1}");
+        "--hf-overrides \"7\": holds number, not an object such as {\"vocab_size\": 1000}");
   CHECK(refusal(good, R"({"vocab_size": 0})") ==
         "DIR/config.json with --hf-overrides: vocab_size 0: must be a whole number from 1 to "
         "16777216");
