@@ -13,7 +13,11 @@ namespace nvllm::kernels {
 // sequence s, whose keys and values, those of the rows themselves too, are in the cache. A row attends
 // to every token up to its own.
 //   out[r][h] = sum_t softmax_t(scale * q[r][h] · k[t][g]) v[t][g],   g = (first_head + h) / group
-// A rank whose query heads begin in the middle of a group has first_head > 0.
+// A rank whose query heads begin in the middle of a group has first_head > 0. A row that attends to no
+// token, because kv_length is too short for it, gives 0 and an lse of -infinity.
+//
+// A NaN in q spoils its row and head. A NaN in a key or value spoils, in the heads of its group, the rows
+// that attend to it; a NaN or infinity in a value may also spoil earlier rows of its sequence.
 struct Attention {
   TensorView out;  // [rows, heads, head_dim]
   TensorView q;    // [rows, heads, head_dim]; rows may lie apart (stride[0])
@@ -31,8 +35,8 @@ struct Attention {
 };
 
 // Enqueues it. q, out and cache of one type (float32, bfloat16 or float16), head_dim a multiple of 8, at
-// most kMaxHeadDim; any number of rows, sequences and heads, also 0; otherwise an Error that names the
-// argument.
+// most kMaxHeadDim, every head at a multiple of 16 bytes; any number of rows, sequences and heads, also 0;
+// otherwise an Error that names the argument.
 void attention(const Attention& args, Stream& stream);
 
 void check_attention(const Attention& args);

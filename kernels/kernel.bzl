@@ -45,7 +45,7 @@ def kernel(
         srcs = [name + "_cases.cc"],
         alwayslink = True,
         visibility = ["//visibility:private"],
-        deps = [":" + name, "//base", "//device:backend_under_test"] + test_deps,
+        deps = [":" + name, ":case_support", "//base", "//device:backend_under_test"] + test_deps,
     )
     for suffix, backend, gpu in [("_test", "cpu", False), ("_gpu_test", "cuda", True)]:
         nvllm_test(

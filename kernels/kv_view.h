@@ -11,6 +11,8 @@
 
 namespace nvllm::kernels {
 
+inline constexpr std::int64_t kMaxHeadDim = 256;
+
 struct KvView {
   // [blocks, block_size, kv_heads, head_dim]. The elements of a head are dense; the other strides are
   // free, and the same for both.

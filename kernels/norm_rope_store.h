@@ -36,6 +36,4 @@ void check_norm_rope_store(const NormRopeStore& args);
 // The plain definition, run at once by the caller.
 void norm_rope_store_reference(const NormRopeStore& args);
 
-inline constexpr std::int64_t kMaxHeadDim = 256;
-
 }  // namespace nvllm::kernels

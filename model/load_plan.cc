@@ -56,13 +56,13 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
   };
   const StoredRows stored(whole);
 
-  // Whole rows, whole heads where the file has their rows in another order; of a row that is too long,
-  // a part.
+  // Rows, whole heads where the file has their rows in another order; of a row that is too long, a part.
+  // Cuts lie at multiples in the whole tensor: there heads and blocks begin.
   std::int64_t rows = most(stored.part, whole.columns.size() * element);
-  std::int64_t columns = whole.columns.size();
-  if (rows >= stored.period) {
-    rows -= rows % stored.period;
-  } else if (rows == 0) {
+  std::int64_t columns = whole.columns.end;
+  const std::int64_t unit = rows >= stored.period ? stored.period : 1;
+  rows -= rows % unit;
+  if (rows == 0) {
     rows = 1;
     columns =
         block * std::max<std::int64_t>(most(block_bytes(tensor.encoding), block * element), 1);
@@ -70,20 +70,11 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
   LoadPiece piece = whole;
   for (piece.rows.begin = whole.rows.begin; piece.rows.begin < whole.rows.end;
        piece.rows.begin = piece.rows.end) {
-    // Cuts lie at multiples in the whole tensor: there heads and blocks begin.
-    const auto next = [](std::int64_t begin, std::int64_t step, std::int64_t end) {
-      return std::min(begin - begin % step + step, end);
-    };
-    piece.rows.end =
-        rows == 1
-            ? piece.rows.begin + 1
-            : std::min(next(piece.rows.begin, stored.period, whole.rows.end) + rows - stored.period,
-                       whole.rows.end);
+    piece.rows.end = std::min(piece.rows.begin - piece.rows.begin % unit + rows, whole.rows.end);
     for (piece.columns.begin = whole.columns.begin; piece.columns.begin < whole.columns.end;
          piece.columns.begin = piece.columns.end) {
-      piece.columns.end = columns == whole.columns.size()
-                              ? whole.columns.end
-                              : next(piece.columns.begin, columns, whole.columns.end);
+      piece.columns.end = std::min(piece.columns.begin - piece.columns.begin % columns + columns,
+                                   whole.columns.end);
       pieces.push_back(piece);
       piece.to += piece.bytes();
     }

@@ -22,8 +22,9 @@ using layers::Parameter;
 constexpr std::size_t kStagingBytes = 8 << 20;
 constexpr int kStagingThreads = 8;  // saturate the way to a GPU
 
-// Pieces read in place: small, so that cores finish together.
-constexpr std::size_t kInPlaceBytes = 2 << 20;
+// Pieces read in place: small, so that cores finish together, but larger than huge pages, which two
+// threads may otherwise both clear.
+constexpr std::size_t kInPlaceBytes = 4 << 20;
 
 std::size_t bytes_of(const Parameter& parameter, DType dtype) {
   return std::accumulate(parameter.shape.begin(), parameter.shape.end(), size_of(dtype),

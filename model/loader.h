@@ -39,7 +39,7 @@ struct LoadOptions {
 
   // Called by the thread that loads, about ten times a second and at the end. What it throws ends the
   // loading and is thrown by load_parameters().
-  std::function<void(const LoadProgress&)> progress;
+  std::function<void(const LoadProgress&)> progress = {};
 
   // By which way, for tests. Staged: through pinned buffers also where the device's memory is the
   // host's, which is otherwise filled in place. Plain: through pageable memory, one slice after the other,

@@ -26,6 +26,8 @@ class TemporaryFolder {
  public:
   TemporaryFolder();
   ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::string& path() const { return path_; }
 
  private:

@@ -1,5 +1,7 @@
 #include "model/parallel_load.h"
 
+#include <fcntl.h>
+
 #include <chrono>
 #include <optional>
 #include <system_error>
@@ -40,6 +42,10 @@ ParallelLoad::ParallelLoad(const LoadPlan& plan, const Checkpoint& checkpoint, B
     : plan_(plan), checkpoint_(checkpoint), backend_(backend), staging_bytes_(staging_bytes) {}
 
 void ParallelLoad::run(int threads, const std::function<void(std::uint64_t)>& progress) {
+  // Files that the system does not hold yet: it then reads further ahead.
+  for (const CheckpointFile& file : checkpoint_.files()) {
+    posix_fadvise(file.fd(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  }
   {
     Threads started;
     try {
@@ -48,7 +54,7 @@ void ParallelLoad::run(int threads, const std::function<void(std::uint64_t)>& pr
           const std::lock_guard lock(mutex_);
           ++running_;
         }
-        started.start([this, threads] { work(threads); });
+        started.start([this] { work(); });
       }
       watch(progress);
     } catch (...) {
@@ -68,9 +74,9 @@ void ParallelLoad::watch(const std::function<void(std::uint64_t)>& progress) {
   }
 }
 
-void ParallelLoad::work(int threads) noexcept {
+void ParallelLoad::work() noexcept {
   try {
-    load_pieces(threads);
+    load_pieces();
   } catch (...) {
     stop(std::current_exception());
   }
@@ -79,7 +85,7 @@ void ParallelLoad::work(int threads) noexcept {
   ended_.notify_one();
 }
 
-void ParallelLoad::load_pieces(int threads) {
+void ParallelLoad::load_pieces() {
   PieceReader reader(checkpoint_);
   std::optional<Staging> staging;
   if (staging_bytes_ > 0) staging.emplace(backend_, staging_bytes_);
@@ -87,7 +93,6 @@ void ParallelLoad::load_pieces(int threads) {
     const std::size_t i = next_.fetch_add(1);
     if (i >= plan_.pieces.size()) break;
     const LoadPiece& piece = plan_.pieces[i];
-    if (i + threads < plan_.pieces.size()) reader.announce(plan_.pieces[i + threads]);
     std::byte* const out = staging ? staging->next() : piece.to;
     reader.read(piece, out);
     if (staging) staging->send(piece.to, piece.bytes());

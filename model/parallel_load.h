@@ -31,8 +31,8 @@ class ParallelLoad {
 
  private:
   void watch(const std::function<void(std::uint64_t)>& progress);
-  void work(int threads) noexcept;
-  void load_pieces(int threads);
+  void work() noexcept;
+  void load_pieces();
   void stop(std::exception_ptr error);
 
   const LoadPlan& plan_;

@@ -1,6 +1,5 @@
 #include "model/piece_reader.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,9 +18,6 @@ constexpr std::uint64_t kRunBytes = 512 << 10;
 
 // What lies between two parts of rows is read along if it is shorter: the system fetches whole pages.
 constexpr std::uint64_t kPage = 4096;
-
-// The system heeds one announcement up to about this size.
-constexpr std::uint64_t kAnnounced = 512 << 10;
 
 bool in_one_run(const StoredRows& stored) {
   return stored.as_is && stored.period == 1 && stored.stride == stored.part;
@@ -112,17 +108,6 @@ void PieceReader::read_file(const StoredTensor& tensor, std::uint64_t offset, st
     }
     done += got;
     bytes_read_ += got;
-  }
-}
-
-void PieceReader::announce(const LoadPiece& piece) const {
-  const StoredRows stored(piece);
-  const Range rows{piece.rows.begin, piece.rows.end - 1};
-  const int fd = checkpoint_.files()[piece.tensor->file].fd();
-  const std::uint64_t begin = stored.begin + rows.begin * stored.stride;
-  const std::uint64_t end = stored.begin + rows.end * stored.stride + stored.part;
-  for (std::uint64_t at = begin; at < end; at += kAnnounced) {
-    posix_fadvise(fd, at, std::min(kAnnounced, end - at), POSIX_FADV_WILLNEED);
   }
 }
 

@@ -19,9 +19,6 @@ class PieceReader {
   // `out` takes piece.bytes().
   void read(const LoadPiece& piece, std::byte* out);
 
-  // Tells the system that the piece will be read soon.
-  void announce(const LoadPiece& piece) const;
-
   std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:

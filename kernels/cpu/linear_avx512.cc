@@ -1,0 +1,14 @@
+#include "kernels/cpu/lanes_avx512.h"
+#include "kernels/cpu/linear_blocks.h"
+
+namespace nvllm::kernels::cpu {
+
+const LinearKernels& linear_kernels_avx512(DType type) {
+  switch (type) {
+    case DType::f32: return kKernels<DotOfFloats<float>, InRegisters<BlocksOfFloats<float>>>;
+    case DType::bf16: return kKernels<DotOfPairs, InRegisters<BlocksOfFloats<Bf16>>>;
+    default: return kKernels<DotOfFloats<F16>, InRegisters<BlocksOfFloats<F16>>>;
+  }
+}
+
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,182 @@
+// Few rows: dot products of rows of weights with rows of x. After the Lanes of an instruction set.
+//
+// A format says what is loaded of the weights at a step and how a prepared x looks:
+//   Element, kStep (weights per step), kFloats (of a prepared row per step),
+//   Weights, load(from), load_part(from, count), multiply_add(weights, x, sum), prepare(x, count, to).
+#pragma once
+
+#include "kernels/cpu/linear_kernels.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+// The sums of one row for outputs [output, output + count): what is added to them and where they go.
+template <typename T>
+inline void finish(const Product& product, std::int64_t row, std::int64_t output,
+                   std::int64_t count, Lanes::Floats sums) {
+  if (product.bias != nullptr) {
+    const T* bias = static_cast<const T*>(product.bias) + output;
+    sums = Lanes::add(sums, Lanes::load_part(bias, count));
+  }
+  if (product.residual != nullptr) {
+    const T* residual =
+        static_cast<const T*>(product.residual) + row * product.residual_stride + output;
+    sums = Lanes::add(sums, Lanes::load_part(residual, count));
+  }
+  const std::int64_t at = row * product.out_stride + output;
+  if (product.out_f32) {
+    Lanes::store_part(static_cast<float*>(product.out) + at, sums, count);
+  } else {
+    Lanes::store_part(static_cast<T*>(product.out) + at, sums, count);
+  }
+}
+
+template <typename T>
+struct DotOfFloats {  // float32 and float16
+  using Element = T;
+  using Weights = Lanes::Floats;
+  static constexpr int kStep = Lanes::kCount, kFloats = Lanes::kCount;
+
+  static Weights load(const T* from) { return Lanes::load(from); }
+  static Weights load_part(const T* from, std::int64_t count) {
+    return Lanes::load_part(from, count);
+  }
+  static Lanes::Floats multiply_add(const Weights& weights, const float* x, Lanes::Floats sum) {
+    return Lanes::multiply_add(weights, Lanes::load(x), sum);
+  }
+  static void prepare(const T* x, std::int64_t count, float* to) {
+    Lanes::store(to, Lanes::load_part(x, count));
+  }
+};
+
+// bfloat16 without instructions of its own. A pair splits into two floats by a shift and a mask.
+struct DotOfPairs {
+  using Element = Bf16;
+  struct Weights {
+    Lanes::Floats first, second;
+  };
+  static constexpr int kStep = 2 * Lanes::kCount, kFloats = 2 * Lanes::kCount;
+
+  static Weights split(Lanes::Floats pairs) {
+    return {Lanes::first_of(pairs), Lanes::second_of(pairs)};
+  }
+  static Weights load(const Bf16* from) { return split(Lanes::load_pairs(from)); }
+  static Weights load_part(const Bf16* from, std::int64_t count) {
+    return split(Lanes::load_pairs_part(from, count));
+  }
+  static Lanes::Floats multiply_add(const Weights& weights, const float* x, Lanes::Floats sum) {
+    sum = Lanes::multiply_add(weights.first, Lanes::load(x), sum);
+    return Lanes::multiply_add(weights.second, Lanes::load(x + Lanes::kCount), sum);
+  }
+  static void prepare(const Bf16* x, std::int64_t count, float* to) {
+    const Weights floats = count == kStep ? load(x) : load_part(x, count);
+    Lanes::store(to, floats.first);
+    Lanes::store(to + Lanes::kCount, floats.second);
+  }
+};
+
+template <typename Format>
+struct Dot {
+  using T = typename Format::Element;
+  static constexpr int kRows = Lanes::kAccumulators / 3;  // the most at a time
+  static constexpr int kSums = LinearKernels::kDotOutputs;
+
+  static std::int64_t row_floats(std::int64_t inputs) {
+    return (inputs + Format::kStep - 1) / Format::kStep * Format::kFloats;
+  }
+
+  static void prepare_row(const void* x, std::int64_t inputs, float* prepared) {
+    const T* from = static_cast<const T*>(x);
+    for (std::int64_t i = 0; i < inputs; i += Format::kStep, prepared += Format::kFloats) {
+      Format::prepare(from + i, inputs - i < Format::kStep ? inputs - i : Format::kStep, prepared);
+    }
+  }
+
+  // Sums of kOutputs outputs with rows of x, to sums[row * kSums + output].
+  template <int kR, int kOutputs>
+  static void group(const T* weight, std::int64_t inputs, const float* x, std::int64_t x_stride,
+                    float* sums) {
+    Lanes::Floats sum[kOutputs][kR];
+    for (int o = 0; o < kOutputs; ++o) {
+      for (int r = 0; r < kR; ++r) sum[o][r] = Lanes::zero();
+    }
+    std::int64_t i = 0;
+    for (; i + Format::kStep <= inputs; i += Format::kStep, x += Format::kFloats) {
+      typename Format::Weights weights[kOutputs];
+      for (int o = 0; o < kOutputs; ++o) weights[o] = Format::load(weight + o * inputs + i);
+      for (int r = 0; r < kR; ++r) {
+        for (int o = 0; o < kOutputs; ++o) {
+          sum[o][r] = Format::multiply_add(weights[o], x + r * x_stride, sum[o][r]);
+        }
+      }
+    }
+    if (i < inputs) {
+      for (int o = 0; o < kOutputs; ++o) {
+        const auto weights = Format::load_part(weight + o * inputs + i, inputs - i);
+        for (int r = 0; r < kR; ++r) {
+          sum[o][r] = Format::multiply_add(weights, x + r * x_stride, sum[o][r]);
+        }
+      }
+    }
+    for (int o = 0; o < kOutputs; ++o) {
+      for (int r = 0; r < kR; ++r) sums[r * kSums + o] = Lanes::sum(sum[o][r]);
+    }
+  }
+
+  // The same for `count` outputs, in groups that fill the registers.
+  template <int kR>
+  static void outputs(const T* weight, std::int64_t inputs, const float* x, std::int64_t x_stride,
+                      std::int64_t count, float* sums) {
+    constexpr int kGroup = Lanes::kAccumulators / kR < 4 ? Lanes::kAccumulators / kR : 4;
+    std::int64_t o = 0;
+    for (; o + kGroup <= count; o += kGroup) {
+      group<kR, kGroup>(weight + o * inputs, inputs, x, x_stride, sums + o);
+    }
+    for (; o < count; ++o) group<kR, 1>(weight + o * inputs, inputs, x, x_stride, sums + o);
+  }
+
+  static void rows(int rows, const T* weight, std::int64_t inputs, const float* x,
+                   std::int64_t x_stride, std::int64_t count, float* sums) {
+    switch (rows) {
+      case 1: return outputs<1>(weight, inputs, x, x_stride, count, sums);
+      case 2: return outputs<2>(weight, inputs, x, x_stride, count, sums);
+      case 3: return outputs<3>(weight, inputs, x, x_stride, count, sums);
+      case 4: return outputs<4>(weight, inputs, x, x_stride, count, sums);
+    }
+    if constexpr (kRows == 8) {
+      switch (rows) {
+        case 5: return outputs<5>(weight, inputs, x, x_stride, count, sums);
+        case 6: return outputs<6>(weight, inputs, x, x_stride, count, sums);
+        case 7: return outputs<7>(weight, inputs, x, x_stride, count, sums);
+        case 8: return outputs<8>(weight, inputs, x, x_stride, count, sums);
+      }
+    }
+  }
+
+  static void run(const Product& product, std::int64_t first_row, int row_count,
+                  const float* prepared, std::int64_t begin, std::int64_t end) {
+    const std::int64_t x_stride = row_floats(product.inputs);
+    // Rows at a time: as even as can be, so that none goes alone.
+    const int passes = (row_count + kRows - 1) / kRows;
+    for (std::int64_t o = begin; o < end; o += kSums) {
+      const std::int64_t count = end - o < kSums ? end - o : kSums;
+      const T* weight = static_cast<const T*>(product.weight) + o * product.inputs;
+      alignas(64) float sums[LinearKernels::kMaxDotRows * kSums];
+      for (int pass = 0; pass < passes; ++pass) {
+        const int from = row_count * pass / passes, to = row_count * (pass + 1) / passes;
+        rows(to - from, weight, product.inputs, prepared + from * x_stride, x_stride, count,
+             sums + from * kSums);
+      }
+      for (int r = 0; r < row_count; ++r) {
+        for (std::int64_t lane = 0; lane < count; lane += Lanes::kCount) {
+          const std::int64_t left = count - lane;
+          finish<T>(product, first_row + r, o + lane, left < Lanes::kCount ? left : Lanes::kCount,
+                    Lanes::load(sums + r * kSums + lane));
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,120 @@
+// What all attention kernels share: their parameters, and which rows and tokens a block works on.
+//
+// The query heads of a KV head share its keys and values, so a kernel sees the rows of one sequence
+// and one KV head as packed rows: packed row i is head i % group_heads of query row i / group_heads.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/cuda/types.cuh"
+
+namespace nvllm::kernels::cuda {
+
+template <typename T>
+struct AttentionParams {
+  T* out;
+  const T* q;
+  const T* keys;
+  const T* values;
+  const int* block_table;  // nullptr: sequence s has block s
+  const int* query_start;
+  const int* kv_length;
+  float* lse;  // nullptr: not wanted
+  long long q_row;
+  long long kv_block, kv_token, kv_head;  // strides of keys and values
+  int table_width;
+  int block_size;
+  int block_shift;  // block_size is 1 << block_shift, or no power of two: -1
+  int heads;
+  int group, first_head;
+  int head_dim;
+  float scale;
+
+  explicit AttentionParams(const Attention& args)
+      : out(args.out.as<T>()),
+        q(args.q.as<T>()),
+        keys(args.kv.keys.as<T>()),
+        values(args.kv.values.as<T>()),
+        block_table(args.kv.block_table.as<int>()),
+        query_start(args.query_start.as<int>()),
+        kv_length(args.kv_length.as<int>()),
+        lse(args.lse.as<float>()),
+        q_row(args.q.stride[0]),
+        kv_block(args.kv.keys.stride[0]),
+        kv_token(args.kv.keys.stride[1]),
+        kv_head(args.kv.keys.stride[2]),
+        table_width(block_table == nullptr ? 0 : static_cast<int>(args.kv.block_table.shape[1])),
+        block_size(static_cast<int>(args.kv.block_size())),
+        block_shift(-1),
+        heads(static_cast<int>(args.q.shape[1])),
+        group(static_cast<int>(args.group)),
+        first_head(static_cast<int>(args.first_head)),
+        head_dim(static_cast<int>(args.q.shape[2])),
+        scale(args.scale) {
+    for (int shift = 0; shift < 31; ++shift) {
+      if (block_size == 1 << shift) block_shift = shift;
+    }
+  }
+
+  // KV heads that this rank's query heads belong to.
+  int kv_heads() const { return (first_head + heads - 1) / group + 1; }
+};
+
+// One sequence and one KV head.
+template <typename T>
+struct AttentionPart {
+  const AttentionParams<T>& p;
+  int sequence, kv_head;
+  int first_row;    // of q
+  int packed_rows;  // 0: nothing to do
+  int tokens;       // in the cache
+  int head_begin, group_heads;
+
+  __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head)
+      : p(p), sequence(sequence), kv_head(kv_head) {
+    first_row = p.query_start[sequence];
+    tokens = p.kv_length[sequence];
+    head_begin = max(0, kv_head * p.group - p.first_head);
+    group_heads = min(p.heads, (kv_head + 1) * p.group - p.first_head) - head_begin;
+    packed_rows = (p.query_start[sequence + 1] - first_row) * group_heads;
+  }
+
+  // The tokens that a packed row attends to; at most 0 beyond the last one of a short sequence.
+  __device__ __forceinline__ int visible(int packed_row) const {
+    return tokens - packed_rows / group_heads + packed_row / group_heads + 1;
+  }
+  __device__ __forceinline__ const T* query(int packed_row) const {
+    return p.q + (first_row + packed_row / group_heads) * p.q_row +
+           (head_begin + packed_row % group_heads) * p.head_dim;
+  }
+  // Of [rows, heads] tensors.
+  __device__ __forceinline__ long long index(int packed_row) const {
+    return static_cast<long long>(first_row + packed_row / group_heads) * p.heads + head_begin +
+           packed_row % group_heads;
+  }
+  // Where a token's key and value lie, in elements.
+  __device__ __forceinline__ long long place(int token) const {
+    if (p.block_table == nullptr) {
+      return sequence * p.kv_block + token * p.kv_token + kv_head * p.kv_head;
+    }
+    const int block = p.block_shift >= 0 ? token >> p.block_shift : token / p.block_size;
+    const int id = p.block_table[static_cast<long long>(sequence) * p.table_width + block];
+    return id * p.kv_block + (token - block * p.block_size) * p.kv_token + kv_head * p.kv_head;
+  }
+};
+
+// In base 2: scores are scaled by this beside `scale`.
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+// What is subtracted from scores before they are exponents; without any token it is 0, so that the
+// weights are 0 instead of NaN.
+__device__ __forceinline__ float reference_of(float highest) {
+  return highest == -INFINITY ? 0.0f : highest;
+}
+
+// Of `sum` weights relative to 2^highest.
+__device__ __forceinline__ float log_sum_exp(float highest, float sum) {
+  return sum == 0 ? -INFINITY : (highest + log2f(sum)) * kLn2;
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,40 @@
+// A Linear as the kernels of this folder take it.
+#pragma once
+
+#include "kernels/linear.h"
+
+namespace nvllm::kernels::cuda {
+
+template <typename T>
+struct LinearParams {
+  void* out;  // float with float_out, else T
+  const T* x;
+  const T* weight;
+  const T* bias;         // nullptr: none
+  const T* residual;     // nullptr: none
+  const T* norm_weight;  // nullptr: no norm
+  long long out_stride, x_stride, residual_stride;
+  int rows, outputs, inputs;
+  bool float_out;
+  float inverse_inputs, epsilon;
+
+  // Of checked arguments, with nothing or a norm before the product.
+  explicit LinearParams(const Linear& args)
+      : out(args.out.data),
+        x(args.x.as<T>()),
+        weight(args.weight.as<T>()),
+        bias(args.bias.as<T>()),
+        residual(args.residual.as<T>()),
+        norm_weight(args.before == Linear::Before::rms_norm ? args.norm_weight.as<T>() : nullptr),
+        out_stride(args.out.stride[0]),
+        x_stride(args.x.stride[0]),
+        residual_stride(args.residual.stride[0]),
+        rows(static_cast<int>(args.out.shape[0])),
+        outputs(static_cast<int>(args.out.shape[1])),
+        inputs(static_cast<int>(args.weight.shape[1])),
+        float_out(args.out.dtype == DType::f32),
+        inverse_inputs(1.0f / static_cast<float>(inputs)),
+        epsilon(args.epsilon) {}
+};
+
+}  // namespace nvllm::kernels::cuda

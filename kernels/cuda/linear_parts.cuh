@@ -1,0 +1,44 @@
+// What the kernels of products share.
+#pragma once
+
+#include "kernels/cuda/linear_params.h"
+#include "kernels/cuda/types.cuh"
+
+namespace nvllm::kernels::cuda {
+
+// The kernel before this one in the stream has ended and its writes are seen. Only then may the next
+// one come: when it reads constants, whatever was written before this kernel is there.
+__device__ __forceinline__ void begin_after_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Weights are read once: past the L1. Zeros if not `inside`.
+template <typename T>
+__device__ __forceinline__ Vector<T> load_weights(const T* address, bool inside) {
+  Vector<T> v;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+      : "l"(address), "r"(static_cast<int>(inside)));
+  return v;
+}
+
+// One element of the result, from its sum.
+template <typename T>
+__device__ __forceinline__ void store_output(const LinearParams<T>& p, int row, int output,
+                                             float sum) {
+  if (p.bias != nullptr) sum += widen(p.bias[output]);
+  if (p.residual != nullptr) sum += widen(p.residual[row * p.residual_stride + output]);
+  if (p.float_out) {
+    static_cast<float*>(p.out)[row * p.out_stride + output] = sum;
+  } else {
+    static_cast<T*>(p.out)[row * p.out_stride + output] = narrow<T>(sum);
+  }
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,216 @@
+// Products of a few rows with a matrix of 16-bit floats: bound by the reading of the matrix.
+//
+// A block makes kTiles tiles of 8 outputs for all rows (at most 16); its warps share the inputs. A
+// lane loads 16 bytes, 8 inputs, of one output's weights; 4 lanes side by side make a `slice`, 32
+// inputs. The tensor cores multiply: the order of inputs within a product is free as long as it is
+// the same for both sides, so that what a lane loads is, word by word, its part of an operand (rows
+// of x are the rows of operand A, outputs the columns of B), without shuffles or shared memory:
+//
+//   lane 4 g + t, words 0 and 1 of its 16 bytes: the first product's k = 2t, 2t+1, 2t+8, 2t+9;
+//                 words 2 and 3: the second product's
+//
+// Each warp has kSlices slices of each tile on their way before it multiplies, so a multiprocessor
+// has some 64 KB on their way, as the memory's latency times its bandwidth demands. Weights are
+// asked for before the kernel waits for the one before it in the stream: see Linear, "constants".
+// The warps' sums meet in shared memory and are added in ascending order, so results are
+// reproducible.
+#pragma once
+
+#include "kernels/cuda/linear_parts.cuh"
+#include "kernels/cuda/rmsnorm.cuh"
+
+namespace nvllm::kernels::cuda {
+
+inline constexpr int kSliceInputs = 32;
+inline constexpr int kTileOutputs = 8;
+
+// --- pieces ---------------------------------------------------------------------------------------
+
+// d += a · b, rows of x times 8 outputs, 16 inputs.
+__device__ __forceinline__ void multiply(Bf16, float (&d)[4], unsigned a0, unsigned a1, unsigned a2,
+                                         unsigned a3, unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void multiply(F16, float (&d)[4], unsigned a0, unsigned a1, unsigned a2,
+                                         unsigned a3, unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void copy_async(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+}
+
+__device__ __forceinline__ void wait_for_async_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// --- x with its norm, in shared memory --------------------------------------------------------------
+
+// Bytes of a row of x in shared memory: neighbouring rows' slices lie in different banks.
+__host__ __device__ constexpr int normed_row_bytes(int inputs) {
+  return (inputs * 2 + 127) / 128 * 128 + 64;
+}
+
+__host__ __device__ constexpr int norm_slots(int inputs) {
+  return rms_norm_slots((rms_norm_vectors(inputs, 2) + 31) / 32);
+}
+
+__host__ __device__ constexpr int normed_shared_bytes(int rows, int inputs) {
+  return rows * (normed_row_bytes(inputs) + norm_slots(inputs) * 4) + (inputs * 2 + 15) / 16 * 16;
+}
+
+// x's rows and their norms, of all threads of the block; bits as in kernels/cuda/rmsnorm.cuh. Shared
+// memory holds the rows, the norm's weights, then the sums.
+template <typename T>
+struct NormedRows {
+  char* rows;
+  Vector<T>* weight;
+  float* sums;
+  int row_bytes, slots, vectors;
+
+  __device__ NormedRows(char* shared, const LinearParams<T>& p)
+      : rows(shared),
+        weight(reinterpret_cast<Vector<T>*>(shared + p.rows * normed_row_bytes(p.inputs))),
+        sums(reinterpret_cast<float*>(weight + p.inputs / 8)),
+        row_bytes(normed_row_bytes(p.inputs)),
+        slots(norm_slots(p.inputs)),
+        vectors(p.inputs / 8) {}
+
+  // Constants: before the kernel before this one has ended.
+  __device__ void begin(const LinearParams<T>& p) const {
+    for (int v = threadIdx.x; v < vectors; v += blockDim.x) {
+      copy_async(weight + v, p.norm_weight + v * 8);
+    }
+  }
+
+  __device__ Vector<T>* at(int row, int vector) const {
+    return reinterpret_cast<Vector<T>*>(rows + row * row_bytes) + vector;
+  }
+
+  __device__ void finish(const LinearParams<T>& p) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    for (int item = warp; item < p.rows * slots; item += warps) {
+      const int row = item / slots, chunk = item % slots, vector = chunk * 32 + lane;
+      Vector<T> x = {};
+      if (vector < vectors) {
+        x = load_vector(p.x + row * p.x_stride + vector * 8);
+        *at(row, vector) = x;
+      }
+      const float sum = rms_norm_chunk(x);
+      if (lane == 0) sums[item] = sum;
+    }
+    wait_for_async_copies();
+    __syncthreads();
+    for (int row = 0; row < p.rows; ++row) {
+      const float squares = rms_norm_add_chunks(sums + row * slots, slots);
+      const float scale = rms_norm_scale(squares, p.inverse_inputs, p.epsilon);
+      for (int v = threadIdx.x; v < vectors; v += blockDim.x) {
+        *at(row, v) = rms_norm_apply(*at(row, v), scale, weight[v]);
+      }
+    }
+    __syncthreads();
+  }
+};
+
+// --- the kernel -------------------------------------------------------------------------------------
+
+// kHalves: 1 for up to 8 rows, 2 for up to 16.
+template <typename T, bool kNorm, int kHalves, int kTiles, int kSlices, int kWarps, int kBlocks>
+__global__ void __launch_bounds__(kWarps * 32, kBlocks) matvec_kernel(const LinearParams<T> p) {
+  constexpr int kOutputs = kTiles * kTileOutputs;
+  constexpr int kRows = kHalves * 8;
+  __shared__ float sums[kWarps][kRows][kOutputs];
+  extern __shared__ __align__(128) char shared[];
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int group = lane / 4,
+            within = lane % 4 * 8;  // of the tile's outputs; of the slice's inputs
+  const int first_output = blockIdx.x * kOutputs;
+
+  const T* weight[kTiles];  // what this lane reads of each tile
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int output = min(first_output + tile * kTileOutputs + group, p.outputs - 1);
+    weight[tile] = p.weight + static_cast<long long>(output) * p.inputs + within;
+  }
+  Vector<T> w[kTiles][kSlices];
+  const auto load = [&](int begin) {
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice) {
+      const int input = begin + slice * kSliceInputs;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        w[tile][slice] = load_weights(weight[tile] + input, input + within < p.inputs);
+      }
+    }
+  };
+  constexpr int kStep = kSlices * kSliceInputs;
+  int begin = warp * kStep;
+  if (begin < p.inputs) load(begin);
+
+  const NormedRows<T> normed(shared, p);
+  if constexpr (kNorm) normed.begin(p);
+  begin_after_previous_kernel();
+  if constexpr (kNorm) normed.finish(p);
+
+  // Rows that do not exist repeat the last one; nobody looks at their products.
+  const T* x[kHalves];
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    const int row = min(half * 8 + group, p.rows - 1);
+    x[half] =
+        (kNorm ? reinterpret_cast<const T*>(normed.at(row, 0)) : p.x + row * p.x_stride) + within;
+  }
+  float d[kTiles][4] = {};
+  while (begin < p.inputs) {
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice) {
+      const int input = begin + slice * kSliceInputs;
+      Vector<T> a[2] = {};
+      if (input + within < p.inputs) {
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) a[half] = load_vector(x[half] + input);
+      }
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const Vector<T>& b = w[tile][slice];
+        multiply(T{}, d[tile], a[0].word[0], a[1].word[0], a[0].word[1], a[1].word[1], b.word[0],
+                 b.word[1]);
+        multiply(T{}, d[tile], a[0].word[2], a[1].word[2], a[0].word[3], a[1].word[3], b.word[2],
+                 b.word[3]);
+      }
+    }
+    begin += kWarps * kStep;
+    if (begin < p.inputs) load(begin);
+  }
+
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      float* to = &sums[warp][half * 8 + group][tile * kTileOutputs + lane % 4 * 2];
+      *reinterpret_cast<float2*>(to) = make_float2(d[tile][2 * half], d[tile][2 * half + 1]);
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < p.rows * kOutputs; i += kWarps * 32) {
+    const int row = i / kOutputs, column = i % kOutputs;
+    if (first_output + column >= p.outputs) continue;
+    float sum = 0;
+#pragma unroll
+    for (int other = 0; other < kWarps; ++other) sum += sums[other][row][column];
+    store_output(p, row, first_output + column, sum);
+  }
+}
+
+}  // namespace nvllm::kernels::cuda
