@@ -49,4 +49,11 @@ LaunchPlan plan_launch(const Options& options, bool cuda_built, const FindGpus& 
   return plan;
 }
 
+int plan_ranks(const Options& options, bool cuda_built, const FindGpus& find_gpus) {
+  if (options.ranks) return *options.ranks;
+  if (!cuda_built || options.device == DeviceChoice::cpu) return 1;
+  std::string why_none;
+  return std::clamp(static_cast<int>(find_gpus(&why_none).size()), 1, ipc::kMaxRanks);
+}
+
 }  // namespace nvllm::launcher

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "launcher/exit_code.h"
+#include "launcher/inspect_command.h"
 #include "launcher/options.h"
 #include "launcher/selftest_command.h"
 
@@ -31,7 +32,8 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
     return std::fflush(stdout) == 0 ? kExitFine : kExitFailed;
   }
   configure_logging({.level = options.log_level, .who = "launcher"});
-  return run_selftest(options, started_ns);
+  return options.command == "inspect" ? run_inspect(options, started_ns)
+                                      : run_selftest(options, started_ns);
 }
 
 }  // namespace

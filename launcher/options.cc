@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "ipc/group.h"
 #include "launcher/version.h"
+#include "model/config.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -88,6 +90,74 @@ void store_seconds(Options& options, std::string_view given, std::string_view va
   options.seconds = seconds;
 }
 
+void store_model(Options& options, std::string_view given, std::string_view value) {
+  if (value.empty()) refuse(given, " '': pass a model's folder, its config.json or a .gguf file");
+  options.model.path = value;
+}
+
+void store_dtype(Options& options, std::string_view given, std::string_view value) {
+  options.model.dtype.reset();
+  if (value == "auto") return;
+  for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
+    if (value == name_of(type)) options.model.dtype = type;
+  }
+  if (!options.model.dtype) {
+    refuse(given, " '", value, "': no such type; pass auto, bfloat16, float16 or float32");
+  }
+}
+
+void store_load_format(Options& options, std::string_view given, std::string_view value) {
+  using runtime::LoadFormat;
+  constexpr std::pair<std::string_view, LoadFormat> kKnown[] = {
+      {"auto", LoadFormat::automatic},
+      {"dummy", LoadFormat::dummy},
+      {"safetensors", LoadFormat::safetensors},
+      {"gguf", LoadFormat::gguf},
+  };
+  for (const auto& [name, format] : kKnown) {
+    if (name != value) continue;
+    options.model.format = format;
+    return;
+  }
+  refuse(given, " '", value, "': no such format; pass auto, dummy, safetensors or gguf");
+}
+
+void store_overrides(Options& options, std::string_view, std::string_view value) {
+  try {
+    model::check_overrides(value);
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  options.model.overrides = value;
+}
+
+void check_inspect(const Options& options) {
+  if (options.model.path.empty()) {
+    refuse("inspect needs --model: a model's folder, its config.json or a .gguf file");
+  }
+  if (options.checksums && !options.load) {
+    refuse("--checksums: are of weights that were loaded; pass --load, too");
+  }
+}
+
+// The options of every command that takes a model.
+constexpr OptionRow kModelRows[] = {
+    {"--model", nullptr, "PATH",
+     "a folder with config.json and weights, a config.json or a .gguf file", nullptr, store_model},
+    {"--dtype", nullptr, "auto|bfloat16|float16|float32",
+     "the type that weights get, and that is computed with; auto: the\n"
+     "model's own, bfloat16 where that is float32",
+     "auto", store_dtype},
+    {"--load-format", nullptr, "auto|dummy|safetensors|gguf",
+     "what the weights come from; auto: whatever is there;\n"
+     "dummy: random values, the same in every run, of a config alone",
+     "auto", store_load_format},
+    {"--hf-overrides", nullptr, "JSON",
+     "an object whose keys replace those of config.json;\n"
+     "objects in it are merged: '{\"rope_scaling\": {\"factor\": 2}}'",
+     nullptr, store_overrides},
+};
+
 // The options of every command that runs a worker group.
 constexpr OptionRow kGroupRows[] = {
     {"--tp", "--tensor-parallel-size", "N",
@@ -106,6 +176,11 @@ constexpr OptionRow kGroupRows[] = {
     {"--log-level", nullptr, "LEVEL", "debug, info, warning, error or off", "info",
      store_log_level},
 };
+
+std::vector<OptionRow> with_model_rows(std::vector<OptionRow> own) {
+  own.insert(own.begin(), std::begin(kModelRows), std::end(kModelRows));
+  return own;
+}
 
 std::vector<OptionRow> with_group_rows(std::vector<OptionRow> own) {
   own.insert(own.begin(), std::begin(kGroupRows), std::end(kGroupRows));
@@ -157,6 +232,10 @@ std::string help_of(const OptionRow& row) {
   return text + '\n';
 }
 
+void store_json(Options& options, std::string_view, std::string_view) {
+  options.json = true;
+}
+
 constexpr const char* kExitCodeHelp =
     "Exit codes\n"
     "  0        fine\n"
@@ -192,14 +271,25 @@ const std::vector<Command>& commands() {
            {"--seconds", nullptr, "N",
             "then keeps calls and collectives going, all checked, for N seconds", "0",
             store_seconds},
-           {"--json", nullptr, nullptr, "prints the result as JSON", nullptr,
-            [](Options& options, std::string_view, std::string_view) { options.json = true; }},
+           {"--json", nullptr, nullptr, "prints the result as JSON", nullptr, store_json},
            {"--memory-report", nullptr, nullptr,
             "adds what memory every rank has taken, and for what", nullptr,
             [](Options& options, std::string_view, std::string_view) {
               options.memory_report = true;
             }},
        })},
+      {"inspect", "shows a model and which part of it every rank owns, and can load it",
+       with_model_rows(with_group_rows({
+           {"--load", nullptr, nullptr, "starts the workers, and every rank really loads its part",
+            nullptr,
+            [](Options& options, std::string_view, std::string_view) { options.load = true; }},
+           {"--checksums", nullptr, nullptr,
+            "with --load: adds a checksum of each rank's every parameter", nullptr,
+            [](Options& options, std::string_view, std::string_view) { options.checksums = true; }},
+           {"--json", nullptr, nullptr,
+            "prints the result as JSON, with every slice of every parameter", nullptr, store_json},
+       })),
+       check_inspect},
   };
   return all;
 }
@@ -245,6 +335,7 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
       refuse(name, " needs a value: ", name, ' ', row.value);
     }
   }
+  if (command.check != nullptr) command.check(options);
   return options;
 }
 
@@ -262,8 +353,10 @@ std::string help_text() {
       "  nvllm-launch --version\n"
       "\n"
       "Commands\n";
-  for (const Command& command : commands())
-    text += str("  ", command.name, "  ", command.summary, '\n');
+  for (const Command& command : commands()) {
+    const std::string name = command.name;
+    text += str("  ", name, std::string(10 - name.size(), ' '), command.summary, '\n');
+  }
   return text + "\n" + kExitCodeHelp;
 }
 

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/logging.h"
+#include "runtime/model_options.h"
 
 namespace nvllm::launcher {
 
@@ -21,7 +22,7 @@ enum class DeviceChoice { automatic, cpu, cuda };
 
 // Parsed once, validated, const afterwards.
 struct Options {
-  std::string command;  // "selftest"; empty: `text` is all there is to do
+  std::string command;  // "selftest", "inspect"; empty: `text` is all there is to do
 
   // Of the worker group.
   std::optional<int> ranks;  // absent: every GPU, or one rank on the CPU
@@ -30,8 +31,17 @@ struct Options {
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
 
+  // Of every command that takes a model.
+  runtime::ModelOptions model;
+
   // Of selftest.
   double seconds = 0;
+
+  // Of inspect.
+  bool load = false;
+  bool checksums = false;
+
+  // Of several.
   bool json = false;
   bool memory_report = false;
 
@@ -59,6 +69,8 @@ struct Command {
   const char* name;
   const char* summary;
   std::vector<OptionRow> rows;
+  // Whether what was stored goes together; nullptr: anything does.
+  void (*check)(const Options& options) = nullptr;
 };
 
 // All commands of this program.

@@ -10,6 +10,7 @@
 #include "device/dtype.h"
 #include "kernels/gated_activation.h"
 #include "layers/rope.h"
+#include "model/tensor_names.h"
 
 namespace nvllm::model {
 
@@ -36,11 +37,15 @@ struct ModelConfig {
   float initializer_range = 0.02f;
   std::optional<std::int64_t> bos_token_id;
   std::vector<std::int64_t> eos_token_ids;
+  TensorNames names;
 };
 
 // `text`: of a config.json; `overrides`: a JSON object that is merged over it (--hf-overrides), or empty;
 // `where`: the file, for errors. Whatever this program cannot compute is refused by name.
 ModelConfig parse_config(std::string_view text, std::string_view overrides,
                          const std::string& where);
+
+// An Error unless they are empty or a JSON object.
+void check_overrides(std::string_view overrides);
 
 }  // namespace nvllm::model

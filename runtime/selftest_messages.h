@@ -8,48 +8,9 @@
 #include <vector>
 
 #include "device/dtype.h"
+#include "runtime/rank_report.h"
 
 namespace nvllm::runtime {
-
-// When a rank had come how far, in now_ns(): one clock for all processes of a machine.
-struct StartTimes {
-  std::int64_t joined_ns = 0;
-  std::int64_t backend_ns = 0;
-  std::int64_t communicator_ns = 0;
-  std::int64_t ready_ns = 0;
-
-  template <class Archive>
-  void serialize(Archive& archive) {
-    archive(joined_ns, backend_ns, communicator_ns, ready_ns);
-  }
-};
-
-struct MemoryLine {
-  std::string kind;
-  std::string purpose;
-  std::uint64_t bytes = 0;
-  std::uint64_t buffers = 0;
-
-  template <class Archive>
-  void serialize(Archive& archive) {
-    archive(kind, purpose, bytes, buffers);
-  }
-};
-
-// A rank about itself.
-struct RankReport {
-  int pid = 0;
-  std::string device;
-  std::string collectives;
-  std::vector<int> cores;
-  StartTimes start;
-  std::vector<MemoryLine> memory;
-
-  template <class Archive>
-  void serialize(Archive& archive) {
-    archive(pid, device, collectives, cores, start, memory);
-  }
-};
 
 struct SelftestRequest {
   double seconds = 0;  // how long to keep going after the checks and measurements

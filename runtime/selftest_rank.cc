@@ -1,14 +1,11 @@
 #include "runtime/selftest_rank.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
-#include "device/topology.h"
 #include "kernels/rmsnorm.h"
 #include "runtime/selftest_values.h"
 
@@ -47,7 +44,6 @@ SelftestRank::SelftestRank(ipc::Member& me, Backend& backend, ipc::Communicator&
     : me_(me), backend_(backend), communicator_(communicator), stream_(stream) {}
 
 void SelftestRank::bind(ipc::Registry& methods) {
-  methods.bind<&SelftestRank::report>("report", this);
   methods.bind<&SelftestRank::nothing>("nothing", this);
   methods.bind<&SelftestRank::echo>("echo", this);
   methods.bind<&SelftestRank::add>("add", this);
@@ -58,19 +54,6 @@ void SelftestRank::bind(ipc::Registry& methods) {
   methods.bind<&SelftestRank::take_arrivals>("take_arrivals", this);
   methods.bind<&SelftestRank::run_collective>("run_collective", this);
   methods.bind<&SelftestRank::time_all_reduce>("time_all_reduce", this);
-}
-
-RankReport SelftestRank::report() {
-  RankReport report{.pid = ::getpid(),
-                    .device = backend_.description(),
-                    .collectives = communicator_.name(),
-                    .cores = allowed_cores(),
-                    .start = start_,
-                    .memory = {}};
-  for (const Ledger::Entry& entry : backend_.ledger().entries()) {
-    report.memory.push_back({name_of(entry.kind), entry.purpose, entry.bytes, entry.buffers});
-  }
-  return report;
 }
 
 std::int64_t SelftestRank::add(std::int32_t a, std::int64_t b, double c) {

@@ -20,11 +20,9 @@ class SelftestRank {
   SelftestRank(ipc::Member& me, Backend& backend, ipc::Communicator& communicator, Stream& stream);
 
   void bind(ipc::Registry& methods);
-  void set_start_times(const StartTimes& start) { start_ = start; }
 
  private:
   // Calls.
-  RankReport report();
   int nothing() { return me_.rank(); }
   Sample echo(Sample sample) { return sample; }
   std::int64_t add(std::int32_t a, std::int64_t b, double c);
@@ -50,7 +48,6 @@ class SelftestRank {
   Backend& backend_;
   ipc::Communicator& communicator_;
   Stream& stream_;
-  StartTimes start_;
   std::vector<double> arrivals_;  // seconds
   std::vector<Buffer> buffers_;   // by slot, grown when more is needed
   Buffer staging_;                // pinned

@@ -61,6 +61,8 @@ SelftestResult run_selftest(ipc::Member& me, int spoiled_rank) {
   ipc::Registry methods;
   SelftestRank rank(me, *backend, *communicator, *stream);
   rank.bind(methods);
+  RankReporter reporter(*backend, *communicator, {});
+  reporter.bind(methods);
   if (me.rank() > 0) {
     ipc::GroupServer(me, methods).serve();
     return {};

@@ -15,6 +15,9 @@
 #include "ipc/group_caller.h"
 #include "ipc/heartbeat.h"
 #include "ipc/registry.h"
+#include "runtime/model_loading.h"
+#include "runtime/model_rank.h"
+#include "runtime/rank_report.h"
 #include "runtime/selftest.h"
 #include "runtime/selftest_rank.h"
 
@@ -42,9 +45,9 @@ void set_environment(int rank, const WorkerOptions& options) {
 
 // Makes the rank's device, while another thread already loads NCCL: either takes a tenth of a
 // second.
-std::unique_ptr<Backend> start_device(const WorkerOptions& options) {
+std::unique_ptr<Backend> start_device(const WorkerOptions& options, int ranks) {
   std::optional<std::jthread> loading;
-  if (options.device == DeviceKind::cuda && options.collectives != "peer") {
+  if (options.device == DeviceKind::cuda && options.collectives != "peer" && ranks > 1) {
     loading.emplace([] { load_nccl(); });  // what fails here fails again where it can be told
   }
   return create_backend(options.device);
@@ -71,29 +74,45 @@ void serve(ipc::Member& me, const ipc::Registry& methods) {
   if (me.rank() > 0) return ipc::GroupServer(me, methods).serve();
   ipc::GroupCaller caller(me, methods);
   Selftest selftest(me, caller);
+  ipc::FrontDesk desk(me);
+  ModelLoading loading(me, caller, desk);
   ipc::Registry requests;  // that the launcher calls on rank 0
   selftest.bind(requests);
-  ipc::FrontDesk(me).serve(requests);
+  loading.bind(requests);
+  desk.serve(requests);
   caller.stop();
+}
+
+layers::Shard shard_of(const ipc::Member& me) {
+  return {.rank = me.rank(), .ranks = me.size()};
 }
 
 void live(ipc::Member& me, const WorkerOptions& options) {
   me.set_phase(ipc::Phase::starting);
   StartTimes start{.joined_ns = now_ns()};
   const ipc::Heartbeat heartbeat(me);
-  const std::unique_ptr<Backend> backend = start_device(options);
+  const std::unique_ptr<Backend> backend = start_device(options, me.size());
   choose_cores(me.rank(), me.size(), *backend);
   const std::unique_ptr<Stream> stream = backend->create_stream();
   start.backend_ns = now_ns();
+  // A GPU is filled while its communicator comes to be; on the CPU both want the cores.
+  std::optional<ModelRank> model;
+  const auto load = [&] {
+    if (options.model != nullptr) model.emplace(*options.model, shard_of(me), *backend);
+  };
+  if (options.device == DeviceKind::cuda) load();
   const std::unique_ptr<ipc::Communicator> communicator =
       ipc::create_communicator(me, *backend, {.implementation = options.collectives});
   start.communicator_ns = now_ns();
+  if (options.device == DeviceKind::cpu) load();
 
   ipc::Registry methods;  // that rank 0 calls on every rank
   SelftestRank selftest_rank(me, *backend, *communicator, *stream);
   selftest_rank.bind(methods);
+  if (model) model->bind(methods);
   start.ready_ns = now_ns();
-  selftest_rank.set_start_times(start);
+  RankReporter reporter(*backend, *communicator, start);
+  reporter.bind(methods);
   me.set_phase(ipc::Phase::ready);
   log_debug("ready: ", backend->description(), ", ", communicator->name());
 

@@ -1,0 +1,87 @@
+#include "layers/attention.h"
+
+#include <cmath>
+
+#include "kernels/attention.h"
+#include "kernels/norm_rope_store.h"
+
+namespace nvllm::layers {
+
+SelfAttention::SelfAttention(const std::string& name, const AttentionConfig& config, Shard shard)
+    : part_(heads_of(config.heads, config.kv_heads, shard)),
+      head_dim_(config.head_dim),
+      qkv_(name + ".qkv", config.qkv, config.heads, config.kv_heads, config.head_dim, config.hidden,
+           config.qkv_bias, shard),
+      out_(name + ".out", config.output, config.hidden, config.heads * config.head_dim,
+           {part_.q.begin * config.head_dim, part_.q.end * config.head_dim}, config.output_bias,
+           shard) {
+  if (config.qk_norm) {
+    norms_.emplace(
+        HeadNorms{RmsNorm(name + ".q_norm", config.q_norm, config.head_dim, config.epsilon),
+                  RmsNorm(name + ".k_norm", config.k_norm, config.head_dim, config.epsilon)});
+  }
+}
+
+void SelfAttention::declare(std::vector<Parameter*>& all) {
+  qkv_.declare(all);
+  if (norms_) {
+    norms_->q.declare(all);
+    norms_->k.declare(all);
+  }
+  out_.declare(all);
+}
+
+void SelfAttention::forward(ResidualStream& stream, const RmsNorm& norm, const Batch& batch,
+                            kernels::KvView kv, TensorView cos_sin, const Context& context) const {
+  const Scratch::Frame frame(context.scratch);
+  const std::int64_t rows = stream.rows();
+  kv.block_table = batch.block_table;
+  const TensorView qkv = context.scratch.take(stream.dtype(), rows, qkv_.outputs());
+  const TensorView heads = context.scratch.take(stream.dtype(), rows, out_.inputs());
+  qkv_.forward(qkv, stream.input(norm), context);
+  rotate_and_store(qkv, batch, kv, cos_sin, context);
+  attend(heads, qkv, batch, kv, context);
+  out_.add_to(stream, {.x = heads}, context);
+}
+
+void SelfAttention::rotate_and_store(TensorView qkv, const Batch& batch, const kernels::KvView& kv,
+                                     TensorView cos_sin, const Context& context) const {
+  kernels::NormRopeStore args;
+  args.qkv = qkv;
+  if (norms_) {
+    args.q_norm = norms_->q.weight.view;
+    args.k_norm = norms_->k.weight.view;
+    args.epsilon = norms_->q.epsilon;
+  }
+  args.cos_sin = cos_sin;
+  args.positions = batch.positions;
+  args.slots = batch.slots;
+  args.kv = kv;
+  args.heads = part_.q.size();
+  kernels::norm_rope_store(args, context.stream);
+}
+
+void SelfAttention::attend(TensorView out, TensorView qkv, const Batch& batch,
+                           const kernels::KvView& kv, const Context& context) const {
+  const std::int64_t rows = qkv.shape[0];
+  kernels::Attention args;
+  args.out = TensorView(out.data, out.dtype, {rows, part_.q.size(), head_dim_});
+  args.q = TensorView(qkv.data, qkv.dtype, {rows, part_.q.size(), head_dim_});
+  args.q.stride[0] = qkv.stride[0];
+  args.kv = kv;
+  args.query_start = batch.query_start;
+  args.kv_length = batch.kv_length;
+  args.group = part_.group;
+  args.first_head = part_.first_head;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  args.max_query_rows = batch.max_query_rows;
+  args.max_kv_length = batch.max_kv_length;
+  kernels::attention(args, context.stream);
+}
+
+std::size_t SelfAttention::scratch_bytes(std::int64_t rows, DType dtype) const {
+  return Scratch::bytes_of(dtype, rows, qkv_.outputs()) +
+         Scratch::bytes_of(dtype, rows, out_.inputs());
+}
+
+}  // namespace nvllm::layers

@@ -1,0 +1,31 @@
+#include "layers/decoder_layer.h"
+
+#include <algorithm>
+
+namespace nvllm::layers {
+
+DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard)
+    : attention_norm_(name + ".attention_norm", config.attention_norm, config.attention.hidden,
+                      config.epsilon),
+      attention_(name + ".attention", config.attention, shard),
+      mlp_norm_(name + ".mlp_norm", config.mlp_norm, config.mlp.hidden, config.epsilon),
+      mlp_(name + ".mlp", config.mlp, shard) {}
+
+void DecoderLayer::declare(std::vector<Parameter*>& all) {
+  attention_norm_.declare(all);
+  attention_.declare(all);
+  mlp_norm_.declare(all);
+  mlp_.declare(all);
+}
+
+void DecoderLayer::forward(ResidualStream& stream, const Batch& batch, const kernels::KvView& kv,
+                           TensorView cos_sin, const Context& context) const {
+  attention_.forward(stream, attention_norm_, batch, kv, cos_sin, context);
+  mlp_.forward(stream, mlp_norm_, context);
+}
+
+std::size_t DecoderLayer::scratch_bytes(std::int64_t rows, DType dtype) const {
+  return std::max(attention_.scratch_bytes(rows, dtype), mlp_.scratch_bytes(rows, dtype));
+}
+
+}  // namespace nvllm::layers

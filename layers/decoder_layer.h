@@ -1,0 +1,40 @@
+// DecoderLayer: attention, then an MLP, each on a norm of the residual stream and added to it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layers/attention.h"
+#include "layers/mlp.h"
+#include "layers/norm.h"
+
+namespace nvllm::layers {
+
+struct DecoderLayerConfig {
+  AttentionConfig attention;
+  MlpConfig mlp;
+  std::string attention_norm, mlp_norm;  // tensors: "model.layers.0.input_layernorm.weight"
+  float epsilon = 1e-6f;                 // of both norms
+};
+
+class DecoderLayer {
+ public:
+  DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard);
+
+  void declare(std::vector<Parameter*>& all);
+  const HeadPart& heads() const { return attention_.heads(); }
+
+  void forward(ResidualStream& stream, const Batch& batch, const kernels::KvView& kv,
+               TensorView cos_sin, const Context& context) const;
+  std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
+
+ private:
+  RmsNorm attention_norm_;
+  SelfAttention attention_;
+  RmsNorm mlp_norm_;
+  GatedMlp mlp_;
+};
+
+}  // namespace nvllm::layers

@@ -1,0 +1,73 @@
+#include "layers/embedding.h"
+
+#include "base/check.h"
+#include "kernels/embedding.h"
+
+namespace nvllm::layers {
+namespace {
+
+Parameter vocabulary_rows(const std::string& name, const std::string& tensor,
+                          std::int64_t vocabulary, std::int64_t columns, Shard shard) {
+  const Range own = part_of(vocabulary, shard);
+  Parameter weight{name + ".weight", {own.size(), columns}, {}, {}};
+  if (own.size() > 0) {
+    weight.slices = {{tensor, {vocabulary, columns}, own, {0, columns}, 0}};
+  }
+  return weight;
+}
+
+}  // namespace
+
+VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, const std::string& tensor,
+                                               std::int64_t vocabulary, std::int64_t columns,
+                                               Shard shard)
+    : weight_(vocabulary_rows(name, tensor, vocabulary, columns, shard)),
+      vocabulary_(vocabulary),
+      shard_(shard) {}
+
+void VocabParallelEmbedding::forward(TensorView out, TensorView ids, const Context& context) const {
+  kernels::embedding({.out = out,
+                      .ids = ids,
+                      .table = weight_.view,
+                      .first_id = part_of(vocabulary_, shard_).begin},
+                     context.stream);
+  if (!context.alone()) context.communicator->all_reduce(out, context.stream);
+}
+
+LmHead::LmHead(const std::string& name, const std::string& tensor, std::int64_t vocabulary,
+               std::int64_t columns, Shard shard)
+    : own_weight_(vocabulary_rows(name, tensor, vocabulary, columns, shard)),
+      weight_(&own_weight_),
+      vocabulary_(vocabulary),
+      shard_(shard),
+      own_(part_of(vocabulary, shard)) {}
+
+LmHead::LmHead(const VocabParallelEmbedding& tied)
+    : weight_(&tied.weight_),
+      vocabulary_(tied.vocabulary_),
+      shard_(tied.shard_),
+      own_(part_of(vocabulary_, shard_)) {}
+
+void LmHead::declare(std::vector<Parameter*>& all) {
+  if (weight_ == &own_weight_) all.push_back(&own_weight_);
+}
+
+void LmHead::forward(TensorView logits, const Input& in, const Context& context) const {
+  kernels::Linear args;
+  args.out = logits;
+  args.x = in.x;
+  args.weight = weight_->view;
+  args.before = in.before;
+  args.norm_weight = in.norm_weight;
+  args.epsilon = in.epsilon;
+  args.scratch = in.scratch;
+  context.matmul.linear(args, context.stream);
+}
+
+void LmHead::gather(TensorView all, TensorView logits, const Context& context) const {
+  NVLLM_CHECK_EQ(logits.stride[0], stride());
+  const TensorView padded(logits.data, logits.dtype, {logits.shape[0], stride()});
+  context.communicator->all_gather(all, padded, context.stream);
+}
+
+}  // namespace nvllm::layers

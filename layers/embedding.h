@@ -1,0 +1,64 @@
+// The two ends of a decoder, split by vocabulary: tokens to rows, and rows to logits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layers/context.h"
+#include "layers/parameter.h"
+#include "layers/partition.h"
+
+namespace nvllm::layers {
+
+class VocabParallelEmbedding {
+ public:
+  // `tensor`: "model.embed_tokens.weight"
+  VocabParallelEmbedding(const std::string& name, const std::string& tensor,
+                         std::int64_t vocabulary, std::int64_t columns, Shard shard);
+
+  void declare(std::vector<Parameter*>& all) { all.push_back(&weight_); }
+
+  // out: [rows, columns], the same on all ranks. ids: [rows], int32.
+  void forward(TensorView out, TensorView ids, const Context& context) const;
+
+ private:
+  friend class LmHead;
+  Parameter weight_;  // [own, columns]
+  std::int64_t vocabulary_;
+  Shard shard_;
+};
+
+// The logits of this rank's part of the vocabulary, in float32.
+class LmHead {
+ public:
+  // `tensor`: "lm_head.weight"
+  LmHead(const std::string& name, const std::string& tensor, std::int64_t vocabulary,
+         std::int64_t columns, Shard shard);
+  // With the embedding's weight, which must outlive it.
+  explicit LmHead(const VocabParallelEmbedding& tied);
+  LmHead(const LmHead&) = delete;
+  LmHead& operator=(const LmHead&) = delete;
+
+  void declare(std::vector<Parameter*>& all);  // none where it is tied
+
+  Range vocabulary() const { return own_; }
+  // Of the widest part of all ranks.
+  std::int64_t stride() const { return part_of(vocabulary_, {0, shard_.ranks}).size(); }
+
+  // logits: [rows, vocabulary().size()], float32; rows may lie apart.
+  void forward(TensorView logits, const Input& in, const Context& context) const;
+
+  // For tests and tools: all ranks' logits to all. logits: [rows, own], rows stride() apart, with that
+  // memory whole; all: [ranks, rows, stride()], dense: rank r's part of each row is at the front.
+  void gather(TensorView all, TensorView logits, const Context& context) const;
+
+ private:
+  Parameter own_weight_;
+  const Parameter* weight_;  // own_weight_ or the embedding's
+  std::int64_t vocabulary_;
+  Shard shard_;
+  Range own_;
+};
+
+}  // namespace nvllm::layers

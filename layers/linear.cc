@@ -1,0 +1,111 @@
+#include "layers/linear.h"
+
+#include "layers/residual.h"
+
+namespace nvllm::layers {
+namespace {
+
+kernels::Linear linear_of(TensorView out, const Input& in, const Parameter& weight,
+                          const Parameter& bias) {
+  kernels::Linear args;
+  args.out = out;
+  args.x = in.x;
+  args.weight = weight.view;
+  args.bias = bias.view;
+  args.before = in.before;
+  args.norm_weight = in.norm_weight;
+  args.epsilon = in.epsilon;
+  args.activation = in.activation;
+  args.scratch = in.scratch;
+  return args;
+}
+
+Range scaled(Range range, std::int64_t factor) {
+  return {range.begin * factor, range.end * factor};
+}
+
+std::vector<ColumnParallelLinear::Module> qkv_modules(const QkvParallelLinear::Modules& modules,
+                                                      std::int64_t heads, std::int64_t kv_heads,
+                                                      std::int64_t head_dim, Shard shard) {
+  const HeadPart part = heads_of(heads, kv_heads, shard);
+  return {{modules.q, heads * head_dim, scaled(part.q, head_dim)},
+          {modules.k, kv_heads * head_dim, scaled(part.kv, head_dim)},
+          {modules.v, kv_heads * head_dim, scaled(part.kv, head_dim)}};
+}
+
+}  // namespace
+
+ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
+                                           const std::vector<Module>& modules, std::int64_t inputs,
+                                           bool bias) {
+  weight_.name = name + ".weight";
+  bias_.name = name + ".bias";
+  std::int64_t rows = 0;
+  for (const Module& module : modules) {
+    if (module.own.size() == 0) continue;
+    weight_.slices.push_back(
+        {module.name + ".weight", {module.outputs, inputs}, module.own, {0, inputs}, rows});
+    if (bias) {
+      bias_.slices.push_back({module.name + ".bias", {module.outputs}, module.own, {0, 1}, rows});
+    }
+    rows += module.own.size();
+  }
+  weight_.shape = {rows, inputs};
+  if (bias) bias_.shape = {rows};
+}
+
+void ColumnParallelLinear::declare(std::vector<Parameter*>& all) {
+  all.push_back(&weight_);
+  if (!bias_.shape.empty()) all.push_back(&bias_);
+}
+
+void ColumnParallelLinear::forward(TensorView out, const Input& in, const Context& context) const {
+  context.matmul.linear(linear_of(out, in, weight_, bias_), context.stream);
+}
+
+QkvParallelLinear::QkvParallelLinear(const std::string& name, const Modules& modules,
+                                     std::int64_t heads, std::int64_t kv_heads,
+                                     std::int64_t head_dim, std::int64_t inputs, bool bias,
+                                     Shard shard)
+    : ColumnParallelLinear(name, qkv_modules(modules, heads, kv_heads, head_dim, shard), inputs,
+                           bias) {}
+
+RowParallelLinear::RowParallelLinear(const std::string& name, const std::string& module,
+                                     std::int64_t outputs, std::int64_t inputs, Range own,
+                                     bool bias, Shard shard) {
+  weight_.name = name + ".weight";
+  weight_.shape = {outputs, own.size()};
+  if (own.size() > 0) {
+    weight_.slices = {{module + ".weight", {outputs, inputs}, {0, outputs}, own, 0}};
+  }
+  bias_.name = name + ".bias";
+  if (bias && shard.rank == 0) {
+    bias_.shape = {outputs};
+    bias_.slices = {{module + ".bias", {outputs}, {0, outputs}, {0, 1}, 0}};
+  }
+}
+
+void RowParallelLinear::declare(std::vector<Parameter*>& all) {
+  all.push_back(&weight_);
+  if (!bias_.shape.empty()) all.push_back(&bias_);
+}
+
+void RowParallelLinear::product(TensorView out, TensorView residual, const Input& in,
+                                const Context& context) const {
+  kernels::Linear args = linear_of(out, in, weight_, bias_);
+  args.residual = residual;
+  context.matmul.linear(args, context.stream);
+}
+
+void RowParallelLinear::forward(TensorView out, const Input& in, const Context& context) const {
+  product(out, {}, in, context);
+  if (!context.alone()) context.communicator->all_reduce(out, context.stream);
+}
+
+void RowParallelLinear::add_to(ResidualStream& stream, const Input& in,
+                               const Context& context) const {
+  const ResidualStream::Target target = stream.target();
+  product(target.out, target.residual, in, context);
+}
+
+}  // namespace nvllm::layers

@@ -1,0 +1,90 @@
+// Linear layers whose weights are split over ranks: by outputs (column-parallel: every rank computes some
+// columns of the result) or by inputs (row-parallel: every rank computes a summand of all of it).
+//
+// `module` is a layer's name in checkpoints, "model.layers.0.mlp.down_proj"; `name` that of ours.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layers/context.h"
+#include "layers/parameter.h"
+#include "layers/partition.h"
+
+namespace nvllm::layers {
+
+class ResidualStream;
+
+// out = x · weightᵀ [+ bias] for this rank's outputs: those of one or several modules, one after the other.
+class ColumnParallelLinear {
+ public:
+  struct Module {
+    std::string name;
+    std::int64_t outputs;  // of the whole module
+    Range own;             // of them
+  };
+  ColumnParallelLinear(const std::string& name, const std::vector<Module>& modules,
+                       std::int64_t inputs, bool bias);
+  ColumnParallelLinear(const std::string& name, const std::string& module, std::int64_t outputs,
+                       std::int64_t inputs, bool bias, Shard shard)
+      : ColumnParallelLinear(name, {{module, outputs, part_of(outputs, shard)}}, inputs, bias) {}
+
+  void declare(std::vector<Parameter*>& all);
+  std::int64_t outputs() const { return weight_.shape[0]; }  // of this rank
+
+  // out: [rows, outputs()]
+  void forward(TensorView out, const Input& in, const Context& context) const;
+
+ private:
+  Parameter weight_;  // [outputs(), inputs]
+  Parameter bias_;    // [outputs()]; no shape: none
+};
+
+// gate_proj and up_proj of an MLP: this rank's gates, then what they let through.
+class MergedColumnParallelLinear : public ColumnParallelLinear {
+ public:
+  MergedColumnParallelLinear(const std::string& name, const std::string& gate,
+                             const std::string& up, std::int64_t outputs, std::int64_t inputs,
+                             bool bias, Shard shard)
+      : ColumnParallelLinear(
+            name,
+            {{gate, outputs, part_of(outputs, shard)}, {up, outputs, part_of(outputs, shard)}},
+            inputs, bias) {}
+};
+
+// q_proj, k_proj and v_proj of an attention: whole heads.
+class QkvParallelLinear : public ColumnParallelLinear {
+ public:
+  struct Modules {
+    std::string q, k, v;
+  };
+  QkvParallelLinear(const std::string& name, const Modules& modules, std::int64_t heads,
+                    std::int64_t kv_heads, std::int64_t head_dim, std::int64_t inputs, bool bias,
+                    Shard shard);
+};
+
+// The sum over ranks of x · weightᵀ [+ bias], where each rank has some of the inputs. It takes part in the
+// sum also where it has none. The bias is rank 0's, in whose product it is.
+class RowParallelLinear {
+ public:
+  // own: this rank's inputs
+  RowParallelLinear(const std::string& name, const std::string& module, std::int64_t outputs,
+                    std::int64_t inputs, Range own, bool bias, Shard shard);
+
+  void declare(std::vector<Parameter*>& all);
+  std::int64_t inputs() const { return weight_.shape[1]; }  // of this rank
+
+  // out: [rows, outputs], the same on all ranks.
+  void forward(TensorView out, const Input& in, const Context& context) const;
+  // Adds it to the stream instead, which takes the sum over ranks when it is next read.
+  void add_to(ResidualStream& stream, const Input& in, const Context& context) const;
+
+ private:
+  void product(TensorView out, TensorView residual, const Input& in, const Context& context) const;
+
+  Parameter weight_;  // [outputs, inputs()]
+  Parameter bias_;    // [outputs]; no shape: none, or another rank's
+};
+
+}  // namespace nvllm::layers

@@ -1,0 +1,35 @@
+#include "layers/mlp.h"
+
+namespace nvllm::layers {
+
+GatedMlp::GatedMlp(const std::string& name, const MlpConfig& config, Shard shard)
+    : gate_up_(name + ".gate_up", config.gate, config.up, config.intermediate, config.hidden,
+               config.bias, shard),
+      down_(name + ".down", config.down, config.hidden, config.intermediate,
+            part_of(config.intermediate, shard), config.bias, shard),
+      activation_(config.activation) {}
+
+void GatedMlp::declare(std::vector<Parameter*>& all) {
+  gate_up_.declare(all);
+  down_.declare(all);
+}
+
+void GatedMlp::forward(ResidualStream& stream, const RmsNorm& norm, const Context& context) const {
+  const Scratch::Frame frame(context.scratch);
+  const std::int64_t rows = stream.rows();
+  const TensorView gate_up = context.scratch.take(stream.dtype(), rows, gate_up_.outputs());
+  gate_up_.forward(gate_up, stream.input(norm), context);
+  down_.add_to(stream,
+               {.x = gate_up,
+                .before = kernels::Linear::Before::gated_activation,
+                .activation = activation_,
+                .scratch = context.scratch.take(stream.dtype(), rows, down_.inputs())},
+               context);
+}
+
+std::size_t GatedMlp::scratch_bytes(std::int64_t rows, DType dtype) const {
+  return Scratch::bytes_of(dtype, rows, gate_up_.outputs()) +
+         Scratch::bytes_of(dtype, rows, down_.inputs());
+}
+
+}  // namespace nvllm::layers

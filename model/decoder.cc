@@ -1,0 +1,154 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace nvllm::model {
+namespace {
+
+using layers::Scratch;
+
+layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.qkv = {names.in_layer(layer, names.q), names.in_layer(layer, names.k),
+                  names.in_layer(layer, names.v)},
+          .output = names.in_layer(layer, names.output),
+          .q_norm = names.in_layer(layer, names.q_norm),
+          .k_norm = names.in_layer(layer, names.k_norm),
+          .hidden = config.hidden_size,
+          .heads = config.heads,
+          .kv_heads = config.kv_heads,
+          .head_dim = config.head_dim,
+          .qkv_bias = config.qkv_bias,
+          .output_bias = config.output_bias,
+          .qk_norm = config.qk_norm,
+          .epsilon = config.rms_norm_eps};
+}
+
+layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.gate = names.in_layer(layer, names.gate),
+          .up = names.in_layer(layer, names.up),
+          .down = names.in_layer(layer, names.down),
+          .hidden = config.hidden_size,
+          .intermediate = config.intermediate_size,
+          .bias = config.mlp_bias,
+          .activation = config.activation};
+}
+
+layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.attention = attention_of(config, layer),
+          .mlp = mlp_of(config, layer),
+          .attention_norm = names.in_layer(layer, names.attention_norm),
+          .mlp_norm = names.in_layer(layer, names.mlp_norm),
+          .epsilon = config.rms_norm_eps};
+}
+
+// The first rows of a tensor.
+TensorView first(TensorView tensor, std::int64_t rows) {
+  tensor.shape[0] = rows;
+  return tensor;
+}
+
+}  // namespace
+
+Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
+    : config_(config),
+      shard_(shard),
+      dtype_(dtype),
+      embedding_("embedding", config.names.embedding, config.vocab_size, config.hidden_size, shard),
+      norm_("norm", config.names.final_norm, config.hidden_size, config.rms_norm_eps) {
+  NVLLM_CHECK_LT(0, config.layers);
+  embedding_.declare(parameters_);
+  for (std::int64_t n = 0; n < config.layers; ++n) {
+    layers_.emplace_back(str("layers.", n), layer_of(config, n), shard);
+    layers_.back().declare(parameters_);
+  }
+  norm_.declare(parameters_);
+  if (config.tied_embeddings) {
+    head_.emplace(embedding_);
+  } else {
+    head_.emplace("head", config.names.head, config.vocab_size, config.hidden_size, shard);
+  }
+  head_->declare(parameters_);
+}
+
+// The layers use it in turn, then the rows of the residual stream whose logits are wanted.
+std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
+  return std::max(layers_.front().scratch_bytes(limits.rows, dtype_),
+                  3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size));
+}
+
+void Decoder::check(const layers::Batch& batch, std::span<const kernels::KvView> kv,
+                    const DecoderLimits& limits) const {
+  NVLLM_CHECK_EQ(static_cast<std::int64_t>(kv.size()), config_.layers);
+  if (batch.rows() > limits.rows || batch.logit_rows.shape[0] > limits.logit_rows) {
+    fail("a batch of ", batch.rows(), " rows and the logits of ", batch.logit_rows.shape[0],
+         " exceeds what memory was made for, ", limits.rows, " and ", limits.logit_rows);
+  }
+}
+
+TensorView Decoder::forward(const layers::Batch& batch, std::span<const kernels::KvView> kv,
+                            DecoderMemory& memory, const Device& device,
+                            const Observer& observer) const {
+  check(batch, kv, memory.limits_);
+  const layers::Context context{device.stream, device.matmul, memory.scratch_, device.communicator};
+  NVLLM_CHECK(context.alone() == (shard_.ranks == 1), shard_.ranks, " ranks");
+  const std::int64_t rows = batch.rows();
+
+  const TensorView embedded = first(memory.sum_, rows);
+  embedding_.forward(embedded, batch.tokens, context);
+  if (observer) observer("embed", embedded);
+  layers::ResidualStream stream(embedded, first(memory.normed_, rows), first(memory.part_, rows),
+                                context);
+  for (std::size_t n = 0; n < layers_.size(); ++n) {
+    layers_[n].forward(stream, batch, kv[n], memory.rope_.cos_sin(), context);
+    if (observer) observer(str("layer", n), stream.sum(norm_));
+  }
+  return compute_logits(stream, batch, memory, context, observer);
+}
+
+TensorView Decoder::compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,
+                                   DecoderMemory& memory, const layers::Context& context,
+                                   const Observer& observer) const {
+  const Scratch::Frame frame(context.scratch);
+  const std::int64_t rows = batch.logit_rows.shape[0];
+  const auto wanted = [&] { return context.scratch.take(dtype_, rows, config_.hidden_size); };
+  stream.select(batch.logit_rows, wanted(), wanted(), wanted());
+  if (observer) observer("norm", stream.normed(norm_));
+
+  TensorView logits = first(memory.logits_, rows);
+  logits.shape[1] = head_->vocabulary().size();  // rows stay where they are
+  head_->forward(logits, stream.input(norm_), context);
+  return logits;
+}
+
+std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& limits) {
+  const std::size_t stream =
+      Scratch::bytes_of(decoder.dtype(), limits.rows, decoder.config().hidden_size);
+  return stream * (decoder.shard().ranks == 1 ? 2 : 3) +
+         Scratch::bytes_of(DType::f32, limits.logit_rows, decoder.head().stride()) +
+         decoder.scratch_bytes(limits);
+}
+
+DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits, Backend& backend)
+    : limits_(limits),
+      activations_(backend.allocate(MemoryKind::device, bytes(decoder, limits), "activations")),
+      rope_(decoder.config().rope, decoder.config().head_dim, limits.positions, backend) {
+  const std::int64_t hidden = decoder.config().hidden_size;
+  Scratch all(activations_.data(), activations_.bytes());
+  sum_ = all.take(decoder.dtype(), limits.rows, hidden);
+  normed_ = all.take(decoder.dtype(), limits.rows, hidden);
+  // One rank adds its products to the sum directly.
+  part_ = decoder.shard().ranks == 1 ? TensorView(nullptr, decoder.dtype(), {0, hidden})
+                                     : all.take(decoder.dtype(), limits.rows, hidden);
+  logits_ = all.take(DType::f32, limits.logit_rows, decoder.head().stride());
+  const std::size_t scratch = decoder.scratch_bytes(limits);
+  scratch_ = Scratch(all.take(DType::u8, 1, static_cast<std::int64_t>(scratch)).data, scratch);
+}
+
+}  // namespace nvllm::model

@@ -1,0 +1,111 @@
+// Decoder: a dense decoder of any family, one rank's share of it: embedding, layers, norm, head.
+//
+//   Decoder decoder(config, {rank, ranks}, DType::bf16);
+//   const Buffer weights = bind_parameters(decoder.parameters(), decoder.dtype(), backend);
+//   load_parameters(decoder.parameters(), checkpoint, backend, {});
+//   DecoderMemory memory(decoder, {.rows = 512, .logit_rows = 16, .positions = 4096}, backend);
+//   const TensorView logits = decoder.forward(batch, kv, memory, {stream, matmul, communicator});
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "layers/batch.h"
+#include "layers/decoder_layer.h"
+#include "layers/embedding.h"
+#include "layers/rope_table.h"
+#include "model/config.h"
+
+namespace nvllm::model {
+
+// What forward() is given at most.
+struct DecoderLimits {
+  std::int64_t rows = 0;
+  std::int64_t logit_rows = 0;
+  std::int64_t positions = 0;  // every position is below
+};
+
+class Decoder;
+
+// What a decoder needs beside weights and the cache, sized by arithmetic: activations, which every
+// forward pass overwrites, and the RoPE table.
+class DecoderMemory {
+ public:
+  DecoderMemory(const Decoder& decoder, const DecoderLimits& limits, Backend& backend);
+
+  // Of the activations.
+  static std::size_t bytes(const Decoder& decoder, const DecoderLimits& limits);
+
+ private:
+  friend class Decoder;
+  DecoderLimits limits_;
+  Buffer activations_;
+  TensorView sum_, normed_, part_;  // [rows, hidden]: of the residual stream
+  TensorView logits_;               // [logit_rows, stride of the head], float32
+  layers::Scratch scratch_;
+  layers::RopeTable rope_;
+};
+
+// What a forward pass runs on.
+struct Device {
+  Stream& stream;
+  kernels::Matmul& matmul;
+  ipc::Communicator* communicator = nullptr;  // nullptr: one rank
+};
+
+// Sees hidden states as they come: "embed", "layer0", "layer1", ..., each [rows, hidden], and "norm",
+// [logit rows, hidden]. The tensors are good until the stream's work goes on; nothing else changes.
+using Observer = std::function<void(std::string_view what, TensorView hidden)>;
+
+// Its parameters have no memory until they are bound. forward() may run on any number of threads, each
+// with its own DecoderMemory.
+class Decoder {
+ public:
+  // dtype: of weights, activations and cache.
+  Decoder(const ModelConfig& config, layers::Shard shard, DType dtype);
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  // In the order in which a forward pass needs them. They live as long as the decoder.
+  const std::vector<layers::Parameter*>& parameters() const { return parameters_; }
+
+  const ModelConfig& config() const { return config_; }
+  layers::Shard shard() const { return shard_; }
+  DType dtype() const { return dtype_; }
+  const layers::HeadPart& heads() const { return layers_.front().heads(); }
+  const layers::LmHead& head() const { return *head_; }
+
+  // Enqueues it; no allocation, no synchronisation, so it may be captured. kv: the cache of each layer,
+  // for this rank's KV heads (their block tables are not read). Returns this rank's logits, float32
+  // [logit rows, its part of the vocabulary], rows head().stride() apart, in `memory`. An Error for
+  // more rows than the memory was made for.
+  TensorView forward(const layers::Batch& batch, std::span<const kernels::KvView> kv,
+                     DecoderMemory& memory, const Device& device,
+                     const Observer& observer = {}) const;
+
+ private:
+  friend class DecoderMemory;
+  std::size_t scratch_bytes(const DecoderLimits& limits) const;
+  void check(const layers::Batch& batch, std::span<const kernels::KvView> kv,
+             const DecoderLimits& limits) const;
+  TensorView compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,
+                            DecoderMemory& memory, const layers::Context& context,
+                            const Observer& observer) const;
+
+  ModelConfig config_;
+  layers::Shard shard_;
+  DType dtype_;
+  layers::VocabParallelEmbedding embedding_;
+  std::deque<layers::DecoderLayer> layers_;
+  layers::RmsNorm norm_;
+  std::optional<layers::LmHead> head_;
+  std::vector<layers::Parameter*> parameters_;
+};
+
+}  // namespace nvllm::model

@@ -1,0 +1,95 @@
+#include "runtime/model_loading.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace nvllm::runtime {
+namespace {
+
+// Between two looks at all ranks; less where the step timeout is short, since this is how long a call takes.
+constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
+constexpr Nanoseconds kBetweenPushes = 2 * kRound;
+// A round that took longer than this was stopped in between (Ctrl-Z): no rank is to blame for that.
+constexpr Nanoseconds kLongestRound = 4 * kRound;
+
+LoadState sum_of(const std::vector<LoadState>& states) {
+  LoadState sum{.done = true};
+  for (const LoadState& state : states) {
+    sum.bytes += state.bytes;
+    sum.total += state.total;
+    sum.done = sum.done && state.done;
+  }
+  return sum;
+}
+
+}  // namespace
+
+void LoadWatch::look(const std::vector<LoadState>& states, Nanoseconds since) {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const LoadState& state = states[rank];
+    Rank& last = ranks_[rank];
+    if (state.done || state.bytes != last.bytes) {
+      last = {.bytes = state.bytes};
+      continue;
+    }
+    last.without_progress += std::min(since, kLongestRound);
+    if (last.without_progress <= limit_) continue;
+    fail("rank ", rank, " has loaded nothing for ",
+         format_duration(std::chrono::duration<double>(last.without_progress).count()), ", ",
+         state.bytes, " of ", state.total,
+         " bytes: does the disk still answer? A longer --step-timeout waits longer");
+  }
+}
+
+void ModelLoading::bind(ipc::Registry& requests) {
+  requests.bind<&ModelLoading::load>("load", this);
+}
+
+std::vector<RankLoad> ModelLoading::load(LoadRequest request) {
+  await_all();
+  const std::vector<RankReport> reports = caller_.call<RankReport>("report");
+  const std::vector<LoadTimes> times = caller_.call<LoadTimes>("load_times");
+  std::vector<RankLoad> ranks;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    ranks.push_back({.report = reports[rank], .times = times[rank], .checksums = {}});
+  }
+  if (request.checksums) add_checksums(ranks);
+  return ranks;
+}
+
+void ModelLoading::await_all() {
+  const Nanoseconds limit = me_.group().step_timeout();
+  const Nanoseconds round = std::min(kRound, limit / 4);
+  LoadWatch watch(me_.size(), limit);
+  std::int64_t last_push_ns = 0;
+  std::int64_t last_look_ns = now_ns();
+  while (true) {
+    const std::vector<LoadState> states =
+        caller_.call<LoadState>("await_load", std::int64_t{round.count()});
+    const LoadState all = sum_of(states);
+    if (all.done) return;
+    const std::int64_t now = now_ns();
+    watch.look(states, Nanoseconds(now - last_look_ns));
+    last_look_ns = now;
+    if (Nanoseconds(now - last_push_ns) < kBetweenPushes) continue;
+    desk_.push("load_state", all);
+    last_push_ns = now;
+  }
+}
+
+// A call for each: one for all of a large model would take longer than a step may.
+void ModelLoading::add_checksums(std::vector<RankLoad>& ranks) {
+  for (std::uint64_t index = 0;; ++index) {
+    const auto sums = caller_.call<ParameterChecksum>("checksum_of", index);
+    bool more = false;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (sums[rank].name.empty()) continue;
+      ranks[rank].checksums.push_back(sums[rank]);
+      more = true;
+    }
+    if (!more) return;
+  }
+}
+
+}  // namespace nvllm::runtime

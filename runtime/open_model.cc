@@ -1,0 +1,95 @@
+#include "runtime/open_model.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "model/decoder.h"
+#include "model/tensor_check.h"
+
+namespace nvllm::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kLongestConfig = 16 << 20;
+
+// What a path turned out to be.
+struct Place {
+  enum class Kind { folder, config, gguf };
+  Kind kind = Kind::folder;
+  std::string config_path;  // of the config.json; of a GGUF file, itself
+};
+
+Place find_place(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) {
+    fail("--model ", path, ": no such folder or file; pass a model's folder, its config.json or a ",
+         ".gguf file");
+  }
+  if (fs::is_directory(status)) {
+    return {Place::Kind::folder, (fs::path(path) / "config.json").string()};
+  }
+  return {path.ends_with(".gguf") ? Place::Kind::gguf : Place::Kind::config, path};
+}
+
+std::string read_config(const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (error) fail(path, ": ", error.message());
+  if (size > kLongestConfig) fail(path, ": ", size, " bytes are too long for a config.json");
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file || text.size() != size) fail(path, ": cannot be read");
+  return text;
+}
+
+void check_format(LoadFormat wanted, const model::Checkpoint& checkpoint) {
+  const std::string& file = checkpoint.files().front().path();
+  const bool gguf = file.ends_with(".gguf");
+  if (wanted == LoadFormat::gguf && !gguf) {
+    fail("--load-format gguf: ", file, " is a safetensors file; pass auto or safetensors");
+  }
+  if (wanted == LoadFormat::safetensors && gguf) {
+    fail("--load-format safetensors: ", file, " is a GGUF file; pass auto or gguf");
+  }
+}
+
+DType choose_dtype(const ModelOptions& options, const model::ModelConfig& config) {
+  if (options.dtype) return *options.dtype;
+  return config.dtype == DType::f32 ? DType::bf16 : config.dtype;
+}
+
+}  // namespace
+
+OpenModel open_model(const ModelOptions& options) {
+  const Place place = find_place(options.path);
+  OpenModel model{.path = options.path, .dummy = options.format == LoadFormat::dummy};
+  std::string config_path = place.config_path;
+  std::string text;
+  // A dummy needs a config alone; so does who looks at one.
+  const bool has_config = place.kind == Place::Kind::config ||
+                          (place.kind == Place::Kind::folder && fs::exists(config_path));
+  if ((model.dummy && has_config) || place.kind == Place::Kind::config) {
+    text = read_config(config_path);
+  } else {
+    model.checkpoint = model::open_checkpoint(options.path);
+    text = model.checkpoint->config_json();
+    check_format(options.format, *model.checkpoint);
+    if (!has_config) config_path = model.checkpoint->files().front().path();
+  }
+  model.config = model::parse_config(text, options.overrides, config_path);
+  model.dtype = choose_dtype(options, model.config);
+  if (model.dummy) model.checkpoint.reset();
+  if (model.checkpoint) {
+    const model::Decoder whole(model.config, {}, model.dtype);
+    model::check_tensors(whole.parameters(), *model.checkpoint, model.config);
+  }
+  return model;
+}
+
+}  // namespace nvllm::runtime
