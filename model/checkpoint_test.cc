@@ -6,42 +6,16 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
-#include <utility>
 
 #include "base/error.h"
+#include "model/test_folder.h"
 
 namespace nvllm::model {
 namespace {
 
 namespace fs = std::filesystem;
 using namespace std::string_literals;
-
-// A folder of files that goes away with the test.
-class Folder {
- public:
-  Folder() {
-    std::string name = fs::temp_directory_path() / "checkpoint_test_XXXXXX";
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  Folder(Folder&& other) noexcept : path_(std::exchange(other.path_, "")) {}
-  Folder& operator=(Folder&&) = delete;
-  ~Folder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  std::string path(const std::string& name = "") const {
-    return name.empty() ? path_ : path_ + "/" + name;
-  }
-  void write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-  }
-
- private:
-  std::string path_;
-};
 
 // The length, the header, and so many bytes of data.
 std::string safetensors(const std::string& header, std::size_t data_bytes) {
@@ -52,22 +26,8 @@ std::string safetensors(const std::string& header, std::size_t data_bytes) {
   return file;
 }
 
-// What opening the folder says, with its path taken out.
-std::string error_of(const Folder& folder, const std::string& name = "") {
-  try {
-    (void)open_checkpoint(folder.path(name));
-  } catch (const Error& error) {
-    std::string text = error.what();
-    for (std::size_t at; (at = text.find(folder.path())) != std::string::npos;) {
-      text.replace(at, folder.path().size(), "DIR");
-    }
-    return text;
-  }
-  return "no error";
-}
-
 std::string error_of_file(const std::string& bytes) {
-  const Folder folder;
+  const TestFolder folder;
   folder.write("config.json", "{}");
   folder.write("model.safetensors", bytes);
   return error_of(folder);
@@ -79,7 +39,7 @@ const std::string kHeader =
     R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}})";
 
 TEST_CASE("one file: names, shapes, encodings, offsets") {
-  const Folder folder;
+  const TestFolder folder;
   folder.write("config.json", R"({"hidden_size": 3})");
   folder.write("model.safetensors", safetensors(kHeader, 32));
   const Checkpoint checkpoint = open_checkpoint(folder.path());
@@ -181,7 +141,7 @@ TEST_CASE("every byte of the data belongs to one tensor") {
 }
 
 TEST_CASE("empty tensors and scalars are tensors") {
-  const Folder folder;
+  const TestFolder folder;
   folder.write("config.json", "{}");
   folder.write("model.safetensors",
                safetensors(R"({"empty":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},)"
@@ -193,8 +153,8 @@ TEST_CASE("empty tensors and scalars are tensors") {
 }
 
 // Two files, an index that says `map`.
-Folder sharded(const std::string& map) {
-  Folder folder;
+TestFolder sharded(const std::string& map) {
+  TestFolder folder;
   folder.write("config.json", "{}");
   folder.write("model.safetensors.index.json", R"({"metadata":{},"weight_map":)" + map + "}");
   for (const std::string name : {"a", "b"}) {
@@ -206,7 +166,7 @@ Folder sharded(const std::string& map) {
 }
 
 TEST_CASE("files with an index") {
-  const Folder folder = sharded(R"({"b":"b.safetensors","a":"a.safetensors"})");
+  const TestFolder folder = sharded(R"({"b":"b.safetensors","a":"a.safetensors"})");
   const Checkpoint checkpoint = open_checkpoint(folder.path());
   CHECK(checkpoint.describe() == "2 safetensors files in " + folder.path());
   CHECK(checkpoint.files()[checkpoint.get("a", {2}).file].path() == folder.path("a.safetensors"));
@@ -236,7 +196,7 @@ TEST_CASE("an index that is wrong") {
 }
 
 TEST_CASE("a tensor in two files") {
-  const Folder folder = sharded(R"({"a":"a.safetensors","b":"b.safetensors"})");
+  const TestFolder folder = sharded(R"({"a":"a.safetensors","b":"b.safetensors"})");
   fs::copy_file(folder.path("a.safetensors"), folder.path("b.safetensors"),
                 fs::copy_options::overwrite_existing);
   CHECK(error_of(folder) ==
@@ -245,7 +205,7 @@ TEST_CASE("a tensor in two files") {
 }
 
 TEST_CASE("folders that hold no checkpoint") {
-  const Folder folder;
+  const TestFolder folder;
   CHECK(error_of(folder, "none") == "DIR/none: no such folder or file");
   CHECK(error_of(folder) ==
         "DIR: expected model.safetensors, model.safetensors.index.json or a .gguf file, found none "
@@ -265,7 +225,7 @@ TEST_CASE("folders that hold no checkpoint") {
 }
 
 TEST_CASE("files that are none") {
-  const Folder folder;
+  const TestFolder folder;
   folder.write("config.json", "{}");
   fs::create_directory(folder.path("model.safetensors"));
   CHECK(error_of(folder) == "DIR/model.safetensors: expected a file, found something else");
@@ -275,7 +235,7 @@ TEST_CASE("files that are none") {
 }
 
 TEST_CASE("asking for a tensor that is not there, or has another shape") {
-  const Folder folder;
+  const TestFolder folder;
   folder.write("config.json", "{}");
   folder.write("model.safetensors", safetensors(kHeader, 32));
   const Checkpoint checkpoint = open_checkpoint(folder.path());
