@@ -16,7 +16,8 @@ void check_random_fill(const RandomFill& args) {
   constexpr Arguments check("random_fill");
   check.require_floats(args.out, "out", 2, "[rows, columns]");
   check.require_dense(args.out, "out");
-  if (args.first_row < 0) fail("random_fill: first_row is ", args.first_row, "; it must be at least 0");
+  if (args.first_row < 0)
+    fail("random_fill: first_row is ", args.first_row, "; it must be at least 0");
   if (args.first_column < 0 || args.first_column + args.out.shape[1] > args.whole_columns) {
     fail("random_fill: columns ", args.first_column, " to ", args.first_column + args.out.shape[1],
          " are not all among the whole tensor's ", args.whole_columns, " columns");

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "kernels/arguments.h"
 #include "kernels/cpu/rmsnorm.h"
 #ifdef NVLLM_CUDA
 #include "kernels/cuda/rmsnorm.h"
@@ -10,24 +11,6 @@
 
 namespace nvllm::kernels {
 namespace {
-
-void check_argument(const TensorView& tensor, const char* name, const TensorView& x, int rank) {
-  require_contiguous(tensor, "rms_norm", name);
-  if (tensor.dtype != x.dtype) {
-    fail("rms_norm: ", name, " is ", tensor.describe(), ", but x is ", x.describe(),
-         "; all tensors must be of one type");
-  }
-  const bool fits =
-      rank == 2 ? tensor.rank == 2 && tensor.shape[0] == x.shape[0] && tensor.shape[1] == x.shape[1]
-                : tensor.rank == 1 && tensor.shape[0] == x.shape[1];
-  if (!fits)
-    fail("rms_norm: ", name, " is ", tensor.describe(), ", which does not fit x, ", x.describe());
-  // The types have the size of their alignment.
-  if (!tensor.aligned(size_of(tensor.dtype))) {
-    fail("rms_norm: ", name, " lies at ", tensor.data, ", which is no address of a ",
-         name_of(tensor.dtype));
-  }
-}
 
 template <typename T>
 void reference(const RmsNorm& args) {
@@ -58,17 +41,21 @@ void reference(const RmsNorm& args) {
 }  // namespace
 
 void check_rms_norm(const RmsNorm& args) {
+  constexpr Arguments check("rms_norm");
   const TensorView& x = args.x;
-  const bool known = x.dtype == DType::f32 || x.dtype == DType::bf16 || x.dtype == DType::f16;
-  if (!known) fail("rms_norm: x is ", x.describe(), "; it must be float32, bfloat16 or float16");
-  if (x.rank != 2 || x.shape[1] < 1 || x.shape[1] > kRmsNormMaxColumns) {
-    fail("rms_norm: x is ", x.describe(), "; it must be [rows, columns] with 1 to ",
-         kRmsNormMaxColumns, " columns");
+  check.require_floats(x, "x", 2, "[rows, columns]");
+  check.require_dense(x, "x");
+  const std::int64_t rows = x.shape[0], columns = x.shape[1];
+  if (columns < 1 || columns > kRmsNormMaxColumns) {
+    fail("rms_norm: x is ", x.describe(), "; it must have 1 to ", kRmsNormMaxColumns, " columns");
   }
-  check_argument(args.x, "x", x, 2);
-  check_argument(args.out, "out", x, 2);
-  check_argument(args.weight, "weight", x, 1);
-  if (args.residual.data != nullptr) check_argument(args.residual, "residual", x, 2);
+  check.require(args.out, "out", x.dtype, {rows, columns});
+  check.require_dense(args.out, "out");
+  check.require(args.weight, "weight", x.dtype, {columns});
+  check.require_dense(args.weight, "weight");
+  if (args.residual.data == nullptr) return;
+  check.require(args.residual, "residual", x.dtype, {rows, columns});
+  check.require_dense(args.residual, "residual");
 }
 
 void rms_norm(const RmsNorm& args, Stream& stream) {
@@ -82,11 +69,7 @@ void rms_norm(const RmsNorm& args, Stream& stream) {
 
 void rms_norm_reference(const RmsNorm& args) {
   check_rms_norm(args);
-  switch (args.x.dtype) {
-    case DType::f32: return reference<float>(args);
-    case DType::bf16: return reference<Bf16>(args);
-    default: return reference<F16>(args);
-  }
+  with_element_type(args.x.dtype, [&]<typename T>(T) { reference<T>(args); });
 }
 
 }  // namespace nvllm::kernels

@@ -1,35 +1,12 @@
 // RMSNorm against its plain definition, on whichever backend is linked.
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <random>
-#include <vector>
-
-#include "base/error.h"
-#include "device/backend_under_test.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// The distance of neighbouring values, relative to them, and the least positive value.
-template <typename T>
-struct Limits;
-template <>
-struct Limits<float> {
-  static constexpr float kUlp = 0x1p-23f, kLeast = 0x1p-149f;
-};
-template <>
-struct Limits<Bf16> {
-  static constexpr float kUlp = 0x1p-7f, kLeast = 0x1p-133f;
-};
-template <>
-struct Limits<F16> {
-  static constexpr float kUlp = 0x1p-10f, kLeast = 0x1p-24f;
-};
+using testing::Placed;
+using testing::same_bits;
 
 // One call: its tensors' values on the host, before or after.
 template <typename T>
@@ -74,49 +51,11 @@ struct Case {
         args(in_place ? x_there.data() : out_there.data(), x_there.data(),
              residual.empty() ? nullptr : residual_there.data(), weight_there.data());
     rms_norm(call, *stream);
-    (in_place ? x_there : out_there).fetch(out, *stream);
-    residual_there.fetch(residual, *stream);
+    out = (in_place ? x_there : out_there).fetch();
+    residual = residual_there.fetch();
   }
 
  private:
-  // Values in the backend's memory, between guards that nobody may touch.
-  class Placed {
-   public:
-    Placed(Backend& backend, Stream& stream, const std::vector<T>& values, std::int64_t shift)
-        : backend_(backend),
-          count_(values.size()),
-          before_(kGuard + shift),
-          there_(backend.allocate(MemoryKind::device, bytes(), "test")),
-          here_(backend.allocate(MemoryKind::pinned, bytes(), "test")) {
-      std::memset(here_.data(), 0xa5, bytes());
-      if (count_ > 0) std::memcpy(here_begin(), values.data(), count_ * sizeof(T));
-      backend.copy(there_.data(), here_.data(), bytes(), stream);
-    }
-    T* data() { return static_cast<T*>(there_.data()) + before_; }
-    void fetch(std::vector<T>& values, Stream& stream) {
-      backend_.copy(here_.data(), there_.data(), bytes(), stream);
-      stream.synchronize();
-      if (count_ > 0) std::memcpy(values.data(), here_begin(), count_ * sizeof(T));
-      const unsigned char* all = testing::bytes_of(here_);
-      std::size_t touched = 0;
-      for (std::size_t i = 0; i < before_ * sizeof(T); ++i) touched += all[i] != 0xa5;
-      for (std::size_t i = (before_ + count_) * sizeof(T); i < bytes(); ++i) {
-        touched += all[i] != 0xa5;
-      }
-      CHECK(touched == 0);
-    }
-
-   private:
-    static constexpr std::int64_t kGuard = 64;
-
-    std::size_t bytes() const { return (before_ + count_ + kGuard) * sizeof(T); }
-    T* here_begin() { return static_cast<T*>(here_.data()) + before_; }
-
-    Backend& backend_;
-    std::size_t count_, before_;
-    Buffer there_, here_;
-  };
-
   RmsNorm args(T* out_data, T* x_data, T* residual_data, T* weight_data) const {
     RmsNorm call;
     call.out = TensorView(out_data, dtype_of<T>, {rows, columns});
@@ -128,12 +67,6 @@ struct Case {
   }
 };
 
-template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
-
 // How many results are further from the reference than rounding explains: the sum of squares is
 // taken in chains of columns / 32 additions at most, whose relative error a square root halves;
 // then come a few single roundings in float32 and one to T, which may fall to either side.
@@ -142,14 +75,9 @@ int count_wrong(const Case<T>& got, const Case<T>& expected) {
   const float in_float = (static_cast<float>(got.columns) / 64 + 12) * 0x1p-24f;
   int wrong = 0;
   for (std::size_t i = 0; i < got.out.size(); ++i) {
-    const float value = to_float(got.out[i]);
-    const float right = to_float(expected.out[i]);
-    if (std::isnan(right) || std::isinf(right)) {
-      wrong += std::isnan(right) ? !std::isnan(value) : value != right;
-    } else {
-      const float tolerance = std::fabs(right) * (in_float + Limits<T>::kUlp) + Limits<T>::kLeast;
-      wrong += !(std::fabs(value - right) <= tolerance);
-    }
+    const float size = std::fabs(to_float(expected.out[i]));
+    const float off = std::isfinite(size) ? size * in_float : 0.0f;
+    wrong += !testing::near(got.out[i], expected.out[i], off);
   }
   return wrong;
 }
@@ -237,8 +165,8 @@ TEST_CASE_TEMPLATE("a NaN spoils its row and no other", T, float, Bf16, F16) {
 
 TEST_CASE_TEMPLATE("infinite, huge and tiny values do as the definition", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  for (const float value :
-       {kInfinity, -kInfinity, 3e38f, 1e25f, 60000.0f, 1e-4f, 1e-7f, 1e-25f, 1e-40f, 0.0f}) {
+  for (const float value : {testing::kInfinity, -testing::kInfinity, 3e38f, 1e25f, 60000.0f, 1e-4f,
+                            1e-7f, 1e-25f, 1e-40f, 0.0f}) {
     CAPTURE(value);
     Case<T> got = Case<T>::random(2, 100, false, 6);
     got.x[3] = from_float<T>(value);
@@ -284,14 +212,7 @@ TEST_CASE("rms_norm runs in graphs") {
 }
 
 std::string refusal(Backend& backend, const RmsNorm& call) {
-  const auto stream = backend.create_stream();
-  try {
-    rms_norm(call, *stream);
-  } catch (const Error& error) {
-    stream->synchronize();
-    return error.what();
-  }
-  return "";
+  return testing::refusal(backend, [&](Stream& stream) { rms_norm(call, stream); });
 }
 
 TEST_CASE("arguments that do not fit are refused by name") {
@@ -313,13 +234,17 @@ TEST_CASE("arguments that do not fit are refused by name") {
   CHECK(refusal(*backend, bad).find("rms_norm: residual is ") == 0);
   bad = good;
   bad.weight = tensor({64}, DType::f32);
-  CHECK(refusal(*backend, bad).find("rms_norm: weight is float32 [64], but x is bfloat16") == 0);
+  CHECK(refusal(*backend, bad).find("rms_norm: weight is float32 [64]; it must be bfloat16 [64]") ==
+        0);
   bad = good;
   bad.weight = tensor({63});
-  CHECK(refusal(*backend, bad).find("rms_norm: weight is bfloat16 [63], which does not fit") == 0);
+  CHECK(
+      refusal(*backend, bad).find("rms_norm: weight is bfloat16 [63]; it must be bfloat16 [64]") ==
+      0);
   bad = good;
   bad.out = tensor({5, 64});
-  CHECK(refusal(*backend, bad).find("rms_norm: out is bfloat16 [5, 64], which does not fit") == 0);
+  CHECK(refusal(*backend, bad)
+            .find("rms_norm: out is bfloat16 [5, 64]; it must be bfloat16 [4, 64]") == 0);
   bad = good;
   bad.residual = tensor({64});
   CHECK(refusal(*backend, bad).find("rms_norm: residual is ") == 0);

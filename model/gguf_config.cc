@@ -20,12 +20,13 @@ struct Family {
   const char* gguf;
   const char* class_name;
   const char* model_type;
-  bool permuted;
+  bool permuted;       // q and k, as gguf_config.h says
+  bool always_biased;  // q, k and v: the class says it, not the configuration
 };
 // Mistral's files call themselves llama.
-constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", "llama", true},
-                                {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
-                                {"qwen3", "Qwen3ForCausalLM", "qwen3", false}};
+constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", "llama", true, false},
+                                {"qwen2", "Qwen2ForCausalLM", "qwen2", false, true},
+                                {"qwen3", "Qwen3ForCausalLM", "qwen3", false, false}};
 
 // Keys after the architecture's name that change what is computed, unless they are 0.
 constexpr const char* kRefusedUnlessZero[] = {".expert_count",
@@ -133,10 +134,8 @@ class ConfigMaker {
     config["rms_norm_eps"] = metadata_.required_number(key(".attention.layer_norm_rms_epsilon"));
     config["hidden_act"] = "silu";
     config["tie_word_embeddings"] = tensor("output.weight") == nullptr;
-    if (family_.permuted) {  // the other families' class says it
-      config["attention_bias"] = tensor("blk.0.attn_q.bias") != nullptr;
-      config["mlp_bias"] = tensor("blk.0.ffn_gate.bias") != nullptr;
-    }
+    if (!family_.always_biased) config["attention_bias"] = tensor("blk.0.attn_q.bias") != nullptr;
+    if (family_.permuted) config["mlp_bias"] = tensor("blk.0.ffn_gate.bias") != nullptr;
     const bool f32 = embedding->encoding == Encoding::f32;
     const bool f16 = embedding->encoding == Encoding::f16;
     config["torch_dtype"] = f32 ? "float32" : f16 ? "float16" : "bfloat16";

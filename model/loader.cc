@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <numeric>
 
 #include "base/check.h"
@@ -103,10 +104,12 @@ LoadReport load_parameters(std::span<Parameter* const> parameters, const Checkpo
 }
 
 std::uint64_t checksum(const Parameter& parameter, Backend& backend) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  NVLLM_CHECK(state != nullptr, "no memory for a hash");
+  XXH3_64bits_reset(state.get());
   const auto add = [&](const void* data, std::size_t bytes) {
-    if (bytes > 0) XXH3_64bits_update(&state, data, bytes);
+    if (bytes > 0) XXH3_64bits_update(state.get(), data, bytes);
   };
   add(parameter.name.data(), parameter.name.size());
   add(parameter.shape.data(), parameter.shape.size() * sizeof(parameter.shape[0]));
@@ -115,7 +118,7 @@ std::uint64_t checksum(const Parameter& parameter, Backend& backend) {
   const auto* data = parameter.view.as<std::byte>();
   if (backend.kind() == DeviceKind::cpu) {
     add(data, bytes);
-    return XXH3_64bits_digest(&state);
+    return XXH3_64bits_digest(state.get());
   }
   const Buffer here =
       backend.allocate(MemoryKind::pinned, std::min(bytes, kStagingBytes), "checksum");
@@ -126,7 +129,7 @@ std::uint64_t checksum(const Parameter& parameter, Backend& backend) {
     stream->synchronize();
     add(here.data(), part);
   }
-  return XXH3_64bits_digest(&state);
+  return XXH3_64bits_digest(state.get());
 }
 
 }  // namespace nvllm::model

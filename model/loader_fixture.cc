@@ -184,8 +184,8 @@ Slice columns_of(const std::string& tensor, std::vector<std::int64_t> shape, Ran
 namespace {
 
 // Rows are whole blocks of every encoding, but columns are cut inside of blocks.
-constexpr std::int64_t kHidden = 256, kHeads = 8, kKvHeads = 4, kHeadDim = 32, kMlp = 1280,
-                       kVocab = 777;
+constexpr std::int64_t kHidden = 256, kHeads = 8, kKvHeads = 4, kHeadDim = 32, kMlp = 256,
+                       kVocab = 131;
 
 }  // namespace
 
@@ -231,19 +231,15 @@ void Assembly::add(TestModel& model, DType dtype) {
     for (const Slice& slice : parameter->slices) {
       const std::int64_t whole_columns = slice.shape.size() == 2 ? slice.shape[1] : 1;
       std::vector<std::byte>& tensor = tensors_[slice.tensor];
-      std::vector<bool>& seen = seen_[slice.tensor];
       tensor.resize(product(slice.shape) * element, std::byte(0xa5));
-      seen.resize(tensor.size());
       const std::size_t row_bytes = slice.columns.size() * element;
       for (std::int64_t i = 0; i < slice.rows.size(); ++i) {
-        const std::size_t from = (slice.to_row + i) * row_bytes;
+        const std::byte* const from = values.data() + (slice.to_row + i) * row_bytes;
         const std::size_t to =
             ((slice.rows.begin + i) * whole_columns + slice.columns.begin) * element;
-        for (std::size_t b = 0; b < row_bytes; ++b) {
-          disagreements_ += seen[to + b] && tensor[to + b] != values[from + b];
-          tensor[to + b] = values[from + b];
-          seen[to + b] = true;
-        }
+        const bool is_first = begun_.emplace(slice.tensor, to).second;
+        disagreements_ += !is_first && std::memcmp(tensor.data() + to, from, row_bytes) != 0;
+        std::memcpy(tensor.data() + to, from, row_bytes);
       }
     }
   }

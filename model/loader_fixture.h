@@ -7,7 +7,9 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/backend.h"
@@ -95,8 +97,8 @@ class Assembly {
 
  private:
   std::map<std::string, std::vector<std::byte>> tensors_;
+  std::set<std::pair<std::string, std::size_t>> begun_;  // where parts of rows begin
   int disagreements_ = 0;
-  std::map<std::string, std::vector<bool>> seen_;
 };
 
 }  // namespace nvllm::model

@@ -51,21 +51,24 @@ std::optional<Encoding> encoding_of(std::string_view dtype) {
   return std::nullopt;
 }
 
+[[noreturn]] void fail_value(const std::string& where, std::string_view expected,
+                             const Json& found) {
+  fail(where, ": expected ", expected, ", found ", printable(found.dump(-1, ' ', true)));
+}
+
 // A list of whole numbers of 63 bits, or an Error that names the field.
 std::vector<std::int64_t> numbers_at(const Json& info, const char* field,
                                      const std::string& where) {
+  constexpr auto kMost = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
   const auto found = info.find(field);
   if (found == info.end()) fail(where, ": no \"", field, "\"");
-  const auto refuse = [&] [[noreturn]] {
-    fail(where, ": \"", field, "\": expected a list of whole numbers, found ",
-         printable(found->dump(-1, ' ', true)));
-  };
-  if (!found->is_array()) refuse();
   std::vector<std::int64_t> numbers;
   for (const Json& number : *found) {
-    constexpr auto kMost = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
-    if (!number.is_number_unsigned() || number.get<std::uint64_t>() > kMost) refuse();
+    if (!number.is_number_unsigned() || number.get<std::uint64_t>() > kMost) break;
     numbers.push_back(number.get<std::int64_t>());
+  }
+  if (!found->is_array() || numbers.size() != found->size()) {
+    fail_value(str(where, ": \"", field, '"'), "a list of whole numbers", *found);
   }
   return numbers;
 }
@@ -166,15 +169,11 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
   if (map == json.end() || !map->is_object()) fail(where, ": no object \"weight_map\"");
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : map->items()) {
-    const auto refuse = [&, &tensor = tensor, &file = file] [[noreturn]] {
-      fail(where, ": tensor ", printable(tensor), ": expected the name of a file beside the index,",
-           " found ", printable(file.dump(-1, ' ', true)));
-    };
-    if (!file.is_string()) refuse();
-    const auto& name = file.get_ref<const std::string&>();
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
     if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-      refuse();
+      fail_value(str(where, ": tensor ", printable(tensor)), "the name of a file beside the index",
+                 file);
     }
     files.emplace(tensor, name);
   }

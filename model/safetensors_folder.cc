@@ -73,8 +73,9 @@ Checkpoint open_safetensors(const std::string& folder) {
   const auto index = parse_safetensors_index(read_text(index_path, kLongestIndex), index_path);
   std::map<std::string, std::string> first_tensor;  // of each file
   for (const auto& [tensor, name] : index) first_tensor.emplace(name, tensor);
-  for (const auto& [name, tensor] : first_tensor) {
-    CheckpointFile file = with_context(str(index_path, ": tensor ", printable(tensor)),
+  for (const auto& entry : first_tensor) {
+    const std::string& name = entry.first;
+    CheckpointFile file = with_context(str(index_path, ": tensor ", printable(entry.second)),
                                        [&] { return open_file(path_of(name)); });
     std::vector<StoredTensor> of_file = read_tensors(file);
     check_against_index(index_path, index, name, of_file);

@@ -3,7 +3,8 @@
 
 #include <cmath>
 
-#include "device/cpu/stream.h"
+#include "kernels/arguments.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector.h"
 
 namespace nvllm::kernels::cpu {
@@ -61,7 +62,6 @@ struct Job {
   const T* x;
   T* residual;  // nullptr: none
   const T* weight;
-  std::int64_t rows;
   std::int64_t columns;
   float epsilon;
 
@@ -70,12 +70,12 @@ struct Job {
         x(args.x.as<T>()),
         residual(args.residual.as<T>()),
         weight(args.weight.as<T>()),
-        rows(args.x.shape[0]),
         columns(args.x.shape[1]),
         epsilon(args.epsilon) {}
 
-  void operator()() const {
-    for (std::int64_t r = 0; r < rows; ++r) {
+  // Rows [begin, end).
+  void operator()(std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t r = begin; r < end; ++r) {
       const T* row = x + r * columns;
       float sum = 0;
       if (residual != nullptr) {
@@ -90,23 +90,20 @@ struct Job {
   }
 };
 
-template <typename Function>
-void with_job(const RmsNorm& args, Function&& function) {
-  switch (args.x.dtype) {
-    case DType::f32: return function(Job<float>(args));
-    case DType::bf16: return function(Job<Bf16>(args));
-    default: return function(Job<F16>(args));
-  }
-}
-
 }  // namespace
 
 void rms_norm(const RmsNorm& args, Stream& stream) {
-  with_job(args, [&](const auto& job) { nvllm::cpu::stream(stream).submit(job); });
+  with_element_type(args.x.dtype, [&]<typename T>(T) {
+    const std::int64_t tensors = args.residual.data != nullptr ? 4 : 2;
+    submit_rows(stream, args.x.shape[0], tensors * args.x.shape[1] * sizeof(T), Job<T>(args));
+  });
 }
 
 void rms_norm_now(const RmsNorm& args) {
-  with_job(args, [](const auto& job) { job(); });
+  with_element_type(args.x.dtype, [&]<typename T>(T) {
+    const Job<T> job(args);
+    job(0, args.x.shape[0]);
+  });
 }
 
 }  // namespace nvllm::kernels::cpu

@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+#include <initializer_list>
+
 namespace nvllm::kernels {
 
 // e^x within 3 units. Results below 2^-126.5 are 0, those above 2^127.5 infinity.
@@ -48,12 +50,6 @@ inline __m256 normal_share8(__m256 x) {
   const __m256 below = _mm256_mul_ps(power, _mm256_mul_ps(sum, t));
   // The sign bit of x chooses.
   return _mm256_blendv_ps(_mm256_sub_ps(one, below), below, x);
-}
-
-// 1 / (1 + e^-x): within 4 units; results below 2^-127.5 are 0.
-inline __m256 logistic8(__m256 x) {
-  const __m256 one = _mm256_set1_ps(1.0f);
-  return _mm256_div_ps(one, _mm256_add_ps(one, exp8(_mm256_xor_ps(x, _mm256_set1_ps(-0.0f)))));
 }
 
 }  // namespace nvllm::kernels

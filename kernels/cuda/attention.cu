@@ -1,5 +1,6 @@
-// Attention on the GPU, float32: a warp per row and head, its lanes side by side along the head. For
-// checking the 16-bit types; those have tensor cores (attention_tiles.cu).
+// Attention on the GPU: the choice of a kernel, and the one for float32: a warp per row and head, its lanes
+// side by side along the head. float32 is for checking; the 16-bit types have tensor cores
+// (attention_prefill.cu, attention_decode.cu).
 #include <algorithm>
 
 #include "device/cuda/stream.h"
@@ -12,19 +13,18 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kElements = kMaxHeadDim / 32;  // of a head, per lane at most
 
-template <typename T>
-__device__ __forceinline__ void load_head(float (&element)[kElements], const T* head,
+__device__ __forceinline__ void load_head(float (&element)[kElements], const float* head,
                                           int head_dim) {
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
     const int at = i * 32 + static_cast<int>(threadIdx.x);
-    element[i] = at < head_dim ? widen(head[at]) : 0.0f;
+    element[i] = at < head_dim ? head[at] : 0.0f;
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kWarps * 32) attention_kernel(const AttentionParams<T> p) {
-  const AttentionPart<T> part(p, blockIdx.z, blockIdx.y);
+__global__ void __launch_bounds__(kWarps * 32)
+    attention_float_kernel(const AttentionParams<float> p) {
+  const AttentionPart<float> part(p, blockIdx.z, blockIdx.y);
   const int row = blockIdx.x * kWarps + threadIdx.y;
   if (row >= part.packed_rows) return;
   const int tokens = max(0, part.visible(row));
@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(kWarps * 32) attention_kernel(const AttentionP
     for (int lanes = 16; lanes > 0; lanes /= 2) {
       higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, lanes));
     }
-    const float weight = exp2f(score - reference_of(higher));
-    const float fade = exp2f(highest - reference_of(higher));
+    const float weight = power_of_2(score - reference_of(higher));
+    const float fade = power_of_2(highest - reference_of(higher));
     highest = higher;
     sum = sum * fade + weight;  // of this lane's tokens
 #pragma unroll
@@ -67,23 +67,35 @@ __global__ void __launch_bounds__(kWarps * 32) attention_kernel(const AttentionP
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
 
-  T* to = p.out + part.index(row) * p.head_dim;
+  float* to = p.out + part.index(row) * p.head_dim;
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
     const int at = i * 32 + static_cast<int>(threadIdx.x);
-    if (at < p.head_dim) to[at] = narrow<T>(sum == 0 ? 0.0f : out[i] / sum);
+    if (at < p.head_dim) to[at] = sum == 0 ? 0.0f : out[i] / sum;
   }
   if (p.lse != nullptr && threadIdx.x == 0) p.lse[part.index(row)] = log_sum_exp(highest, sum);
 }
 
-template <typename T>
-void launch(const Attention& args, cudaStream_t stream) {
-  const AttentionParams<T> p(args);
-  const long long rows = args.max_query_rows * std::min<long long>(p.group, p.heads);
+void attention_float(const Attention& args, cudaStream_t stream) {
+  const AttentionParams<float> p(args);
+  const long long rows = args.max_query_rows * p.most_group_heads();
   const dim3 blocks(static_cast<unsigned>((rows + kWarps - 1) / kWarps), p.kv_heads(),
                     static_cast<unsigned>(args.kv_length.shape[0]));
-  attention_kernel<T><<<blocks, dim3(32, kWarps), 0, stream>>>(p);
+  attention_float_kernel<<<blocks, dim3(32, kWarps), 0, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
+}
+
+// Up to so many packed rows are for the kernel that goes through the tokens once per 16 rows, with several
+// warps; beyond, the one that goes through them once per 64 rows is faster.
+constexpr long long kDecodeRows = 32;
+
+template <typename T>
+void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
+  if (args.max_query_rows * std::min(args.group, args.q.shape[1]) <= kDecodeRows) {
+    attention_decode<T>(args, stream);
+  } else {
+    attention_prefill<T>(args, stream);
+  }
 }
 
 }  // namespace
@@ -91,9 +103,9 @@ void launch(const Attention& args, cudaStream_t stream) {
 void attention(const Attention& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   switch (args.q.dtype) {
-    case DType::f32: return launch<float>(args, native);
-    case DType::bf16: return launch<Bf16>(args, native);
-    default: return launch<F16>(args, native);
+    case DType::f32: return attention_float(args, native);
+    case DType::bf16: return attention_on_tensor_cores<Bf16>(args, native);
+    default: return attention_on_tensor_cores<F16>(args, native);
   }
 }
 

@@ -4,6 +4,8 @@
 // and one KV head as packed rows: packed row i is head i % group_heads of query row i / group_heads.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include "kernels/attention.h"
 #include "kernels/cuda/types.cuh"
 
@@ -57,6 +59,8 @@ struct AttentionParams {
 
   // KV heads that this rank's query heads belong to.
   int kv_heads() const { return (first_head + heads - 1) / group + 1; }
+  // Query heads of one of them, at most.
+  int most_group_heads() const { return group < heads ? group : heads; }
 };
 
 // One sequence and one KV head.
@@ -102,9 +106,22 @@ struct AttentionPart {
   }
 };
 
+// The versions for bfloat16 and float16: for many query rows per sequence, and for few.
+template <typename T>
+void attention_prefill(const Attention& args, cudaStream_t stream);
+template <typename T>
+void attention_decode(const Attention& args, cudaStream_t stream);
+
 // In base 2: scores are scaled by this beside `scale`.
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
+
+// 2^x, to 2 units in the last place; 0 for what would be below 2^-126.
+__device__ __forceinline__ float power_of_2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
 
 // What is subtracted from scores before they are exponents; without any token it is 0, so that the
 // weights are 0 instead of NaN.

@@ -1,6 +1,11 @@
 // RMSNorm on the GPU: one group of threads per row (kernels/cuda/rmsnorm.cuh), several rows per
 // block where rows are short. Bound by memory: every element is read once and written once.
+//
+// While a block adds up its squares it loads nothing. So with many rows threads hold many vectors, all on
+// their way together, in small blocks, of which some load while others add; with few rows threads hold two,
+// for the shortest way from the first load to the last store.
 #include "device/cuda/stream.h"
+#include "kernels/arguments.h"
 #include "kernels/cuda/rmsnorm.cuh"
 #include "kernels/cuda/rmsnorm.h"
 
@@ -8,7 +13,10 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 // A block has about this many threads if its rows are short.
-constexpr int kBlockThreads = 256;
+constexpr int kBlockThreads = 128;
+
+// Fewer threads than this leave room on a large GPU.
+constexpr long long kManyThreads = 264 * 256;
 
 template <typename T>
 struct Params {
@@ -23,11 +31,12 @@ struct Params {
   float epsilon;
 };
 
-// Vector number `vector` of the row that starts at `row`.
-template <bool kAligned, typename T>
+// Vector number `vector` of the row that starts at `row`. kOnce: nobody reads it again.
+template <bool kAligned, bool kOnce, typename T>
 __device__ __forceinline__ Vector<T> load(const Params<T>& p, const T* row, int vector) {
   constexpr int kElements = Vector<T>::kElements;
   if (vector >= p.vectors) return Vector<T>{};
+  if constexpr (kAligned && kOnce) return load_vector_once(row + vector * kElements);
   if constexpr (kAligned) return load_vector(row + vector * kElements);
   return load_elements(row + vector * kElements, p.columns - vector * kElements);
 }
@@ -44,15 +53,15 @@ __device__ __forceinline__ void store(const Params<T>& p, T* row, int vector,
   }
 }
 
-// blockDim.x threads per row, blockDim.y rows per block. V: vectors per thread. kAligned: all rows
-// start at multiples of 16 bytes and are whole vectors.
-template <typename T, int V, bool kAligned>
-__global__ void __launch_bounds__(kRmsNormMaxThreads) rms_norm_kernel(const Params<T> p) {
+// blockDim.x threads per row, blockDim.y rows per block. V: vectors per thread. kThreads: of a block, at
+// most. kAligned: all rows start at multiples of 16 bytes and are whole vectors.
+template <typename T, int V, int kThreads, bool kAligned>
+__global__ void __launch_bounds__(kThreads) rms_norm_kernel(const Params<T> p) {
   // A group each, of blocks with one group of many threads or with groups of few.
-  constexpr int kScratch = rms_norm_slots(V * kRmsNormMaxThreads / 32) + kBlockThreads / 32 * 4;
+  constexpr int kScratch = rms_norm_slots(V * kThreads / 32) + kBlockThreads / 32 * 4;
   alignas(16) __shared__ float scratch[kScratch];
-  // Weights that fit are on their way while the row's sum is taken.
-  constexpr bool kWeightsEarly = V <= 4;
+  // With few rows the weights are on their way while the row's sum is taken.
+  constexpr bool kWeightsEarly = V <= 2;
 
   const long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
   const bool inside =
@@ -65,15 +74,15 @@ __global__ void __launch_bounds__(kRmsNormMaxThreads) rms_norm_kernel(const Para
   Vector<T> weight[kWeightsEarly ? V : 1] = {};
   if (inside) {
 #pragma unroll
-    for (int v = 0; v < V; ++v) x[v] = load<kAligned>(p, p.x + start, first + v * step);
+    for (int v = 0; v < V; ++v) x[v] = load<kAligned, true>(p, p.x + start, first + v * step);
     if constexpr (kWeightsEarly) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) weight[v] = load<kAligned>(p, p.weight, first + v * step);
+      for (int v = 0; v < V; ++v) weight[v] = load<kAligned, false>(p, p.weight, first + v * step);
     }
     if (p.residual != nullptr) {
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        x[v] = add(load<kAligned, T>(p, p.residual + start, first + v * step), x[v]);
+        x[v] = add(load<kAligned, true, T>(p, p.residual + start, first + v * step), x[v]);
         store<kAligned>(p, p.residual + start, first + v * step, x[v]);
       }
     }
@@ -87,18 +96,18 @@ __global__ void __launch_bounds__(kRmsNormMaxThreads) rms_norm_kernel(const Para
     if constexpr (kWeightsEarly) {
       w = weight[v];
     } else {
-      w = load<kAligned>(p, p.weight, first + v * step);
+      w = load<kAligned, false>(p, p.weight, first + v * step);
     }
     store<kAligned>(p, p.out + start, first + v * step, rms_norm_apply(x[v], scale, w));
   }
 }
 
-template <typename T, int V, bool kAligned>
+template <typename T, int V, int kThreads, bool kAligned>
 void launch(const Params<T>& p, cudaStream_t stream) {
-  const int threads = rms_norm_threads(p.vectors);
+  const int threads = ((p.vectors + V - 1) / V + 31) / 32 * 32;
   const int rows_per_block = threads < kBlockThreads ? kBlockThreads / threads : 1;
   const long long blocks = (p.rows + rows_per_block - 1) / rows_per_block;
-  rms_norm_kernel<T, V, kAligned>
+  rms_norm_kernel<T, V, kThreads, kAligned>
       <<<dim3(static_cast<unsigned>(blocks)), dim3(threads, rows_per_block), 0, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching rms_norm");
 }
@@ -118,24 +127,24 @@ void launch(const RmsNorm& args, cudaStream_t stream) {
 
   const bool aligned = p.columns % Vector<T>::kElements == 0 && args.out.aligned(16) &&
                        args.x.aligned(16) && args.weight.aligned(16) && args.residual.aligned(16);
-  const int per_thread = rms_norm_vectors_per_thread(p.vectors);
+  const bool two_suffice = p.vectors <= 2 * kRmsNormMaxThreads;
+  const bool few = p.rows * p.vectors < 4 * kManyThreads;
   if (!aligned) {
-    return per_thread <= 2 ? launch<T, 2, false>(p, stream) : launch<T, 16, false>(p, stream);
+    return two_suffice ? launch<T, 2, kRmsNormMaxThreads, false>(p, stream)
+                       : launch<T, 16, kRmsNormMaxThreads, false>(p, stream);
   }
-  if (per_thread <= 2) return launch<T, 2, true>(p, stream);
-  if (per_thread <= 4) return launch<T, 4, true>(p, stream);
-  launch<T, 16, true>(p, stream);
+  if (few && two_suffice) return launch<T, 2, kRmsNormMaxThreads, true>(p, stream);
+  if (p.vectors <= 4 * 256) return launch<T, 4, 256, true>(p, stream);
+  if (p.vectors <= 8 * 256) return launch<T, 8, 256, true>(p, stream);
+  if (p.vectors <= 16 * 512) return launch<T, 16, 512, true>(p, stream);
+  launch<T, 16, kRmsNormMaxThreads, true>(p, stream);
 }
 
 }  // namespace
 
 void rms_norm(const RmsNorm& args, Stream& stream) {
-  const cudaStream_t native = nvllm::cuda::native(stream);
-  switch (args.x.dtype) {
-    case DType::f32: return launch<float>(args, native);
-    case DType::bf16: return launch<Bf16>(args, native);
-    default: return launch<F16>(args, native);
-  }
+  with_element_type(args.x.dtype,
+                    [&]<typename T>(T) { launch<T>(args, nvllm::cuda::native(stream)); });
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -104,6 +104,17 @@ __device__ __forceinline__ Vector<T> load_vector(const T* address) {
   return *reinterpret_cast<const Vector<T>*>(address);
 }
 
+// The same for what nobody reads again soon: it leaves what the first cache holds where it is.
+template <typename T>
+__device__ __forceinline__ Vector<T> load_vector_once(const T* address) {
+  Vector<T> vector;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(vector.word[0]), "=r"(vector.word[1]), "=r"(vector.word[2]),
+                 "=r"(vector.word[3])
+               : "l"(address));
+  return vector;
+}
+
 template <typename T>
 __device__ __forceinline__ void store_vector(T* address, const Vector<T>& vector) {
   *reinterpret_cast<Vector<T>*>(address) = vector;

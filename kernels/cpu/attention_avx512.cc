@@ -1,0 +1,15 @@
+#ifndef __clang__
+// GCC 12's intrinsics begin with a register that is left undefined on purpose.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include "kernels/cpu/lanes_avx512.h"
+// Lanes come first.
+#include "kernels/cpu/attention_tile.h"
+
+namespace nvllm::kernels::cpu {
+
+AttendPart attend_part_avx512(DType type) {
+  return attend_part_of(type);
+}
+
+}  // namespace nvllm::kernels::cpu
