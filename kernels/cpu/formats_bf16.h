@@ -32,6 +32,7 @@ struct DotOfBf16 {
 struct BlocksOfBf16 {
   using Element = Bf16;
   static constexpr int kPerStep = 2;
+  static __m512 load(const Bf16* from) { return Lanes::load_pairs(from); }
   static __m512 load_part(const Bf16* from, std::int64_t count) {
     return Lanes::load_pairs_part(from, count);
   }

@@ -44,10 +44,9 @@ struct Lanes {
     store8(padded, value);
     std::memcpy(to, padded, count * sizeof(T));
   }
-  static void store(float* to, Floats value) { _mm256_storeu_ps(to, value); }
-  static void store_halves(float* lower, float* upper, Floats value) {
-    _mm_storeu_ps(lower, _mm256_castps256_ps128(value));
-    _mm_storeu_ps(upper, _mm256_extractf128_ps(value, 1));
+  template <typename T>
+  static void store(T* to, Floats value) {
+    store8(to, value);
   }
   static float sum(Floats value) { return sum8(value); }
 

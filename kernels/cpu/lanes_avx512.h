@@ -2,6 +2,11 @@
 // as device/dtype.h does. In an unnamed namespace for the reason that lanes_avx2.h gives.
 #pragma once
 
+// GCC 12 warns of the undefined operands that its own intrinsics leave undefined on purpose.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #include <immintrin.h>
 
 #include <cstdint>
@@ -38,27 +43,16 @@ struct Lanes {
   }
 
   static void store(float* to, Floats value) { _mm512_storeu_ps(to, value); }
+  static void store(Bf16* to, Floats value) { store_words(to, narrow_to_bf16(value)); }
+  static void store(F16* to, Floats value) { store_words(to, narrow_to_f16(value)); }
   static void store_part(float* to, Floats value, std::int64_t count) {
     _mm512_mask_storeu_ps(to, first(count), value);
   }
   static void store_part(Bf16* to, Floats value, std::int64_t count) {
-    const __m512i bits = _mm512_castps_si512(value);
-    const __m512i upper = _mm512_srli_epi32(bits, 16);
-    const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-    const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
-    const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
-    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    const __m512i words = _mm512_mask_mov_epi32(rounded, nan, quiet);
-    _mm256_mask_storeu_epi16(to, first(count), _mm512_cvtepi32_epi16(words));
+    _mm256_mask_storeu_epi16(to, first(count), narrow_to_bf16(value));
   }
   static void store_part(F16* to, Floats value, std::int64_t count) {
-    _mm256_mask_storeu_epi16(to, first(count),
-                             _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  }
-  static void store_halves(float* lower, float* upper, Floats value) {
-    _mm256_storeu_ps(lower, _mm512_castps512_ps256(value));
-    _mm256_storeu_ps(upper, _mm512_extractf32x8_ps(value, 1));
+    _mm256_mask_storeu_epi16(to, first(count), narrow_to_f16(value));
   }
   static float sum(Floats value) { return _mm512_reduce_add_ps(value); }
 
@@ -104,11 +98,32 @@ struct Lanes {
   }
 
  private:
+  static void store_words(void* to, __m256i words) {
+    _mm256_storeu_si256(static_cast<__m256i*>(to), words);
+  }
+  static __m256i narrow_to_f16(Floats value) {
+    return _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  static __m256i narrow_to_bf16(Floats value) {
+#ifdef __AVX512BF16__
+    return (__m256i)_mm512_cvtneps_pbh(value);  // makes subnormals zero, as the products with it do
+#else
+    const __m512i bits = _mm512_castps_si512(value);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    const __m512i rounded = _mm512_mask_mov_epi32(_mm512_add_epi32(bits, bias), nan, quiet);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+#endif
+  }
   template <typename T>
   static const __m256i* as_words(const T* from) {
     return reinterpret_cast<const __m256i*>(from);
   }
-  static __mmask16 first(std::int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
+  static __mmask16 first(std::int64_t count) {
+    return static_cast<__mmask16>((1u << count) - 1);
+  }
   static Floats widen_bf16(__m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }

@@ -32,28 +32,14 @@ struct InTiles {
   static constexpr int kOutputs = 128;
   static constexpr int kStepUnit = kTile;
   static constexpr int kSteps = 256;
-  // Weights are packed as [output][step]. Rows of tiles do not lie a power of two apart, which would put
-  // them into few sets of the cache.
+  static constexpr int kGroup = 2 * kTile;
+  // Rows of tiles do not lie a power of two apart, which would put them into few sets of the cache.
   static constexpr int kWeightStride = kSteps + kTile;
-  static constexpr int kWeightFloats = kOutputs * kWeightStride;
-
-  static void pack_weights(const Bf16* weight, std::int64_t stride, std::int64_t outputs,
-                           std::int64_t inputs, float* packed) {
-    constexpr std::int64_t kInputs = kTile * Format::kPerStep;
-    const std::int64_t padded = divide_up(outputs, 2 * kTile) * 2 * kTile;
-    for (std::int64_t o = 0; o < padded; ++o, weight += stride, packed += kWeightStride) {
-      for (std::int64_t i = 0; i < inputs; i += kInputs) {
-        Lanes::store(packed + i / Format::kPerStep,
-                     o < outputs ? Format::load_part(weight + i, least(inputs - i, kInputs))
-                                 : Lanes::zero());
-      }
-    }
-  }
 
   static void multiply(const float* weights, const float* x, std::int64_t outputs, int vectors,
                        std::int64_t steps, bool first, float* sums) {
     const TileConfiguration configuration;
-    for (std::int64_t o = 0; o < outputs; o += 2 * kTile) {
+    for (std::int64_t o = 0; o < outputs; o += kGroup) {
       const auto group = vectors == 1 ? &by_one : &by_two;
       group(weights + o * kWeightStride, x, steps, first, sums + o * kRows);
     }

@@ -3,8 +3,8 @@
 // x and weights are packed in dwords, one per step of the inputs: a float, or a pair of bfloat16. A panel of
 // x is [step][row of the panel]. Sums come as [output][row of the panel], and are transposed at the end.
 //
-// A format is: Element, kPerStep (inputs in a dword), load_part(from, count) (kCount dwords of up to that
-// many inputs, zeros behind), multiply_add(weight, x, sum).
+// A format is: Element, kPerStep (inputs in a dword), load(from) (kCount dwords), load_part(from, count) (the
+// same of fewer inputs, zeros behind), multiply_add(weight, x, sum).
 #pragma once
 
 #include "kernels/cpu/linear_dot.h"
@@ -16,6 +16,7 @@ template <typename T>
 struct BlocksOfFloats {
   using Element = T;
   static constexpr int kPerStep = 1;
+  static Lanes::Floats load(const T* from) { return Lanes::load(from); }
   static Lanes::Floats load_part(const T* from, std::int64_t count) {
     return Lanes::load_part(from, count);
   }
@@ -31,31 +32,52 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Rows of x or of the weights, kCount at most, as columns: to[step * stride + row], for a multiple of
-// kStepUnit steps. Rows from row_count on, and inputs that there are not, are zeros. The two halves of a
-// column go to `to` and `upper`.
+// A vector of dwords: up to `inputs` inputs, zeros behind.
+template <typename Format>
+inline Lanes::Floats load_dwords(const typename Format::Element* from, std::int64_t inputs) {
+  constexpr std::int64_t kInputs = Lanes::kCount * Format::kPerStep;
+  return inputs >= kInputs ? Format::load(from) : Format::load_part(from, inputs);
+}
+
+// Rows of x, kCount at most, as columns: to[step * stride + row], for a multiple of kStepUnit steps. Rows
+// from row_count on, and inputs that there are not, are zeros.
 template <typename Format, int kStepUnit>
 inline void pack_columns(const typename Format::Element* from, std::int64_t from_stride,
-                         std::int64_t row_count, std::int64_t inputs, float* to, float* upper,
+                         std::int64_t row_count, std::int64_t inputs, float* to,
                          std::int64_t stride) {
   constexpr std::int64_t kInputs = Lanes::kCount * Format::kPerStep;
   for (std::int64_t i = 0; i < inputs; i += kInputs) {
     Lanes::Floats values[Lanes::kCount];
-    const std::int64_t count = least(inputs - i, kInputs);
     for (int row = 0; row < Lanes::kCount; ++row) {
-      values[row] =
-          row < row_count ? Format::load_part(from + row * from_stride + i, count) : Lanes::zero();
+      values[row] = row < row_count ? load_dwords<Format>(from + row * from_stride + i, inputs - i)
+                                    : Lanes::zero();
     }
     Lanes::transpose(values);
-    const std::int64_t steps = divide_up(count, Format::kPerStep * kStepUnit) * kStepUnit;
-    for (std::int64_t step = 0; step < steps; ++step, to += stride, upper += stride) {
-      Lanes::store_halves(to, upper, values[step]);
+    const std::int64_t steps =
+        divide_up(least(inputs - i, kInputs), Format::kPerStep * kStepUnit) * kStepUnit;
+    for (std::int64_t step = 0; step < steps; ++step, to += stride) {
+      Lanes::store(to, values[step]);
+    }
+  }
+}
+
+// Rows of weights as rows of dwords, and after them rows of zeros up to a multiple of kGroup; all are whole
+// vectors, with zeros behind the inputs.
+template <typename Format, int kGroup, int kStride>
+inline void pack_rows(const typename Format::Element* weight, std::int64_t weight_stride,
+                      std::int64_t outputs, std::int64_t inputs, float* packed) {
+  constexpr std::int64_t kInputs = Lanes::kCount * Format::kPerStep;
+  const std::int64_t rows = divide_up(outputs, kGroup) * kGroup;
+  for (std::int64_t o = 0; o < rows; ++o, weight += weight_stride, packed += kStride) {
+    for (std::int64_t i = 0; i < inputs; i += kInputs) {
+      Lanes::store(packed + i / Format::kPerStep,
+                   o < outputs ? load_dwords<Format>(weight + i, inputs - i) : Lanes::zero());
     }
   }
 }
 
 // The sums of a group of outputs and a panel in registers, whose lanes are rows of x; weights are broadcast
-// to all lanes. They are packed as [group][step][output of the group].
+// to all lanes.
 template <typename BlocksFormat>
 struct InRegisters {
   using Format = BlocksFormat;
@@ -63,30 +85,23 @@ struct InRegisters {
   static constexpr int kVectors = 3;  // of rows in a panel
   static constexpr int kRows = kVectors * Lanes::kCount;
   static constexpr int kGroup = Lanes::kCount / 2;  // outputs
-  static constexpr int kOutputs = 48;               // in a block
+  static constexpr int kOutputs = 64;               // in a block
   static constexpr int kStepUnit = 1;
   static constexpr int kSteps = 1024;  // in a stretch of the inputs
-  static constexpr int kWeightFloats = kOutputs * kSteps;
+  // Rows of packed weights do not lie a power of two apart, which would put those of a group into few sets
+  // of the cache.
+  static constexpr int kWeightStride = kSteps + 16;
   static_assert(kVectors * kGroup <= Lanes::kAccumulators && kOutputs % Lanes::kCount == 0);
-
-  static void pack_weights(const T* weight, std::int64_t stride, std::int64_t outputs,
-                           std::int64_t inputs, float* packed) {
-    const std::int64_t group = kGroup * divide_up(inputs, Format::kPerStep);
-    for (std::int64_t o = 0; o < outputs; o += Lanes::kCount) {
-      float* to = packed + o / kGroup * group;
-      pack_columns<Format, 1>(weight + o * stride, stride, least(outputs - o, Lanes::kCount),
-                              inputs, to, to + group, kGroup);
-    }
-  }
 
   // sums[output][row] += products of `steps` steps, or = if this is the first stretch.
   static void multiply(const float* weights, const float* x, std::int64_t outputs, int vectors,
                        std::int64_t steps, bool first, float* sums) {
     for (std::int64_t o = 0; o < outputs; o += kGroup) {
+      const float* group_weights = weights + o * kWeightStride;
       switch (vectors) {
-        case 1: group<1>(weights + o * steps, x, steps, first, sums + o * kRows); break;
-        case 2: group<2>(weights + o * steps, x, steps, first, sums + o * kRows); break;
-        default: group<3>(weights + o * steps, x, steps, first, sums + o * kRows);
+        case 1: group<1>(group_weights, x, steps, first, sums + o * kRows); break;
+        case 2: group<2>(group_weights, x, steps, first, sums + o * kRows); break;
+        default: group<3>(group_weights, x, steps, first, sums + o * kRows);
       }
     }
   }
@@ -101,11 +116,11 @@ struct InRegisters {
         sum[o][v] = first ? Lanes::zero() : Lanes::load(sums + o * kRows + v * Lanes::kCount);
       }
     }
-    for (std::int64_t step = 0; step < steps; ++step, weights += kGroup, x += kRows) {
+    for (std::int64_t step = 0; step < steps; ++step, ++weights, x += kRows) {
       Lanes::Floats xs[kV];
       for (int v = 0; v < kV; ++v) xs[v] = Lanes::load(x + v * Lanes::kCount);
       for (int o = 0; o < kGroup; ++o) {
-        const Lanes::Floats weight = Lanes::all(weights[o]);
+        const Lanes::Floats weight = Lanes::all(weights[o * kWeightStride]);
         for (int v = 0; v < kV; ++v) sum[o][v] = Format::multiply_add(weight, xs[v], sum[o][v]);
       }
     }
@@ -137,10 +152,9 @@ struct Blocks {
     const int vectors = vectors_of(product, panel);
     for (int v = 0; v < vectors; ++v) {
       const std::int64_t row = panel * kRows + v * Lanes::kCount;
-      float* to = packed + v * Lanes::kCount;
       pack_columns<Format, Multiply::kStepUnit>(
           static_cast<const T*>(product.x) + row * product.x_stride, product.x_stride,
-          least(product.rows - row, Lanes::kCount), product.inputs, to, to + Lanes::kCount / 2,
+          least(product.rows - row, Lanes::kCount), product.inputs, packed + v * Lanes::kCount,
           kRows);
     }
   }
@@ -155,17 +169,15 @@ struct Blocks {
         const float* from = sums + (o - begin) * kRows + (row - panel * kRows);
         for (int i = 0; i < Lanes::kCount; ++i) values[i] = Lanes::load(from + i * kRows);
         Lanes::transpose(values);
-        const std::int64_t rows = least(last_row - row, Lanes::kCount);
-        for (std::int64_t r = 0; r < rows; ++r) {
-          finish<T>(product, row + r, o, least(end - o, Lanes::kCount), values[r]);
-        }
+        finish<T>(product, row, least(last_row - row, Lanes::kCount), o,
+                  least(end - o, Lanes::kCount), values);
       }
     }
   }
 
   static void block(const Product& product, const float* packed, std::int64_t begin,
                     std::int64_t end, std::int64_t first_panel, std::int64_t last_panel) {
-    alignas(64) float weights[Multiply::kWeightFloats];
+    alignas(64) float weights[kOutputs * Multiply::kWeightStride];
     alignas(64) float sums[kPanels * kOutputs * kRows];
     const T* weight = static_cast<const T*>(product.weight) + begin * product.inputs;
     const std::int64_t steps = steps_of(product.inputs);
@@ -175,8 +187,9 @@ struct Blocks {
       const std::int64_t from = units * stretch / stretches * Multiply::kStepUnit;
       const std::int64_t to = units * (stretch + 1) / stretches * Multiply::kStepUnit;
       const std::int64_t input = from * Format::kPerStep;
-      Multiply::pack_weights(weight + input, product.inputs, end - begin,
-                             least(product.inputs, to * Format::kPerStep) - input, weights);
+      pack_rows<Format, Multiply::kGroup, Multiply::kWeightStride>(
+          weight + input, product.inputs, end - begin,
+          least(product.inputs, to * Format::kPerStep) - input, weights);
       for (std::int64_t panel = first_panel; panel < last_panel; ++panel) {
         float* panel_sums = sums + (panel - first_panel) * kOutputs * kRows;
         Multiply::multiply(weights, packed + (panel * steps + from) * kRows, end - begin,

@@ -10,24 +10,37 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// The sums of one row for outputs [output, output + count): what is added to them and where they go.
 template <typename T>
-inline void finish(const Product& product, std::int64_t row, std::int64_t output,
-                   std::int64_t count, Lanes::Floats sums) {
+inline void store_rows(T* to, std::int64_t stride, std::int64_t rows, std::int64_t count,
+                       const Lanes::Floats* values) {
+  if (count == Lanes::kCount) {
+    for (std::int64_t r = 0; r < rows; ++r) Lanes::store(to + r * stride, values[r]);
+  } else {
+    for (std::int64_t r = 0; r < rows; ++r) Lanes::store_part(to + r * stride, values[r], count);
+  }
+}
+
+// Row-major sums of `rows` rows from `row` on and of `count` <= kCount outputs from `output` on: what is
+// added to them and where they go. The loops over rows are apart so that each is short.
+template <typename T>
+inline void finish(const Product& product, std::int64_t row, std::int64_t rows, std::int64_t output,
+                   std::int64_t count, Lanes::Floats* sums) {
   if (product.bias != nullptr) {
-    const T* bias = static_cast<const T*>(product.bias) + output;
-    sums = Lanes::add(sums, Lanes::load_part(bias, count));
+    const auto bias = Lanes::load_part(static_cast<const T*>(product.bias) + output, count);
+    for (std::int64_t r = 0; r < rows; ++r) sums[r] = Lanes::add(sums[r], bias);
   }
   if (product.residual != nullptr) {
     const T* residual =
         static_cast<const T*>(product.residual) + row * product.residual_stride + output;
-    sums = Lanes::add(sums, Lanes::load_part(residual, count));
+    for (std::int64_t r = 0; r < rows; ++r, residual += product.residual_stride) {
+      sums[r] = Lanes::add(sums[r], Lanes::load_part(residual, count));
+    }
   }
   const std::int64_t at = row * product.out_stride + output;
   if (product.out_f32) {
-    Lanes::store_part(static_cast<float*>(product.out) + at, sums, count);
+    store_rows(static_cast<float*>(product.out) + at, product.out_stride, rows, count, sums);
   } else {
-    Lanes::store_part(static_cast<T*>(product.out) + at, sums, count);
+    store_rows(static_cast<T*>(product.out) + at, product.out_stride, rows, count, sums);
   }
 }
 
@@ -170,8 +183,9 @@ struct Dot {
       for (int r = 0; r < row_count; ++r) {
         for (std::int64_t lane = 0; lane < count; lane += Lanes::kCount) {
           const std::int64_t left = count - lane;
-          finish<T>(product, first_row + r, o + lane, left < Lanes::kCount ? left : Lanes::kCount,
-                    Lanes::load(sums + r * kSums + lane));
+          Lanes::Floats values = Lanes::load(sums + r * kSums + lane);
+          finish<T>(product, first_row + r, 1, o + lane,
+                    left < Lanes::kCount ? left : Lanes::kCount, &values);
         }
       }
     }
