@@ -25,8 +25,9 @@ float relative_error(Activation activation, float g) {
   return std::min(roundings, 16 + 7 * 90.0f) * 0x1p-24f;
 }
 
-// Activations smaller than this may be 0: the exponential has overflown.
-constexpr float kNothing = 4e-37f;
+// Activations smaller than this may be 0: the exponential has overflown, or is more than 2^126, where the
+// GPU's quick quotient ends.
+constexpr float kNothing = 1.1e-36f;
 
 template <typename T>
 int count_wrong(Activation activation, const std::vector<T>& x, std::int64_t n,
