@@ -31,6 +31,16 @@ std::string in_words(std::uint64_t count) {
   return str(count);
 }
 
+// "1 head", "2 heads"
+template <typename Count>
+std::string counted(Count count, const char* what) {
+  return str(count, ' ', what, count == 1 ? "" : "s");
+}
+
+std::string stored_of(const runtime::StoredBytes& stored) {
+  return str(counted(stored.tensors, "tensor"), ", ", stored.bytes, " bytes");
+}
+
 std::string shape_of(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
   for (const std::int64_t size : shape) text += str(text.size() > 1 ? ", " : "", size);
@@ -87,11 +97,10 @@ std::string format_model(const ModelDescription& model) {
   const runtime::CheckpointDescription& checkpoint = model.checkpoint;
   if (model.dummy) table.add({"weights", "random values (--load-format dummy)"});
   if (!checkpoint.summary.empty()) {
-    table.add({"weights", str(checkpoint.summary, ": ", checkpoint.all.tensors, " tensors, ",
-                              checkpoint.all.bytes, " bytes")});
+    table.add({"weights", str(checkpoint.summary, ": ", stored_of(checkpoint.all))});
   }
   for (const auto& [encoding, stored] : checkpoint.encodings) {
-    table.add({"", str(encoding, ": ", stored.tensors, " tensors, ", stored.bytes, " bytes")});
+    table.add({"", str(encoding, ": ", stored_of(stored))});
   }
   if (checkpoint.files.size() > 1) {
     for (const auto& [path, bytes] : checkpoint.files) {

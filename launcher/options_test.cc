@@ -26,6 +26,11 @@ Options selftest(std::vector<std::string> arguments) {
   return parse_command_line(arguments);
 }
 
+Options inspect(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "inspect");
+  return parse_command_line(arguments);
+}
+
 // What plan_launch says on a machine with those GPUs.
 std::string plan_refusal(const std::vector<std::string>& arguments,
                          const std::vector<std::string>& gpus, bool cuda_built = true) {
@@ -64,6 +69,28 @@ TEST_CASE("options are taken as two words or one, by either name") {
   CHECK(options.seconds == 1.5);
   CHECK(options.json);
   CHECK(options.memory_report);
+}
+
+TEST_CASE("inspect takes a model, how to load it, and what to tell") {
+  const Options options =
+      inspect({"--model", "models/a", "--tp=4", "--dtype", "float16", "--load-format=dummy",
+               "--hf-overrides", R"({"vocab_size": 7})", "--load", "--checksums", "--json"});
+  CHECK(options.command == "inspect");
+  CHECK(options.model.path == "models/a");
+  CHECK(options.ranks == 4);
+  CHECK(options.model.dtype == DType::f16);
+  CHECK(options.model.format == runtime::LoadFormat::dummy);
+  CHECK(options.model.overrides == R"({"vocab_size": 7})");
+  CHECK(options.load);
+  CHECK(options.checksums);
+  CHECK(options.json);
+  const Options plain = inspect({"--model=a"});
+  CHECK(plain.model.format == runtime::LoadFormat::automatic);
+  CHECK_FALSE(plain.model.dtype.has_value());
+  CHECK(plain.model.overrides == "");
+  CHECK_FALSE(plain.load);
+  CHECK_FALSE(plain.checksums);
+  CHECK(inspect({"--model=a", "--dtype=float32", "--dtype=auto"}).model.dtype == std::nullopt);
 }
 
 TEST_CASE("without options there are defaults") {
@@ -114,6 +141,20 @@ TEST_CASE("what cannot be followed is refused in one line that names the mend") 
       {{"selftest", "--seconds", "-1"}, "--seconds -1: pass 0 to 1000000000 seconds"},
       {{"selftest", "--collectives", "mpi"},
        "--collectives 'mpi': no such implementation; pass auto, shm, peer or nccl"},
+      {{"inspect"}, "inspect needs --model: a model's folder, its config.json or a .gguf file"},
+      {{"inspect", "--model", ""},
+       "--model '': pass a model's folder, its config.json or a .gguf file"},
+      {{"inspect", "--model", "a", "--checksums"},
+       "--checksums: are of weights that were loaded; pass --load, too"},
+      {{"inspect", "--model", "a", "--dtype", "int8"},
+       "--dtype 'int8': no such type; pass auto, bfloat16, float16 or float32"},
+      {{"inspect", "--model", "a", "--load-format", "pt"},
+       "--load-format 'pt': no such format; pass auto, dummy, safetensors or gguf"},
+      {{"inspect", "--model", "a", "--hf-overrides", "{vocab: 1}"},
+       "--hf-overrides \"{vocab: 1}\": no valid JSON at line 1, column 2"},
+      {{"inspect", "--model", "a", "--hf-overrides", "[]"},
+       "--hf-overrides \"[]\": holds array, not an object such as {\"vocab_size\": 1000}"},
+      {{"selftest", "--model", "a"}, "unknown option '--model'; see nvllm-launch selftest --help"},
       {{"selftest", "--log-level", "loud"},
        "--log-level 'loud': no such level; pass debug, info, warning, error or off"},
   };
@@ -140,6 +181,17 @@ TEST_CASE("a CPU run does not ask for GPUs") {
     return std::vector<std::string>{"0"};
   });
   CHECK_FALSE(asked);
+}
+
+TEST_CASE("who only looks may plan for more than the machine has") {
+  const auto ranks = [](std::vector<std::string> arguments, std::vector<std::string> gpus) {
+    arguments.insert(arguments.begin(), {"--model", "a"});
+    return plan_ranks(inspect(arguments), true, [&](std::string*) { return gpus; });
+  };
+  CHECK(ranks({}, {}) == 1);
+  CHECK(ranks({}, {"0", "1"}) == 2);
+  CHECK(ranks({"--device=cpu"}, {"0", "1"}) == 1);
+  CHECK(ranks({"--device=cuda", "--tp=8"}, {}) == 8);
 }
 
 TEST_CASE("more than the machine has is refused") {

@@ -1,5 +1,7 @@
 #include "model/tensor_check.h"
 
+#include <charconv>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
@@ -10,23 +12,25 @@ namespace nvllm::model {
 namespace {
 
 bool may_be_left_over(std::string_view name, const ModelConfig& config) {
-  for (const char* ending : {"rotary_emb.inv_freq", "attn.bias", "attn.masked_bias"}) {
-    if (name.ends_with(ending)) return true;
-  }
-  return name.ends_with("rope_freqs.weight") ||
+  return name.ends_with("rotary_emb.inv_freq") ||
          (config.tied_embeddings && name == config.names.head);
+}
+
+// The layer that a tensor is of; -1: of none.
+std::int64_t layer_of(std::string_view name, const ModelConfig& config) {
+  const std::string_view layers = config.names.layers;
+  if (!name.starts_with(layers)) return -1;
+  name.remove_prefix(layers.size());
+  std::int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  const bool whole = error == std::errc{} && end != name.data() + name.size() && *end == '.';
+  return whole ? layer : -1;
 }
 
 // What may have gone wrong, for who reads of a tensor too many.
 std::string likely_cause(std::string_view name, const ModelConfig& config) {
-  const std::string_view layers = config.names.layers;
-  if (name.starts_with(layers)) {
-    const std::string number(
-        name.substr(layers.size(), name.find('.', layers.size()) - layers.size()));
-    if (number.size() < 6 && number.find_first_not_of("0123456789") == number.npos &&
-        !number.empty() && std::stol(number) >= config.layers) {
-      return str("; the configuration has ", config.layers, " layers");
-    }
+  if (layer_of(name, config) >= config.layers) {
+    return str("; the configuration has num_hidden_layers ", config.layers);
   }
   if (name.ends_with(".bias")) return "; the configuration says that there is no such bias";
   return str("; a ", config.architecture, " has no such tensor");

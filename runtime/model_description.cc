@@ -31,8 +31,10 @@ layers::Range divided(layers::Range range, std::int64_t by) {
 RankDescription describe_rank(const OpenModel& model, layers::Shard shard) {
   const model::Decoder decoder(model.config, shard, model.dtype);
   const model::ParameterBytes bytes = model::bytes_of(decoder.parameters(), model.dtype);
-  RankDescription rank{
-      .elements = elements_of(decoder), .bytes = bytes.used, .allocated = bytes.allocated};
+  RankDescription rank;
+  rank.elements = elements_of(decoder);
+  rank.bytes = bytes.used;
+  rank.allocated = bytes.allocated;
   for (const layers::Parameter* parameter : decoder.parameters()) {
     rank.parameters.push_back(
         {.name = parameter->name,
@@ -53,7 +55,8 @@ RankDescription describe_rank(const OpenModel& model, layers::Shard shard) {
 }
 
 CheckpointDescription describe_checkpoint(const model::Checkpoint& checkpoint) {
-  CheckpointDescription description{.summary = checkpoint.describe()};
+  CheckpointDescription description;
+  description.summary = checkpoint.describe();
   for (const model::CheckpointFile& file : checkpoint.files()) {
     description.files[file.path()] = file.size();
   }
@@ -82,11 +85,12 @@ const char* name_of(layers::RopeConfig::Type type) {
 }
 
 ModelDescription describe_model(const OpenModel& model, int ranks) {
-  ModelDescription description{.path = model.path,
-                               .config = model.config,
-                               .dtype = model.dtype,
-                               .dummy = model.dummy,
-                               .elements = elements_of({model.config, {}, model.dtype})};
+  ModelDescription description;
+  description.path = model.path;
+  description.config = model.config;
+  description.dtype = model.dtype;
+  description.dummy = model.dummy;
+  description.elements = elements_of({model.config, {}, model.dtype});
   if (model.checkpoint) description.checkpoint = describe_checkpoint(*model.checkpoint);
   for (int rank = 0; rank < ranks; ++rank) {
     description.ranks.push_back(describe_rank(model, {rank, ranks}));

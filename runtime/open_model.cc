@@ -68,7 +68,9 @@ DType choose_dtype(const ModelOptions& options, const model::ModelConfig& config
 
 OpenModel open_model(const ModelOptions& options) {
   const Place place = find_place(options.path);
-  OpenModel model{.path = options.path, .dummy = options.format == LoadFormat::dummy};
+  OpenModel model;
+  model.path = options.path;
+  model.dummy = options.format == LoadFormat::dummy;
   std::string config_path = place.config_path;
   std::string text;
   // A dummy needs a config alone; so does who looks at one.
