@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "layers/tuning_matmul.h"
 
 namespace nvllm::model {
 namespace {
@@ -47,35 +48,6 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
           .mlp_norm = names.in_layer(layer, names.mlp_norm),
           .epsilon = config.rms_norm_eps};
 }
-
-// Tunes products before it computes them, one of each kind.
-class Tuning final : public kernels::Matmul {
- public:
-  explicit Tuning(kernels::Matmul& matmul) : matmul_(matmul) {}
-
-  void linear(const kernels::Linear& args, Stream& stream) override {
-    tune(args, stream);
-    matmul_.linear(args, stream);
-  }
-  void tune(const kernels::Linear& args, Stream& stream) override {
-    const Kind kind{args.weight.shape[0], args.weight.shape[1], args.x.shape[0], args.before,
-                    args.residual.data != nullptr};
-    if (std::find(seen_.begin(), seen_.end(), kind) != seen_.end()) return;
-    seen_.push_back(kind);
-    matmul_.tune(args, stream);
-  }
-
- private:
-  struct Kind {
-    std::int64_t outputs, inputs, rows;
-    kernels::Linear::Before before;
-    bool residual;
-    bool operator==(const Kind&) const = default;
-  };
-
-  kernels::Matmul& matmul_;
-  std::vector<Kind> seen_;
-};
 
 // The first rows of a tensor.
 TensorView first(TensorView tensor, std::int64_t rows) {
@@ -143,7 +115,7 @@ TensorView Decoder::forward(const layers::Batch& batch, std::span<const kernels:
 
 void Decoder::tune(const layers::Batch& batch, std::span<const kernels::KvView> kv,
                    DecoderMemory& memory, const Device& device) const {
-  Tuning tuning(device.matmul);
+  layers::TuningMatmul tuning(device.matmul);
   forward(batch, kv, memory, {device.stream, tuning, device.communicator});
   if (device.communicator != nullptr) {
     device.communicator->wait(device.stream);
