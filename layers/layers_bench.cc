@@ -207,31 +207,14 @@ Figures measure(BenchRank& rank, const Model& model) {
   return figures;
 }
 
-// Those of a device, a model and a number of ranks: measured by one group, when first asked for.
-class Results {
- public:
-  Results(DeviceKind kind, Model model, int ranks) : kind_(kind), model_(model), ranks_(ranks) {}
-
-  const Figures& get() {
-    if (figures_ == nullptr) {
-      figures_ = std::make_unique<Figures>(testing::measure_on_ranks<Figures>(
-          kind_, ranks_, [&](BenchRank& rank) { return measure(rank, model_); })[0]);
-    }
-    return *figures_;
-  }
-
- private:
-  DeviceKind kind_;
-  Model model_;
-  int ranks_;
-  std::unique_ptr<Figures> figures_;
-};
+using Results = testing::RankResults<Figures>;
 
 void report(benchmark::State& state, Results& results, What what, int rows) {
-  const Figures& figures = results.get();
-  const Figures::Figure& figure = figures.of[what][rows];
+  const Figures* figures = results.get(state);
+  if (figures == nullptr) return;
+  const Figures::Figure& figure = figures->of[what][rows];
   for (auto _ : state) state.SetIterationTime(figure.seconds);
-  testing::report_limits(state, figures.limits, figure.seconds, figure.bytes, figure.flops);
+  testing::report_limits(state, figures->limits, figure.seconds, figure.bytes, figure.flops);
 }
 
 // Registers all cases when the program starts.
@@ -242,7 +225,8 @@ const bool registered = [] {
       for (const int ranks : {1, 2, 4}) {
         if (kind == DeviceKind::cpu && (!small || ranks > 2)) continue;
         if (!testing::why_no_bench_ranks(kind, ranks).empty()) continue;
-        const auto results = std::make_shared<Results>(kind, model, ranks);
+        const auto results = std::make_shared<Results>(
+            kind, ranks, [&](BenchRank& rank) { return measure(rank, model); });
         for (const What what : {attention, mlp, layer}) {
           for (int i = 0; i < (kind == DeviceKind::cpu ? kCpuRowCounts : kRowCounts); ++i) {
             benchmark::RegisterBenchmark(

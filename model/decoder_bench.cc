@@ -126,39 +126,20 @@ Figures measure(BenchRank& rank, const Shape& shape) {
   return figures;
 }
 
-// Those of a device, a model and a number of ranks: measured by one group, when first asked for.
-class Results {
- public:
-  Results(DeviceKind kind, const Shape& shape, int ranks)
-      : kind_(kind), shape_(shape), ranks_(ranks) {}
-
-  const Figures& get() {
-    if (figures_ == nullptr) {
-      figures_ = std::make_unique<Figures>(testing::measure_on_ranks<Figures>(
-          kind_, ranks_, [&](BenchRank& rank) { return measure(rank, shape_); })[0]);
-    }
-    return *figures_;
-  }
-
- private:
-  DeviceKind kind_;
-  Shape shape_;
-  int ranks_;
-  std::unique_ptr<Figures> figures_;
-};
-
 void add(DeviceKind kind, const Shape& shape, int ranks) {
   if (!testing::why_no_bench_ranks(kind, ranks).empty()) return;
-  const auto results = std::make_shared<Results>(kind, shape, ranks);
+  const auto results = std::make_shared<testing::RankResults<Figures>>(
+      kind, ranks, [&](BenchRank& rank) { return measure(rank, shape); });
   for (int i = 0; i < kStepCount; ++i) {
     const std::string name =
         str("decoder/", name_of(kind), "/", shape.name, "/", kSteps[i].name, "/ranks:", ranks);
     benchmark::RegisterBenchmark(name.c_str(),
                                  [=](benchmark::State& state) {
-                                   const Figures& figures = results->get();
-                                   const Figures::Figure& figure = figures.of[i];
+                                   const Figures* figures = results->get(state);
+                                   if (figures == nullptr) return;
+                                   const Figures::Figure& figure = figures->of[i];
                                    for (auto _ : state) state.SetIterationTime(figure.seconds);
-                                   testing::report_limits(state, figures.limits, figure.seconds,
+                                   testing::report_limits(state, figures->limits, figure.seconds,
                                                           figure.bytes, figure.flops);
                                  })
         ->UseManualTime()

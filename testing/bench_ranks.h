@@ -8,8 +8,9 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
+#include "base/error.h"
 #include "device/backend.h"
 #include "ipc/collective/bench_ranks.h"
 #include "ipc/collective/communicator.h"
@@ -56,14 +57,39 @@ void report_limits(benchmark::State& state, const DeviceLimits& limits, double s
 // Why there can be no such ranks here; empty: there can.
 std::string why_no_bench_ranks(DeviceKind kind, int ranks);
 
-// Result: a plain struct. Those of all ranks.
+// What rank 0 of a group finds, measured when it is first asked for. Result: a plain struct.
 template <typename Result>
-std::vector<Result> measure_on_ranks(DeviceKind kind, int ranks,
-                                     const std::function<Result(BenchRank&)>& measure) {
-  return ipc::bench::measure<Result>(ranks, [&](ipc::Member& member) {
-    BenchRank rank(member, kind);
-    return measure(rank);
-  });
-}
+class RankResults {
+ public:
+  using Measure = std::function<Result(BenchRank&)>;
+  RankResults(DeviceKind kind, int ranks, Measure measure)
+      : kind_(kind), ranks_(ranks), measure_(std::move(measure)) {}
+
+  // nullptr: it failed, and the benchmark has been told why.
+  const Result* get(benchmark::State& state) {
+    if (result_ == nullptr && failure_.empty()) run();
+    if (!failure_.empty()) state.SkipWithError(failure_.c_str());
+    return result_.get();
+  }
+
+ private:
+  void run() {
+    try {
+      const auto results = ipc::bench::measure<Result>(ranks_, [this](ipc::Member& member) {
+        BenchRank rank(member, kind_);
+        return measure_(rank);
+      });
+      result_ = std::make_unique<Result>(results[0]);
+    } catch (const Error& error) {
+      failure_ = error.what();
+    }
+  }
+
+  DeviceKind kind_;
+  int ranks_;
+  Measure measure_;
+  std::unique_ptr<Result> result_;
+  std::string failure_;
+};
 
 }  // namespace nvllm::testing
