@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "layers/tuning_matmul.h"
 
 namespace nvllm::model {
 namespace {
@@ -86,8 +87,8 @@ std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
 void Decoder::check(const layers::Batch& batch, std::span<const kernels::KvView> kv,
                     const DecoderLimits& limits) const {
   NVLLM_CHECK_EQ(static_cast<std::int64_t>(kv.size()), config_.layers);
-  if (batch.rows() > limits.rows || batch.logit_rows.shape[0] > limits.logit_rows) {
-    fail("a batch of ", batch.rows(), " rows and the logits of ", batch.logit_rows.shape[0],
+  if (batch.rows() > limits.rows || batch.logits() > limits.logit_rows) {
+    fail("a batch of ", batch.rows(), " rows and the logits of ", batch.logits(),
          " exceeds what memory was made for, ", limits.rows, " and ", limits.logit_rows);
   }
 }
@@ -112,13 +113,26 @@ TensorView Decoder::forward(const layers::Batch& batch, std::span<const kernels:
   return compute_logits(stream, batch, memory, context, observer);
 }
 
+void Decoder::tune(const layers::Batch& batch, std::span<const kernels::KvView> kv,
+                   DecoderMemory& memory, const Device& device) const {
+  layers::TuningMatmul tuning(device.matmul);
+  forward(batch, kv, memory, {device.stream, tuning, device.communicator});
+  if (device.communicator != nullptr) {
+    device.communicator->wait(device.stream);
+  } else {
+    device.stream.synchronize();
+  }
+}
+
 TensorView Decoder::compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,
                                    DecoderMemory& memory, const layers::Context& context,
                                    const Observer& observer) const {
   const Scratch::Frame frame(context.scratch);
-  const std::int64_t rows = batch.logit_rows.shape[0];
+  const std::int64_t rows = batch.logits();
   const auto wanted = [&] { return context.scratch.take(dtype_, rows, config_.hidden_size); };
-  stream.select(batch.logit_rows, wanted(), wanted(), wanted());
+  if (batch.logit_rows.data != nullptr) {
+    stream.select(batch.logit_rows, wanted(), wanted(), wanted());
+  }
   if (observer) observer("norm", stream.normed(norm_));
 
   TensorView logits = first(memory.logits_, rows);
