@@ -1,0 +1,133 @@
+#include "model/decoder.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "model/checkpoint.h"
+#include "model/loader.h"
+
+namespace nvllm::model {
+namespace {
+
+struct Model {
+  std::string name;
+  Checkpoint checkpoint;
+  ModelConfig config;
+};
+
+std::vector<Model> golden_models() {
+  std::vector<Model> models;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/data/golden-models")) {
+    const std::string folder = entry.path();
+    Checkpoint checkpoint = open_checkpoint(folder);
+    ModelConfig config = parse_config(checkpoint.config_json(), "", folder);
+    models.push_back({entry.path().filename(), std::move(checkpoint), config});
+  }
+  REQUIRE(models.size() == 9);
+  return models;
+}
+
+// How many ranks read each element of each tensor.
+std::map<std::string, std::vector<int>> readers(const ModelConfig& config, int ranks) {
+  std::map<std::string, std::vector<int>> counts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Decoder decoder(config, {rank, ranks}, DType::bf16);
+    for (const layers::Parameter* parameter : decoder.parameters()) {
+      for (const layers::Slice& slice : parameter->slices) {
+        const std::int64_t columns = slice.shape.size() == 2 ? slice.shape[1] : 1;
+        auto& count = counts[slice.tensor];
+        count.resize(slice.shape[0] * columns);
+        for (std::int64_t row = slice.rows.begin; row < slice.rows.end; ++row) {
+          for (std::int64_t column = slice.columns.begin; column < slice.columns.end; ++column) {
+            ++count[row * columns + column];
+          }
+        }
+      }
+    }
+  }
+  return counts;
+}
+
+bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE(
+    "the slices of all ranks cover every tensor of a checkpoint, once but where they must not") {
+  for (const Model& model : golden_models()) {
+    CAPTURE(model.name);
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      CAPTURE(ranks);
+      const auto counts = readers(model.config, ranks);
+      REQUIRE(counts.size() == model.checkpoint.tensors().size());
+      for (const auto& item : counts) {
+        const std::string& tensor = item.first;
+        CAPTURE(tensor);
+        REQUIRE(model.checkpoint.find(tensor) != nullptr);
+        const auto range = std::minmax_element(item.second.begin(), item.second.end());
+        const int least = *range.first, most = *range.second;
+        const bool kv = contains(tensor, "k_proj") || contains(tensor, "v_proj");
+        if (contains(tensor, "norm")) {  // whole on every rank
+          CHECK(least == ranks);
+        } else if (kv && ranks > model.config.kv_heads) {  // with every query head of theirs
+          CHECK(least >= 1);
+        } else {
+          CHECK(least == 1);
+          CHECK(most == 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a tied head has no memory of its own") {
+  for (const Model& model : golden_models()) {
+    CAPTURE(model.name);
+    const Decoder decoder(model.config, {0, 1}, DType::bf16);
+    std::uint64_t stored = 0;
+    for (const auto& tensor : model.checkpoint.tensors()) stored += tensor.second.bytes;
+    CHECK(bytes_of(decoder.parameters(), DType::bf16).used == stored);
+  }
+}
+
+TEST_CASE("what a decoder needs for activations is known before it is taken") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  const std::vector<Model> models = golden_models();
+  for (const int ranks : {1, 3}) {
+    const Decoder decoder(models[0].config, {0, ranks}, DType::bf16);
+    const DecoderLimits limits{.rows = 33, .logit_rows = 5, .positions = 77};
+    const DecoderMemory memory(decoder, limits, *backend);
+    std::size_t taken = 0;
+    for (const Ledger::Entry& entry : backend->ledger().entries()) {
+      if (entry.purpose == "activations") taken += entry.bytes;
+    }
+    CHECK(taken == DecoderMemory::bytes(decoder, limits));
+  }
+}
+
+TEST_CASE("more rows than there is memory for are refused") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  const auto stream = backend->create_stream();
+  const auto matmul = kernels::create_matmul(*backend);
+  const Decoder decoder(golden_models()[0].config, {0, 1}, DType::bf16);
+  DecoderMemory memory(decoder, {.rows = 4, .logit_rows = 2, .positions = 16}, *backend);
+  const std::vector<kernels::KvView> kv(static_cast<std::size_t>(decoder.config().layers));
+  layers::Batch batch;
+  batch.tokens = TensorView(nullptr, DType::i32, {5});
+  batch.logit_rows = TensorView(nullptr, DType::i32, {1});
+  CHECK_THROWS_WITH_AS(decoder.forward(batch, kv, memory, {*stream, *matmul}),
+                       doctest::Contains("5 rows"), Error);
+  batch.tokens = TensorView(nullptr, DType::i32, {4});
+  batch.logit_rows = TensorView(nullptr, DType::i32, {3});
+  CHECK_THROWS_WITH_AS(decoder.forward(batch, kv, memory, {*stream, *matmul}),
+                       doctest::Contains("logits of 3"), Error);
+}
+
+}  // namespace
+}  // namespace nvllm::model

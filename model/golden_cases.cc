@@ -1,0 +1,284 @@
+// Whole models against transformers' numbers, on any number of ranks: logits, hidden states and
+// continuations of tests/data/golden-models, through a cache, in batches, in pieces, in a graph.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "model/test_model.h"
+#include "testing/golden.h"
+
+namespace nvllm::model {
+namespace {
+
+using layers::TestBatch;
+using testing::DeviceRank;
+using Logits = TestModel::Logits;
+
+constexpr const char* kModels[] = {"llama-dynamic",  "llama-llama3", "llama-tied",
+                                   "mistral-hd128",  "qwen2-bias",   "qwen2-linear",
+                                   "qwen3-gqa-tied", "qwen3-uneven", "qwen3-yarn"};
+constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
+constexpr std::int64_t kRows = 224;    // of the three prompts together, at least
+
+struct Prompt {
+  std::vector<std::int32_t> ids, continuation;
+  std::vector<float> margins;
+  std::vector<float> last_logits;
+};
+
+// What is expected of a model. With dynamic NTK scaling that is the one table for all lengths.
+struct Expected {
+  explicit Expected(const std::string& name)
+      : folder("tests/data/golden-models/" + name),
+        tensors(testing::read_golden(folder + "/expected.safetensors")) {
+    std::ifstream file(folder + "/expected.json");
+    const auto json = nlohmann::json::parse(file);
+    dynamic = json.contains("static");
+    for (std::size_t i = 0; i < json["prompts"].size(); ++i) {
+      const auto& run = dynamic ? json["static"][i] : json["prompts"][i];
+      const std::string logits = str(dynamic ? "static." : "", "prompt", i, ".last_logits");
+      prompts.push_back({json["prompts"][i]["ids"], run["continuation"], run["margins"],
+                         tensors.at(logits).values});
+    }
+  }
+
+  std::string folder;
+  std::map<std::string, testing::GoldenTensor> tensors;
+  bool dynamic;
+  std::vector<Prompt> prompts;
+};
+
+// How far logits and hidden states may be off: see what transformers' own bfloat16 is off by, doubled.
+struct Limits {
+  float logits, logits_rms, hidden, margin;
+};
+Limits limits_of(DType dtype) {
+  if (dtype == DType::f32) return {1e-3f, 1e-3f, 2e-4f, 0};
+  return {0.8f, 0.1f, 1e9f, 0.4f};  // hidden states are compared in float32 alone
+}
+
+// A model under test, and the first thing that is wrong with it.
+class Check {
+ public:
+  Check(DeviceRank& rank, const std::string& name, DType dtype, bool paged = true)
+      : name_(str(name, ' ', name_of(dtype), ' ', rank.member.size(), " ranks")),
+        expected_(name),
+        limits_(limits_of(dtype)),
+        checkpoint_(open_checkpoint(expected_.folder)),
+        model_(rank, parse_config(checkpoint_.config_json(), "", expected_.folder),
+               {.dtype = dtype, .sequences = 3, .tokens = kTokens, .rows = kRows, .paged = paged}) {
+    model_.load(checkpoint_);
+  }
+
+  // All logits and hidden states of the first prompt.
+  std::string first_prompt();
+  // Prompts together, then token by token, together; the expected tokens are given, whatever was chosen.
+  std::string continuations();
+  // The last prompt in pieces of many sizes.
+  std::string in_pieces();
+  // A step of all sequences as a graph: the bits of the same at once.
+  std::string in_a_graph();
+
+ private:
+  std::string compare(const std::string& what, const std::vector<float>& got,
+                      const std::vector<float>& right, float limit, float limit_rms) const;
+  std::string compare_logits(const std::string& what, const std::vector<float>& got,
+                             const std::vector<float>& right) const {
+    return compare(what, got, right, limits_.logits, limits_.logits_rms);
+  }
+  TestModel::Parts prompts() const;
+
+  std::string name_;
+  Expected expected_;
+  Limits limits_;
+  Checkpoint checkpoint_;
+  TestModel model_;
+};
+
+std::string Check::compare(const std::string& what, const std::vector<float>& got,
+                           const std::vector<float>& right, float limit, float limit_rms) const {
+  if (got.size() != right.size()) {
+    return str(name_, ", ", what, ": ", got.size(), " values, not ", right.size());
+  }
+  double squares = 0;
+  float worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const float difference = std::fabs(got[i] - right[i]);
+    if (!(difference <= worst)) worst = difference;  // a NaN stays
+    squares += difference * difference;
+  }
+  const double rms = std::sqrt(squares / static_cast<double>(got.size()));
+  if (worst <= limit && rms <= limit_rms) return {};
+  return str(name_, ", ", what, ": off by ", worst, ", rms ", rms, "; allowed: ", limit, ", rms ",
+             limit_rms);
+}
+
+TestModel::Parts Check::prompts() const {
+  TestModel::Parts parts;
+  for (std::size_t i = 0; i < expected_.prompts.size(); ++i) {
+    parts.push_back({static_cast<std::int64_t>(i), 0, expected_.prompts[i].ids});
+  }
+  return parts;
+}
+
+std::string Check::first_prompt() {
+  if (expected_.dynamic) return {};  // these numbers are of another table
+  const auto golden = [&](const std::string& name) {
+    return expected_.tensors.at("prompt0." + name).values;
+  };
+  const std::string last = str("layer", model_.decoder().config().layers - 1);
+  std::string wrong;
+  const auto look = [&](std::string_view what, TensorView hidden) {
+    for (const auto& [ours, theirs] : {std::pair<std::string, std::string>{"embed", "hidden.embed"},
+                                       {"layer0", "hidden.layer0"},
+                                       {last, "hidden.last"},
+                                       {"norm", "hidden.norm"}}) {
+      if (what != ours || !wrong.empty()) continue;
+      wrong =
+          compare(theirs, model_.values(hidden), golden(theirs), limits_.hidden, limits_.hidden);
+    }
+  };
+  std::vector<float> logits;
+  for (const auto& row : model_.forward({prompts()[0]}, Logits::all, look)) {
+    logits.insert(logits.end(), row.begin(), row.end());
+  }
+  if (!wrong.empty()) return wrong;
+  return compare_logits("logits", logits, golden("logits"));
+}
+
+std::string Check::continuations() {
+  TestModel::Parts parts = prompts();
+  for (std::size_t step = 0; step < expected_.prompts[0].continuation.size(); ++step) {
+    const auto logits = model_.forward(parts, Logits::last);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Prompt& prompt = expected_.prompts[i];
+      if (step == 0) {
+        const std::string wrong =
+            compare_logits(str("last logits ", i), logits[i], prompt.last_logits);
+        if (!wrong.empty()) return wrong;
+      }
+      const auto best = std::max_element(logits[i].begin(), logits[i].end()) - logits[i].begin();
+      if (best != prompt.continuation[step] && prompt.margins[step] > limits_.margin) {
+        return str(name_, ", prompt ", i, " step ", step, ": token ", best, ", not ",
+                   prompt.continuation[step], ", of margin ", prompt.margins[step]);
+      }
+      parts[i].begin += static_cast<std::int64_t>(parts[i].tokens.size());
+      parts[i].tokens = {prompt.continuation[step]};
+    }
+  }
+  return {};
+}
+
+std::string Check::in_pieces() {
+  const Prompt& prompt = expected_.prompts.back();
+  std::vector<std::vector<float>> logits;
+  std::size_t at = 0;
+  for (std::size_t piece = 1; at < prompt.ids.size(); piece = piece * 3 + 2) {
+    const std::size_t end = std::min(at + piece, prompt.ids.size());
+    // Contiguous memory has its sequences in order.
+    logits = model_.forward(
+        {{0, static_cast<std::int64_t>(at), {prompt.ids.begin() + at, prompt.ids.begin() + end}}},
+        Logits::last);
+    at = end;
+  }
+  return compare_logits("in pieces", logits[0], prompt.last_logits);
+}
+
+std::string Check::in_a_graph() {
+  TestModel::Parts parts = prompts();
+  model_.forward(parts, Logits::none);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    parts[i].begin = static_cast<std::int64_t>(parts[i].tokens.size());
+    parts[i].tokens = {expected_.prompts[i].continuation[0]};
+  }
+  const auto eager = model_.forward(parts, Logits::last);
+  const auto replayed = model_.forward_in_graph(parts, Logits::last);
+  for (std::size_t i = 0; i < eager.size(); ++i) {
+    if (std::memcmp(eager[i].data(), replayed[i].data(), eager[i].size() * sizeof(float)) != 0) {
+      return str(name_, ": other logits in a graph, sequence ", i);
+    }
+  }
+  return {};
+}
+
+void are_right(int ranks, DType dtype) {
+  RANKS_OR_SKIP(ranks);
+  testing::run_on_devices(ranks, [&](DeviceRank& rank) {
+    for (const char* name : kModels) {
+      Check check(rank, name, dtype);
+      CHECK(check.first_prompt() == "");
+      CHECK(check.continuations() == "");
+    }
+  });
+}
+
+TEST_CASE("float32 on 1 rank: logits, hidden states and continuations are transformers'") {
+  are_right(1, DType::f32);
+}
+TEST_CASE("float32 on 2 ranks: logits, hidden states and continuations are transformers'") {
+  are_right(2, DType::f32);
+}
+TEST_CASE("float32 on 3 ranks: logits, hidden states and continuations are transformers'") {
+  are_right(3, DType::f32);
+}
+TEST_CASE("float32 on 4 ranks: logits, hidden states and continuations are transformers'") {
+  are_right(4, DType::f32);
+}
+
+TEST_CASE("bfloat16 on 1 rank: logits and tokens are as close as transformers' bfloat16") {
+  are_right(1, DType::bf16);
+}
+TEST_CASE("bfloat16 on 2 ranks: logits and tokens are as close as transformers' bfloat16") {
+  are_right(2, DType::bf16);
+}
+TEST_CASE("bfloat16 on 3 ranks: logits and tokens are as close as transformers' bfloat16") {
+  are_right(3, DType::bf16);
+}
+TEST_CASE("bfloat16 on 4 ranks: logits and tokens are as close as transformers' bfloat16") {
+  are_right(4, DType::bf16);
+}
+
+TEST_CASE("float16 on 2 ranks: logits and tokens are as close as transformers' bfloat16") {
+  are_right(2, DType::f16);
+}
+
+// On 1 and 2 ranks.
+template <typename Body>
+void on_few_ranks(const Body& body) {
+  RANKS_OR_SKIP(1);
+  for (const int ranks : {1, 2}) {
+    if (testing::why_no_ranks(ranks).empty()) testing::run_on_devices(ranks, body);
+  }
+}
+
+TEST_CASE("a prompt in pieces gives the logits of the whole, in paged and contiguous memory") {
+  on_few_ranks([](DeviceRank& rank) {
+    for (const char* name : {"qwen3-uneven", "llama-llama3"}) {
+      for (const bool paged : {true, false}) {
+        CHECK(Check(rank, name, DType::f32, paged).in_pieces() == "");
+      }
+    }
+  });
+}
+
+TEST_CASE("a captured step gives the bits of the same step at once") {
+  on_few_ranks([](DeviceRank& rank) {
+    for (const char* name : {"qwen3-uneven", "qwen2-bias"}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        CHECK(Check(rank, name, dtype).in_a_graph() == "");
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace nvllm::model
