@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -82,6 +85,27 @@ TEST_CASE("every key arrives where it belongs") {
   CHECK(config.initializer_range == 0.05f);
   CHECK(config.bos_token_id == 1);
   CHECK(config.eos_token_ids == std::vector<std::int64_t>{2, 472});
+}
+
+TEST_CASE("every golden model's config.json is read") {
+  int models = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/data/golden-models")) {
+    const std::string path = (entry.path() / "config.json").string();
+    std::ifstream file(path);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    CAPTURE(path);
+    const ModelConfig config = parse_config(text, "", path);
+    const Json json = Json::parse(text);
+    CHECK(config.architecture == json.at("architectures")[0]);
+    CHECK(config.hidden_size == json.at("hidden_size"));
+    CHECK(config.head_dim * config.heads > 0);
+    CHECK(config.tied_embeddings == json.at("tie_word_embeddings"));
+    CHECK(config.qk_norm == (json.at("model_type") == "qwen3"));
+    CHECK(config.qkv_bias == (json.at("model_type") == "qwen2"));
+    CHECK(config.dtype == DType::bf16);
+    ++models;
+  }
+  CHECK(models == 9);
 }
 
 TEST_CASE("a family decides about biases and norms of q and k") {

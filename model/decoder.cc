@@ -48,6 +48,35 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
           .epsilon = config.rms_norm_eps};
 }
 
+// Tunes products before it computes them, one of each kind.
+class Tuning final : public kernels::Matmul {
+ public:
+  explicit Tuning(kernels::Matmul& matmul) : matmul_(matmul) {}
+
+  void linear(const kernels::Linear& args, Stream& stream) override {
+    tune(args, stream);
+    matmul_.linear(args, stream);
+  }
+  void tune(const kernels::Linear& args, Stream& stream) override {
+    const Kind kind{args.weight.shape[0], args.weight.shape[1], args.x.shape[0], args.before,
+                    args.residual.data != nullptr};
+    if (std::find(seen_.begin(), seen_.end(), kind) != seen_.end()) return;
+    seen_.push_back(kind);
+    matmul_.tune(args, stream);
+  }
+
+ private:
+  struct Kind {
+    std::int64_t outputs, inputs, rows;
+    kernels::Linear::Before before;
+    bool residual;
+    bool operator==(const Kind&) const = default;
+  };
+
+  kernels::Matmul& matmul_;
+  std::vector<Kind> seen_;
+};
+
 // The first rows of a tensor.
 TensorView first(TensorView tensor, std::int64_t rows) {
   tensor.shape[0] = rows;
@@ -110,6 +139,17 @@ TensorView Decoder::forward(const layers::Batch& batch, std::span<const kernels:
     if (observer) observer(str("layer", n), stream.sum(norm_));
   }
   return compute_logits(stream, batch, memory, context, observer);
+}
+
+void Decoder::tune(const layers::Batch& batch, std::span<const kernels::KvView> kv,
+                   DecoderMemory& memory, const Device& device) const {
+  Tuning tuning(device.matmul);
+  forward(batch, kv, memory, {device.stream, tuning, device.communicator});
+  if (device.communicator != nullptr) {
+    device.communicator->wait(device.stream);
+  } else {
+    device.stream.synchronize();
+  }
 }
 
 TensorView Decoder::compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,

@@ -89,6 +89,12 @@ class Decoder {
                      DecoderMemory& memory, const Device& device,
                      const Observer& observer = {}) const;
 
+  // Lets the matmul choose how to compute the products of passes of up to so many rows
+  // (kernels::Matmul::tune) by running such a pass, whose results are worth nothing. Waits for it. A
+  // collective call, as forward() is.
+  void tune(const layers::Batch& batch, std::span<const kernels::KvView> kv, DecoderMemory& memory,
+            const Device& device) const;
+
  private:
   friend class DecoderMemory;
   std::size_t scratch_bytes(const DecoderLimits& limits) const;

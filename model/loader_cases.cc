@@ -168,6 +168,22 @@ TEST_CASE("checksums are equal whichever way, with however many threads and file
   }
 }
 
+TEST_CASE("safetensors in one file and in three give the same checksums as raw files") {
+  BACKEND_OR_SKIP(backend);
+  TestFiles files;
+  add_decoder_tensors(files, Encoding::bf16, false);
+  const auto checksums = [&](const Checkpoint& checkpoint) {
+    TestModel model = decoder_of({0, 2});
+    load(model, checkpoint, *backend, DType::bf16);
+    return model.checksums();
+  };
+  const auto expected = checksums(files.write());
+  for (const int count : {1, 3}) {
+    CAPTURE(count);
+    CHECK(checksums(files.write_safetensors(count)) == expected);
+  }
+}
+
 TEST_CASE("a checksum is of the values, the name and the shape") {
   BACKEND_OR_SKIP(backend);
   TestFiles files;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -48,17 +47,6 @@ std::vector<std::byte> random_content(Encoding encoding, std::size_t bytes, std:
 
 }  // namespace
 
-TemporaryFolder::TemporaryFolder() {
-  const char* parent = std::getenv("TEST_TMPDIR");
-  path_ = str(parent != nullptr ? parent : "/tmp", "/loader-XXXXXX");
-  if (mkdtemp(path_.data()) == nullptr) fail_errno("making ", path_);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 void TestFiles::add(const std::string& name, Encoding encoding, std::vector<std::int64_t> shape,
                     std::int64_t rotary_heads) {
   StoredTensor tensor;
@@ -73,7 +61,7 @@ void TestFiles::add(const std::string& name, Encoding encoding, std::vector<std:
 }
 
 std::string TestFiles::path(int file) const {
-  return str(folder_.path(), "/", file, ".bin");
+  return folder_.path(str(file, ".bin"));
 }
 
 Checkpoint TestFiles::write(int count) {
@@ -98,6 +86,40 @@ Checkpoint TestFiles::write(int count) {
     files.emplace_back(path(i), std::move(fd), sizes[i]);
   }
   return Checkpoint(std::move(files), tensors_, "{}");
+}
+
+Checkpoint TestFiles::write_safetensors(int count) const {
+  std::vector<std::string> headers(count), data(count);
+  std::string index;
+  const auto file_name = [count](std::size_t file) {
+    return count == 1 ? std::string("model.safetensors") : str("model-", file, ".safetensors");
+  };
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const StoredTensor& tensor = tensors_[i];
+    const std::size_t file = i % count;
+    const std::vector<std::byte>& content = contents_.at(tensor.name);
+    const std::size_t begin = data[file].size();
+    data[file].append(reinterpret_cast<const char*>(content.data()), content.size());
+    std::string shape = str(tensor.shape[0]);
+    if (tensor.shape.size() == 2) shape += str(",", tensor.shape[1]);
+    headers[file] += str(headers[file].empty() ? "{" : ",", R"(")", tensor.name, R"(":{"dtype":")",
+                         name_of(tensor.encoding), R"(","shape":[)", shape, R"(],"data_offsets":[)",
+                         begin, ",", data[file].size(), "]}");
+    index += str(index.empty() ? "" : ",", R"(")", tensor.name, R"(":")", file_name(file), R"(")");
+  }
+  const std::string folder = str("safetensors-", count);
+  std::filesystem::create_directory(folder_.path(folder));
+  for (int file = 0; file < count; ++file) {
+    const std::uint64_t size = headers[file].size() + 1;
+    folder_.write(folder + "/" + file_name(file),
+                  std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + headers[file] +
+                      "}" + data[file]);
+  }
+  if (count > 1) {
+    folder_.write(folder + "/model.safetensors.index.json", R"({"weight_map":{)" + index + "}}");
+  }
+  folder_.write(folder + "/config.json", "{}");
+  return open_checkpoint(folder_.path(folder));
 }
 
 void TestFiles::truncate(int file, std::uint64_t size) const {

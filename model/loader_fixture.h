@@ -16,25 +16,13 @@
 #include "layers/parameter.h"
 #include "layers/partition.h"
 #include "model/checkpoint.h"
+#include "model/test_folder.h"
 
 namespace nvllm::model {
 
 inline constexpr Encoding kEncodings[] = {
     Encoding::f32,  Encoding::f16,  Encoding::bf16, Encoding::q8_0, Encoding::q4_0, Encoding::q4_1,
     Encoding::q5_0, Encoding::q5_1, Encoding::q4_k, Encoding::q5_k, Encoding::q6_k};
-
-// A folder that goes with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Tensors of random values, in files of a folder.
 class TestFiles {
@@ -44,6 +32,8 @@ class TestFiles {
 
   // The tensors, dealt out to so many files. May be called again.
   Checkpoint write(int files = 1);
+  // The same as safetensors, with an index if there are several files. Only F32, F16 and BF16.
+  Checkpoint write_safetensors(int files) const;
 
   std::string path(int file) const;
   void truncate(int file, std::uint64_t size) const;  // negative counts from the end
@@ -53,7 +43,7 @@ class TestFiles {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
 
  private:
-  TemporaryFolder folder_;
+  TestFolder folder_;
   std::vector<StoredTensor> tensors_;
   std::map<std::string, std::vector<std::byte>> contents_;
   std::mt19937 random_{1};
