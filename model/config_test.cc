@@ -45,6 +45,11 @@ Json without(Json json, const std::string& key) {
   return json;
 }
 
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 ModelConfig parse(const Json& json, const std::string& overrides = "") {
   return parse_config(json.dump(), overrides, "DIR/config.json");
 }
@@ -91,8 +96,7 @@ TEST_CASE("every golden model's config.json is read") {
   int models = 0;
   for (const auto& entry : std::filesystem::directory_iterator("tests/data/golden-models")) {
     const std::string path = (entry.path() / "config.json").string();
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const std::string text = contents(path);
     CAPTURE(path);
     const ModelConfig config = parse_config(text, "", path);
     const Json json = Json::parse(text);
@@ -147,6 +151,13 @@ TEST_CASE("every family is found by its architecture, its other spelling and its
   }
   CHECK(parse(with(qwen3(), "architectures", {"Fancy", "LlamaForCausalLM"})).architecture ==
         "LlamaForCausalLM");
+}
+
+TEST_CASE("the manual on adding a model shows a family as it is") {
+  const std::string manual = contents("docs/add-a-model.md");
+  const std::string family = contents("model/family_qwen3.cc");
+  REQUIRE_FALSE(family.empty());
+  CHECK(manual.find(family) != std::string::npos);
 }
 
 TEST_CASE("tensors have the names that nearly all decoders have") {
