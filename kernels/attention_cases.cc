@@ -24,9 +24,11 @@ TEST_CASE_TEMPLATE("attention is what its definition says, for all head sizes an
   const std::int64_t groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 33};
   const std::int64_t head_dims[] = {64, 128, 32, 80, 96, 256, 8, 200, 64};
   for (int i = 0; i < 9; ++i) {
-    for (const int most_rows : {1, 5, 70}) {  // decoding, a few rows each, prefill
-      AttentionShape shape = whole_groups(some_sequences(random, 3, most_rows, 150),
-                                          1 + random() % 3, groups[i], head_dims[i], 16);
+    // Decoding, a few rows each, and more than a tile of rows.
+    for (const int most_rows : {1, 5, static_cast<int>(10 + 130 / groups[i])}) {
+      AttentionShape shape =
+          whole_groups(some_sequences(random, 2, most_rows, 90),
+                       groups[i] > 4 ? 1 : 1 + random() % 3, groups[i], head_dims[i], 16);
       CAPTURE(shape.group);
       CAPTURE(shape.head_dim);
       CAPTURE(most_rows);
@@ -85,12 +87,11 @@ TEST_CASE_TEMPLATE("rows without a token give 0 and an lse of -infinity", T, flo
 
 TEST_CASE_TEMPLATE("long contexts, which several threads or blocks share", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  const AttentionShape decode =
-      whole_groups({{1, 5000}, {1, 3}, {2, 1030}, {1, 2048}}, 2, 4, 64, 32);
+  const AttentionShape decode = whole_groups({{1, 2100}, {1, 3}, {2, 600}}, 2, 2, 64, 32);
   check_against_reference(*backend, AttentionCase<T>::random(decode, 1));
-  const AttentionShape many = whole_groups(std::vector<Sequence>(70, {1, 300}), 2, 2, 128, 32);
+  const AttentionShape many = whole_groups(std::vector<Sequence>(70, {1, 70}), 2, 2, 64, 32);
   check_against_reference(*backend, AttentionCase<T>::random(many, 2));
-  const AttentionShape chunk = whole_groups({{100, 1500}}, 1, 2, 128, 32);
+  const AttentionShape chunk = whole_groups({{40, 700}}, 1, 2, 128, 32);
   check_against_reference(*backend, AttentionCase<T>::random(chunk, 3));
 }
 
@@ -241,7 +242,7 @@ TEST_CASE_TEMPLATE("the CPU's threads and other sequences change no bit", T, flo
     const std::string name = name_of(set);
     CAPTURE(name);
     AttentionCase<T> alone = AttentionCase<T>::random(
-        whole_groups({{1, 1100}, {3, 600}, {50, 120}, {1, 257}}, 2, 3, 72, 32), 21);
+        whole_groups({{1, 700}, {3, 300}, {50, 70}, {1, 257}}, 2, 2, 72, 32), 21);
     AttentionCase<T> shared = alone, expected = alone;
     alone.run(*backend, 1, set);
     expected.run_reference();
@@ -250,7 +251,7 @@ TEST_CASE_TEMPLATE("the CPU's threads and other sequences change no bit", T, flo
     CHECK(same_bits(shared.out, alone.out));
     CHECK(same_bits(shared.lse, alone.lse));
 
-    AttentionCase<T> first(whole_groups({{1, 1100}}, 2, 3, 72, 64));
+    AttentionCase<T> first(whole_groups({{1, 700}}, 2, 2, 72, 64));
     const auto begin_of = [](const std::vector<T>& all, const std::vector<T>& some) {
       return std::vector<T>(all.begin(), all.begin() + some.size());
     };
