@@ -51,6 +51,9 @@ class Gemm {
   // if cuBLASLt has no algorithm for it.
   bool enqueue(const Linear& args, cudaStream_t stream);
 
+  // Whether tune() has found the fastest algorithm for this product.
+  bool has_measured(const Linear& args) const { return measured(Shape(args)) != nullptr; }
+
   // Measures the heuristic's best candidates, `count` of them, and keeps the fastest.
   void tune(const Linear& args, int count, Stream& stream);
 
