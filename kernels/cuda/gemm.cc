@@ -214,14 +214,14 @@ double Gemm::seconds_of(GemmProblem& problem, const cublasLtMatmulAlgo_t& algori
 
 void Gemm::tune(const Linear& args, int count, Stream& stream) {
   if (!GemmProblem::possible(args)) return;
-  handle_.wait();
+  const cublasLtHandle_t handle = handle_.get();
   GemmProblem problem(args);
   struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
     double seconds;
   };
   std::vector<Candidate> candidates;
-  for (const auto& algorithm : problem.candidates(handle_.get(), kWorkspaceBytes, count)) {
+  for (const auto& algorithm : problem.candidates(handle, kWorkspaceBytes, count)) {
     seconds_of(problem, algorithm, 1, stream);  // the first launch loads the kernel
     candidates.push_back({algorithm, seconds_of(problem, algorithm, 2, stream)});
   }
