@@ -11,7 +11,7 @@ namespace nvllm::kernels {
 // Enqueues the reading of a buffer of device memory, by all that the device has.
 void read_all(const Buffer& buffer, Stream& stream);
 
-// Bytes per second at which device memory can be read: of one buffer of `bytes`.
+// Bytes per second at which device memory can be read: of one buffer of `bytes`, several times.
 double read_bandwidth(Backend& backend, Stream& stream, std::size_t bytes);
 
 // Seconds per launch of a graph, the best of a few.
@@ -21,9 +21,9 @@ struct Searched {
   double seconds = 0;  // of the fastest algorithm, per call; 0: there is no cuBLASLt here
   int algorithms = 0;  // that were tried
 };
-// Tries cuBLASLt's algorithms, as many as `count` of those it knows with and without a workspace, on
-// these calls in a graph. The calls differ in their addresses only.
+// Tries cuBLASLt's algorithms on these calls in a graph: those that its heuristic proposes, or `all`,
+// in all configurations. The calls differ in their addresses only.
 Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Linear>& calls,
-                         int count);
+                         bool all);
 
 }  // namespace nvllm::kernels

@@ -18,9 +18,6 @@ constexpr std::int64_t kMaxDotRows = 4;
 // than Matvec (by 1 to 5% on an H200); its heuristic's first is not.
 constexpr std::int64_t kGemmRows = 9, kGemmOutputs = 16384;
 
-// How many algorithms are tried for each number of rows.
-constexpr int kCandidates = 16;
-
 bool gemm_may_win(const Linear& args) {
   return args.out.shape[0] >= kGemmRows && args.out.shape[1] >= kGemmOutputs;
 }
@@ -52,7 +49,7 @@ class CudaMatmul final : public Matmul {
     for (std::int64_t some = kMatvecMaxRows; some < 2 * rows; some *= 2) {
       part.x.shape[0] = part.out.shape[0] = part.residual.shape[0] = std::min(some, rows);
       if (part.out.shape[0] > kMatvecMaxRows || gemm_may_win(part)) {
-        gemm_.tune(part, kCandidates, stream);
+        gemm_.tune(part, stream);
       }
     }
   }

@@ -9,9 +9,8 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 // RMSNorm in the same kernel, which every block does again, costs less than a kernel of its own only
-// for so many rows, and only where all blocks run at once.
-constexpr int kMaxNormRows = 2;
-constexpr int kMaxNormBytes = 36 << 10;  // of shared memory, beside the sums
+// for so many elements of x, and only where all blocks run at once.
+constexpr std::int64_t kMaxNormRows = 8, kMaxNormElements = 8192;
 
 constexpr int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -160,8 +159,7 @@ bool Matvec::takes(const Linear& args) const {
   if (!whole_vectors(args.weight) || !whole_vectors(args.x)) return false;
   if (args.before == Linear::Before::nothing) return true;
   if (args.before != Linear::Before::rms_norm || rows > kMaxNormRows ||
-      !whole_vectors(args.norm_weight) ||
-      normed_shared_bytes(static_cast<int>(rows), static_cast<int>(inputs)) > kMaxNormBytes) {
+      rows * inputs > kMaxNormElements || !whole_vectors(args.norm_weight)) {
     return false;
   }
   int which = 0;
