@@ -2,11 +2,6 @@
 // as device/dtype.h does. In an unnamed namespace for the reason that lanes_avx2.h gives.
 #pragma once
 
-// GCC 12 warns of the undefined operands that its own intrinsics leave undefined on purpose.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include <immintrin.h>
 
 #include <cstdint>
