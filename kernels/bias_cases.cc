@@ -77,6 +77,23 @@ TEST_CASE("add_bias runs in graphs, each launch adding once more") {
   CHECK(same_bits(x.fetch(), std::vector<float>(300, 2.0f)));
 }
 
+TEST_CASE("calls in a row see what the ones before them wrote") {
+  BACKEND_OR_SKIP(backend);
+  const auto stream = backend->create_stream();
+  for (const std::int64_t rows : {1, 700}) {
+    Placed<float> x(*backend, *stream, std::vector<float>(rows * 1000, 1.0f));
+    Placed<float> bias(*backend, *stream, std::vector<float>(1000, 0.5f));
+    const auto graph = backend->capture(*stream, [&] {
+      for (int i = 0; i < 40; ++i) {
+        add_bias({.x = x.view({rows, 1000}), .bias = bias.view({1000})}, *stream);
+      }
+    });
+    graph->launch(*stream);
+    graph->launch(*stream);
+    CHECK(same_bits(x.fetch(), std::vector<float>(rows * 1000, 41.0f)));
+  }
+}
+
 TEST_CASE("add_bias refuses arguments that do not fit, by name") {
   BACKEND_OR_SKIP(backend);
   Buffer memory = backend->allocate(MemoryKind::device, 1 << 16, "test");

@@ -207,7 +207,7 @@ struct Product {
 
 // How many results are further from the definition than rounding explains. A sum of n terms in
 // float32, in any order, is off by at most n roundings of the terms' absolute sum (of 2^-23, since
-// tensor cores cut off where others round); then comes one rounding to out's type, which may fall to
+// tensor cores cut off where others round); then come the roundings to out's type, which may fall to
 // either side. Where the definition gives infinity or NaN, so must the product.
 int count_wrong(const Product& product, const TensorView& x, const TensorView& residual) {
   const Setting& s = product.setting;
@@ -235,8 +235,13 @@ int count_wrong(const Product& product, const TensorView& x, const TensorView& r
       for (std::int64_t i = 0; i < s.inputs; ++i) {
         terms += std::fabs(get(x, r, i) * get(product.weight.here, o, i));
       }
-      const double tolerance = static_cast<double>(s.inputs + 2) * 0x1p-23 * terms +
-                               precision.ulp * std::fabs(right) + precision.least;
+      // What the bias and the residual were added to, if that was rounded first.
+      const float added = call.residual.data != nullptr ? get(residual, r, o) : 0.0f;
+      const float before = right - added - (s.bias ? get(product.bias.here, 0, o) : 0.0f);
+      const double tolerance =
+          static_cast<double>(s.inputs + 2) * 0x1p-23 * terms +
+          precision.ulp * (std::fabs(right) + std::fabs(right - added) + std::fabs(before)) +
+          2 * precision.least;
       wrong += !(std::fabs(double{value} - right) <= tolerance);
     }
   }
@@ -424,6 +429,8 @@ TEST_CASE_TEMPLATE("infinite, huge and tiny values do as the definition", T, flo
          {kInfinity, -kInfinity, 1e38f, 60000.0f, 1e-6f, 6e-8f, 1e-30f, 1e-38f}) {
       CAPTURE(rows);
       CAPTURE(value);
+      // The only one that is subnormal, which may count as zero.
+      if (value == 1e-38f && dtype_of<T> == DType::bf16) continue;
       Setting setting{.rows = rows, .outputs = 20, .inputs = 40, .type = dtype_of<T>};
       Product product(*backend, setting, 12);
       // One term, or terms all alike in size: nothing overflows in one order only.

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -40,6 +43,11 @@ Json with(Json json, const std::string& key, Json value) {
 Json without(Json json, const std::string& key) {
   json.erase(key);
   return json;
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 ModelConfig parse(const Json& json, const std::string& overrides = "") {
@@ -84,6 +92,26 @@ TEST_CASE("every key arrives where it belongs") {
   CHECK(config.eos_token_ids == std::vector<std::int64_t>{2, 472});
 }
 
+TEST_CASE("every golden model's config.json is read") {
+  int models = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/data/golden-models")) {
+    const std::string path = (entry.path() / "config.json").string();
+    const std::string text = contents(path);
+    CAPTURE(path);
+    const ModelConfig config = parse_config(text, "", path);
+    const Json json = Json::parse(text);
+    CHECK(config.architecture == json.at("architectures")[0]);
+    CHECK(config.hidden_size == json.at("hidden_size"));
+    CHECK(config.head_dim * config.heads > 0);
+    CHECK(config.tied_embeddings == json.at("tie_word_embeddings"));
+    CHECK(config.qk_norm == (json.at("model_type") == "qwen3"));
+    CHECK(config.qkv_bias == (json.at("model_type") == "qwen2"));
+    CHECK(config.dtype == DType::bf16);
+    ++models;
+  }
+  CHECK(models == 9);
+}
+
 TEST_CASE("a family decides about biases and norms of q and k") {
   struct Case {
     const char* architecture;
@@ -123,6 +151,13 @@ TEST_CASE("every family is found by its architecture, its other spelling and its
   }
   CHECK(parse(with(qwen3(), "architectures", {"Fancy", "LlamaForCausalLM"})).architecture ==
         "LlamaForCausalLM");
+}
+
+TEST_CASE("the manual on adding a model shows a family as it is") {
+  const std::string manual = contents("docs/add-a-model.md");
+  const std::string family = contents("model/family_qwen3.cc");
+  REQUIRE_FALSE(family.empty());
+  CHECK(manual.find(family) != std::string::npos);
 }
 
 TEST_CASE("tensors have the names that nearly all decoders have") {

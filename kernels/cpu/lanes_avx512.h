@@ -4,6 +4,7 @@
 
 // GCC 12 warns of the undefined operands that its own intrinsics leave undefined on purpose.
 #if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // with sanitizers
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 

@@ -117,14 +117,19 @@ class CpuMatmul final : public Matmul {
         kernels.pack_panel(product, panel, packed() + panel * panel_floats);
       }
     });
-    // As few stretches of panels as can be, since each packs the weights again; all alike.
-    const std::int64_t stretches = divide_up(panels, kernels.block_panels);
-    const std::int64_t blocks = divide_up(product.outputs, kernels.block_outputs);
+    // Blocks as large as can be, since each packs its weights again for each stretch of panels, but enough
+    // of them for all threads; stretches all alike.
+    constexpr std::int64_t kLeastOutputs = 32, kTasksPerThread = 3;
+    const std::int64_t enough = kTasksPerThread * crew.size();
+    std::int64_t stretches = divide_up(panels, kernels.block_panels);
+    std::int64_t step = kernels.block_outputs;
+    while (step > kLeastOutputs && stretches * divide_up(product.outputs, step) < enough) step /= 2;
+    const std::int64_t blocks = divide_up(product.outputs, step);
+    stretches = std::clamp(divide_up(enough, blocks), stretches, panels);
     crew.run(stretches * blocks, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t output = i / stretches * kernels.block_outputs, stretch = i % stretches;
-        kernels.block(product, packed(), output,
-                      std::min(output + kernels.block_outputs, product.outputs),
+        const std::int64_t output = i / stretches * step, stretch = i % stretches;
+        kernels.block(product, packed(), output, std::min(output + step, product.outputs),
                       panels * stretch / stretches, panels * (stretch + 1) / stretches);
       }
     });

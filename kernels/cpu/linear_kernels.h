@@ -42,7 +42,7 @@ struct LinearKernels {
   int panel_rows, block_outputs, block_panels;  // the most panels at once
   std::int64_t (*panel_floats)(std::int64_t inputs);
   void (*pack_panel)(const Product& product, std::int64_t panel, float* packed);
-  // Outputs [begin, end), at most block_outputs of them, for panels [first_panel, last_panel); `packed` is
+  // Outputs [begin, end), at most block_outputs of them, from a multiple of 32 on, for panels [first_panel, last_panel); `packed` is
   // the first panel of all.
   void (*block)(const Product& product, const float* packed, std::int64_t begin, std::int64_t end,
                 std::int64_t first_panel, std::int64_t last_panel);

@@ -1,6 +1,7 @@
 // Bias on the GPU.
 #include "kernels/arguments.h"
 #include "kernels/cuda/bias.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/row_tiles.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -11,6 +12,7 @@ constexpr int kVectors = 4;  // of a thread, all on their way together
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
     add_bias_kernel(T* x, const T* bias, const RowTiles tiles) {
+  begin_after_previous_kernel();
   const TilePlace place = tile_place<kVectors>(tiles.tiles);
   if (place.row >= tiles.rows) return;
   T* row = x + place.row * tiles.columns;
@@ -39,9 +41,8 @@ void add_bias(const AddBias& args, Stream& stream) {
     const bool aligned =
         tiles.columns % kElements == 0 && args.x.aligned(16) && args.bias.aligned(16);
     const auto kernel = aligned ? add_bias_kernel<T, true> : add_bias_kernel<T, false>;
-    kernel<<<tiles.grid, tiles.block, 0, nvllm::cuda::native(stream)>>>(args.x.as<T>(),
-                                                                        args.bias.as<T>(), tiles);
-    nvllm::cuda::check(cudaGetLastError(), "launching add_bias");
+    launch_early("launching add_bias", kernel, tiles.grid, tiles.block, nvllm::cuda::native(stream),
+                 args.x.as<T>(), args.bias.as<T>(), tiles);
   });
 }
 

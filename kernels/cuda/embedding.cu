@@ -2,6 +2,7 @@
 // once.
 #include "kernels/arguments.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/row_tiles.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -13,6 +14,7 @@ template <typename Unit>
 __global__ void __launch_bounds__(kTileBlockThreads)
     embedding_kernel(Unit* out, const int* ids, const Unit* table, long long first_id,
                      long long entries, const RowTiles tiles) {
+  begin_after_previous_kernel();
   const TilePlace place = tile_place<kUnits>(tiles.tiles);
   if (place.row >= tiles.rows) return;
   const long long entry = ids[place.row] - first_id;
@@ -36,10 +38,9 @@ template <typename Unit>
 void launch(const Embedding& args, std::int64_t row_bytes, Stream& stream) {
   const RowTiles tiles(args.out.shape[0], row_bytes / static_cast<std::int64_t>(sizeof(Unit)), 1,
                        kUnits);
-  embedding_kernel<<<tiles.grid, tiles.block, 0, nvllm::cuda::native(stream)>>>(
-      args.out.as<Unit>(), args.ids.as<int>(), args.table.as<Unit>(), args.first_id,
-      args.table.shape[0], tiles);
-  nvllm::cuda::check(cudaGetLastError(), "launching embedding");
+  launch_early("launching embedding", embedding_kernel<Unit>, tiles.grid, tiles.block,
+               nvllm::cuda::native(stream), args.out.as<Unit>(), args.ids.as<int>(),
+               args.table.as<Unit>(), args.first_id, args.table.shape[0], tiles);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Gated activations on the GPU. Bound by memory: two elements read for one written.
 #include "kernels/arguments.h"
 #include "kernels/cuda/gated_activation.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/row_tiles.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -34,6 +35,7 @@ __device__ __forceinline__ float activate(float g) {
 template <typename T, Activation kActivation, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
     gated_activation_kernel(T* out, const T* x, const RowTiles tiles) {
+  begin_after_previous_kernel();
   const TilePlace place = tile_place<kVectors>(tiles.tiles);
   if (place.row >= tiles.rows) return;
   const T* gate_row = x + place.row * 2 * tiles.columns;
@@ -70,9 +72,8 @@ void launch(const GatedActivation& args, Stream& stream) {
         tiles.columns % kElements == 0 && args.out.aligned(16) && args.x.aligned(16);
     const auto kernel = aligned ? gated_activation_kernel<T, kActivation, true>
                                 : gated_activation_kernel<T, kActivation, false>;
-    kernel<<<tiles.grid, tiles.block, 0, nvllm::cuda::native(stream)>>>(args.out.as<T>(),
-                                                                        args.x.as<T>(), tiles);
-    nvllm::cuda::check(cudaGetLastError(), "launching gated_activation");
+    launch_early("launching gated_activation", kernel, tiles.grid, tiles.block,
+                 nvllm::cuda::native(stream), args.out.as<T>(), args.x.as<T>(), tiles);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <string_view>
 
@@ -12,6 +13,7 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = 32 << 20;  // what NVIDIA advises for Hopper
+constexpr int kCandidates = 16;                    // more than the heuristic proposes, so far
 
 void check(cublasStatus_t status, std::string_view what) {
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
@@ -57,11 +59,19 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, const TensorView& tensor) {
         "describing a matrix");
 }
 
-cublasLtHandle_t create_handle() {
+// On any thread.
+cublasLtHandle_t create_handle(int device) {
+  nvllm::cuda::check(cudaSetDevice(device), "choosing the device");
   if (const char* why = load_cublaslt()) fail("loading cuBLASLt: ", why);
   cublasLtHandle_t handle = nullptr;
   check(cublasLtCreate(&handle), "starting cuBLASLt");
   return handle;
+}
+
+int current_device() {
+  int device = 0;
+  nvllm::cuda::check(cudaGetDevice(&device), "asking for the device");
+  return device;
 }
 
 }  // namespace
@@ -152,7 +162,7 @@ bool Gemm::Shape::like(const Shape& other) const {
 Gemm::Gemm(Backend& backend)
     : backend_(backend),
       workspace_(backend.allocate(MemoryKind::device, kWorkspaceBytes, "cuBLASLt workspace")),
-      handle_(std::async(std::launch::async, create_handle).share()) {}
+      handle_(std::async(std::launch::async, create_handle, current_device()).share()) {}
 
 Gemm::~Gemm() {
   try {
@@ -212,18 +222,25 @@ double Gemm::seconds_of(GemmProblem& problem, const cublasLtMatmulAlgo_t& algori
   return end->seconds_since(*begin) / repeats;
 }
 
-void Gemm::tune(const Linear& args, int count, Stream& stream) {
+void Gemm::tune(const Linear& args, Stream& stream) {
   if (!GemmProblem::possible(args)) return;
-  handle_.wait();
+  const cublasLtHandle_t handle = handle_.get();
   GemmProblem problem(args);
   struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
     double seconds;
   };
   std::vector<Candidate> candidates;
-  for (const auto& algorithm : problem.candidates(handle_.get(), kWorkspaceBytes, count)) {
-    seconds_of(problem, algorithm, 1, stream);  // the first launch loads the kernel
-    candidates.push_back({algorithm, seconds_of(problem, algorithm, 2, stream)});
+  // Those that need no workspace are not always among the first.
+  for (const std::size_t workspace : {kWorkspaceBytes, std::size_t{0}}) {
+    for (const auto& algorithm : problem.candidates(handle, workspace, kCandidates)) {
+      const auto same = [&](const Candidate& other) {
+        return std::memcmp(&other.algorithm, &algorithm, sizeof algorithm) == 0;
+      };
+      if (std::any_of(candidates.begin(), candidates.end(), same)) continue;
+      seconds_of(problem, algorithm, 1, stream);  // the first launch loads the kernel
+      candidates.push_back({algorithm, seconds_of(problem, algorithm, 2, stream)});
+    }
   }
   if (candidates.empty()) return;
   const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
@@ -231,7 +248,8 @@ void Gemm::tune(const Linear& args, int count, Stream& stream) {
   // The field of the close ones, again and in turns: clocks drift.
   const double close = 1.1 * candidates.front().seconds;
   std::erase_if(candidates, [&](const Candidate& one) { return one.seconds > close; });
-  const int repeats = static_cast<int>(std::clamp(0.5e-3 / candidates.front().seconds, 1.0, 20.0));
+  const int repeats = static_cast<int>(std::clamp(1e-3 / candidates.front().seconds, 1.0, 20.0));
+  for (Candidate& one : candidates) one.seconds = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 3; ++round) {
     for (Candidate& one : candidates) {
       one.seconds = std::min(one.seconds, seconds_of(problem, one.algorithm, repeats, stream));

@@ -29,7 +29,7 @@ struct GemmProblem {
   cublasStatus_t enqueue(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                          void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
 
-  // The heuristic's `count` best algorithms, or fewer. Sums are in float32 to their end.
+  // The heuristic's `count` best algorithms, or fewer, best first. Sums are in float32 to their end.
   std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle, std::size_t workspace_bytes,
                                                int count);
 
@@ -51,8 +51,11 @@ class Gemm {
   // if cuBLASLt has no algorithm for it.
   bool enqueue(const Linear& args, cudaStream_t stream);
 
-  // Measures the heuristic's best candidates, `count` of them, and keeps the fastest.
-  void tune(const Linear& args, int count, Stream& stream);
+  // Whether tune() has found the fastest algorithm for this product.
+  bool has_measured(const Linear& args) const { return measured(Shape(args)) != nullptr; }
+
+  // Measures the heuristic's candidates and keeps the fastest.
+  void tune(const Linear& args, Stream& stream);
 
  private:
   // All that the choice of an algorithm may depend on. Rows come last, for the order.

@@ -1,19 +1,11 @@
 // What the kernels of products share.
 #pragma once
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_params.h"
 #include "kernels/cuda/types.cuh"
 
 namespace nvllm::kernels::cuda {
-
-// The kernel before this one in the stream has ended and its writes are seen. Only then may the next
-// one come: when it reads constants, whatever was written before this kernel is there.
-__device__ __forceinline__ void begin_after_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 // Weights are read once: past the L1. Zeros if not `inside`.
 template <typename T>

@@ -9,11 +9,11 @@
 //   lane 4 g + t, words 0 and 1 of its 16 bytes: the first product's k = 2t, 2t+1, 2t+8, 2t+9;
 //                 words 2 and 3: the second product's
 //
-// Each warp has kSlices slices of each tile on their way before it multiplies, so a multiprocessor
-// has some 64 KB on their way, as the memory's latency times its bandwidth demands. Weights are
-// asked for before the kernel waits for the one before it in the stream: see Linear, "constants".
-// The warps' sums meet in shared memory and are added in ascending order, so results are
-// reproducible.
+// In a `round` a warp has kSlices slices of each tile on their way before it multiplies. Together the
+// blocks on a multiprocessor have some 64 KB on their way, as the memory's latency times its bandwidth
+// demands. The first round's weights are asked for before the kernel waits for the one before it in
+// the stream (see Linear, "constants"). The warps' sums meet in shared memory and are added in
+// ascending order, so results are reproducible.
 #pragma once
 
 #include "kernels/cuda/linear_parts.cuh"
@@ -124,9 +124,11 @@ struct NormedRows {
 
 // --- the kernel -------------------------------------------------------------------------------------
 
-// kHalves: 1 for up to 8 rows, 2 for up to 16.
+// kHalves: 1 for up to 8 rows, 2 for up to 16. kBlocks: of a multiprocessor, at once. `share`: the
+// outputs of a block, at most kTiles tiles.
 template <typename T, bool kNorm, int kHalves, int kTiles, int kSlices, int kWarps, int kBlocks>
-__global__ void __launch_bounds__(kWarps * 32, kBlocks) matvec_kernel(const LinearParams<T> p) {
+__global__ void __launch_bounds__(kWarps * 32, kBlocks)
+    matvec_kernel(const LinearParams<T> p, int share) {
   constexpr int kOutputs = kTiles * kTileOutputs;
   constexpr int kRows = kHalves * 8;
   __shared__ float sums[kWarps][kRows][kOutputs];
@@ -135,28 +137,29 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) matvec_kernel(const Line
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = lane / 4,
             within = lane % 4 * 8;  // of the tile's outputs; of the slice's inputs
-  const int first_output = blockIdx.x * kOutputs;
+  const int first_output = blockIdx.x * share;
+  const int outputs = min(share, p.outputs - first_output);
 
-  const T* weight[kTiles];  // what this lane reads of each tile
+  // This lane's first weights of the first tile; those of the others lie tile_stride further each.
+  const T* const weight =
+      p.weight + static_cast<long long>(first_output + group) * p.inputs + within;
+  const long long tile_stride = static_cast<long long>(kTileOutputs) * p.inputs;
+  const int inputs = p.inputs - within;
+  Vector<T> w[kSlices][kTiles];
+  const auto load = [&](int slice, int input) {
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int output = min(first_output + tile * kTileOutputs + group, p.outputs - 1);
-    weight[tile] = p.weight + static_cast<long long>(output) * p.inputs + within;
-  }
-  Vector<T> w[kTiles][kSlices];
-  const auto load = [&](int begin) {
-#pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice) {
-      const int input = begin + slice * kSliceInputs;
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        w[tile][slice] = load_weights(weight[tile] + input, input + within < p.inputs);
-      }
+    for (int tile = 0; tile < kTiles; ++tile) {
+      w[slice][tile] = load_weights(weight + tile * tile_stride + input,
+                                    input < inputs && tile * kTileOutputs + group < outputs);
     }
   };
   constexpr int kStep = kSlices * kSliceInputs;
   int begin = warp * kStep;
-  if (begin < p.inputs) load(begin);
+  // The condition matters: out of straight-line code the compiler moves loads behind the wait below.
+  if (begin < p.inputs) {
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice) load(slice, begin + slice * kSliceInputs);
+  }
 
   const NormedRows<T> normed(shared, p);
   if constexpr (kNorm) normed.begin(p);
@@ -177,13 +180,13 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) matvec_kernel(const Line
     for (int slice = 0; slice < kSlices; ++slice) {
       const int input = begin + slice * kSliceInputs;
       Vector<T> a[2] = {};
-      if (input + within < p.inputs) {
+      if (input < inputs) {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) a[half] = load_vector(x[half] + input);
       }
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const Vector<T>& b = w[tile][slice];
+        const Vector<T>& b = w[slice][tile];
         multiply(T{}, d[tile], a[0].word[0], a[1].word[0], a[0].word[1], a[1].word[1], b.word[0],
                  b.word[1]);
         multiply(T{}, d[tile], a[0].word[2], a[1].word[2], a[0].word[3], a[1].word[3], b.word[2],
@@ -191,7 +194,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) matvec_kernel(const Line
       }
     }
     begin += kWarps * kStep;
-    if (begin < p.inputs) load(begin);
+    if (begin < p.inputs) {
+#pragma unroll
+      for (int slice = 0; slice < kSlices; ++slice) load(slice, begin + slice * kSliceInputs);
+    }
   }
 
 #pragma unroll
@@ -205,7 +211,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) matvec_kernel(const Line
   __syncthreads();
   for (int i = threadIdx.x; i < p.rows * kOutputs; i += kWarps * 32) {
     const int row = i / kOutputs, column = i % kOutputs;
-    if (first_output + column >= p.outputs) continue;
+    if (column >= outputs) continue;
     float sum = 0;
 #pragma unroll
     for (int other = 0; other < kWarps; ++other) sum += sums[other][row][column];

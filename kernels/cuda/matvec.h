@@ -6,15 +6,15 @@
 namespace nvllm::kernels::cuda {
 
 inline constexpr int kMatvecMaxRows = 16;
-inline constexpr int kMatvecMaxNormRows = 4;  // with RMSNorm in the same kernel
 
+// Used by any thread.
 class Matvec {
  public:
   Matvec();
 
-  // Whether enqueue() can do a product of checked arguments: 1 to kMatvecMaxRows rows, whose rows of
-  // x and weight are whole vectors of 16 bytes; with nothing before it, or RMSNorm of few rows that
-  // fit into shared memory.
+  // Whether enqueue() can do a product of checked arguments that is not empty: at most
+  // kMatvecMaxRows rows, those of x and weight whole vectors of 16 bytes; with nothing before it, or
+  // with RMSNorm where that is faster here than as a kernel of its own.
   bool takes(const Linear& args) const;
 
   void enqueue(const Linear& args, Stream& stream) const;
@@ -23,9 +23,8 @@ class Matvec {
   template <typename T>
   void enqueue_as(const Linear& args, Stream& stream) const;
 
-  int multiprocessors_ = 0;
-  int shared_bytes_ = 0;  // that a block may have
-  bool hopper_ = false;   // or later: kernels may begin before the one before them has ended
+  int multiprocessors_;
+  bool early_;  // kernels may begin before the one before them in the stream has ended
 };
 
 }  // namespace nvllm::kernels::cuda

@@ -2,8 +2,8 @@
 // place of its lower and of its upper half, and take several heads of a row, for which the cosines and
 // sines are the same.
 #include "base/check.h"
-#include "device/cuda/stream.h"
 #include "kernels/arguments.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norm_rope_store.h"
 #include "kernels/cuda/types.cuh"
 
@@ -113,6 +113,7 @@ __device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale
 // For halves of whole vectors that lie at multiples of 16 bytes.
 template <typename T, int kHeads, bool kNorm>
 __global__ void __launch_bounds__(kBlockThreads) vectors_kernel(const Params<T> p) {
+  begin_after_previous_kernel();
   constexpr int kElements = Vector<T>::kElements;
   const Place<T> at(p);
   const int half = p.head_dim / 2;
@@ -174,6 +175,7 @@ __global__ void __launch_bounds__(kBlockThreads) vectors_kernel(const Params<T> 
 // For everything else: a warp per head, element by element.
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T> p) {
+  begin_after_previous_kernel();
   constexpr int kPairs = kMaxHeadDim / 2 / 32;  // of a lane
   const Place<T> at(p);
   const int half = p.head_dim / 2;
@@ -270,8 +272,7 @@ void launch(const NormRopeStore& args, cudaStream_t stream) {
       : few    ? (norm ? vectors_kernel<T, 1, true> : vectors_kernel<T, 1, false>)
             : (norm ? vectors_kernel<T, kManyHeads, true> : vectors_kernel<T, kManyHeads, false>);
   const auto blocks = static_cast<unsigned>((threads + kBlockThreads - 1) / kBlockThreads);
-  kernel<<<blocks, kBlockThreads, 0, stream>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching norm_rope_store");
+  launch_early("launching norm_rope_store", kernel, blocks, kBlockThreads, stream, p);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Random values on the GPU.
+// Random values on the GPU. Launched plainly: what they fill may be constants to the kernel behind, which may
+// read those before it waits (kernels/cuda/launch.cuh).
 #include "kernels/arguments.h"
 #include "kernels/cuda/random_fill.h"
 #include "kernels/cuda/row_tiles.cuh"

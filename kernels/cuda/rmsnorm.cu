@@ -4,8 +4,8 @@
 // While a block adds up its squares it loads nothing. So with many rows threads hold many vectors, all on
 // their way together, in small blocks, of which some load while others add; with few rows threads hold two,
 // for the shortest way from the first load to the last store.
-#include "device/cuda/stream.h"
 #include "kernels/arguments.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rmsnorm.cuh"
 #include "kernels/cuda/rmsnorm.h"
 
@@ -57,6 +57,7 @@ __device__ __forceinline__ void store(const Params<T>& p, T* row, int vector,
 // most. kAligned: all rows start at multiples of 16 bytes and are whole vectors.
 template <typename T, int V, int kThreads, bool kAligned>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const Params<T> p) {
+  begin_after_previous_kernel();
   // A group each, of blocks with one group of many threads or with groups of few.
   constexpr int kScratch = rms_norm_slots(V * kThreads / 32) + kBlockThreads / 32 * 4;
   alignas(16) __shared__ float scratch[kScratch];
@@ -107,9 +108,8 @@ void launch(const Params<T>& p, cudaStream_t stream) {
   const int threads = ((p.vectors + V - 1) / V + 31) / 32 * 32;
   const int rows_per_block = threads < kBlockThreads ? kBlockThreads / threads : 1;
   const long long blocks = (p.rows + rows_per_block - 1) / rows_per_block;
-  rms_norm_kernel<T, V, kThreads, kAligned>
-      <<<dim3(static_cast<unsigned>(blocks)), dim3(threads, rows_per_block), 0, stream>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching rms_norm");
+  launch_early("launching rms_norm", rms_norm_kernel<T, V, kThreads, kAligned>,
+               dim3(static_cast<unsigned>(blocks)), dim3(threads, rows_per_block), stream, p);
 }
 
 template <typename T>

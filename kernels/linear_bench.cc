@@ -1,0 +1,183 @@
+// Products in graphs of many calls, so that launching costs what it costs in a step, over so many
+// copies of the weights that none is still in a cache when its turn comes.
+//
+// Up to 16 rows: bytes per second (the weights' alone). "limit" is the bandwidth of reading alone in
+// the same run, "of_limit" the share of it reached, "over_floor_us" the time beyond what the limit
+// allows. "cublaslt_us": the fastest that its heuristic proposes, in the same form.
+// More rows: floating-point operations per second after tuning; the limit is the fastest of all
+// algorithms of cuBLASLt ("algorithms" of them, configurations counted), found by search in the
+// same run.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/backend.h"
+#include "device/topology.h"
+#include "kernels/linear.h"
+#include "kernels/linear_bench_limits.h"
+#include "kernels/random_fill.h"
+
+namespace nvllm::kernels {
+namespace {
+
+constexpr std::int64_t kFewRows = 16;
+
+struct Shape {
+  std::int64_t rows, inputs, outputs;
+  bool norm = false;
+  DType dtype = DType::bf16;
+
+  std::size_t weight_bytes() const { return inputs * outputs * size_of(dtype); }
+  double operations() const { return 2.0 * static_cast<double>(rows * inputs * outputs); }
+};
+
+// The tensors of a shape, and one call for each copy of the weights.
+class Calls {
+ public:
+  Calls(Backend& backend, Stream& stream, const Shape& shape, std::size_t beyond_caches)
+      : shape_(shape) {
+    const bool few = shape.rows <= kFewRows;
+    const std::size_t bytes = shape.weight_bytes();
+    const auto copies = few ? static_cast<std::int64_t>((beyond_caches + bytes - 1) / bytes) : 1;
+    weights_ = random(backend, stream, copies * shape.outputs, shape.inputs, 0.03f);
+    x_ = random(backend, stream, shape.rows, shape.inputs, 1);
+    out_ = random(backend, stream, shape.rows, shape.outputs, 1);
+    norm_weight_ = random(backend, stream, 1, shape.inputs, 1);
+    scratch_ = random(backend, stream, shape.rows, shape.inputs, 1);
+    for (std::int64_t copy = 0; copy < copies; ++copy) {
+      Linear call;
+      call.out = TensorView(out_.data(), shape.dtype, {shape.rows, shape.outputs});
+      call.x = TensorView(x_.data(), shape.dtype, {shape.rows, shape.inputs});
+      call.weight = TensorView(static_cast<char*>(weights_.data()) + copy * bytes, shape.dtype,
+                               {shape.outputs, shape.inputs});
+      call.scratch = TensorView(scratch_.data(), shape.dtype, {shape.rows, shape.inputs});
+      call.norm_weight = TensorView(norm_weight_.data(), shape.dtype, {shape.inputs});
+      if (shape.norm) call.before = Linear::Before::rms_norm;
+      all_.push_back(call);
+    }
+    stream.synchronize();
+  }
+  const std::vector<Linear>& all() const { return all_; }
+
+ private:
+  Buffer random(Backend& backend, Stream& stream, std::int64_t rows, std::int64_t columns,
+                float width) const {
+    Buffer buffer =
+        backend.allocate(MemoryKind::device, rows * columns * size_of(shape_.dtype), "benchmark");
+    RandomFill fill;
+    fill.out = TensorView(buffer.data(), shape_.dtype, {rows, columns});
+    fill.whole_columns = columns;
+    fill.width = width;
+    random_fill(fill, stream);
+    return buffer;
+  }
+
+  Shape shape_;
+  Buffer weights_, x_, out_, norm_weight_, scratch_;
+  std::vector<Linear> all_;
+};
+
+void set_few_rows_counters(benchmark::State& state, const Shape& shape, double seconds,
+                           Backend& backend, Stream& stream, const std::vector<Linear>& calls) {
+  const double bytes = static_cast<double>(shape.weight_bytes());
+  const double limit = read_bandwidth(backend, stream, std::size_t{2} << 30);
+  state.counters["bytes"] = benchmark::Counter(bytes / seconds, benchmark::Counter::kDefaults);
+  state.counters["limit_GB_per_s"] = limit * 1e-9;
+  state.counters["of_limit"] = bytes / seconds / limit;
+  state.counters["over_floor_us"] = (seconds - bytes / limit) * 1e6;
+  if (backend.kind() == DeviceKind::cuda && !shape.norm) {
+    state.counters["cublaslt_us"] = search_cublaslt(backend, stream, calls, false).seconds * 1e6;
+  }
+}
+
+void set_many_rows_counters(benchmark::State& state, const Shape& shape, double seconds,
+                            Backend& backend, Stream& stream, const std::vector<Linear>& calls) {
+  state.counters["flops"] = shape.operations() / seconds;
+  if (backend.kind() != DeviceKind::cuda) return;
+  const Searched searched = search_cublaslt(backend, stream, calls, true);
+  state.counters["cublaslt_us"] = searched.seconds * 1e6;
+  state.counters["algorithms"] = searched.algorithms;
+  state.counters["limit_TFLOP_per_s"] = shape.operations() / searched.seconds * 1e-12;
+  state.counters["of_limit"] = searched.seconds / seconds;
+}
+
+void linear_in_graph(benchmark::State& state, DeviceKind kind, const Shape& shape) {
+  std::string why = "this program was built without CUDA";
+  if (kind == DeviceKind::cuda && (!cuda_built() || visible_gpus(&why).empty())) {
+    state.SkipWithError(why.c_str());
+    return;
+  }
+  const auto backend = create_backend(kind);
+  const auto stream = backend->create_stream();
+  const auto matmul = create_matmul(*backend);
+  const std::size_t beyond_caches = std::size_t{256} << 20;
+  const Calls calls(*backend, *stream, shape, beyond_caches);
+  matmul->tune(calls.all().front(), *stream);
+  // On the GPU so many that the graph takes a millisecond or more.
+  const std::size_t turns =
+      kind == DeviceKind::cuda && shape.rows <= kFewRows
+          ? std::max<std::size_t>(
+                1, (std::size_t{4} << 30) / shape.weight_bytes() / calls.all().size())
+          : 1;
+  const auto graph = backend->capture(*stream, [&] {
+    for (std::size_t turn = 0; turn < turns; ++turn) {
+      for (const Linear& call : calls.all()) matmul->linear(call, *stream);
+    }
+  });
+  double seconds = 1e9;  // per call, the best
+  for (auto _ : state) {
+    const double taken =
+        seconds_of(*graph, *backend, *stream) / static_cast<double>(turns * calls.all().size());
+    state.SetIterationTime(taken);
+    seconds = std::min(seconds, taken);
+  }
+  state.counters["us_per_call"] = seconds * 1e6;
+  if (shape.rows <= kFewRows) {
+    set_few_rows_counters(state, shape, seconds, *backend, *stream, calls.all());
+  } else {
+    set_many_rows_counters(state, shape, seconds, *backend, *stream, calls.all());
+  }
+}
+
+void register_case(DeviceKind kind, const Shape& shape) {
+  const std::string name = std::string("linear/") + name_of(kind) + "/" + name_of(shape.dtype) +
+                           "/" + std::to_string(shape.rows) + "x" + std::to_string(shape.inputs) +
+                           "->" + std::to_string(shape.outputs) + (shape.norm ? "/norm" : "");
+  benchmark::RegisterBenchmark(
+      name.c_str(), [=](benchmark::State& state) { linear_in_graph(state, kind, shape); })
+      ->UseManualTime()
+      ->Iterations(kind == DeviceKind::cuda ? 3 : 1);
+}
+
+// Registers all cases when the program starts.
+const bool registered = [] {
+  // inputs, outputs: of Qwen3-8B and 4B (the last is the head's), then of Qwen3-0.6B.
+  constexpr std::int64_t kFew[][2] = {{4096, 6144},  {4096, 4096}, {4096, 24576},  {12288, 4096},
+                                      {2560, 19456}, {9728, 2560}, {2560, 151936}, {1024, 4096},
+                                      {2048, 1024},  {1024, 6144}, {3072, 1024}};
+  constexpr std::int64_t kMany[][2] = {{4096, 6144}, {4096, 4096}, {4096, 24576}, {12288, 4096}};
+  for (const auto& [inputs, outputs] : kFew) {
+    register_case(DeviceKind::cpu, {1, inputs, outputs});
+    for (const std::int64_t rows : {1, 2, 4, 8, 16}) {
+      register_case(DeviceKind::cuda, {rows, inputs, outputs});
+    }
+  }
+  for (const int which : {0, 2, 7, 9}) {  // those that come after a norm
+    for (const std::int64_t rows : {1, 8}) {
+      register_case(DeviceKind::cuda, {rows, kFew[which][0], kFew[which][1], true});
+    }
+  }
+  for (const auto& [inputs, outputs] : kMany) {
+    register_case(DeviceKind::cpu, {512, inputs, outputs});
+    for (const std::int64_t rows : {512, 4096, 16384}) {
+      register_case(DeviceKind::cuda, {rows, inputs, outputs});
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace nvllm::kernels

@@ -1,0 +1,29 @@
+// What products are measured against: reading alone, and cuBLASLt's best.
+#pragma once
+
+#include <vector>
+
+#include "device/backend.h"
+#include "kernels/linear.h"
+
+namespace nvllm::kernels {
+
+// Enqueues the reading of a buffer of device memory, by all that the device has.
+void read_all(const Buffer& buffer, Stream& stream);
+
+// Bytes per second at which device memory can be read: of one buffer of `bytes`, several times.
+double read_bandwidth(Backend& backend, Stream& stream, std::size_t bytes);
+
+// Seconds per launch of a graph, the best of a few.
+double seconds_of(Graph& graph, Backend& backend, Stream& stream);
+
+struct Searched {
+  double seconds = 0;  // of the fastest algorithm, per call; 0: there is no cuBLASLt here
+  int algorithms = 0;  // that were tried
+};
+// Tries cuBLASLt's algorithms on these calls in a graph: those that its heuristic proposes, or `all`,
+// in all configurations. The calls differ in their addresses only.
+Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Linear>& calls,
+                         bool all);
+
+}  // namespace nvllm::kernels
