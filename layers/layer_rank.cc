@@ -84,6 +84,7 @@ void LayerRank::bind_all(const std::vector<Parameter*>& parameters, DType dtype)
     const bool matrix = parameter->shape.size() == 2;
     const std::int64_t columns = matrix ? parameter->shape[1] : 1;
     std::vector<float> values(parameter->elements(), std::numeric_limits<float>::quiet_NaN());
+    std::int64_t overlaps = 0;  // of slices
     for (const Slice& slice : parameter->slices) {
       const Noise weights = weights_of(slice.tensor, slice.shape);
       const std::int64_t whole_columns = matrix ? slice.shape[1] : 1;
@@ -91,11 +92,12 @@ void LayerRank::bind_all(const std::vector<Parameter*>& parameters, DType dtype)
       for (std::int64_t row = slice.rows.begin; row < slice.rows.end; ++row) {
         float* to = values.data() + (slice.to_row + row - slice.rows.begin) * columns;
         for (std::int64_t column = slice.columns.begin; column < slice.columns.end; ++column) {
-          REQUIRE(std::isnan(*to));  // no slice has been there
+          overlaps += !std::isnan(*to);
           *to++ = weights.at(row * whole_columns + column);
         }
       }
     }
+    REQUIRE(overlaps == 0);
     REQUIRE(std::none_of(values.begin(), values.end(), [](float x) { return std::isnan(x); }));
     parameter->view = tensor(values, dtype, parameter->shape[0], columns);
     if (!matrix) parameter->view = TensorView(parameter->view.data, dtype, {parameter->shape[0]});
