@@ -15,10 +15,11 @@ def kernel(
         cpu_deps = [],
         cuda_srcs = [],
         cuda_deps = [],
+        test_srcs = [],
         test_deps = [],
         test_data = [],
         bench_deps = []):
-    """deps: of NAME.h, so of everything. cpu_srcs, cuda_srcs: beside cpu/NAME.* and cuda/NAME.*."""
+    """deps: of NAME.h, so of everything. cpu_srcs, cuda_srcs: beside cpu/NAME.* and cuda/NAME.*. test_srcs: beside NAME_cases.cc."""
     native.cc_library(
         name = name,
         srcs = [name + ".cc", "cpu/%s.cc" % name] + cpu_srcs,
@@ -42,7 +43,7 @@ def kernel(
     native.cc_library(
         name = name + "_cases",
         testonly = True,
-        srcs = [name + "_cases.cc"],
+        srcs = [name + "_cases.cc"] + test_srcs,
         alwayslink = True,
         visibility = ["//visibility:private"],
         deps = [":" + name, ":case_support", "//base", "//device:backend_under_test"] + test_deps,

@@ -15,7 +15,8 @@ namespace nvllm::kernels {
 
 // out = [residual +] before(x) · weightᵀ [+ bias]
 //
-// Sums are taken in float32 (order unspecified) and rounded once, to out's type. All tensors are of
+// Sums are taken in float32 (order unspecified) and rounded once, to out's type; with bfloat16, subnormal
+// values (below 1.2e-38) may count as zero, as processors have it. All tensors are of
 // one type (float32, bfloat16 or float16), but out may be float32 whatever the others are. Any number
 // of rows, outputs and inputs, also 0 (with 0 inputs the product is 0). Rows of x, out and residual may
 // lie apart (stride[0] >= columns), those of x only with nothing before; everything else is dense.

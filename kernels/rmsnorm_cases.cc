@@ -1,6 +1,7 @@
 // RMSNorm against its plain definition, on whichever backend is linked.
 #include "kernels/rmsnorm.h"
 #include "kernels/testing/cases.h"
+#include "testing/golden.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -175,6 +176,28 @@ TEST_CASE_TEMPLATE("infinite, huge and tiny values do as the definition", T, flo
     got.run(*backend);
     expected.run_reference();
     CHECK(count_wrong(got, expected) == 0);
+  }
+}
+
+TEST_CASE("golden: RMSNorm, with and without residual") {
+  BACKEND_OR_SKIP(backend);
+  const auto golden = nvllm::testing::read_golden("tests/data/golden-layers/layers.safetensors");
+  for (const auto& [key, epsilon] : {std::pair<std::string, float>{"rms_norm.0", 1e-6f},
+                                     {"rms_norm.1", 1e-5f},
+                                     {"rms_norm.2", 1e-6f}}) {
+    const auto& x = golden.at(key + ".x");
+    for (const bool with_residual : {false, true}) {
+      Case<float> got(x.shape[0], x.shape[1]);
+      got.x = x.values;
+      got.weight = golden.at(key + ".weight").values;
+      got.epsilon = epsilon;
+      if (with_residual) got.residual = golden.at(key + ".residual").values;
+      Case<float> right = got;
+      right.out = golden.at(key + (with_residual ? ".out_with_residual" : ".out")).values;
+      got.run(*backend);
+      CHECK(count_wrong(got, right) == 0);
+      if (with_residual) CHECK(same_bits(got.residual, golden.at(key + ".residual_out").values));
+    }
   }
 }
 

@@ -107,7 +107,7 @@ void TestBatch::load(const std::vector<Part>& parts, Logits logits, Stream& stre
   batch_.positions = place(positions);
   batch_.query_start = place(query_start);
   batch_.kv_length = place(kv_length);
-  batch_.logit_rows = place(logit_rows);
+  if (logit_rows.size() < tokens.size()) batch_.logit_rows = place(logit_rows);
   const TensorView flat = place(table);
   if (cache_.shape().block_size != 0) {
     const auto sequences = static_cast<std::int64_t>(parts.size());

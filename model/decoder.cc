@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "layers/tuning_matmul.h"
 
 namespace nvllm::model {
 namespace {
@@ -48,35 +49,6 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
           .epsilon = config.rms_norm_eps};
 }
 
-// Tunes products before it computes them, one of each kind.
-class Tuning final : public kernels::Matmul {
- public:
-  explicit Tuning(kernels::Matmul& matmul) : matmul_(matmul) {}
-
-  void linear(const kernels::Linear& args, Stream& stream) override {
-    tune(args, stream);
-    matmul_.linear(args, stream);
-  }
-  void tune(const kernels::Linear& args, Stream& stream) override {
-    const Kind kind{args.weight.shape[0], args.weight.shape[1], args.x.shape[0], args.before,
-                    args.residual.data != nullptr};
-    if (std::find(seen_.begin(), seen_.end(), kind) != seen_.end()) return;
-    seen_.push_back(kind);
-    matmul_.tune(args, stream);
-  }
-
- private:
-  struct Kind {
-    std::int64_t outputs, inputs, rows;
-    kernels::Linear::Before before;
-    bool residual;
-    bool operator==(const Kind&) const = default;
-  };
-
-  kernels::Matmul& matmul_;
-  std::vector<Kind> seen_;
-};
-
 // The first rows of a tensor.
 TensorView first(TensorView tensor, std::int64_t rows) {
   tensor.shape[0] = rows;
@@ -115,8 +87,8 @@ std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
 void Decoder::check(const layers::Batch& batch, std::span<const kernels::KvView> kv,
                     const DecoderLimits& limits) const {
   NVLLM_CHECK_EQ(static_cast<std::int64_t>(kv.size()), config_.layers);
-  if (batch.rows() > limits.rows || batch.logit_rows.shape[0] > limits.logit_rows) {
-    fail("a batch of ", batch.rows(), " rows and the logits of ", batch.logit_rows.shape[0],
+  if (batch.rows() > limits.rows || batch.logits() > limits.logit_rows) {
+    fail("a batch of ", batch.rows(), " rows and the logits of ", batch.logits(),
          " exceeds what memory was made for, ", limits.rows, " and ", limits.logit_rows);
   }
 }
@@ -143,7 +115,7 @@ TensorView Decoder::forward(const layers::Batch& batch, std::span<const kernels:
 
 void Decoder::tune(const layers::Batch& batch, std::span<const kernels::KvView> kv,
                    DecoderMemory& memory, const Device& device) const {
-  Tuning tuning(device.matmul);
+  layers::TuningMatmul tuning(device.matmul);
   forward(batch, kv, memory, {device.stream, tuning, device.communicator});
   if (device.communicator != nullptr) {
     device.communicator->wait(device.stream);
@@ -156,9 +128,11 @@ TensorView Decoder::compute_logits(layers::ResidualStream& stream, const layers:
                                    DecoderMemory& memory, const layers::Context& context,
                                    const Observer& observer) const {
   const Scratch::Frame frame(context.scratch);
-  const std::int64_t rows = batch.logit_rows.shape[0];
+  const std::int64_t rows = batch.logits();
   const auto wanted = [&] { return context.scratch.take(dtype_, rows, config_.hidden_size); };
-  stream.select(batch.logit_rows, wanted(), wanted(), wanted());
+  if (batch.logit_rows.data != nullptr) {
+    stream.select(batch.logit_rows, wanted(), wanted(), wanted());
+  }
   if (observer) observer("norm", stream.normed(norm_));
 
   TensorView logits = first(memory.logits_, rows);

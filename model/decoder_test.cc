@@ -120,11 +120,12 @@ TEST_CASE("more rows than there is memory for are refused") {
   const std::vector<kernels::KvView> kv(static_cast<std::size_t>(decoder.config().layers));
   layers::Batch batch;
   batch.tokens = TensorView(nullptr, DType::i32, {5});
-  batch.logit_rows = TensorView(nullptr, DType::i32, {1});
+  std::int32_t row = 0;
+  batch.logit_rows = TensorView(&row, DType::i32, {1});
   CHECK_THROWS_WITH_AS(decoder.forward(batch, kv, memory, {*stream, *matmul}),
                        doctest::Contains("5 rows"), Error);
   batch.tokens = TensorView(nullptr, DType::i32, {4});
-  batch.logit_rows = TensorView(nullptr, DType::i32, {3});
+  batch.logit_rows = TensorView(&row, DType::i32, {3});
   CHECK_THROWS_WITH_AS(decoder.forward(batch, kv, memory, {*stream, *matmul}),
                        doctest::Contains("logits of 3"), Error);
 }

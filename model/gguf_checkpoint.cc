@@ -13,8 +13,8 @@
 namespace nvllm::model {
 namespace {
 
-// Vocabularies and merges take a few MiB; nothing sound takes more than the last.
-constexpr std::uint64_t kFirstRead = 8 << 20;
+// Vocabularies and merges take 2 to 8 MiB; nothing sound takes more than the last.
+constexpr std::uint64_t kFirstRead = 4 << 20;
 constexpr std::uint64_t kLongestHeader = 1 << 30;
 
 GgufHeader read_header(const CheckpointFile& file) {

@@ -133,6 +133,13 @@ TEST_CASE("an error names a tensor in both spellings") {
                        message.c_str(), Error);
 }
 
+TEST_CASE("a header longer than what is read first") {
+  GgufBuilder b = metadata_of("llama");
+  b.text("tokenizer.chat_template", std::string(5 << 20, 'x'));
+  b.u32("tokenizer.ggml.bos_token_id", 1);
+  CHECK(config_of(add_embedding(b))["bos_token_id"] == 1);
+}
+
 TEST_CASE("the configuration of a llama") {
   GgufBuilder b = metadata_of("llama");
   b.u32("tokenizer.ggml.bos_token_id", 1).u32("tokenizer.ggml.eos_token_id", 2);

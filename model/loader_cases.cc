@@ -1,4 +1,8 @@
 // What loading promises, on whichever backend is linked.
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -119,6 +123,52 @@ TEST_CASE("a piece may be smaller than a row, a block or an element") {
       CAPTURE(piece_bytes);
       CHECK(is_whole(assembly, files, DType::bf16));
     }
+  }
+}
+
+// [0, total) in neighbouring parts, some of them empty.
+std::vector<layers::Range> random_parts(std::int64_t total, std::mt19937& random) {
+  std::vector<std::int64_t> cuts = {0, total};
+  for (unsigned i = random() % 4; i > 0; --i) cuts.push_back(random() % (total + 1));
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<layers::Range> parts;
+  for (std::size_t i = 1; i < cuts.size(); ++i) parts.push_back({cuts[i - 1], cuts[i]});
+  return parts;
+}
+
+TEST_CASE("random tensors in random slices, pieces and orders") {
+  BACKEND_OR_SKIP(backend);
+  std::mt19937 random(11);
+  for (int round = 0; round < 60; ++round) {
+    const Encoding encoding = kEncodings[random() % std::size(kEncodings)];
+    const DType dtype = std::array{DType::f32, DType::bf16, DType::f16}[random() % 3];
+    const std::int64_t heads = 1 + random() % 4;
+    const std::int64_t rows = heads * 2 * (1 + random() % 40);
+    const std::int64_t columns = block_elements(encoding) * (1 + random() % 6);
+    TestFiles files;
+    files.add("w", encoding, {rows, columns}, random() % 2 == 0 ? heads : 0);
+    files.add("v", encoding, {columns});
+    const Checkpoint checkpoint = files.write(1 + static_cast<int>(random() % 2));
+    TestModel model;
+    for (const layers::Range part : random_parts(columns, random)) {
+      // One parameter for these columns, whose rows are slices in reverse.
+      std::vector<layers::Slice> slices;
+      std::int64_t to_row = rows;
+      for (const layers::Range row_part : random_parts(rows, random)) {
+        to_row -= row_part.size();
+        slices.push_back({"w", {rows, columns}, row_part, part, to_row});
+      }
+      model.matrix("w", slices);
+      model.vector("v", {rows_of("v", {columns}, part)});
+    }
+    const LoadOptions options{.threads = 1 + static_cast<int>(random() % 4),
+                              .piece_bytes = random() % 2 == 0 ? 0 : 1 + random() % 20000,
+                              .way = random() % 2 == 0 ? Way::fast : Way::staged};
+    load(model, checkpoint, *backend, dtype, options);
+    Assembly assembly;
+    assembly.add(model, dtype);
+    CAPTURE(round);
+    CHECK(is_whole(assembly, files, dtype));
   }
 }
 

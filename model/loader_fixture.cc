@@ -255,6 +255,7 @@ void Assembly::add(TestModel& model, DType dtype) {
       std::vector<std::byte>& tensor = tensors_[slice.tensor];
       tensor.resize(product(slice.shape) * element, std::byte(0xa5));
       const std::size_t row_bytes = slice.columns.size() * element;
+      if (row_bytes == 0) continue;
       for (std::int64_t i = 0; i < slice.rows.size(); ++i) {
         const std::byte* const from = values.data() + (slice.to_row + i) * row_bytes;
         const std::size_t to =

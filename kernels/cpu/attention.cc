@@ -11,7 +11,6 @@
 
 #include "device/cpu/stream.h"
 #include "kernels/cpu/attention_kernels.h"
-#include "kernels/cpu/instruction_set.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -190,8 +189,9 @@ AttentionGroup::AttentionGroup(const Attention& args, std::int64_t sequence, std
   tokens = args.kv_length.as<std::int32_t>()[sequence];
 }
 
-void attention(const Attention& args, Stream& stream) {
-  const bool wide = instruction_sets().back() >= InstructionSet::avx512;
+void attention(const Attention& args, Stream& stream, std::optional<InstructionSet> set) {
+  const InstructionSet best = instruction_sets().back();
+  const bool wide = std::min(set.value_or(best), best) >= InstructionSet::avx512;
   const AttendPart attend =
       wide ? attend_part_avx512(args.q.dtype) : attend_part_avx2(args.q.dtype);
   auto& queue = nvllm::cpu::stream(stream);

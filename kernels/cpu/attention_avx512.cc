@@ -1,7 +1,3 @@
-#ifndef __clang__
-// GCC 12's intrinsics begin with a register that is left undefined on purpose.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
 #include "kernels/cpu/lanes_avx512.h"
 // Lanes come first.
 #include "kernels/cpu/attention_tile.h"

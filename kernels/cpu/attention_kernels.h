@@ -82,7 +82,8 @@ struct alignas(64) AttentionScratch {
   float out[kTileRows * kMaxHeadDim];       // [rows][head_dim]
   float weights[kTileRows * kTileTokens];   // [rows][tokens]: first scores
   float highest[kTileRows], sum[kTileRows], fade[kTileRows];
-  std::int64_t places[kTileTokens];  // of tokens in the cache, in elements
+  // Where the tokens of this tile and of the next one lie in the cache, in elements.
+  std::int64_t places[kTileTokens], next_places[kTileTokens];
 };
 
 using AttendPart = void (*)(const Attention& args, const AttentionPart& part,

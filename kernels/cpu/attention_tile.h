@@ -145,7 +145,10 @@ class Tile {
     std::fill_n(scratch_.sum, kTileRows, 0.0f);
     const std::int64_t end =
         std::min(part_.end_token, group_.visible(part_.first_row + part_.rows - 1));
+    find(part_.first_token, end);
     for (std::int64_t first = part_.first_token; first < end; first += kTileTokens) {
+      std::copy_n(scratch_.next_places, kTileTokens, scratch_.places);
+      find(first + kTileTokens, end);
       add_tokens(first, std::min<std::int64_t>(kTileTokens, end - first));
     }
     if (part_.partial != nullptr) {
@@ -180,12 +183,8 @@ class Tile {
   }
 
   void add_tokens(std::int64_t first, std::int64_t count) {
-    find(first, count);
     pack_keys(count);
-    for (std::int64_t t = 0; t < count; ++t) {
-      widen(args_.kv.values.as<T>() + scratch_.places[t], scratch_.values + t * padded_,
-            Lanes::all(1));
-    }
+    pack_values(count);
     multiply({.a = scratch_.q,
               .a_stride = padded_,
               .b = scratch_.keys,
@@ -219,17 +218,26 @@ class Tile {
     return std::clamp<std::int64_t>(group_.visible(part_.first_row + row) - first, 0, count);
   }
 
-  void find(std::int64_t first, std::int64_t count) {
+  // The next tile's places; beyond `end`, and in a part's last tile, they stay as they are.
+  void find(std::int64_t first, std::int64_t end) {
     const KvView& kv = args_.kv;
     const auto& stride = kv.keys.stride;
     const std::int32_t* table = kv.block_table.as<std::int32_t>();
     if (table != nullptr) table += group_.sequence * kv.block_table.shape[1];
+    const std::int64_t count = std::min<std::int64_t>(kTileTokens, end - first);
     std::int64_t block = first / kv.block_size(), inside = first % kv.block_size();
     for (std::int64_t t = 0; t < count; ++t) {
       const std::int64_t id = table != nullptr ? table[block] : group_.sequence;
-      scratch_.places[t] = id * stride[0] + inside * stride[1] + group_.kv_head * stride[2];
+      scratch_.next_places[t] = id * stride[0] + inside * stride[1] + group_.kv_head * stride[2];
       if (++inside == kv.block_size()) inside = 0, ++block;
     }
+  }
+
+  // While one tile is read, the next one is on its way: what lies between the heads of neighbouring tokens
+  // keeps the processor from foreseeing it.
+  void fetch(const T* head) const {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    for (std::int64_t i = 0; i < head_dim_; i += kLine) _mm_prefetch(head + i, _MM_HINT_T0);
   }
 
   const T* key(std::int64_t t) const { return args_.kv.keys.as<T>() + scratch_.places[t]; }
@@ -238,11 +246,22 @@ class Tile {
   void pack_keys(std::int64_t count) {
     for (std::int64_t t = 0; t < count; t += kLanes) {
       const std::int64_t tokens = std::min(kLanes, count - t);
+      for (std::int64_t j = t; j < t + tokens; ++j) {
+        fetch(args_.kv.keys.as<T>() + scratch_.next_places[j]);
+      }
       if constexpr (std::is_same_v<T, Bf16>) {
         for (std::int64_t i = 0; i < head_dim_; i += 2 * kLanes) pack_pairs(t, tokens, i);
       } else {
         for (std::int64_t i = 0; i < head_dim_; i += kLanes) pack_floats(t, tokens, i);
       }
+    }
+  }
+
+  void pack_values(std::int64_t count) {
+    const T* values = args_.kv.values.as<T>();
+    for (std::int64_t t = 0; t < count; ++t) {
+      fetch(values + scratch_.next_places[t]);
+      widen(values + scratch_.places[t], scratch_.values + t * padded_, Lanes::all(1));
     }
   }
 

@@ -105,10 +105,12 @@ struct Dot {
     }
   }
 
-  // Sums of kOutputs outputs with rows of x, to sums[row * kSums + output].
+  // Sums of kOutputs outputs with kR rows of x, to sums[row * kSums + output]: several, so that a load of x
+  // serves several weights and additions need not wait for each other. So that the memory is read in one
+  // long stream nevertheless, each line of weights fetches the one that lies `ahead` elements further.
   template <int kR, int kOutputs>
-  static void group(const T* weight, std::int64_t inputs, const float* x, std::int64_t x_stride,
-                    float* sums) {
+  static void group(const T* weight, std::int64_t inputs, std::int64_t ahead, const float* x,
+                    std::int64_t x_stride, float* sums) {
     Lanes::Floats sum[kOutputs][kR];
     for (int o = 0; o < kOutputs; ++o) {
       for (int r = 0; r < kR; ++r) sum[o][r] = Lanes::zero();
@@ -116,7 +118,11 @@ struct Dot {
     std::int64_t i = 0;
     for (; i + Format::kStep <= inputs; i += Format::kStep, x += Format::kFloats) {
       typename Format::Weights weights[kOutputs];
-      for (int o = 0; o < kOutputs; ++o) weights[o] = Format::load(weight + o * inputs + i);
+      for (int o = 0; o < kOutputs; ++o) {
+        const T* from = weight + o * inputs + i;
+        weights[o] = Format::load(from);
+        _mm_prefetch(from + ahead, _MM_HINT_T1);
+      }
       for (int r = 0; r < kR; ++r) {
         for (int o = 0; o < kOutputs; ++o) {
           sum[o][r] = Format::multiply_add(weights[o], x + r * x_stride, sum[o][r]);
@@ -138,30 +144,32 @@ struct Dot {
 
   // The same for `count` outputs, in groups that fill the registers.
   template <int kR>
-  static void outputs(const T* weight, std::int64_t inputs, const float* x, std::int64_t x_stride,
-                      std::int64_t count, float* sums) {
-    constexpr int kGroup = Lanes::kAccumulators / kR < 4 ? Lanes::kAccumulators / kR : 4;
+  static void outputs(const T* weight, std::int64_t inputs, std::int64_t ahead, const float* x,
+                      std::int64_t x_stride, std::int64_t count, float* sums) {
+    constexpr int kFit = Lanes::kAccumulators / kR, kGroup = kFit < 4 ? kFit : 4;
     std::int64_t o = 0;
     for (; o + kGroup <= count; o += kGroup) {
-      group<kR, kGroup>(weight + o * inputs, inputs, x, x_stride, sums + o);
+      group<kR, kGroup>(weight + o * inputs, inputs, ahead, x, x_stride, sums + o);
     }
-    for (; o < count; ++o) group<kR, 1>(weight + o * inputs, inputs, x, x_stride, sums + o);
+    for (; o < count; ++o) {
+      group<kR, 1>(weight + o * inputs, inputs, ahead, x, x_stride, sums + o);
+    }
   }
 
-  static void rows(int rows, const T* weight, std::int64_t inputs, const float* x,
-                   std::int64_t x_stride, std::int64_t count, float* sums) {
+  static void rows(int rows, const T* weight, std::int64_t inputs, std::int64_t ahead,
+                   const float* x, std::int64_t x_stride, std::int64_t count, float* sums) {
     switch (rows) {
-      case 1: return outputs<1>(weight, inputs, x, x_stride, count, sums);
-      case 2: return outputs<2>(weight, inputs, x, x_stride, count, sums);
-      case 3: return outputs<3>(weight, inputs, x, x_stride, count, sums);
-      case 4: return outputs<4>(weight, inputs, x, x_stride, count, sums);
+      case 1: return outputs<1>(weight, inputs, ahead, x, x_stride, count, sums);
+      case 2: return outputs<2>(weight, inputs, ahead, x, x_stride, count, sums);
+      case 3: return outputs<3>(weight, inputs, ahead, x, x_stride, count, sums);
+      case 4: return outputs<4>(weight, inputs, ahead, x, x_stride, count, sums);
     }
     if constexpr (kRows == 8) {
       switch (rows) {
-        case 5: return outputs<5>(weight, inputs, x, x_stride, count, sums);
-        case 6: return outputs<6>(weight, inputs, x, x_stride, count, sums);
-        case 7: return outputs<7>(weight, inputs, x, x_stride, count, sums);
-        case 8: return outputs<8>(weight, inputs, x, x_stride, count, sums);
+        case 5: return outputs<5>(weight, inputs, ahead, x, x_stride, count, sums);
+        case 6: return outputs<6>(weight, inputs, ahead, x, x_stride, count, sums);
+        case 7: return outputs<7>(weight, inputs, ahead, x, x_stride, count, sums);
+        case 8: return outputs<8>(weight, inputs, ahead, x, x_stride, count, sums);
       }
     }
   }
@@ -174,10 +182,12 @@ struct Dot {
     for (std::int64_t o = begin; o < end; o += kSums) {
       const std::int64_t count = end - o < kSums ? end - o : kSums;
       const T* weight = static_cast<const T*>(product.weight) + o * product.inputs;
+      // A block ahead, but not beyond the end.
+      const std::int64_t ahead = o + 2 * kSums <= product.outputs ? kSums * product.inputs : 0;
       alignas(64) float sums[LinearKernels::kMaxDotRows * kSums];
       for (int pass = 0; pass < passes; ++pass) {
         const int from = row_count * pass / passes, to = row_count * (pass + 1) / passes;
-        rows(to - from, weight, product.inputs, prepared + from * x_stride, x_stride, count,
+        rows(to - from, weight, product.inputs, ahead, prepared + from * x_stride, x_stride, count,
              sums + from * kSums);
       }
       for (int r = 0; r < row_count; ++r) {

@@ -1,0 +1,95 @@
+// Benchmarks on ranks: each measurement is made in forked processes with a device each, also with one rank,
+// since a process that has used CUDA must not fork any more.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "device/backend.h"
+#include "ipc/collective/bench_ranks.h"
+#include "ipc/collective/communicator.h"
+#include "kernels/linear.h"
+
+namespace nvllm::testing {
+
+// What the device does at most, measured there and then.
+struct DeviceLimits {
+  double bytes_per_second = 0;  // of a product with one row, or of a copy (read and written)
+  double flops_per_second = 0;  // of a large square product in bfloat16
+};
+
+// One rank of a measurement.
+struct BenchRank {
+  BenchRank(ipc::Member& member, DeviceKind kind);
+
+  int number, ranks;
+
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Stream> stream;
+  std::unique_ptr<ipc::Communicator> communicator;  // nullptr for one rank
+  std::unique_ptr<kernels::Matmul> matmul;
+
+  void wait();
+  // Of all work that `enqueue` captures in a graph: the median of a few replays, which all ranks begin
+  // together.
+  double seconds(const std::function<void()>& enqueue);
+  DeviceLimits limits();
+
+ private:
+  double product_seconds(std::int64_t rows, std::int64_t outputs, std::int64_t inputs);
+  double copy_seconds(std::size_t bytes);
+};
+
+// Numbers other than zero (which would be multiplied at higher clocks), bfloat16.
+Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements);
+
+// Says of a benchmark: us; bytes and flops, what has to be read and computed; floor_us, the time that these
+// take at the device's limits, whichever is longer; of_limit, floor_us / us; and the limits.
+void report_limits(benchmark::State& state, const DeviceLimits& limits, double seconds,
+                   double bytes, double flops);
+
+// Why there can be no such ranks here; empty: there can.
+std::string why_no_bench_ranks(DeviceKind kind, int ranks);
+
+// What rank 0 of a group finds, measured when it is first asked for. Result: a plain struct.
+template <typename Result>
+class RankResults {
+ public:
+  using Measure = std::function<Result(BenchRank&)>;
+  RankResults(DeviceKind kind, int ranks, Measure measure)
+      : kind_(kind), ranks_(ranks), measure_(std::move(measure)) {}
+
+  // nullptr: it failed, and the benchmark has been told why.
+  const Result* get(benchmark::State& state) {
+    if (result_ == nullptr && failure_.empty()) run();
+    if (!failure_.empty()) state.SkipWithError(failure_.c_str());
+    return result_.get();
+  }
+
+ private:
+  void run() {
+    try {
+      const auto results = ipc::bench::measure<Result>(ranks_, [this](ipc::Member& member) {
+        BenchRank rank(member, kind_);
+        return measure_(rank);
+      });
+      result_ = std::make_unique<Result>(results[0]);
+    } catch (const Error& error) {
+      failure_ = error.what();
+    }
+  }
+
+  DeviceKind kind_;
+  int ranks_;
+  Measure measure_;
+  std::unique_ptr<Result> result_;
+  std::string failure_;
+};
+
+}  // namespace nvllm::testing
