@@ -3,10 +3,11 @@
 //
 // Up to 16 rows: bytes per second (the weights' alone). "limit" is the bandwidth of reading alone in
 // the same run, "of_limit" the share of it reached, "over_floor_us" the time beyond what the limit
-// allows. "cublaslt_us": the fastest that its heuristic proposes, in the same form.
+// allows. "cublaslt_us": the fastest that its heuristic proposes, in
+// the same form and measured in turns with ours ("beside_us").
 // More rows: floating-point operations per second after tuning; the limit is the fastest of all
 // algorithms of cuBLASLt ("algorithms" of them, configurations counted), found by search in the
-// same run.
+// same run, and measured in turns too.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -81,7 +82,8 @@ class Calls {
 };
 
 void set_few_rows_counters(benchmark::State& state, const Shape& shape, double seconds,
-                           Backend& backend, Stream& stream, const std::vector<Linear>& calls) {
+                           Backend& backend, Stream& stream, const std::vector<Linear>& calls,
+                           Graph& graph, std::size_t graph_calls) {
   const double bytes = static_cast<double>(shape.weight_bytes());
   const double limit = read_bandwidth(backend, stream, std::size_t{2} << 30);
   state.counters["bytes"] = benchmark::Counter(bytes / seconds, benchmark::Counter::kDefaults);
@@ -89,19 +91,23 @@ void set_few_rows_counters(benchmark::State& state, const Shape& shape, double s
   state.counters["of_limit"] = bytes / seconds / limit;
   state.counters["over_floor_us"] = (seconds - bytes / limit) * 1e6;
   if (backend.kind() == DeviceKind::cuda && !shape.norm) {
-    state.counters["cublaslt_us"] = search_cublaslt(backend, stream, calls, false).seconds * 1e6;
+    const Searched searched = search_cublaslt(backend, stream, calls, false, graph, graph_calls);
+    state.counters["cublaslt_us"] = searched.seconds * 1e6;
+    state.counters["beside_us"] = searched.ours_seconds * 1e6;
   }
 }
 
 void set_many_rows_counters(benchmark::State& state, const Shape& shape, double seconds,
-                            Backend& backend, Stream& stream, const std::vector<Linear>& calls) {
+                            Backend& backend, Stream& stream, const std::vector<Linear>& calls,
+                            Graph& graph) {
   state.counters["flops"] = shape.operations() / seconds;
   if (backend.kind() != DeviceKind::cuda) return;
-  const Searched searched = search_cublaslt(backend, stream, calls, true);
+  const Searched searched = search_cublaslt(backend, stream, calls, true, graph, calls.size());
   state.counters["cublaslt_us"] = searched.seconds * 1e6;
   state.counters["algorithms"] = searched.algorithms;
   state.counters["limit_TFLOP_per_s"] = shape.operations() / searched.seconds * 1e-12;
-  state.counters["of_limit"] = searched.seconds / seconds;
+  state.counters["beside_us"] = searched.ours_seconds * 1e6;
+  state.counters["of_limit"] = searched.seconds / searched.ours_seconds;
 }
 
 void linear_in_graph(benchmark::State& state, DeviceKind kind, const Shape& shape) {
@@ -136,9 +142,10 @@ void linear_in_graph(benchmark::State& state, DeviceKind kind, const Shape& shap
   }
   state.counters["us_per_call"] = seconds * 1e6;
   if (shape.rows <= kFewRows) {
-    set_few_rows_counters(state, shape, seconds, *backend, *stream, calls.all());
+    set_few_rows_counters(state, shape, seconds, *backend, *stream, calls.all(), *graph,
+                          turns * calls.all().size());
   } else {
-    set_many_rows_counters(state, shape, seconds, *backend, *stream, calls.all());
+    set_many_rows_counters(state, shape, seconds, *backend, *stream, calls.all(), *graph);
   }
 }
 

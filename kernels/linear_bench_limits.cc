@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <utility>
 
@@ -155,7 +156,7 @@ void add_all(Algorithms& algorithms, cublasLtHandle_t handle, cuda::GemmProblem&
 }  // namespace
 
 Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Linear>& calls,
-                         bool all) {
+                         bool all, Graph& ours, std::size_t ours_calls) {
   if (const char* why = load_cublaslt()) fail("loading cuBLASLt: ", why);
   cublasLtHandle_t handle = nullptr;
   if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS) fail("starting cuBLASLt failed");
@@ -187,26 +188,40 @@ Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Lin
   }
   std::sort(order.begin(), order.end());
 
-  Searched searched{std::numeric_limits<double>::infinity(), static_cast<int>(order.size())};
-  constexpr std::size_t kClose = 12;
-  for (std::size_t i = 0; i < std::min(kClose, order.size()); ++i) {
-    if (std::isinf(order[i].first)) break;
-    const auto graph = backend.capture(stream, [&] {
+  constexpr std::size_t kField = 12;
+  std::vector<std::unique_ptr<Graph>> field;
+  for (std::size_t i = 0; i < std::min(kField, order.size()) && !std::isinf(order[i].first); ++i) {
+    field.push_back(backend.capture(stream, [&] {
       for (const Linear& call : calls) {
         cuda::GemmProblem(call).enqueue(handle, *order[i].second, workspace.data(), kWorkspaceBytes,
                                         nvllm::cuda::native(stream));
       }
-    });
-    searched.seconds = std::min(searched.seconds, seconds_of(*graph, backend, stream));
+    }));
   }
-  searched.seconds /= static_cast<double>(calls.size());
+  const auto once = [&](Graph& graph) {
+    begin->record(stream);
+    graph.launch(stream);
+    end->record(stream);
+    stream.synchronize();
+    return end->seconds_since(*begin);
+  };
+  constexpr int kRounds = 8;
+  std::vector<double> seconds(field.size());
+  Searched searched;
+  searched.algorithms = static_cast<int>(order.size());
+  for (int round = 0; round < kRounds; ++round) {
+    searched.ours_seconds += once(ours) / (kRounds * static_cast<double>(ours_calls));
+    for (std::size_t i = 0; i < field.size(); ++i)
+      seconds[i] += once(*field[i]) / (kRounds * static_cast<double>(calls.size()));
+  }
+  searched.seconds = *std::min_element(seconds.begin(), seconds.end());
   cublasLtDestroy(handle);
   return searched;
 }
 
 #else
 
-Searched search_cublaslt(Backend&, Stream&, const std::vector<Linear>&, bool) {
+Searched search_cublaslt(Backend&, Stream&, const std::vector<Linear>&, bool, Graph&, std::size_t) {
   return {};
 }
 

@@ -18,12 +18,14 @@ double read_bandwidth(Backend& backend, Stream& stream, std::size_t bytes);
 double seconds_of(Graph& graph, Backend& backend, Stream& stream);
 
 struct Searched {
-  double seconds = 0;  // of the fastest algorithm, per call; 0: there is no cuBLASLt here
-  int algorithms = 0;  // that were tried
+  double seconds = 0;       // of the fastest algorithm, per call; 0: there is no cuBLASLt here
+  double ours_seconds = 0;  // of the other graph, per call, measured in turns with it
+  int algorithms = 0;       // that were tried
 };
 // Tries cuBLASLt's algorithms on these calls in a graph: those that its heuristic proposes, or `all`,
-// in all configurations. The calls differ in their addresses only.
+// in all configurations. The calls differ in their addresses only. `ours` is a graph of such calls;
+// both are measured in turns, since a GPU slows down by a tenth and more when it gets warm.
 Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Linear>& calls,
-                         bool all);
+                         bool all, Graph& ours, std::size_t ours_calls);
 
 }  // namespace nvllm::kernels

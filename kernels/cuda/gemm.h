@@ -33,6 +33,12 @@ struct GemmProblem {
   std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle, std::size_t workspace_bytes,
                                                int count);
 
+  // Configurations that the heuristic does not propose and that were the fastest for one shape or
+  // another of up to kShortlistRows rows, as far as they fit this problem.
+  static constexpr std::int64_t kShortlistRows = 4096;
+  std::vector<cublasLtMatmulAlgo_t> shortlist(cublasLtHandle_t handle, std::size_t workspace_bytes);
+
+  cudaDataType_t type, out_type;
   cublasLtMatmulDescOpaque_t product{};
   cublasLtMatrixLayoutOpaque_t weight{}, x{}, residual{}, out{};
   const void *weight_data, *x_data, *residual_data;
