@@ -84,9 +84,10 @@ class Copy {
 
 // Half a gigabyte of random values, which takes a while.
 std::vector<std::string> long_load(int ranks) {
-  return arguments(golden("llama-tied"), ranks,
-                   {"--load", "--load-format", "dummy", "--hf-overrides",
-                    R"({"vocab_size": 2000000, "num_hidden_layers": 1})"});
+  return arguments(
+      golden("llama-tied"), ranks,
+      {"--load", "--load-format", "dummy", "--hf-overrides",
+       R"({"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 20})"});
 }
 
 }  // namespace
@@ -251,14 +252,6 @@ TEST_CASE("SIGINT ends a load within 2 s") {
   CHECK(program.wait() == 130);
   CHECK(seconds_since(start) < 2 * testing::kLoad);
   for (const pid_t pid : workers) CHECK(testing::process_gone(pid));
-}
-
-TEST_CASE("a load that takes longer than the step timeout, but gets on, is fine") {
-  std::vector<std::string> words = long_load(2);
-  words.insert(words.end(),
-               {"--step-timeout", testing::kSanitized ? "4" : "0.5", "--dtype", "float32"});
-  Program program(words);
-  CHECK_MESSAGE(program.wait() == 0, program.errors());
 }
 
 }  // namespace nvllm::launcher

@@ -81,7 +81,7 @@ InspectReport loaded() {
     load.report.device = "CPU, 2 cores";
     load.report.memory = {{"device", "weights", 512, 1}};
     load.times = {.begun_ns = 1'500'000'000,
-                  .loaded_ns = 2'000'000'000 + rank * 500'000'000,
+                  .loaded_ns = 2'000'000'000 + rank * std::int64_t{500'000'000},
                   .bytes_read = 1'000'000'000,
                   .bytes_loaded = 2'000'000'000};
     load.checksums = {{"embedding.weight", 0xabcu + static_cast<unsigned>(rank)}};

@@ -80,8 +80,9 @@ std::string format_model(const ModelDescription& model) {
   table.add({"layers", str(config.layers)});
   table.add({"hidden size", str(config.hidden_size)});
   table.add({"MLP", str(config.intermediate_size, ", ", kernels::name_of(config.activation))});
-  table.add({"attention", str(config.heads, " heads of ", config.head_dim, ", ", config.kv_heads,
-                              " KV heads", config.qk_norm ? ", q and k normed" : "")});
+  table.add({"attention",
+             str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
+                 counted(config.kv_heads, "KV head"), config.qk_norm ? ", q and k normed" : "")});
   table.add({"biases", biases_of(config)});
   table.add({"norms", str("RMSNorm, epsilon ", config.rms_norm_eps)});
   table.add({"vocabulary",

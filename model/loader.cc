@@ -19,8 +19,9 @@ namespace {
 
 using layers::Parameter;
 
-// Pieces this large keep the way to a GPU busy; pinned memory for more of them takes longer than it saves.
-constexpr std::size_t kStagingBytes = 8 << 20;
+// Pieces this large keep the way to a GPU busy, and those of all threads stay in the processor's cache
+// between being read and being copied (NVIDIA H200: 45 GB/s; 40 with 8 MiB, 25 with 16).
+constexpr std::size_t kStagingBytes = 2 << 20;
 constexpr int kStagingThreads = 8;  // saturate the way to a GPU
 
 // Pieces read in place: small, so that cores finish together, but larger than huge pages, which two

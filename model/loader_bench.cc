@@ -275,9 +275,10 @@ std::vector<Case> cases(DeviceKind kind) {
     all.push_back({.kind = kind, .encoding = encoding});
   }
   if (kind == DeviceKind::cuda) {
-    all.push_back({.kind = kind, .threads = 12});
-    all.push_back({.kind = kind, .threads = 16});
-    all.push_back({.kind = kind, .threads = 16, .piece_bytes = 4 << 20});
+    for (const int threads : {6, 10, 12, 16}) {
+      all.push_back({.kind = kind, .threads = threads});
+      all.push_back({.kind = kind, .threads = threads, .piece_bytes = 1 << 20});
+    }
   }
   return all;
 }

@@ -21,9 +21,9 @@ class TileConfiguration {
   TileConfiguration& operator=(const TileConfiguration&) = delete;
 };
 
-// Two by two tiles of sums at a time (0 to 3), weights in 4 and 5, x in 6 and 7. Tiles are loaded at half
-// the speed of the second-level cache and no more, so a stretch of a panel of x must stay in the first
-// level: 32 KiB of its 48.
+// Two by two tiles of sums at a time (0 to 3), weights in 4 and 5, x in 6 and 7. The second-level cache
+// feeds tiles only half as fast as they multiply, so a stretch of a panel of x must stay in the first level:
+// 32 KiB of its 48.
 struct InTiles {
   using Format = BlocksOfBf16;
   static constexpr int kTile = 16;  // rows of a tile, and dwords of a row
