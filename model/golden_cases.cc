@@ -120,7 +120,7 @@ std::string Check::compare(const std::string& what, const std::vector<float>& go
   float worst = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const float difference = std::fabs(got[i] - right[i]);
-    if (!(difference <= worst)) worst = difference;  // a NaN stays
+    worst = std::max(worst, difference);  // a NaN shows in the sum
     squares += difference * difference;
   }
   const double rms = std::sqrt(squares / static_cast<double>(got.size()));
