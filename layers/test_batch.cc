@@ -69,7 +69,9 @@ template <typename T>
 TensorView TestBatch::place(const std::vector<T>& values) {
   const std::size_t bytes = values.size() * sizeof(T);
   NVLLM_CHECK_LE(used_ + bytes, memory_.bytes());
-  std::memcpy(static_cast<std::byte*>(staging_.data()) + used_, values.data(), bytes);
+  if (bytes > 0) {
+    std::memcpy(static_cast<std::byte*>(staging_.data()) + used_, values.data(), bytes);
+  }
   const TensorView tensor(static_cast<std::byte*>(memory_.data()) + used_, dtype_of<T>,
                           {static_cast<std::int64_t>(values.size())});
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;

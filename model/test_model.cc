@@ -72,6 +72,12 @@ std::vector<std::vector<float>> TestModel::forward_in_graph(const Parts& parts, 
   return gathered(result);
 }
 
+void TestModel::tune(const Parts& parts, Logits logits) {
+  batch_.load(parts, logits, *rank_.stream);
+  decoder_.tune(batch_.batch(), cache_.views(), memory_,
+                {*rank_.stream, *matmul_, rank_.communicator.get()});
+}
+
 std::vector<float> TestModel::values(TensorView tensor) {
   const Buffer here = rank_.backend->allocate(MemoryKind::pinned, tensor.bytes(), "test");
   rank_.backend->copy(here.data(), tensor.data, tensor.bytes(), *rank_.stream);

@@ -40,6 +40,9 @@ class TestModel {
                                           const Observer& observer = {});
   std::vector<std::vector<float>> forward_in_graph(const Parts& parts, Logits logits);
 
+  // Decoder::tune() with such a pass.
+  void tune(const Parts& parts, Logits logits);
+
   // A tensor's values on the host, in float32. Waits for the stream.
   std::vector<float> values(TensorView tensor);
 

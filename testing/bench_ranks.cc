@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/topology.h"
+#include "kernels/linear_bench_limits.h"
 #include "kernels/random_fill.h"
 
 namespace nvllm::testing {
@@ -81,23 +82,26 @@ double BenchRank::product_seconds(std::int64_t rows, std::int64_t outputs, std::
   return seconds([&] { matmul->linear(args, *stream); });
 }
 
-double BenchRank::copy_seconds(std::size_t bytes) {
-  const auto elements = static_cast<std::int64_t>(bytes / sizeof(Bf16));
-  const Buffer from = random_memory(*backend, *stream, elements);
-  const Buffer to = random_memory(*backend, *stream, elements);
-  return seconds([&] { backend->copy(to.data(), from.data(), bytes, *stream); });
-}
-
 DeviceLimits BenchRank::limits() {
   const bool gpu = backend->kind() == DeviceKind::cuda;
-  const std::int64_t outputs = gpu ? 1 << 17 : 1 << 14, inputs = 4096;
-  const auto bytes = static_cast<std::size_t>(outputs * inputs) * sizeof(Bf16);
   DeviceLimits limits;
-  limits.bytes_per_second =
-      std::max(static_cast<double>(bytes) / product_seconds(1, outputs, inputs),
-               2 * static_cast<double>(bytes) / copy_seconds(bytes));
-  const std::int64_t n = gpu ? 8192 : 512;
-  limits.flops_per_second = 2.0 * static_cast<double>(n * n * n) / product_seconds(n, n, n);
+  {
+    const Buffer memory = random_memory(*backend, *stream, gpu ? 1 << 30 : 1 << 27);
+    const double read = seconds([&] { kernels::read_all(memory, *stream); });
+    limits.bytes_per_second = static_cast<double>(memory.bytes()) / read;
+  }
+  struct Product {
+    std::int64_t rows, outputs, inputs;
+  };
+  // Long ones, and one that ends before the device slows down for want of power.
+  const std::vector<Product> products =
+      gpu ? std::vector<Product>{{8192, 8192, 8192}, {4096, 24576, 4096}, {512, 24576, 4096}}
+          : std::vector<Product>{{512, 1024, 1024}, {512, 2048, 1024}};
+  for (const Product& product : products) {
+    const double flops = 2.0 * static_cast<double>(product.rows * product.outputs * product.inputs);
+    const double took = product_seconds(product.rows, product.outputs, product.inputs);
+    limits.flops_per_second = std::max(limits.flops_per_second, flops / took);
+  }
   return limits;
 }
 

@@ -20,8 +20,8 @@ namespace nvllm::testing {
 
 // What the device does at most, measured there and then.
 struct DeviceLimits {
-  double bytes_per_second = 0;  // of a product with one row, or of a copy (read and written)
-  double flops_per_second = 0;  // of a large square product in bfloat16
+  double bytes_per_second = 0;  // of reading
+  double flops_per_second = 0;  // of the fastest of a few large products in bfloat16
 };
 
 // One rank of a measurement.
@@ -43,7 +43,6 @@ struct BenchRank {
 
  private:
   double product_seconds(std::int64_t rows, std::int64_t outputs, std::int64_t inputs);
-  double copy_seconds(std::size_t bytes);
 };
 
 // Numbers other than zero (which would be multiplied at higher clocks), bfloat16.
