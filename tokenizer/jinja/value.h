@@ -43,12 +43,12 @@ struct List {
 // Keeps the order in which keys came. Keys are compared as Python does it: 1 == 1.0 == true.
 class Dict {
  public:
-  std::size_t size() const { return items_.size(); }
+  std::size_t size() const;
   const std::vector<std::pair<Value, Value>>& items() const { return items_; }
   const Value* find(const Value& key) const;
   const Value* get(std::string_view key) const;
   void set(Value key, Value value);
-  void clear() { items_.clear(); }
+  void clear();
 
  private:
   friend class Value;
@@ -127,6 +127,13 @@ class Value {
 
   Data data_;
 };
+
+inline std::size_t Dict::size() const {
+  return items_.size();
+}
+inline void Dict::clear() {
+  items_.clear();
+}
 
 bool equal(const Value& a, const Value& b);
 // Negative, 0, positive; an Error for types that have no order between them.
