@@ -1,0 +1,96 @@
+#include "tokenizer/chat_template.h"
+
+#include "base/error.h"
+
+namespace nvllm::tokenizer {
+namespace {
+
+using jinja::Dict;
+using jinja::List;
+using jinja::Value;
+
+// "<s>", or {"content": "<s>", ...}; nothing for null.
+const std::string* token_text(const Value& value) {
+  if (value.string() != nullptr) return value.string();
+  const Value* content = value.dict() == nullptr ? nullptr : value.dict()->get("content");
+  return content == nullptr ? nullptr : content->string();
+}
+
+Dict special_tokens_of(const Dict& config) {
+  Dict tokens;
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                           "cls_token", "mask_token"}) {
+    const Value* value = config.get(name);
+    const std::string* text = value == nullptr ? nullptr : token_text(*value);
+    if (text != nullptr) tokens.set(name, *text);
+  }
+  return tokens;
+}
+
+// A template, or a list of {"name": ..., "template": ...}.
+const std::string* template_of(const Dict& config) {
+  const Value* value = config.get("chat_template");
+  if (value == nullptr || value->none()) return nullptr;
+  if (value->string() != nullptr) return value->string();
+  const List* several = value->list();
+  if (several == nullptr)
+    fail("tokenizer_config.json: chat_template is a ", value->type_name(),
+         ", not a string or a list");
+  std::string names;
+  for (const Value& one : several->items) {
+    const Dict* entry = one.dict();
+    const Value* name = entry == nullptr ? nullptr : entry->get("name");
+    const Value* text = entry == nullptr ? nullptr : entry->get("template");
+    if (name == nullptr || text == nullptr || name->string() == nullptr ||
+        text->string() == nullptr) {
+      fail("tokenizer_config.json: an entry of chat_template has no name or no template");
+    }
+    if (*name->string() == "default") return text->string();
+    names += (names.empty() ? "" : ", ") + *name->string();
+  }
+  fail("tokenizer_config.json: chat_template has ", names,
+       " but no template named default; pass one with --chat-template");
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::string_view source, const Dict& special_tokens)
+    : template_(with_context("chat template", [&] { return jinja::Template::parse(source); })),
+      special_tokens_(special_tokens) {}
+
+std::optional<ChatTemplate> ChatTemplate::from_config(std::string_view tokenizer_config_json,
+                                                      const std::optional<std::string>& file) {
+  const Value config = jinja::from_json(tokenizer_config_json, "tokenizer_config.json");
+  if (config.dict() == nullptr)
+    fail("tokenizer_config.json is a ", config.type_name(), ", not a dict");
+  const Dict tokens = special_tokens_of(*config.dict());
+  if (file) return ChatTemplate(*file, tokens);
+  const std::string* source = template_of(*config.dict());
+  if (source == nullptr) return std::nullopt;
+  return ChatTemplate(*source, tokens);
+}
+
+std::string ChatTemplate::render(const Request& request) const {
+  const List* messages = request.messages.list();
+  if (messages == nullptr)
+    fail("messages: a ", request.messages.type_name(), "; they must be a list");
+  for (const Value& message : messages->items) {
+    if (message.dict() == nullptr)
+      fail("messages: one is a ", message.type_name(), "; each must be a dict");
+  }
+  Dict context = special_tokens_;
+  context.set("messages", request.messages);
+  context.set("tools", request.tools);
+  context.set("documents", Value());
+  context.set("add_generation_prompt", false);
+  for (const auto& [name, value] : request.options.items()) context.set(name, value);
+  try {
+    return template_.render(context);
+  } catch (const jinja::TemplateRaised& raised) {
+    fail("the chat template refuses the conversation: ", raised.what());
+  } catch (const Error& error) {
+    fail("chat template: ", error.what());
+  }
+}
+
+}  // namespace nvllm::tokenizer

@@ -1,0 +1,102 @@
+// Conversations against what Hugging Face's apply_chat_template made of them.
+#include "tokenizer/chat_template.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "base/error.h"
+#include "tokenizer/tokenizer_json.h"
+
+namespace nvllm::tokenizer {
+namespace {
+
+using jinja::Dict;
+using jinja::from_json;
+using jinja::List;
+using jinja::Value;
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  REQUIRE_MESSAGE(file, path.string());
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Value one_message(const char* role, const char* content) {
+  Dict message;
+  message.set("role", role);
+  message.set("content", content);
+  return List{.items = {std::move(message)}};
+}
+
+TEST_CASE("Qwen3's conversations give its text and its ids") {
+  const std::string folder = "tests/data/qwen3-tokenizer/";
+  const auto chat =
+      ChatTemplate::from_config(read_file(folder + "tokenizer_config.json"), std::nullopt);
+  REQUIRE(chat);
+  const auto tokenizer = parse_tokenizer(read_file(folder + "tokenizer.json"));
+  std::ifstream file("tests/data/golden/chat_qwen3.jsonl");
+  int lines = 0;
+  for (std::string line; std::getline(file, line); ++lines) {
+    const Value value = from_json(line, "golden");
+    const Dict& golden = *value.dict();
+    CAPTURE(*golden.get("name")->string());
+    const Value* tools = golden.get("tools");
+    const std::string text = chat->render({.messages = *golden.get("messages"),
+                                           .tools = tools == nullptr ? Value() : *tools,
+                                           .options = *golden.get("options")->dict()});
+    CHECK(text == *golden.get("text")->string());
+    List ids;
+    for (const auto id : tokenizer->encode(text, false))
+      ids.items.emplace_back(static_cast<std::int64_t>(id));
+    CHECK(equal(Value(std::move(ids)), *golden.get("ids")));
+  }
+  CHECK(lines == 8);
+}
+
+TEST_CASE("Special tokens are there as text, however the config writes them") {
+  const auto chat = ChatTemplate::from_config(
+      R"({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}, "pad_token": null,
+          "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token is defined }}"})",
+      std::nullopt);
+  REQUIRE(chat);
+  CHECK(chat->render({.messages = one_message("user", "hi"), .tools = {}, .options = {}}) ==
+        "<s>hi</s>False");
+}
+
+TEST_CASE("Of several templates the default one is taken, and a given one instead of all") {
+  const std::string config =
+      R"({"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]})";
+  const ChatTemplate::Request request{.messages = List{}, .tools = {}, .options = {}};
+  CHECK(ChatTemplate::from_config(config, std::nullopt)->render(request) == "yes");
+  CHECK(ChatTemplate::from_config(config, "mine")->render(request) == "mine");
+  CHECK_FALSE(ChatTemplate::from_config("{}", std::nullopt));
+  CHECK_THROWS_WITH_AS(
+      ChatTemplate::from_config(R"({"chat_template": [{"name": "rag", "template": "x"}]})",
+                                std::nullopt),
+      "tokenizer_config.json: chat_template has rag but no template named default; pass one with "
+      "--chat-template",
+      Error);
+}
+
+TEST_CASE("Errors say whose they are") {
+  const ChatTemplate chat(
+      "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}{{ x.y }}",
+      {});
+  const auto render = [&](Value messages) {
+    return chat.render({.messages = std::move(messages), .tools = {}, .options = {}});
+  };
+  CHECK_THROWS_WITH_AS(render(one_message("system", "")),
+                       "the chat template refuses the conversation: user first", Error);
+  CHECK_THROWS_WITH_AS(render(one_message("user", "")),
+                       "chat template: line 1, column 82: variable 'x' is undefined", Error);
+  CHECK_THROWS_WITH_AS(render("hi"), "messages: a string; they must be a list", Error);
+  CHECK_THROWS_WITH_AS(ChatTemplate("{{ ", {}),
+                       "chat template: line 1, column 1: this {{ has no }}", Error);
+}
+
+}  // namespace
+}  // namespace nvllm::tokenizer

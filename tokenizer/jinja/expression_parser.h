@@ -1,0 +1,101 @@
+// The parser's lower half: tokens one after the other, and expressions.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/jinja/lexer.h"
+#include "tokenizer/jinja/syntax.h"
+
+namespace nvllm::jinja {
+
+class ExpressionParser {
+ public:
+  explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+
+ protected:
+  // Deeper nesting than this is refused, so that no template overflows the stack.
+  static constexpr int kDeepest = 100;
+  // Trees lean to one side, as deep as the operators in a statement are many.
+  static constexpr int kMostOperators = 2000;
+
+  class Level {
+   public:
+    explicit Level(ExpressionParser& parser) : parser_(parser) {
+      if (++parser.level_ > kDeepest) fail_at(parser.token().at, "this is nested too deep");
+    }
+    ~Level() { --parser_.level_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    ExpressionParser& parser_;
+  };
+
+  void begin_statement() { operators_ = 0; }
+
+  const Token& token() const { return tokens_[at_]; }
+  const Token& following() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
+  Token take() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
+  bool at_symbol(std::string_view text) const {
+    return token().kind == Token::Kind::symbol && token().text == text;
+  }
+  bool at_name(std::string_view text) const {
+    return token().kind == Token::Kind::name && token().text == text;
+  }
+  bool accept_symbol(std::string_view text);
+  bool accept_name(std::string_view text);
+  void expect_symbol(std::string_view text);
+  void expect_name(std::string_view text);
+  void expect(Token::Kind kind, std::string_view what);
+  std::string take_name(std::string_view what);
+  [[noreturn]] void fail_expected(std::string_view what) const;
+
+  // With tuples: "a, b".
+  ExpressionPtr parse_list_expression();
+  ExpressionPtr parse_expression();
+  ExpressionPtr parse_or();  // without "a if b else c", which would take a loop's condition
+  // What a loop or set stores into.
+  ExpressionPtr parse_target(bool attributes);
+  ExpressionPtr parse_call(ExpressionPtr function);
+  // name(arguments) behind a | or filter; the input is the operand, or null.
+  ExpressionPtr parse_filter(ExpressionPtr input);
+  ExpressionPtr parse_filters(ExpressionPtr input);
+
+ private:
+  void count_operator();
+  ExpressionPtr parse_one_target(bool attributes);
+  ExpressionPtr make(Expression::Kind kind, Position at) const;
+  ExpressionPtr binary(std::string operation, ExpressionPtr left, ExpressionPtr right) const;
+  using Parse = ExpressionPtr (ExpressionParser::*)();
+  // Operators of one rank, from left to right.
+  ExpressionPtr parse_chain(std::initializer_list<std::string_view> operators, Parse operand);
+  ExpressionPtr parse_and();
+  ExpressionPtr parse_not();
+  ExpressionPtr parse_comparison();
+  ExpressionPtr parse_sum();
+  ExpressionPtr parse_concatenation();
+  ExpressionPtr parse_product();
+  ExpressionPtr parse_power();
+  ExpressionPtr parse_unary() { return parse_signed(true); }
+  ExpressionPtr parse_signed(bool with_filters);
+  ExpressionPtr parse_primary();
+  ExpressionPtr parse_number();
+  ExpressionPtr parse_parenthesis();
+  ExpressionPtr parse_list();
+  ExpressionPtr parse_dict();
+  ExpressionPtr parse_postfix(ExpressionPtr value);
+  ExpressionPtr parse_subscript(ExpressionPtr value);
+  ExpressionPtr parse_tests_and_filters(ExpressionPtr value);
+  ExpressionPtr parse_test(ExpressionPtr value);
+  CallArguments parse_arguments();
+
+  std::vector<Token> tokens_;  // the last one is `end`
+  std::size_t at_ = 0;
+  int level_ = 0;
+  int operators_ = 0;  // in this statement
+};
+
+}  // namespace nvllm::jinja

@@ -1,0 +1,294 @@
+#include "tokenizer/jinja/operations.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "tokenizer/jinja/text.h"
+
+namespace nvllm::jinja {
+namespace {
+
+[[noreturn]] void fail_types(std::string_view operation, const Value& a, const Value& b) {
+  if (a.undefined()) fail_undefined(a);
+  if (b.undefined()) fail_undefined(b);
+  fail("'", operation, "' is not defined between ", a.type_name(), " and ", b.type_name());
+}
+
+Value repeated(Interpreter& interpreter, const Value& what, std::int64_t times) {
+  times = std::max<std::int64_t>(times, 0);
+  if (const std::string* text = what.string()) {
+    std::size_t bytes = 0;
+    if (__builtin_mul_overflow(text->size(), static_cast<std::size_t>(times), &bytes))
+      bytes = SIZE_MAX / 2;
+    interpreter.reserve(bytes);
+    std::string out;
+    out.reserve(bytes);
+    for (std::int64_t i = 0; i < times && !text->empty(); ++i) out += *text;
+    return out;
+  }
+  const List& list = *what.list();
+  std::size_t count = 0;
+  if (__builtin_mul_overflow(list.items.size(), static_cast<std::size_t>(times) * 64, &count))
+    count = SIZE_MAX / 2;
+  interpreter.reserve(count);
+  List out{.items = {}, .tuple = list.tuple};
+  for (std::int64_t i = 0; i < times && !list.items.empty(); ++i) {
+    out.items.insert(out.items.end(), list.items.begin(), list.items.end());
+  }
+  return out;
+}
+
+std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
+  const std::int64_t quotient = a / b;
+  return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
+}
+
+Value whole_power(std::int64_t base, std::int64_t exponent) {
+  std::int64_t result = 1;
+  for (; exponent > 0; exponent /= 2) {
+    if (exponent % 2 == 1 && __builtin_mul_overflow(result, base, &result))
+      fail("a power is too large");
+    if (exponent > 1 && __builtin_mul_overflow(base, base, &base)) fail("a power is too large");
+  }
+  return result;
+}
+
+// Nothing: these operands are no whole numbers, or the operation gives none.
+std::optional<Value> whole_arithmetic(std::string_view operation, std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  bool overflow = false;
+  if (operation == "+") {
+    overflow = __builtin_add_overflow(a, b, &result);
+  } else if (operation == "-") {
+    overflow = __builtin_sub_overflow(a, b, &result);
+  } else if (operation == "*") {
+    overflow = __builtin_mul_overflow(a, b, &result);
+  } else if (operation == "//" || operation == "%") {
+    if (b == 0) fail("division by zero");
+    if (b == -1) {
+      overflow = operation == "//" && __builtin_sub_overflow(std::int64_t{0}, a, &result);
+    } else {
+      result = floor_divide(a, b);
+      if (operation == "%") result = a - result * b;
+    }
+  } else if (operation == "**" && b >= 0) {
+    return whole_power(a, b);
+  } else {
+    return std::nullopt;
+  }
+  if (overflow) fail("'", operation, "' gives a number that is too large");
+  return result;
+}
+
+Value real_arithmetic(std::string_view operation, double a, double b) {
+  if (operation == "+") return a + b;
+  if (operation == "-") return a - b;
+  if (operation == "*") return a * b;
+  if (operation == "**") return std::pow(a, b);
+  if (b == 0) fail("division by zero");
+  if (operation == "/") return a / b;
+  if (operation == "//") return std::floor(a / b);
+  return a - std::floor(a / b) * b;
+}
+
+// An index as Python counts: from the end if it is negative. Nothing: out of range.
+std::optional<std::size_t> index_in(std::int64_t index, std::size_t size) {
+  const auto count = static_cast<std::int64_t>(size);
+  if (index < 0) index += count;
+  if (index < 0 || index >= count) return std::nullopt;
+  return static_cast<std::size_t>(index);
+}
+
+std::optional<Value> item_of(const Value& value, const Value& key) {
+  if (const Dict* dict = value.dict()) {
+    const Value* found = dict->find(key);
+    return found == nullptr ? std::nullopt : std::optional(*found);
+  }
+  std::int64_t place = 0;
+  const std::int64_t* index = key.integer(place);
+  if (index == nullptr) return std::nullopt;
+  if (const List* list = value.list()) {
+    const auto at = index_in(*index, list->items.size());
+    return at ? std::optional(list->items[*at]) : std::nullopt;
+  }
+  if (const std::string* text = value.string()) {
+    const auto at = index_in(*index, length_of(*text));
+    return at ? std::optional<Value>(characters(*text, *at, 1)) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<Value> attribute_of(const Value& value, const std::string& name) {
+  if (Namespace* space = value.name_space()) {
+    const Value* found = space->values.get(name);
+    return found == nullptr ? std::nullopt : std::optional(*found);
+  }
+  return method_of(value, name);
+}
+
+// [from, to) with a step, as Python clips them.
+struct Span {
+  std::int64_t from, to, step;
+};
+
+Span span_of(const Value& from, const Value& to, const Value& step, std::size_t size) {
+  const auto count = static_cast<std::int64_t>(size);
+  const auto number = [](const Value& value, std::int64_t fallback) {
+    if (value.none()) return fallback;
+    std::int64_t place = 0;
+    const std::int64_t* whole = value.integer(place);
+    if (whole == nullptr) fail("a slice takes integers, not ", value.type_name());
+    return *whole;
+  };
+  Span span{0, 0, number(step, 1)};
+  if (span.step == 0) fail("a slice's step is 0");
+  const bool back = span.step < 0;
+  const auto clipped = [&](std::int64_t index) {
+    if (index < 0) index = index < -count ? (back ? -1 : 0) : index + count;
+    return std::clamp<std::int64_t>(index, back ? -1 : 0, back ? count - 1 : count);
+  };
+  span.from = from.none() ? (back ? count - 1 : 0) : clipped(number(from, 0));
+  span.to = to.none() ? (back ? -1 : count) : clipped(number(to, 0));
+  return span;
+}
+
+template <typename Take>
+void walk(const Span& span, const Take& take) {
+  std::int64_t i = span.from;
+  while (span.step > 0 ? i < span.to : i > span.to) {
+    take(static_cast<std::size_t>(i));
+    if (__builtin_add_overflow(i, span.step, &i)) return;
+  }
+}
+
+}  // namespace
+
+void fail_undefined(const Value& value) {
+  fail(value.get<Undefined>()->name, " is undefined");
+}
+
+Value arithmetic(Interpreter& interpreter, std::string_view operation, const Value& a,
+                 const Value& b) {
+  std::int64_t place_a = 0;
+  std::int64_t place_b = 0;
+  const std::int64_t* whole_a = a.integer(place_a);
+  const std::int64_t* whole_b = b.integer(place_b);
+  if (whole_a != nullptr && whole_b != nullptr) {
+    if (auto result = whole_arithmetic(operation, *whole_a, *whole_b)) return *std::move(result);
+  }
+  double x = 0;
+  double y = 0;
+  if (a.number(x) && b.number(y)) return real_arithmetic(operation, x, y);
+  if (operation == "+") {
+    if (a.string() != nullptr && b.string() != nullptr) {
+      interpreter.reserve(a.string()->size() + b.string()->size());
+      return *a.string() + *b.string();
+    }
+    if (a.list() != nullptr && b.list() != nullptr && a.list()->tuple == b.list()->tuple) {
+      List sum{.items = a.list()->items, .tuple = a.list()->tuple};
+      sum.items.insert(sum.items.end(), b.list()->items.begin(), b.list()->items.end());
+      interpreter.reserve(sum.items.size() * sizeof(Value));
+      return sum;
+    }
+  }
+  if (operation == "*") {
+    if ((a.string() != nullptr || a.list() != nullptr) && whole_b != nullptr)
+      return repeated(interpreter, a, *whole_b);
+    if ((b.string() != nullptr || b.list() != nullptr) && whole_a != nullptr)
+      return repeated(interpreter, b, *whole_a);
+  }
+  if (operation == "%" && a.string() != nullptr) return percent_format(interpreter, *a.string(), b);
+  fail_types(operation, a, b);
+}
+
+Value negated(const Value& value) {
+  std::int64_t place = 0;
+  if (const std::int64_t* whole = value.integer(place)) {
+    if (*whole == INT64_MIN) fail("'-' gives a number that is too large");
+    return -*whole;
+  }
+  if (const double* real = value.get<double>()) return -*real;
+  if (value.undefined()) fail_undefined(value);
+  fail("'-' is not defined for ", value.type_name());
+}
+
+bool contains(Interpreter& interpreter, const Value& container, const Value& item) {
+  if (const std::string* text = container.string()) {
+    if (item.undefined()) fail_undefined(item);
+    if (item.string() == nullptr) fail("'in' a string takes a string, not ", item.type_name());
+    interpreter.charge(static_cast<std::int64_t>(text->size()));
+    return text->find(*item.string()) != std::string::npos;
+  }
+  if (const List* list = container.list()) {
+    interpreter.charge(container.weight() + static_cast<std::int64_t>(list->items.size()) * 32);
+    return std::any_of(list->items.begin(), list->items.end(),
+                       [&](const Value& have) { return equal(have, item); });
+  }
+  if (const Dict* dict = container.dict()) {
+    interpreter.charge(container.weight() + static_cast<std::int64_t>(dict->size()) * 32);
+    return dict->find(item) != nullptr;
+  }
+  if (container.undefined()) return false;
+  fail("'in' is not defined for ", container.type_name());
+}
+
+Value attribute(const Value& value, const std::string& name) {
+  if (value.undefined()) fail_undefined(value);
+  if (auto found = attribute_of(value, name)) return *std::move(found);
+  if (const Dict* dict = value.dict()) {
+    if (const Value* found = dict->get(name)) return *found;
+  } else if (!name.empty() && name.find_first_not_of("0123456789") == std::string::npos &&
+             name.size() < 10) {
+    if (auto found = item_of(value, std::int64_t{std::stoll(name)})) return *std::move(found);
+  }
+  return Undefined{str("'", value.type_name(), " object' has no attribute '", name, "', which")};
+}
+
+Value subscript(const Value& value, const Value& key) {
+  if (value.undefined()) fail_undefined(value);
+  if (key.undefined()) fail_undefined(key);
+  if (auto found = item_of(value, key)) return *std::move(found);
+  if (const std::string* name = key.string()) {
+    if (auto found = attribute_of(value, *name)) return *std::move(found);
+  }
+  return Undefined{str("'", value.type_name(), " object' has no item ", to_repr(key), ", which")};
+}
+
+Value slice(Interpreter& interpreter, const Value& value, const Value& from, const Value& to,
+            const Value& step) {
+  if (const List* list = value.list()) {
+    List out{.items = {}, .tuple = list->tuple};
+    interpreter.reserve(list->items.size() * sizeof(Value));
+    walk(span_of(from, to, step, list->items.size()),
+         [&](std::size_t i) { out.items.push_back(list->items[i]); });
+    return out;
+  }
+  if (const std::string* text = value.string()) {
+    interpreter.reserve(text->size());
+    const std::vector<std::string_view> letters = split_characters(*text);
+    std::string out;
+    walk(span_of(from, to, step, letters.size()), [&](std::size_t i) { out += letters[i]; });
+    return out;
+  }
+  if (value.undefined()) fail_undefined(value);
+  fail("a ", value.type_name(), " has no slices");
+}
+
+std::vector<Value> items_of(Interpreter& interpreter, const Value& value) {
+  std::vector<Value> items;
+  if (const List* list = value.list()) {
+    items = list->items;
+  } else if (const Dict* dict = value.dict()) {
+    for (const auto& [key, item] : dict->items()) items.push_back(key);
+  } else if (const std::string* text = value.string()) {
+    interpreter.reserve(text->size() * sizeof(Value));
+    for (const std::string_view letter : split_characters(*text)) items.emplace_back(letter);
+  } else if (!value.undefined()) {
+    fail("a ", value.type_name(), " cannot be looped over");
+  }
+  interpreter.reserve(items.size() * sizeof(Value));
+  return items;
+}
+
+}  // namespace nvllm::jinja

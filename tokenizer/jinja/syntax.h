@@ -1,0 +1,93 @@
+// The syntax tree of a template.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tokenizer/jinja/value.h"
+
+namespace nvllm::jinja {
+
+struct Position {
+  int line = 1;
+  int column = 1;
+};
+
+struct Expression;
+using ExpressionPtr = std::unique_ptr<Expression>;
+
+struct CallArguments {
+  std::vector<ExpressionPtr> positional;
+  std::vector<std::pair<std::string, ExpressionPtr>> named;
+  ExpressionPtr more_positional;  // *list
+  ExpressionPtr more_named;       // **dict
+};
+
+struct Expression {
+  enum class Kind : unsigned char {
+    literal,      // value
+    name,         // text
+    list,         // operands
+    tuple,        // operands
+    dict,         // operands: key, value, key, value, ...
+    attribute,    // operands[0].text
+    subscript,    // operands[0][operands[1]]
+    slice,        // operands[0][operands[1]:operands[2]:operands[3]]; absent ones are null
+    call,         // operands[0](arguments)
+    filter,       // operands[0] | text(arguments); a filter block's input is null
+    test,         // operands[0] is text(arguments)
+    unary,        // text: "-", "+", "not"
+    binary,       // text: "+", "and", ...
+    comparison,   // operands[0] texts[0] operands[1] texts[1] operands[2] ...
+    conditional,  // operands[0] if operands[1] else operands[2]; the last may be null
+  };
+  Kind kind;
+  Position at;
+  Value value;
+  std::string text;
+  std::vector<std::string> texts;
+  std::vector<ExpressionPtr> operands;
+  CallArguments arguments;
+};
+
+struct Statement;
+using Block = std::vector<std::unique_ptr<Statement>>;
+
+struct MacroParameter {
+  std::string name;
+  ExpressionPtr fallback;  // null: none
+};
+
+struct Statement {
+  enum class Kind : unsigned char {
+    text,         // text
+    print,        // expression
+    conditional,  // branches: condition (null: else) and block
+    loop,         // target in expression if condition: body; else: otherwise
+    set,          // target = expression
+    set_block,    // target = filters (expression, may be null) of the printed body
+    macro,        // text(parameters): body
+    call,         // expression is a call; the body is what caller() gives
+    filter,       // expression's innermost input is the printed body
+    with,         // assignments; body
+    body,         // body alone
+    leave,        // break
+    next,         // continue
+  };
+  Kind kind;
+  Position at;
+  std::string text;
+  ExpressionPtr target;  // a name, an attribute of a namespace, or a tuple of names
+  ExpressionPtr expression;
+  ExpressionPtr condition;
+  bool recursive = false;
+  std::vector<std::pair<ExpressionPtr, Block>> branches;
+  std::vector<std::pair<ExpressionPtr, ExpressionPtr>> assignments;
+  std::vector<MacroParameter> parameters;
+  Block body;
+  Block otherwise;
+};
+
+}  // namespace nvllm::jinja

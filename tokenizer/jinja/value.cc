@@ -1,0 +1,267 @@
+#include "tokenizer/jinja/value.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace nvllm::jinja {
+namespace {
+
+// As Python's repr: the shortest text that reads back the same, "1e+16" and "1e-05" outside of the
+// range that it writes out.
+std::string float_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  char digits[40];
+  const auto end =
+      std::to_chars(digits, digits + sizeof digits, value, std::chars_format::scientific).ptr;
+  const std::string_view text(digits, static_cast<std::size_t>(end - digits));
+  const std::size_t e = text.find('e');
+  int exponent = 0;
+  std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1), end, exponent);
+  if (exponent < -4 || exponent >= 16) return std::string(text);
+  char plain[64];
+  const auto plain_end =
+      std::to_chars(plain, plain + sizeof plain, value, std::chars_format::fixed).ptr;
+  std::string out(plain, plain_end);
+  if (out.find('.') == std::string::npos) out += ".0";
+  return out;
+}
+
+std::string quoted(const std::string& text) {
+  const bool use_double =
+      text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
+  const char quote = use_double ? '"' : '\'';
+  std::string out(1, quote);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      constexpr char kHex[] = "0123456789abcdef";
+      out += "\\x";
+      out += kHex[byte >> 4];
+      out += kHex[byte & 15];
+    } else {
+      out += c;
+    }
+  }
+  return out + quote;
+}
+
+void append_repr(std::string& out, const Value& value);
+
+void append_items(std::string& out, const List& list) {
+  out += list.tuple ? '(' : '[';
+  for (std::size_t i = 0; i < list.items.size(); ++i) {
+    if (i > 0) out += ", ";
+    append_repr(out, list.items[i]);
+  }
+  if (list.tuple && list.items.size() == 1) out += ',';
+  out += list.tuple ? ')' : ']';
+}
+
+void append_dict(std::string& out, const Dict& dict) {
+  out += '{';
+  bool first = true;
+  for (const auto& [key, item] : dict.items()) {
+    if (!first) out += ", ";
+    first = false;
+    append_repr(out, key);
+    out += ": ";
+    append_repr(out, item);
+  }
+  out += '}';
+}
+
+void append_repr(std::string& out, const Value& value) {
+  if (const std::string* text = value.string()) {
+    out += quoted(*text);
+  } else if (const List* list = value.list()) {
+    append_items(out, *list);
+  } else if (const Dict* dict = value.dict()) {
+    append_dict(out, *dict);
+  } else if (value.undefined()) {
+    out += "Undefined";
+  } else {
+    out += to_text(value);
+  }
+}
+
+}  // namespace
+
+const Value* Dict::find(const Value& key) const {
+  for (const auto& [name, value] : items_) {
+    if (equal(name, key)) return &value;
+  }
+  return nullptr;
+}
+
+const Value* Dict::get(std::string_view key) const {
+  for (const auto& [name, value] : items_) {
+    const std::string* text = name.string();
+    if (text != nullptr && *text == key) return &value;
+  }
+  return nullptr;
+}
+
+void Dict::set(Value key, Value value) {
+  for (auto& [name, old] : items_) {
+    if (equal(name, key)) {
+      old = std::move(value);
+      return;
+    }
+  }
+  items_.emplace_back(std::move(key), std::move(value));
+}
+
+void Extent::add(const Value& part) {
+  const Extent other = part.extent();
+  depth = std::max(depth, other.depth + 1);
+  weight += other.weight;
+  if (depth > kDeepest) fail("a value is nested more than ", kDeepest, " deep");
+  if (weight > kHeaviest) fail("a value is too large");
+}
+
+Value::Value(List value) {
+  value.extent = {};
+  for (const Value& item : value.items) value.extent.add(item);
+  data_ = std::make_shared<const List>(std::move(value));
+}
+
+Value::Value(Dict value) {
+  value.extent_ = {};
+  for (const auto& [key, item] : value.items_) {
+    value.extent_.add(key);
+    value.extent_.add(item);
+  }
+  data_ = std::make_shared<const Dict>(std::move(value));
+}
+
+Extent Value::extent() const {
+  if (const std::string* text = string())
+    return {.weight = 1 + static_cast<std::int64_t>(text->size() / 8)};
+  if (const List* items = list()) return items->extent;
+  if (const Dict* items = dict()) return items->extent_;
+  if (const Namespace* space = name_space()) return space->extent;
+  if (const Callable* function = callable()) return function->extent;
+  return {};
+}
+
+const std::int64_t* Value::integer(std::int64_t& place) const {
+  if (const bool* truth = get<bool>()) {
+    place = *truth ? 1 : 0;
+    return &place;
+  }
+  return get<std::int64_t>();
+}
+
+bool Value::number(double& value) const {
+  std::int64_t place = 0;
+  if (const std::int64_t* whole = integer(place)) {
+    value = static_cast<double>(*whole);
+    return true;
+  }
+  if (const double* real = get<double>()) {
+    value = *real;
+    return true;
+  }
+  return false;
+}
+
+bool Value::truth() const {
+  if (const bool* truth = get<bool>()) return *truth;
+  if (const std::int64_t* whole = get<std::int64_t>()) return *whole != 0;
+  if (const double* real = get<double>()) return *real != 0;
+  if (const std::string* text = string()) return !text->empty();
+  if (const List* items = list()) return !items->items.empty();
+  if (const Dict* items = dict()) return items->size() > 0;
+  return !undefined() && !none();
+}
+
+const char* Value::type_name() const {
+  constexpr const char* kNames[] = {"undefined", "none", "boolean", "integer",   "float",
+                                    "string",    "list", "dict",    "namespace", "function"};
+  return kNames[data_.index()];
+}
+
+bool equal(const Value& a, const Value& b) {
+  if (const std::string* text = a.string()) return b.string() != nullptr && *text == *b.string();
+  std::int64_t place_a = 0;
+  std::int64_t place_b = 0;
+  const std::int64_t* whole_a = a.integer(place_a);
+  const std::int64_t* whole_b = b.integer(place_b);
+  if (whole_a != nullptr && whole_b != nullptr) return *whole_a == *whole_b;
+  double x = 0;
+  double y = 0;
+  if (a.number(x)) return b.number(y) && x == y;
+  if (const List* list = a.list()) {
+    const List* other = b.list();
+    return other != nullptr && list->tuple == other->tuple &&
+           std::equal(list->items.begin(), list->items.end(), other->items.begin(),
+                      other->items.end(), equal);
+  }
+  if (const Dict* dict = a.dict()) {
+    const Dict* other = b.dict();
+    return other != nullptr && dict->size() == other->size() &&
+           std::all_of(dict->items().begin(), dict->items().end(), [&](const auto& item) {
+             const Value* found = other->find(item.first);
+             return found != nullptr && equal(item.second, *found);
+           });
+  }
+  if (a.none()) return b.none();
+  if (a.undefined()) return b.undefined();
+  if (a.name_space() != nullptr) return a.name_space() == b.name_space();
+  return a.callable() == b.callable();
+}
+
+int compare(const Value& a, const Value& b) {
+  std::int64_t place_a = 0;
+  std::int64_t place_b = 0;
+  const std::int64_t* whole_a = a.integer(place_a);
+  const std::int64_t* whole_b = b.integer(place_b);
+  if (whole_a != nullptr && whole_b != nullptr)
+    return *whole_a < *whole_b ? -1 : *whole_a > *whole_b;
+  double x = 0;
+  double y = 0;
+  if (a.number(x) && b.number(y)) return x < y ? -1 : x > y;
+  if (a.string() != nullptr && b.string() != nullptr) return a.string()->compare(*b.string());
+  const List* left = a.list();
+  const List* right = b.list();
+  if (left != nullptr && right != nullptr) {
+    for (std::size_t i = 0; i < left->items.size() && i < right->items.size(); ++i) {
+      if (!equal(left->items[i], right->items[i])) return compare(left->items[i], right->items[i]);
+    }
+    return left->items.size() < right->items.size() ? -1 : left->items.size() > right->items.size();
+  }
+  fail("'<' is not defined between ", a.type_name(), " and ", b.type_name());
+}
+
+std::string to_text(const Value& value) {
+  if (const std::string* text = value.string()) return *text;
+  if (value.undefined()) return {};
+  if (value.none()) return "None";
+  if (const bool* truth = value.get<bool>()) return *truth ? "True" : "False";
+  if (const std::int64_t* whole = value.get<std::int64_t>()) return std::to_string(*whole);
+  if (const double* real = value.get<double>()) return float_text(*real);
+  if (value.name_space() != nullptr) return "<Namespace>";
+  if (const Callable* function = value.callable()) return "<" + function->name + ">";
+  return to_repr(value);
+}
+
+std::string to_repr(const Value& value) {
+  std::string out;
+  append_repr(out, value);
+  return out;
+}
+
+}  // namespace nvllm::jinja

@@ -1,0 +1,159 @@
+// Value: what a template computes with. Behaves as Python's values do in Jinja.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace nvllm::jinja {
+
+class Value;
+class Interpreter;
+
+// Nothing was found under a name: printed as nothing, false, and an error in any other use.
+struct Undefined {
+  std::string name;  // "variable 'tools'", for errors
+};
+
+struct None {};
+
+// A value is made of others. Both are bounded, so that no walk over one overflows the stack or takes for
+// ever (lists may hold the same list many times).
+struct Extent {
+  static constexpr int kDeepest = 200;
+  static constexpr std::int64_t kHeaviest = std::int64_t{1} << 24;
+
+  int depth = 0;
+  std::int64_t weight = 1;  // values in it, each time they appear; eight bytes of text count as one
+
+  void add(const Value& part);
+};
+
+struct List {
+  std::vector<Value> items;
+  bool tuple = false;
+  Extent extent = {};  // set when it becomes a Value
+};
+
+// Keeps the order in which keys came. Keys are compared as Python does it: 1 == 1.0 == true.
+class Dict {
+ public:
+  std::size_t size() const;
+  const std::vector<std::pair<Value, Value>>& items() const { return items_; }
+  const Value* find(const Value& key) const;
+  const Value* get(std::string_view key) const;
+  void set(Value key, Value value);
+  void clear();
+
+ private:
+  friend class Value;
+  std::vector<std::pair<Value, Value>> items_;
+  Extent extent_;
+};
+
+// namespace(...), the one thing that a template can change; also what `loop` is, which cannot be changed.
+struct Namespace {
+  Dict values;
+  bool changeable = true;
+  Extent extent = {};  // of a loop; what can be changed ends a walk
+};
+
+// What a call was given.
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+struct Callable {
+  std::string name;
+  std::function<Value(Interpreter&, Arguments&)> call;
+  Extent extent = {};  // of the values that `call` holds
+};
+
+// Cheap to copy. Strings, lists and dicts never change once they are a Value.
+class Value {
+ public:
+  using Data =
+      std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const std::string>,
+                   std::shared_ptr<const List>, std::shared_ptr<const Dict>,
+                   std::shared_ptr<Namespace>, std::shared_ptr<const Callable>>;
+
+  Value() : data_(None{}) {}
+  Value(Undefined value) : data_(std::move(value)) {}
+  Value(bool value) : data_(value) {}
+  Value(int value) : data_(std::int64_t{value}) {}
+  Value(std::int64_t value) : data_(value) {}
+  Value(double value) : data_(value) {}
+  Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
+  Value(std::string_view value) : Value(std::string(value)) {}
+  Value(const char* value) : Value(std::string(value)) {}
+  Value(List value);  // an Error if it is too deep or too heavy
+  Value(Dict value);
+  Value(std::shared_ptr<Namespace> value) : data_(std::move(value)) {}
+  Value(Callable value) : data_(std::make_shared<const Callable>(std::move(value))) {}
+
+  template <typename T>
+  const T* get() const {
+    return std::get_if<T>(&data_);
+  }
+  bool undefined() const { return get<Undefined>() != nullptr; }
+  bool none() const { return get<None>() != nullptr; }
+  const std::string* string() const { return pointed<const std::string>(); }
+  const List* list() const { return pointed<const List>(); }
+  const Dict* dict() const { return pointed<const Dict>(); }
+  Namespace* name_space() const { return pointed<Namespace>(); }
+  const Callable* callable() const { return pointed<const Callable>(); }
+  // Integers, and truth values as 0 and 1.
+  const std::int64_t* integer(std::int64_t& place) const;
+  bool number(double& value) const;  // of any kind
+
+  bool truth() const;
+  Extent extent() const;
+  std::int64_t weight() const { return extent().weight; }
+  // "string", "integer", "dict": for errors.
+  const char* type_name() const;
+
+ private:
+  template <typename T>
+  T* pointed() const {
+    const auto* pointer = std::get_if<std::shared_ptr<T>>(&data_);
+    return pointer == nullptr ? nullptr : pointer->get();
+  }
+
+  Data data_;
+};
+
+inline std::size_t Dict::size() const {
+  return items_.size();
+}
+inline void Dict::clear() {
+  items_.clear();
+}
+
+bool equal(const Value& a, const Value& b);
+// Negative, 0, positive; an Error for types that have no order between them.
+int compare(const Value& a, const Value& b);
+
+// As {{ value }} prints it.
+std::string to_text(const Value& value);
+// As Python's repr() writes it inside lists and dicts.
+std::string to_repr(const Value& value);
+
+struct JsonStyle {
+  int indent = -1;  // negative: one line
+  bool sort_keys = false;
+  bool ascii = false;
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
+};
+// As Python's json.dumps writes it. An Error for what JSON cannot say.
+std::string to_json(const Value& value, const JsonStyle& style);
+// A JSON text; `what` names it in errors.
+Value from_json(std::string_view text, std::string_view what);
+
+}  // namespace nvllm::jinja
