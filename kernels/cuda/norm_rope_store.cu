@@ -112,7 +112,7 @@ __device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale
 
 // For halves of whole vectors that lie at multiples of 16 bytes.
 template <typename T, int kHeads, bool kNorm>
-__global__ void __launch_bounds__(kBlockThreads) vectors_kernel(const Params<T> p) {
+__global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T> p) {
   begin_after_previous_kernel();
   constexpr int kElements = Vector<T>::kElements;
   const Place<T> at(p);
