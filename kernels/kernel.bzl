@@ -51,7 +51,7 @@ def kernel(
     for suffix, backend, gpu in [("_test", "cpu", False), ("_gpu_test", "cuda", True)]:
         nvllm_test(
             name = name + suffix,
-            size = "small",
+            size = "medium",  # under sanitizers
             srcs = [],
             data = test_data,
             gpu = gpu,
