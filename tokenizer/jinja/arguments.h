@@ -26,7 +26,8 @@ class ArgumentReader {
   }
   Value take(std::string_view name, Value fallback) {
     const Value* value = find(name);
-    return value == nullptr ? std::move(fallback) : *value;
+    if (value != nullptr) return *value;
+    return fallback;
   }
   std::string take_text(std::string_view name) { return text(name, take(name)); }
   std::string take_text(std::string_view name, std::string fallback) {

@@ -140,33 +140,30 @@ ExpressionPtr ExpressionParser::parse_not() {
   return made;
 }
 
+std::string ExpressionParser::accept_comparison() {
+  for (const std::string_view operation : {"==", "!=", "<=", ">=", "<", ">"}) {
+    if (accept_symbol(operation)) return std::string(operation);
+  }
+  if (accept_name("in")) return "in";
+  if (at_name("not") && following().kind == Token::Kind::name && following().text == "in") {
+    take();
+    take();
+    return "not in";
+  }
+  return {};
+}
+
 ExpressionPtr ExpressionParser::parse_comparison() {
   ExpressionPtr first = parse_sum();
-  ExpressionPtr made;
-  while (true) {
-    std::string operation;
-    if (token().kind == Token::Kind::symbol &&
-        (token().text == "==" || token().text == "!=" || token().text == "<" ||
-         token().text == ">" || token().text == "<=" || token().text == ">=")) {
-      operation = take().text;
-    } else if (accept_name("in")) {
-      operation = "in";
-    } else if (at_name("not") && following().kind == Token::Kind::name &&
-               following().text == "in") {
-      take();
-      take();
-      operation = "not in";
-    } else {
-      break;
-    }
-    if (made == nullptr) {
-      made = make(Kind::comparison, first->at);
-      made->operands.push_back(std::move(first));
-    }
+  std::string operation = accept_comparison();
+  if (operation.empty()) return first;
+  ExpressionPtr made = make(Kind::comparison, first->at);
+  made->operands.push_back(std::move(first));
+  for (; !operation.empty(); operation = accept_comparison()) {
     made->texts.push_back(operation);
     made->operands.push_back(parse_sum());
   }
-  return made == nullptr ? std::move(first) : std::move(made);
+  return made;
 }
 
 ExpressionPtr ExpressionParser::parse_sum() {

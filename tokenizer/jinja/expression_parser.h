@@ -74,6 +74,7 @@ class ExpressionParser {
   ExpressionPtr parse_chain(std::initializer_list<std::string_view> operators, Parse operand);
   ExpressionPtr parse_and();
   ExpressionPtr parse_not();
+  std::string accept_comparison();  // empty: there is none
   ExpressionPtr parse_comparison();
   ExpressionPtr parse_sum();
   ExpressionPtr parse_concatenation();

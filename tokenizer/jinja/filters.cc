@@ -345,8 +345,8 @@ Value mapped(I& interpreter, const Value& value, Arguments& arguments) {
     const Value fallback = reader.take("default", Value(Undefined{"an attribute"}));
     reader.finish();
     for (const Value& item : items) {
-      Value part = part_of(item, path);
-      list.items.push_back(part.undefined() && !fallback.undefined() ? fallback : std::move(part));
+      list.items.push_back(part_of(item, path));
+      if (list.items.back().undefined() && !fallback.undefined()) list.items.back() = fallback;
     }
     return list;
   }

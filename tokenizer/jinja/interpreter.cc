@@ -303,7 +303,9 @@ void Interpreter::bind_parameters(const Statement& statement, const std::string&
   }
   set("varargs", std::move(more));
   Dict others;
-  for (auto& [given, value] : arguments.named) {
+  for (const auto& named : arguments.named) {
+    const std::string& given = named.first;
+    const Value& value = named.second;
     const bool known = std::any_of(parameters.begin(), parameters.end(),
                                    [&](const auto& p) { return p.name == given; });
     if (given == "caller") {
