@@ -45,7 +45,11 @@ template <typename Format, int kStepUnit>
 inline void pack_columns(const typename Format::Element* from, std::int64_t from_stride,
                          std::int64_t row_count, std::int64_t inputs, float* to) {
   constexpr std::int64_t kInputs = Lanes::kCount * Format::kPerStep;
+  for (int step = 0; step < Lanes::kCount; ++step) fetch_to_write(to + step * Lanes::kCount);
   for (std::int64_t i = 0; i < inputs; i += kInputs) {
+    for (int step = 0; step < Lanes::kCount; ++step) {
+      fetch_to_write(to + (Lanes::kCount + step) * Lanes::kCount);
+    }
     Lanes::Floats values[Lanes::kCount];
     for (int row = 0; row < Lanes::kCount; ++row) {
       values[row] = row < row_count ? load_dwords<Format>(from + row * from_stride + i, inputs - i)
@@ -75,13 +79,13 @@ inline void pack_rows(const typename Format::Element* weight, std::int64_t weigh
   }
 }
 
-// Where the weights of a block, or of a stretch of it, lie. Strides are in bytes.
+// Where the weights of a stretch of a block lie. Strides are in bytes.
 struct Weights {
   const void* data;
   std::int64_t stride;
   const void* next;  // what comes after them, in place; nullptr: nothing
   std::int64_t next_stride;
-  // Rows of each group of the next ones that are to be fetched meanwhile.
+  // Rows of each group of the next ones that may be fetched meanwhile.
   int fetch_begin, fetch_end;
 };
 
@@ -95,7 +99,8 @@ struct InRegisters {
   static constexpr int kGroup = Lanes::kCount / 2;  // outputs
   static constexpr int kOutputs = 64;               // in a block
   static constexpr int kStepUnit = 1;
-  static constexpr int kSteps = 1024;  // in a stretch of the inputs
+  // In a stretch of the inputs. Three panels of floats of it fit a first-level cache of 48 KiB.
+  static constexpr int kSteps = Format::kPerStep == 1 ? 256 : 1024;
   // Rows of packed weights do not lie a power of two apart, which would put those of a group into few sets
   // of the cache.
   static constexpr int kWeightStride = kSteps + 16;

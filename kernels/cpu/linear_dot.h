@@ -10,6 +10,12 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
+// Asks for a line that will be written to. What other cores have read of it takes long to be given up, and
+// stores wait for that one line after the other; this does not.
+inline void fetch_to_write(const float* to) {
+  __builtin_prefetch(to, 1);
+}
+
 template <typename T>
 inline void store_rows(T* to, std::int64_t stride, std::int64_t rows, std::int64_t count,
                        const Lanes::Floats* values) {
@@ -104,6 +110,7 @@ struct Dot {
   using T = typename Format::Element;
   static constexpr int kRows = Lanes::kAccumulators / 3;  // the most at a time
   static constexpr int kSums = LinearKernels::kDotOutputs;
+  static constexpr int kLineFloats = 16;
 
   static std::int64_t row_floats(std::int64_t inputs) {
     return (inputs + Format::kStep - 1) / Format::kStep * Format::kFloats;
@@ -115,6 +122,8 @@ struct Dot {
     static_assert(LinearKernels::kPrepareInputs % Format::kStep == 0);
     for (int row = 0; row < rows; ++row, from += product.x_stride) {
       float* to = prepared + row * row_floats(product.inputs) + row_floats(begin);
+      for (std::int64_t i = 0; i < row_floats(end - begin); i += kLineFloats)
+        fetch_to_write(to + i);
       for (std::int64_t i = begin; i < end; i += Format::kStep, to += Format::kFloats) {
         Format::prepare(from + i, end - i < Format::kStep ? end - i : Format::kStep, to);
       }
