@@ -40,6 +40,19 @@ double seconds_of(Function&& function) {
   return seconds_since(start);
 }
 
+// Of calls in a row, as in a step of a model, after as many that have woken threads and warmed caches.
+template <typename Run>
+double seconds_per_call(Run&& run) {
+  constexpr double kWarmUpSeconds = 3e-3;
+  int calls = 0;
+  const std::int64_t start = now_ns();
+  do {
+    run(1);
+    ++calls;
+  } while (seconds_since(start) < kWarmUpSeconds);
+  return seconds_of([&] { run(calls); }) / calls;
+}
+
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
@@ -150,20 +163,18 @@ void gemm(benchmark::State& state, Shape shape) {
                                       static_cast<OneDnnProduct::Weights>(i), &why_not);
   }
   std::vector<double> ours, theirs[2];
-  const auto product = [&] {
-    matmul->linear(args, *stream);
-    stream->synchronize();
-  };
   for (auto _ : state) {
-    // Their threads spin for some milliseconds after their work. The first of two calls finds cold caches,
-    // and threads that sleep.
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    product();
-    ours.push_back(seconds_of(product));
+    // Their threads spin for long after their work: 300,000 times, or 20 ms where a pause takes 140 cycles.
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    ours.push_back(seconds_per_call([&](int calls) {
+      for (int i = 0; i < calls; ++i) matmul->linear(args, *stream);
+      stream->synchronize();
+    }));
     for (int i = 0; i < 2; ++i) {
       if (others[i] == nullptr) continue;
-      others[i]->run();
-      theirs[i].push_back(seconds_of([&] { others[i]->run(); }));
+      theirs[i].push_back(seconds_per_call([&](int calls) {
+        for (int call = 0; call < calls; ++call) others[i]->run();
+      }));
     }
     state.SetIterationTime(ours.back());
   }
@@ -213,7 +224,7 @@ const bool registered = [] {
       benchmark::RegisterBenchmark(name_of_case("gemm", shape).c_str(),
                                    [=](benchmark::State& state) { gemm(state, shape); })
           ->UseManualTime()
-          ->Iterations(21);
+          ->Iterations(11);
     }
   }
   return true;

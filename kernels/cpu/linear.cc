@@ -39,6 +39,49 @@ const LinearKernels& kernels_of(InstructionSet set, DType type) {
   return set == InstructionSet::avx2 ? linear_kernels_avx2(type) : linear_kernels_avx512(type);
 }
 
+// How the rows and outputs of a product are divided: into cells as even as can be, one per thread.
+struct Grid {
+  std::int64_t row_cells, output_cells;
+  std::int64_t rows, outputs;  // of a cell, at most
+
+  Grid(const LinearKernels& kernels, const Product& product, std::int64_t row_cells,
+       std::int64_t output_cells)
+      : row_cells(row_cells),
+        output_cells(output_cells),
+        rows(share(product.rows, kernels.unit_rows, row_cells)),
+        outputs(share(product.outputs, kernels.unit_outputs, output_cells)) {}
+
+  std::int64_t cells() const { return row_cells * output_cells; }
+
+  // A cell's, in products of two rows.
+  std::int64_t cost(const LinearKernels& kernels) const {
+    return rows * outputs + rows * kernels.row_cost + outputs * kernels.output_cost;
+  }
+
+  static Grid cheapest(const LinearKernels& kernels, const Product& product, int threads) {
+    const std::int64_t most_rows = divide_up(product.rows, kernels.unit_rows);
+    const std::int64_t most_outputs = divide_up(product.outputs, kernels.unit_outputs);
+    Grid best(kernels, product, 1, 1);
+    for (std::int64_t row_cells = std::min<std::int64_t>(threads, most_rows); row_cells > 0;
+         --row_cells) {
+      const Grid grid(kernels, product, row_cells, std::min(threads / row_cells, most_outputs));
+      if (grid.cost(kernels) < best.cost(kernels)) best = grid;
+    }
+    return best;
+  }
+
+  // Where part i of `parts` of `count` begins: at a multiple of `unit`, or the end.
+  static std::int64_t border(std::int64_t count, std::int64_t unit, std::int64_t parts,
+                             std::int64_t i) {
+    return std::min(count, divide_up(count, unit) * i / parts * unit);
+  }
+
+ private:
+  static std::int64_t share(std::int64_t count, std::int64_t unit, std::int64_t parts) {
+    return divide_up(divide_up(count, unit), parts) * unit;
+  }
+};
+
 class CpuMatmul final : public Matmul {
  public:
   CpuMatmul(Backend& backend, InstructionSet set) : backend_(backend), set_(set) {}
@@ -88,51 +131,69 @@ class CpuMatmul final : public Matmul {
   }
 
   void run_dots(const LinearKernels& kernels, const Product& product, Crew& crew) {
-    const std::int64_t row_floats = kernels.row_floats(product.inputs);
-    const std::size_t row_bytes = product.x_stride * size_of(product.dtype);
-    const std::size_t weight_bytes = product.inputs * size_of(product.dtype);
-    // A thread takes kPieceBytes of weights at least, which it reads in a few microseconds.
-    constexpr std::int64_t kPieceBytes = 32 << 10, kUnit = LinearKernels::kDotOutputs;
-    const std::int64_t grain = std::max<std::int64_t>(
-        1, kPieceBytes / (kUnit * static_cast<std::int64_t>(weight_bytes) + 1));
+    // A thread takes kPieceBytes of x or of weights at least, which it reads in a few microseconds.
+    constexpr std::int64_t kPieceBytes = 32 << 10, kOutputs = LinearKernels::kDotOutputs,
+                           kInputs = LinearKernels::kPrepareInputs;
+    const std::int64_t size = size_of(product.dtype);
+    const auto grain = [&](std::int64_t elements) {
+      return std::max<std::int64_t>(1, kPieceBytes / (elements * size + 1));
+    };
     for (std::int64_t first = 0; first < product.rows; first += LinearKernels::kMaxDotRows) {
       const int rows = static_cast<int>(
           std::min<std::int64_t>(product.rows - first, LinearKernels::kMaxDotRows));
-      for (int r = 0; r < rows; ++r) {
-        kernels.prepare_row(static_cast<const std::byte*>(product.x) + (first + r) * row_bytes,
-                            product.inputs, packed() + r * row_floats);
-      }
-      crew.run(divide_up(product.outputs, kUnit), grain, [&](std::int64_t begin, std::int64_t end) {
-        kernels.dot(product, first, rows, packed(), begin * kUnit,
-                    std::min(end * kUnit, product.outputs));
-      });
+      crew.run(divide_up(product.inputs, kInputs), grain(kInputs * rows),
+               [&](std::int64_t begin, std::int64_t end) {
+                 kernels.prepare(product, first, rows, begin * kInputs,
+                                 std::min(end * kInputs, product.inputs), packed());
+               });
+      crew.run(divide_up(product.outputs, kOutputs), grain(kOutputs * product.inputs),
+               [&](std::int64_t begin, std::int64_t end) {
+                 kernels.dot(product, first, rows, packed(), begin * kOutputs,
+                             std::min(end * kOutputs, product.outputs));
+               });
     }
   }
 
   void run_blocks(const LinearKernels& kernels, const Product& product, Crew& crew) {
-    const std::int64_t panels = divide_up(product.rows, kernels.panel_rows);
     const std::int64_t panel_floats = kernels.panel_floats(product.inputs);
-    crew.run(panels, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t panel = begin; panel < end; ++panel) {
-        kernels.pack_panel(product, panel, packed() + panel * panel_floats);
-      }
-    });
-    // Blocks as large as can be, since each packs its weights again for each stretch of panels, but enough
-    // of them for all threads; stretches all alike.
-    constexpr std::int64_t kLeastOutputs = 32, kTasksPerThread = 3;
-    const std::int64_t enough = kTasksPerThread * crew.size();
-    std::int64_t stretches = divide_up(panels, kernels.block_panels);
-    std::int64_t step = kernels.block_outputs;
-    while (step > kLeastOutputs && stretches * divide_up(product.outputs, step) < enough) step /= 2;
-    const std::int64_t blocks = divide_up(product.outputs, step);
-    stretches = std::clamp(divide_up(enough, blocks), stretches, panels);
-    crew.run(stretches * blocks, [&](std::int64_t begin, std::int64_t end) {
+    crew.run(divide_up(product.rows, kernels.panel_rows),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t panel = begin; panel < end; ++panel) {
+                 kernels.pack_panel(product, panel, packed() + panel * panel_floats);
+               }
+             });
+    // Some blocks per cell, so that who is done early can help. They come cell by cell: a thread's share is
+    // a cell.
+    constexpr std::int64_t kLeastBlocks = 3;
+    const Grid grid = Grid::cheapest(kernels, product, crew.size());
+    const std::int64_t blocks =
+        std::max(divide_up(grid.outputs, kernels.block_outputs),
+                 std::min(kLeastBlocks, divide_up(grid.outputs, kernels.unit_outputs)));
+    crew.run(grid.cells() * blocks, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t output = i / stretches * step, stretch = i % stretches;
-        kernels.block(product, packed(), output, std::min(output + step, product.outputs),
-                      panels * stretch / stretches, panels * (stretch + 1) / stretches);
+        const std::int64_t cell = i / blocks;
+        run_block(kernels, product, grid, cell / grid.output_cells,
+                  cell % grid.output_cells * blocks + i % blocks, grid.output_cells * blocks);
       }
     });
+  }
+
+  // Block `block` of `blocks` of the outputs, for all rows of a cell.
+  void run_block(const LinearKernels& kernels, const Product& product, const Grid& grid,
+                 std::int64_t row_cell, std::int64_t block, std::int64_t blocks) {
+    const auto output = [&](std::int64_t i) {
+      return Grid::border(product.outputs, kernels.unit_outputs, blocks, i);
+    };
+    const auto row = [&](std::int64_t i) {
+      return Grid::border(product.rows, kernels.unit_rows, grid.row_cells, i);
+    };
+    const std::int64_t begin = output(block), end = output(block + 1);
+    if (begin == end) return;
+    for (std::int64_t first = row(row_cell), last = row(row_cell + 1); first < last;
+         first += kernels.block_rows) {
+      kernels.block(product, packed(), begin, end, first,
+                    std::min<std::int64_t>(last - first, kernels.block_rows));
+    }
   }
 
   float* packed() { return static_cast<float*>(workspace_.data()); }

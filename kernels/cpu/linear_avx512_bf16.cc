@@ -3,7 +3,7 @@
 namespace nvllm::kernels::cpu {
 
 const LinearKernels& linear_kernels_avx512_bf16() {
-  return kKernels<DotOfBf16, InRegisters<BlocksOfBf16>>;
+  return kKernels<Dot<DotOfBf16>, InRegisters<BlocksOfBf16>>;
 }
 
 }  // namespace nvllm::kernels::cpu

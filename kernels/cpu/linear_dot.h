@@ -10,6 +10,12 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
+// Asks for a line that will be written to. What other cores have read of it takes long to be given up, and
+// stores wait for that one line after the other; this does not.
+inline void fetch_to_write(const float* to) {
+  __builtin_prefetch(to, 1);
+}
+
 template <typename T>
 inline void store_rows(T* to, std::int64_t stride, std::int64_t rows, std::int64_t count,
                        const Lanes::Floats* values) {
@@ -42,6 +48,17 @@ inline void finish(const Product& product, std::int64_t row, std::int64_t rows, 
   } else {
     store_rows(static_cast<T*>(product.out) + at, product.out_stride, rows, count, sums);
   }
+}
+
+// The same of sums that lie as columns: sums[output * stride + row]; kCount rows at most, too.
+template <typename T>
+inline void finish_columns(const Product& product, const float* sums, std::int64_t stride,
+                           std::int64_t row, std::int64_t rows, std::int64_t output,
+                           std::int64_t count) {
+  Lanes::Floats values[Lanes::kCount];
+  for (int i = 0; i < Lanes::kCount; ++i) values[i] = Lanes::load(sums + i * stride);
+  Lanes::transpose(values);
+  finish<T>(product, row, rows, output, count, values);
 }
 
 template <typename T>
@@ -93,15 +110,23 @@ struct Dot {
   using T = typename Format::Element;
   static constexpr int kRows = Lanes::kAccumulators / 3;  // the most at a time
   static constexpr int kSums = LinearKernels::kDotOutputs;
+  static constexpr int kLineFloats = 16;
 
   static std::int64_t row_floats(std::int64_t inputs) {
     return (inputs + Format::kStep - 1) / Format::kStep * Format::kFloats;
   }
 
-  static void prepare_row(const void* x, std::int64_t inputs, float* prepared) {
-    const T* from = static_cast<const T*>(x);
-    for (std::int64_t i = 0; i < inputs; i += Format::kStep, prepared += Format::kFloats) {
-      Format::prepare(from + i, inputs - i < Format::kStep ? inputs - i : Format::kStep, prepared);
+  static void prepare(const Product& product, std::int64_t first_row, int rows, std::int64_t begin,
+                      std::int64_t end, float* prepared) {
+    const T* from = static_cast<const T*>(product.x) + first_row * product.x_stride;
+    static_assert(LinearKernels::kPrepareInputs % Format::kStep == 0);
+    for (int row = 0; row < rows; ++row, from += product.x_stride) {
+      float* to = prepared + row * row_floats(product.inputs) + row_floats(begin);
+      for (std::int64_t i = 0; i < row_floats(end - begin); i += kLineFloats)
+        fetch_to_write(to + i);
+      for (std::int64_t i = begin; i < end; i += Format::kStep, to += Format::kFloats) {
+        Format::prepare(from + i, end - i < Format::kStep ? end - i : Format::kStep, to);
+      }
     }
   }
 
@@ -174,6 +199,17 @@ struct Dot {
     }
   }
 
+  // Whole groups of four rows, kAheadBytes at least, but none beyond the end. More would fetch what other
+  // threads read.
+  static std::int64_t ahead_of(const Product& product, std::int64_t output) {
+    constexpr std::int64_t kAheadBytes = 4096, kGroupRows = 4;
+    const std::int64_t group_bytes =
+        kGroupRows * product.inputs * static_cast<std::int64_t>(sizeof(T));
+    if (group_bytes == 0) return 0;
+    const std::int64_t rows = (kAheadBytes + group_bytes - 1) / group_bytes * kGroupRows;
+    return output + kSums + rows <= product.outputs ? rows * product.inputs : 0;
+  }
+
   static void run(const Product& product, std::int64_t first_row, int row_count,
                   const float* prepared, std::int64_t begin, std::int64_t end) {
     const std::int64_t x_stride = row_floats(product.inputs);
@@ -182,8 +218,7 @@ struct Dot {
     for (std::int64_t o = begin; o < end; o += kSums) {
       const std::int64_t count = end - o < kSums ? end - o : kSums;
       const T* weight = static_cast<const T*>(product.weight) + o * product.inputs;
-      // A block ahead, but not beyond the end.
-      const std::int64_t ahead = o + 2 * kSums <= product.outputs ? kSums * product.inputs : 0;
+      const std::int64_t ahead = ahead_of(product, o);
       alignas(64) float sums[LinearKernels::kMaxDotRows * kSums];
       for (int pass = 0; pass < passes; ++pass) {
         const int from = row_count * pass / passes, to = row_count * (pass + 1) / passes;

@@ -22,30 +22,35 @@ struct Product {
   bool out_f32;
 };
 
-// Every output's sum is taken in an order that depends on `inputs` and on which of the two ways it goes,
-// but not on how the work is divided.
+// Every output's sum is taken in an order that depends on `inputs` and on which of the ways it goes, but not
+// on how the work is divided.
 struct LinearKernels {
-  // 1. For few rows: dot products of a row of weights with rows of x. The weights are read once, in place,
-  // in the order in which they lie. Rows of x come prepared, as `row_floats` floats each (an opaque format).
+  // 1. For few rows: the weights are read once, in place, in the order in which they lie. Rows of x come
+  // prepared (an opaque format), `row_floats` floats for each.
   static constexpr int kMaxDotRows = 16;
-  static constexpr int kDotOutputs = 16;  // ranges of outputs begin at multiples of it
+  static constexpr int kDotOutputs = 16;     // ranges of outputs begin at multiples of it
+  static constexpr int kPrepareInputs = 64;  // ranges of inputs, likewise
   std::int64_t (*row_floats)(std::int64_t inputs);
-  void (*prepare_row)(const void* x, std::int64_t inputs, float* prepared);
-  // Of `rows` <= kMaxDotRows rows from first_row on, whose prepared rows are given, the outputs
-  // [begin, end).
+  // Of `rows` <= kMaxDotRows rows from first_row on, the inputs [begin, end).
+  void (*prepare)(const Product& product, std::int64_t first_row, int rows, std::int64_t begin,
+                  std::int64_t end, float* prepared);
+  // Of the same rows, the outputs [begin, end).
   void (*dot)(const Product& product, std::int64_t first_row, int rows, const float* prepared,
               std::int64_t begin, std::int64_t end);
 
-  // 2. For many rows: blocks of outputs by panels of rows. x comes packed, panel by panel; weights are
-  // packed block by block on the way. Sums lie in registers while a stretch of the inputs goes by, then
-  // in a buffer of the block.
-  int panel_rows, block_outputs, block_panels;  // the most panels at once
+  // 2. For many rows: blocks of outputs by stretches of rows. x comes packed in panels of panel_rows rows
+  // (an opaque format). Sums lie in registers while a stretch of the inputs goes by, then in a buffer of
+  // the block.
+  int panel_rows;
+  int block_rows, block_outputs;  // the most of a block
+  int unit_rows, unit_outputs;    // blocks begin at multiples of them, of panel_rows also
+  // What it takes to fetch a row of x, in products with a row of weights, and the other way around.
+  int row_cost, output_cost;
   std::int64_t (*panel_floats)(std::int64_t inputs);
   void (*pack_panel)(const Product& product, std::int64_t panel, float* packed);
-  // Outputs [begin, end), at most block_outputs of them, from a multiple of 32 on, for panels [first_panel, last_panel); `packed` is
-  // the first panel of all.
+  // Outputs [begin, end) of `rows` rows from first_row on. `packed` is the first panel of all.
   void (*block)(const Product& product, const float* packed, std::int64_t begin, std::int64_t end,
-                std::int64_t first_panel, std::int64_t last_panel);
+                std::int64_t first_row, std::int64_t rows);
 };
 
 // Tables of one instruction set, for float32, bfloat16 or float16. To be called only where the processor
