@@ -1,5 +1,6 @@
 // Attention against its plain definition, on whichever backend is linked.
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/testing/attention_case.h"
@@ -40,13 +41,19 @@ TEST_CASE_TEMPLATE("attention is what its definition says, for all head sizes an
 TEST_CASE_TEMPLATE("a rank's heads may begin and end inside groups", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   // 9 heads in groups of 3 over 2 ranks: heads 5 to 8; then 1 to 7 of groups of 4, and one alone.
-  for (const auto& [heads, kv_heads, group, first_head] :
-       {std::array<std::int64_t, 4>{4, 2, 3, 2}, {7, 2, 4, 1}, {1, 1, 8, 7}, {2, 3, 2, 1}}) {
+  struct Split {
+    std::int64_t heads, kv_heads, group, first_head;
+  };
+  for (const Split& split : {Split{4, 2, 3, 2}, {7, 2, 4, 1}, {1, 1, 8, 7}, {2, 3, 2, 1}}) {
     for (const std::int64_t rows : {1, 30}) {
-      CAPTURE(heads);
+      CAPTURE(split.heads);
       CAPTURE(rows);
-      AttentionShape shape{
-          {{rows, 40}, {1, 17}, {rows, rows}}, heads, kv_heads, 64, group, first_head};
+      AttentionShape shape{{{rows, 40}, {1, 17}, {rows, rows}},
+                           split.heads,
+                           split.kv_heads,
+                           64,
+                           split.group,
+                           split.first_head};
       check_against_reference(*backend, AttentionCase<T>::random(shape, 9));
     }
   }
@@ -139,8 +146,10 @@ TEST_CASE_TEMPLATE("a prompt in chunks is the same as at once", T, float, Bf16, 
   whole.run(*backend);
   std::vector<float> expected;
   for (const T value : whole.out) expected.push_back(to_float(value));
-  for (const auto& [begin, end] :
+  for (const auto& chunk_of :
        {std::pair<std::int64_t, std::int64_t>{0, 64}, {64, 131}, {131, 132}, {132, 200}}) {
+    const std::int64_t begin = chunk_of.first;
+    const std::int64_t end = chunk_of.second;
     CAPTURE(begin);
     AttentionCase<T> chunk(whole_groups({{end - begin, end}}, 2, 3, 64));
     const std::int64_t row = chunk.row_elements();
@@ -209,7 +218,8 @@ TEST_CASE("attention runs in graphs, with lengths that change") {
   // Token t's values are t, all keys are 0: the result is the mean, (length - 1) / 2.
   std::memset(host.data(), 0, host.bytes());
   for (std::int64_t i = 0; i < tokens * 8; ++i) {
-    reinterpret_cast<Bf16*>(at(host, 4096))[i] = from_float<Bf16>(static_cast<float>(i / 8));
+    reinterpret_cast<Bf16*>(at(host, 4096))[i] =
+        from_float<Bf16>(std::floor(static_cast<float>(i) / 8));
   }
   Attention args;
   args.q = TensorView(at(device, 0), DType::bf16, {1, 1, 8});

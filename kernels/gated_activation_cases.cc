@@ -92,9 +92,10 @@ TEST_CASE_TEMPLATE("gates from nothing to where every activation is 0 or the gat
                    Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kGates = 20'001;
+  constexpr std::int64_t kMiddle = kGates / 2;
   std::vector<T> x;
   for (std::int64_t i = 0; i < kGates; ++i) {
-    x.push_back(from_float<T>(static_cast<float>(i - kGates / 2) * 0.01f));
+    x.push_back(from_float<T>(static_cast<float>(i - kMiddle) * 0.01f));
   }
   for (std::int64_t i = 0; i < kGates; ++i) x.push_back(from_float<T>(1.0f));
   for (const Activation activation : kAll) {

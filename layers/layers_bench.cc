@@ -128,12 +128,14 @@ class Layers {
   double bytes(std::int64_t tokens) const {
     const std::int64_t cached =
         what_ == mlp ? 0 : 2 * 2 * tokens * heads_.kv.size() * model_.head_dim;
-    return static_cast<double>(weight_bytes_ / copies() + cached);
+    const std::int64_t weights = weight_bytes_ / copies();
+    return static_cast<double>(weights + cached);
   }
   double flops(std::int64_t rows, std::int64_t context, bool prompt) const {
     const std::int64_t seen = prompt ? (context + 1) / 2 : context;
     const std::int64_t scores = what_ == mlp ? 0 : 4 * seen * heads_.q.size() * model_.head_dim;
-    return static_cast<double>(rows * (weight_bytes_ / copies() + scores));
+    const std::int64_t weights = weight_bytes_ / copies();
+    return static_cast<double>(rows * (weights + scores));
   }
 
   BenchRank& rank_;
