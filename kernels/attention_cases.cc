@@ -1,5 +1,4 @@
 // Attention against its plain definition, on whichever backend is linked.
-#include <array>
 #include <cmath>
 #include <cstring>
 
