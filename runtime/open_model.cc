@@ -34,6 +34,11 @@ Place find_place(const std::string& path) {
   if (fs::is_directory(status)) {
     return {Place::Kind::folder, (fs::path(path) / "config.json").string()};
   }
+  if (!fs::is_regular_file(status)) {
+    fail("--model ", path,
+         ": neither a folder nor a file; pass a model's folder, its config.json or a ",
+         ".gguf file");
+  }
   return {path.ends_with(".gguf") ? Place::Kind::gguf : Place::Kind::config, path};
 }
 

@@ -84,6 +84,10 @@ TEST_CASE("what is not there or not a model is refused in one line") {
       refusal({.path = "/nowhere"}) ==
       "--model /nowhere: no such folder or file; pass a model's folder, its config.json or a .gguf "
       "file");
+  CHECK(
+      refusal({.path = "/dev/null"}) ==
+      "--model /dev/null: neither a folder nor a file; pass a model's folder, its config.json or a "
+      ".gguf file");
   CHECK(refusal({.path = folder.path}).starts_with(folder.path + ": expected "));
   folder.write("config.json", "{");
   CHECK(refusal({.path = folder.path, .format = LoadFormat::dummy}) ==
