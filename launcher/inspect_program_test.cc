@@ -117,7 +117,9 @@ TEST_CASE("every golden model at 1 to 4 ranks: bytes add up, and nothing is owne
         CHECK(rank.at("allocated_bytes") >= rank.at("bytes"));
       }
       CHECK(whole.size() == json.at("checkpoint").at("tensors"));
-      for (const auto& [tensor, elements] : whole) {
+      for (const auto& item : whole) {
+        const std::string& tensor = item.first;
+        const std::int64_t elements = item.second;
         const bool enough = owned[tensor] >= elements && owned[tensor] <= ranks * elements;
         CHECK_MESSAGE(enough, tensor);
         if (ranks == 1) CHECK(owned[tensor] == elements);

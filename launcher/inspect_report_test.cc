@@ -11,8 +11,6 @@
 namespace nvllm::launcher {
 namespace {
 
-using layers::Slice;
-
 // Two layers, two ranks, of which the second has no heads; made up.
 InspectReport made_up() {
   InspectReport report;

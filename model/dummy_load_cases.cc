@@ -66,7 +66,10 @@ TEST_CASE("random weights are the same bits on this device and on the CPU") {
 
 TEST_CASE("norm weights are about 1, everything else about 0") {
   BACKEND_OR_SKIP(backend);
-  for (const auto& [name, values] : dummy_tensors(*backend, 1, DType::f32)) {
+  const auto tensors = dummy_tensors(*backend, 1, DType::f32);
+  for (const auto& tensor : tensors) {
+    const std::string& name = tensor.first;
+    const auto& values = tensor.second;
     CAPTURE(name);
     const Moments found = moments(values);
     // The standard errors of the two for an even distribution are 1 and sqrt(1/5) of this; 5 of them.

@@ -19,7 +19,6 @@
 namespace nvllm::model {
 namespace {
 
-using layers::TestBatch;
 using testing::DeviceRank;
 using Logits = TestModel::Logits;
 
