@@ -44,15 +44,16 @@ std::vector<float> values_of(const Checkpoint& checkpoint, const StoredTensor& t
 
 // All finite, not all the same, none large.
 void check_values(const Checkpoint& checkpoint) {
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
-    CAPTURE(name);
+  for (const auto& item : checkpoint.tensors()) {
+    const StoredTensor& tensor = item.second;
+    CAPTURE(tensor.name);
     float smallest = 1e9f, largest = -1e9f;
     for (const float value : values_of(checkpoint, tensor)) {
       REQUIRE(std::isfinite(value));
       smallest = std::min(smallest, value);
       largest = std::max(largest, value);
     }
-    if (name.find("norm") != std::string::npos) {
+    if (tensor.name.find("norm") != std::string::npos) {
       CHECK(smallest == 1);
       CHECK(largest == 1);
     } else {

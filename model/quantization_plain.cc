@@ -60,7 +60,7 @@ float q6_k_at(const std::byte* block, std::int64_t i) {
   const int low_byte = byte_at(block, half * 64 + part % 2 * 32 + j);
   const int low = part < 2 ? low_byte & 15 : low_byte >> 4;
   const int high = byte_at(block + 128, half * 32 + j) >> (2 * part) & 3;
-  const int scale = static_cast<std::int8_t>(byte_at(block + 192, i / 16));
+  const auto scale = static_cast<std::int8_t>(byte_at(block + 192, i / 16));
   return f16_at(block, 208) * static_cast<float>(scale) *
          static_cast<float>((low | high << 4) - 32);
 }

@@ -119,7 +119,7 @@ void define(Encoding encoding, const std::uint8_t* x, double* y) {
               (low[l] & 15) | (high[l] & 3) << 4, (low[l + 32] & 15) | (high[l] >> 2 & 3) << 4,
               (low[l] >> 4) | (high[l] >> 4 & 3) << 4, (low[l + 32] >> 4) | (high[l] >> 6) << 4};
           for (int i = 0; i < 4; ++i) {
-            const int s = static_cast<std::int8_t>(scale[l / 16 + 2 * i]);
+            const double s = static_cast<std::int8_t>(scale[l / 16 + 2 * i]);
             y[l + 32 * i] = half(x + 208) * s * (q[i] - 32);
           }
         }
