@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "device/backend.h"
 #include "device/cpu/stream.h"
-#include "device/topology.h"
+#include "testing/bench_backend.h"
 
 namespace nvllm {
 namespace {
@@ -15,12 +15,8 @@ namespace {
 // Runs a benchmark's body on a backend; without one the benchmark says why it is skipped.
 template <typename Body>
 void on(DeviceKind kind, benchmark::State& state, Body&& body) {
-  std::string why = "this program was built without CUDA";
-  if (kind == DeviceKind::cuda && (!cuda_built() || visible_gpus(&why).empty())) {
-    state.SkipWithError(why.c_str());
-    return;
-  }
-  const auto backend = create_backend(kind);
+  const auto backend = testing::backend_or_skip(state, kind);
+  if (backend == nullptr) return;
   body(*backend);
 }
 

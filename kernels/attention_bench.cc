@@ -14,13 +14,16 @@
 
 #include "base/clock.h"
 #include "device/backend.h"
-#include "device/topology.h"
 #include "kernels/attention.h"
 #include "kernels/linear.h"
 #include "kernels/random_fill.h"
+#include "kernels/testing/bench.h"
+#include "testing/bench_backend.h"
 
 namespace nvllm::kernels {
 namespace {
+
+using testing::seconds_of;
 
 struct Shape {
   std::int64_t sequences, rows, tokens;  // of each sequence
@@ -38,17 +41,6 @@ Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements) {
   fill.whole_columns = elements;
   random_fill(fill, stream);
   return buffer;
-}
-
-double seconds_of(Graph& graph, Stream& stream) {
-  double best = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const std::int64_t start = now_ns();
-    graph.launch(stream);
-    stream.synchronize();
-    best = std::min(best, seconds_since(start));
-  }
-  return best;
 }
 
 // The work per second of the fastest of a few runs of `calls` products.
@@ -171,12 +163,8 @@ class Work {
 };
 
 void attention_in_graph(benchmark::State& state, DeviceKind kind, Shape shape) {
-  std::string why = "this program was built without CUDA";
-  if (kind == DeviceKind::cuda && (!cuda_built() || visible_gpus(&why).empty())) {
-    state.SkipWithError(why.c_str());
-    return;
-  }
-  const auto backend = create_backend(kind);
+  const auto backend = nvllm::testing::backend_or_skip(state, kind);
+  if (backend == nullptr) return;
   const auto stream = backend->create_stream();
   const double limit = kind == DeviceKind::cuda
                            ? limit_of<DeviceKind::cuda>(*backend, *stream, shape.prefill())

@@ -60,5 +60,5 @@ def kernel(
     nvllm_benchmark(
         name = name + "_bench",
         srcs = [name + "_bench.cc"],
-        deps = [":" + name, ":bench_support", "//base", "//device", "//device:topology"] + bench_deps,
+        deps = [":" + name, ":bench_support", "//base", "//device", "//testing:bench_backend"] + bench_deps,
     )

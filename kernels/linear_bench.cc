@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "device/topology.h"
 #include "kernels/linear.h"
 #include "kernels/linear_bench_limits.h"
 #include "kernels/random_fill.h"
+#include "testing/bench_backend.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -111,12 +111,8 @@ void set_many_rows_counters(benchmark::State& state, const Shape& shape, double 
 }
 
 void linear_in_graph(benchmark::State& state, DeviceKind kind, const Shape& shape) {
-  std::string why = "this program was built without CUDA";
-  if (kind == DeviceKind::cuda && (!cuda_built() || visible_gpus(&why).empty())) {
-    state.SkipWithError(why.c_str());
-    return;
-  }
-  const auto backend = create_backend(kind);
+  const auto backend = nvllm::testing::backend_or_skip(state, kind);
+  if (backend == nullptr) return;
   const auto stream = backend->create_stream();
   const auto matmul = create_matmul(*backend);
   const std::size_t beyond_caches = std::size_t{256} << 20;

@@ -14,7 +14,7 @@ void read_all(const Buffer& buffer, Stream& stream);
 // Bytes per second at which device memory can be read: of one buffer of `bytes`, several times.
 double read_bandwidth(Backend& backend, Stream& stream, std::size_t bytes);
 
-// Seconds per launch of a graph, the best of a few.
+// Seconds per launch of a graph on the device's own clock, the best of a few.
 double seconds_of(Graph& graph, Backend& backend, Stream& stream);
 
 struct Searched {

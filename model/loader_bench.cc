@@ -26,6 +26,7 @@
 #include "device/backend.h"
 #include "device/topology.h"
 #include "model/loader.h"
+#include "testing/bench_backend.h"
 
 namespace nvllm::model {
 namespace {
@@ -170,15 +171,6 @@ double copy_rate(Backend& backend, int threads) {
   return static_cast<double>(bytes) / seconds;
 }
 
-std::unique_ptr<Backend> backend_or_skip(benchmark::State& state, DeviceKind kind) {
-  std::string why = "this program was built without CUDA";
-  if (kind == DeviceKind::cuda && (!cuda_built() || visible_gpus(&why).empty())) {
-    state.SkipWithError(why.c_str());
-    return nullptr;
-  }
-  return create_backend(kind);
-}
-
 std::vector<Parameter*> pointers(std::deque<Parameter>& parameters) {
   std::vector<Parameter*> all;
   for (Parameter& parameter : parameters) all.push_back(&parameter);
@@ -186,7 +178,7 @@ std::vector<Parameter*> pointers(std::deque<Parameter>& parameters) {
 }
 
 void load(benchmark::State& state, const Case& c) {
-  const auto backend = backend_or_skip(state, c.kind);
+  const auto backend = testing::backend_or_skip(state, c.kind);
   if (backend == nullptr) return;
   const Checkpoint checkpoint = file().checkpoint(c.encoding, c.columns);
   std::deque<Parameter> parameters = parameters_of(checkpoint, c.parts);
@@ -226,7 +218,7 @@ void load(benchmark::State& state, const Case& c) {
 }
 
 void dummy(benchmark::State& state, DeviceKind kind) {
-  const auto backend = backend_or_skip(state, kind);
+  const auto backend = testing::backend_or_skip(state, kind);
   if (backend == nullptr) return;
   const Checkpoint checkpoint = file().checkpoint(Encoding::bf16, 4096);
   std::deque<Parameter> parameters = parameters_of(checkpoint, 1);

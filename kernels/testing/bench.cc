@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "device/topology.h"
+#include "testing/bench_backend.h"
 
 namespace nvllm::kernels::testing {
 namespace {
@@ -15,7 +15,8 @@ constexpr double kSeconds = 0.1;  // of a benchmark
 // Copying more is not faster.
 constexpr std::size_t kMostCopied = 256 << 20;
 
-// Seconds per launch of a graph, the best of a few.
+}  // namespace
+
 double seconds_of(Graph& graph, Stream& stream) {
   double best = 1e9;
   for (int i = 0; i < 5; ++i) {
@@ -27,16 +28,9 @@ double seconds_of(Graph& graph, Stream& stream) {
   return best;
 }
 
-}  // namespace
-
 GraphBenchmark::GraphBenchmark(benchmark::State& state, DeviceKind kind) : state_(state) {
-  std::string why = "this program was built without CUDA";
-  if (kind == DeviceKind::cuda && (!cuda_built() || visible_gpus(&why).empty())) {
-    state.SkipWithError(why.c_str());
-    return;
-  }
-  backend_ = create_backend(kind);
-  stream_ = backend_->create_stream();
+  backend_ = nvllm::testing::backend_or_skip(state, kind);
+  if (backend_ != nullptr) stream_ = backend_->create_stream();
 }
 
 Buffer GraphBenchmark::allocate(std::size_t bytes) {

@@ -17,6 +17,9 @@
 
 namespace nvllm::kernels::testing {
 
+// Seconds per launch of a graph, launching included, the best of a few.
+double seconds_of(Graph& graph, Stream& stream);
+
 // One benchmark's backend, stream and tensors.
 class GraphBenchmark {
  public:
