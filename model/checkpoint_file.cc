@@ -8,6 +8,12 @@
 
 namespace nvllm::model {
 
+namespace {
+
+constexpr std::uint64_t kLongestConfig = 16 << 20;
+
+}  // namespace
+
 bool is_there(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0;
 }
@@ -43,6 +49,10 @@ std::string read_text(const std::string& path, std::uint64_t limit) {
   std::string text(file.size(), '\0');
   read_at(file, 0, std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+std::string read_config_json(const std::string& path) {
+  return read_text(path, kLongestConfig);
 }
 
 }  // namespace nvllm::model

@@ -22,6 +22,9 @@ void read_at(const CheckpointFile& file, std::uint64_t offset, std::span<std::by
 // The whole of a file of at most `limit` bytes.
 std::string read_text(const std::string& path, std::uint64_t limit);
 
+// The text of a config.json, whose length is bounded.
+std::string read_config_json(const std::string& path);
+
 // How the two formats are opened; open_checkpoint() chooses.
 Checkpoint open_safetensors(const std::string& folder);
 Checkpoint open_gguf(const std::string& path);

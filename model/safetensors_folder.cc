@@ -12,7 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kLongestConfig = 16 << 20;
 constexpr std::uint64_t kLongestIndex = 100 << 20;
 
 std::vector<StoredTensor> read_tensors(const CheckpointFile& file) {
@@ -57,7 +56,7 @@ Checkpoint open_safetensors(const std::string& folder) {
     }
     files.push_back(std::move(file));
   };
-  std::string config = read_text(path_of("config.json"), kLongestConfig);
+  std::string config = read_config_json(path_of("config.json"));
 
   // One file goes before an index, as in transformers.
   if (const std::string path = path_of("model.safetensors"); is_there(path)) {

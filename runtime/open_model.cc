@@ -1,12 +1,11 @@
 #include "runtime/open_model.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "model/checkpoint_file.h"
 #include "model/decoder.h"
 #include "model/tensor_check.h"
 
@@ -14,8 +13,6 @@ namespace nvllm::runtime {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::uintmax_t kLongestConfig = 16 << 20;
 
 // What a path turned out to be.
 struct Place {
@@ -40,17 +37,6 @@ Place find_place(const std::string& path) {
          ".gguf file");
   }
   return {path.ends_with(".gguf") ? Place::Kind::gguf : Place::Kind::config, path};
-}
-
-std::string read_config(const std::string& path) {
-  std::error_code error;
-  const std::uintmax_t size = fs::file_size(path, error);
-  if (error) fail(path, ": ", error.message());
-  if (size > kLongestConfig) fail(path, ": ", size, " bytes are too long for a config.json");
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file || text.size() != size) fail(path, ": cannot be read");
-  return text;
 }
 
 void check_format(LoadFormat wanted, const model::Checkpoint& checkpoint) {
@@ -82,7 +68,7 @@ OpenModel open_model(const ModelOptions& options) {
   const bool has_config = place.kind == Place::Kind::config ||
                           (place.kind == Place::Kind::folder && fs::exists(config_path));
   if ((model.dummy && has_config) || place.kind == Place::Kind::config) {
-    text = read_config(config_path);
+    text = model::read_config_json(config_path);
   } else {
     model.checkpoint = model::open_checkpoint(options.path);
     text = model.checkpoint->config_json();
