@@ -3,12 +3,11 @@
 
 #include <doctest/doctest.h>
 
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include "base/error.h"
+#include "tokenizer/test_file.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace nvllm::tokenizer {
@@ -18,12 +17,6 @@ using jinja::Dict;
 using jinja::from_json;
 using jinja::List;
 using jinja::Value;
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file, path.string());
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 Value one_message(const char* role, const char* content) {
   Dict message;

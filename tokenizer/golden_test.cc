@@ -5,23 +5,17 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "tokenizer/stream.h"
+#include "tokenizer/test_file.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace nvllm::tokenizer {
 namespace {
 
 using Json = nlohmann::json;
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file, path.string());
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::string streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
                      bool skip_special) {

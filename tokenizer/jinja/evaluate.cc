@@ -7,12 +7,6 @@
 #include "tokenizer/jinja/operations.h"
 
 namespace nvllm::jinja {
-namespace {
-
-constexpr std::int64_t kStepWork = 32;
-
-}  // namespace
-
 Value Interpreter::evaluate(const Expression& expression) {
   charge(kStepWork);
   using Kind = Expression::Kind;

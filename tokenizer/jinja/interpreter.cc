@@ -12,8 +12,6 @@
 namespace nvllm::jinja {
 namespace {
 
-constexpr std::int64_t kStepWork = 32;
-
 // An Error that says already where it happened.
 class PlacedError : public Error {
  public:

@@ -40,6 +40,8 @@ class Interpreter {
   Value make_namespace(Dict values);
 
  private:
+  static constexpr std::int64_t kStepWork = 32;
+
   struct Scope;
   using ScopePtr = std::shared_ptr<Scope>;
   enum class Flow : unsigned char { on, leave, next };
