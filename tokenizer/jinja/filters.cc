@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tokenizer/jinja/arguments.h"
+#include "tokenizer/jinja/format.h"
 #include "tokenizer/jinja/functions.h"
 #include "tokenizer/jinja/list_filters.h"
 #include "tokenizer/jinja/operations.h"

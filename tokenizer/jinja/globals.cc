@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "tokenizer/jinja/arguments.h"
+#include "tokenizer/jinja/format.h"
 #include "tokenizer/jinja/functions.h"
 #include "tokenizer/jinja/operations.h"
 #include "tokenizer/jinja/template.h"

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "tokenizer/jinja/arguments.h"
+#include "tokenizer/jinja/format.h"
 #include "tokenizer/jinja/operations.h"
 #include "tokenizer/jinja/text.h"
 #include "tokenizer/unicode.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "tokenizer/jinja/format.h"
 #include "tokenizer/jinja/text.h"
 
 namespace nvllm::jinja {
