@@ -1,0 +1,68 @@
+// Trace: what a process did when, as spans on named tracks; all processes' traces together are a timeline
+// for Perfetto or chrome://tracing. Recording costs two clock readings and a few stores; without a trace
+// (nullptr) nothing.
+//
+//   { const Trace::Span span(trace, "host", "schedule"); ... }
+//   trace->add("gpu", "forward", begin_ns, end_ns);
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace nvllm {
+
+struct TraceEvent {
+  std::string track;  // "host", "device", "rings"
+  std::string name;
+  std::int64_t begin_ns = 0;  // now_ns()
+  std::int64_t end_ns = 0;
+  std::uint64_t step = 0;  // 0: of none
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(track, name, begin_ns, end_ns, step);
+  }
+};
+
+// Thread-safe. Keeps at most kMostEvents, the first ones, and counts the others.
+class Trace {
+ public:
+  static constexpr std::size_t kMostEvents = std::size_t{1} << 20;
+
+  void add(std::string_view track, std::string_view name, std::int64_t begin_ns,
+           std::int64_t end_ns, std::uint64_t step = 0);
+  std::vector<TraceEvent> take();  // all so far; they are gone then
+  std::uint64_t dropped() const;
+
+  class Span {
+   public:
+    Span(Trace* trace, const char* track, const char* name, std::uint64_t step = 0)
+        : trace_(trace), track_(track), name_(name), step_(step) {
+      if (trace_ != nullptr) begin_ns_ = now_ns();
+    }
+    ~Span() {
+      if (trace_ != nullptr) trace_->add(track_, name_, begin_ns_, now_ns(), step_);
+    }
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+
+   private:
+    Trace* trace_;
+    const char* track_;
+    const char* name_;
+    std::uint64_t step_;
+    std::int64_t begin_ns_ = 0;
+  };
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<TraceEvent> events_;
+  std::uint64_t dropped_ = 0;
+};
+
+}  // namespace nvllm

@@ -1,0 +1,84 @@
+// BlockManager: which blocks of a paged KV cache hold which tokens of which sequences. Pure bookkeeping, on
+// rank 0; every rank's storage follows it.
+//
+//   BlockManager blocks({.blocks = 100, .block_size = 16});
+//   const std::int64_t cached = blocks.begin(7, prompt);      // a shared prefix, found by its hash
+//   if (!blocks.grow(7, prompt.size())) ...                   // not enough blocks; nothing has changed
+//   blocks.commit(7, prompt);                                 // its full blocks may be shared from now on
+//   blocks.end(7);                                            // blocks stay cached until they are needed
+//
+// A block is free (nobody refers to it) or in use (by at least one sequence). A free block that was
+// committed keeps its tokens and can be found again, until it is given away: least recently used first,
+// blocks without tokens before all others. The hash of a block (xxHash, 64 bits) is chained to the block
+// before it; before a block is shared its tokens and its predecessor are compared, so two prefixes with
+// one hash are never mistaken for each other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace nvllm::kvcache {
+
+using BlockId = std::int32_t;
+using SequenceId = std::uint64_t;
+
+struct BlockManagerOptions {
+  std::int64_t blocks = 0;
+  std::int64_t block_size = 0;  // tokens
+  bool prefix_caching = true;
+};
+
+// Counted since the start.
+struct PrefixStatistics {
+  std::uint64_t asked_tokens = 0;    // of the sequences that began
+  std::uint64_t found_tokens = 0;    // of those: were in the cache
+  std::uint64_t evicted_blocks = 0;  // cached blocks that were given away
+};
+
+// Not thread-safe. Operations cost O(1) per block they touch. Wrong use (an id begun twice, an unknown id)
+// is a failed check.
+class BlockManager {
+ public:
+  explicit BlockManager(const BlockManagerOptions& options);
+  ~BlockManager();
+  BlockManager(const BlockManager&) = delete;
+  BlockManager& operator=(const BlockManager&) = delete;
+
+  // Begins a sequence with the longest prefix of `tokens` that is cached in full blocks, but never all of
+  // them: at least one token is left to be computed. `look_up` false: with nothing. Returns how many
+  // tokens that are; takes no other block.
+  std::int64_t begin(SequenceId id, std::span<const std::int32_t> tokens, bool look_up = true);
+  // What begin() would find, and how many of those blocks are free now (taking them leaves fewer).
+  struct Prefix {
+    std::int64_t tokens = 0;
+    std::int64_t free_blocks = 0;
+  };
+  Prefix find(std::span<const std::int32_t> tokens) const;
+
+  // Gives it blocks for so many tokens in all. False, with nothing changed: there are not enough.
+  bool grow(SequenceId id, std::int64_t tokens);
+  // `tokens`: the sequence's from its start, all computed, or to be computed by work that is enqueued
+  // before any that could find them. Its full blocks can be found from now on.
+  void commit(SequenceId id, std::span<const std::int32_t> tokens);
+  void end(SequenceId id);
+
+  std::span<const BlockId> blocks_of(SequenceId id) const;
+  std::int64_t blocks_for(std::int64_t tokens) const;  // how many hold so many tokens
+  std::int64_t free_blocks() const;
+  std::int64_t total_blocks() const;
+  std::int64_t block_size() const;
+  std::int64_t references(BlockId block) const;  // sequences that use it
+  PrefixStatistics statistics() const;
+  void forget_prefixes();  // nothing that is cached now is found any more
+
+  // For tests: everything that must always hold, or a failed check.
+  void check_invariants() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace nvllm::kvcache

@@ -1,0 +1,77 @@
+// ModelRunner: one rank's half of every step: it follows the step messages, keeps each slot's sequence on
+// its device, and enqueues forward pass and sampling. It runs ahead of its device: step() returns when
+// the work is enqueued.
+//
+// The tokens that a step draws stay on the device, where the next step reads them. What a step works on
+// (positions, slots, tables) is computed on the device, too, from a few numbers per sequence, so a step
+// costs one small copy to the device, and decode steps are captured graphs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/trace.h"
+#include "device/backend.h"
+#include "ipc/collective/communicator.h"
+#include "ipc/registry.h"
+#include "kvcache/paged_storage.h"
+#include "model/decoder.h"
+#include "runtime/step.h"
+
+namespace nvllm::runtime {
+
+struct RunnerOptions {
+  std::int64_t max_model_len = 0;
+  std::int64_t max_num_seqs = 0;
+  std::int64_t max_num_batched_tokens = 0;
+  std::int64_t max_logit_rows = 0;
+  std::int64_t block_size = 0;
+  bool graphs = true;
+  bool keeps_results = false;  // rank 0: copies what steps gave to the host
+  int steps_ahead = 2;         // steps that may be enqueued without their results being taken
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
+            keeps_results, steps_ahead);
+  }
+};
+
+// Used by the rank's main thread.
+class ModelRunner {
+ public:
+  // Takes everything but the cache: activations, sampler, step input, results. The decoder's parameters
+  // are bound, though perhaps not filled yet. All must outlive it. communicator: nullptr for one rank.
+  ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
+              ipc::Communicator* communicator, const RunnerOptions& options,
+              Trace* trace = nullptr);
+  ~ModelRunner();
+  ModelRunner(const ModelRunner&) = delete;
+  ModelRunner& operator=(const ModelRunner&) = delete;
+
+  // Device memory that its constructor takes beside weights and cache, by arithmetic, and that captured
+  // graphs may take later.
+  static std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& options);
+  static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
+                                 DeviceKind device);
+  kvcache::BlockShape block_shape() const;
+
+  // Once, before the first step, after the weights have been loaded. Lets products be tuned, where that
+  // is worth its time. A collective call.
+  void make_cache(std::int64_t blocks, std::int64_t host_blocks);
+
+  // Enqueues a step. A collective call; the messages must be the same on all ranks.
+  void step(const StepMessage& message);
+
+  // keeps_results: of the oldest step whose result was not taken.
+  bool result_ready();
+  StepResult take_result();  // waits for it; a stuck peer is an Error with its name
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace nvllm::runtime
