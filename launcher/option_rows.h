@@ -13,7 +13,7 @@ using OptionRows = std::vector<OptionRow>;
 OptionRows model_rows();     // every command that takes a model
 OptionRows group_rows();     // every command that runs a worker group
 OptionRows engine_rows();    // every command that runs an engine
-OptionRows sampling_rows();  // every command that generates: into options.generate.sampling
+OptionRows sampling_rows();  // every command that generates: into options.sampling
 
 // What check() of a command with a model, or with an engine, begins with.
 void check_model(const Options& options);
