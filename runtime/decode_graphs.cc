@@ -41,9 +41,8 @@ void DecodeGraphs::run(const Kind& kind, Stream& stream, const std::function<voi
 }
 
 std::size_t DecodeGraphs::captured() const {
-  return static_cast<std::size_t>(
-      std::count_if(graphs_.begin(), graphs_.end(),
-                    [](const auto& graph) { return graph.second != nullptr; }));
+  return static_cast<std::size_t>(std::count_if(
+      graphs_.begin(), graphs_.end(), [](const auto& graph) { return graph.second != nullptr; }));
 }
 
 std::int64_t DecodeGraphs::kinds(std::int64_t max_sequences, std::int64_t max_length) {

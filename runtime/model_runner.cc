@@ -26,9 +26,7 @@ StagingLimits staging_limits(const RunnerOptions& options) {
 
 model::DecoderLimits decoder_limits(const RunnerOptions& options) {
   const StagingLimits limits = staging_limits(options);
-  return {.rows = limits.rows,
-          .logit_rows = limits.logit_rows,
-          .positions = options.max_model_len};
+  return {.rows = limits.rows, .logit_rows = limits.logit_rows, .positions = options.max_model_len};
 }
 
 layers::SamplerLimits sampler_limits(const RunnerOptions& options) {

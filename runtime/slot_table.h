@@ -58,7 +58,8 @@ class SlotTable {
   std::int64_t max_model_len_, block_size_;
   std::vector<SlotSequence> slots_;
   std::vector<StepPart> parts_;
-  std::vector<std::uint32_t> again_;  // slots of the last step that have not ended; kept for its memory
+  std::vector<std::uint32_t>
+      again_;  // slots of the last step that have not ended; kept for its memory
 };
 
 }  // namespace nvllm::runtime

@@ -30,8 +30,8 @@ StepResults::StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t
     : backend_(backend) {
   for (int i = 0; i < buffers; ++i) {
     Pending& pending = pending_.emplace_back();
-    pending.memory = backend.allocate(MemoryKind::pinned, bytes_of(logit_rows, max_logprobs),
-                                      "step results");
+    pending.memory =
+        backend.allocate(MemoryKind::pinned, bytes_of(logit_rows, max_logprobs), "step results");
     pending.copied = backend.create_event();
   }
 }

@@ -56,9 +56,8 @@ struct StepStaging::Layout {
 
   // Of the largest step.
   static std::int64_t words(const StagingLimits& limits) {
-    const StepShape most{.sequences = limits.slots,
-                         .rows = limits.rows,
-                         .logit_rows = limits.logit_rows};
+    const StepShape most{
+        .sequences = limits.slots, .rows = limits.rows, .logit_rows = limits.logit_rows};
     return Layout(most).blocks + most_blocks(limits);
   }
 };
@@ -104,8 +103,8 @@ StepStaging::StepStaging(Backend& backend, const StagingLimits& limits, int buff
   places_ = vector(DType::i64, limits.rows);
   const std::size_t staged = static_cast<std::size_t>(Layout::words(limits)) * sizeof(std::int32_t);
   for (int i = 0; i < buffers; ++i) {
-    staged_.push_back({backend.allocate(MemoryKind::pinned, staged, "step input"),
-                       backend.create_event()});
+    staged_.push_back(
+        {backend.allocate(MemoryKind::pinned, staged, "step input"), backend.create_event()});
   }
 }
 
@@ -154,9 +153,8 @@ std::span<const kvcache::BlockId> new_blocks_of(const SlotSequence& sequence, st
 
 }  // namespace
 
-void StepStaging::tell_blocks(std::span<const StepPart> parts, SlotTable& slots,
-                              TensorView history, Stream& stream,
-                              ipc::Communicator* communicator) {
+void StepStaging::tell_blocks(std::span<const StepPart> parts, SlotTable& slots, TensorView history,
+                              Stream& stream, ipc::Communicator* communicator) {
   const auto count_new = [&] {
     std::int64_t count = 0;
     for (const StepPart& part : parts) {

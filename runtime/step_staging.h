@@ -22,8 +22,8 @@ namespace nvllm::runtime {
 
 struct StagingLimits {
   std::int64_t slots = 0;
-  std::int64_t rows = 0;        // of a step
-  std::int64_t logit_rows = 0;  // of a step
+  std::int64_t rows = 0;          // of a step
+  std::int64_t logit_rows = 0;    // of a step
   std::int64_t table_blocks = 0;  // of the longest sequence
 };
 
