@@ -14,6 +14,7 @@
 #include "launcher/generate/intake.h"
 #include "launcher/generate/line_writer.h"
 #include "launcher/generate/progress.h"
+#include "runtime/open_model.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -64,8 +65,10 @@ class Generation {
     }
   }
 
-  // After an Error: what else is done.
-  void write_rest() { writer_.write(book_.take_all_done()); }
+  // After an Error: what else is done. It may have been the output that failed; nobody is told twice.
+  void write_rest() noexcept try { writer_.write(book_.take_all_done()); } catch (const Error&) {
+    return;
+  }
 
   void summarize() {
     print(progress_.clear());
@@ -131,9 +134,16 @@ class Generation {
   bool input_waits_ = false;  // it had nothing when it was asked last
 };
 
-runtime::SamplingParams sampling_defaults(const Options& options) {
+// The model's wishes, then what the command line says.
+runtime::SamplingParams sampling_defaults(const Options& options, const runtime::OpenModel& model) {
   runtime::SamplingParams params;
+  if (options.generate.generation_config) params = sampling_defaults_of(model);
   apply(options.sampling, params);
+  try {
+    runtime::check_sampling_params(params);
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
   return params;
 }
 
@@ -147,45 +157,42 @@ Intake open_intake(const GenerateOptions& generate, const LineWriter& writer,
   return {std::move(reader), defaults};
 }
 
-// Every task is done, or the exit code and standard error say why not.
-int generate(const Options& options, Intake& intake, LineWriter& writer, std::uint64_t& failed,
-             std::string& first_failure) {
-  EngineSession session(session_options(options));
-  Generation generation(session, intake, writer,
-                        static_cast<std::size_t>(options.engine.max_num_seqs));
-  writer.set_give_up([&] { return session.workers().member().group().aborted(); });
+// Whatever becomes of the run, what is done gets written.
+int run_session(EngineSession& session, Generation& generation) {
   std::optional<std::string> error;
-  bool closed = false;
+  bool reader_gone = false;
   try {
-    writer.begin_at(intake.kept_bytes());
     generation.run();
   } catch (const OutputClosed&) {
-    closed = true;
+    reader_gone = true;
   } catch (const Error& failure) {
     error = failure.what();
-  }
-  if (error) {
-    try {
-      generation.write_rest();
-    } catch (const Error&) {
-      // The run has failed already, maybe of the same.
-    }
+    generation.write_rest();
   }
   generation.summarize();
-  failed += generation.totals().failed;
-  first_failure = generation.totals().first_failure;
   const int exit_code = session.finish(error);
-  return closed && exit_code == kExitFine ? kExitFailed : exit_code;
+  return reader_gone && exit_code == kExitFine ? kExitFailed : exit_code;
 }
 
 }  // namespace
 
 int run_generate(const Options& options, std::int64_t) {
+  runtime::OpenModel model = runtime::open_model(options.model);
   LineWriter writer(options.generate.output);
-  Intake intake = open_intake(options.generate, writer, sampling_defaults(options));
+  Intake intake = open_intake(options.generate, writer, sampling_defaults(options, model));
   if (options.generate.resume) intake.resume(options.generate.output);
-  std::uint64_t failed = intake.kept_failures();
-  return 0;
+
+  EngineSession session(session_options(options), std::move(model));
+  writer.begin_at(intake.kept_bytes());
+  writer.set_give_up([&] { return session.workers().member().group().aborted(); });
+  Generation generation(session, intake, writer,
+                        static_cast<std::size_t>(options.engine.max_num_seqs));
+  const int exit_code = run_session(session, generation);
+  const std::uint64_t failed = generation.totals().failed + intake.kept_failures();
+  if (exit_code != kExitFine || failed == 0) return exit_code;
+  const std::string& first = generation.totals().first_failure;
+  fail(failed, failed == 1 ? " line failed" : " lines failed", first.empty() ? "" : "; the first, ",
+       first);
 }
 
 }  // namespace nvllm::launcher
