@@ -26,7 +26,8 @@ struct Task {
 
 class Intake {
  public:
-  Intake(std::vector<std::vector<std::int32_t>> prompts, const runtime::SamplingParams& defaults);
+  using Prompts = std::vector<std::vector<std::int32_t>>;
+  Intake(Prompts prompts, const runtime::SamplingParams& defaults);
   Intake(LineReader reader, const runtime::SamplingParams& defaults);
 
   // From now on what is in that output is not done again. Waits for the first task that is left.
