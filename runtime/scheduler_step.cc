@@ -104,7 +104,7 @@ std::int64_t Scheduler::State::rows_that_fit(const Sequence& sequence, std::int6
   const std::int64_t left = sequence.length() - computed;
   const std::int64_t rows = std::min(left, budget.rows);
   const std::int64_t scored = sequence.scored_rows(computed, rows);
-  if (scored > budget.logits) return budget.logits;  // those that are scored come first
+  if (scored > budget.logits) return budget.logits;              // those that are scored come first
   if (rows == left && scored == budget.logits) return rows - 1;  // the last one draws
   return rows;
 }

@@ -84,8 +84,8 @@ void SequenceMemory::leave(Sequence& sequence) {
 }
 
 bool SequenceMemory::leave_to_host(Sequence& sequence, StepMessage& message) {
-  const auto blocks = device_.blocks_of(sequence.id).first(
-      static_cast<std::size_t>(device_.blocks_for(sequence.computed)));
+  const auto blocks = device_.blocks_of(sequence.id)
+                          .first(static_cast<std::size_t>(device_.blocks_for(sequence.computed)));
   if (blocks.empty() || blocks.size() > free_host_.size()) return false;
   for (const kvcache::BlockId block : blocks) {
     const kvcache::BlockId host = free_host_.back();
