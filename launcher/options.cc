@@ -58,6 +58,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
+      generate_options(),
       inspect_options(),
       selftest_options(),
   };
