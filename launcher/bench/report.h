@@ -19,13 +19,13 @@ namespace nvllm::launcher {
 // What was measured, and on what.
 struct BenchSubject {
   std::string benchmark;  // "throughput"
-  std::string model;
+  std::string model = {};
   DType dtype = DType::bf16;
   bool dummy = false;
-  ModelCost cost;
-  DeviceSpeed speed;
-  runtime::EngineOptions engine;
-  runtime::EngineInfo info;
+  ModelCost cost = {};
+  DeviceSpeed speed = {};
+  runtime::EngineOptions engine = {};
+  runtime::EngineInfo info = {};
 };
 
 struct ThroughputReport {

@@ -29,8 +29,8 @@ struct ThroughputResult {
   double seconds = 0;  // from the first request until the last token
   std::int64_t prompts = 0, prompt_tokens = 0, output_tokens = 0;
   std::int64_t cached_tokens = 0;  // of prompts, that were there already
-  Summary first_token_s, token_s, request_s;
-  EngineWork work;
+  Summary first_token_s = {}, token_s = {}, request_s = {};
+  EngineWork work = {};
 };
 
 struct ThroughputPlan {
