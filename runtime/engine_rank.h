@@ -11,7 +11,7 @@
 #include "ipc/collective/communicator.h"
 #include "ipc/group.h"
 #include "ipc/registry.h"
-#include "runtime/engine_messages.h"
+#include "runtime/memory_plan.h"
 #include "runtime/model_rank.h"
 #include "runtime/model_runner.h"
 

@@ -53,7 +53,8 @@ class ModelRunner {
 
   // Device memory that its constructor takes beside weights and cache, by arithmetic, and that captured
   // graphs may take later.
-  static std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& options);
+  static std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& options,
+                                     DeviceKind device);
   static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                  DeviceKind device);
   kvcache::BlockShape block_shape() const;
