@@ -75,7 +75,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
       bench_latency_options(), bench_startup_options(), bench_throughput_options(),
-      inspect_options(),       selftest_options(),
+      generate_options(),      inspect_options(),       selftest_options(),
   };
   return all;
 }
