@@ -31,7 +31,7 @@ class EngineRank {
   ModelRunner& runner() { return *runner_; }
   Trace* trace() { return trace_ ? &*trace_ : nullptr; }
   DeviceKind device() const { return backend_.kind(); }
-  const model::ModelConfig& config() const { return model_.decoder().config(); }
+  const OpenModel& model() const { return model_.model(); }
 
  private:
   // The weights may still be loading. With `profile` this rank records a trace from now on.

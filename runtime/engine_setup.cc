@@ -49,7 +49,7 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
 
 EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::FrontDesk& desk, const EngineRank& own) {
-  const std::int64_t model_limit = own.config().max_position_embeddings;
+  const std::int64_t model_limit = own.model().config.max_position_embeddings;
   const RunnerOptions runner = runner_options(options, wanted_model_len(options, model_limit));
   caller.call<void>("make_runner", runner, options.profile);
   ModelLoading loading(me, caller, desk);
