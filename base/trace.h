@@ -32,6 +32,18 @@ struct TraceEvent {
   }
 };
 
+// One process's events.
+struct ProcessTrace {
+  std::string name;  // "launcher", "rank 0"
+  std::vector<TraceEvent> events;
+  std::uint64_t dropped = 0;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(name, events, dropped);
+  }
+};
+
 // Thread-safe. Keeps at most kMostEvents at a time, the first ones, and counts the others: about 100 MB.
 class Trace {
  public:

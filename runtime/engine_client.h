@@ -25,18 +25,6 @@
 
 namespace nvllm::runtime {
 
-// One process's trace.
-struct ProcessTrace {
-  std::string name;  // "launcher", "rank 0"
-  std::vector<TraceEvent> events;
-  std::uint64_t dropped = 0;
-
-  template <class Archive>
-  void serialize(Archive& archive) {
-    archive(name, events, dropped);
-  }
-};
-
 // Used by the launcher's main thread.
 class EngineClient {
  public:
