@@ -27,7 +27,7 @@ using Answers = std::vector<std::vector<Answer>>;
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 constexpr std::int64_t kRequests = 200;
 constexpr std::int64_t kMaxModelLen = 160;
-constexpr std::int64_t kTinyCache = 20;  // blocks of 16; a sequence may take 10
+constexpr std::int64_t kTinyBlock = 4, kTinyCache = 44;  // room for one sequence, and a little more
 
 bool on_gpu() {
   return testing::device_under_test() == DeviceKind::cuda;
@@ -38,7 +38,8 @@ OpenModel open_float32() {
 }
 
 std::vector<Request> all_requests(const OpenModel& model) {
-  RandomRequests random({.vocabulary = model.config.vocab_size}, 2024);
+  RandomRequests random(
+      {.vocabulary = model.config.vocab_size, .most_prompt = 100, .most_answer = 48}, 2024);
   return random.next(kRequests);
 }
 
@@ -55,6 +56,7 @@ Answers plain_answers(const OpenModel& model, const std::vector<Request>& reques
   Answers answers;
   for (const Request& request : requests) {
     answers.push_back(engine.run({request}, answers.size() + 1).front());
+    for (const Answer& answer : answers.back()) CHECK(answer.error == "");
   }
   engine.stop();
   return answers;
@@ -128,7 +130,7 @@ Differences compare(const Answers& got, const Answers& right) {
 
 // One way to answer them, and how to know that it was taken.
 struct Way {
-  const char* name;
+  std::string name;
   EngineOptions options;
   bool tiny_cache = false;
   bool prompts_first = false;                              // so that they are cached
@@ -146,7 +148,7 @@ EngineOptions usual() {
 
 std::vector<Way> all_ways() {
   std::vector<Way> ways;
-  const auto add = [&](const char* name) -> Way& {
+  const auto add = [&](const std::string& name) -> Way& {
     ways.push_back({.name = name, .options = usual()});
     return ways.back();
   };
@@ -190,7 +192,7 @@ std::int64_t cache_bytes(const OpenModel& model, int ranks, std::int64_t blocks)
     heads = std::max(heads, rank.kv_heads.size());
   }
   const kvcache::BlockShape shape = {.layers = model.config.layers,
-                                     .block_size = 16,
+                                     .block_size = kTinyBlock,
                                      .kv_heads = heads,
                                      .head_dim = model.config.head_dim,
                                      .dtype = DType::f32};
@@ -200,7 +202,10 @@ std::int64_t cache_bytes(const OpenModel& model, int ranks, std::int64_t blocks)
 void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Request>& requests,
                const Answers& right) {
   CAPTURE(way.name);
-  if (way.tiny_cache) way.options.kv_cache_memory_bytes = cache_bytes(model, ranks, kTinyCache);
+  if (way.tiny_cache) {
+    way.options.block_size = kTinyBlock;
+    way.options.kv_cache_memory_bytes = cache_bytes(model, ranks, kTinyCache);
+  }
   TestEngine engine(model, ranks, way.options);
   if (way.tiny_cache) CHECK(engine.info().blocks == kTinyCache);
   if (way.prompts_first) {
