@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,9 +38,9 @@ OpenModel open_float32() {
   return open_model({.path = kModel, .dtype = DType::f32});
 }
 
-std::vector<Request> all_requests(const OpenModel& model) {
+std::vector<Request> random_requests(const OpenModel& model, std::uint32_t seed) {
   RandomRequests random(
-      {.vocabulary = model.config.vocab_size, .most_prompt = 100, .most_answer = 48}, 2024);
+      {.vocabulary = model.config.vocab_size, .most_prompt = 100, .most_answer = 48}, seed);
   return random.next(kRequests);
 }
 
@@ -134,6 +135,7 @@ struct Way {
   EngineOptions options;
   bool tiny_cache = false;
   bool prompts_first = false;                              // so that they are cached
+  bool among_aborted = false;                              // as many others are begun and aborted
   std::uint64_t SchedulerStatistics::*happened = nullptr;  // must not be 0
 };
 
@@ -169,6 +171,10 @@ std::vector<Way> all_ways() {
   add("without graphs").options.graphs = false;
   add("not ahead").options.async_scheduling = false;
   add("prefill first").options.scheduling = Scheduling::prefill_first;
+  add("among aborted ones").among_aborted = true;
+  way = &add("among aborted ones, preempted");
+  way->among_aborted = true;
+  way->tiny_cache = true;
   way = &add("all small: chunked, swapped, prefixes cached, prefill first");
   way->options.max_num_batched_tokens = 40;
   way->options.scheduling = Scheduling::prefill_first;
@@ -199,6 +205,23 @@ std::int64_t cache_bytes(const OpenModel& model, int ranks, std::int64_t blocks)
   return blocks * static_cast<std::int64_t>(shape.bytes());
 }
 
+// Every request has a double, which is aborted somewhere on its way.
+Answers run_among_aborted(TestEngine& engine, const std::vector<Request>& requests) {
+  constexpr std::uint64_t kDoubles = 1'000'000;
+  for (std::uint64_t i = 0; i < requests.size(); ++i) {
+    engine.client().submit(1 + i, requests[i]);
+    engine.client().submit(kDoubles + i, requests[i]);
+  }
+  TestEngine::Book book;
+  for (std::uint64_t aborted = 0; engine.client().unfinished() > 0;) {
+    engine.poll_into(book);
+    if (aborted < requests.size()) engine.client().abort(kDoubles + aborted++);
+  }
+  Answers answers;
+  for (std::uint64_t i = 0; i < requests.size(); ++i) answers.push_back(book[1 + i]);
+  return answers;
+}
+
 void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Request>& requests,
                const Answers& right) {
   CAPTURE(way.name);
@@ -215,7 +238,8 @@ void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Req
     }
     engine.run(prompts, 1'000'000);
   }
-  const Differences found = compare(engine.run(requests), right);
+  const Differences found = compare(
+      way.among_aborted ? run_among_aborted(engine, requests) : engine.run(requests), right);
   CHECK(found.wrong == "");
   CHECK_MESSAGE(found.parted <= (on_gpu() ? kRequests / 50 : 0), found.parted, ": ", found.first);
 
@@ -228,11 +252,20 @@ void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Req
   engine.stop();
 }
 
+// NVLLM_TEST_SCALE: so many times, with other requests each time.
+std::uint32_t rounds() {
+  const char* scale = std::getenv("NVLLM_TEST_SCALE");
+  return static_cast<std::uint32_t>(scale == nullptr ? 1 : std::max(1, std::atoi(scale)));
+}
+
 void check_all_ways(int ranks) {
   const OpenModel model = open_float32();
-  const std::vector<Request> requests = all_requests(model);
-  const Answers right = plain_answers(model, requests);
-  for (const Way& way : all_ways()) check_way(model, ranks, way, requests, right);
+  for (std::uint32_t seed = 0; seed < rounds(); ++seed) {
+    CAPTURE(seed);
+    const std::vector<Request> requests = random_requests(model, seed);
+    const Answers right = plain_answers(model, requests);
+    for (const Way& way : all_ways()) check_way(model, ranks, way, requests, right);
+  }
 }
 
 TEST_CASE("one rank gives the same tokens, whichever way") {
