@@ -1,10 +1,16 @@
 #include "kvcache/paged_storage.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/error.h"
 
 namespace nvllm::kvcache {
 namespace {
+
+// Large enough that its allocation takes longer than to ask for it; small enough not to hold a step up for
+// long.
+constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
 
 // [blocks, block_size, kv_heads, head_dim] from an address within the first block on.
 TensorView cache_view(unsigned char* data, const BlockShape& shape, std::int64_t blocks) {
@@ -33,14 +39,16 @@ std::size_t BlockShape::bytes() const {
 
 PagedStorage::PagedStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
                            std::int64_t host_blocks)
-    : backend_(backend), shape_(shape), blocks_(blocks), host_blocks_(host_blocks) {
+    : backend_(backend),
+      shape_(shape),
+      blocks_(blocks),
+      host_blocks_(host_blocks),
+      piece_blocks_(
+          std::max<std::int64_t>(1, static_cast<std::int64_t>(kPieceBytes / shape.bytes()))),
+      host_pieces_(static_cast<std::size_t>((host_blocks + piece_blocks_ - 1) / piece_blocks_)) {
   NVLLM_CHECK(blocks >= 0 && host_blocks >= 0, blocks, " and ", host_blocks);
-  const auto bytes = [&](std::int64_t count) {
-    return static_cast<std::size_t>(count) * shape.bytes();
-  };
-  memory_ = backend.allocate(MemoryKind::device, bytes(blocks), "kv cache");
-  host_memory_ = backend.allocate(MemoryKind::pinned, bytes(host_blocks), "swapped kv cache");
-
+  memory_ = backend.allocate(MemoryKind::device, static_cast<std::size_t>(blocks) * shape.bytes(),
+                             "kv cache");
   auto* const data = static_cast<unsigned char*>(memory_.data());
   const std::size_t part = static_cast<std::size_t>(shape.layer_elements()) * size_of(shape.dtype);
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
@@ -54,53 +62,82 @@ PagedStorage::PagedStorage(Backend& backend, const BlockShape& shape, std::int64
                        {blocks, shape.block_size});
 }
 
-PagedStorage::Side PagedStorage::device_side() const {
-  return {static_cast<unsigned char*>(memory_.data()), blocks_, "device"};
+PagedStorage::Place PagedStorage::on_device(BlockId block) const {
+  return {static_cast<unsigned char*>(memory_.data()), blocks_, block};
 }
 
-PagedStorage::Side PagedStorage::host_side() const {
-  return {static_cast<unsigned char*>(host_memory_.data()), host_blocks_, "host"};
+PagedStorage::Place PagedStorage::on_host(BlockId block) const {
+  const std::int64_t piece = block / piece_blocks_;
+  const Buffer& buffer = host_pieces_[static_cast<std::size_t>(piece)];
+  if (!buffer) fail("swapping blocks of the KV cache: nothing was swapped to host block ", block);
+  return {static_cast<unsigned char*>(buffer.data()),
+          std::min(piece_blocks_, host_blocks_ - piece * piece_blocks_),
+          block - piece * piece_blocks_};
+}
+
+void PagedStorage::make_host_piece(BlockId block) {
+  const std::int64_t piece = block / piece_blocks_;
+  Buffer& buffer = host_pieces_[static_cast<std::size_t>(piece)];
+  if (buffer) return;
+  const std::int64_t count = std::min(piece_blocks_, host_blocks_ - piece * piece_blocks_);
+  buffer = backend_.allocate(MemoryKind::pinned, static_cast<std::size_t>(count) * shape_.bytes(),
+                             "swapped kv cache");
+}
+
+void PagedStorage::check_blocks(const BlockCopy& copy, bool out) const {
+  const auto require = [](BlockId block, std::int64_t blocks, const char* where) {
+    if (block >= 0 && block < blocks) return;
+    fail("swapping blocks of the KV cache: there is no ", where, " block ", block, ", they are ",
+         blocks);
+  };
+  require(out ? copy.from : copy.to, blocks_, "device");
+  require(out ? copy.to : copy.from, host_blocks_, "host");
+}
+
+// How many of the copies, from the first on, are one: neighbours on both sides, in one piece of the host's.
+std::size_t PagedStorage::run_length(std::span<const BlockCopy> copies, bool out) const {
+  const BlockCopy& first = copies.front();
+  const auto inside = (out ? first.to : first.from) % piece_blocks_;
+  const auto most = std::min(copies.size(), static_cast<std::size_t>(piece_blocks_ - inside));
+  std::size_t count = 1;
+  while (count < most && copies[count].from == first.from + static_cast<BlockId>(count) &&
+         copies[count].to == first.to + static_cast<BlockId>(count)) {
+    ++count;
+  }
+  return count;
+}
+
+void PagedStorage::copy(const Place& to, const Place& from, std::size_t count, Stream& stream) {
+  const std::size_t kv = shape_.kv_bytes(), tokens = shape_.token_bytes();
+  const auto kv_of = [&](const Place& place) {
+    return place.memory + static_cast<std::size_t>(place.first) * kv;
+  };
+  const auto tokens_of = [&](const Place& place) {
+    return place.memory + static_cast<std::size_t>(place.blocks) * kv +
+           static_cast<std::size_t>(place.first) * tokens;
+  };
+  if (kv > 0) backend_.copy(kv_of(to), kv_of(from), count * kv, stream);
+  backend_.copy(tokens_of(to), tokens_of(from), count * tokens, stream);
 }
 
 void PagedStorage::swap_out(std::span<const BlockCopy> copies, Stream& stream) {
-  copy(host_side(), device_side(), copies, stream);
+  for (const BlockCopy& each : copies) {
+    check_blocks(each, true);
+    make_host_piece(each.to);
+  }
+  while (!copies.empty()) {
+    const std::size_t count = run_length(copies, true);
+    copy(on_host(copies.front().to), on_device(copies.front().from), count, stream);
+    copies = copies.subspan(count);
+  }
 }
 
 void PagedStorage::swap_in(std::span<const BlockCopy> copies, Stream& stream) {
-  copy(device_side(), host_side(), copies, stream);
-}
-
-void PagedStorage::copy(const Side& to, const Side& from, std::span<const BlockCopy> copies,
-                        Stream& stream) {
-  const auto require = [](const Side& side, BlockId block) {
-    if (block < 0 || block >= side.blocks) {
-      fail("swapping blocks of the KV cache: there is no ", side.name, " block ", block,
-           ", they are ", side.blocks);
-    }
-  };
-  for (const BlockCopy& each : copies) {
-    require(from, each.from);
-    require(to, each.to);
-  }
-  // `count` blocks, whose bytes begin at `start` and lie `size` apart.
-  const auto copy_part = [&](const BlockCopy& first, std::size_t count, std::size_t size,
-                             std::size_t to_start, std::size_t from_start) {
-    backend_.copy(to.memory + to_start + static_cast<std::size_t>(first.to) * size,
-                  from.memory + from_start + static_cast<std::size_t>(first.from) * size,
-                  count * size, stream);
-  };
-  const std::size_t kv = shape_.kv_bytes();
-  for (std::size_t i = 0, count = 0; i < copies.size(); i += count) {
-    const BlockCopy& first = copies[i];
-    count = 1;
-    while (i + count < copies.size() &&
-           copies[i + count].from == first.from + static_cast<BlockId>(count) &&
-           copies[i + count].to == first.to + static_cast<BlockId>(count)) {
-      ++count;
-    }
-    if (kv > 0) copy_part(first, count, kv, 0, 0);
-    copy_part(first, count, shape_.token_bytes(), static_cast<std::size_t>(to.blocks) * kv,
-              static_cast<std::size_t>(from.blocks) * kv);
+  for (const BlockCopy& each : copies) check_blocks(each, false);
+  while (!copies.empty()) {
+    const std::size_t count = run_length(copies, false);
+    copy(on_device(copies.front().to), on_host(copies.front().from), count, stream);
+    copies = copies.subspan(count);
   }
 }
 

@@ -30,7 +30,7 @@ struct BlockShape {
   std::size_t bytes() const;  // of a block on this rank: both
 };
 
-// In device memory or the host's; which of the two says whoever has it.
+// Of a device's block to a host's, or the other way round.
 struct BlockCopy {
   BlockId from = 0;
   BlockId to = 0;
@@ -39,8 +39,7 @@ struct BlockCopy {
 // Used by one thread.
 class PagedStorage {
  public:
-  // Takes blocks * shape.bytes() and host_blocks * shape.bytes(), to the byte. Ledger: "kv cache" (device)
-  // and "swapped kv cache" (pinned). What is in them is undefined.
+  // Takes blocks * shape.bytes(), to the byte. Ledger: "kv cache" (device). What is in it is undefined.
   PagedStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
                std::int64_t host_blocks);
 
@@ -53,25 +52,32 @@ class PagedStorage {
 
   // Enqueued, in the stream's order: swap_out copies from device blocks to host blocks, swap_in back. The
   // blocks of a call are all different. An Error if there is no such block.
+  // The host's blocks are allocated in pieces when they are first swapped to, as pinned memory takes long
+  // to get and most runs swap nothing. Ledger: "swapped kv cache" (pinned).
   void swap_out(std::span<const BlockCopy> copies, Stream& stream);
   void swap_in(std::span<const BlockCopy> copies, Stream& stream);
 
  private:
-  // One side: its memory and how many blocks are in it.
-  struct Side {
+  // Keys and values of some blocks that lie together, and behind them the blocks' tokens.
+  struct Place {
     unsigned char* memory;
-    std::int64_t blocks;
-    const char* name;
+    std::int64_t blocks;  // in there
+    std::int64_t first;   // the block's number among them
   };
-  Side device_side() const;
-  Side host_side() const;
-  void copy(const Side& to, const Side& from, std::span<const BlockCopy> copies, Stream& stream);
+  Place on_device(BlockId block) const;
+  Place on_host(BlockId block) const;
+  void make_host_piece(BlockId block);
+  void check_blocks(const BlockCopy& copy, bool out) const;
+  std::size_t run_length(std::span<const BlockCopy> copies, bool out) const;
+  void copy(const Place& to, const Place& from, std::size_t count, Stream& stream);
 
   Backend& backend_;
   BlockShape shape_;
   std::int64_t blocks_;
   std::int64_t host_blocks_;
-  Buffer memory_, host_memory_;
+  std::int64_t piece_blocks_;
+  Buffer memory_;
+  std::vector<Buffer> host_pieces_;  // of piece_blocks_ each, the last of fewer; empty until needed
   TensorView tokens_;
   std::vector<kernels::KvView> views_;
 };

@@ -72,10 +72,14 @@ class Desk {
   Buffer staging_;
 };
 
+// A multiple of 8 of them.
 Bytes random_bytes(std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
+  std::mt19937_64 random(seed);
   Bytes bytes(count);
-  for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random());
+  for (std::size_t i = 0; i < count; i += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(&bytes[i], &word, 8);
+  }
   return bytes;
 }
 
@@ -83,12 +87,20 @@ TEST_CASE("storage: takes what its blocks take, to the byte, and says for what")
   BACKEND_OR_SKIP(backend);
   // 3 layers of keys and values of 4 tokens of 2 heads of 8 elements; 4 token ids.
   CHECK(kShape.bytes() == 3 * 2 * 4 * 2 * 8 * 2 + 4 * 4);
-  const PagedStorage storage(*backend, kShape, 5, 7);
-  CHECK(backend->ledger().total(MemoryKind::device) == 5 * kShape.bytes());
-  CHECK(backend->ledger().total(MemoryKind::pinned) == 7 * kShape.bytes());
-  const std::string report = backend->ledger().report();
-  CHECK(report.find("kv cache") != std::string::npos);
-  CHECK(report.find("swapped kv cache") != std::string::npos);
+  Desk desk(*backend, kShape, 5, 7);
+  const auto taken = [&](MemoryKind kind, const std::string& purpose) {
+    std::size_t bytes = 0;
+    for (const Ledger::Entry& entry : backend->ledger().entries()) {
+      if (entry.kind == kind && entry.purpose == purpose) bytes += entry.bytes;
+    }
+    return bytes;
+  };
+  CHECK(taken(MemoryKind::device, "kv cache") == 5 * kShape.bytes());
+  CHECK(taken(MemoryKind::pinned, "swapped kv cache") == 0);  // nothing was swapped yet
+  const std::vector<BlockCopy> copies = {{0, 3}};
+  desk.storage.swap_out(copies, *desk.stream);
+  CHECK(taken(MemoryKind::pinned, "swapped kv cache") == 7 * kShape.bytes());
+  desk.stream->synchronize();
 }
 
 TEST_CASE("storage: every element of a block has a place of its own, and the block is one piece") {
@@ -147,11 +159,31 @@ TEST_CASE("swap: what was swapped out and in again is the same bits") {
   }
 }
 
+TEST_CASE("swap: neighbours in two pieces of host memory") {
+  BACKEND_OR_SKIP(backend);
+  // Blocks of 24 MiB, two to a piece.
+  constexpr BlockShape kWide = {
+      .layers = 48, .block_size = 16, .kv_heads = 64, .head_dim = 128, .dtype = DType::bf16};
+  static_assert(kWide.layers * 2 * 16 * 64 * 128 * 2 == 24 << 20);
+  Desk desk(*backend, kWide, 4, 3);
+  std::vector<Bytes> values;
+  for (BlockId block = 0; block < 3; ++block) {
+    values.push_back(random_bytes(kWide.bytes(), static_cast<unsigned>(block)));
+    desk.write(block, values.back());
+  }
+  const std::vector<BlockCopy> out = {{0, 0}, {1, 1}, {2, 2}}, in = {{0, 1}, {1, 2}, {2, 3}};
+  desk.storage.swap_out(out, *desk.stream);
+  desk.storage.swap_in(in, *desk.stream);
+  for (BlockId block = 0; block < 3; ++block) CHECK(desk.read(block + 1) == values[block]);
+}
+
 TEST_CASE("swap: a block that does not exist is an Error, and nothing is copied") {
   BACKEND_OR_SKIP(backend);
   Desk desk(*backend, kShape, 4, 2);
   const Bytes before = random_bytes(kShape.bytes(), 1);
   desk.write(0, before);
+  const std::vector<BlockCopy> there = {{3, 0}};
+  desk.storage.swap_out(there, *desk.stream);
   const auto in = [&](std::vector<BlockCopy> copies) {
     return refusal(*backend, [&](Stream& stream) { desk.storage.swap_in(copies, stream); });
   };

@@ -43,7 +43,8 @@ struct MemoryPlan {
   std::int64_t blocks = 0;       // of every rank
   std::int64_t host_blocks = 0;  // likewise, to swap sequences to
   std::int64_t max_model_len = 0;
-  std::vector<std::string> notes;  // for people, one line each: what came to be less than was wished
+  std::vector<std::string>
+      notes;  // for people, one line each: what came to be less than was wished
 };
 
 // The length that a runner has to be made for: --max-model-len, or the model's limit. An Error if it is
