@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/logging.h"
+#include "launcher/bench/command.h"
 #include "launcher/engine_session.h"
 #include "launcher/exit_code.h"
 #include "launcher/generate_command.h"
@@ -26,6 +27,9 @@ namespace {
 // What each command of the table of options does.
 constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64_t started_ns)>
     kCommands[] = {
+        {"bench latency", run_bench_latency},
+        {"bench startup", run_bench_startup},
+        {"bench throughput", run_bench_throughput},
         {"generate", run_generate},
         {"inspect", run_inspect},
         {"selftest", run_selftest},

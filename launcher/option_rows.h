@@ -28,5 +28,8 @@ OptionRows join_rows(std::initializer_list<OptionRows> tables);
 Command selftest_options();
 Command inspect_options();
 Command generate_options();
+Command bench_latency_options();
+Command bench_startup_options();
+Command bench_throughput_options();
 
 }  // namespace nvllm::launcher
