@@ -32,7 +32,8 @@ struct SessionOptions {
   Nanoseconds step_timeout = std::chrono::seconds(60);
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
-  bool load_progress = true;  // on standard error, where that is a terminal
+  bool load_progress = true;   // on standard error
+  bool memory_report = false;  // there, too, once the engine is open: what every rank has taken
 };
 
 struct Options;  // launcher/options.h
