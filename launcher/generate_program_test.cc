@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "launcher/testing/bad_command_lines.h"
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "testing/ranks.h"
@@ -189,6 +190,30 @@ TEST_CASE("one line at the end says what was done") {
   CHECK(errors.find("1 request, 1 answer in ") != std::string::npos);
   CHECK(errors.find(": 3 prompt tokens (0 cached), 5 generated, ") != std::string::npos);
   CHECK(errors.find('\r') == std::string::npos);
+}
+
+TEST_CASE("a command line that cannot be followed starts nothing: one line, exit code 2") {
+  for (const testing::BadCommandLine& line : testing::bad_command_lines()) {
+    std::vector<std::string> words = {"generate", "--model", "a"};
+    words.insert(words.end(), line.words.begin(), line.words.end());
+    Program program(words);
+    CHECK(program.wait() == 2);
+    CHECK(program.output() == "");
+    CHECK(program.errors() == "nvllm-launch: " + line.message + "\n");
+  }
+}
+
+TEST_CASE("files that are not there are named") {
+  const TemporaryFolder folder;
+  for (const auto& [words, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--input=/nowhere/in"}, "--input /nowhere/in: No such file or directory (ENOENT)"},
+           {{"--prompt-ids=1", "--output=/nowhere/out"},
+            "--output /nowhere/out: No such file or directory (ENOENT)"},
+           {{"--prompt-ids=1", "--output=/"}, "--output /: Is a directory (EISDIR)"}}) {
+    Program program(generate("llama-tied", words));
+    CHECK(program.wait() == 1);
+    CHECK(program.errors() == "nvllm-launch: " + message + "\n");
+  }
 }
 
 TEST_CASE("a profile and a memory report come on the side") {
