@@ -156,7 +156,7 @@ class Generation {
 runtime::SamplingParams sampling_defaults(const Options& options, const runtime::OpenModel& model) {
   runtime::SamplingParams params;
   if (options.generate.generation_config) params = sampling_defaults_of(model);
-  apply(options.sampling, params);
+  apply_sampling(options.sampling, params);
   try {
     runtime::check_sampling_params(params);
   } catch (const Error& error) {

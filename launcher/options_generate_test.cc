@@ -19,7 +19,7 @@ runtime::SamplingParams sampling(const std::vector<std::string>& words) {
   std::vector<std::string> all = {"--prompt-ids=1"};
   all.insert(all.end(), words.begin(), words.end());
   runtime::SamplingParams params;
-  apply(parse(all).sampling, params);
+  apply_sampling(parse(all).sampling, params);
   return params;
 }
 
@@ -69,7 +69,7 @@ TEST_CASE("every option of sampling sets its field") {
 
 TEST_CASE("what is not said of sampling stays as it was") {
   runtime::SamplingParams params{.temperature = 0.25, .top_k = 7};
-  apply(parse({"--prompt-ids=1", "--top-k=0"}).sampling, params);
+  apply_sampling(parse({"--prompt-ids=1", "--top-k=0"}).sampling, params);
   CHECK(params.temperature == 0.25);
   CHECK(params.top_k == 0);
 }
