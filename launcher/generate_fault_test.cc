@@ -191,6 +191,26 @@ TEST_CASE("Ctrl-C ends a run whose reader takes nothing") {
   CHECK(program.wait(std::chrono::seconds(30)) == 128 + SIGINT);
 }
 
+TEST_CASE("who waits for input notices a worker's death, and Ctrl-C") {
+  std::array<int, 2> fds{};
+  REQUIRE(::pipe2(fds.data(), O_CLOEXEC) == 0);
+  const UniqueFd reading(fds[0]), writing(fds[1]);
+  for (const bool death : {true, false}) {
+    Program program(generate("llama-tied", {"--input=-", "--tp=2", "--max-tokens=1"}),
+                    [&] { ::dup2(reading.get(), STDIN_FILENO); });
+    const std::string line = "{\"prompt_token_ids\": [1]}\n";
+    REQUIRE(::write(writing.get(), line.data(), line.size()) > 0);
+    REQUIRE(testing::await_until([&] { return !program.output().empty(); }));
+    if (death) {
+      ::kill(program.workers(2)[0], SIGKILL);
+      CHECK(program.wait(std::chrono::seconds(30)) == 3);
+    } else {
+      program.signal(SIGINT);
+      CHECK(program.wait(std::chrono::seconds(30)) == 128 + SIGINT);
+    }
+  }
+}
+
 TEST_CASE("an output of another input is refused before anything is started") {
   const Work work;
   const std::string foreign =
