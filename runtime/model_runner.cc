@@ -1,6 +1,8 @@
 #include "runtime/model_runner.h"
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <optional>
 
 #include "base/check.h"
@@ -39,6 +41,17 @@ std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& optio
          sizeof(float);
 }
 
+// On the CPU the products of many rows keep a copy of their inputs, in float32, from when they first come.
+std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
+  const model::ModelConfig& config = decoder.config();
+  const std::int64_t inputs =
+      std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
+                (config.intermediate_size + decoder.shard().ranks - 1) / decoder.shard().ranks});
+  constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
+  return static_cast<std::size_t>((decoder_limits(options).rows + kPadding) * (inputs + kPadding)) *
+         sizeof(float);
+}
+
 }  // namespace
 
 struct ModelRunner::State {
@@ -61,6 +74,14 @@ struct ModelRunner::State {
     if (!options.keeps_results) return;
     const layers::SamplerLimits limits = sampler_limits(options);
     results.emplace(backend, limits.rows, limits.max_logprobs, options.steps_ahead + 1);
+  }
+
+  // Nobody uses the memory any more when it goes. Where that cannot be had the process is about to end.
+  ~State() {
+    try {
+      stream.synchronize_for(std::chrono::seconds(10));
+    } catch (const std::exception&) {  // it was told, or nobody wants to know
+    }
   }
 
   const model::Decoder& decoder;
@@ -156,7 +177,8 @@ std::size_t ModelRunner::workspace_bytes(const model::Decoder& decoder,
 
 std::size_t ModelRunner::graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                      DeviceKind device) {
-  if (!options.graphs || device == DeviceKind::cpu) return 0;
+  if (device == DeviceKind::cpu) return packed_bytes(decoder, options);
+  if (!options.graphs) return 0;
   // What a driver takes for an instantiated graph: its kernels' parameters and launch descriptions.
   constexpr std::size_t kGraph = 64 << 10, kNode = 2 << 10;
   constexpr std::int64_t kLayerNodes = 12, kOtherNodes = 16;

@@ -228,7 +228,26 @@ TEST_CASE("a shared prefix gives the same tokens, also within the step that comp
   });
 }
 
-// 9 query heads in 3 groups over 4 ranks: one rank has no KV head of its own in some models.
+TEST_CASE("more new blocks than fit into a step's message to the device reach it before the step") {
+  RANKS_OR_SKIP(1);
+  testing::run_on_devices(1, [](DeviceRank& rank) {
+    const GoldenModel golden("qwen3-uneven");
+    // A step has room for a sequence's table of 224 blocks and one block for each slot.
+    RunnerUnderTest runner(rank, golden, {.rows = 8, .blocks = 900, .block_size = 1});
+    const auto& prompt = golden.prompts[2];
+    runner.start(3, prompt.ids);
+    runner.prefill(8);
+    const std::vector<kvcache::BlockId> prefix(runner.blocks(3).begin(),
+                                               runner.blocks(3).begin() + 149);
+    for (const std::uint32_t slot : {0, 1, 2}) runner.start(slot, prompt.ids, prefix);
+    runner.decode(20);
+    runner.finish();
+    for (const std::uint32_t slot : {0, 1, 2}) check_tokens(rank, runner, slot, prompt, 20);
+    check_tokens(rank, runner, 3, prompt, 21);
+  });
+}
+
+// llama-dynamic has 3 heads; qwen3-uneven 9, in 3 groups.
 TEST_CASE("a rank may have few heads or none") {
   RANKS_OR_SKIP(4);
   testing::run_on_devices(4, [](DeviceRank& rank) {

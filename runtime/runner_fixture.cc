@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "model/loader.h"
+#include "testing/golden.h"
 
 namespace nvllm::runtime {
 
@@ -22,6 +23,9 @@ GoldenModel::GoldenModel(const std::string& name)
   for (std::size_t i = 0; i < runs.size(); ++i) {
     prompts.push_back({json["prompts"][i]["ids"], runs[i]["continuation"], runs[i]["margins"]});
   }
+  logits = testing::read_golden("tests/data/golden-models/" + name + "/expected.safetensors")
+               .at("prompt0.logits")
+               .values;
 }
 
 layers::SamplingRules greedy() {

@@ -37,6 +37,7 @@ struct GoldenModel {
   model::Checkpoint checkpoint;
   model::ModelConfig config;
   std::vector<Prompt> prompts;
+  std::vector<float> logits;  // of all the first prompt's rows
 };
 
 struct RunnerTestOptions {

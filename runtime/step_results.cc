@@ -68,6 +68,7 @@ bool StepResults::ready() const {
 TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int64_t row,
                                        std::int32_t alternatives) {
   TokenLogprobs result;
+  result.top.reserve(static_cast<std::size_t>(std::max(alternatives, 0)));
   result.chosen = {at<std::int32_t>(sampled.tokens, row), at<float>(sampled.logprob, row),
                    at<std::int32_t>(sampled.rank, row)};
   for (std::int32_t i = 0; i < alternatives; ++i) {
@@ -89,6 +90,7 @@ StepResult StepResults::take(Stream& stream, ipc::Communicator* communicator) {
   }
   StepResult result;
   result.number = pending.number;
+  result.tokens.reserve(pending.parts.size());
   for (const Part& part : pending.parts) {
     if (part.rows.scored > 0) {
       StepResult::PromptLogprobs& prompt = result.prompts.emplace_back();

@@ -17,13 +17,10 @@ std::int64_t most_blocks(const StagingLimits& limits) {
   return limits.slots + std::max(limits.rows, limits.table_blocks);
 }
 
+// Also throws what went wrong on the way to it.
 void wait_for(const Event& event, ipc::Communicator* communicator) {
-  if (event.reached()) return;
-  if (communicator != nullptr) {
-    communicator->wait(event);
-  } else {
-    event.synchronize();
-  }
+  if (communicator != nullptr && !event.reached()) communicator->wait(event);
+  event.synchronize();
 }
 
 TensorView first(TensorView tensor, std::int64_t count) {
