@@ -229,7 +229,7 @@ TEST_CASE("options that cannot be are an error of open, with the mend") {
   EngineOptions options = small_options();
   options.max_model_len = 100'000;
   CHECK_THROWS_WITH_AS(TestEngine(model, 1, options),
-                       doctest::Contains("max_model_len 100000"), Error);
+                       doctest::Contains("max-model-len 100000"), Error);
 }
 
 }  // namespace nvllm::runtime
