@@ -3,6 +3,7 @@
 //
 //   bazel run //ipc:ipc_bench -- --benchmark_format=json
 #include <benchmark/benchmark.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <boost/interprocess/ipc/message_queue.hpp>
@@ -23,7 +24,6 @@
 namespace nvllm::ipc {
 namespace {
 
-constexpr int kReaders = 3;
 constexpr std::size_t kControlBytes = 4096;
 
 void broadcast(benchmark::State& state, int readers, std::size_t bytes, Nanoseconds spin,
