@@ -111,8 +111,7 @@ void Latencies::report(benchmark::State& state) {
 }
 
 double Latencies::at(double quantile) const {
-  const auto index =
-      static_cast<std::size_t>(quantile * static_cast<double>(samples_.size() - 1));
+  const auto index = static_cast<std::size_t>(quantile * static_cast<double>(samples_.size() - 1));
   return static_cast<double>(samples_[index]) * 1e-3;
 }
 

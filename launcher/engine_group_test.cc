@@ -3,11 +3,13 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <fstream>
+#include <functional>
 #include <string>
 
 #include "base/clock.h"
@@ -19,6 +21,7 @@
 #include "runtime/open_model.h"
 #include "runtime/worker.h"
 #include "testing/ranks.h"
+#include "testing/skip.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -26,20 +29,26 @@ namespace {
 // Workers on the CPU with an open engine, and what was printed about them.
 class EngineGroup {
  public:
-  explicit EngineGroup(int ranks, Nanoseconds step_timeout = std::chrono::seconds(60))
+  // before: runs in every worker before it starts.
+  explicit EngineGroup(int ranks, Nanoseconds step_timeout = std::chrono::seconds(60),
+                       const std::function<void(int rank)>& before = {})
       : model_(runtime::open_model({.path = "tests/data/golden-models/qwen3-gqa-tied",
                                     .overrides = "{\"max_position_embeddings\": 100000}"})),
         output_(::memfd_create("output", MFD_CLOEXEC)),
         workers_({.group = {.size = ranks, .step_timeout = step_timeout}, .output = output_.get()},
                  [&](const ipc::Group& group, int rank) {
+                   if (before) before(rank);
                    runtime::WorkerOptions options;
                    options.model = &model_;
                    return runtime::run_worker(group, rank, options);
                  }),
-        client_(workers_.member()) {
+        client_(workers_.member()) {}
+
+  void open(std::int64_t cache_bytes = std::int64_t{64} << 20) {
     runtime::EngineOptions options;
     options.max_num_seqs = 8;
     options.max_num_batched_tokens = 256;
+    options.kv_cache_memory_bytes = cache_bytes;
     client_.open(options);
   }
 
@@ -58,8 +67,9 @@ class EngineGroup {
     return {text.data(), static_cast<std::size_t>(n)};
   }
 
-  // Begins answers that take long, and waits for the first tokens.
+  // Opens the engine, begins answers that take long, and waits for the first tokens.
   void begin_long_answers() {
+    open();
     runtime::Request request;
     request.prompt = {1, 2, 3};
     request.sampling.max_tokens = 90'000;
@@ -110,7 +120,8 @@ double cpu_seconds(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a worker killed in the middle of answers is named, the front end is told, nothing is left") {
+TEST_CASE(
+    "a worker killed in the middle of answers is named, the front end is told, nothing is left") {
   for (const int victim : {0, 1}) {
     CAPTURE(victim);
     EngineGroup group(2);
@@ -142,6 +153,7 @@ TEST_CASE("a worker stopped in the middle of answers is named after the step tim
 
 TEST_CASE("an engine that has worked and has nothing to do takes less than 1% of a core") {
   EngineGroup group(2);
+  group.open();
   CHECK(group.answer_to(1).size() > 0);
   const auto used_so_far = [&] {
     return cpu_seconds(::getpid()) + cpu_seconds(group.pid(0)) + cpu_seconds(group.pid(1));
@@ -157,6 +169,7 @@ TEST_CASE("an engine that has worked and has nothing to do takes less than 1% of
 
 TEST_CASE("an engine that was idle for longer than the step timeout goes on") {
   EngineGroup group(2, std::chrono::seconds(1));
+  group.open();
   const std::string first = group.answer_to(1);
   ::usleep(2'500'000);
   CHECK_FALSE(group.workers().member().group().aborted());
@@ -175,6 +188,29 @@ TEST_CASE("SIGINT in the middle of answers stops the workers in time") {
   const std::string reason = group.read_until_abort();
   CHECK(group.workers().finish(reason) == kExitSignal + SIGINT);
   CHECK(seconds_since(start) < 2 * testing::kLoad);
+  CHECK(group.all_gone());
+}
+
+TEST_CASE("a rank that fails where all take part ends the group with its words") {
+  if (testing::kSanitized) SKIP_TEST("sanitizers need more address space than any limit leaves");
+  EngineGroup group(3, std::chrono::seconds(60), [](int rank) {
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t space = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{1} << 30);
+    const rlimit limit{space, space};
+    if (rank == 1) ::setrlimit(RLIMIT_AS, &limit);
+  });
+  std::string reason;
+  const std::int64_t start = now_ns();
+  try {
+    group.open(std::int64_t{3} << 29);
+  } catch (const ipc::GroupAborted& error) {
+    reason = error.what();
+  }
+  CHECK(reason.starts_with("rank 1 in make_cache: "));
+  CHECK(seconds_since(start) < 5 * testing::kLoad);
+  CHECK(group.workers().finish(reason) == kExitDied);
+  CHECK(group.output().find(reason) != std::string::npos);
   CHECK(group.all_gone());
 }
 

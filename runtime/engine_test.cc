@@ -205,7 +205,8 @@ TEST_CASE("a trace shows the loop of rank 0 and the steps of all ranks") {
     CHECK(event.end_ns >= event.begin_ns);
     ++spans[event.track + " " + event.name];
   }
-  for (const char* name : {"host schedule", "host send", "host wait", "host complete", "host push"}) {
+  for (const char* name :
+       {"host schedule", "host send", "host wait", "host complete", "host push"}) {
     CAPTURE(name);
     CHECK(spans[name] >= 10);
   }
@@ -228,8 +229,8 @@ TEST_CASE("options that cannot be are an error of open, with the mend") {
   const OpenModel model = small_model();
   EngineOptions options = small_options();
   options.max_model_len = 100'000;
-  CHECK_THROWS_WITH_AS(TestEngine(model, 1, options),
-                       doctest::Contains("max-model-len 100000"), Error);
+  CHECK_THROWS_WITH_AS(TestEngine(model, 1, options), doctest::Contains("max-model-len 100000"),
+                       Error);
 }
 
 }  // namespace nvllm::runtime
