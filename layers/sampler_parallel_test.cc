@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <limits>
 #include <random>
 #include <string>
@@ -372,9 +373,7 @@ TEST_CASE("no rows: the collective calls are the same, and nothing happens") {
   });
 }
 
-TEST_CASE(
-    "a slot's new rules hold from the next step on, old lists are gone, steps in flight keep "
-    "theirs") {
+TEST_CASE("new rules hold from the next step on; steps that are enqueued keep theirs") {
   on_groups([](LayerRank& rank) {
     World world(1, 7);
     SamplingRules& rules = world.rules[0];
@@ -382,28 +381,56 @@ TEST_CASE(
     rules.temperature = 0;
     std::fill(world.rows[0].logits.begin(), world.rows[0].logits.end(), 0.0f);
     SamplerRank together(rank, world, false);
-    // All enqueued before any is looked at.
-    std::vector<std::int32_t> expected;
-    std::vector<TensorView> kept;
-    for (const std::int32_t wanted : {500, 3, 1002, 0, 64}) {
+    const std::vector<std::int32_t> wanted = {500, 3, 1002, 0, 64};
+    std::vector<SampleStep> steps;  // each with logits of its own, which rules change
+    std::vector<TensorView> tokens;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      steps.push_back(together.step_of(world.rows));
+      steps.back().adjust = true;
+      tokens.push_back(rank.ids({-1}));
+    }
+    std::promise<void> enqueued;
+    rank.stream().host_call([all = enqueued.get_future().share()] { all.wait(); });
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
       SamplingRules next;
       next.temperature = 0;
-      if (wanted == 500) next.allowed = {500, 600};
-      if (wanted == 3) next.bad_words = {{0}, {1}, {2}};
-      if (wanted == 1002) next.bias = {{1002, 1.0f}};
-      if (wanted == 64) next.allowed = {1000, 64};
+      if (wanted[i] == 500) next.allowed = {500, 600};
+      if (wanted[i] == 3) next.bad_words = {{0}, {1}, {2}};
+      if (wanted[i] == 1002) next.bias = {{1002, 1.0f}};
+      if (wanted[i] == 64) next.allowed = {1000, 64};
       together.sampler().set(0, next, rank.stream());
-      SampleStep own = together.step_of(world.rows);
-      own.adjust = true;
       const Sampled sampled =
-          together.sampler().sample(own, together.last_tokens_, rank.together());
-      kept.push_back(rank.ids({-1}));
-      rank.backend().copy(kept.back().data, sampled.tokens.data, sizeof(std::int32_t),
-                          rank.stream());
-      expected.push_back(wanted);
+          together.sampler().sample(steps[i], together.last_tokens_, rank.together());
+      rank.backend().copy(tokens[i].data, sampled.tokens.data, sizeof(std::int32_t), rank.stream());
     }
-    for (std::size_t i = 0; i < kept.size(); ++i) {
-      CHECK(together.integers(kept[i])[0] == expected[i]);
+    enqueued.set_value();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      CHECK(together.integers(tokens[i])[0] == wanted[i]);
+    }
+  });
+}
+
+TEST_CASE("captured in a graph, it draws by the rules of the moment") {
+  on_groups([](LayerRank& rank) {
+    const World world(20, 9), other(20, 10);
+    SamplerRank alone(rank, world, true);
+    const SampleStep step = alone.step_of(world.rows);
+    REQUIRE(step.adjust);
+    REQUIRE(step.filter);
+    // Rules change logits, so each launch begins with fresh ones.
+    const SampleStep fresh = alone.step_of(world.rows);
+    Sampled sampled;
+    const auto graph = rank.backend().capture(rank.stream(), [&] {
+      rank.backend().copy(step.logits.data, fresh.logits.data, step.logits.bytes(), rank.stream());
+      sampled = alone.sampler().sample(step, alone.last_tokens_, rank.alone());
+    });
+    for (const World* rules : {&world, &other, &world}) {
+      for (std::int64_t slot = 0; slot < 20; ++slot) {
+        alone.sampler().set(slot, rules->rules[slot], rank.stream());
+      }
+      graph->launch(rank.stream());
+      const std::vector<std::int32_t> drawn = alone.integers(sampled.tokens);
+      CHECK(drawn == alone.sample(world.rows).tokens);
     }
   });
 }
