@@ -72,8 +72,12 @@ class Generation {
   }
 
   // After an Error: what else is done. It may have been the output that failed; nobody is told twice.
-  void write_rest() noexcept try { writer_.write(book_.take_all_done()); } catch (const Error&) {
-    return;
+  void write_rest() {
+    try {
+      writer_.write(book_.take_all_done());
+    } catch (const Error&) {
+      return;
+    }
   }
 
   void summarize() {
@@ -209,6 +213,8 @@ int run_generate(const Options& options, std::int64_t started_ns) {
   LineWriter writer(options.generate.output);
   Intake intake = open_intake(options.generate, writer, sampling_defaults(options, model));
   if (options.generate.resume) intake.resume(options.generate.output);
+  // An empty one: a path that cannot be written to is told before the work, not after it.
+  if (options.engine.profile) write_trace(options.profile, {}, started_ns);
 
   EngineSession session(session_options(options), std::move(model));
   writer.begin_at(intake.kept_bytes());

@@ -209,7 +209,9 @@ TEST_CASE("files that are not there are named") {
            {{"--input=/nowhere/in"}, "--input /nowhere/in: No such file or directory (ENOENT)"},
            {{"--prompt-ids=1", "--output=/nowhere/out"},
             "--output /nowhere/out: No such file or directory (ENOENT)"},
-           {{"--prompt-ids=1", "--output=/"}, "--output /: Is a directory (EISDIR)"}}) {
+           {{"--prompt-ids=1", "--output=/"}, "--output /: Is a directory (EISDIR)"},
+           {{"--prompt-ids=1", "--profile=/nowhere/trace"},
+            "writing the trace to /nowhere/trace: No such file or directory (ENOENT)"}}) {
     Program program(generate("llama-tied", words));
     CHECK(program.wait() == 1);
     CHECK(program.errors() == "nvllm-launch: " + message + "\n");
