@@ -211,7 +211,7 @@ TEST_CASE("a trace shows the loop of rank 0 and the steps of all ranks") {
     CHECK(spans[name] >= 10);
   }
   int steps = 0;
-  for (const TraceEvent& event : traces[1].events) steps += event.name == "enqueue" ? 1 : 0;
+  for (const TraceEvent& event : traces[1].events) steps += event.name == "step" ? 1 : 0;
   CHECK(steps >= 10);
   engine.stop();
 }
