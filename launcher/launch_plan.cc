@@ -7,12 +7,7 @@
 namespace nvllm::launcher {
 namespace {
 
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  throw UsageError(str(parts...));
-}
-
-void check_collectives(const Options& options, DeviceKind device) {
+void check_collectives(const GroupOptions& options, DeviceKind device) {
   const std::string& chosen = options.collectives;
   if (chosen == "auto" || (chosen == "shm") == (device == DeviceKind::cpu)) return;
   if (device == DeviceKind::cpu) {
@@ -23,7 +18,7 @@ void check_collectives(const Options& options, DeviceKind device) {
 
 }  // namespace
 
-LaunchPlan plan_launch(const Options& options, bool cuda_built, const FindGpus& find_gpus) {
+LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus) {
   if (options.device == DeviceChoice::cuda && !cuda_built) {
     refuse(
         "--device cuda: this program was built without CUDA; pass --device cpu, or build it where "
@@ -49,7 +44,7 @@ LaunchPlan plan_launch(const Options& options, bool cuda_built, const FindGpus& 
   return plan;
 }
 
-int plan_ranks(const Options& options, bool cuda_built, const FindGpus& find_gpus) {
+int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus) {
   if (options.ranks) return *options.ranks;
   if (!cuda_built || options.device == DeviceChoice::cpu) return 1;
   std::string why_none;

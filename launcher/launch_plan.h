@@ -22,9 +22,9 @@ struct LaunchPlan {
 using FindGpus = std::function<std::vector<std::string>(std::string* why_none)>;
 
 // Throws UsageError if the machine has not what was asked for.
-LaunchPlan plan_launch(const Options& options, bool cuda_built, const FindGpus& find_gpus);
+LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus);
 
 // How many ranks there would be, for who only wants to know. More than this machine has is fine.
-int plan_ranks(const Options& options, bool cuda_built, const FindGpus& find_gpus);
+int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus);
 
 }  // namespace nvllm::launcher

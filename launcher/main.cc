@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/logging.h"
 #include "launcher/exit_code.h"
@@ -17,6 +20,13 @@
 
 namespace nvllm::launcher {
 namespace {
+
+// What each command of the table of options does.
+constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64_t started_ns)>
+    kCommands[] = {
+        {"inspect", run_inspect},
+        {"selftest", run_selftest},
+};
 
 // Were one of them closed, the next file to be opened would take its number, and get its output.
 void fill_standard_files() {
@@ -31,9 +41,11 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
     std::fputs(options.text.c_str(), stdout);
     return std::fflush(stdout) == 0 ? kExitFine : kExitFailed;
   }
-  configure_logging({.level = options.log_level, .who = "launcher"});
-  return options.command == "inspect" ? run_inspect(options, started_ns)
-                                      : run_selftest(options, started_ns);
+  configure_logging({.level = options.group.log_level, .who = "launcher"});
+  for (const auto& [command, run] : kCommands) {
+    if (options.command == command) return run(options, started_ns);
+  }
+  NVLLM_CHECK(false, "no such command: ", options.command);
 }
 
 }  // namespace

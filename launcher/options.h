@@ -3,7 +3,8 @@
 //   nvllm-launch COMMAND [--name value | --name=value | --switch]...
 //
 // Every command has one table of its options; parsing, checking and the help all come from that
-// table.
+// table. A command's table, what it checks and what it stores are in a file of its own
+// (options_COMMAND.cc); rows that several commands share are in others (option_rows.h).
 #pragma once
 
 #include <optional>
@@ -12,57 +13,64 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/logging.h"
+#include "launcher/option_value.h"
+#include "launcher/options_generate.h"
+#include "runtime/engine_options.h"
 #include "runtime/model_options.h"
 
 namespace nvllm::launcher {
 
 enum class DeviceChoice { automatic, cpu, cuda };
 
-// Parsed once, validated, const afterwards.
-struct Options {
-  std::string command;  // "selftest", "inspect"; empty: `text` is all there is to do
-
-  // Of the worker group.
+// Of the worker group.
+struct GroupOptions {
   std::optional<int> ranks;  // absent: every GPU, or one rank on the CPU
   DeviceChoice device = DeviceChoice::automatic;
   Nanoseconds step_timeout = std::chrono::seconds(60);
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
+};
 
-  // Of every command that takes a model.
-  runtime::ModelOptions model;
-
-  // Of selftest.
+struct SelftestOptions {
   double seconds = 0;
+};
 
-  // Of inspect.
+struct InspectOptions {
   bool load = false;
   bool checksums = false;
+};
 
-  // Of several.
+// Parsed once, validated, const afterwards.
+struct Options {
+  std::string command;  // "selftest", "inspect"; empty: `text` is all there is to do
+
+  // Shared by commands.
+  GroupOptions group;
+  runtime::ModelOptions model;
+  runtime::EngineOptions engine;
+  std::string profile;  // where the trace goes; empty: there is none
   bool json = false;
   bool memory_report = false;
+
+  // Each command's own.
+  SelftestOptions selftest;
+  InspectOptions inspect;
+  GenerateOptions generate;
 
   std::string text;  // --help, --version: to be printed on standard output
 };
 
-// A command line that cannot be followed. One line: the thing, its value, the mend.
-class UsageError : public Error {
- public:
-  using Error::Error;
-};
-
 // One row of a command's table.
 struct OptionRow {
-  const char* name;         // "--tp"
-  const char* second_name;  // "--tensor-parallel-size"; nullptr: has none
-  const char* value;        // what stands for the value in the help, "N"; nullptr: a switch
-  const char* help;         // lines of at most 72 characters
-  const char* fallback;     // what holds without the option; nullptr: nothing to say
-  // Checks the value and stores it. `given` is the name as it was written.
-  void (*store)(Options& options, std::string_view given, std::string_view value);
+  const char* name;  // "--tp"
+  // "--tensor-parallel-size"; of a switch: what turns it off, "--no-..."; nullptr: has none
+  const char* second_name;
+  const char* value;     // what stands for the value in the help, "N"; nullptr: a switch
+  const char* help;      // lines of at most 72 characters
+  const char* fallback;  // what holds without the option; nullptr: nothing to say
+  // Checks the value and stores it.
+  void (*store)(Options& options, const OptionValue& value);
 };
 
 struct Command {

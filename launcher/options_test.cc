@@ -35,7 +35,7 @@ Options inspect(std::vector<std::string> arguments) {
 std::string plan_refusal(const std::vector<std::string>& arguments,
                          const std::vector<std::string>& gpus, bool cuda_built = true) {
   try {
-    plan_launch(selftest(arguments), cuda_built, [&](std::string* why_none) {
+    plan_launch(selftest(arguments).group, cuda_built, [&](std::string* why_none) {
       *why_none = "no NVIDIA driver is loaded";
       return gpus;
     });
@@ -46,7 +46,7 @@ std::string plan_refusal(const std::vector<std::string>& arguments,
 }
 
 LaunchPlan plan(const std::vector<std::string>& arguments, const std::vector<std::string>& gpus) {
-  return plan_launch(selftest(arguments), true, [&](std::string*) { return gpus; });
+  return plan_launch(selftest(arguments).group, true, [&](std::string*) { return gpus; });
 }
 
 }  // namespace
@@ -56,17 +56,17 @@ TEST_CASE("options are taken as two words or one, by either name") {
                                                                  {"--tp=3"},
                                                                  {"--tensor-parallel-size", "3"},
                                                                  {"--tensor-parallel-size=3"}}) {
-    CHECK(selftest(words).ranks == 3);
+    CHECK(selftest(words).group.ranks == 3);
   }
   const Options options =
       selftest({"--device=cpu", "--step-timeout", "0.25", "--log-level=debug", "--collectives",
                 "shm", "--seconds=1.5", "--json", "--memory-report"});
   CHECK(options.command == "selftest");
-  CHECK(options.device == DeviceChoice::cpu);
-  CHECK(options.step_timeout == std::chrono::milliseconds(250));
-  CHECK(options.log_level == LogLevel::debug);
-  CHECK(options.collectives == "shm");
-  CHECK(options.seconds == 1.5);
+  CHECK(options.group.device == DeviceChoice::cpu);
+  CHECK(options.group.step_timeout == std::chrono::milliseconds(250));
+  CHECK(options.group.log_level == LogLevel::debug);
+  CHECK(options.group.collectives == "shm");
+  CHECK(options.selftest.seconds == 1.5);
   CHECK(options.json);
   CHECK(options.memory_report);
 }
@@ -77,29 +77,29 @@ TEST_CASE("inspect takes a model, how to load it, and what to tell") {
                "--hf-overrides", R"({"vocab_size": 7})", "--load", "--checksums", "--json"});
   CHECK(options.command == "inspect");
   CHECK(options.model.path == "models/a");
-  CHECK(options.ranks == 4);
+  CHECK(options.group.ranks == 4);
   CHECK(options.model.dtype == DType::f16);
   CHECK(options.model.format == runtime::LoadFormat::dummy);
   CHECK(options.model.overrides == R"({"vocab_size": 7})");
-  CHECK(options.load);
-  CHECK(options.checksums);
+  CHECK(options.inspect.load);
+  CHECK(options.inspect.checksums);
   CHECK(options.json);
   const Options plain = inspect({"--model=a"});
   CHECK(plain.model.format == runtime::LoadFormat::automatic);
   CHECK_FALSE(plain.model.dtype.has_value());
   CHECK(plain.model.overrides == "");
-  CHECK_FALSE(plain.load);
-  CHECK_FALSE(plain.checksums);
+  CHECK_FALSE(plain.inspect.load);
+  CHECK_FALSE(plain.inspect.checksums);
   CHECK(inspect({"--model=a", "--dtype=float32", "--dtype=auto"}).model.dtype == std::nullopt);
 }
 
 TEST_CASE("without options there are defaults") {
   const Options options = selftest({});
-  CHECK_FALSE(options.ranks.has_value());
-  CHECK(options.device == DeviceChoice::automatic);
-  CHECK(options.step_timeout == std::chrono::seconds(60));
-  CHECK(options.collectives == "auto");
-  CHECK(options.seconds == 0);
+  CHECK_FALSE(options.group.ranks.has_value());
+  CHECK(options.group.device == DeviceChoice::automatic);
+  CHECK(options.group.step_timeout == std::chrono::seconds(60));
+  CHECK(options.group.collectives == "auto");
+  CHECK(options.selftest.seconds == 0);
   CHECK_FALSE(options.json);
 }
 
@@ -121,24 +121,24 @@ TEST_CASE("what cannot be followed is refused in one line that names the mend") 
       {{"selftest", "two"}, "'two': not an option; see nvllm-launch selftest --help"},
       {{"selftest", "--tp"}, "--tp needs a value: --tp N"},
       {{"selftest", "--json=yes"}, "--json takes no value; pass it alone"},
-      {{"selftest", "--tp", "0"}, "--tp 0: at least one rank is needed; pass 1 to 8"},
-      {{"selftest", "--tp", "-3"}, "--tp -3: at least one rank is needed; pass 1 to 8"},
-      {{"selftest", "--tp=9"}, "--tp 9: a group has at most 8 ranks; pass 1 to 8"},
+      {{"selftest", "--tp", "0"}, "--tp 0: out of range; pass 1 to 8"},
+      {{"selftest", "--tp", "-3"}, "--tp -3: out of range; pass 1 to 8"},
+      {{"selftest", "--tp=9"}, "--tp 9: out of range; pass 1 to 8"},
       {{"selftest", "--tp", "abc"}, "--tp 'abc': not a whole number; pass 1 to 8"},
       {{"selftest", "--tp", "2x"}, "--tp '2x': not a whole number; pass 1 to 8"},
       {{"selftest", "--tp", ""}, "--tp '': not a whole number; pass 1 to 8"},
-      {{"selftest", "--tp", "99999999999"}, "--tp '99999999999': not a whole number; pass 1 to 8"},
+      {{"selftest", "--tp", "99999999999"}, "--tp 99999999999: out of range; pass 1 to 8"},
       {{"selftest", "--device", "gpu"},
        "--device 'gpu': no such kind of device; pass auto, cpu or cuda"},
       {{"selftest", "--step-timeout", "0"},
-       "--step-timeout 0: a wait needs a limit; pass 0.001 to 1000000 seconds"},
+       "--step-timeout 0: out of range; pass 0.001 to 1000000 seconds"},
       {{"selftest", "--step-timeout", "-1"},
-       "--step-timeout -1: a wait needs a limit; pass 0.001 to 1000000 seconds"},
+       "--step-timeout -1: out of range; pass 0.001 to 1000000 seconds"},
       {{"selftest", "--step-timeout", "soon"},
        "--step-timeout 'soon': not a number of seconds; pass one such as 2 or 0.5"},
       {{"selftest", "--step-timeout", "nan"},
        "--step-timeout 'nan': not a number of seconds; pass one such as 2 or 0.5"},
-      {{"selftest", "--seconds", "-1"}, "--seconds -1: pass 0 to 1000000000 seconds"},
+      {{"selftest", "--seconds", "-1"}, "--seconds -1: out of range; pass 0 to 1000000000"},
       {{"selftest", "--collectives", "mpi"},
        "--collectives 'mpi': no such implementation; pass auto, shm, peer or nccl"},
       {{"inspect"}, "inspect needs --model: a model's folder, its config.json or a .gguf file"},
@@ -176,7 +176,7 @@ TEST_CASE("the machine decides what the defaults are") {
 
 TEST_CASE("a CPU run does not ask for GPUs") {
   bool asked = false;
-  plan_launch(selftest({"--device", "cpu"}), true, [&](std::string*) {
+  plan_launch(selftest({"--device", "cpu"}).group, true, [&](std::string*) {
     asked = true;
     return std::vector<std::string>{"0"};
   });
@@ -186,7 +186,7 @@ TEST_CASE("a CPU run does not ask for GPUs") {
 TEST_CASE("who only looks may plan for more than the machine has") {
   const auto ranks = [](std::vector<std::string> arguments, std::vector<std::string> gpus) {
     arguments.insert(arguments.begin(), {"--model", "a"});
-    return plan_ranks(inspect(arguments), true, [&](std::string*) { return gpus; });
+    return plan_ranks(inspect(arguments).group, true, [&](std::string*) { return gpus; });
   };
   CHECK(ranks({}, {}) == 1);
   CHECK(ranks({}, {"0", "1"}) == 2);

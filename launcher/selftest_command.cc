@@ -13,19 +13,20 @@
 namespace nvllm::launcher {
 
 int run_selftest(const Options& options, std::int64_t started_ns) {
-  const LaunchPlan plan = plan_launch(options, cuda_built(), visible_gpus);
+  const LaunchPlan plan = plan_launch(options.group, cuda_built(), visible_gpus);
   const runtime::WorkerOptions worker{.device = plan.device,
                                       .gpus = plan.gpus,
-                                      .collectives = options.collectives,
-                                      .log_level = options.log_level};
+                                      .collectives = options.group.collectives,
+                                      .log_level = options.group.log_level};
   SelftestReport report{.device = plan.device,
                         .started_ns = started_ns,
                         .memory = options.memory_report,
                         .result = {}};
-  const int exit_code = run_workers(options, plan.ranks, worker, [&](WorkerGroup& workers) {
+  const int exit_code = run_workers(options.group, plan.ranks, worker, [&](WorkerGroup& workers) {
     report.forked_ns = now_ns();
     report.result = ask_rank0<runtime::SelftestResult>(
-        workers.member(), "selftest", runtime::SelftestRequest{.seconds = options.seconds});
+        workers.member(), "selftest",
+        runtime::SelftestRequest{.seconds = options.selftest.seconds});
   });
   if (exit_code != kExitFine) return exit_code;
   write_results(options.json ? format_json(report) : format_table(report));

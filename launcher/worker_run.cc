@@ -9,7 +9,7 @@
 
 namespace nvllm::launcher {
 
-int run_workers(const Options& options, int ranks, const runtime::WorkerOptions& worker,
+int run_workers(const GroupOptions& options, int ranks, const runtime::WorkerOptions& worker,
                 const std::function<void(WorkerGroup&)>& talk) {
   WorkerGroup workers(
       {.group = {.size = ranks, .step_timeout = options.step_timeout}},

@@ -15,7 +15,7 @@ namespace nvllm::launcher {
 
 // Runs as many workers for as long as `talk` lasts; what it throws is why the run failed. Returns the
 // exit code. By then everything about it has been said on standard error, and no worker is left.
-int run_workers(const Options& options, int ranks, const runtime::WorkerOptions& worker,
+int run_workers(const GroupOptions& options, int ranks, const runtime::WorkerOptions& worker,
                 const std::function<void(WorkerGroup&)>& talk);
 
 using OnEvent = std::function<void(const ipc::FrontEvent& pushed)>;

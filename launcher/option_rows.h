@@ -1,0 +1,32 @@
+// The tables of options: of each command, and the rows that several of them have.
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+#include "launcher/options.h"
+
+namespace nvllm::launcher {
+
+using OptionRows = std::vector<OptionRow>;
+
+OptionRows model_rows();     // every command that takes a model
+OptionRows group_rows();     // every command that runs a worker group
+OptionRows engine_rows();    // every command that runs an engine
+OptionRows sampling_rows();  // every command that generates: into options.generate.sampling
+
+// What check() of a command with a model, or with an engine, begins with.
+void check_model(const Options& options);
+void check_engine(const Options& options);
+
+OptionRow json_row(const char* help);
+OptionRow memory_report_row();
+
+// One table of several.
+OptionRows join_rows(std::initializer_list<OptionRows> tables);
+
+Command selftest_options();
+Command inspect_options();
+Command generate_options();
+
+}  // namespace nvllm::launcher

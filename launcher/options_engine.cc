@@ -1,0 +1,138 @@
+// How the engine works. Names and meanings as vLLM's, where it has them.
+#include <bit>
+
+#include "launcher/option_rows.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::Preemption;
+using runtime::Scheduling;
+
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // of a sequence, of a step
+constexpr std::int64_t kMostSequences = 65536;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
+constexpr std::int64_t kMostBlockSize = 1024;
+constexpr double kMostSwapGib = 1 << 20;
+
+void store_block_size(Options& options, const OptionValue& value) {
+  options.engine.block_size = value.whole(1, kMostBlockSize);
+  if (!std::has_single_bit(static_cast<std::uint64_t>(options.engine.block_size))) {
+    refuse(value.name(), ' ', value.text(), ": not a power of two; pass 16, 32, 64 or the like");
+  }
+}
+
+void store_utilization(Options& options, const OptionValue& value) {
+  options.engine.gpu_memory_utilization = value.real(0.01, 1);
+}
+
+void store_kv_bytes(Options& options, const OptionValue& value) {
+  options.engine.kv_cache_memory_bytes = value.amount(1, kMostBytes);
+}
+
+void store_max_model_len(Options& options, const OptionValue& value) {
+  options.engine.max_model_len = value.amount(1, kMostTokens);
+}
+
+void store_max_num_seqs(Options& options, const OptionValue& value) {
+  options.engine.max_num_seqs = value.whole(1, kMostSequences);
+}
+
+void store_max_num_batched_tokens(Options& options, const OptionValue& value) {
+  options.engine.max_num_batched_tokens = value.amount(1, kMostTokens);
+}
+
+void store_prefix_caching(Options& options, const OptionValue& value) {
+  options.engine.prefix_caching = value.on();
+}
+
+void store_scheduling(Options& options, const OptionValue& value) {
+  options.engine.scheduling = value.one_of<Scheduling>(
+      "policy", {{"prefill-first", Scheduling::prefill_first}, {"mixed", Scheduling::mixed}});
+}
+
+void store_preemption(Options& options, const OptionValue& value) {
+  options.engine.preemption = value.one_of<Preemption>(
+      "way to preempt", {{"swap", Preemption::swap}, {"recompute", Preemption::recompute}});
+}
+
+void store_swap_space(Options& options, const OptionValue& value) {
+  constexpr double kGib = std::int64_t{1} << 30;
+  options.engine.swap_space_bytes = static_cast<std::int64_t>(value.real(0, kMostSwapGib) * kGib);
+}
+
+void store_enforce_eager(Options& options, const OptionValue& value) {
+  options.engine.graphs = !value.on();
+}
+
+void store_async_scheduling(Options& options, const OptionValue& value) {
+  options.engine.async_scheduling = value.on();
+}
+
+void store_profile(Options& options, const OptionValue& value) {
+  options.profile = value.path("a file for the trace, such as trace.json");
+  options.engine.profile = true;
+}
+
+}  // namespace
+
+OptionRows engine_rows() {
+  return {
+      {"--max-model-len", nullptr, "N",
+       "the longest sequence, prompt and answer together; 32k: thousands,\n"
+       "32K: of 1024",
+       "the model's limit, or what fits", store_max_model_len},
+      {"--max-num-seqs", nullptr, "N", "how many sequences run at a time", "256",
+       store_max_num_seqs},
+      {"--max-num-batched-tokens", nullptr, "N",
+       "how many tokens a step computes; longer prompts take several steps", "8192",
+       store_max_num_batched_tokens},
+      {"--block-size", nullptr, "N", "tokens of a block of the KV cache; a power of two", "16",
+       store_block_size},
+      {"--gpu-memory-utilization", nullptr, "FRACTION",
+       "how much of a GPU's memory this program takes for everything", "0.9", store_utilization},
+      {"--kv-cache-memory-bytes", nullptr, "BYTES",
+       "memory of each rank's KV cache: 4G, 512M (of 1024), or bytes", "what is left",
+       store_kv_bytes},
+      {"--enable-prefix-caching", "--no-enable-prefix-caching", nullptr,
+       "whether prompts that begin alike share what was computed of them", "on",
+       store_prefix_caching},
+      {"--scheduling", nullptr, "prefill-first|mixed",
+       "prefill-first: a step computes prompts or answers, prompts first;\n"
+       "mixed: both at once",
+       "mixed", store_scheduling},
+      {"--preemption", nullptr, "swap|recompute",
+       "what happens to the newest sequence when the cache is full: it waits\n"
+       "in host memory, or is computed anew later",
+       "swap", store_preemption},
+      {"--swap-space", nullptr, "GIB", "host memory of each rank for that", "4", store_swap_space},
+      {"--enforce-eager", "--no-enforce-eager", nullptr, "works without CUDA graphs", "off",
+       store_enforce_eager},
+      {"--async-scheduling", "--no-async-scheduling", nullptr,
+       "whether the next step is chosen while one runs", "on", store_async_scheduling},
+      {"--seed", nullptr, "N",
+       "what the seeds of requests that have none are made from: the same\n"
+       "run gives the same tokens",
+       "0",
+       [](Options& options, const OptionValue& value) {
+         options.engine.seed = value.as<std::uint64_t>(0, std::numeric_limits<std::int64_t>::max());
+       }},
+      memory_report_row(),
+      {"--profile", nullptr, "FILE",
+       "writes what every process did when, for Perfetto or chrome://tracing", nullptr,
+       store_profile},
+  };
+}
+
+void check_engine(const Options& options) {
+  check_model(options);
+  const runtime::EngineOptions& engine = options.engine;
+  if (engine.max_num_batched_tokens < engine.max_num_seqs) {
+    refuse("--max-num-batched-tokens ", engine.max_num_batched_tokens,
+           ": less than --max-num-seqs ", engine.max_num_seqs,
+           ", and every running sequence takes one token of a step; pass ", engine.max_num_seqs,
+           " or more, or a smaller --max-num-seqs");
+  }
+}
+
+}  // namespace nvllm::launcher

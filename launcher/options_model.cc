@@ -1,0 +1,65 @@
+// Which model, and how.
+#include "launcher/option_rows.h"
+#include "model/config.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::LoadFormat;
+
+void store_model(Options& options, const OptionValue& value) {
+  options.model.path = value.path("a model's folder, its config.json or a .gguf file");
+}
+
+void store_dtype(Options& options, const OptionValue& value) {
+  options.model.dtype = value.one_of<std::optional<DType>>("type", {{"auto", std::nullopt},
+                                                                    {"bfloat16", DType::bf16},
+                                                                    {"float16", DType::f16},
+                                                                    {"float32", DType::f32}});
+}
+
+void store_load_format(Options& options, const OptionValue& value) {
+  options.model.format =
+      value.one_of<LoadFormat>("format", {{"auto", LoadFormat::automatic},
+                                          {"dummy", LoadFormat::dummy},
+                                          {"safetensors", LoadFormat::safetensors},
+                                          {"gguf", LoadFormat::gguf}});
+}
+
+void store_overrides(Options& options, const OptionValue& value) {
+  try {
+    model::check_overrides(value.text());
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  options.model.overrides = value.text();
+}
+
+}  // namespace
+
+OptionRows model_rows() {
+  return {
+      {"--model", nullptr, "PATH",
+       "a folder with config.json and weights, a config.json or a .gguf file", nullptr,
+       store_model},
+      {"--dtype", nullptr, "auto|bfloat16|float16|float32",
+       "the type that weights get, and that is computed with; auto: the\n"
+       "model's own, bfloat16 where that is float32",
+       "auto", store_dtype},
+      {"--load-format", nullptr, "auto|dummy|safetensors|gguf",
+       "what the weights come from; auto: whatever is there;\n"
+       "dummy: random values, the same in every run, of a config alone",
+       "auto", store_load_format},
+      {"--hf-overrides", nullptr, "JSON",
+       "an object whose keys replace those of config.json;\n"
+       "objects in it are merged: '{\"rope_scaling\": {\"factor\": 2}}'",
+       nullptr, store_overrides},
+  };
+}
+
+void check_model(const Options& options) {
+  if (!options.model.path.empty()) return;
+  refuse(options.command, " needs --model: a model's folder, its config.json or a .gguf file");
+}
+
+}  // namespace nvllm::launcher
