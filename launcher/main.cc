@@ -14,9 +14,12 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "launcher/exit_code.h"
+#include "launcher/find_model.h"
 #include "launcher/inspect_command.h"
 #include "launcher/options.h"
 #include "launcher/selftest_command.h"
+#include "launcher/standard_output.h"
+#include "launcher/text_commands.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -24,8 +27,8 @@ namespace {
 // What each command of the table of options does.
 constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64_t started_ns)>
     kCommands[] = {
-        {"inspect", run_inspect},
-        {"selftest", run_selftest},
+        {"inspect", run_inspect},       {"selftest", run_selftest}, {"tokenize", run_tokenize},
+        {"detokenize", run_detokenize}, {"template", run_template},
 };
 
 // Were one of them closed, the next file to be opened would take its number, and get its output.
@@ -35,13 +38,28 @@ void fill_standard_files() {
   }
 }
 
+bool takes_model(const std::string& name) {
+  for (const Command& command : commands()) {
+    if (command.name != name) continue;
+    for (const OptionRow& row : command.rows) {
+      if (row.name == std::string_view("--model")) return true;
+    }
+  }
+  return false;
+}
+
 int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
-  const Options options = parse_command_line(arguments);
-  if (!options.text.empty()) {
-    std::fputs(options.text.c_str(), stdout);
+  Options options = parse_command_line(arguments);
+  if (!options.message.empty()) {
+    std::fputs(options.message.c_str(), stdout);
     return std::fflush(stdout) == 0 ? kExitFine : kExitFailed;
   }
   configure_logging({.level = options.group.log_level, .who = "launcher"});
+  if (takes_model(options.command)) {
+    options.model.path = options.model.path.empty()
+                             ? default_model(process_environment)
+                             : find_model(options.model.path, process_environment);
+  }
   for (const auto& [command, run] : kCommands) {
     if (options.command == command) return run(options, started_ns);
   }
@@ -61,6 +79,8 @@ int main(int argc, char** argv) {
   };
   try {
     return run({argv + 1, argv + argc}, started_ns);
+  } catch (const ClosedOutput&) {
+    return kExitSignal + SIGPIPE;
   } catch (const UsageError& error) {
     complain(error);
     return kExitUsage;

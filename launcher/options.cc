@@ -26,6 +26,7 @@ const Command& find_command(const std::string& name) {
     if (command.name == name) return command;
     known.emplace_back(command.name);
   }
+  if (name == "serve") refuse("serve: not yet; generate answers prompts from a file or a pipe");
   refuse_unknown("command", name, known, "");
 }
 
@@ -58,8 +59,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      inspect_options(),
-      selftest_options(),
+      inspect_options(),    selftest_options(), tokenize_options(),
+      detokenize_options(), template_options(),
   };
   return all;
 }
@@ -89,11 +90,11 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
   if (arguments.empty()) refuse("no command given; see nvllm-launch --help");
   const std::string& first = arguments.front();
   if (first == "--help" || first == "-h" || first == "help") {
-    options.text = help_text();
+    options.message = help_text();
     return options;
   }
   if (first == "--version") {
-    options.text = version_line();
+    options.message = version_line();
     return options;
   }
   if (first.starts_with('-')) {
@@ -102,17 +103,27 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
   const Command& command = find_command(first);
   options.command = command.name;
 
+  bool only_words = false;  // after "--"
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (argument == "--help" || argument == "-h") {
+    if (argument == "--" && command.store_word != nullptr && !only_words) {
+      only_words = true;
+      continue;
+    }
+    if (!only_words && (argument == "--help" || argument == "-h")) {
       Options help;
-      help.text = help_text(command);
+      help.message = help_text(command);
       return help;
     }
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(0, equals);
-    if (!name.starts_with('-'))
+    if (only_words || !name.starts_with('-')) {
+      if (command.store_word != nullptr) {
+        command.store_word(options, argument);
+        continue;
+      }
       refuse("'", argument, "': not an option; see ", general_help_hint(command.name));
+    }
     const OptionRow& row = find_row(command, name);
     if (row.value == nullptr) {
       if (equals != std::string::npos) refuse(name, " takes no value; pass it alone");

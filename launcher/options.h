@@ -16,6 +16,7 @@
 #include "base/logging.h"
 #include "launcher/option_value.h"
 #include "launcher/options_generate.h"
+#include "launcher/options_text.h"
 #include "runtime/engine_options.h"
 #include "runtime/model_options.h"
 
@@ -43,7 +44,7 @@ struct InspectOptions {
 
 // Parsed once, validated, const afterwards.
 struct Options {
-  std::string command;  // "selftest", "inspect"; empty: `text` is all there is to do
+  std::string command;  // "selftest", "inspect"; empty: `message` is all there is to do
 
   // Shared by commands.
   GroupOptions group;
@@ -57,8 +58,9 @@ struct Options {
   SelftestOptions selftest;
   InspectOptions inspect;
   GenerateOptions generate;
+  TextOptions text;
 
-  std::string text;  // --help, --version: to be printed on standard output
+  std::string message;  // --help, --version: to be printed on standard output
 };
 
 // One row of a command's table.
@@ -79,6 +81,9 @@ struct Command {
   std::vector<OptionRow> rows;
   // Whether what was stored goes together; nullptr: anything does.
   void (*check)(const Options& options) = nullptr;
+  // Of arguments that are no options: what stands for them in the help, "[TEXT]..."; nullptr: none are taken.
+  const char* words = nullptr;
+  void (*store_word)(Options& options, const std::string& word) = nullptr;
 };
 
 // All commands of this program.

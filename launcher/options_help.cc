@@ -53,8 +53,11 @@ std::string help_text() {
 }
 
 std::string help_text(const Command& command) {
-  std::string text = str("nvllm-launch ", command.name, " ", command.summary,
-                         ".\n\nOptions (--name value or --name=value)\n");
+  std::string text = str("nvllm-launch ", command.name, " ", command.summary, ".\n\n");
+  if (command.words != nullptr) {
+    text += str("  nvllm-launch ", command.name, " [OPTIONS] ", command.words, "\n\n");
+  }
+  text += "Options (--name value or --name=value)\n";
   for (const OptionRow& row : command.rows) text += help_of(row);
   return text + "\n" + kExitCodeHelp;
 }
