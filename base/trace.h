@@ -6,7 +6,10 @@
 //   trace->add("gpu", "forward", begin_ns, end_ns);
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -29,15 +32,28 @@ struct TraceEvent {
   }
 };
 
-// Thread-safe. Keeps at most kMostEvents, the first ones, and counts the others.
+// One process's events.
+struct ProcessTrace {
+  std::string name;  // "launcher", "rank 0"
+  std::vector<TraceEvent> events;
+  std::uint64_t dropped = 0;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(name, events, dropped);
+  }
+};
+
+// Thread-safe. Keeps at most kMostEvents at a time, the first ones, and counts the others: about 100 MB.
 class Trace {
  public:
   static constexpr std::size_t kMostEvents = std::size_t{1} << 20;
 
   void add(std::string_view track, std::string_view name, std::int64_t begin_ns,
            std::int64_t end_ns, std::uint64_t step = 0);
-  std::vector<TraceEvent> take();  // all so far; they are gone then
-  std::uint64_t dropped() const;
+  // The oldest, in the order in which they were added; they are gone then, and there is room for others.
+  std::vector<TraceEvent> take(std::size_t most = std::numeric_limits<std::size_t>::max());
+  std::uint64_t dropped() const;  // so far
 
   class Span {
    public:
@@ -61,8 +77,8 @@ class Trace {
 
  private:
   mutable std::mutex mutex_;
-  std::vector<TraceEvent> events_;
-  std::uint64_t dropped_ = 0;
+  std::deque<TraceEvent> events_;  // guarded by mutex_; grows without moving what is there
+  std::uint64_t dropped_ = 0;      // guarded by mutex_
 };
 
 }  // namespace nvllm

@@ -71,8 +71,19 @@ FrontDesk::FrontDesk(Member& rank0)
       results_(rank0, results_ring(rank0)) {}
 
 void FrontDesk::serve(const Registry& registry) {
-  while (const std::optional<Bytes> request = requests_.receive_until_stop())
-    run(registry, *request);
+  while (serve_next(registry)) continue;
+}
+
+bool FrontDesk::serve_next(const Registry& registry) {
+  const std::optional<Bytes> request = requests_.receive_until_stop();
+  if (request) run(registry, *request);
+  return request.has_value();
+}
+
+bool FrontDesk::serve_next_for(const Registry& registry, Nanoseconds limit) {
+  const std::optional<Bytes> request = requests_.receive_for(limit);
+  if (request) run(registry, *request);
+  return request.has_value();
 }
 
 void FrontDesk::serve_pending(const Registry& registry) {
@@ -80,6 +91,11 @@ void FrontDesk::serve_pending(const Registry& registry) {
 }
 
 void FrontDesk::run(const Registry& registry, Bytes request) {
+  dispatch(registry, request);
+  results_.send_until_stop(reply_.bytes());
+}
+
+void FrontDesk::dispatch(const Registry& registry, Bytes request) {
   ArchiveReader call(request);
   const auto id = call.get<std::uint64_t>();
   ArchiveReader peek = call;
@@ -88,7 +104,6 @@ void FrontDesk::run(const Registry& registry, Bytes request) {
   reply_.clear();
   reply_(FrontEvent::Kind::reply, id);
   registry.dispatch(call, reply_);
-  results_.send(reply_.bytes());
 }
 
 }  // namespace nvllm::ipc

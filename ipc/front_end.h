@@ -129,20 +129,26 @@ class FrontDesk {
 
   // Runs the launcher's requests until it wants the group to stop. Waits without a time limit.
   void serve(const Registry& registry);
+  // Waits for the next one, without a time limit, and runs it. False: the group is to stop.
+  bool serve_next(const Registry& registry);
+  // The same, for so long at most. False: none came.
+  bool serve_next_for(const Registry& registry, Nanoseconds limit);
   // Runs those that have arrived, without waiting: for a loop that has work of its own.
   void serve_pending(const Registry& registry);
   bool stop_requested() const { return member_.group().stop_requested(); }
 
-  // Tells the launcher something, also while a request runs.
+  // Tells the launcher something, also while a request runs. A launcher that is slow to read is waited
+  // for, as long as it takes: nobody's time is up because the user is reading.
   template <typename... T>
   void push(std::string_view name, const T&... values) {
     push_.clear();
     push_(FrontEvent::Kind::push, name, values...);
-    results_.send(push_.bytes());
+    results_.send_until_stop(push_.bytes());
   }
 
  private:
   void run(const Registry& registry, Bytes request);
+  void dispatch(const Registry& registry, Bytes request);
 
   Member& member_;
   RingReader requests_;

@@ -11,6 +11,7 @@
 // call() and serve() at once: its process should say so and end.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -66,6 +67,8 @@ class GroupCaller {
 
   // Throws what casts have failed with, as far as it is known.
   void check();
+  // Of the last call or cast: what the others were sent.
+  std::size_t last_message_bytes() const { return request_.bytes().size(); }
 
   // Makes all ranks leave serve().
   void stop();

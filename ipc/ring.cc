@@ -71,6 +71,16 @@ RingWriter::RingWriter(Member& member, BroadcastRing ring)
 }
 
 void RingWriter::send(std::span<const Bytes> parts) {
+  send(parts, Patience::step_timeout);
+}
+
+void RingWriter::send_until_stop(Bytes message) {
+  // A message that ended in the middle did so because of the stop: nobody waits for another.
+  if (broken_ && member_.group().stop_requested()) return;
+  send(std::span<const Bytes>(&message, 1), Patience::until_stop);
+}
+
+void RingWriter::send(std::span<const Bytes> parts, Patience patience) {
   std::uint64_t total = 0;
   for (const Bytes& part : parts) total += part.size();
   if (total > BroadcastRing::kMaxMessageBytes) {
@@ -83,7 +93,7 @@ void RingWriter::send(std::span<const Bytes> parts) {
   std::uint64_t offset = 0;
   do {
     broken_ = offset != 0;
-    wait_for_room();
+    if (!wait_for_room(patience)) return;
     RingSlot& slot = memory_.slot(ring_.shape, next_);
     const auto bytes =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(ring_.shape.slot_bytes, total - offset));
@@ -111,19 +121,27 @@ void RingWriter::ease_next(std::size_t bytes) {
   for (std::size_t at = 0; at < touched; at += kCacheLine) take_over_line(next + at);
 }
 
-void RingWriter::wait_for_room() {
+bool RingWriter::wait_for_room(Patience patience) {
   member_.check_abort();
-  if (next_ - released_ < ring_.shape.slots) return;
+  if (next_ - released_ < ring_.shape.slots) return true;
+  const Group& group = member_.group();
+  Doorbell& bell = member_.main_bell(ring_.writer);
   std::uint64_t slowest = next_;
   for (std::size_t i = 0; i < ring_.readers.size(); ++i) {
     const std::atomic<std::uint64_t>& released = memory_.readers[i].released;
-    member_.wait(
-        member_.main_bell(ring_.writer),
-        [&] { return next_ - released.load(std::memory_order_seq_cst) < ring_.shape.slots; },
-        ring_.readers[i], expectation_.c_str());
+    const auto room = [&] {
+      return next_ - released.load(std::memory_order_seq_cst) < ring_.shape.slots;
+    };
+    if (patience == Patience::step_timeout) {
+      member_.wait(bell, room, ring_.readers[i], expectation_.c_str());
+    } else {
+      member_.wait_idle(bell, [&] { return room() || group.stop_requested(); });
+      if (!room()) return false;
+    }
     slowest = std::min(slowest, released.load(std::memory_order_acquire));
   }
   released_ = slowest;
+  return true;
 }
 
 // --- RingReader ---

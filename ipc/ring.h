@@ -52,9 +52,15 @@ class RingWriter {
   void send(Bytes message) { send(std::span<const Bytes>(&message, 1)); }
   // One message whose bytes lie in several places.
   void send(std::span<const Bytes> parts);
+  // Waits for room as long as it takes, or until the launcher wants the group to stop
+  // (Group::request_stop): then the message, or the rest of it, is not sent.
+  void send_until_stop(Bytes message);
 
  private:
-  void wait_for_room();
+  enum class Patience { step_timeout, until_stop };
+  void send(std::span<const Bytes> parts, Patience patience);
+  // False: the group is to stop.
+  bool wait_for_room(Patience patience);
   void ease_next(std::size_t bytes);
 
   Member& member_;

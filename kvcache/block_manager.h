@@ -24,15 +24,19 @@ namespace nvllm::kvcache {
 using BlockId = std::int32_t;
 using SequenceId = std::uint64_t;
 
+// The hash of a block's tokens, chained to that of the block before it.
+using BlockHash = std::uint64_t (*)(std::uint64_t before, std::span<const std::int32_t> tokens);
+
 struct BlockManagerOptions {
   std::int64_t blocks = 0;
   std::int64_t block_size = 0;  // tokens
   bool prefix_caching = true;
+  BlockHash hash = nullptr;  // nullptr: xxHash; tests pass worse ones
 };
 
 // Counted since the start.
 struct PrefixStatistics {
-  std::uint64_t asked_tokens = 0;    // of the sequences that began
+  std::uint64_t asked_tokens = 0;    // of the sequences that began with a look-up
   std::uint64_t found_tokens = 0;    // of those: were in the cache
   std::uint64_t evicted_blocks = 0;  // cached blocks that were given away
 };

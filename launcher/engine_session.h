@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/logging.h"
 #include "device/backend.h"
+#include "launcher/worker_group.h"
 #include "runtime/engine_client.h"
 #include "runtime/engine_options.h"
 #include "runtime/model_options.h"
@@ -32,20 +34,39 @@ struct SessionOptions {
   bool load_progress = true;  // on standard error, where that is a terminal
 };
 
+struct Options;  // launcher/options.h
+// What a command line says of a session.
+SessionOptions session_options(const Options& options);
+
+// The session could not be begun. Standard error has been told why, as by finish().
+class SessionFailed : public Error {
+ public:
+  SessionFailed(int exit_code, const std::string& message)
+      : Error(message), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }  // what the program should end with
+
+ private:
+  int exit_code_;
+};
+
 // Used by one thread, the process's main thread, before there are others.
 class EngineSession {
  public:
-  // Opens the model, forks the workers and waits until the engine is open. Throws an Error, and nothing is
-  // left, if any of it fails; exit_code_of_failure() of it is what the program should end with.
+  // Opens the model, forks the workers and waits until the engine is open. An Error if no worker could be
+  // started; SessionFailed if one was. Either way nothing is left.
   explicit EngineSession(const SessionOptions& options);
   ~EngineSession();  // ends the workers, if finish() has not
+  EngineSession(const EngineSession&) = delete;
+  EngineSession& operator=(const EngineSession&) = delete;
 
   runtime::EngineClient& client();
+  WorkerGroup& workers();
   const runtime::EngineInfo& info() const;
   // EOS ids and sampling defaults as the checkpoint has them.
   const runtime::SamplingParams& sampling_defaults() const;
 
-  // All answers to some requests, in their order. An Error if one was refused.
+  // All answers to some requests, in their order, while the client has no others. An Error if one was
+  // refused: then none of them runs on.
   struct Answer {
     std::vector<std::int32_t> tokens;
     std::vector<runtime::TokenLogprobs> logprobs;

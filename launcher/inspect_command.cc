@@ -1,46 +1,20 @@
 #include "launcher/inspect_command.h"
 
-#include <unistd.h>
-
 #include <vector>
 
-#include "base/clock.h"
 #include "device/topology.h"
 #include "launcher/exit_code.h"
 #include "launcher/inspect_report.h"
 #include "launcher/launch_plan.h"
-#include "launcher/load_progress.h"
+#include "launcher/load_display.h"
 #include "launcher/worker_run.h"
 #include "runtime/model_description.h"
 
 namespace nvllm::launcher {
 namespace {
 
-// Shows how far loading is, as long as it lives.
-class ProgressDisplay {
- public:
-  explicit ProgressDisplay(Console& console)
-      : console_(console), text_(::isatty(STDERR_FILENO) == 1, now_ns()) {}
-  ProgressDisplay(const ProgressDisplay&) = delete;
-  ProgressDisplay& operator=(const ProgressDisplay&) = delete;
-  ~ProgressDisplay() { print(text_.finish()); }
-
-  void show(const runtime::LoadState& state) {
-    if (!log_enabled(LogLevel::info)) return;
-    print(text_.update(state.bytes, state.total, now_ns()));
-  }
-
- private:
-  void print(const std::string& text) {
-    if (!text.empty()) console_.print(text);
-  }
-
-  Console& console_;
-  LoadProgressText text_;
-};
-
 std::vector<runtime::RankLoad> load(WorkerGroup& workers, const Options& options) {
-  ProgressDisplay progress(workers.console());
+  LoadDisplay progress(workers.console());
   return ask_rank0<std::vector<runtime::RankLoad>>(
       workers.member(), "load", runtime::LoadRequest{.checksums = options.inspect.checksums},
       [&](const ipc::FrontEvent& pushed) {

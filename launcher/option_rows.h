@@ -14,7 +14,7 @@ OptionRow model_row();       // which model; every command that takes one
 OptionRows model_rows();     // which, and how it is loaded
 OptionRows group_rows();     // every command that runs a worker group
 OptionRows engine_rows();    // every command that runs an engine
-OptionRows sampling_rows();  // every command that generates: into options.generate.sampling
+OptionRows sampling_rows();  // every command that generates: into options.sampling
 
 // What check() of a command with an engine begins with.
 void check_engine(const Options& options);

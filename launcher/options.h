@@ -17,6 +17,7 @@
 #include "launcher/option_value.h"
 #include "launcher/options_generate.h"
 #include "launcher/options_text.h"
+#include "launcher/sampling_settings.h"
 #include "runtime/engine_options.h"
 #include "runtime/model_options.h"
 
@@ -50,7 +51,8 @@ struct Options {
   GroupOptions group;
   runtime::ModelOptions model;
   runtime::EngineOptions engine;
-  std::string profile;  // where the trace goes; empty: there is none
+  SamplingSettings sampling;  // where a request does not say it itself
+  std::string profile;        // where the trace goes; empty: there is none
   bool json = false;
   bool memory_report = false;
 

@@ -12,7 +12,7 @@ constexpr double kMostPenalty = 1e6;
 
 template <typename Field, typename Value>
 void set(Options& options, Field SamplingParams::*field, Value value) {
-  options.generate.sampling.push_back(
+  options.sampling.push_back(
       [field, value = Field(std::move(value))](SamplingParams& params) { params.*field = value; });
 }
 

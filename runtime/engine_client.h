@@ -17,25 +17,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/trace.h"
 #include "ipc/group.h"
 #include "runtime/engine_messages.h"
 #include "runtime/engine_options.h"
 #include "runtime/request.h"
 
 namespace nvllm::runtime {
-
-// One process's trace.
-struct ProcessTrace {
-  std::string name;  // "launcher", "rank 0"
-  std::vector<TraceEvent> events;
-  std::uint64_t dropped = 0;
-
-  template <class Archive>
-  void serialize(Archive& archive) {
-    archive(name, events, dropped);
-  }
-};
 
 // Used by the launcher's main thread.
 class EngineClient {

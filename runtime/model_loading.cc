@@ -48,13 +48,18 @@ void ModelLoading::bind(ipc::Registry& requests) {
 
 std::vector<RankLoad> ModelLoading::load(LoadRequest request) {
   await_all();
+  std::vector<RankLoad> ranks = report();
+  if (request.checksums) add_checksums(ranks);
+  return ranks;
+}
+
+std::vector<RankLoad> ModelLoading::report() {
   const std::vector<RankReport> reports = caller_.call<RankReport>("report");
   const std::vector<LoadTimes> times = caller_.call<LoadTimes>("load_times");
   std::vector<RankLoad> ranks;
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     ranks.push_back({.report = reports[rank], .times = times[rank], .checksums = {}});
   }
-  if (request.checksums) add_checksums(ranks);
   return ranks;
 }
 

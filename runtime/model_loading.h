@@ -44,9 +44,13 @@ class ModelLoading {
   // together, "load_state", ten times a second.
   void bind(ipc::Registry& requests);
 
+  // Waits for all ranks, with those pushes.
+  void await_all();
+  // What each rank says of itself, once all have loaded.
+  std::vector<RankLoad> report();
+
  private:
   std::vector<RankLoad> load(LoadRequest request);
-  void await_all();
   void add_checksums(std::vector<RankLoad>& ranks);
 
   ipc::Member& me_;

@@ -24,7 +24,7 @@ ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, Backend& backe
     const std::lock_guard lock(mutex_);
     error_ = error;
     done_ = true;
-    ended_.notify_all();
+    news_.notify_all();
   });
 }
 
@@ -41,6 +41,11 @@ void ModelRank::bind(ipc::Registry& methods) {
 void ModelRank::load() {
   const auto& parameters = decoder_.parameters();
   weights_ = model::bind_parameters(parameters, decoder_.dtype(), backend_);
+  {
+    const std::lock_guard lock(mutex_);
+    bound_ = true;
+    news_.notify_all();
+  }
   if (model_.dummy) {
     load_dummy();
   } else {
@@ -63,9 +68,15 @@ void ModelRank::load_dummy() {
   }
 }
 
+void ModelRank::await_bound() {
+  std::unique_lock lock(mutex_);
+  news_.wait(lock, [this] { return bound_ || done_; });
+  if (error_) std::rethrow_exception(error_);
+}
+
 LoadState ModelRank::await_load(std::int64_t limit_ns) {
   std::unique_lock lock(mutex_);
-  ended_.wait_for(lock, Nanoseconds(limit_ns), [this] { return done_; });
+  news_.wait_for(lock, Nanoseconds(limit_ns), [this] { return done_; });
   if (error_) std::rethrow_exception(error_);
   const model::ParameterBytes bytes = model::bytes_of(decoder_.parameters(), decoder_.dtype());
   return {.bytes = bytes_, .total = bytes.used, .done = done_};

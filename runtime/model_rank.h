@@ -29,6 +29,10 @@ class ModelRank {
   // What rank 0 calls on all ranks. What loading threw is thrown by the first of them.
   void bind(ipc::Registry& methods);
 
+  const model::Decoder& decoder() const { return decoder_; }
+  // Until the parameters have their memory, though perhaps not their values.
+  void await_bound();
+
  private:
   void load();  // the thread's
   void load_dummy();
@@ -48,8 +52,9 @@ class ModelRank {
   std::atomic<std::uint64_t> bytes_ = 0;  // of parameters filled so far
 
   std::mutex mutex_;
-  std::condition_variable ended_;
-  bool done_ = false;         // guarded by mutex_, as is the next one
+  std::condition_variable news_;
+  bool bound_ = false;        // guarded by mutex_, as are the next two
+  bool done_ = false;
   std::exception_ptr error_;  // why it failed
   std::thread thread_;
 };

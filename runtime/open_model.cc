@@ -76,6 +76,9 @@ OpenModel open_model(const ModelOptions& options) {
     if (!has_config) config_path = model.checkpoint->files().front().path();
   }
   model.config = model::parse_config(text, options.overrides, config_path);
+  model.generation =
+      has_config ? model::read_generation_config(fs::path(config_path).parent_path(), model.config)
+                 : model::default_generation_config(model.config);
   model.dtype = choose_dtype(options, model.config);
   if (model.dummy) model.checkpoint.reset();
   if (model.checkpoint) {

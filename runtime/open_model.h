@@ -8,6 +8,7 @@
 #include "device/dtype.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/generation_config.h"
 #include "runtime/model_options.h"
 
 namespace nvllm::runtime {
@@ -15,6 +16,7 @@ namespace nvllm::runtime {
 struct OpenModel {
   std::string path;
   model::ModelConfig config;
+  model::GenerationConfig generation;  // of the file beside the config.json; a GGUF file has none
   DType dtype = DType::bf16;
   bool dummy = false;  // loaded, it has random weights
   // Absent: dummy, or a config.json alone.

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "runtime/model_description.h"
@@ -67,6 +68,18 @@ TEST_CASE("a config.json alone can be looked at") {
   const OpenModel model = open_model({.path = folder.path + "/config.json"});
   CHECK_FALSE(model.dummy);
   CHECK_FALSE(model.checkpoint.has_value());
+}
+
+TEST_CASE("what the checkpoint wishes for its answers is read beside its config.json") {
+  const Folder folder;
+  CHECK_FALSE(dummy(folder).generation.temperature);
+  folder.write("generation_config.json", R"({"temperature": 0.5, "eos_token_id": 3})");
+  CHECK(dummy(folder).generation.temperature == 0.5);
+  CHECK(dummy(folder).generation.eos_token_ids == std::vector<std::int32_t>{3});
+  CHECK(open_model({.path = folder.path + "/config.json"}).generation.temperature == 0.5);
+  folder.write("generation_config.json", R"({"top_p": 2})");
+  CHECK(refusal({.path = folder.path, .format = LoadFormat::dummy})
+            .starts_with(folder.path + "/generation_config.json: top_p 2: must be a number"));
 }
 
 TEST_CASE("weights get the type that was asked for, else the model's own, but not float32") {

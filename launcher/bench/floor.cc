@@ -1,0 +1,106 @@
+#include "launcher/bench/floor.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "layers/partition.h"
+
+namespace nvllm::launcher {
+namespace {
+
+ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, layers::Shard shard) {
+  const layers::HeadPart heads = layers::heads_of(config.heads, config.kv_heads, shard);
+  const double hidden = static_cast<double>(config.hidden_size);
+  const double q = static_cast<double>(heads.q.size() * config.head_dim);
+  const double kv = static_cast<double>(heads.kv.size() * config.head_dim);
+  const double inner = static_cast<double>(part_of(config.intermediate_size, shard).size());
+  const double vocabulary = static_cast<double>(part_of(config.vocab_size, shard).size());
+  const double depth = static_cast<double>(config.layers);
+  const double layer_weights = depth * hidden * (2 * q + 2 * kv + 3 * inner);
+  const double element = static_cast<double>(size_of(dtype));
+  return {.layer_bytes = layer_weights * element,
+          .head_bytes = vocabulary * hidden * element,
+          .kv_bytes = 2 * depth * kv * element,
+          .layer_flops = 2 * layer_weights,
+          .head_flops = 2 * vocabulary * hidden,
+          .attention_flops = 4 * depth * q};
+}
+
+// Flops of the prompt's rows that are computed, and of one pass over all positions up to each.
+StepWork work_of_prompts(double prompts, double tokens) {
+  return {.rows = prompts * tokens,
+          .tokens = prompts,
+          .seen = prompts * tokens * (tokens + 1) / 2,
+          .read = 0};  // a prompt's K and V are in the caches that products leave
+}
+
+}  // namespace
+
+ModelCost cost_of(const model::ModelConfig& config, DType dtype, int ranks) {
+  ModelCost most;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const ModelCost cost = cost_of_rank(config, dtype, {rank, ranks});
+    for (const auto part :
+         {&ModelCost::layer_bytes, &ModelCost::head_bytes, &ModelCost::kv_bytes,
+          &ModelCost::layer_flops, &ModelCost::head_flops, &ModelCost::attention_flops}) {
+      most.*part = std::max(most.*part, cost.*part);
+    }
+  }
+  return most;
+}
+
+double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWork& work) {
+  const double products = std::max(
+      (cost.layer_bytes + cost.head_bytes) / speed.bytes_per_second,
+      (work.rows * cost.layer_flops + work.tokens * cost.head_flops) / speed.flops_per_second);
+  const double attention =
+      std::max(work.read * cost.kv_bytes / speed.bytes_per_second,
+               work.seen * cost.attention_flops / speed.attention_flops_per_second);
+  return products + attention;
+}
+
+double decode_floor(const ModelCost& cost, const DeviceSpeed& speed, double batch, double context) {
+  return step_floor(
+      cost, speed,
+      {.rows = batch, .tokens = batch, .seen = batch * context, .read = batch * context});
+}
+
+double prompt_floor(const ModelCost& cost, const DeviceSpeed& speed, double prompts,
+                    double tokens) {
+  return step_floor(cost, speed, work_of_prompts(prompts, tokens));
+}
+
+double workload_floor(const ModelCost& cost, const DeviceSpeed& speed,
+                      std::span<const SequenceLength> sequences, std::int64_t running) {
+  struct Running {
+    double context = 0;     // tokens that the next row sees
+    std::int64_t left = 0;  // tokens that are still to come
+  };
+  std::vector<Running> now;
+  std::size_t next = 0;
+  double seconds = 0;
+  while (next < sequences.size() || !now.empty()) {
+    StepWork work;
+    for (Running& sequence : now) {
+      work.rows += 1;
+      work.tokens += 1;
+      work.seen += sequence.context;
+      work.read += sequence.context;
+      sequence.context += 1;
+      sequence.left -= 1;
+    }
+    while (next < sequences.size() && static_cast<std::int64_t>(now.size()) < running) {
+      const SequenceLength& length = sequences[next++];
+      const StepWork prompt = work_of_prompts(1, static_cast<double>(length.prompt));
+      work.rows += prompt.rows;
+      work.tokens += 1;
+      work.seen += prompt.seen;
+      now.push_back({static_cast<double>(length.prompt) + 1, length.output - 1});
+    }
+    seconds += step_floor(cost, speed, work);
+    std::erase_if(now, [](const Running& sequence) { return sequence.left <= 0; });
+  }
+  return seconds;
+}
+
+}  // namespace nvllm::launcher

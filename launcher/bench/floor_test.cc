@@ -1,0 +1,121 @@
+#include "launcher/bench/floor.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "launcher/bench/workload.h"
+
+namespace nvllm::launcher {
+namespace {
+
+const DeviceSpeed kH200{.bytes_per_second = 4.41e12,
+                        .flops_per_second = 650e12,
+                        .attention_flops_per_second = 565e12,
+                        .source = ""};
+
+model::ModelConfig qwen3(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
+                         std::int64_t heads) {
+  model::ModelConfig config;
+  config.hidden_size = hidden;
+  config.intermediate_size = intermediate;
+  config.layers = layers;
+  config.heads = heads;
+  config.kv_heads = 8;
+  config.head_dim = 128;
+  config.vocab_size = 151'936;
+  return config;
+}
+
+struct Model {
+  ModelCost cost;
+  double decode_ms[4];  // of 1, 8, 64, 256 sequences at 1,024 tokens, worked out by hand
+  double prompt_ms[3];  // of one prompt of 1,024, 8,192, 32,768 tokens
+  double workload_s;    // nano-vllm's
+};
+
+std::vector<Model> models() {
+  return {
+      {cost_of(qwen3(1024, 3072, 28, 16), DType::bf16, 1),
+       {0.297, 0.483, 1.98, 7.29},
+       {1.7, 25, 262},
+       3.68},
+      {cost_of(qwen3(2560, 9728, 36, 32), DType::bf16, 1),
+       {1.86, 2.10, 4.02, 11.9},
+       {12, 127, 927},
+       7.9},
+      {cost_of(qwen3(4096, 12288, 36, 32), DType::bf16, 1),
+       {3.47, 3.71, 5.62, 14.7},
+       {23, 210, 1261},
+       11.3},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("a decode step reads the weights and the cache once") {
+  for (const Model& model : models()) {
+    const double batches[] = {1, 8, 64, 256};
+    for (int i = 0; i < 4; ++i) {
+      CHECK(decode_floor(model.cost, kH200, batches[i], 1024) * 1e3 ==
+            doctest::Approx(model.decode_ms[i]).epsilon(0.01));
+    }
+  }
+}
+
+TEST_CASE("a prompt is bound by its products and its attention") {
+  for (const Model& model : models()) {
+    const double tokens[] = {1024, 8192, 32768};
+    for (int i = 0; i < 3; ++i) {
+      CHECK(prompt_floor(model.cost, kH200, 1, tokens[i]) * 1e3 ==
+            doctest::Approx(model.prompt_ms[i]).epsilon(0.06));
+    }
+  }
+}
+
+TEST_CASE("nano-vllm's workload on an H200") {
+  std::vector<SequenceLength> lengths;
+  for (const runtime::Request& request : make_workload({.vocabulary = 151'936}).requests) {
+    lengths.push_back(
+        {static_cast<std::int64_t>(request.prompt.size()), *request.sampling.max_tokens});
+  }
+  for (const Model& model : models()) {
+    CHECK(workload_floor(model.cost, kH200, lengths, 256) ==
+          doctest::Approx(model.workload_s).epsilon(0.03));
+    CHECK(workload_floor(model.cost, kH200, lengths, 64) > model.workload_s);
+  }
+}
+
+TEST_CASE("one sequence is a prompt and its decode steps") {
+  const ModelCost cost = models()[0].cost;
+  double expected = prompt_floor(cost, kH200, 1, 100);
+  for (int context = 101; context <= 104; ++context) {
+    expected += decode_floor(cost, kH200, 1, context);
+  }
+  const std::vector<SequenceLength> one = {{100, 5}};
+  CHECK(workload_floor(cost, kH200, one, 8) == doctest::Approx(expected));
+}
+
+TEST_CASE("with as many sequences as may run, the next begins when one ends") {
+  const ModelCost cost = models()[0].cost;
+  const std::vector<SequenceLength> one = {{100, 5}}, two = {{100, 5}, {100, 5}};
+  const double alone = workload_floor(cost, kH200, one, 1);
+  CHECK(workload_floor(cost, kH200, two, 1) == doctest::Approx(2 * alone));
+  CHECK(workload_floor(cost, kH200, two, 2) < 1.5 * alone);
+}
+
+TEST_CASE("on several ranks the one with most to do counts") {
+  const model::ModelConfig config = qwen3(4096, 12288, 36, 32);
+  const ModelCost one = cost_of(config, DType::bf16, 1), two = cost_of(config, DType::bf16, 2);
+  CHECK(two.layer_bytes == doctest::Approx(one.layer_bytes / 2));
+  CHECK(two.kv_bytes == doctest::Approx(one.kv_bytes / 2));
+  CHECK(cost_of(config, DType::f32, 1).layer_bytes == 2 * one.layer_bytes);
+
+  model::ModelConfig uneven = config;  // two ranks: 6 and 3 query heads, 2 and 1 KV heads
+  uneven.heads = 9;
+  uneven.kv_heads = 3;
+  CHECK(cost_of(uneven, DType::bf16, 2).kv_bytes ==
+        doctest::Approx(cost_of(uneven, DType::bf16, 1).kv_bytes * 2 / 3));
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,119 @@
+#include "launcher/generate/answer_book.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+
+namespace nvllm::launcher {
+namespace {
+
+template <typename Value>
+void append(std::vector<Value>& to, const std::vector<Value>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+void AnswerBook::expect(Asked asked, std::uint64_t read_bytes) {
+  NVLLM_CHECK(entries_.empty() || entries_.back().asked.line < asked.line, "line ", asked.line);
+  const auto n = static_cast<std::size_t>(asked.n);
+  Entry entry{
+      .asked = std::move(asked), .answers = std::vector<Answer>(n), .read_bytes = read_bytes};
+  entry.open = entry.asked.n;
+  entry.bytes = entry.asked.prompt.size() * sizeof(std::int32_t) + n * sizeof(Answer);
+  held_bytes_ += entry.bytes;
+  entries_.push_back(std::move(entry));
+}
+
+void AnswerBook::add(std::uint64_t line, std::string text, std::uint64_t read_bytes) {
+  NVLLM_CHECK(entries_.empty() || entries_.back().asked.line < line, "line ", line);
+  Entry entry{.asked = {.line = line}, .text = std::move(text), .read_bytes = read_bytes};
+  entry.bytes = entry.text.size();
+  held_bytes_ += entry.bytes;
+  entries_.push_back(std::move(entry));
+}
+
+void AnswerBook::refuse(std::uint64_t line, std::string id, const std::string& error,
+                        std::uint64_t read_bytes) {
+  add(line, "", read_bytes);
+  entries_.back().asked.id = std::move(id);
+  fail(entries_.back(), error);
+}
+
+AnswerBook::Entry& AnswerBook::find(std::uint64_t line) {
+  const auto found = std::lower_bound(
+      entries_.begin(), entries_.end(), line,
+      [](const Entry& entry, std::uint64_t wanted) { return entry.asked.line < wanted; });
+  NVLLM_CHECK(found != entries_.end() && found->asked.line == line, "no request of line ", line);
+  return *found;
+}
+
+void AnswerBook::take(const runtime::Update& update) {
+  Entry& entry = find(update.request);
+  if (!update.error.empty()) return fail(entry, update.error);
+  Answer& answer = entry.answers.at(static_cast<std::size_t>(update.index));
+  append(answer.tokens, update.tokens);
+  append(answer.logprobs, update.logprobs);
+  if (update.index == 0) append(entry.prompt_logprobs, update.prompt_logprobs);
+  totals_.generated_tokens += update.tokens.size();
+  if (update.finish != runtime::FinishReason::none) finish(entry, answer, update);
+}
+
+void AnswerBook::finish(Entry& entry, Answer& answer, const runtime::Update& update) {
+  answer.finish = update.finish;
+  answer.cached_tokens = update.cached_tokens;
+  answer.preemptions = update.preemptions;
+  answer.kv_mode = update.kv_mode;
+  answer.times = update.times;
+  ++totals_.answers;
+  totals_.cached_tokens += static_cast<std::uint64_t>(update.cached_tokens);
+  const std::uint64_t bytes = answer.tokens.size() * sizeof(std::int32_t);
+  entry.bytes += bytes;
+  held_bytes_ += bytes;
+  if (--entry.open > 0) return;
+  ++totals_.requests;
+  totals_.prompt_tokens += entry.asked.prompt.size();
+}
+
+void AnswerBook::fail(Entry& entry, const std::string& error) {
+  entry.answers.clear();
+  entry.open = 0;
+  append_error_line(entry.text, entry.asked.line, entry.asked.id, error);
+  ++totals_.failed;
+  if (totals_.first_failure.empty()) {
+    totals_.first_failure = str("line ", entry.asked.line, ": ", error);
+  }
+}
+
+void AnswerBook::append_lines(std::string& out, const Entry& entry) {
+  out += entry.text;
+  for (std::size_t i = 0; i < entry.answers.size(); ++i) {
+    if (entry.answers[i].finish == runtime::FinishReason::none) continue;
+    append_answer_line(out, entry.asked, static_cast<std::int32_t>(i), entry.answers[i],
+                       entry.prompt_logprobs);
+  }
+}
+
+std::string AnswerBook::take_ready() {
+  std::string out;
+  while (!entries_.empty() && entries_.front().open == 0) {
+    const Entry& entry = entries_.front();
+    append_lines(out, entry);
+    totals_.written_bytes = entry.read_bytes;
+    held_bytes_ -= entry.bytes;
+    entries_.pop_front();
+  }
+  return out;
+}
+
+std::string AnswerBook::take_all_done() {
+  std::string out;
+  for (const Entry& entry : entries_) append_lines(out, entry);
+  entries_.clear();
+  held_bytes_ = 0;
+  return out;
+}
+
+}  // namespace nvllm::launcher

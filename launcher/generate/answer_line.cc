@@ -1,0 +1,163 @@
+#include "launcher/generate/answer_line.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::TokenLogprob;
+using runtime::TokenLogprobs;
+
+// The shortest text that reads back as the same number. JSON has no infinity (a token that cannot come):
+// null stands for it.
+template <typename Number>
+void append_number(std::string& out, Number number) {
+  if constexpr (std::is_floating_point_v<Number>) {
+    if (!std::isfinite(number)) {
+      out += "null";
+      return;
+    }
+  }
+  std::array<char, 64> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), number);
+  out.append(text.data(), end.ptr);
+}
+
+void append_key(std::string& out, std::string_view key) {
+  if (out.back() != '{') out += ", ";
+  out += '"';
+  out += key;
+  out += "\": ";
+}
+
+void append_string(std::string& out, std::string_view text) {
+  out += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+template <typename List, typename AppendItem>
+void append_list(std::string& out, const List& list, AppendItem append_item) {
+  out += '[';
+  bool first = true;
+  for (const auto& item : list) {
+    if (!first) out += ", ";
+    first = false;
+    append_item(out, item);
+  }
+  out += ']';
+}
+
+void append_ids(std::string& out, const std::vector<std::int32_t>& ids) {
+  append_list(out, ids, append_number<std::int32_t>);
+}
+
+// Without the closing brace.
+void open_token(std::string& out, const TokenLogprob& token) {
+  out += '{';
+  append_key(out, "token_id");
+  append_number(out, token.token);
+  append_key(out, "logprob");
+  append_number(out, token.logprob);
+  append_key(out, "rank");
+  append_number(out, token.rank);
+}
+
+void append_token(std::string& out, const TokenLogprobs& logprobs) {
+  open_token(out, logprobs.chosen);
+  append_key(out, "top");
+  append_list(out, logprobs.top, [](std::string& to, const TokenLogprob& token) {
+    open_token(to, token);
+    to += '}';
+  });
+  out += '}';
+}
+
+// One entry per token of the prompt: the first has no logprob, since nothing comes before it.
+void append_prompt_logprobs(std::string& out, const std::vector<TokenLogprobs>& logprobs) {
+  out += "[null";
+  for (const TokenLogprobs& each : logprobs) {
+    out += ", ";
+    append_token(out, each);
+  }
+  out += ']';
+}
+
+void append_seconds(std::string& out, const char* key, std::int64_t from_ns, std::int64_t to_ns) {
+  append_key(out, key);
+  append_number(out, std::round(static_cast<double>(to_ns - from_ns) * 1e-3) * 1e-6);
+}
+
+void append_timings(std::string& out, const runtime::RequestTimes& times) {
+  out += '{';
+  append_seconds(out, "queue_s", times.arrived_ns, times.scheduled_ns);
+  append_seconds(out, "ttft_s", times.arrived_ns, times.first_token_ns);
+  append_seconds(out, "decode_s", times.first_token_ns, times.last_token_ns);
+  append_seconds(out, "total_s", times.arrived_ns, times.last_token_ns);
+  out += '}';
+}
+
+// The stop token that the request asked for; null where the model's own end, or the length, ended it.
+void append_stop_reason(std::string& out, const Asked& asked, const Answer& answer) {
+  if (answer.finish == runtime::FinishReason::stop && !answer.tokens.empty()) {
+    for (const std::int32_t stop : asked.stop_token_ids) {
+      if (stop == answer.tokens.back()) return append_number(out, stop);
+    }
+  }
+  out += "null";
+}
+
+void open_line(std::string& out, std::uint64_t line, std::string_view id) {
+  out += '{';
+  if (!id.empty()) {
+    append_key(out, "id");
+    out += id;
+  }
+  append_key(out, "line");
+  append_number(out, line);
+}
+
+}  // namespace
+
+void append_answer_line(std::string& out, const Asked& asked, std::int32_t index,
+                        const Answer& answer, const std::vector<TokenLogprobs>& prompt_logprobs) {
+  open_line(out, asked.line, asked.id);
+  append_key(out, "index");
+  append_number(out, index);
+  append_key(out, "prompt_token_ids");
+  append_ids(out, asked.prompt);
+  append_key(out, "token_ids");
+  append_ids(out, answer.tokens);
+  append_key(out, "finish_reason");
+  append_string(out, name_of(answer.finish));
+  append_key(out, "stop_reason");
+  append_stop_reason(out, asked, answer);
+  if (asked.logprobs) {
+    append_key(out, "logprobs");
+    append_list(out, answer.logprobs, append_token);
+  }
+  if (asked.prompt_logprobs) {
+    append_key(out, "prompt_logprobs");
+    append_prompt_logprobs(out, prompt_logprobs);
+  }
+  append_key(out, "cached_tokens");
+  append_number(out, answer.cached_tokens);
+  append_key(out, "preemptions");
+  append_number(out, answer.preemptions);
+  append_key(out, "kv_mode");
+  append_string(out, answer.kv_mode);
+  append_key(out, "timings");
+  append_timings(out, answer.times);
+  out += "}\n";
+}
+
+void append_error_line(std::string& out, std::uint64_t line, std::string_view id,
+                       std::string_view error) {
+  open_line(out, line, id);
+  append_key(out, "error");
+  append_string(out, error);
+  out += "}\n";
+}
+
+}  // namespace nvllm::launcher

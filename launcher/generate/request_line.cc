@@ -1,0 +1,211 @@
+#include "launcher/generate/request_line.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "launcher/options.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using Json = nlohmann::json;
+using runtime::SamplingParams;
+
+// A value as it stands in the line, shortened for an error.
+std::string shown(const Json& value) {
+  constexpr std::size_t kMost = 40;
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+void read(const Json& value, double& to) {
+  if (!value.is_number()) fail(shown(value), ": not a number");
+  to = value.get<double>();
+}
+
+void read(const Json& value, bool& to) {
+  if (!value.is_boolean()) fail(shown(value), ": neither true nor false");
+  to = value.get<bool>();
+}
+
+void read(const Json& value, std::uint64_t& to) {
+  if (!value.is_number_unsigned()) fail(shown(value), ": not a whole number from 0 on");
+  to = value.get<std::uint64_t>();
+}
+
+void read(const Json& value, std::int32_t& to) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (!value.is_number_integer()) fail(shown(value), ": not a whole number");
+  if (value.is_number_unsigned() ? value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMost)
+                                 : value.get<std::int64_t>() < -kMost) {
+    fail(shown(value), ": out of range; at most ", kMost, " is allowed");
+  }
+  to = value.get<std::int32_t>();
+}
+
+void read_id(const Json& value, std::int32_t& to) {
+  if (!value.is_number_integer()) fail(shown(value), ": no token id");
+  read(value, to);
+  if (to < 0) fail(to, ": no token id; they begin at 0");
+}
+
+void read(const Json& value, std::vector<std::int32_t>& to) {
+  if (!value.is_array()) fail(shown(value), ": not a list of token ids");
+  to.assign(value.size(), 0);
+  for (std::size_t i = 0; i < to.size(); ++i) read_id(value[i], to[i]);
+}
+
+void read(const Json& value, std::vector<std::vector<std::int32_t>>& to) {
+  if (!value.is_array()) fail(shown(value), ": not a list of lists of token ids");
+  to.assign(value.size(), {});
+  for (std::size_t i = 0; i < to.size(); ++i) read(value[i], to[i]);
+}
+
+void read(const Json& value, std::vector<std::pair<std::int32_t, float>>& to) {
+  if (!value.is_object()) fail(shown(value), ": not an object such as {\"7\": -100}");
+  to.clear();
+  for (const auto& item : value.items()) {
+    const std::string& key = item.key();
+    std::int32_t id = 0;
+    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (parsed.ec != std::errc{} || parsed.ptr != key.data() + key.size() || id < 0) {
+      fail(shown(key), ": no token id");
+    }
+    double bias = 0;
+    read(item.value(), bias);
+    to.emplace_back(id, static_cast<float>(bias));
+  }
+}
+
+template <typename Value>
+void read(const Json& value, std::optional<Value>& to) {
+  Value inner{};
+  read(value, inner);
+  to = inner;
+}
+
+// Clears what may be absent; other fields cannot be null.
+template <typename Value>
+void read_null(std::optional<Value>& to) {
+  to.reset();
+}
+template <typename Value>
+void read_null(std::vector<Value>& to) {
+  to.clear();
+}
+template <typename Value>
+void read_null(Value&) {
+  fail("null; leave it out");
+}
+
+struct Field {
+  const char* name;
+  void (*store)(const Json& value, SamplingParams& params);
+};
+
+template <auto Member>
+void store(const Json& value, SamplingParams& params) {
+  if (value.is_null()) return read_null(params.*Member);
+  read(value, params.*Member);
+}
+
+constexpr Field kFields[] = {
+    {"n", store<&SamplingParams::n>},
+    {"temperature", store<&SamplingParams::temperature>},
+    {"top_p", store<&SamplingParams::top_p>},
+    {"top_k", store<&SamplingParams::top_k>},
+    {"min_p", store<&SamplingParams::min_p>},
+    {"repetition_penalty", store<&SamplingParams::repetition_penalty>},
+    {"presence_penalty", store<&SamplingParams::presence_penalty>},
+    {"frequency_penalty", store<&SamplingParams::frequency_penalty>},
+    {"seed", store<&SamplingParams::seed>},
+    {"max_tokens", store<&SamplingParams::max_tokens>},
+    {"min_tokens", store<&SamplingParams::min_tokens>},
+    {"ignore_eos", store<&SamplingParams::ignore_eos>},
+    {"stop_token_ids", store<&SamplingParams::stop_token_ids>},
+    {"logit_bias", store<&SamplingParams::logit_bias>},
+    {"allowed_token_ids", store<&SamplingParams::allowed_token_ids>},
+    {"bad_words_token_ids", store<&SamplingParams::bad_words>},
+    {"logprobs", store<&SamplingParams::logprobs>},
+    {"prompt_logprobs", store<&SamplingParams::prompt_logprobs>},
+};
+
+// Fields that hold text, and what to pass instead.
+constexpr std::pair<const char*, const char*> kTextFields[] = {
+    {"prompt", "prompt_token_ids"},
+    {"messages", "prompt_token_ids"},
+    {"stop", "stop_token_ids"},
+    {"bad_words", "bad_words_token_ids"},
+};
+
+[[noreturn]] void refuse_field(const std::string& name) {
+  for (const auto& [text, ids] : kTextFields) {
+    if (name == text) fail("needs text: only token ids are understood; pass ", ids);
+  }
+  std::vector<std::string> known = {"id", "prompt_token_ids"};
+  for (const Field& field : kFields) known.emplace_back(field.name);
+  const std::string nearest = nearest_name(name, known);
+  if (nearest.empty()) fail("no such field");
+  fail("no such field; did you mean '", nearest, "'?");
+}
+
+void read_field(const std::string& name, const Json& value, runtime::Request& request) {
+  if (name == "prompt_token_ids") return read(value, request.prompt);
+  const auto* const field = std::find_if(std::begin(kFields), std::end(kFields),
+                                         [&](const Field& each) { return name == each.name; });
+  if (field == std::end(kFields)) refuse_field(name);
+  field->store(value, request.sampling);
+}
+
+std::string read_request_id(const Json& object) {
+  const auto id = object.find("id");
+  if (id == object.end() || id->is_null()) return "";
+  if (!id->is_string() && !id->is_number()) {
+    fail("id: ", shown(*id), ": neither a string nor a number");
+  }
+  return id->dump();
+}
+
+runtime::Request read_request(const Json& object, const SamplingParams& defaults) {
+  runtime::Request request{.prompt = {}, .sampling = defaults};
+  for (const auto& item : object.items()) {
+    if (item.key() == "id") continue;
+    with_context(item.key(), [&] { read_field(item.key(), item.value(), request); });
+  }
+  if (!object.contains("prompt_token_ids")) fail("no prompt_token_ids");
+  if (request.prompt.empty()) fail("prompt_token_ids: []: an empty prompt");
+  runtime::check_sampling_params(request.sampling);
+  return request;
+}
+
+Json parse(std::string_view line) {
+  try {
+    return Json::parse(line);
+  } catch (const Json::parse_error& error) {
+    fail("no valid JSON at column ", error.byte);
+  }
+}
+
+}  // namespace
+
+RequestLine parse_request_line(std::string_view line, const SamplingParams& defaults) {
+  RequestLine result;
+  try {
+    const Json object = parse(line);
+    if (!object.is_object()) {
+      fail("holds ", object.type_name(), ", not an object such as {\"prompt_token_ids\": [1, 2]}");
+    }
+    result.id = read_request_id(object);
+    result.request = read_request(object, defaults);
+  } catch (const Error& error) {
+    result.error = error.what();
+  }
+  return result;
+}
+
+}  // namespace nvllm::launcher

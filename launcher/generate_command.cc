@@ -1,0 +1,191 @@
+#include "launcher/generate_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/logging.h"
+#include "launcher/engine_session.h"
+#include "launcher/exit_code.h"
+#include "launcher/generate/answer_book.h"
+#include "launcher/generate/intake.h"
+#include "launcher/generate/line_writer.h"
+#include "launcher/generate/progress.h"
+
+namespace nvllm::launcher {
+namespace {
+
+// What is read ahead of the first answer that is still missing: enough to keep the engine busy behind one
+// long answer, and no more, so that an input may be of any length.
+constexpr std::size_t kMostHeld = 4096;
+constexpr std::size_t kHeldPerSequence = 8;
+constexpr std::uint64_t kMostHeldBytes = std::uint64_t{256} << 20;
+// Between two looks at the engine.
+constexpr int kTasksAtOnce = 256;
+
+constexpr Nanoseconds kNone{0};
+constexpr Nanoseconds kLookEvery = std::chrono::milliseconds(100);
+// How long a new line of input may wait while the engine has nothing to say.
+constexpr Nanoseconds kInputWaits = std::chrono::milliseconds(10);
+
+Asked asked_of(const Task& task) {
+  const runtime::SamplingParams& sampling = task.request->sampling;
+  return {.line = task.line,
+          .id = task.id,
+          .prompt = task.request->prompt,
+          .n = sampling.n,
+          .stop_token_ids = sampling.stop_token_ids,
+          .logprobs = sampling.logprobs.has_value(),
+          .prompt_logprobs = sampling.prompt_logprobs.has_value()};
+}
+
+// Takes tasks in, lets the engine work on them, and writes the answers in the input's order.
+class Generation {
+ public:
+  Generation(EngineSession& session, Intake& intake, LineWriter& writer, std::size_t max_num_seqs)
+      : session_(session),
+        client_(session.client()),
+        intake_(intake),
+        writer_(writer),
+        most_held_(std::max(kMostHeld, kHeldPerSequence * max_num_seqs)),
+        progress_(now_ns()) {}
+
+  // Until all is done, or an Error.
+  void run() {
+    while (true) {
+      take_in();
+      if (ended_ && book_.empty()) return;
+      take_updates();
+      writer_.write(book_.take_ready());
+      show_progress();
+    }
+  }
+
+  // After an Error: what else is done.
+  void write_rest() { writer_.write(book_.take_all_done()); }
+
+  void summarize() {
+    print(progress_.clear());
+    if (!log_enabled(LogLevel::info)) return;
+    const std::string text = progress_.summary(book_.totals(), intake_.kept_lines(), now_ns());
+    print(format_log_line("launcher", LogLevel::info, text));
+  }
+
+  const AnswerBook::Totals& totals() const { return book_.totals(); }
+
+ private:
+  bool has_room() const { return book_.held() < most_held_ && book_.held_bytes() < kMostHeldBytes; }
+
+  void take_in() {
+    Task task;
+    input_waits_ = false;
+    for (int i = 0; i < kTasksAtOnce && !ended_ && has_room(); ++i) {
+      const Intake::Found found = intake_.next(book_.empty() ? kLookEvery : kNone, task);
+      ended_ = found == Intake::Found::end;
+      input_waits_ = found == Intake::Found::nothing_yet;
+      if (found != Intake::Found::task) return;
+      begin(task);
+    }
+  }
+
+  void begin(Task& task) {
+    if (!task.answers.empty()) {
+      book_.add(task.line, std::move(task.answers), task.read_bytes);
+    } else if (!task.request) {
+      book_.refuse(task.line, std::move(task.id), task.error, task.read_bytes);
+    } else {
+      book_.expect(asked_of(task), task.read_bytes);
+      client_.submit(task.line, *task.request);
+    }
+  }
+
+  void take_updates() {
+    Nanoseconds limit = input_waits_ ? kInputWaits : kLookEvery;
+    if (client_.unfinished() == 0) limit = kNone;
+    for (const runtime::Update& update : client_.poll(limit)) book_.take(update);
+  }
+
+  void show_progress() {
+    if (!shows_bar_) return;
+    print(progress_.bar(book_.totals(), intake_.total_bytes(), now_ns()));
+  }
+
+  void print(const std::string& text) {
+    if (!text.empty()) session_.workers().console().print(text);
+  }
+
+  EngineSession& session_;
+  runtime::EngineClient& client_;
+  Intake& intake_;
+  LineWriter& writer_;
+  const std::size_t most_held_;
+  AnswerBook book_;
+  GenerateProgress progress_;
+  // Not among answers on the same terminal.
+  const bool shows_bar_ =
+      log_enabled(LogLevel::info) && ::isatty(STDERR_FILENO) == 1 && ::isatty(writer_.fd()) == 0;
+  bool ended_ = false;        // the input
+  bool input_waits_ = false;  // it had nothing when it was asked last
+};
+
+runtime::SamplingParams sampling_defaults(const Options& options) {
+  runtime::SamplingParams params;
+  apply(options.sampling, params);
+  return params;
+}
+
+Intake open_intake(const GenerateOptions& generate, const LineWriter& writer,
+                   const runtime::SamplingParams& defaults) {
+  if (generate.input.empty()) return {generate.prompts, defaults};
+  LineReader reader(generate.input);
+  if (writer.same_file_as(reader.fd())) {
+    throw UsageError(str("--output ", generate.output, ": is the input; pass another file"));
+  }
+  return {std::move(reader), defaults};
+}
+
+// Every task is done, or the exit code and standard error say why not.
+int generate(const Options& options, Intake& intake, LineWriter& writer, std::uint64_t& failed,
+             std::string& first_failure) {
+  EngineSession session(session_options(options));
+  Generation generation(session, intake, writer,
+                        static_cast<std::size_t>(options.engine.max_num_seqs));
+  writer.set_give_up([&] { return session.workers().member().group().aborted(); });
+  std::optional<std::string> error;
+  bool closed = false;
+  try {
+    writer.begin_at(intake.kept_bytes());
+    generation.run();
+  } catch (const OutputClosed&) {
+    closed = true;
+  } catch (const Error& failure) {
+    error = failure.what();
+  }
+  if (error) {
+    try {
+      generation.write_rest();
+    } catch (const Error&) {
+      // The run has failed already, maybe of the same.
+    }
+  }
+  generation.summarize();
+  failed += generation.totals().failed;
+  first_failure = generation.totals().first_failure;
+  const int exit_code = session.finish(error);
+  return closed && exit_code == kExitFine ? kExitFailed : exit_code;
+}
+
+}  // namespace
+
+int run_generate(const Options& options, std::int64_t) {
+  LineWriter writer(options.generate.output);
+  Intake intake = open_intake(options.generate, writer, sampling_defaults(options));
+  if (options.generate.resume) intake.resume(options.generate.output);
+  std::uint64_t failed = intake.kept_failures();
+  return 0;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,82 @@
+#include "runtime/engine_rank.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace nvllm::runtime {
+
+void EngineRank::bind(ipc::Registry& methods) {
+  methods.bind<&EngineRank::make_runner>("make_runner", this);
+  methods.bind<&EngineRank::memory>("engine_memory", this);
+  methods.bind<&EngineRank::make_cache>("make_cache", this);
+  methods.bind<&EngineRank::step>("step", this);
+  methods.bind<&EngineRank::settle>("settle", this);
+  methods.bind<&EngineRank::take_trace>("take_trace", this);
+}
+
+ipc::Communicator* EngineRank::partners() {
+  return communicator_.size() > 1 ? &communicator_ : nullptr;
+}
+
+void EngineRank::make_runner(const RunnerOptions& options, bool profile) {
+  if (profile) trace_.emplace();
+  options_ = options;
+  options_.keeps_results = me_.rank() == 0;
+  model_.await_bound();
+  runner_.emplace(model_.decoder(), backend_, stream_, partners(), options_, trace());
+}
+
+RankMemory EngineRank::memory() {
+  const DeviceMemory device = backend_.memory();
+  return {
+      .total = device.total,
+      .available = device.available,
+      .taken = backend_.ledger().total(MemoryKind::device),
+      .graphs = ModelRunner::graph_bytes(model_.decoder(), options_, backend_.kind()),
+      .block = runner_->block_shape().bytes(),
+  };
+}
+
+// Runs what all ranks take part in. A rank that fails leaves the others waiting in a collective where
+// nobody will come: they are told at once.
+template <typename Part>
+void EngineRank::take_part(const char* what, const Part& part) {
+  try {
+    part();
+  } catch (const Error& error) {
+    me_.group().abort(str("rank ", me_.rank(), " in ", what, ": ", error.what()));
+    throw;
+  }
+}
+
+void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
+  const Trace::Span span(trace(), "host", "make cache");
+  take_part("make_cache", [&] { runner_->make_cache(blocks, host_blocks); });
+}
+
+void EngineRank::step(const StepMessage& message) {
+  if (trace_ && last_step_ns_ != 0 && me_.rank() > 0) {
+    trace_->add("rings", "await call", last_step_ns_, now_ns(), message.number);
+  }
+  {
+    const Trace::Span span(trace(), "host", "enqueue", message.number);
+    take_part("step", [&] { runner_->step(message); });
+  }
+  last_step_ns_ = now_ns();
+}
+
+void EngineRank::settle() {
+  communicator_.wait(stream_);
+  last_step_ns_ = 0;
+}
+
+ProcessTrace EngineRank::take_trace() {
+  ProcessTrace trace{.name = str("rank ", me_.rank()), .events = {}, .dropped = 0};
+  if (trace_) {
+    trace.events = trace_->take();
+    trace.dropped = trace_->dropped();
+  }
+  return trace;
+}
+
+}  // namespace nvllm::runtime

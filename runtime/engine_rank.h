@@ -1,0 +1,62 @@
+// EngineRank: what every rank, rank 0 too, does for the engine: it makes the runner and the cache, runs
+// the steps it is told, and keeps a trace.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/trace.h"
+#include "device/backend.h"
+#include "ipc/collective/communicator.h"
+#include "ipc/group.h"
+#include "ipc/registry.h"
+#include "runtime/engine_messages.h"
+#include "runtime/model_rank.h"
+#include "runtime/model_runner.h"
+
+namespace nvllm::runtime {
+
+// Used by the rank's main thread. What rank 0 calls, in this order: make_runner, engine_memory,
+// make_cache, then step as often as it likes; settle whenever no step is under way.
+class EngineRank {
+ public:
+  // All must outlive it.
+  EngineRank(ipc::Member& me, ModelRank& model, Backend& backend, Stream& stream,
+             ipc::Communicator& communicator)
+      : me_(me), model_(model), backend_(backend), stream_(stream), communicator_(communicator) {}
+
+  void bind(ipc::Registry& methods);
+
+  ModelRunner& runner() { return *runner_; }
+  Trace* trace() { return trace_ ? &*trace_ : nullptr; }
+  DeviceKind device() const { return backend_.kind(); }
+  const model::ModelConfig& config() const { return model_.decoder().config(); }
+
+ private:
+  // The weights may still be loading. With `profile` this rank records a trace from now on.
+  void make_runner(const RunnerOptions& options, bool profile);
+  // What the cache is sized from: as it is with weights and runner there.
+  RankMemory memory();
+  void make_cache(std::int64_t blocks, std::int64_t host_blocks);
+  void step(const StepMessage& message);
+  // Waits for the device, and lets go of what its last collective was: an idle rank is not waiting.
+  void settle();
+  ProcessTrace take_trace();
+
+  template <typename Part>
+  void take_part(const char* what, const Part& part);
+  ipc::Communicator* partners();  // nullptr: there are none
+
+  ipc::Member& me_;
+  ModelRank& model_;
+  Backend& backend_;
+  Stream& stream_;
+  ipc::Communicator& communicator_;
+  std::optional<Trace> trace_;
+  RunnerOptions options_;
+  std::optional<ModelRunner> runner_;
+  std::int64_t last_step_ns_ = 0;
+};
+
+}  // namespace nvllm::runtime

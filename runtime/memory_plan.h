@@ -1,0 +1,59 @@
+// How many blocks the KV cache gets, and how long a sequence may be: arithmetic on what every rank's
+// device has left once weights, runner and communicator exist. All ranks get the same number of blocks,
+// as many as the poorest can have; their blocks may differ in size.
+//
+// On GPUs the cache takes what --gpu-memory-utilization leaves beside all else, so that nothing can run
+// out later. On the CPU, whose memory is the whole machine's, it takes kCpuCacheBytes in all, or a quarter
+// of what is available if that is less. Neither takes more than max_num_seqs sequences of max_model_len
+// tokens need. --kv-cache-memory-bytes is taken as it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/backend.h"
+#include "runtime/engine_options.h"
+
+namespace nvllm::runtime {
+
+inline constexpr std::uint64_t kCpuCacheBytes = std::uint64_t{4} << 30;  // of all ranks together
+// What drivers and libraries may still take on a GPU when everything of ours exists: kernels that are
+// loaded at their first launch, above all.
+inline constexpr std::uint64_t kGpuReserveBytes = std::uint64_t{256} << 20;
+
+// Of one rank, in bytes.
+struct RankMemory {
+  std::uint64_t total = 0;           // of the device
+  std::uint64_t available = 0;       // now
+  std::uint64_t taken = 0;           // by this program's buffers
+  std::uint64_t graphs = 0;          // that graphs may take later
+  std::uint64_t block = 0;           // of one block of the cache; more than 0
+  std::uint64_t host_available = 0;  // the machine's, which all ranks share
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(total, available, taken, graphs, block, host_available);
+  }
+};
+
+struct MemoryPlan {
+  std::int64_t blocks = 0;       // of every rank
+  std::int64_t host_blocks = 0;  // likewise, to swap sequences to
+  std::int64_t max_model_len = 0;
+  std::vector<std::string>
+      notes;  // for people, one line each: what came to be less than was wished
+};
+
+// The length that a runner has to be made for: --max-model-len, or the model's limit. An Error if it is
+// more than that limit.
+std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_limit);
+
+// ranks: of every rank, in their order. An Error, one line that says what would fit, if not even one
+// sequence of --max-model-len does.
+MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
+                       std::span<const RankMemory> ranks);
+
+}  // namespace nvllm::runtime
