@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
   };
   try {
     return run({argv + 1, argv + argc}, started_ns);
-  } catch (const ClosedOutput&) {
+  } catch (const OutputClosed&) {
     return kExitSignal + SIGPIPE;
   } catch (const UsageError& error) {
     complain(error);

@@ -8,13 +8,13 @@
 
 namespace nvllm::launcher {
 
-// Whoever read standard output has closed it: there is nothing to complain of, and nothing left to do.
-class ClosedOutput : public Error {
+// Who read the output has gone: there is nothing to complain of, and nothing left to do.
+class OutputClosed : public Error {
  public:
-  ClosedOutput() : Error("standard output was closed") {}
+  using Error::Error;
 };
 
-// Writes to standard output, all of it; else ClosedOutput or an Error.
+// Writes to standard output, all of it; else OutputClosed or an Error.
 void write_results(std::string_view text);
 
 // Collects what is small.

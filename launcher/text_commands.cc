@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "launcher/exit_code.h"
-#include "launcher/line_reader.h"
+#include "launcher/generate/line_reader.h"
 #include "launcher/standard_output.h"
 #include "launcher/text_model.h"
 #include "tokenizer/stream.h"
@@ -27,25 +27,33 @@ std::string dump(const Json& json) {
 
 // One line of answer for every line of input. A line that is wrong is answered by its error; the exit code
 // tells that there was one.
-int answer_lines(const std::string& input, const std::function<Json(const std::string&)>& answer) {
+int answer_lines(const std::string& input, const std::function<Json(std::string_view)>& answer) {
   ResultWriter out;
-  LineReader lines(input, [&] { out.flush(); });
-  std::size_t number = 0, wrong = 0;
-  while (const auto line = lines.next()) {
-    ++number;
+  LineReader lines(input);
+  std::size_t wrong = 0;
+  while (true) {
+    LineReader::Found found = lines.next(Nanoseconds(0));
+    if (found == LineReader::Found::end) break;
+    if (found == LineReader::Found::nothing_yet) {
+      out.flush();  // who talks to us line by line waits for it
+      found = lines.next(std::chrono::seconds(1));
+      if (found == LineReader::Found::end) break;
+      if (found == LineReader::Found::nothing_yet) continue;
+    }
     try {
-      out.write(dump(answer(*line)));
-    } catch (const ClosedOutput&) {
+      if (lines.too_long()) fail("longer than ", LineReader::kLongestLine >> 20, " MiB");
+      out.write(dump(answer(lines.line())));
+    } catch (const OutputClosed&) {
       throw;
     } catch (const Error& error) {
       ++wrong;
-      out.write(dump({{"error", str("line ", number, ": ", error.what())}}));
+      out.write(dump({{"error", str("line ", lines.number(), ": ", error.what())}}));
     }
   }
   out.flush();
   if (wrong == 0) return kExitFine;
   std::fprintf(stderr, "nvllm-launch: %zu of %zu lines could not be answered; theirs say why\n",
-               wrong, number);
+               wrong, static_cast<std::size_t>(lines.number()));
   return kExitFailed;
 }
 
@@ -56,7 +64,7 @@ int answer_lines(const std::string& input, const std::function<Json(const std::s
   fail(id_end == std::string_view::npos ? what : what.substr(id_end + 2));
 }
 
-Json parse_object(const std::string& line) {
+Json parse_object(std::string_view line) {
   try {
     Json json = Json::parse(line);
     if (!json.is_object()) fail("expected a JSON object, found ", json.type_name());
@@ -113,7 +121,7 @@ std::string show_pieces(const tokenizer::Tokenizer& tokenizer, const std::vector
   return out.str();
 }
 
-jinja::Value parse_template_line(const std::string& line) {
+jinja::Value parse_template_line(std::string_view line) {
   jinja::Value value = jinja::from_json(line, "the line");
   if (value.dict() == nullptr) fail("expected a JSON object, found a ", value.type_name());
   if (value.dict()->get("messages") == nullptr) fail("\"messages\" is missing");
@@ -153,7 +161,7 @@ int run_tokenize(const Options& options, std::int64_t) {
         show_pieces(model.tokenizer(), model.tokenizer().encode(word, text.add_special_tokens)));
   }
   if (text.input.empty()) return kExitFine;
-  return answer_lines(text.input, [&](const std::string& line) -> Json {
+  return answer_lines(text.input, [&](std::string_view line) -> Json {
     const Json json = parse_object(line);
     const bool special = flag(json, "add_special_tokens", text.add_special_tokens);
     return {{"ids", model.tokenizer().encode(text_of(json), special)}};
@@ -176,7 +184,7 @@ int run_detokenize(const Options& options, std::int64_t) {
     write_results(model.tokenizer().decode(ids, text.skip_special_tokens) + "\n");
     return kExitFine;
   }
-  return answer_lines(text.input, [&](const std::string& line) -> Json {
+  return answer_lines(text.input, [&](std::string_view line) -> Json {
     const Json json = parse_object(line);
     const bool skip = flag(json, "skip_special_tokens", text.skip_special_tokens);
     return {{"text", model.tokenizer().decode(ids_of(json, model.tokenizer()), skip)}};
@@ -189,7 +197,7 @@ int run_template(const Options& options, std::int64_t) {
   const tokenizer::ChatTemplate& chat = model.chat_template();
   for (const std::string& word : text.words) write_results(chat.render(one_message(word)) + "\n");
   if (text.input.empty()) return kExitFine;
-  return answer_lines(text.input, [&](const std::string& line) -> Json {
+  return answer_lines(text.input, [&](std::string_view line) -> Json {
     const jinja::Value value = parse_template_line(line);
     const std::string rendered = chat.render(request_of(*value.dict()));
     Json answer = {{"text", rendered}};
