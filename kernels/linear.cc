@@ -129,6 +129,14 @@ std::unique_ptr<Matmul> create_matmul(Backend& backend) {
   return cpu::create_matmul(backend);
 }
 
+std::size_t matmul_bytes(DeviceKind device) {
+#ifdef NVLLM_CUDA
+  if (device == DeviceKind::cuda) return cuda::kMatmulBytes;
+#endif
+  static_cast<void>(device);
+  return 0;
+}
+
 void linear_reference(const Linear& args) {
   check_linear(args);
   if (args.before == Linear::Before::rms_norm) rms_norm_reference(norm_before(args));

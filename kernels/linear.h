@@ -61,6 +61,9 @@ class Matmul {
 
 std::unique_ptr<Matmul> create_matmul(Backend& backend);
 
+// Device memory that one takes from its start on. (On the CPU it takes some as it needs it.)
+std::size_t matmul_bytes(DeviceKind device);
+
 // What linear() checks first.
 void check_linear(const Linear& args);
 

@@ -243,7 +243,7 @@ void drive(BlockHash hash) {
       CAPTURE(blocks);
       CAPTURE(block_size);
       Driver driver(static_cast<std::uint32_t>(blocks * 8 + block_size), blocks, block_size, hash);
-      for (int i = scaled(10000); i > 0; --i) driver.operate();
+      for (int i = scaled(2500); i > 0; --i) driver.operate();
       driver.finish();
     }
   }

@@ -1,6 +1,7 @@
 #include "launcher/engine_session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "device/topology.h"
@@ -15,13 +16,15 @@ namespace {
 
 using runtime::Update;
 
-runtime::OpenModel open_whole_model(const runtime::ModelOptions& options) {
-  runtime::OpenModel model = runtime::open_model(options);
-  if (!model.dummy && !model.checkpoint) {
-    throw UsageError(str("--model ", model.path,
-                         ": is a configuration alone; pass its folder, or --load-format dummy"));
-  }
-  return model;
+void check_has_weights(const runtime::OpenModel& model) {
+  if (model.dummy || model.checkpoint) return;
+  throw UsageError(str("--model ", model.path,
+                       ": is a configuration alone; pass its folder, or --load-format dummy"));
+}
+
+template <typename Value, typename Field>
+void set_if(const std::optional<Value>& value, Field& field) {
+  if (value) field = *value;
 }
 
 LaunchPlan plan(const SessionOptions& options) {
@@ -47,9 +50,25 @@ SessionOptions session_options(const Options& options) {
   return session;
 }
 
+runtime::SamplingParams sampling_defaults_of(const runtime::OpenModel& model) {
+  const model::GenerationConfig& wishes = model.generation;
+  runtime::SamplingParams params;
+  set_if(wishes.temperature, params.temperature);
+  set_if(wishes.top_p, params.top_p);
+  set_if(wishes.top_k, params.top_k);
+  set_if(wishes.min_p, params.min_p);
+  set_if(wishes.repetition_penalty, params.repetition_penalty);
+  set_if(wishes.max_new_tokens, params.max_tokens);
+  return params;
+}
+
 struct EngineSession::State {
-  explicit State(const SessionOptions& options)
-      : model(open_whole_model(options.model)), launch(plan(options)) {}
+  State(const SessionOptions& options, runtime::OpenModel opened)
+      : model(std::move(opened)),
+        launch(plan(options)),
+        sampling_defaults(sampling_defaults_of(model)) {
+    check_has_weights(model);
+  }
 
   void open(const SessionOptions& options) {
     std::optional<LoadDisplay> display;
@@ -66,7 +85,7 @@ struct EngineSession::State {
 
   const runtime::OpenModel model;
   const LaunchPlan launch;
-  runtime::SamplingParams sampling_defaults;
+  const runtime::SamplingParams sampling_defaults;
   std::unique_ptr<WorkerGroup> workers;
   std::optional<runtime::EngineClient> client;
   runtime::EngineInfo info;
@@ -75,7 +94,10 @@ struct EngineSession::State {
 };
 
 EngineSession::EngineSession(const SessionOptions& options)
-    : state_(std::make_unique<State>(options)) {
+    : EngineSession(options, runtime::open_model(options.model)) {}
+
+EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel model)
+    : state_(std::make_unique<State>(options, std::move(model))) {
   const runtime::WorkerOptions worker{.device = state_->launch.device,
                                       .gpus = state_->launch.gpus,
                                       .collectives = options.collectives,
@@ -86,6 +108,7 @@ EngineSession::EngineSession(const SessionOptions& options)
           .group = {.size = state_->launch.ranks, .step_timeout = options.step_timeout}},
       [&](const ipc::Group& group, int rank) { return runtime::run_worker(group, rank, worker); });
   try {
+    if (options.meanwhile) options.meanwhile();
     state_->client.emplace(state_->workers->member());
     state_->open(options);
   } catch (const Error& error) {
@@ -105,6 +128,10 @@ WorkerGroup& EngineSession::workers() {
 
 const runtime::EngineInfo& EngineSession::info() const {
   return state_->info;
+}
+
+const runtime::OpenModel& EngineSession::model() const {
+  return state_->model;
 }
 
 const runtime::SamplingParams& EngineSession::sampling_defaults() const {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "runtime/engine_client.h"
 #include "runtime/engine_options.h"
 #include "runtime/model_options.h"
+#include "runtime/open_model.h"
 
 namespace nvllm::launcher {
 
@@ -32,11 +34,16 @@ struct SessionOptions {
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
   bool load_progress = true;  // on standard error, where that is a terminal
+  // What this process does while the workers start and load. What it throws ends the session.
+  std::function<void()> meanwhile = nullptr;
 };
 
 struct Options;  // launcher/options.h
 // What a command line says of a session.
 SessionOptions session_options(const Options& options);
+
+// The fields that generation_config.json has, and SamplingParams' own defaults.
+runtime::SamplingParams sampling_defaults_of(const runtime::OpenModel& model);
 
 // The session could not be begun. Standard error has been told why, as by finish().
 class SessionFailed : public Error {
@@ -55,6 +62,8 @@ class EngineSession {
   // Opens the model, forks the workers and waits until the engine is open. An Error if no worker could be
   // started; SessionFailed if one was. Either way nothing is left.
   explicit EngineSession(const SessionOptions& options);
+  // The same with a model that is open already; the options' own counts for nothing then.
+  EngineSession(const SessionOptions& options, runtime::OpenModel model);
   ~EngineSession();  // ends the workers, if finish() has not
   EngineSession(const EngineSession&) = delete;
   EngineSession& operator=(const EngineSession&) = delete;
@@ -62,7 +71,8 @@ class EngineSession {
   runtime::EngineClient& client();
   WorkerGroup& workers();
   const runtime::EngineInfo& info() const;
-  // EOS ids and sampling defaults as the checkpoint has them.
+  const runtime::OpenModel& model() const;
+  // What the checkpoint wishes for requests that say nothing else; see sampling_defaults_of().
   const runtime::SamplingParams& sampling_defaults() const;
 
   // All answers to some requests, in their order, while the client has no others. An Error if one was

@@ -14,6 +14,8 @@
 #include "launcher/generate/intake.h"
 #include "launcher/generate/line_writer.h"
 #include "launcher/generate/progress.h"
+#include "launcher/generate/text_input.h"
+#include "runtime/open_model.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -39,7 +41,8 @@ Asked asked_of(const Task& task) {
           .n = sampling.n,
           .stop_token_ids = sampling.stop_token_ids,
           .logprobs = sampling.logprobs.has_value(),
-          .prompt_logprobs = sampling.prompt_logprobs.has_value()};
+          .prompt_logprobs = sampling.prompt_logprobs.has_value(),
+          .text = task.text};
 }
 
 // Takes tasks in, lets the engine work on them, and writes the answers in the input's order.
@@ -53,6 +56,11 @@ class Generation {
         most_held_(std::max(kMostHeld, kHeldPerSequence * max_num_seqs)),
         progress_(now_ns()) {}
 
+  // From now on answers have text; before run().
+  void use_text(const tokenizer::Tokenizer& tokenizer, bool pieces) {
+    book_.use_text(tokenizer, pieces);
+  }
+
   // Until all is done, or an Error.
   void run() {
     while (true) {
@@ -64,8 +72,10 @@ class Generation {
     }
   }
 
-  // After an Error: what else is done.
-  void write_rest() { writer_.write(book_.take_all_done()); }
+  // After an Error: what else is done. It may have been the output that failed; nobody is told twice.
+  void write_rest() noexcept try { writer_.write(book_.take_all_done()); } catch (const Error&) {
+    return;
+  }
 
   void summarize() {
     print(progress_.clear());
@@ -106,6 +116,8 @@ class Generation {
     Nanoseconds limit = input_waits_ ? kInputWaits : kLookEvery;
     if (client_.unfinished() == 0) limit = kNone;
     for (const runtime::Update& update : client_.poll(limit)) book_.take(update);
+    for (const std::uint64_t request : book_.take_stopped()) client_.abort(request);
+    writer_.write(book_.take_pieces());
   }
 
   void show_progress() {
@@ -131,9 +143,16 @@ class Generation {
   bool input_waits_ = false;  // it had nothing when it was asked last
 };
 
-runtime::SamplingParams sampling_defaults(const Options& options) {
+// The model's wishes, then what the command line says.
+runtime::SamplingParams sampling_defaults(const Options& options, const runtime::OpenModel& model) {
   runtime::SamplingParams params;
+  if (options.generate.generation_config) params = sampling_defaults_of(model);
   apply(options.sampling, params);
+  try {
+    runtime::check_sampling_params(params);
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
   return params;
 }
 
@@ -147,45 +166,81 @@ Intake open_intake(const GenerateOptions& generate, const LineWriter& writer,
   return {std::move(reader), defaults};
 }
 
-// Every task is done, or the exit code and standard error say why not.
-int generate(const Options& options, Intake& intake, LineWriter& writer, std::uint64_t& failed,
-             std::string& first_failure) {
-  EngineSession session(session_options(options));
-  Generation generation(session, intake, writer,
-                        static_cast<std::size_t>(options.engine.max_num_seqs));
-  writer.set_give_up([&] { return session.workers().member().group().aborted(); });
-  std::optional<std::string> error;
-  bool closed = false;
-  try {
-    writer.begin_at(intake.kept_bytes());
-    generation.run();
-  } catch (const OutputClosed&) {
-    closed = true;
-  } catch (const Error& failure) {
-    error = failure.what();
-  }
-  if (error) {
-    try {
-      generation.write_rest();
-    } catch (const Error&) {
-      // The run has failed already, maybe of the same.
+// Texts of requests and answers, if the model has a tokenizer, which takes a moment to read: that is done
+// while the workers start, or when it is needed before.
+class Texts {
+ public:
+  explicit Texts(const Options& options) : options_(options) {}
+
+  // From now on the intake understands text.
+  void open(Intake& intake) {
+    if (std::exchange(opened_, true)) return;
+    const GenerateOptions& generate = options_.generate;
+    model_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template);
+    if (model_) {
+      input_.emplace(*model_, generate.stop);
+      intake.use_text(*input_, generate.texts);
+    } else if (!generate.texts.empty() || !generate.stop.empty() || generate.stream) {
+      fail("--model ", options_.model.path,
+           ": has no tokenizer, so only token ids are understood; pass ",
+           "--prompt-ids, --stop-token-ids, and no --stream");
     }
   }
+
+  const TextModel* model() const { return model_ ? &*model_ : nullptr; }
+
+ private:
+  const Options& options_;
+  std::optional<TextModel> model_;
+  std::optional<TextInput> input_;
+  bool opened_ = false;
+};
+
+// Whatever becomes of the run, what is done gets written.
+int run_session(EngineSession& session, Generation& generation) {
+  std::optional<std::string> error;
+  bool reader_gone = false;
+  try {
+    generation.run();
+  } catch (const OutputClosed&) {
+    reader_gone = true;
+  } catch (const Error& failure) {
+    error = failure.what();
+    generation.write_rest();
+  }
   generation.summarize();
-  failed += generation.totals().failed;
-  first_failure = generation.totals().first_failure;
   const int exit_code = session.finish(error);
-  return closed && exit_code == kExitFine ? kExitFailed : exit_code;
+  return reader_gone && exit_code == kExitFine ? kExitFailed : exit_code;
 }
 
 }  // namespace
 
 int run_generate(const Options& options, std::int64_t) {
+  runtime::OpenModel model = runtime::open_model(options.model);
   LineWriter writer(options.generate.output);
-  Intake intake = open_intake(options.generate, writer, sampling_defaults(options));
-  if (options.generate.resume) intake.resume(options.generate.output);
-  std::uint64_t failed = intake.kept_failures();
-  return 0;
+  Intake intake = open_intake(options.generate, writer, sampling_defaults(options, model));
+  Texts texts(options);
+  if (options.generate.resume) {
+    texts.open(intake);
+    intake.resume(options.generate.output);
+  }
+
+  SessionOptions session_is = session_options(options);
+  session_is.meanwhile = [&] { texts.open(intake); };
+  EngineSession session(session_is, std::move(model));
+  writer.begin_at(intake.kept_bytes());
+  writer.set_give_up([&] { return session.workers().member().group().aborted(); });
+  Generation generation(session, intake, writer,
+                        static_cast<std::size_t>(options.engine.max_num_seqs));
+  if (texts.model() != nullptr) {
+    generation.use_text(texts.model()->tokenizer(), options.generate.stream);
+  }
+  const int exit_code = run_session(session, generation);
+  const std::uint64_t failed = generation.totals().failed + intake.kept_failures();
+  if (exit_code != kExitFine || failed == 0) return exit_code;
+  const std::string& first = generation.totals().first_failure;
+  fail(failed, failed == 1 ? " line failed" : " lines failed", first.empty() ? "" : "; the first, ",
+       first);
 }
 
 }  // namespace nvllm::launcher

@@ -13,8 +13,11 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/logging.h"
+#include "launcher/bench/command.h"
+#include "launcher/engine_session.h"
 #include "launcher/exit_code.h"
 #include "launcher/find_model.h"
+#include "launcher/generate_command.h"
 #include "launcher/inspect_command.h"
 #include "launcher/options.h"
 #include "launcher/selftest_command.h"
@@ -27,8 +30,15 @@ namespace {
 // What each command of the table of options does.
 constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64_t started_ns)>
     kCommands[] = {
-        {"inspect", run_inspect},       {"selftest", run_selftest}, {"tokenize", run_tokenize},
-        {"detokenize", run_detokenize}, {"template", run_template},
+        {"bench latency", run_bench_latency},
+        {"bench startup", run_bench_startup},
+        {"bench throughput", run_bench_throughput},
+        {"detokenize", run_detokenize},
+        {"generate", run_generate},
+        {"inspect", run_inspect},
+        {"selftest", run_selftest},
+        {"template", run_template},
+        {"tokenize", run_tokenize},
 };
 
 // Were one of them closed, the next file to be opened would take its number, and get its output.
@@ -73,7 +83,9 @@ int main(int argc, char** argv) {
   using namespace nvllm::launcher;
   const std::int64_t started_ns = nvllm::now_ns();
   fill_standard_files();
-  ::signal(SIGPIPE, SIG_IGN);  // who writes looks at the result
+  // Who writes looks at the result.
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
   const auto complain = [](const std::exception& error) {
     std::fprintf(stderr, "nvllm-launch: %s\n", error.what());
   };
@@ -84,6 +96,8 @@ int main(int argc, char** argv) {
   } catch (const UsageError& error) {
     complain(error);
     return kExitUsage;
+  } catch (const SessionFailed& error) {
+    return error.exit_code();
   } catch (const std::exception& error) {
     complain(error);
     return kExitFailed;

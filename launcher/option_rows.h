@@ -32,5 +32,8 @@ Command generate_options();
 Command tokenize_options();
 Command detokenize_options();
 Command template_options();
+Command bench_latency_options();
+Command bench_startup_options();
+Command bench_throughput_options();
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,6 @@
 #include "launcher/option_value.h"
 
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>

@@ -2,7 +2,6 @@
 // what it cannot, always in the same words: the option, its value, the mend.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>

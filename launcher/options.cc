@@ -40,6 +40,22 @@ const OptionRow& find_row(const Command& command, const std::string& name) {
   refuse_unknown("option", name, known, command.name);
 }
 
+// Of the commands that share their first word: the second ones, "latency, startup or throughput"; empty:
+// no command of two words begins with this one.
+std::string second_words(const std::string& first) {
+  std::vector<std::string> words;
+  for (const Command& command : commands()) {
+    const std::string_view name = command.name;
+    if (name.starts_with(first + ' ')) words.emplace_back(name.substr(first.size() + 1));
+  }
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -59,8 +75,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      inspect_options(),    selftest_options(), tokenize_options(),
-      detokenize_options(), template_options(),
+      generate_options(),         bench_latency_options(), bench_startup_options(),
+      bench_throughput_options(), inspect_options(),       selftest_options(),
+      tokenize_options(),         detokenize_options(),    template_options(),
   };
   return all;
 }
@@ -100,11 +117,22 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
   if (first.starts_with('-')) {
     refuse_unknown("option", first, {"--help", "--version"}, "");
   }
-  const Command& command = find_command(first);
+  std::string name = first;
+  std::size_t taken = 1;
+  if (const std::string seconds = second_words(first); !seconds.empty()) {
+    if (arguments.size() < 2) refuse(first, ": pass ", seconds, " after it");
+    if (arguments[1] == "--help" || arguments[1] == "-h") {
+      options.message = help_text(first);
+      return options;
+    }
+    name += ' ' + arguments[1];
+    taken = 2;
+  }
+  const Command& command = find_command(name);
   options.command = command.name;
 
   bool only_words = false;  // after "--"
-  for (std::size_t i = 1; i < arguments.size(); ++i) {
+  for (std::size_t i = taken; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (argument == "--" && command.store_word != nullptr && !only_words) {
       only_words = true;

@@ -2,6 +2,7 @@
 //
 //   nvllm-launch COMMAND [--name value | --name=value | --switch]...
 //
+// A command is one word, or two where several share the first ("bench latency", "bench startup").
 // Every command has one table of its options; parsing, checking and the help all come from that
 // table. A command's table, what it checks and what it stores are in a file of its own
 // (options_COMMAND.cc); rows that several commands share are in others (option_rows.h).
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "launcher/option_value.h"
+#include "launcher/options_bench.h"
 #include "launcher/options_generate.h"
 #include "launcher/options_text.h"
 #include "launcher/sampling_settings.h"
@@ -61,6 +63,7 @@ struct Options {
   InspectOptions inspect;
   GenerateOptions generate;
   TextOptions text;
+  BenchOptions bench;
 
   std::string message;  // --help, --version: to be printed on standard output
 };
@@ -97,6 +100,8 @@ Options parse_command_line(const std::vector<std::string>& arguments);
 std::string version_line();
 std::string help_text();
 std::string help_text(const Command& command);
+// Of the commands of two words that share their first.
+std::string help_text(const std::string& first_word);
 
 // The candidate that is fewest edits away from the word; empty if none is near.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);

@@ -29,6 +29,11 @@ std::string help_of(const OptionRow& row) {
   return text + '\n';
 }
 
+std::string help_line(const Command& command) {
+  const std::string name = command.name;
+  return str("  ", name, std::string(18 - name.size(), ' '), command.summary, '\n');
+}
+
 }  // namespace
 
 std::string version_line() {
@@ -45,11 +50,17 @@ std::string help_text() {
       "  nvllm-launch --version\n"
       "\n"
       "Commands\n";
-  for (const Command& command : commands()) {
-    const std::string name = command.name;
-    text += str("  ", name, std::string(12 - name.size(), ' '), command.summary, '\n');
-  }
+  for (const Command& command : commands()) text += help_line(command);
   return text + "\n" + kExitCodeHelp;
+}
+
+std::string help_text(const std::string& first_word) {
+  std::string text =
+      str("nvllm-launch ", first_word, " has several commands, each with its own --help.\n\n");
+  for (const Command& command : commands()) {
+    if (std::string_view(command.name).starts_with(first_word + ' ')) text += help_line(command);
+  }
+  return text;
 }
 
 std::string help_text(const Command& command) {

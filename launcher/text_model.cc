@@ -81,6 +81,25 @@ TextModel TextModel::open(const std::string& path, const std::string& chat_templ
   return text;
 }
 
+std::optional<TextModel> TextModel::open_if_there(const std::string& path,
+                                                  const std::string& chat_template_file) {
+  fs::path folder = path;
+  if (folder.filename() == "config.json") folder = folder.parent_path();
+  if (folder.empty()) folder = ".";
+  std::error_code error;
+  if (fs::is_directory(folder, error)) {
+    const bool json = model::is_there((folder / "tokenizer.json").string());
+    const std::string gguf = json ? "" : model::find_gguf(folder.string());
+    if (!json && gguf.empty()) return std::nullopt;
+    if (!json) folder = gguf;
+  }
+  if (folder.extension() == ".gguf" &&
+      !model::read_gguf_metadata(folder.string()).text("tokenizer.ggml.model")) {
+    return std::nullopt;
+  }
+  return open(path, chat_template_file);
+}
+
 void TextModel::open_place(const std::string& path,
                            const std::optional<std::string>& given_template) {
   fs::path folder = path;

@@ -22,6 +22,10 @@ class TextModel {
   // model's own, if it is not empty.
   static TextModel open(const std::string& path, const std::string& chat_template_file = "");
 
+  // Nothing if the model has no tokenizer at all.
+  static std::optional<TextModel> open_if_there(const std::string& path,
+                                                const std::string& chat_template_file = "");
+
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
 
   // Ids of a text to be continued: with the tokens that the model wants around it, and never two BOS.

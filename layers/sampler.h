@@ -15,7 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -28,7 +28,7 @@ namespace nvllm::layers {
 // What holds for the sequence in one slot as long as it is there. Ids are below the vocabulary's size and
 // numbers in their ranges: whoever takes requests has checked that.
 struct SamplingRules {
-  float temperature = 1;         // 0: the most likely token
+  float temperature = 1;         // 0, and below 1e-5: the most likely token
   float min_p = 0;               // 0: off
   std::int32_t top_k = 0;        // 0: off
   float top_p = 1;               // 1: off
@@ -75,8 +75,8 @@ struct SampleStep {
   TensorView targets;    // [rows], int32: the token to score instead of a drawn one (prompt
                          // logprobs), or -1; rows with a target have no slot
   TensorView history;    // [blocks, block_size], int32: tokens, by blocks
-  TensorView
-      block_table;  // [rows, blocks], int32: of each row's sequence; not read for rows without slot
+  // [rows, blocks], int32, rows may lie apart: of each row's sequence; not read for rows without slot.
+  TensorView block_table;
   // Host: what the step's rows need, so that nothing is launched for nothing.
   bool adjust = false;         // some row's rules do
   bool filter = false;         // some row's rules do
@@ -88,7 +88,8 @@ struct SampleStep {
 // Where the results are, in device memory, good until the next step. Row r: of SampleStep's row r.
 struct Sampled {
   TensorView tokens;  // [rows], int32: drawn, or the target; -1: neither
-  // Of the raw logits; only where the step asks for logprobs.
+  // Of the raw logits; only where the step asks for logprobs, and only of rows whose rules do or that have
+  // a target.
   TensorView logprob;  // [rows], float32: of that token
   TensorView rank;     // [rows], int32: tokens with a higher logit, plus 1
   TensorView top_ids;  // [rows, logprobs], int32: the most likely first, of equals the lower id
@@ -102,19 +103,37 @@ class Sampler {
   Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard shard,
           const SamplerLimits& limits, Backend& backend);
 
+  ~Sampler();
+  Sampler(const Sampler&) = delete;
+  Sampler& operator=(const Sampler&) = delete;
+
   // Device memory that one takes; by arithmetic. (Ledger: "sampler".)
   static std::size_t bytes(std::int64_t stride, std::int64_t vocabulary, Shard shard,
                            const SamplerLimits& limits);
 
-  // From the next step enqueued on, the slot's rules are these. Does not wait for the device.
+  // From the next step enqueued on, the slot's rules are these. Does not wait for the device. Not to be
+  // captured.
   void set(std::int64_t slot, const SamplingRules& rules, Stream& stream);
 
   // Enqueues it: a collective call of all ranks. last_tokens: [slots], int32, gets each drawn token at its
-  // slot. No allocation, no synchronisation.
+  // slot. No allocation, no synchronisation; also with no rows. May be captured in a graph, and then draws
+  // by the rules that hold when the graph runs.
   Sampled sample(const SampleStep& step, TensorView last_tokens, const Context& context);
 
  private:
   struct Memory;
+  struct Piece;
+
+  void adjust(const Piece& piece) const;
+  void filter(const Piece& piece) const;
+  void draw(const Piece& piece) const;
+  void score(const Piece& piece) const;
+
+  const Range own_;
+  const Shard shard_;
+  const SamplerLimits limits_;
+  const std::unique_ptr<Memory> memory_;
+  std::vector<std::uint32_t> words_;  // of set()
 };
 
 }  // namespace nvllm::layers

@@ -135,8 +135,7 @@ TensorView Decoder::compute_logits(layers::ResidualStream& stream, const layers:
   }
   if (observer) observer("norm", stream.normed(norm_));
 
-  TensorView logits = first(memory.logits_, rows);
-  logits.shape[1] = head_->vocabulary().size();  // rows stay where they are
+  const TensorView logits = memory.logits(*this, rows);
   head_->forward(logits, stream.input(norm_), context);
   return logits;
 }
@@ -147,6 +146,12 @@ std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& li
   return stream * (decoder.shard().ranks == 1 ? 2 : 3) +
          Scratch::bytes_of(DType::f32, limits.logit_rows, decoder.head().stride()) +
          decoder.scratch_bytes(limits);
+}
+
+TensorView DecoderMemory::logits(const Decoder& decoder, std::int64_t rows) const {
+  TensorView logits = first(logits_, rows);
+  logits.shape[1] = decoder.head().vocabulary().size();  // rows stay where they are
+  return logits;
 }
 
 DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits, Backend& backend)

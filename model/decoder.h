@@ -42,6 +42,9 @@ class DecoderMemory {
   // Of the activations.
   static std::size_t bytes(const Decoder& decoder, const DecoderLimits& limits);
 
+  // Where forward() leaves the first `rows` rows of logits: also a captured one, in every replay.
+  TensorView logits(const Decoder& decoder, std::int64_t rows) const;
+
  private:
   friend class Decoder;
   DecoderLimits limits_;

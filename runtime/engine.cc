@@ -139,8 +139,8 @@ EngineInfo Engine::State::open(const EngineOptions& asked) {
   options = asked;
   EngineSetup setup = set_up_engine(options, me, caller, desk, own);
   scheduler.emplace(setup.limits);
-  book.emplace(RequestLimits{.vocabulary = own.config().vocab_size,
-                             .eos_ids = own.eos_ids(),
+  book.emplace(RequestLimits{.vocabulary = own.model().config.vocab_size,
+                             .eos_ids = own.model().generation.eos_token_ids,
                              .seed = options.seed});
   settled = false;
   setup.info.ready_ns = now_ns();
@@ -246,9 +246,7 @@ bool Engine::State::enqueue_step() {
     caller.check();
   }
   counted.step_message_bytes += caller.last_message_bytes();
-  const std::int64_t now = now_ns();
-  for (const SequenceId sequence : scheduler->started()) book->scheduled(sequence, now);
-  if (first) device_began_ns = now;
+  if (first) device_began_ns = now_ns();
   settled = false;
   return true;
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/trace.h"
 #include "ipc/group.h"
 #include "runtime/engine_messages.h"
 #include "runtime/engine_options.h"

@@ -127,7 +127,9 @@ Answers poll_all(EngineClient& client) {
 TEST_CASE("opening says how far loading is, and gives the engine's figures") {
   EchoRank rank(1);
   int states = 0;
-  const EngineInfo info = rank.client().open({.block_size = 32}, [&](const LoadState& state) {
+  EngineOptions options;
+  options.block_size = 32;
+  const EngineInfo info = rank.client().open(options, [&](const LoadState& state) {
     CHECK(state.total == 2);
     ++states;
   });

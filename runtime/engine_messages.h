@@ -5,26 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "base/trace.h"
 #include "runtime/model_messages.h"
 #include "runtime/request.h"
 #include "runtime/scheduler.h"
 
 namespace nvllm::runtime {
-
-// One rank's device memory with weights and runner there, in bytes: what its cache is sized from.
-struct RankMemory {
-  std::uint64_t total = 0;      // of the device
-  std::uint64_t available = 0;  // now
-  std::uint64_t taken = 0;      // by this program's buffers
-  std::uint64_t graphs = 0;     // that graphs may take later
-  std::uint64_t block = 0;      // of one block of the cache
-
-  template <class Archive>
-  void serialize(Archive& archive) {
-    archive(total, available, taken, graphs, block);
-  }
-};
 
 // What the engine came to be.
 struct EngineInfo {
@@ -40,18 +25,6 @@ struct EngineInfo {
   void serialize(Archive& archive) {
     archive(max_model_len, blocks, block_size, host_blocks, kv_bytes_per_token, weight_bytes, ranks,
             notes, ready_ns);
-  }
-};
-
-// One process's trace.
-struct ProcessTrace {
-  std::string name;  // "launcher", "rank 0"
-  std::vector<TraceEvent> events;
-  std::uint64_t dropped = 0;
-
-  template <class Archive>
-  void serialize(Archive& archive) {
-    archive(name, events, dropped);
   }
 };
 

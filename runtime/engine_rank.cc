@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "device/host_memory.h"
 
 namespace nvllm::runtime {
 
@@ -34,6 +35,7 @@ RankMemory EngineRank::memory() {
       .taken = backend_.ledger().total(MemoryKind::device),
       .graphs = ModelRunner::graph_bytes(model_.decoder(), options_, backend_.kind()),
       .block = runner_->block_shape().bytes(),
+      .host_available = host_memory().available,
   };
 }
 

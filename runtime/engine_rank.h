@@ -11,7 +11,7 @@
 #include "ipc/collective/communicator.h"
 #include "ipc/group.h"
 #include "ipc/registry.h"
-#include "runtime/engine_messages.h"
+#include "runtime/memory_plan.h"
 #include "runtime/model_rank.h"
 #include "runtime/model_runner.h"
 
@@ -31,7 +31,7 @@ class EngineRank {
   ModelRunner& runner() { return *runner_; }
   Trace* trace() { return trace_ ? &*trace_ : nullptr; }
   DeviceKind device() const { return backend_.kind(); }
-  const model::ModelConfig& config() const { return model_.decoder().config(); }
+  const OpenModel& model() const { return model_.model(); }
 
  private:
   // The weights may still be loading. With `profile` this rank records a trace from now on.

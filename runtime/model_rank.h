@@ -29,6 +29,7 @@ class ModelRank {
   // What rank 0 calls on all ranks. What loading threw is thrown by the first of them.
   void bind(ipc::Registry& methods);
 
+  const OpenModel& model() const { return model_; }
   const model::Decoder& decoder() const { return decoder_; }
   // Until the parameters have their memory, though perhaps not their values.
   void await_bound();

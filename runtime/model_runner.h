@@ -51,15 +51,19 @@ class ModelRunner {
   ModelRunner(const ModelRunner&) = delete;
   ModelRunner& operator=(const ModelRunner&) = delete;
 
-  // Device memory that its constructor takes beside weights and cache, by arithmetic, and that captured
-  // graphs may take later.
-  static std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& options);
+  // Device memory beside weights and cache, by arithmetic: what the constructor takes, and what steps may
+  // take later (captured graphs; on the CPU, products of many rows).
+  static std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& options,
+                                     DeviceKind device);
   static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                  DeviceKind device);
   kvcache::BlockShape block_shape() const;
 
-  // Once, before the first step, after the weights have been loaded. Lets products be tuned, where that
-  // is worth its time. A collective call.
+  // Once, before the first step, after the weights have been loaded.
+  //
+  // Products are not tuned (kernels::Matmul::tune): that takes about a tenth of a second for each kind of
+  // product and power of two of rows, which is seconds for a model, and saved a few percent of the products'
+  // time where it was measured.
   void make_cache(std::int64_t blocks, std::int64_t host_blocks);
 
   // Enqueues a step. A collective call; the messages must be the same on all ranks.

@@ -49,7 +49,8 @@ void check_sampling_params(const SamplingParams& params) {
           "repetition_penalty", params.repetition_penalty, "a finite number above 0 (1 is off)");
   check_penalty("presence_penalty", params.presence_penalty);
   check_penalty("frequency_penalty", params.frequency_penalty);
-  if (params.max_tokens) require(*params.max_tokens >= 1, "max_tokens", *params.max_tokens, "at least 1");
+  if (params.max_tokens)
+    require(*params.max_tokens >= 1, "max_tokens", *params.max_tokens, "at least 1");
   require(params.min_tokens >= 0, "min_tokens", params.min_tokens, "at least 0");
   if (params.max_tokens && params.min_tokens > *params.max_tokens)
     fail("min_tokens ", params.min_tokens, ": must be at most max_tokens, which is ",

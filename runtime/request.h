@@ -20,16 +20,18 @@ struct SamplingParams {
   double repetition_penalty = 1.0;
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
-  std::optional<std::uint64_t> seed;            // absent: one is drawn; answer i of n has seed + i
+  std::optional<std::uint64_t> seed =
+      std::nullopt;                             // absent: one is drawn; answer i of n has seed + i
   std::optional<std::int32_t> max_tokens = 16;  // absent: as many as there is room for
   std::int32_t min_tokens = 0;
   bool ignore_eos = false;
-  std::vector<std::int32_t> stop_token_ids;
-  std::vector<std::pair<std::int32_t, float>> logit_bias;
-  std::vector<std::int32_t> allowed_token_ids;       // empty: all
-  std::vector<std::vector<std::int32_t>> bad_words;  // as token ids
-  std::optional<std::int32_t> logprobs;              // alternatives beside the chosen token's own
-  std::optional<std::int32_t> prompt_logprobs;       // the same for the prompt's tokens
+  std::vector<std::int32_t> stop_token_ids = {};
+  std::vector<std::pair<std::int32_t, float>> logit_bias = {};
+  std::vector<std::int32_t> allowed_token_ids = {};       // empty: all
+  std::vector<std::vector<std::int32_t>> bad_words = {};  // as token ids
+  std::optional<std::int32_t> logprobs =
+      std::nullopt;  // alternatives beside the chosen token's own
+  std::optional<std::int32_t> prompt_logprobs = std::nullopt;  // the same for the prompt's tokens
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -44,8 +46,8 @@ struct SamplingParams {
 void check_sampling_params(const SamplingParams& params);
 
 struct Request {
-  std::vector<std::int32_t> prompt;
-  SamplingParams sampling;
+  std::vector<std::int32_t> prompt = {};
+  SamplingParams sampling = {};
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -67,8 +69,8 @@ struct TokenLogprob {
   }
 };
 struct TokenLogprobs {
-  TokenLogprob chosen;
-  std::vector<TokenLogprob> top;  // the most likely first
+  TokenLogprob chosen = {};
+  std::vector<TokenLogprob> top = {};  // the most likely first
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -93,19 +95,20 @@ struct RequestTimes {
 // is one for the whole request.
 struct Update {
   std::uint64_t request = 0;
-  std::int32_t index = 0;            // of the answer, below n
-  std::vector<std::int32_t> tokens;  // the token that ended it (an end, a stop id) is one of them
-  std::vector<TokenLogprobs> logprobs;  // of these tokens, where asked for
+  std::int32_t index = 0;  // of the answer, below n
+  std::vector<std::int32_t> tokens =
+      {};  // the token that ended it (an end, a stop id) is one of them
+  std::vector<TokenLogprobs> logprobs = {};  // of these tokens, where asked for
   // With the first tokens, where asked for; of the prompt's tokens but the first.
-  std::vector<TokenLogprobs> prompt_logprobs;
+  std::vector<TokenLogprobs> prompt_logprobs = {};
   FinishReason finish = FinishReason::none;
-  std::string error;  // why the request was refused, or given up
+  std::string error = "";  // why the request was refused, or given up
 
   // With the last one.
   std::int32_t cached_tokens = 0;  // of the prompt, when it was first scheduled
   std::int32_t preemptions = 0;
-  std::string kv_mode;  // "paged"
-  RequestTimes times;
+  std::string kv_mode = "";  // "paged"
+  RequestTimes times = {};
 
   template <class Archive>
   void serialize(Archive& archive) {

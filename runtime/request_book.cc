@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::int64_t kMaxLogprobs = layers::SamplerLimits{}.max_logprobs;
 
+constexpr std::int32_t kMostAnswers = 16384;
+
 void check_logprobs(const std::optional<std::int32_t>& logprobs, const char* what) {
   if (logprobs && *logprobs > kMaxLogprobs) {
     fail(what, " ", *logprobs, " is more than is reported; ask for ", kMaxLogprobs,
@@ -39,6 +41,7 @@ void RequestBook::check_ids(std::span<const std::int32_t> ids, const char* what)
 void RequestBook::check(const Request& request) const {
   const SamplingParams& sampling = request.sampling;
   check_sampling_params(sampling);
+  if (sampling.n > kMostAnswers) fail("n ", sampling.n, ": must be at most ", kMostAnswers);
   check_ids(request.prompt, "the prompt");
   check_ids(sampling.stop_token_ids, "stop_token_ids");
   check_ids(sampling.allowed_token_ids, "allowed_token_ids");
@@ -160,7 +163,10 @@ RequestBook::Closed RequestBook::close(std::uint64_t id, std::int64_t now) {
   if (found == requests_.end()) return closed;
   closed.sequences = found->second;
   for (const SequenceId sequence : closed.sequences) {
-    report({.id = sequence, .finish = FinishReason::abort}, now, closed.updates);
+    Progress end;
+    end.id = sequence;
+    end.finish = FinishReason::abort;
+    report(std::move(end), now, closed.updates);
   }
   return closed;
 }

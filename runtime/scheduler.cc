@@ -13,10 +13,10 @@ Scheduler::State::State(const SchedulerLimits& given)
     : limits(given),
       slots(std::min({given.max_num_seqs, given.max_num_batched_tokens, given.max_logit_rows})),
       memory_(given) {
-  NVLLM_CHECK(slots > 0 && limits.max_model_len > 0 && limits.blocks > 0,
-              "max_num_seqs ", limits.max_num_seqs, ", max_num_batched_tokens ",
-              limits.max_num_batched_tokens, ", max_logit_rows ", limits.max_logit_rows,
-              ", max_model_len ", limits.max_model_len, ", blocks ", limits.blocks);
+  NVLLM_CHECK(slots > 0 && limits.max_model_len > 0 && limits.blocks > 0, "max_num_seqs ",
+              limits.max_num_seqs, ", max_num_batched_tokens ", limits.max_num_batched_tokens,
+              ", max_logit_rows ", limits.max_logit_rows, ", max_model_len ", limits.max_model_len,
+              ", blocks ", limits.blocks);
   for (std::int64_t slot = slots; slot-- > 0;)
     free_slots_.push_back(static_cast<std::uint32_t>(slot));
   slot_ended_.resize(static_cast<std::size_t>(slots));
@@ -117,11 +117,10 @@ bool Scheduler::State::take_token(Sequence& sequence, const StepResult::Token& d
 
 // Those of a prompt that is computed again were passed on before.
 void Scheduler::State::take_scores(Sequence& sequence, const DueResult& due,
-                                   const StepResult::PromptLogprobs& scores,
-                                   Progress& news) const {
+                                   const StepResult::PromptLogprobs& scores, Progress& news) const {
   NVLLM_CHECK_EQ(static_cast<std::int64_t>(scores.tokens.size()), due.scored);
-  const std::int64_t known = std::clamp<std::int64_t>(sequence.scored - due.first_scored, 0,
-                                                      due.scored);
+  const std::int64_t known =
+      std::clamp<std::int64_t>(sequence.scored - due.first_scored, 0, due.scored);
   news.prompt_logprobs.assign(scores.tokens.begin() + known, scores.tokens.end());
   sequence.scored = std::max(sequence.scored, due.first_scored + due.scored);
 }
@@ -148,7 +147,9 @@ SchedulerStatistics Scheduler::State::statistics() const {
 Scheduler::Scheduler(const SchedulerLimits& limits) : state_(std::make_unique<State>(limits)) {}
 Scheduler::~Scheduler() = default;
 
-void Scheduler::add(NewSequence sequence) { state_->add(std::move(sequence)); }
+void Scheduler::add(NewSequence sequence) {
+  state_->add(std::move(sequence));
+}
 
 bool Scheduler::abort(SequenceId id) {
   const auto found = state_->sequences.find(id);
@@ -157,15 +158,27 @@ bool Scheduler::abort(SequenceId id) {
   return true;
 }
 
-std::optional<StepMessage> Scheduler::schedule() { return state_->schedule(); }
+std::optional<StepMessage> Scheduler::schedule() {
+  return state_->schedule();
+}
 std::vector<Progress> Scheduler::complete(const StepResult& result) {
   return state_->complete(result);
 }
 
-bool Scheduler::idle() const { return state_->sequences.empty(); }
-std::int64_t Scheduler::in_flight() const { return state_->in_flight.size(); }
-SchedulerStatistics Scheduler::statistics() const { return state_->statistics(); }
-const SchedulerLimits& Scheduler::limits() const { return state_->limits; }
-void Scheduler::check_invariants() const { state_->check_invariants(); }
+bool Scheduler::idle() const {
+  return state_->sequences.empty();
+}
+std::int64_t Scheduler::in_flight() const {
+  return state_->in_flight.size();
+}
+SchedulerStatistics Scheduler::statistics() const {
+  return state_->statistics();
+}
+const SchedulerLimits& Scheduler::limits() const {
+  return state_->limits;
+}
+void Scheduler::check_invariants() const {
+  state_->check_invariants();
+}
 
 }  // namespace nvllm::runtime

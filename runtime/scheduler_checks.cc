@@ -17,6 +17,8 @@ void Scheduler::State::check_invariants() const {
     newest = sequence->number;
     ++taken.at(sequence->slot);
     NVLLM_CHECK_LT(sequence->length(), sequence->limit);
+    NVLLM_CHECK(all.empty() || all.back()->decodes() || !sequence->decodes(), "sequence ",
+                sequence->id, " decodes before an older one");
     all.push_back(sequence);
   }
   for (const Sequence* sequence : waiting_) {

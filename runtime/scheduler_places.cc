@@ -21,6 +21,8 @@ bool Scheduler::State::room_for_next_row(Sequence& sequence) {
 
 // The newest that runs. It waits before all others; nobody who waits is older.
 void Scheduler::State::preempt(Sequence& sequence) {
+  // Copies to the host come first in a message: they must not go where others come from.
+  NVLLM_CHECK(message_.swap_in.empty(), "step ", statistics_.steps + 1);
   const std::int64_t computed = sequence.computed;
   const bool swap = limits.preemption == Preemption::swap;
   if (swap && memory_.leave_to_host(sequence, message_)) {
@@ -36,7 +38,6 @@ void Scheduler::State::preempt(Sequence& sequence) {
   waiting_.push_front(&sequence);
   ++sequence.preemptions;
   ++statistics_.preemptions;
-  preempted_ = true;
 }
 
 // The first that waits gets a slot and blocks.

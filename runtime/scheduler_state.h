@@ -7,7 +7,8 @@
 //
 // Order is everything. Sequences are numbered as they arrive, and nobody is given blocks or rows before
 // somebody older who could use them:
-//   running_  by number; every one of them is older than every one that waits
+//   running_  by number; every one of them is older than every one that waits, and those whose prompt is
+//             not computed yet are the newest
 //   waiting_  by number; only the first is ever admitted
 // So the oldest sequence of all always runs, is never preempted (the newest is), and is done some day;
 // then the next one is the oldest.
@@ -97,13 +98,11 @@ struct Scheduler::State {
   std::vector<std::uint32_t> free_slots_;        // the next one at the end
   SequenceMemory memory_;
 
-  // The step that is being put together. What it says of ended slots and copies stays for the next one if
-  // it comes to have no rows.
+  // The step that is being put together. If it comes to have no rows, the ended slots stay for the next.
   StepMessage message_;
   StepsInFlight::Step due_;
   std::vector<StepRows> rows_;
   Budget budget_;
-  bool preempted_ = false;  // somebody, for this step
 
   std::vector<StepRows> last_rows_;  // of the step before
   std::vector<char> slot_ended_;     // scratch of same_rows_as_last

@@ -16,7 +16,6 @@ constexpr std::int64_t kMostPrefillsInARow = 16;
 
 std::optional<StepMessage> Scheduler::State::schedule() {
   budget_ = whole_budget();
-  preempted_ = false;
   rows_.clear();
   due_ = in_flight.begin(statistics_.steps + 1);
   if (limits.scheduling == Scheduling::mixed)
@@ -51,7 +50,6 @@ void Scheduler::State::schedule_prefill_first() {
   } else {
     ++prefills_in_a_row_;
   }
-  if (rows_.empty()) prefill();  // the one whose turn it was to decode had to give way
 }
 
 void Scheduler::State::decode() {
@@ -73,7 +71,7 @@ void Scheduler::State::prefill() {
 
 // In their order, and none past one that has to wait: for results that are due to it, for blocks, for rows.
 void Scheduler::State::admit(Wanted wanted) {
-  while (!waiting_.empty() && !free_slots_.empty() && !preempted_ && budget_.rows > 0) {
+  while (!waiting_.empty() && !free_slots_.empty() && budget_.rows > 0) {
     Sequence& next = *waiting_.front();
     if (next.results_due > 0) return;
     if (wanted != Wanted::anybody && next.decodes() != (wanted == Wanted::decoding)) return;
@@ -82,7 +80,7 @@ void Scheduler::State::admit(Wanted wanted) {
     // comes in now might be the one, at once.
     const auto spare = static_cast<std::int64_t>(running_.size());
     const std::int64_t unclaimed = memory_.device().free_blocks() - spare;
-    if (too_large_.number == next.number && unclaimed <= too_large_.unclaimed && spare > 0) return;
+    if (too_large_.number == next.number && unclaimed <= too_large_.unclaimed) return;
     const SequenceMemory::Room room = memory_.room_for(next, spare);
     if (!room.enough) {
       too_large_ = {.number = next.number, .unclaimed = unclaimed};
@@ -104,7 +102,7 @@ std::int64_t Scheduler::State::rows_that_fit(const Sequence& sequence, std::int6
   const std::int64_t left = sequence.length() - computed;
   const std::int64_t rows = std::min(left, budget.rows);
   const std::int64_t scored = sequence.scored_rows(computed, rows);
-  if (scored > budget.logits) return budget.logits;  // those that are scored come first
+  if (scored > budget.logits) return budget.logits;              // those that are scored come first
   if (rows == left && scored == budget.logits) return rows - 1;  // the last one draws
   return rows;
 }
@@ -139,7 +137,6 @@ StepMessage Scheduler::State::finish_step() {
   if (!message.same_rows) message.rows = rows_;
   last_rows_.swap(rows_);
   statistics_.rows += static_cast<std::uint64_t>(limits.max_num_batched_tokens - budget_.rows);
-  memory_.sent();
 
   // Who reaches its limit with this step needs slot and blocks no longer: the last token needs no row.
   for (const DueResult& due : due_.due) {

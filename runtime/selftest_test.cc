@@ -46,6 +46,7 @@ class Spoiling final : public ipc::Communicator {
     good_->all_reduce_rms_norm(args, stream);
   }
   void wait(Stream& stream) override { good_->wait(stream); }
+  void wait(const Event& event) override { good_->wait(event); }
   void abort(const std::string& reason) override { good_->abort(reason); }
 
  private:

@@ -45,7 +45,7 @@ struct Sequence {
   std::vector<kvcache::BlockId> host_blocks;  // waiting: they hold the tokens that are computed
 
   std::int64_t lost = 0;            // tokens that were computed, and have to be once more
-  std::int32_t cached_tokens = -1;   // of the prompt, when it began; -1: it did not
+  std::int32_t cached_tokens = -1;  // of the prompt, when it began; -1: it did not
   std::int32_t preemptions = 0;
 
   std::int64_t known() const { return static_cast<std::int64_t>(tokens.size()); }

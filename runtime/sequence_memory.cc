@@ -14,7 +14,6 @@ SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
       host_blocks_(limits.host_blocks) {
   // Nothing is allocated when a sequence is swapped. Taken from the end: the lowest first.
   free_host_.reserve(static_cast<std::size_t>(host_blocks_));
-  returned_host_.reserve(static_cast<std::size_t>(host_blocks_));
   for (std::int64_t block = host_blocks_; block-- > 0;)
     free_host_.push_back(static_cast<kvcache::BlockId>(block));
 }
@@ -84,8 +83,8 @@ void SequenceMemory::leave(Sequence& sequence) {
 }
 
 bool SequenceMemory::leave_to_host(Sequence& sequence, StepMessage& message) {
-  const auto blocks = device_.blocks_of(sequence.id).first(
-      static_cast<std::size_t>(device_.blocks_for(sequence.computed)));
+  const auto blocks = device_.blocks_of(sequence.id)
+                          .first(static_cast<std::size_t>(device_.blocks_for(sequence.computed)));
   if (blocks.empty() || blocks.size() > free_host_.size()) return false;
   for (const kvcache::BlockId block : blocks) {
     const kvcache::BlockId host = free_host_.back();
@@ -98,14 +97,8 @@ bool SequenceMemory::leave_to_host(Sequence& sequence, StepMessage& message) {
 }
 
 void SequenceMemory::drop_host_blocks(Sequence& sequence) {
-  returned_host_.insert(returned_host_.end(), sequence.host_blocks.begin(),
-                        sequence.host_blocks.end());
+  free_host_.insert(free_host_.end(), sequence.host_blocks.begin(), sequence.host_blocks.end());
   sequence.host_blocks.clear();
-}
-
-void SequenceMemory::sent() {
-  free_host_.insert(free_host_.end(), returned_host_.begin(), returned_host_.end());
-  returned_host_.clear();
 }
 
 void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences) const {
@@ -115,7 +108,6 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
     for (const kvcache::BlockId block : blocks) ++holders.at(static_cast<std::size_t>(block));
   };
   count(free_host_);
-  count(returned_host_);
   std::int64_t references = 0, expected = 0;
   for (const Sequence* sequence : sequences) {
     count(sequence->host_blocks);

@@ -43,10 +43,6 @@ class SequenceMemory {
   bool leave_to_host(Sequence& sequence, StepMessage& message);
   void drop_host_blocks(Sequence& sequence);
 
-  // The message is on its way: host blocks that were given back since the one before may be taken by the
-  // next one, which cannot overtake its copies.
-  void sent();
-
   bool holds(std::int64_t tokens) const;  // whether the whole cache does
   const kvcache::BlockManager& device() const { return device_; }
   std::int64_t free_host_blocks() const;
@@ -61,7 +57,6 @@ class SequenceMemory {
   const bool look_up_;
   const std::int64_t host_blocks_;
   std::vector<kvcache::BlockId> free_host_;
-  std::vector<kvcache::BlockId> returned_host_;  // free when the message was sent
 };
 
 }  // namespace nvllm::runtime

@@ -15,6 +15,8 @@
 #include "ipc/group_caller.h"
 #include "ipc/heartbeat.h"
 #include "ipc/registry.h"
+#include "runtime/engine.h"
+#include "runtime/engine_rank.h"
 #include "runtime/model_loading.h"
 #include "runtime/model_rank.h"
 #include "runtime/rank_report.h"
@@ -69,8 +71,8 @@ void record(ipc::Member& me, const std::exception& error) {
   if (dynamic_cast<const ipc::GroupAborted*>(&error) == nullptr) log_error(error.what());
 }
 
-// Until the launcher wants the group to stop.
-void serve(ipc::Member& me, const ipc::Registry& methods) {
+// Until the launcher wants the group to stop. `engine_rank`: nullptr without a model.
+void serve(ipc::Member& me, const ipc::Registry& methods, EngineRank* engine_rank) {
   if (me.rank() > 0) return ipc::GroupServer(me, methods).serve();
   ipc::GroupCaller caller(me, methods);
   Selftest selftest(me, caller);
@@ -79,7 +81,13 @@ void serve(ipc::Member& me, const ipc::Registry& methods) {
   ipc::Registry requests;  // that the launcher calls on rank 0
   selftest.bind(requests);
   loading.bind(requests);
-  desk.serve(requests);
+  if (engine_rank == nullptr) {
+    desk.serve(requests);
+  } else {
+    Engine engine(me, caller, desk, *engine_rank);
+    engine.bind(requests);
+    engine.serve(requests);
+  }
   caller.stop();
 }
 
@@ -109,7 +117,12 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   ipc::Registry methods;  // that rank 0 calls on every rank
   SelftestRank selftest_rank(me, *backend, *communicator, *stream);
   selftest_rank.bind(methods);
-  if (model) model->bind(methods);
+  std::optional<EngineRank> engine_rank;
+  if (model) {
+    model->bind(methods);
+    engine_rank.emplace(me, *model, *backend, *stream, *communicator);
+    engine_rank->bind(methods);
+  }
   start.ready_ns = now_ns();
   RankReporter reporter(*backend, *communicator, start);
   reporter.bind(methods);
@@ -117,7 +130,7 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   log_debug("ready: ", backend->description(), ", ", communicator->name());
 
   try {
-    serve(me, methods);
+    serve(me, methods, engine_rank ? &*engine_rank : nullptr);
   } catch (const std::exception& error) {
     // The group is broken, and so may be what is under way on the device: nothing is worth waiting for any
     // more, as destructors would.

@@ -46,6 +46,11 @@ void AutoCommunicator::wait(Stream& stream) {
   wait_for_stream(stream, member_, transports, PeerCommunicator::wait_limit(member_.group()));
 }
 
+void AutoCommunicator::wait(const Event& event) {
+  Transport* const transports[] = {peer_.get(), nccl_.get()};
+  wait_for_event(event, member_, transports, PeerCommunicator::wait_limit(member_.group()));
+}
+
 void AutoCommunicator::abort(const std::string& reason) {
   peer_->abort(reason);
   nccl_->abort(reason);

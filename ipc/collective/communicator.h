@@ -49,6 +49,8 @@ class Communicator {
   // Waits for the stream's work as Stream::synchronize does, but never longer than the group's step
   // timeout for a peer: then, or when the group is aborted, an Error that names the culprit.
   virtual void wait(Stream& stream) = 0;
+  // The same for the work that leads to an event, whatever was enqueued behind it.
+  virtual void wait(const Event& event) = 0;
 
   // Ends collectives in flight and makes all later ones fail with the reason, here and on all ranks.
   virtual void abort(const std::string& reason) = 0;

@@ -1,5 +1,7 @@
 #include "ipc/collective/cuda_wait.h"
 
+#include <sched.h>
+
 #include "base/error.h"
 #include "ipc/collective/culprit.h"
 #include "ipc/wait_clock.h"
@@ -18,14 +20,24 @@ constexpr Nanoseconds kLastChance = std::chrono::seconds(2);
                         " for a collective with ", member.group().snapshot(peer).describe()));
 }
 
-}  // namespace
+// Polls: what is waited for is mostly about to come, and an event cannot be waited for with a limit.
+bool reached_within(const Event& event, Nanoseconds limit) {
+  const std::int64_t end = now_ns() + limit.count();
+  while (!event.reached()) {
+    if (now_ns() >= end) return false;
+    sched_yield();
+  }
+  return true;
+}
 
-void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const> transports,
-                     Nanoseconds limit) {
+// done_within(limit): whether what is waited for has come, waiting so long at most.
+template <typename DoneWithin>
+void wait_for(const DoneWithin& done_within, Member& member,
+              std::span<Transport* const> transports, Nanoseconds limit) {
   WaitClock clock(limit, now_ns());
   bool done = false;
   while (!done) {
-    done = stream.synchronize_for(kLookEvery);
+    done = done_within(kLookEvery);
     clock.look(now_ns());
     try {
       if (!done) member.check_abort();  // its reason tells more than what follows from it
@@ -35,13 +47,27 @@ void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const>
       member.group().abort(error.what());  // the first reason counts
       for (Transport* transport : transports) transport->give_up();
       try {
-        stream.synchronize_for(kLastChance);
+        done_within(kLastChance);
       } catch (const Error&) {  // the first error is the one to tell
       }
       throw;
     }
   }
+}
+
+}  // namespace
+
+void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const> transports,
+                     Nanoseconds limit) {
+  wait_for([&](Nanoseconds some) { return stream.synchronize_for(some); }, member, transports,
+           limit);
   for (Transport* transport : transports) transport->finished();
+}
+
+void wait_for_event(const Event& event, Member& member, std::span<Transport* const> transports,
+                    Nanoseconds limit) {
+  wait_for([&](Nanoseconds some) { return reached_within(event, some); }, member, transports,
+           limit);
 }
 
 }  // namespace nvllm::ipc

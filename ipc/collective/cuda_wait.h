@@ -27,6 +27,10 @@ class Transport {
 void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const> transports,
                      Nanoseconds limit);
 
+// The same until an event is reached; collectives behind it are still in flight.
+void wait_for_event(const Event& event, Member& member, std::span<Transport* const> transports,
+                    Nanoseconds limit);
+
 // This rank's record of the collective that was enqueued last, until somebody has waited for it.
 class LastCollective {
  public:

@@ -166,6 +166,11 @@ void NcclCommunicator::wait(Stream& stream) {
   wait_for_stream(stream, member_, transports, member_.group().step_timeout());
 }
 
+void NcclCommunicator::wait(const Event& event) {
+  Transport* const transports[] = {this};
+  wait_for_event(event, member_, transports, member_.group().step_timeout());
+}
+
 void NcclCommunicator::abort(const std::string& reason) {
   member_.group().abort(reason);
   give_up();

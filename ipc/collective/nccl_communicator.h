@@ -35,6 +35,7 @@ class NcclCommunicator final : public Communicator, public Transport {
   void barrier(Stream& stream) override;
   void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) override;
   void wait(Stream& stream) override;
+  void wait(const Event& event) override;
   void abort(const std::string& reason) override;
 
   void check() override;

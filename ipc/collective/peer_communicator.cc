@@ -186,6 +186,11 @@ void PeerCommunicator::wait(Stream& stream) {
   wait_for_stream(stream, member_, transports, wait_limit(member_.group()));
 }
 
+void PeerCommunicator::wait(const Event& event) {
+  Transport* const transports[] = {this};
+  wait_for_event(event, member_, transports, wait_limit(member_.group()));
+}
+
 void PeerCommunicator::abort(const std::string& reason) {
   member_.group().abort(reason);
   give_up();

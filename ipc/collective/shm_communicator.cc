@@ -90,6 +90,10 @@ void ShmCommunicator::wait(Stream& stream) {
   stream.synchronize();
 }
 
+void ShmCommunicator::wait(const Event& event) {
+  event.synchronize();
+}
+
 void ShmCommunicator::abort(const std::string& reason) {
   member_.group().abort(reason);
 }

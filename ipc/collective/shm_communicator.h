@@ -30,6 +30,7 @@ class ShmCommunicator final : public Communicator {
   void barrier(Stream& stream) override;
   void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) override;
   void wait(Stream& stream) override;
+  void wait(const Event& event) override;
   void abort(const std::string& reason) override;
 
  private:

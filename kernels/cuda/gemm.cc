@@ -8,11 +8,12 @@
 #include "base/error.h"
 #include "device/cublaslt.h"
 #include "device/cuda/stream.h"
+#include "kernels/cuda/linear.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = 32 << 20;  // what NVIDIA advises for Hopper
+constexpr std::size_t kWorkspaceBytes = kMatmulBytes;
 constexpr int kCandidates = 16;                    // more than the heuristic proposes, so far
 constexpr std::size_t kField = 8;                  // of the candidates, measured with more care
 

@@ -27,7 +27,8 @@ struct Task {
 
 class Intake {
  public:
-  Intake(std::vector<std::vector<std::int32_t>> prompts, const runtime::SamplingParams& defaults);
+  using Prompts = std::vector<std::vector<std::int32_t>>;
+  Intake(Prompts prompts, const runtime::SamplingParams& defaults);
   Intake(LineReader reader, const runtime::SamplingParams& defaults);
 
   // From now on text is understood; before the first next() or resume(). prompts: of the command line, after

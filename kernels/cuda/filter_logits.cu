@@ -1,0 +1,249 @@
+// Filtering on the GPU. A row's blocks count in shared memory, then add what they found to the row's
+// histogram; a block per row finds the bin of the boundary.
+#include <algorithm>
+
+#include "kernels/cuda/filter_logits.h"
+#include "kernels/cuda/sampling.cuh"
+#include "kernels/filter_math.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr long long kTile = 8192;  // logits of a block
+constexpr int kChooseThreads = 1024;
+constexpr int kBinsOfThread = kFilterBins / kChooseThreads;
+
+struct Params {
+  RowsView rows;
+  unsigned* maxima;  // zero before the first block
+  const unsigned* all_maxima;
+  unsigned long long* histograms;
+  const unsigned long long* all_histograms;
+  FilterRow* state;
+  float* thresholds;
+  long long parts;
+  unsigned tiles;
+
+  explicit Params(const FilterLogits& args)
+      : rows(args.rows),
+        maxima(args.maxima.as<unsigned>()),
+        all_maxima(args.all_maxima.as<unsigned>()),
+        histograms(args.histograms.as<unsigned long long>()),
+        all_histograms(args.all_histograms.as<unsigned long long>()),
+        state(args.state.as<FilterRow>()),
+        thresholds(args.thresholds.as<float>()),
+        parts(args.all_maxima.shape[0]),
+        tiles(static_cast<unsigned>(std::max<long long>(1, (rows.own + kTile - 1) / kTile))) {}
+
+  // nullptr: this row is not filtered.
+  __device__ const SlotRules* rules_of(long long row) const {
+    const int slot = rows.slots[row];
+    return slot >= 0 && filters(rows.rules[slot]) ? rows.rules + slot : nullptr;
+  }
+};
+
+// Calls take() with all logits of this block's tile, and with NaN.
+template <typename Take>
+__device__ __forceinline__ void for_tile(const Params& p, const float* logits, unsigned tile,
+                                         const Take& take) {
+  constexpr int kVectors = static_cast<int>(kTile / (4 * kThreads));
+  float4 vectors[kVectors];
+  const long long first = tile * kTile + threadIdx.x * 4;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    vectors[v] = load_logits(logits, first + v * (4LL * kThreads), p.rows.own);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) take(element(vectors[v], e));
+  }
+}
+
+__global__ void clear_maxima_kernel(const Params p) {
+  begin_after_previous_kernel();
+  const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  if (row < p.rows.rows) p.maxima[row] = 0;
+}
+
+__global__ void __launch_bounds__(kThreads) find_maximum_kernel(const Params p) {
+  begin_after_previous_kernel();
+  __shared__ unsigned scratch[kThreads / 32 + 1];
+  const long long row = blockIdx.x / p.tiles;
+  const SlotRules* rules = p.rules_of(row);
+  if (rules == nullptr) return;
+  unsigned most = 0;
+  for_tile(p, p.rows.judged(row, rules->flags), blockIdx.x % p.tiles, [&](float logit) {
+    const unsigned key = order_key(logit);
+    most = key > most ? key : most;
+  });
+  most = over_block(most, Larger(), scratch);
+  if (threadIdx.x == 0) atomicMax(p.maxima + row, most);
+}
+
+__global__ void begin_filter_kernel(const Params p) {
+  begin_after_previous_kernel();
+  const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  if (row >= p.rows.rows) return;
+  FilterRow begins;
+  begins.threshold = kLowestKey;
+  if (const SlotRules* rules = p.rules_of(row)) {
+    unsigned maximum = 0;
+    for (long long part = 0; part < p.parts; ++part) {
+      maximum = Larger()(maximum, p.all_maxima[part * p.rows.rows + row]);
+    }
+    begins = begun(maximum, *rules);
+  }
+  p.state[row] = begins;
+  p.thresholds[row] = value_of_key(begins.threshold);
+}
+
+// A number of 64 bits in shared memory, as two of 32: those are what shared memory can add to by itself.
+struct SharedSums {
+  unsigned low[kFilterBins], high[kFilterBins];
+
+  __device__ void add(unsigned bin, std::uint64_t amount) {
+    const auto lower = static_cast<unsigned>(amount);
+    auto upper = static_cast<unsigned>(amount >> 32);
+    if (lower != 0) upper += atomicAdd(low + bin, lower) + lower < lower;
+    if (upper != 0) atomicAdd(high + bin, upper);
+  }
+};
+
+template <FilterKind kKind>
+__global__ void __launch_bounds__(kThreads) count_round_kernel(const Params p, int round) {
+  begin_after_previous_kernel();
+  __shared__ SharedSums sums;
+  const long long row = blockIdx.x / p.tiles;
+  const SlotRules* rules = p.rules_of(row);
+  if (rules == nullptr) return;
+  const FilterRow known = p.state[row];
+  if (!takes_part(known, *rules, kKind, round)) return;
+  for (int bin = threadIdx.x; bin < kFilterBins; bin += kThreads) {
+    sums.low[bin] = sums.high[bin] = 0;
+  }
+  __syncthreads();
+  const KeyRange keys = keys_of_round(known, round);
+  const int shift = filter_shift(round);
+  const unsigned mask = filter_mask(round);
+  for_tile(p, p.rows.judged(row, rules->flags), blockIdx.x % p.tiles, [&](float logit) {
+    const unsigned key = order_key(logit);
+    if (!keys.holds(key)) return;
+    if constexpr (kKind == FilterKind::top_k) {
+      atomicAdd(sums.low + (key >> shift & mask), 1u);
+    } else {
+      sums.add(key >> shift & mask, mass_of(distance(logit, known.maximum, *rules)));
+    }
+  });
+  __syncthreads();
+  for (int bin = threadIdx.x; bin < kFilterBins; bin += kThreads) {
+    const unsigned long long sum =
+        static_cast<unsigned long long>(sums.high[bin]) << 32 | sums.low[bin];
+    if (sum != 0) atomicAdd(p.histograms + row * kFilterBins + bin, sum);
+  }
+}
+
+__global__ void __launch_bounds__(kChooseThreads)
+    choose_round_kernel(const Params p, FilterKind kind, int round) {
+  begin_after_previous_kernel();
+  __shared__ unsigned long long warps[kChooseThreads / 32];
+  const long long row = blockIdx.x;
+  const SlotRules* rules = p.rules_of(row);
+  if (rules == nullptr) return;
+  FilterRow known = p.state[row];
+  if (!takes_part(known, *rules, kind, round)) return;
+
+  // Thread 0 has the highest bins.
+  const int first = static_cast<int>(kFilterBins) - 1 - threadIdx.x * kBinsOfThread;
+  unsigned long long bins[kBinsOfThread] = {}, own = 0;
+#pragma unroll
+  for (int b = 0; b < kBinsOfThread; ++b) {
+    for (long long part = 0; part < p.parts; ++part) {
+      bins[b] += p.all_histograms[(part * p.rows.rows + row) * kFilterBins + first - b];
+    }
+    own += bins[b];
+  }
+  // What lies in the bins up to this thread's.
+  unsigned long long up_to = own;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const unsigned long long before = __shfl_up_sync(kAllLanes, up_to, distance);
+    if (lane >= distance) up_to += before;
+  }
+  if (lane == 31) warps[warp] = up_to;
+  __syncthreads();  // also: everybody has read the histograms, and the state
+  unsigned long long total = 0;
+  for (int w = 0; w < kChooseThreads / 32; ++w) {
+    if (w < warp) up_to += warps[w];
+    total += warps[w];
+  }
+  for (int b = 0; b < kBinsOfThread; ++b) p.histograms[row * kFilterBins + first - b] = 0;
+
+  if (round == 0) known.wanted = wanted_of(total, *rules, kind);
+  if (known.wanted == 0) {
+    if (threadIdx.x == 0) p.state[row] = known;
+    return;
+  }
+  unsigned long long above = up_to - own;
+  if (above >= known.wanted || up_to < known.wanted) return;
+#pragma unroll
+  for (int b = 0; b < kBinsOfThread; ++b) {
+    if (above + bins[b] >= known.wanted) {
+      known = chosen(known, first - b, above, round);
+      p.state[row] = known;
+      p.thresholds[row] = value_of_key(known.threshold);
+      return;
+    }
+    above += bins[b];
+  }
+}
+
+// A thread for each row.
+struct PerRow {
+  static constexpr int kRowThreads = 64;
+  dim3 grid, block{kRowThreads};
+  explicit PerRow(const Params& p)
+      : grid(static_cast<unsigned>((p.rows.rows + kRowThreads - 1) / kRowThreads)) {}
+};
+
+dim3 all_tiles(const Params& p) {
+  return dim3(static_cast<unsigned>(p.rows.rows) * p.tiles);
+}
+
+}  // namespace
+
+void find_maximum(const FilterLogits& args, Stream& stream) {
+  const Params p(args);
+  const PerRow per_row(p);
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  launch_early("launching clear_maxima", clear_maxima_kernel, per_row.grid, per_row.block, native,
+               p);
+  launch_early("launching find_maximum", find_maximum_kernel, all_tiles(p), dim3(kThreads), native,
+               p);
+}
+
+void begin_filter(const FilterLogits& args, Stream& stream) {
+  const Params p(args);
+  const PerRow per_row(p);
+  launch_early("launching begin_filter", begin_filter_kernel, per_row.grid, per_row.block,
+               nvllm::cuda::native(stream), p);
+}
+
+void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+  const Params p(args);
+  const auto kernel = kind == FilterKind::top_k ? count_round_kernel<FilterKind::top_k>
+                                                : count_round_kernel<FilterKind::top_p>;
+  launch_early("launching count_round", kernel, all_tiles(p), dim3(kThreads),
+               nvllm::cuda::native(stream), p, round);
+}
+
+void choose_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+  const Params p(args);
+  launch_early("launching choose_round", choose_round_kernel,
+               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kChooseThreads),
+               nvllm::cuda::native(stream), p, kind, round);
+}
+
+}  // namespace nvllm::kernels::cuda

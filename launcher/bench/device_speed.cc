@@ -1,0 +1,165 @@
+#include "launcher/bench/device_speed.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "device/backend.h"
+#include "device/topology.h"
+#include "kernels/linear.h"
+#include "launcher/child.h"
+
+namespace nvllm::launcher {
+namespace {
+
+constexpr int kTries = 5;
+
+struct Measured {
+  double bytes_per_second = 0;
+  double flops_per_second = 0;
+};
+
+// Of the best of a few tries.
+double best_seconds(const std::function<void()>& work) {
+  work();
+  double best = 1e9;
+  for (int i = 0; i < kTries; ++i) {
+    const std::int64_t begin = now_ns();
+    work();
+    best = std::min(best, seconds_since(begin));
+  }
+  return best;
+}
+
+double cpu_read_speed() {
+  constexpr std::size_t kWordsPerCore = (std::size_t{64} << 20) / sizeof(std::uint64_t);
+  const std::size_t cores = std::max<std::size_t>(allowed_cores().size(), 1);
+  std::vector<std::vector<std::uint64_t>> memory(cores);
+  std::vector<std::uint64_t> sums(cores);
+  const auto on_all_cores = [&](const std::function<void(std::size_t)>& work) {
+    std::vector<std::thread> threads;
+    for (std::size_t core = 0; core < cores; ++core) threads.emplace_back(work, core);
+    for (std::thread& thread : threads) thread.join();
+  };
+  on_all_cores([&](std::size_t core) { memory[core].assign(kWordsPerCore, core); });
+  const double seconds = best_seconds([&] {
+    on_all_cores([&](std::size_t core) {
+      std::uint64_t sum = 0;
+      for (const std::uint64_t word : memory[core]) sum ^= word;
+      sums[core] += sum;
+    });
+  });
+  return static_cast<double>(cores * kWordsPerCore * sizeof(std::uint64_t)) / seconds;
+}
+
+double gpu_copy_speed(Backend& backend, Stream& stream) {
+  constexpr std::size_t kBytes = std::size_t{1} << 30;
+  constexpr int kCopies = 4;
+  const Buffer from = backend.allocate(MemoryKind::device, kBytes, "measurement");
+  const Buffer to = backend.allocate(MemoryKind::device, kBytes, "measurement");
+  const double seconds = best_seconds([&] {
+    for (int i = 0; i < kCopies; ++i) backend.copy(to.data(), from.data(), kBytes, stream);
+    stream.synchronize();
+  });
+  return 2.0 * kCopies * kBytes / seconds;
+}
+
+double product_speed(Backend& backend, Stream& stream) {
+  const std::int64_t size = backend.kind() == DeviceKind::cuda ? 8192 : 1024;
+  const auto bytes = static_cast<std::size_t>(size * size) * size_of(DType::bf16);
+  std::array<Buffer, 3> buffers;
+  for (Buffer& buffer : buffers) {
+    buffer = backend.allocate(MemoryKind::device, bytes, "measurement");
+    backend.fill(buffer.data(), 0x3c, bytes, stream);  // 0.0115
+  }
+  const auto tensor = [&](int i) {
+    return TensorView(buffers[static_cast<std::size_t>(i)].data(), DType::bf16, {size, size});
+  };
+  kernels::Linear product;
+  product.out = tensor(0);
+  product.x = tensor(1);
+  product.weight = tensor(2);
+  const auto matmul = kernels::create_matmul(backend);
+  matmul->tune(product, stream);
+  const double seconds = best_seconds([&] {
+    matmul->linear(product, stream);
+    stream.synchronize();
+  });
+  return 2.0 * static_cast<double>(size * size * size) / seconds;
+}
+
+Measured measure(DeviceKind kind) {
+  Measured measured;
+  if (kind == DeviceKind::cpu) measured.bytes_per_second = cpu_read_speed();
+  const auto backend = create_backend(kind);
+  const auto stream = backend->create_stream();
+  if (kind == DeviceKind::cuda) measured.bytes_per_second = gpu_copy_speed(*backend, *stream);
+  measured.flops_per_second = product_speed(*backend, *stream);
+  return measured;
+}
+
+Measured measure_in_child(DeviceKind kind) {
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) fail_errno("pipe for a measurement");
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  Child child = Child::start([&] {
+    const Measured measured = measure(kind);
+    return ::write(write_end.get(), &measured, sizeof measured) == sizeof measured ? 0 : 1;
+  });
+  write_end.reset();
+  Measured measured;
+  const bool whole = ::read(read_end.get(), &measured, sizeof measured) == sizeof measured;
+  child.end();
+  if (!whole) {
+    fail("measuring the device for the floor failed; pass --bandwidth and --tflops");
+  }
+  return measured;
+}
+
+}  // namespace
+
+std::optional<DeviceSpeed> known_speed(const std::string& device) {
+  if (device.find("H200") != std::string::npos) {
+    return DeviceSpeed{.bytes_per_second = 4.41e12,
+                       .flops_per_second = 650e12,
+                       .attention_flops_per_second = 565e12,
+                       .source = "known of the H200"};
+  }
+  return std::nullopt;
+}
+
+DeviceSpeed device_speed(const SpeedQuestion& question) {
+  DeviceSpeed speed;
+  if (const auto known = known_speed(question.device)) {
+    speed = *known;
+  } else if (!question.bandwidth_tb_s || !question.tflops) {
+    const bool cpu = question.device.starts_with("CPU");
+    const Measured measured = measure_in_child(cpu ? DeviceKind::cpu : DeviceKind::cuda);
+    const double share = cpu ? 1.0 / question.ranks : 1.0;
+    speed = {.bytes_per_second = measured.bytes_per_second * share,
+             .flops_per_second = measured.flops_per_second * share,
+             .attention_flops_per_second = measured.flops_per_second * share,
+             .source = "measured"};
+  }
+  if (question.bandwidth_tb_s) speed.bytes_per_second = *question.bandwidth_tb_s * 1e12;
+  if (question.tflops) {
+    speed.flops_per_second = speed.attention_flops_per_second = *question.tflops * 1e12;
+  }
+  if (question.bandwidth_tb_s || question.tflops) {
+    speed.source = question.bandwidth_tb_s && question.tflops ? "given" : "given, " + speed.source;
+  }
+  return speed;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,56 @@
+// What the benchmarks print.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/bench/floor.h"
+#include "launcher/bench/latency.h"
+#include "launcher/bench/startup.h"
+#include "launcher/bench/throughput.h"
+#include "launcher/options.h"
+#include "runtime/engine_messages.h"
+#include "runtime/open_model.h"
+
+namespace nvllm::launcher {
+
+// What was measured, and on what.
+struct BenchSubject {
+  std::string benchmark;  // "throughput"
+  std::string model = {};
+  DType dtype = DType::bf16;
+  bool dummy = false;
+  ModelCost cost = {};
+  DeviceSpeed speed = {};
+  runtime::EngineOptions engine = {};
+  runtime::EngineInfo info = {};
+};
+
+struct ThroughputReport {
+  WorkloadOptions workload;
+  std::int64_t at_once = 0;
+  ThroughputResult result;
+  double floor_s = 0;
+};
+std::string format_table(const BenchSubject& subject, const ThroughputReport& report);
+std::string format_json(const BenchSubject& subject, const ThroughputReport& report);
+
+std::string format_table(const BenchSubject& subject, const std::vector<LatencyResult>& results);
+std::string format_json(const BenchSubject& subject, const std::vector<LatencyResult>& results);
+
+struct StartupRun {
+  std::int64_t started_ns = 0;   // of the program
+  std::optional<double> exec_s;  // from the caller's request to that; absent: not measured
+  std::vector<StartupStage> stages;
+
+  double seconds() const { return exec_s.value_or(0) + stages.back().after_s; }
+};
+std::string format_table(const BenchSubject& subject, const std::vector<StartupRun>& runs);
+std::string format_json(const BenchSubject& subject, const std::vector<StartupRun>& runs);
+std::string format_json(const std::vector<StartupRun>& runs);  // what differs between starts
+// What format_json() printed of one run.
+StartupRun parse_startup_run(const std::string& json);
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "launcher/bench/report.h"
+#include "launcher/version.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string text_of(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+Json milliseconds(const Summary& seconds) {
+  return {{"mean", seconds.mean * 1e3},
+          {"p50", seconds.p50 * 1e3},
+          {"p90", seconds.p90 * 1e3},
+          {"p99", seconds.p99 * 1e3},
+          {"max", seconds.most * 1e3}};
+}
+
+Json engine_of(const BenchSubject& subject) {
+  const runtime::EngineOptions& options = subject.engine;
+  return {
+      {"max_model_len", subject.info.max_model_len},
+      {"max_num_seqs", options.max_num_seqs},
+      {"max_num_batched_tokens", options.max_num_batched_tokens},
+      {"block_size", subject.info.block_size},
+      {"blocks", subject.info.blocks},
+      {"host_blocks", subject.info.host_blocks},
+      {"prefix_caching", options.prefix_caching},
+      {"scheduling", options.scheduling == runtime::Scheduling::mixed ? "mixed" : "prefill-first"},
+      {"graphs", options.graphs},
+      {"async_scheduling", options.async_scheduling},
+      {"weight_bytes", subject.info.weight_bytes},
+      {"kv_bytes_per_token", subject.info.kv_bytes_per_token}};
+}
+
+Json subject_of(const BenchSubject& subject) {
+  const runtime::RankReport& first = subject.info.ranks.at(0).report;
+  return {{"version", kVersion},
+          {"benchmark", subject.benchmark},
+          {"model", subject.model},
+          {"load_format", subject.dummy ? "dummy" : "checkpoint"},
+          {"dtype", name_of(subject.dtype)},
+          {"device", first.device},
+          {"ranks", subject.info.ranks.size()},
+          {"collectives", first.collectives},
+          {"engine", engine_of(subject)}};
+}
+
+Json limits_of(const DeviceSpeed& speed) {
+  return {{"tb_per_s", speed.bytes_per_second * 1e-12},
+          {"tflops", speed.flops_per_second * 1e-12},
+          {"attention_tflops", speed.attention_flops_per_second * 1e-12},
+          {"source", speed.source}};
+}
+
+Json work_of(const EngineWork& work) {
+  return {{"steps", work.steps},
+          {"rows", work.rows},
+          {"device_busy_s", work.device_busy_s},
+          {"host_s", work.host_s},
+          {"waiting_s", work.waiting_s},
+          {"step_message_bytes", work.step_message_bytes},
+          {"preemptions", work.preemptions}};
+}
+
+Json range_of(LengthRange range) {
+  return {range.least, range.most};
+}
+
+Json run_of(const StartupRun& run) {
+  Json json = {
+      {"seconds", run.seconds()}, {"started_ns", run.started_ns}, {"stages", Json::array()}};
+  if (run.exec_s) json["exec_s"] = *run.exec_s;
+  for (const StartupStage& stage : run.stages) {
+    json["stages"].push_back({{"name", stage.name}, {"after_s", stage.after_s}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string format_json(const BenchSubject& subject, const ThroughputReport& report) {
+  const ThroughputResult& result = report.result;
+  const double output = static_cast<double>(result.output_tokens);
+  const double all = output + static_cast<double>(result.prompt_tokens);
+  Json json = subject_of(subject);
+  json["workload"] = {{"prompts", result.prompts},
+                      {"input_len", range_of(report.workload.prompt)},
+                      {"output_len", range_of(report.workload.output)},
+                      {"seed", report.workload.seed},
+                      {"max_concurrency", report.at_once},
+                      {"prompt_tokens", result.prompt_tokens},
+                      {"output_tokens", result.output_tokens}};
+  json["warmup"] = {{"prompts", result.warmup_prompts}, {"seconds", result.warmup_s}};
+  json["seconds"] = result.seconds;
+  json["output_tokens_per_s"] = output / result.seconds;
+  json["total_tokens_per_s"] = all / result.seconds;
+  json["requests_per_s"] = static_cast<double>(result.prompts) / result.seconds;
+  json["first_token_ms"] = milliseconds(result.first_token_s);
+  json["token_ms"] = milliseconds(result.token_s);
+  json["request_ms"] = milliseconds(result.request_s);
+  json["cached_prompt_tokens"] = result.cached_tokens;
+  json["mean_batch"] = output / static_cast<double>(result.work.steps);
+  json["work"] = work_of(result.work);
+  json["floor"] = {{"seconds", report.floor_s},
+                   {"of_floor", report.floor_s / result.seconds},
+                   {"limits", limits_of(subject.speed)}};
+  return text_of(json);
+}
+
+std::string format_json(const BenchSubject& subject, const std::vector<LatencyResult>& results) {
+  Json json = subject_of(subject);
+  json["limits"] = limits_of(subject.speed);
+  json["batches"] = Json::array();
+  for (const LatencyResult& result : results) {
+    const double rows = result.rows;
+    const double floor = decode_floor(subject.cost, subject.speed, rows, result.context);
+    const double prompts =
+        prompt_floor(subject.cost, subject.speed, static_cast<double>(result.plan.batch),
+                     static_cast<double>(result.plan.prompt_tokens));
+    json["batches"].push_back({{"batch", result.plan.batch},
+                               {"input_len", result.plan.prompt_tokens},
+                               {"warmup_steps", result.plan.warmup_steps},
+                               {"prompts_s", result.prompts_s},
+                               {"prompts_floor_s", prompts},
+                               {"prompts_of_floor", prompts / result.prompts_s},
+                               {"first_token_ms", milliseconds(result.first_token_s)},
+                               {"steps", result.steps},
+                               {"mean_rows", rows},
+                               {"mean_context", result.context},
+                               {"mean_step_ms", result.mean_step_s() * 1e3},
+                               {"step_ms", milliseconds(result.step_s)},
+                               {"tokens_per_s", rows / result.mean_step_s()},
+                               {"floor_ms", floor * 1e3},
+                               {"of_floor", floor / result.mean_step_s()},
+                               {"cached_prompt_tokens", result.cached_tokens},
+                               {"work", work_of(result.work)}});
+  }
+  return text_of(json);
+}
+
+std::string format_json(const BenchSubject& subject, const std::vector<StartupRun>& runs) {
+  Json json = subject_of(subject);
+  json.update(Json::parse(format_json(runs)));
+  return text_of(json);
+}
+
+std::string format_json(const std::vector<StartupRun>& runs) {
+  std::vector<double> seconds;
+  Json json;
+  for (const StartupRun& run : runs) seconds.push_back(run.seconds());
+  json["median_s"] = summary_of(seconds).p50;
+  json["min_s"] = *std::min_element(seconds.begin(), seconds.end());
+  json["runs"] = Json::array();
+  for (const StartupRun& run : runs) json["runs"].push_back(run_of(run));
+  return text_of(json);
+}
+
+StartupRun parse_startup_run(const std::string& text) {
+  try {
+    const Json one = Json::parse(text).at("runs").at(0);
+    StartupRun run{.started_ns = one.at("started_ns"), .exec_s = std::nullopt, .stages = {}};
+    for (const Json& stage : one.at("stages")) {
+      run.stages.push_back({stage.at("name"), stage.at("after_s")});
+    }
+    return run;
+  } catch (const Json::exception& error) {
+    fail("a start's report cannot be read: ", error.what());
+  }
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "launcher/bench/report.h"
+#include "launcher/text_table.h"
+#include "launcher/version.h"
+
+namespace nvllm::launcher {
+namespace {
+
+// With three digits that mean something.
+std::string number(double value) {
+  std::array<char, 48> text;
+  const int digits = value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3;
+  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return text.data();
+}
+
+std::string percent(double share) {
+  return number(share * 100) + "%";
+}
+
+std::string title(const BenchSubject& subject) {
+  const std::size_t ranks = subject.info.ranks.size();
+  return str("nvllm ", kVersion, " bench ", subject.benchmark, ": ", subject.model,
+             subject.dummy ? " (random weights), " : ", ", name_of(subject.dtype), ", ", ranks,
+             ranks == 1 ? " rank on " : " ranks on ", subject.info.ranks.at(0).report.device, '\n');
+}
+
+std::string floor_line(const DeviceSpeed& speed, std::size_t ranks) {
+  return str("  floor: ", number(speed.bytes_per_second * 1e-12), " TB/s and ",
+             number(speed.flops_per_second * 1e-12), " TFLOP/s of each device (", speed.source, ')',
+             ranks > 1 ? ", what ranks tell each other for nothing" : "", '\n');
+}
+
+void add_summary(TextTable& table, const char* what, const Summary& seconds) {
+  table.add({what, number(seconds.mean * 1e3), number(seconds.p50 * 1e3), number(seconds.p90 * 1e3),
+             number(seconds.p99 * 1e3), number(seconds.most * 1e3)});
+}
+
+std::string work_line(const EngineWork& work) {
+  return str("  ", work.steps, " steps: the device was busy for ", number(work.device_busy_s),
+             " s, the host worked for ", number(work.host_s), " s and waited for ",
+             number(work.waiting_s), " s; ", number(work.step_message_bytes),
+             " bytes of a step's message\n");
+}
+
+}  // namespace
+
+std::string format_table(const BenchSubject& subject, const ThroughputReport& report) {
+  const ThroughputResult& result = report.result;
+  const double output = static_cast<double>(result.output_tokens);
+  const double prompt = static_cast<double>(result.prompt_tokens);
+  std::string text = title(subject);
+  text += str("  ", result.prompts, " prompts of ", result.prompt_tokens, " tokens, ",
+              result.output_tokens, " tokens of answers, ", report.at_once, " at a time\n");
+  text += result.warmup_prompts > 0 ? str("  warm-up: ", result.warmup_prompts,
+                                          " short prompts in ", number(result.warmup_s), " s\n")
+                                    : "  no warm-up\n";
+  TextTable figures;
+  figures.add({"time", number(result.seconds), "s"});
+  figures.add({"output", number(output / result.seconds), "tokens/s"});
+  figures.add({"prompts and output", number((output + prompt) / result.seconds), "tokens/s"});
+  figures.add({"floor", number(report.floor_s), "s"});
+  figures.add({"of the floor's speed", number(report.floor_s / result.seconds * 100), "%"});
+  figures.add({"tokens of a step", number(output / static_cast<double>(result.work.steps)), ""});
+  figures.add({"prompt tokens found in the cache", str(result.cached_tokens), ""});
+  figures.add({"preemptions", str(result.work.preemptions), ""});
+  text += figures.text();
+  TextTable times;
+  times.add({"ms", "mean", "p50", "p90", "p99", "most"});
+  add_summary(times, "first token", result.first_token_s);
+  add_summary(times, "between tokens", result.token_s);
+  add_summary(times, "whole answer", result.request_s);
+  return text + times.text() + work_line(result.work) +
+         floor_line(subject.speed, subject.info.ranks.size());
+}
+
+std::string format_table(const BenchSubject& subject, const std::vector<LatencyResult>& results) {
+  const LatencyPlan& plan = results.at(0).plan;
+  std::string text = title(subject);
+  text += str("  prompts of ", plan.prompt_tokens, " random tokens, then ", plan.steps,
+              " decode steps; ",
+              plan.warmup_steps > 0
+                  ? str("before each batch one of other prompts and ", plan.warmup_steps, " steps")
+                  : std::string("no warm-up"),
+              '\n');
+  TextTable table;
+  table.add({"batch", "prompts ms", "floor", "step ms", "p50", "p99", "floor", "of floor",
+             "tokens/s", "context", "cached", "preempted"});
+  for (const LatencyResult& result : results) {
+    const double floor = decode_floor(subject.cost, subject.speed, result.rows, result.context);
+    const double prompts =
+        prompt_floor(subject.cost, subject.speed, static_cast<double>(result.plan.batch),
+                     static_cast<double>(result.plan.prompt_tokens));
+    table.add({str(result.plan.batch), number(result.prompts_s * 1e3), number(prompts * 1e3),
+               number(result.mean_step_s() * 1e3), number(result.step_s.p50 * 1e3),
+               number(result.step_s.p99 * 1e3), number(floor * 1e3),
+               percent(floor / result.mean_step_s()), number(result.rows / result.mean_step_s()),
+               number(result.context), str(result.cached_tokens), str(result.work.preemptions)});
+  }
+  text += table.text();
+  for (const LatencyResult& result : results) {
+    text += str("  batch ", result.plan.batch, ':') + work_line(result.work).substr(1);
+  }
+  return text + floor_line(subject.speed, subject.info.ranks.size());
+}
+
+std::string format_table(const BenchSubject& subject, const std::vector<StartupRun>& runs) {
+  std::vector<double> seconds;
+  for (const StartupRun& run : runs) seconds.push_back(run.seconds());
+  std::vector<double> sorted = seconds;
+  std::sort(sorted.begin(), sorted.end());
+  const double median = summary_of(seconds).p50;
+  // Stages of the run in the middle: each is a time of its own, those of different runs do not add up.
+  const auto middle = std::find(seconds.begin(), seconds.end(), median) - seconds.begin();
+  const StartupRun& run = runs[static_cast<std::size_t>(middle)];
+  TextTable table;
+  table.add({"ms after the start", "at", "took"});
+  double before = 0;
+  if (run.exec_s) {
+    before = *run.exec_s;
+    table.add({"program running", number(before * 1e3), number(before * 1e3)});
+  }
+  for (const StartupStage& stage : run.stages) {
+    const double at = run.exec_s.value_or(0) + stage.after_s;
+    table.add({stage.name, number(at * 1e3), number(std::max(at - before, 0.0) * 1e3)});
+    before = std::max(before, at);
+  }
+  return title(subject) + table.text() +
+         str("  start to first token: median ", number(median * 1e3), " ms, least ",
+             number(sorted.front() * 1e3), " ms of ", runs.size(),
+             runs.size() == 1 ? " start\n" : " starts; the stages are those of the median\n");
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,30 @@
+// What is asked of `bench throughput`, `bench latency` and `bench startup` alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "launcher/bench/workload.h"
+
+namespace nvllm::launcher {
+
+struct BenchOptions {
+  // Of throughput.
+  std::int64_t prompts = 256;
+  std::optional<std::int64_t> max_concurrency;  // absent: all prompts at once
+
+  // Of latency.
+  std::vector<std::int64_t> batch_sizes = {1, 8, 64, 256};
+
+  // Of startup.
+  std::int64_t repeat = 3;
+
+  // Of several; absent: what the benchmark does by itself.
+  std::optional<LengthRange> input, output;
+  std::uint64_t dataset_seed = 0;
+  std::optional<std::int64_t> warmup;  // sequences of throughput, decode steps of latency
+  std::optional<double> bandwidth_tb_s, tflops;
+};
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,395 @@
+#include "layers/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "base/check.h"
+#include "kernels/adjust_logits.h"
+#include "kernels/draw_tokens.h"
+#include "kernels/filter_logits.h"
+#include "kernels/score_tokens.h"
+
+namespace nvllm::layers {
+namespace {
+
+using kernels::SlotRules;
+
+constexpr float kLeastTemperature = 1e-5f;
+
+// How many rows go through filters, or through scores, at once: the memory that they take is for so many.
+constexpr std::int64_t kPieceRows = 256;
+// The same where adjusted logits need a place beside the raw ones, which are still to be scored.
+constexpr std::int64_t kCopiedRows = 32;
+
+bool draws_at_random(const SamplingRules& rules) {
+  return rules.temperature >= kLeastTemperature;
+}
+
+bool penalizes(const SamplingRules& rules) {
+  return rules.repetition_penalty != 1 || rules.presence_penalty != 0 ||
+         rules.frequency_penalty != 0;
+}
+
+std::uint32_t fixed_share(float share) {
+  if (!(share < 1)) return 0;
+  return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(std::max(share, 0.0f) * 0x1p32f));
+}
+
+SlotRules slot_rules(const SamplingRules& rules) {
+  SlotRules slot;
+  slot.seed = rules.seed;
+  slot.inverse_temperature = draws_at_random(rules) ? 1 / rules.temperature : 0;
+  slot.has_min_p = rules.min_p > 0;
+  slot.log_min_p = rules.min_p > 0 ? std::log(rules.min_p) : 0;
+  slot.top_k = std::max(rules.top_k, 0);
+  slot.top_p = fixed_share(rules.top_p);
+  slot.flags = (rules.adjusts() ? SlotRules::kAdjusts : 0) |
+               (rules.filters() ? SlotRules::kFilters : 0) |
+               (rules.allowed.empty() ? 0 : SlotRules::kAllowed) |
+               (penalizes(rules) ? SlotRules::kPenalizes : 0);
+  slot.repetition_penalty = rules.repetition_penalty;
+  slot.presence_penalty = rules.presence_penalty;
+  slot.frequency_penalty = rules.frequency_penalty;
+  slot.prompt_length = rules.prompt_length;
+  slot.least_length = rules.least_length;
+  slot.logprobs = rules.logprobs;
+  return slot;
+}
+
+// Writes the lists (kernels/sampling_rules.h) and says in `slot` how long they are.
+void append_lists(const SamplingRules& rules, SlotRules& slot, std::vector<std::uint32_t>& words) {
+  const auto append = [&](std::int64_t word) {
+    words.push_back(static_cast<std::uint32_t>(word));
+    return 1;
+  };
+  for (const std::int32_t end : rules.ends) slot.ends += append(end);
+  std::map<std::int32_t, float> bias;  // each id once: its logit is changed by whoever comes first
+  for (const auto& entry : rules.bias) bias[entry.first] += entry.second;
+  for (const auto& entry : bias) slot.biases += append(entry.first);
+  for (const auto& entry : bias) append(std::bit_cast<std::uint32_t>(entry.second));
+  for (const auto& word : rules.bad_words) {
+    if (word.empty()) continue;
+    slot.bad_tokens += static_cast<std::int32_t>(word.size());
+    slot.bad_words += append(slot.bad_tokens);
+  }
+  for (const auto& word : rules.bad_words) {
+    for (const std::int32_t token : word) append(token);
+  }
+}
+
+TensorView rows_of(const TensorView& tensor, Range rows) {
+  TensorView part = tensor;
+  part.data = tensor.as<char>() +
+              static_cast<std::size_t>(rows.begin * tensor.stride[0]) * size_of(tensor.dtype);
+  part.shape[0] = rows.size();
+  return part;
+}
+
+std::int64_t bitmap_words(std::int64_t bits) {
+  return (bits + 31) / 32;
+}
+
+}  // namespace
+
+bool SamplingRules::adjusts() const {
+  return penalizes(*this) || !bias.empty() || !allowed.empty() || !bad_words.empty() ||
+         (!ends.empty() && least_length > prompt_length);
+}
+
+bool SamplingRules::filters() const {
+  return draws_at_random(*this) && (min_p > 0 || top_k > 0 || top_p < 1);
+}
+
+std::int64_t list_words(const SamplingRules& rules) {
+  std::size_t words = rules.ends.size() + 2 * rules.bias.size();
+  for (const auto& word : rules.bad_words) words += word.size() + 1;
+  return static_cast<std::int64_t>(words);
+}
+
+// Everything on the device. Tensors that ranks exchange are [ranks, rows, ...]: all ranks' parts, of which one
+// is this rank's own.
+struct Sampler::Memory {
+  struct Sizes {
+    Shard shard;
+    std::int64_t stride, slots, rows, piece_rows, copied_rows, max_logprobs;
+
+    Sizes(std::int64_t stride, Shard shard, const SamplerLimits& limits)
+        : shard(shard),
+          stride(stride),
+          slots(limits.slots),
+          rows(limits.rows),
+          piece_rows(std::min(limits.rows, kPieceRows)),
+          copied_rows(std::min(limits.rows, kCopiedRows)),
+          max_logprobs(limits.max_logprobs) {}
+  };
+
+  // Hands out parts of one piece of memory, or, without one, only adds them up.
+  class Places {
+   public:
+    explicit Places(void* data) : data_(static_cast<std::byte*>(data)) {}
+    TensorView take(DType dtype, std::int64_t rows, std::int64_t columns) {
+      const TensorView tensor(data_ != nullptr ? data_ + used_ : nullptr, dtype, {rows, columns});
+      used_ += Scratch::bytes_of(dtype, rows, columns);
+      return tensor;
+    }
+    std::size_t used() const { return used_; }
+
+   private:
+    std::byte* data_;
+    std::size_t used_ = 0;
+  };
+
+  Memory(const Sizes& sizes, Places& places);
+
+  // Memory for `rows` of each rank's [rows, columns]: all ranks' and this one's.
+  struct Exchange {
+    TensorView all, own;
+
+    Exchange(const TensorView& memory, Shard shard, std::int64_t rows, std::int64_t columns)
+        : all(memory.data, memory.dtype, {shard.ranks, rows, columns}),
+          own(memory.as<char>() +
+                  static_cast<std::size_t>(shard.rank * rows * columns) * size_of(memory.dtype),
+              memory.dtype, {rows, columns}) {}
+
+    void with_all_ranks(const Context& context) const {
+      if (!context.alone()) context.communicator->all_gather(all, own, context.stream);
+    }
+    // Without columns.
+    TensorView all_flat() const { return {all.data, all.dtype, {all.shape[0], all.shape[1]}}; }
+    TensorView own_flat() const { return {own.data, own.dtype, {own.shape[0]}}; }
+  };
+
+  Buffer buffer;
+  TensorView rules, lists, allowed;                         // of each slot
+  TensorView tokens, logprob, rank, top_ids, top_logprobs;  // results of all rows
+  TensorView draw_scratch, histograms;                      // zero between calls
+  TensorView bests, maxima, filter_state, thresholds, records, higher;
+  TensorView gathered_histograms;  // several ranks
+  TensorView adjusted;
+};
+
+Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
+  const std::int64_t ranks = sizes.shard.ranks, rows = sizes.rows, pieces = sizes.piece_rows;
+  rules = places.take(DType::u8, sizes.slots, sizeof(SlotRules));
+  lists = places.take(DType::i32, sizes.slots, SamplerLimits::kListWords);
+  allowed = places.take(DType::i32, sizes.slots, bitmap_words(sizes.stride));
+  tokens = places.take(DType::i32, 1, rows);
+  logprob = places.take(DType::f32, 1, rows);
+  rank = places.take(DType::i32, 1, rows);
+  top_ids = places.take(DType::i32, rows, sizes.max_logprobs);
+  top_logprobs = places.take(DType::f32, rows, sizes.max_logprobs);
+  draw_scratch = places.take(DType::i64, 1, kernels::draw_scratch_words(rows));
+  histograms = places.take(DType::i64, pieces, kernels::kFilterBins);
+  bests = places.take(DType::i64, ranks, rows);
+  maxima = places.take(DType::i32, ranks, pieces);
+  filter_state = places.take(DType::u8, pieces, sizeof(kernels::FilterRow));
+  thresholds = places.take(DType::f32, 1, pieces);
+  records =
+      places.take(DType::i32, ranks * pieces, kernels::score_record_words(sizes.max_logprobs));
+  higher = places.take(DType::i32, ranks, pieces);
+  gathered_histograms =
+      ranks == 1 ? histograms : places.take(DType::i64, ranks * pieces, kernels::kFilterBins);
+  adjusted = places.take(DType::f32, sizes.copied_rows, sizes.stride);
+}
+
+// Rows of a step that go through all of it together.
+struct Sampler::Piece {
+  const SampleStep& step;
+  const Context& context;
+  TensorView last_tokens;
+  Range range;  // of the step's rows
+  kernels::SamplingRows rows;
+  TensorView targets, tokens;
+};
+
+Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard shard,
+                 const SamplerLimits& limits, Backend& backend)
+    : own_(own), shard_(shard), limits_(limits), memory_([&] {
+        NVLLM_CHECK(own.size() <= stride && own.end <= vocabulary, "no part of the vocabulary");
+        NVLLM_CHECK(limits.max_logprobs <= kernels::kMaxAlternatives, "too many alternatives");
+        Buffer buffer = backend.allocate(MemoryKind::device,
+                                         bytes(stride, vocabulary, shard, limits), "sampler");
+        Memory::Places places(buffer.data());
+        auto memory = std::make_unique<Memory>(Memory::Sizes(stride, shard, limits), places);
+        memory->buffer = std::move(buffer);
+        return memory;
+      }()) {
+  const auto stream = backend.create_stream();
+  for (const TensorView& zeros : {memory_->draw_scratch, memory_->histograms, memory_->rules}) {
+    backend.fill(zeros.data, 0, zeros.bytes(), *stream);
+  }
+  stream->synchronize();
+}
+
+Sampler::~Sampler() = default;
+
+std::size_t Sampler::bytes(std::int64_t stride, std::int64_t, Shard shard,
+                           const SamplerLimits& limits) {
+  Memory::Places places(nullptr);
+  const Memory memory(Memory::Sizes(stride, shard, limits), places);
+  return places.used();
+}
+
+void Sampler::set(std::int64_t slot, const SamplingRules& rules, Stream& stream) {
+  NVLLM_CHECK(slot >= 0 && slot < limits_.slots, "no such slot");
+  NVLLM_CHECK(list_words(rules) <= SamplerLimits::kListWords, "lists too long");
+  const auto place = [&](const TensorView& tensor) {
+    return rows_of(tensor, {slot, slot + 1}).as<std::uint32_t>();
+  };
+  SlotRules device = slot_rules(rules);
+  words_.clear();
+  append_lists(rules, device, words_);
+  const auto count = static_cast<std::int64_t>(words_.size());
+  kernels::write_words(place(memory_->lists), words_.data(), count, stream);
+
+  std::uint32_t header[sizeof(SlotRules) / sizeof(std::uint32_t)];
+  std::memcpy(header, &device, sizeof(SlotRules));
+  kernels::write_words(place(memory_->rules), header, std::size(header), stream);
+
+  if (rules.allowed.empty()) return;
+  words_.assign(bitmap_words(own_.size()), 0);
+  for (const std::int32_t id : rules.allowed) {
+    const std::int64_t i = id - own_.begin;
+    if (i >= 0 && i < own_.size()) words_[i / 32] |= std::uint32_t{1} << i % 32;
+  }
+  kernels::write_words(place(memory_->allowed), words_.data(), bitmap_words(own_.size()), stream);
+}
+
+void Sampler::adjust(const Piece& piece) const {
+  kernels::adjust_logits({.rows = piece.rows,
+                          .lists = memory_->lists,
+                          .allowed = memory_->allowed,
+                          .history = piece.step.history,
+                          .block_table = rows_of(piece.step.block_table, piece.range)},
+                         piece.context.stream);
+}
+
+void Sampler::filter(const Piece& piece) const {
+  Stream& stream = piece.context.stream;
+  const std::int64_t rows = piece.range.size();
+  const Memory::Exchange maxima(memory_->maxima, shard_, rows, 1);
+  const TensorView histograms = rows_of(memory_->histograms, {0, rows});
+  const TensorView all_histograms(memory_->gathered_histograms.data, DType::i64,
+                                  {shard_.ranks, rows, kernels::kFilterBins});
+  const kernels::FilterLogits args{.rows = piece.rows,
+                                   .maxima = maxima.own_flat(),
+                                   .all_maxima = maxima.all_flat(),
+                                   .histograms = histograms,
+                                   .all_histograms = all_histograms,
+                                   .state = rows_of(memory_->filter_state, {0, rows}),
+                                   .thresholds = {memory_->thresholds.data, DType::f32, {rows}}};
+  kernels::find_maximum(args, stream);
+  maxima.with_all_ranks(piece.context);
+  kernels::begin_filter(args, stream);
+  for (const auto kind : {kernels::FilterKind::top_k, kernels::FilterKind::top_p}) {
+    for (int round = 0; round < kernels::kFilterRounds; ++round) {
+      kernels::count_round(args, kind, round, stream);
+      if (!piece.context.alone()) {
+        piece.context.communicator->all_gather(all_histograms, histograms, stream);
+      }
+      kernels::choose_round(args, kind, round, stream);
+    }
+  }
+}
+
+void Sampler::draw(const Piece& piece) const {
+  const std::int64_t rows = piece.range.size();
+  kernels::DrawTokens args{
+      .rows = piece.rows,
+      .targets = piece.targets,
+      .scratch = {memory_->draw_scratch.data, DType::i64, {kernels::draw_scratch_words(rows)}},
+      .tokens = piece.tokens,
+      .last_tokens = piece.last_tokens};
+  if (piece.step.filter) args.thresholds = {memory_->thresholds.data, DType::f32, {rows}};
+  if (piece.context.alone()) return kernels::draw_tokens(args, piece.context.stream);
+
+  const Memory::Exchange bests(memory_->bests, shard_, rows, 1);
+  args.best = bests.own_flat();
+  kernels::draw_tokens(args, piece.context.stream);
+  bests.with_all_ranks(piece.context);
+  kernels::pick_tokens({.bests = bests.all_flat(),
+                        .slots = piece.rows.slots,
+                        .targets = piece.targets,
+                        .tokens = piece.tokens,
+                        .last_tokens = piece.last_tokens},
+                       piece.context.stream);
+}
+
+void Sampler::score(const Piece& piece) const {
+  const std::int64_t rows = piece.range.size(), alternatives = piece.step.logprobs;
+  const Memory::Exchange records(memory_->records, shard_, rows,
+                                 kernels::score_record_words(alternatives));
+  const Memory::Exchange higher(memory_->higher, shard_, rows, 1);
+  const auto results = [&](const TensorView& memory, std::int64_t columns) {
+    return rows_of(TensorView(memory.data, memory.dtype, {limits_.rows, columns}), piece.range);
+  };
+  const auto flat = [&](const TensorView& memory) {
+    return TensorView(memory.as<std::int32_t>() + piece.range.begin, memory.dtype, {rows});
+  };
+  const kernels::ScoreTokens args{.rows = piece.rows,
+                                  .tokens = piece.tokens,
+                                  .records = records.own,
+                                  .all_records = records.all,
+                                  .higher = higher.own_flat(),
+                                  .all_higher = higher.all_flat(),
+                                  .logprob = flat(memory_->logprob),
+                                  .rank = flat(memory_->rank),
+                                  .top_ids = results(memory_->top_ids, alternatives),
+                                  .top_logprobs = results(memory_->top_logprobs, alternatives)};
+  Stream& stream = piece.context.stream;
+  kernels::summarize_part(args, stream);
+  records.with_all_ranks(piece.context);
+  kernels::score_tokens(args, stream);
+  if (piece.context.alone()) return;
+  higher.with_all_ranks(piece.context);
+  kernels::rank_tokens(args, stream);
+}
+
+Sampled Sampler::sample(const SampleStep& step, TensorView last_tokens, const Context& context) {
+  const std::int64_t rows = step.rows();
+  const bool scores = step.logprobs >= 0;
+  NVLLM_CHECK(rows <= limits_.rows, "more rows than the sampler was made for");
+  NVLLM_CHECK(step.logprobs <= limits_.max_logprobs, "more logprobs than the sampler was made for");
+  const bool copies = step.adjust && scores;
+  const std::int64_t at_once = copies                  ? kCopiedRows
+                               : scores || step.filter ? kPieceRows
+                                                       : std::max<std::int64_t>(rows, 1);
+
+  for (std::int64_t begin = 0; begin < rows; begin += at_once) {
+    const Range range{begin, std::min(begin + at_once, rows)};
+    Piece piece{
+        .step = step,
+        .context = context,
+        .last_tokens = last_tokens,
+        .range = range,
+        .rows = {.logits = rows_of(step.logits, range),
+                 .slots = rows_of(step.slots, range),
+                 .positions = rows_of(step.positions, range),
+                 .rules = memory_->rules,
+                 .first_id = own_.begin},
+        .targets = step.targets.data != nullptr ? rows_of(step.targets, range) : step.targets,
+        .tokens = {memory_->tokens.as<std::int32_t>() + range.begin, DType::i32, {range.size()}}};
+    if (copies) {
+      piece.rows.adjusted = rows_of(memory_->adjusted, {0, range.size()});
+      piece.rows.adjusted.shape[1] = own_.size();
+    }
+    if (step.adjust) adjust(piece);
+    if (step.filter) filter(piece);
+    draw(piece);
+    if (scores) score(piece);
+  }
+
+  Sampled sampled;
+  sampled.tokens = {memory_->tokens.data, DType::i32, {rows}};
+  if (!scores) return sampled;
+  sampled.logprob = {memory_->logprob.data, DType::f32, {rows}};
+  sampled.rank = {memory_->rank.data, DType::i32, {rows}};
+  sampled.top_ids = {memory_->top_ids.data, DType::i32, {rows, step.logprobs}};
+  sampled.top_logprobs = {memory_->top_logprobs.data, DType::f32, {rows, step.logprobs}};
+  return sampled;
+}
+
+}  // namespace nvllm::layers

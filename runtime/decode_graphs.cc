@@ -1,0 +1,58 @@
+#include "runtime/decode_graphs.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace nvllm::runtime {
+namespace {
+
+// Attention shares the tokens of a sequence out over more multiprocessors the longer it may be, as long as
+// there are few sequences; what a short one then pays for the merging is worth a graph of its own.
+// (kernels/cuda/attention_decode.cu: no more from 2,048 tokens on, and none where sequences times KV heads
+// fill the GPU.)
+constexpr std::int64_t kShort = 1024, kFewSequences = 64;
+
+std::int64_t round_up(std::int64_t value, std::int64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+}  // namespace
+
+std::int64_t padded_sequences(std::int64_t sequences, std::int64_t max_sequences) {
+  std::int64_t padded = round_up(sequences, sequences > 64 ? 16 : 8);
+  if (sequences < 8) {
+    padded = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(sequences)));
+  }
+  return std::min(padded, max_sequences);
+}
+
+DecodeGraphs::Kind DecodeGraphs::kind_of(std::int64_t sequences, std::int64_t longest) const {
+  const std::int64_t padded = padded_sequences(sequences, max_sequences_);
+  const bool is_short = padded <= kFewSequences && longest <= kShort;
+  return {padded, is_short ? std::min(kShort, max_length_) : max_length_};
+}
+
+void DecodeGraphs::run(const Kind& kind, Stream& stream, const std::function<void()>& work) {
+  const auto [found, first] = graphs_.try_emplace(kind);
+  if (first) return work();
+  if (found->second == nullptr) found->second = backend_.capture(stream, work);
+  found->second->launch(stream);
+}
+
+std::size_t DecodeGraphs::captured() const {
+  return static_cast<std::size_t>(std::count_if(
+      graphs_.begin(), graphs_.end(), [](const auto& graph) { return graph.second != nullptr; }));
+}
+
+std::int64_t DecodeGraphs::kinds(std::int64_t max_sequences, std::int64_t max_length) {
+  std::int64_t count = 0, last = 0;
+  for (std::int64_t sequences = 1; sequences <= max_sequences; ++sequences) {
+    const std::int64_t padded = padded_sequences(sequences, max_sequences);
+    if (std::exchange(last, padded) == padded) continue;
+    count += padded <= kFewSequences && max_length > kShort ? 2 : 1;
+  }
+  return count;
+}
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,52 @@
+// DecodeGraphs: the captured steps of a runner. A step of one row per sequence is padded to one of few sizes
+// and runs as a graph; a size's first step runs as it is, so that whatever a kernel needs to be there
+// (loaded code, a choice of algorithm) is there when the second one is captured.
+//
+// A capture costs a millisecond or two, mostly while the device is at work on the step before; so it is
+// done when a size comes, and a start does not wait for any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "device/backend.h"
+
+namespace nvllm::runtime {
+
+class DecodeGraphs {
+ public:
+  // What sets a graph apart.
+  struct Kind {
+    std::int64_t sequences = 0;
+    std::int64_t max_kv_length = 0;
+    auto operator<=>(const Kind&) const = default;
+  };
+
+  DecodeGraphs(Backend& backend, std::int64_t max_sequences, std::int64_t max_length)
+      : backend_(backend), max_sequences_(max_sequences), max_length_(max_length) {}
+
+  // The kind for a step of so many sequences, the longest of so many tokens.
+  Kind kind_of(std::int64_t sequences, std::int64_t longest) const;
+
+  // Enqueues `work`, which depends on nothing but the kind and the device's memory.
+  void run(const Kind& kind, Stream& stream, const std::function<void()>& work);
+
+  std::size_t captured() const;
+
+  // How many kinds there are.
+  static std::int64_t kinds(std::int64_t max_sequences, std::int64_t max_length);
+
+ private:
+  Backend& backend_;
+  std::int64_t max_sequences_, max_length_;
+  std::map<Kind, std::unique_ptr<Graph>> graphs_;  // nullptr: has run once
+};
+
+// The size that a decode step of so many sequences is padded to: 1, 2, 4, 8, then multiples of 8, from 64 on
+// of 16, and never more than max_sequences.
+std::int64_t padded_sequences(std::int64_t sequences, std::int64_t max_sequences);
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,229 @@
+#include "runtime/model_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+
+#include "base/check.h"
+#include "kernels/linear.h"
+#include "layers/sampler.h"
+#include "runtime/decode_graphs.h"
+#include "runtime/slot_table.h"
+#include "runtime/step_results.h"
+#include "runtime/step_staging.h"
+#include "runtime/step_timer.h"
+
+namespace nvllm::runtime {
+namespace {
+
+constexpr int kTimedSteps = 8;  // under way at most, with room to spare
+
+StagingLimits staging_limits(const RunnerOptions& options) {
+  return {.slots = options.max_num_seqs,
+          .rows = std::max(options.max_num_batched_tokens, options.max_num_seqs),
+          .logit_rows = std::max(options.max_logit_rows, options.max_num_seqs),
+          .table_blocks = (options.max_model_len + options.block_size - 1) / options.block_size};
+}
+
+model::DecoderLimits decoder_limits(const RunnerOptions& options) {
+  const StagingLimits limits = staging_limits(options);
+  return {.rows = limits.rows, .logit_rows = limits.logit_rows, .positions = options.max_model_len};
+}
+
+layers::SamplerLimits sampler_limits(const RunnerOptions& options) {
+  const StagingLimits limits = staging_limits(options);
+  return {.slots = limits.slots, .rows = limits.logit_rows};
+}
+
+std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
+  return static_cast<std::size_t>(options.max_model_len * decoder.config().head_dim) *
+         sizeof(float);
+}
+
+// On the CPU the products of many rows keep a copy of their inputs, in float32, from when they first come.
+std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
+  const model::ModelConfig& config = decoder.config();
+  const std::int64_t inputs =
+      std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
+                (config.intermediate_size + decoder.shard().ranks - 1) / decoder.shard().ranks});
+  constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
+  return static_cast<std::size_t>((decoder_limits(options).rows + kPadding) * (inputs + kPadding)) *
+         sizeof(float);
+}
+
+}  // namespace
+
+struct ModelRunner::State {
+  State(const model::Decoder& decoder, Backend& backend, Stream& stream,
+        ipc::Communicator* communicator, const RunnerOptions& options, Trace* trace)
+      : decoder(decoder),
+        backend(backend),
+        stream(stream),
+        communicator(communicator),
+        options(options),
+        trace(trace),
+        matmul(kernels::create_matmul(backend)),
+        memory(decoder, decoder_limits(options), backend),
+        sampler(decoder.head().vocabulary(), decoder.head().stride(), decoder.config().vocab_size,
+                decoder.shard(), sampler_limits(options), backend),
+        staging(backend, staging_limits(options), options.steps_ahead + 1),
+        slots(options.max_num_seqs, options.max_model_len, options.block_size),
+        graphs(backend, options.max_num_seqs, options.max_model_len),
+        timer(trace, backend, stream, kTimedSteps) {
+    if (!options.keeps_results) return;
+    const layers::SamplerLimits limits = sampler_limits(options);
+    results.emplace(backend, limits.rows, limits.max_logprobs, options.steps_ahead + 1);
+  }
+
+  // Nobody uses the memory any more when it goes. Where that cannot be had the process is about to end.
+  ~State() {
+    try {
+      stream.synchronize_for(std::chrono::seconds(10));
+    } catch (const std::exception&) {  // it was told, or nobody wants to know
+    }
+  }
+
+  const model::Decoder& decoder;
+  Backend& backend;
+  Stream& stream;
+  ipc::Communicator* communicator;
+  const RunnerOptions options;
+  Trace* trace;
+
+  std::unique_ptr<kernels::Matmul> matmul;
+  model::DecoderMemory memory;
+  layers::Sampler sampler;
+  StepStaging staging;
+  SlotTable slots;
+  DecodeGraphs graphs;
+  StepTimer timer;
+  std::optional<StepResults> results;
+  std::optional<kvcache::PagedStorage> cache;
+
+  void follow(const StepMessage& message);
+  layers::Sampled run(std::span<const StepPart> parts);
+  void forward(const StepShape& shape);
+  layers::Sampled sample(const StepShape& shape, std::span<const StepPart> parts,
+                         std::int64_t rows);
+};
+
+// What a step changes beside its rows, in the message's order.
+void ModelRunner::State::follow(const StepMessage& message) {
+  slots.follow(message);
+  if (!message.swap_out.empty()) cache->swap_out(message.swap_out, stream);
+  if (!message.swap_in.empty()) cache->swap_in(message.swap_in, stream);
+  for (const SlotStart& start : message.started) sampler.set(start.slot, start.rules, stream);
+}
+
+layers::Sampled ModelRunner::State::run(std::span<const StepPart> parts) {
+  StepShape shape = shape_of(parts);
+  const std::int64_t logit_rows = shape.logit_rows;
+  // One row each, and all of them drawn: the rows are the sequences and the logits.
+  const bool decodes = shape.max_query_rows == 1 && logit_rows == shape.rows;
+  const DecodeGraphs::Kind kind = graphs.kind_of(shape.sequences, shape.max_kv_length);
+  const bool in_graph = decodes && options.graphs;
+  if (in_graph) {
+    shape.sequences = shape.rows = shape.logit_rows = kind.sequences;
+    shape.max_kv_length = kind.max_kv_length;
+    shape.all_logits = true;
+  }
+  staging.load(parts, slots, shape, cache->tokens(), stream, communicator);
+  if (in_graph) {
+    graphs.run(kind, stream, [&] { forward(shape); });
+  } else {
+    forward(shape);
+  }
+  return logit_rows > 0 ? sample(shape, parts, logit_rows) : layers::Sampled{};
+}
+
+void ModelRunner::State::forward(const StepShape& shape) {
+  kernels::step_input(staging.input(shape, cache->tokens()), stream);
+  decoder.forward(staging.batch(shape), cache->views(), memory, {stream, *matmul, communicator});
+}
+
+layers::Sampled ModelRunner::State::sample(const StepShape& shape, std::span<const StepPart> parts,
+                                           std::int64_t rows) {
+  layers::SampleStep step = staging.sample_step(shape, rows, cache->tokens());
+  step.logits = memory.logits(decoder, rows);
+  for (const StepPart& part : parts) {
+    const SlotSequence& sequence = slots[part.slot];
+    if (part.draws) {
+      step.adjust |= sequence.adjusts;
+      step.filter |= sequence.filters;
+      step.logprobs = std::max(step.logprobs, sequence.logprobs);
+    }
+    if (part.scored > 0) step.logprobs = std::max(step.logprobs, sequence.prompt_logprobs);
+  }
+  layers::Scratch no_scratch;
+  return sampler.sample(step, staging.last_tokens(), {stream, *matmul, no_scratch, communicator});
+}
+
+ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
+                         ipc::Communicator* communicator, const RunnerOptions& options,
+                         Trace* trace)
+    : state_(std::make_unique<State>(decoder, backend, stream, communicator, options, trace)) {}
+
+ModelRunner::~ModelRunner() = default;
+
+std::size_t ModelRunner::workspace_bytes(const model::Decoder& decoder,
+                                         const RunnerOptions& options, DeviceKind device) {
+  return model::DecoderMemory::bytes(decoder, decoder_limits(options)) +
+         rope_bytes(decoder, options) +
+         layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
+                                decoder.shard(), sampler_limits(options)) +
+         StepStaging::bytes(staging_limits(options)) + kernels::matmul_bytes(device);
+}
+
+std::size_t ModelRunner::graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
+                                     DeviceKind device) {
+  if (device == DeviceKind::cpu) return packed_bytes(decoder, options);
+  if (!options.graphs) return 0;
+  // What a driver takes for an instantiated graph: its kernels' parameters and launch descriptions.
+  constexpr std::size_t kGraph = 64 << 10, kNode = 2 << 10;
+  constexpr std::int64_t kLayerNodes = 12, kOtherNodes = 16;
+  const std::int64_t nodes = decoder.config().layers * kLayerNodes + kOtherNodes;
+  const std::int64_t kinds = DecodeGraphs::kinds(options.max_num_seqs, options.max_model_len);
+  return static_cast<std::size_t>(kinds) * (kGraph + static_cast<std::size_t>(nodes) * kNode);
+}
+
+kvcache::BlockShape ModelRunner::block_shape() const {
+  const model::Decoder& decoder = state_->decoder;
+  return {.layers = decoder.config().layers,
+          .block_size = state_->options.block_size,
+          .kv_heads = decoder.heads().kv.size(),
+          .head_dim = decoder.config().head_dim,
+          .dtype = decoder.dtype()};
+}
+
+void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
+  NVLLM_CHECK(!state_->cache, "there is a cache already");
+  state_->cache.emplace(state_->backend, block_shape(), blocks, host_blocks);
+}
+
+void ModelRunner::step(const StepMessage& message) {
+  State& state = *state_;
+  NVLLM_CHECK(state.cache.has_value(), "a step before make_cache()");
+  const Trace::Span span(state.trace, "host", "step", message.number);
+  state.timer.begin(message.number, state.stream);
+  state.follow(message);
+  const std::span<const StepPart> parts = state.slots.parts();
+  const layers::Sampled sampled = parts.empty() ? layers::Sampled{} : state.run(parts);
+  state.timer.end(state.stream);
+  if (state.results) {
+    state.results->add(message.number, parts, state.slots, sampled, state.stream);
+  }
+}
+
+bool ModelRunner::result_ready() {
+  return state_->results && state_->results->ready();
+}
+
+StepResult ModelRunner::take_result() {
+  NVLLM_CHECK(state_->results.has_value(), "this rank keeps no results");
+  StepResult result = state_->results->take(state_->stream, state_->communicator);
+  state_->timer.collect();
+  return result;
+}
+
+}  // namespace nvllm::runtime

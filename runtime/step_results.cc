@@ -1,0 +1,116 @@
+#include "runtime/step_results.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "layers/scratch.h"
+
+namespace nvllm::runtime {
+namespace {
+
+using layers::Scratch;
+
+std::size_t bytes_of(std::int64_t rows, std::int64_t max_logprobs) {
+  return Scratch::bytes_of(DType::i32, 1, rows) * 3 +
+         Scratch::bytes_of(DType::i32, rows, max_logprobs) * 2;
+}
+
+template <typename T>
+T at(const TensorView& tensor, std::int64_t row, std::int64_t column = 0) {
+  const std::int64_t offset = tensor.rank == 1 ? row * tensor.stride[0]
+                                               : row * tensor.stride[0] + column * tensor.stride[1];
+  return tensor.as<T>()[offset];
+}
+
+}  // namespace
+
+StepResults::StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs,
+                         int buffers)
+    : backend_(backend) {
+  for (int i = 0; i < buffers; ++i) {
+    Pending& pending = pending_.emplace_back();
+    pending.memory =
+        backend.allocate(MemoryKind::pinned, bytes_of(logit_rows, max_logprobs), "step results");
+    pending.copied = backend.create_event();
+  }
+}
+
+void StepResults::add(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
+                      const layers::Sampled& sampled, Stream& stream) {
+  NVLLM_CHECK_LT(count_, pending_.size());
+  Pending& pending = pending_[(oldest_ + count_) % pending_.size()];
+  ++count_;
+  pending.number = number;
+  pending.parts.clear();
+  for (const StepPart& part : parts) {
+    const SlotSequence& sequence = slots[part.slot];
+    pending.parts.push_back({part, sequence.logprobs, sequence.prompt_logprobs});
+  }
+  Scratch memory(pending.memory.data(), pending.memory.bytes());
+  pending.sampled = sampled;
+  for (TensorView* tensor :
+       {&pending.sampled.tokens, &pending.sampled.logprob, &pending.sampled.rank,
+        &pending.sampled.top_ids, &pending.sampled.top_logprobs}) {
+    if (tensor->data == nullptr || tensor->elements() == 0) continue;
+    NVLLM_CHECK(tensor->contiguous(), tensor->describe());
+    void* const here = memory.take(tensor->dtype, 1, tensor->elements()).data;
+    backend_.copy(here, tensor->data, tensor->bytes(), stream);
+    tensor->data = here;
+  }
+  pending.copied->record(stream);
+}
+
+bool StepResults::ready() const {
+  return count_ > 0 && pending_[oldest_].copied->reached();
+}
+
+TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int64_t row,
+                                       std::int32_t alternatives) {
+  TokenLogprobs result;
+  result.top.reserve(static_cast<std::size_t>(std::max(alternatives, 0)));
+  result.chosen = {at<std::int32_t>(sampled.tokens, row), at<float>(sampled.logprob, row),
+                   at<std::int32_t>(sampled.rank, row)};
+  for (std::int32_t i = 0; i < alternatives; ++i) {
+    result.top.push_back({at<std::int32_t>(sampled.top_ids, row, i),
+                          at<float>(sampled.top_logprobs, row, i), i + 1});
+  }
+  return result;
+}
+
+StepResult StepResults::take(Stream& stream, ipc::Communicator* communicator) {
+  NVLLM_CHECK_LT(0u, count_);
+  Pending& pending = pending_[oldest_];
+  if (communicator == nullptr) {
+    pending.copied->synchronize();
+  } else if (count_ == 1) {
+    communicator->wait(stream);  // nothing else is in flight
+  } else {
+    communicator->wait(*pending.copied);
+  }
+  StepResult result;
+  result.number = pending.number;
+  result.tokens.reserve(pending.parts.size());
+  for (const Part& part : pending.parts) {
+    if (part.rows.scored > 0) {
+      StepResult::PromptLogprobs& prompt = result.prompts.emplace_back();
+      prompt.slot = part.rows.slot;
+      for (std::int64_t i = 0; i < part.rows.scored; ++i) {
+        prompt.tokens.push_back(
+            logprobs_of(pending.sampled, part.rows.scored_logits + i, part.prompt_logprobs));
+      }
+    }
+    if (!part.rows.draws) continue;
+    StepResult::Token& token = result.tokens.emplace_back();
+    token.slot = part.rows.slot;
+    token.token = at<std::int32_t>(pending.sampled.tokens, part.rows.draw_logits);
+    if (part.logprobs >= 0) {
+      token.logprobs = logprobs_of(pending.sampled, part.rows.draw_logits, part.logprobs);
+    }
+  }
+  oldest_ = (oldest_ + 1) % pending_.size();
+  --count_;
+  return result;
+}
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,55 @@
+// StepResults: what steps gave, on its way from the device to rank 0's host. Each step's results are copied
+// to pinned memory behind it, and read when they are there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/backend.h"
+#include "ipc/collective/communicator.h"
+#include "layers/sampler.h"
+#include "runtime/slot_table.h"
+#include "runtime/step.h"
+
+namespace nvllm::runtime {
+
+// Used by one thread.
+class StepResults {
+ public:
+  // Pinned memory ("step results") for `buffers` steps of so many logit rows with so many alternatives.
+  StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs, int buffers);
+
+  // Enqueues the copies of a step's results. sampled: nothing if no logits were wanted.
+  void add(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
+           const layers::Sampled& sampled, Stream& stream);
+
+  bool ready() const;  // the oldest step's are there
+  // The oldest step's. Waits for it.
+  StepResult take(Stream& stream, ipc::Communicator* communicator);
+
+ private:
+  // A sequence's share of a step.
+  struct Part {
+    StepPart rows;
+    std::int32_t logprobs = -1, prompt_logprobs = -1;
+  };
+  struct Pending {
+    Buffer memory;
+    std::unique_ptr<Event> copied;
+    std::uint64_t number = 0;
+    std::vector<Part> parts;
+    layers::Sampled sampled;  // in `memory`
+  };
+
+  static TokenLogprobs logprobs_of(const layers::Sampled& sampled, std::int64_t row,
+                                   std::int32_t alternatives);
+
+  Backend& backend_;
+  std::vector<Pending> pending_;
+  std::size_t oldest_ = 0, count_ = 0;
+};
+
+}  // namespace nvllm::runtime

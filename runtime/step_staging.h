@@ -1,0 +1,90 @@
+// StepStaging: the way of a step's numbers to the device. A step is written into one piece of pinned memory
+// and copied in one go; what the forward pass reads is made of it on the device (kernels/step_input.h).
+//
+// The device keeps each slot's block table and last token. A sequence's new blocks go to its table with the
+// next step that has rows of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/backend.h"
+#include "ipc/collective/communicator.h"
+#include "kernels/step_input.h"
+#include "layers/batch.h"
+#include "layers/sampler.h"
+#include "runtime/slot_table.h"
+
+namespace nvllm::runtime {
+
+struct StagingLimits {
+  std::int64_t slots = 0;
+  std::int64_t rows = 0;          // of a step
+  std::int64_t logit_rows = 0;    // of a step
+  std::int64_t table_blocks = 0;  // of the longest sequence
+};
+
+// How many of everything a step has; a captured graph's includes padding. Where the numbers lie follows
+// from it alone.
+struct StepShape {
+  std::int64_t sequences = 0;
+  std::int64_t rows = 0;
+  std::int64_t logit_rows = 0;
+  std::int64_t max_query_rows = 0;
+  std::int64_t max_kv_length = 0;
+  bool all_logits = false;  // every row's logits are wanted, in order
+};
+
+// The shape of a step without padding.
+StepShape shape_of(std::span<const StepPart> parts);
+
+// Used by one thread, with one stream.
+class StepStaging {
+ public:
+  // `buffers`: steps that may be on their way to the device; one more waits for the first.
+  StepStaging(Backend& backend, const StagingLimits& limits, int buffers);
+
+  // Device memory that one takes ("step input").
+  static std::size_t bytes(const StagingLimits& limits);
+
+  // Enqueues the copy of a step: the sequences that draw, then the others, then padding of one row each. So
+  // the logits of a sequence that draws have its number.
+  void load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
+            TensorView history, Stream& stream, ipc::Communicator* communicator);
+
+  // What works on it, for any step of this shape.
+  kernels::StepInput input(const StepShape& shape, TensorView history) const;
+  layers::Batch batch(const StepShape& shape) const;
+  // The first `rows` logit rows: slots, positions, targets, history and tables.
+  layers::SampleStep sample_step(const StepShape& shape, std::int64_t rows,
+                                 TensorView history) const;
+  TensorView last_tokens() const { return last_tokens_; }
+
+ private:
+  struct Layout;
+  struct Staged {
+    Buffer memory;  // pinned
+    std::unique_ptr<Event> copied;
+  };
+
+  std::int32_t* begin(ipc::Communicator* communicator);
+  void send(std::size_t words, Stream& stream);
+  // Tells tables of new blocks, until no more are new than a step has room for.
+  void tell_blocks(std::span<const StepPart> parts, SlotTable& slots, TensorView history,
+                   Stream& stream, ipc::Communicator* communicator);
+  TensorView ints(std::int64_t first, std::int64_t count) const;
+
+  Backend& backend_;
+  StagingLimits limits_;
+  std::vector<Staged> staged_;
+  std::size_t next_ = 0;
+  Buffer memory_;
+  std::int32_t* words_ = nullptr;  // the copy of what was staged
+  TensorView last_tokens_, table_;
+  TensorView tokens_, positions_, places_, kv_length_, block_table_;  // as large as they get
+};
+
+}  // namespace nvllm::runtime
