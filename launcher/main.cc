@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "launcher/bench/command.h"
+#include "launcher/chat/chat_command.h"
 #include "launcher/engine_session.h"
 #include "launcher/exit_code.h"
 #include "launcher/find_model.h"
@@ -33,6 +34,7 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
         {"bench latency", run_bench_latency},
         {"bench startup", run_bench_startup},
         {"bench throughput", run_bench_throughput},
+        {"chat", run_chat},
         {"detokenize", run_detokenize},
         {"generate", run_generate},
         {"inspect", run_inspect},

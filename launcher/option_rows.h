@@ -29,6 +29,7 @@ OptionRows join_rows(std::initializer_list<OptionRows> tables);
 Command selftest_options();
 Command inspect_options();
 Command generate_options();
+Command chat_options();
 Command tokenize_options();
 Command detokenize_options();
 Command template_options();

@@ -1,6 +1,7 @@
 // The command line: what nvllm-launch was asked to do.
 //
 //   nvllm-launch COMMAND [--name value | --name=value | --switch]...
+//   nvllm-launch [--name value | --name=value | --switch]... [PROMPT]      as `chat`
 //
 // A command is one word, or two where several share the first ("bench latency", "bench startup").
 // Every command has one table of its options; parsing, checking and the help all come from that
@@ -17,6 +18,7 @@
 #include "base/logging.h"
 #include "launcher/option_value.h"
 #include "launcher/options_bench.h"
+#include "launcher/options_chat.h"
 #include "launcher/options_generate.h"
 #include "launcher/options_text.h"
 #include "launcher/sampling_settings.h"
@@ -63,6 +65,7 @@ struct Options {
   InspectOptions inspect;
   GenerateOptions generate;
   TextOptions text;
+  ChatOptions chat;
   BenchOptions bench;
 
   std::string message;  // --help, --version: to be printed on standard output

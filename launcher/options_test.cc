@@ -129,7 +129,6 @@ TEST_CASE("what cannot be followed is refused in one line that names the mend") 
        "unknown option '--ad-special-tokens'; did you mean '--add-special-tokens'?"},
       {{"tokenize", "--tp", "2"}, "unknown option '--tp'; see nvllm-launch tokenize --help"},
       {{"template", "--chat-template="}, "--chat-template '': pass a file with a Jinja template"},
-      {{"bananas"}, "unknown command 'bananas'; see nvllm-launch --help"},
       {{"--vresion"}, "unknown option '--vresion'; did you mean '--version'?"},
       {{"selftest", "--tpp", "2"}, "unknown option '--tpp'; did you mean '--tp'?"},
       {{"selftest", "--tensor-paralel-size=2"},

@@ -117,7 +117,7 @@ bool Scheduler::State::take_token(Sequence& sequence, const StepResult::Token& d
 
 // Those of a prompt that is computed again were passed on before.
 void Scheduler::State::take_scores(Sequence& sequence, const DueResult& due,
-                                   const StepResult::PromptLogprobs& scores, Progress& news) const {
+                                   const StepResult::PromptLogprobs& scores, Progress& news) {
   NVLLM_CHECK_EQ(static_cast<std::int64_t>(scores.tokens.size()), due.scored);
   const std::int64_t known =
       std::clamp<std::int64_t>(sequence.scored - due.first_scored, 0, due.scored);

@@ -57,7 +57,7 @@ struct Watched {
   std::vector<std::int32_t> answer;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   FinishReason finish = FinishReason::none;
-  bool aborted = false;
+  bool aborted = false, started = false;
 
   bool over() const { return aborted || finish != FinishReason::none; }
 };
@@ -105,7 +105,9 @@ NewSequence random_sequence(Random& random, SequenceId id, const Workload& workl
       static_cast<std::int32_t>(random.chance(20) ? random.from(1, 2) : random.from(1, 80));
   if (random.chance(30)) sequence.stop_tokens = random_tokens(random, 1, vocabulary);
   if (random.chance(15)) sequence.prompt_logprobs = 0;
+  if (id > 1 && random.chance(20)) sequence.tokens = workload.arrivals.back().tokens;
   sequence.rules.prompt_length = static_cast<std::int32_t>(sequence.tokens.size());
+  sequence.rules.seed = id;  // tells who starts
   sequence.rules.logprobs = random.chance(20) ? 0 : -1;
   return sequence;
 }
@@ -219,11 +221,22 @@ class Simulation {
     if (!full && !(scheduler_.in_flight() > 0 && random_.chance(workload_.wait_percent))) {
       if (const auto step = scheduler_.schedule()) {
         results_.push_back(rank_.step(*step));
+        check_order(*step);
         return;
       }
       require(!results_.empty() || scheduler_.idle(), "nothing to do, but somebody waits");
     }
     if (!results_.empty()) complete();
+  }
+
+  // Nobody starts before somebody who came earlier.
+  void check_order(const StepMessage& step) {
+    for (const SlotStart& start : step.started) {
+      const SequenceId id = start.rules.seed;
+      require(watched_.at(id).started || id > last_started_, "somebody was overtaken");
+      watched_.at(id).started = true;
+      last_started_ = std::max(last_started_, id);
+    }
   }
 
   void complete() {
@@ -286,6 +299,7 @@ class Simulation {
   std::map<SequenceId, Watched> watched_;
   std::deque<StepResult> results_;
   std::int64_t turns_ = 0, most_turns_ = 0;
+  SequenceId last_started_ = 0;
 };
 
 // A failed check ends the program; this says in which simulation. Doctest's own handler follows.

@@ -18,7 +18,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -63,8 +62,8 @@ struct Scheduler::State {
   // scheduler.cc
   std::int64_t room_for_answer(const NewSequence& sequence) const;
   bool take_token(Sequence& sequence, const StepResult::Token& token, Progress& news);
-  void take_scores(Sequence& sequence, const DueResult& due,
-                   const StepResult::PromptLogprobs& scores, Progress& news) const;
+  static void take_scores(Sequence& sequence, const DueResult& due,
+                          const StepResult::PromptLogprobs& scores, Progress& news);
   void forget(Sequence& sequence);
 
   // scheduler_step.cc

@@ -79,7 +79,7 @@ void SequenceMemory::commit(Sequence& sequence) {
 
 void SequenceMemory::leave(Sequence& sequence) {
   device_.end(sequence.id);
-  sequence.capacity = sequence.committed = 0;
+  sequence.capacity = 0;
 }
 
 bool SequenceMemory::leave_to_host(Sequence& sequence, StepMessage& message) {
