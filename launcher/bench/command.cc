@@ -30,12 +30,13 @@ void say(EngineSession& session, const std::string& text) {
   session.workers().console().print(format_log_line("launcher", LogLevel::info, text));
 }
 
-LatencyPlan latency_plan(const BenchOptions& bench, std::int64_t vocabulary) {
+LatencyPlan latency_plan(const BenchOptions& bench, const BenchRun& run) {
   return {.batch = 1,
           .prompt_tokens = bench.input ? bench.input->most : kLatencyPrompt,
           .steps = bench.output ? bench.output->most : kLatencySteps,
           .warmup_steps = bench.warmup.value_or(kLatencyWarmup),
-          .vocabulary = vocabulary};
+          .vocabulary = run.vocabulary,
+          .max_model_len = run.session.info().max_model_len};
 }
 
 // Whether its longest sequences have room, before anything is measured.
@@ -82,7 +83,7 @@ int run_bench_latency(const Options& options, std::int64_t started_ns) {
     PythonRandom random(options.bench.dataset_seed);
     std::vector<LatencyPlan> plans;
     for (const std::int64_t batch : options.bench.batch_sizes) {
-      plans.push_back(latency_plan(options.bench, run.vocabulary));
+      plans.push_back(latency_plan(options.bench, run));
       plans.back().batch = batch;
       check_room(plans.back(), options, subject.info);
     }

@@ -11,7 +11,7 @@ namespace nvllm::launcher {
 struct SpeedQuestion {
   std::string device;  // as its rank describes it: "NVIDIA H200", "CPU, 8 cores"
   int ranks = 1;       // CPU ranks share the machine
-  std::optional<double> bandwidth_tb_s, tflops;  // where the command line says it
+  std::optional<double> bandwidth_tb_s = {}, tflops = {};  // where the command line says it
 };
 
 // What is said, else what is known of the device, else what a short measurement in a process of its own

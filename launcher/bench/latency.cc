@@ -11,8 +11,14 @@
 namespace nvllm::launcher {
 namespace {
 
-void submit_batch(LoadGenerator& load, const LatencyPlan& plan, std::int64_t output_tokens,
-                  PythonRandom& random) {
+// What a sequence is allowed beyond what it needs: tokens come in faster than they are looked at, if they
+// come fast or the machine is busy. What is not needed is stopped.
+constexpr std::int64_t kSpareTokens = 2048;
+
+void submit_batch(LoadGenerator& load, const LatencyPlan& plan,
+                  const runtime::EngineOptions& options, PythonRandom& random) {
+  const std::int64_t output_tokens = std::min(output_tokens_of(plan, options) + kSpareTokens,
+                                              plan.max_model_len - plan.prompt_tokens);
   std::vector<runtime::Request> requests;
   for (std::int64_t i = 0; i < plan.batch; ++i) {
     std::vector<std::int32_t> prompt(static_cast<std::size_t>(plan.prompt_tokens));
@@ -53,7 +59,7 @@ void warm_up(LoadGenerator& load, const LatencyPlan& plan, const runtime::Engine
              PythonRandom& random) {
   LatencyPlan shorter = plan;
   shorter.steps = plan.warmup_steps;
-  submit_batch(load, shorter, output_tokens_of(shorter, options), random);
+  submit_batch(load, shorter, options, random);
   await_tokens(load, std::vector<std::int64_t>(static_cast<std::size_t>(plan.batch)), 1);
   await_tokens(load, tokens_of(load), plan.warmup_steps);
   load.stop();
@@ -74,7 +80,7 @@ LatencyResult measure_latency(LoadGenerator& load, runtime::EngineClient& client
   if (plan.warmup_steps > 0) warm_up(load, plan, options, random);
   LatencyResult result;
   result.plan = plan;
-  submit_batch(load, plan, output_tokens_of(plan, options), random);
+  submit_batch(load, plan, options, random);
   const std::vector<std::int64_t> none(static_cast<std::size_t>(plan.batch));
   await_tokens(load, none, 1);
   result.prompts_s = seconds_since(load.records().front().submitted_ns);

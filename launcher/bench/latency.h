@@ -18,6 +18,7 @@ struct LatencyPlan {
   std::int64_t steps = 256;        // decode steps that are measured
   std::int64_t warmup_steps = 16;  // of a batch of other prompts; 0: there is none
   std::int64_t vocabulary = 0;
+  std::int64_t max_model_len = 0;  // no sequence grows longer
 };
 
 struct LatencyResult {
@@ -35,8 +36,8 @@ struct LatencyResult {
   double mean_step_s() const { return seconds / steps; }
 };
 
-// Tokens that each sequence is allowed: those that are measured, and what the first sequences give while
-// the last prompts are still computed.
+// Tokens that each sequence needs room for: those that are measured, and what the first sequences give
+// while the last prompts are still computed.
 std::int64_t output_tokens_of(const LatencyPlan& plan, const runtime::EngineOptions& options);
 
 // Every prompt is drawn anew.

@@ -1,7 +1,7 @@
 #include "launcher/bench/load_generator.h"
 
-#include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -10,6 +10,19 @@ namespace nvllm::launcher {
 namespace {
 
 constexpr Nanoseconds kPatience = std::chrono::milliseconds(100);  // of one look for news
+
+void note(RequestRecord& record, std::int64_t tokens, std::int64_t now) {
+  if (tokens == 0) return;
+  if (record.tokens == 0) {
+    record.first_ns = now;
+  } else {
+    const double gap = static_cast<double>(now - record.last_ns) * 1e-9;
+    record.gaps_s.insert(record.gaps_s.end(), static_cast<std::size_t>(tokens),
+                         static_cast<float>(gap / static_cast<double>(tokens)));
+  }
+  record.tokens += tokens;
+  record.last_ns = now;
+}
 
 }  // namespace
 
@@ -27,30 +40,25 @@ void LoadGenerator::poll() {
   if (updates.empty()) return;
   const Trace::Span span(trace_, "host", "note updates");
   const std::int64_t now = now_ns();
-  for (const runtime::Update& update : updates) note(update, now);
+  // News of several steps may have come.
+  std::map<RequestRecord*, std::int64_t> tokens;
+  for (const runtime::Update& update : updates) {
+    if (!update.error.empty()) fail("a request of the benchmark was refused: ", update.error);
+    RequestRecord* record = record_of(update);
+    if (record == nullptr) continue;
+    tokens[record] += static_cast<std::int64_t>(update.tokens.size());
+    if (update.finish == runtime::FinishReason::none) continue;
+    record->finished = true;
+    record->cached_tokens = update.cached_tokens;
+    record->preemptions = update.preemptions;
+  }
+  for (const auto& [record, count] : tokens) note(*record, count, now);
 }
 
-void LoadGenerator::note(const runtime::Update& update, std::int64_t now) {
-  if (!update.error.empty()) fail("a request of the benchmark was refused: ", update.error);
+// Nothing for one that ran before begin().
+RequestRecord* LoadGenerator::record_of(const runtime::Update& update) {
   const std::uint64_t after = next_id_ - update.request;  // 1: the newest
-  if (after > records_.size()) return;                    // of what ran before begin()
-  RequestRecord& record = records_[records_.size() - after];
-  const auto count = static_cast<std::int64_t>(update.tokens.size());
-  if (count > 0) {
-    if (record.tokens == 0) {
-      record.first_ns = now;
-    } else {
-      const double gap = static_cast<double>(now - record.last_ns) * 1e-9;
-      record.gaps_s.insert(record.gaps_s.end(), update.tokens.size(),
-                           static_cast<float>(gap / static_cast<double>(count)));
-    }
-    record.tokens += count;
-    record.last_ns = now;
-  }
-  if (update.finish == runtime::FinishReason::none) return;
-  record.finished = true;
-  record.cached_tokens = update.cached_tokens;
-  record.preemptions = update.preemptions;
+  return after <= records_.size() ? &records_[records_.size() - after] : nullptr;
 }
 
 void LoadGenerator::stop() {

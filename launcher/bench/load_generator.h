@@ -17,7 +17,7 @@ struct RequestRecord {
   std::int64_t first_ns = 0;  // of the first token; 0: none came
   std::int64_t last_ns = 0;
   std::int64_t tokens = 0;
-  // Between tokens: each piece of news counts for as many tokens as it brought.
+  // Between tokens; those that came together share the time since the ones before.
   std::vector<float> gaps_s;
   std::int32_t cached_tokens = 0, preemptions = 0;
   bool finished = false;
@@ -47,7 +47,7 @@ class LoadGenerator {
   const std::vector<RequestRecord>& records() const { return records_; }
 
  private:
-  void note(const runtime::Update& update, std::int64_t now);
+  RequestRecord* record_of(const runtime::Update& update);
 
   runtime::EngineClient& client_;
   Trace* trace_;

@@ -28,9 +28,15 @@ std::string title(const BenchSubject& subject) {
              ranks == 1 ? " rank on " : " ranks on ", subject.info.ranks.at(0).report.device, '\n');
 }
 
+// "4.41 TB/s", "35.1 GFLOP/s"
+std::string rate(double per_second, const char* unit) {
+  const bool tera = per_second >= 1e12;
+  return number(per_second * (tera ? 1e-12 : 1e-9)) + (tera ? " T" : " G") + unit;
+}
+
 std::string floor_line(const DeviceSpeed& speed, std::size_t ranks) {
-  return str("  floor: ", number(speed.bytes_per_second * 1e-12), " TB/s and ",
-             number(speed.flops_per_second * 1e-12), " TFLOP/s of each device (", speed.source, ')',
+  return str("  floor: ", rate(speed.bytes_per_second, "B/s"), " and ",
+             rate(speed.flops_per_second, "FLOP/s"), " of each device (", speed.source, ')',
              ranks > 1 ? ", what ranks tell each other for nothing" : "", '\n');
 }
 

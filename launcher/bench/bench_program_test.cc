@@ -1,0 +1,228 @@
+// nvllm-launch bench as a program, on the CPU, with a tiny model of random weights.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "launcher/testing/program.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using Json = nlohmann::json;
+using testing::Program;
+
+std::vector<std::string> arguments(const std::string& benchmark,
+                                   const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"bench",
+                                    benchmark,
+                                    "--model",
+                                    "tests/data/golden-models/qwen3-gqa-tied",
+                                    "--load-format",
+                                    "dummy",
+                                    "--device",
+                                    "cpu",
+                                    "--kv-cache-memory-bytes",
+                                    "16M",
+                                    "--max-num-seqs",
+                                    "8",
+                                    "--max-num-batched-tokens",
+                                    "256"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string output_of(const std::string& benchmark, const std::vector<std::string>& more) {
+  Program program(arguments(benchmark, more));
+  const int exit_code = program.wait();
+  REQUIRE_MESSAGE(exit_code == 0, program.errors());
+  return program.output();
+}
+
+Json report_of(const std::string& benchmark, std::vector<std::string> more) {
+  more.emplace_back("--json");
+  return Json::parse(output_of(benchmark, more));
+}
+
+// The events of a run's --profile.
+Json trace_of(const std::string& benchmark, std::vector<std::string> more) {
+  const char* folder = std::getenv("TEST_TMPDIR");
+  const std::string path = str(folder != nullptr ? folder : "/tmp", "/bench_program_test.json");
+  more.insert(more.end(), {"--profile", path});
+  output_of(benchmark, more);
+  std::ifstream file(path);
+  Json events = Json::parse(file).at("traceEvents");
+  std::filesystem::remove(path);
+  return events;
+}
+
+// By the names of process and track: the track's number.
+std::map<std::string, std::map<std::string, int>> tracks_of(const Json& events) {
+  std::map<int, std::string> processes;
+  std::map<std::string, std::map<std::string, int>> tracks;
+  for (const Json& event : events) {
+    const int process = event.at("pid");
+    if (event.at("name") == "process_name") processes[process] = event.at("args").at("name");
+    if (event.at("name") != "thread_name") continue;
+    tracks[processes.at(process)][event.at("args").at("name")] = event.at("tid");
+  }
+  return tracks;
+}
+
+// What a command line that cannot be followed says.
+std::string refusal(const std::string& benchmark, const std::vector<std::string>& more) {
+  Program program(arguments(benchmark, more));
+  CHECK(program.wait() == 2);
+  CHECK(program.output() == "");
+  return program.errors();
+}
+
+}  // namespace
+
+TEST_CASE("throughput: every token that was asked for, nothing from a cache") {
+  for (const char* ranks : {"1", "2"}) {
+    const Json report =
+        report_of("throughput", {"--tp", ranks, "--num-prompts", "12", "--input-len", "4:40",
+                                 "--output-len", "3:9", "--max-concurrency", "5"});
+    const Json workload = report.at("workload");
+    CHECK(workload.at("prompts") == 12);
+    const double output = workload.at("output_tokens");
+    CHECK(output >= 36);
+    CHECK(output <= 108);
+    CHECK(report.at("output_tokens_per_s").get<double>() ==
+          doctest::Approx(output / report.at("seconds").get<double>()));
+    CHECK(report.at("cached_prompt_tokens") == 0);
+    CHECK(report.at("warmup").at("prompts") == 5);
+    CHECK(report.at("ranks").dump() == ranks);
+    const Json work = report.at("work");
+    CHECK(work.at("steps").get<double>() >= output / 5);
+    CHECK(work.at("steps").get<double>() <= output + 12);
+    CHECK(report.at("floor").at("of_floor").get<double>() > 0);
+    CHECK(report.at("token_ms").at("p50").get<double>() > 0);
+    CHECK(report.at("first_token_ms").at("max").get<double>() <=
+          report.at("seconds").get<double>() * 1e3);
+  }
+}
+
+TEST_CASE("throughput: the same seed asks for the same tokens") {
+  const std::vector<std::string> more = {"--num-prompts", "4",   "--input-len",    "4:40",
+                                         "--output-len",  "3:9", "--dataset-seed", "5"};
+  const Json once = report_of("throughput", more), again = report_of("throughput", more);
+  CHECK(once.at("workload") == again.at("workload"));
+}
+
+TEST_CASE("latency: each batch decodes as many steps as were asked, all sequences in each") {
+  const Json report = report_of("latency", {"--batch-size", "1,4", "--input-len", "96",
+                                            "--output-len", "12", "--warmup", "2"});
+  const Json batches = report.at("batches");
+  REQUIRE(batches.size() == 2);
+  for (const Json& batch : batches) {
+    const double size = batch.at("batch");
+    CHECK(batch.at("steps").get<double>() >= 12);
+    CHECK(batch.at("steps").get<double>() <= 16);
+    CHECK(batch.at("mean_rows").get<double>() == doctest::Approx(size).epsilon(0.2));
+    CHECK(batch.at("mean_context").get<double>() >= 96 + 6);
+    CHECK(batch.at("mean_context").get<double>() <= 96 + 40);
+    CHECK(batch.at("cached_prompt_tokens") == 0);
+    CHECK(batch.at("mean_step_ms").get<double>() > 0);
+    CHECK(batch.at("prompts_s").get<double>() > 0);
+    CHECK(batch.at("of_floor").get<double>() > 0);
+    CHECK(batch.at("work").at("preemptions") == 0);
+  }
+}
+
+TEST_CASE("startup: stages in their order, again and again") {
+  const Json report = report_of("startup", {"--repeat", "2", "--tp", "2"});
+  REQUIRE(report.at("runs").size() == 2);
+  for (const Json& run : report.at("runs")) {
+    CHECK(run.at("exec_s").get<double>() > 0);
+    const Json stages = run.at("stages");
+    CHECK(stages.at(0).at("after_s").get<double>() > 0);
+    CHECK(stages.back().at("name") == "first token");
+    for (const Json& stage : stages) CHECK(stage.at("after_s") <= stages.back().at("after_s"));
+    CHECK(run.at("seconds").get<double>() ==
+          doctest::Approx(run.at("exec_s").get<double>() +
+                          stages.back().at("after_s").get<double>()));
+  }
+  CHECK(report.at("min_s") <= report.at("median_s"));
+}
+
+TEST_CASE("tables are for people") {
+  const std::string table =
+      output_of("latency", {"--batch-size", "2", "--input-len", "16", "--output-len", "4"});
+  CHECK(table.find("of floor") != std::string::npos);
+  CHECK(table.find("floor: ") != std::string::npos);
+}
+
+TEST_CASE("--profile writes a timeline of the launcher and of all ranks") {
+  const Json events = trace_of(
+      "throughput", {"--tp", "2", "--num-prompts", "4", "--input-len", "8", "--output-len", "8"});
+  const auto tracks = tracks_of(events);
+  CHECK(tracks.at("launcher").count("host") == 1);
+  for (const char* rank : {"rank 0", "rank 1"}) {
+    CHECK(tracks.at(rank).count("host") == 1);
+    CHECK(tracks.at(rank).count("device") == 1);
+  }
+  CHECK(tracks.at("rank 1").count("rings") == 1);
+  CHECK(tracks.size() == 3);
+  for (const Json& event : events) {
+    if (event.at("ph") == "X") CHECK(event.at("dur").get<double>() >= 0);
+  }
+}
+
+TEST_CASE("the device computes nearly all the time: what the host does is hidden behind it") {
+  // 28 MB of weights: a step of a millisecond or more.
+  const Json events =
+      trace_of("latency", {"--hf-overrides",
+                           R"({"hidden_size": 512, "intermediate_size": 1536, "vocab_size": 8192})",
+                           "--tp", "1", "--batch-size", "4", "--input-len", "16", "--output-len",
+                           "64", "--warmup", "0"});
+  const int device = tracks_of(events).at("rank 0").at("device");
+  double begin = 1e300, end = 0, busy = 0;
+  for (const Json& event : events) {
+    if (event.at("ph") != "X" || event.at("name") != "step" || event.at("tid") != device) continue;
+    if (event.at("args").at("step") == 1) continue;
+    const double at = event.at("ts"), took = event.at("dur");
+    begin = std::min(begin, at);
+    end = std::max(end, at + took);
+    busy += took;
+  }
+  REQUIRE(end > begin);
+  CHECK(busy / (end - begin) >= 0.8);
+}
+
+TEST_CASE("a trace that cannot be written fails the run") {
+  Program program(arguments("throughput", {"--num-prompts", "1", "--input-len", "4", "--output-len",
+                                           "2", "--profile", "/nowhere/trace.json"}));
+  CHECK(program.wait() == 1);
+  CHECK(program.output() == "");
+  CHECK(program.errors().find("/nowhere/trace.json") != std::string::npos);
+}
+
+TEST_CASE("command lines that cannot be followed are refused before anything starts") {
+  CHECK(refusal("latency", {"--batch-size", "9"}) ==
+        "nvllm-launch: --batch-size 9: more than run at a time; pass --max-num-seqs 9\n");
+  CHECK(
+      refusal("latency", {"--input-len", "4:8"}) ==
+      "nvllm-launch: --input-len 4:8: all sequences are of one length here; pass --input-len 8\n");
+  CHECK(refusal("throughput", {"--output-len", "9:8"}) ==
+        "nvllm-launch: --output-len 9:8: ends before it begins; pass 8:9\n");
+  CHECK(refusal("startup", {"--repeat", "2", "--profile", "x"}) ==
+        "nvllm-launch: --profile x with --repeat 2: a trace is of one run; pass --repeat 1\n");
+}
+
+TEST_CASE("a batch for which a sequence has no room is refused with the numbers") {
+  Program program(arguments("latency", {"--max-model-len", "64", "--batch-size", "1"}));
+  CHECK(program.wait() == 1);
+  CHECK(program.errors().find("max_model_len is 64; pass a smaller --input-len") !=
+        std::string::npos);
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,118 @@
+#include "launcher/bench/report.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "launcher/bench/starts.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using Json = nlohmann::json;
+
+// Reads 1 GB of weights and 1 MB per token of context, at 1 GB/s.
+BenchSubject subject(const char* benchmark) {
+  BenchSubject subject{.benchmark = benchmark, .model = "a/model"};
+  subject.dummy = true;
+  subject.cost = {.layer_bytes = 0.75e9, .head_bytes = 0.25e9, .kv_bytes = 1e6};
+  subject.speed = {.bytes_per_second = 1e9,
+                   .flops_per_second = 1e12,
+                   .attention_flops_per_second = 1e12,
+                   .source = "given"};
+  subject.info.ranks.resize(2);
+  subject.info.ranks[0].report.device = "CPU, 2 cores";
+  return subject;
+}
+
+LatencyResult latency() {
+  LatencyResult result;
+  result.plan.batch = 4;
+  result.plan.steps = 100;
+  result.prompts_s = 0.5;
+  result.steps = 100;
+  result.seconds = 280;
+  result.step_s = summary_of(std::vector<double>(100, 2.8));
+  result.rows = 4;
+  result.context = 100;
+  return result;
+}
+
+StartupRun startup(std::int64_t started_ns, double first_token_s) {
+  return {.started_ns = started_ns,
+          .exec_s = std::nullopt,
+          .stages = {{"devices ready", first_token_s / 2}, {"first token", first_token_s}}};
+}
+
+StartedRun started(double first_token_s, double exec_s) {
+  return {.report = format_json(subject("startup"), std::vector{startup(7, first_token_s)}),
+          .exec_s = exec_s};
+}
+
+}  // namespace
+
+TEST_CASE("a batch's share of the floor is that of its own rows and contexts") {
+  const std::vector<LatencyResult> results = {latency()};
+  const Json json = Json::parse(format_json(subject("latency"), results));
+  const Json batch = json.at("batches").at(0);
+  CHECK(batch.at("mean_step_ms") == doctest::Approx(2800));
+  CHECK(batch.at("floor_ms") == doctest::Approx(1400));  // 1 GB and 4 x 100 MB
+  CHECK(batch.at("of_floor") == doctest::Approx(0.5));
+  CHECK(batch.at("tokens_per_s") == doctest::Approx(4 / 2.8));
+  CHECK(json.at("ranks") == 2);
+  CHECK(json.at("load_format") == "dummy");
+
+  const std::string table = format_table(subject("latency"), results);
+  CHECK(
+      table.starts_with("nvllm 0.1.0 bench latency: a/model (random weights), bfloat16, 2 ranks "
+                        "on CPU, 2 cores\n"));
+  CHECK(table.find("50.0%") != std::string::npos);
+  CHECK(table.find("before each batch one of other prompts and 16 steps") != std::string::npos);
+}
+
+TEST_CASE("throughput tells tokens per second, the floor and the warm-up") {
+  ThroughputReport report;
+  report.at_once = 2;
+  report.floor_s = 5;
+  report.result.warmup_prompts = 2;
+  report.result.seconds = 10;
+  report.result.prompts = 3;
+  report.result.prompt_tokens = 300;
+  report.result.output_tokens = 600;
+  report.result.work.steps = 300;
+  const Json json = Json::parse(format_json(subject("throughput"), report));
+  CHECK(json.at("output_tokens_per_s") == 60);
+  CHECK(json.at("total_tokens_per_s") == 90);
+  CHECK(json.at("mean_batch") == 2);
+  CHECK(json.at("floor").at("of_floor") == 0.5);
+  CHECK(json.at("workload").at("max_concurrency") == 2);
+
+  const std::string table = format_table(subject("throughput"), report);
+  CHECK(table.find("warm-up: 2 short prompts") != std::string::npos);
+  report.result.warmup_prompts = 0;
+  CHECK(format_table(subject("throughput"), report).find("no warm-up") != std::string::npos);
+}
+
+TEST_CASE("several starts: the median with its own stages, and the least") {
+  const std::vector<StartedRun> runs = {started(0.9, 0.1), started(0.5, 0.1), started(0.6, 0.1)};
+  const Json json = Json::parse(join_starts(runs, true));
+  CHECK(json.at("median_s") == doctest::Approx(0.7));
+  CHECK(json.at("min_s") == doctest::Approx(0.6));
+  CHECK(json.at("runs").size() == 3);
+  CHECK(json.at("runs").at(0).at("seconds") == doctest::Approx(1.0));
+  CHECK(json.at("model") == "a/model");
+
+  const std::string table = join_starts(runs, false);
+  CHECK(table.find("median 700 ms, least 600 ms of 3 starts") != std::string::npos);
+  CHECK(table.find("program running") != std::string::npos);
+  CHECK(table.find("400") != std::string::npos);  // devices ready, of the median: 100 + 300
+}
+
+TEST_CASE("a start's report that is none is an error") {
+  CHECK_THROWS_AS(parse_startup_run("{}"), Error);
+  CHECK_THROWS_AS(parse_startup_run("not JSON"), Error);
+}
+
+}  // namespace nvllm::launcher
