@@ -213,10 +213,16 @@ const bool registered = [] {
       {DeviceKind::cuda, {1, 512, 512, 32, 8, 128}},
       {DeviceKind::cuda, {1, 2048, 2048, 32, 8, 128}},
       {DeviceKind::cuda, {1, 8192, 8192, 32, 8, 128}},
+      {DeviceKind::cuda, {1, 16384, 16384, 32, 8, 128}},
+      {DeviceKind::cuda, {1, 32768, 32768, 32, 8, 128}},
+      {DeviceKind::cuda, {8, 1024, 1024, 16, 8, 128, 16}},
       {DeviceKind::cuda, {1, 1, 1024, 32, 8, 128}},
       {DeviceKind::cuda, {1, 1, 8192, 32, 8, 128}},
       {DeviceKind::cuda, {8, 1, 1024, 32, 8, 128}},
-      {DeviceKind::cuda, {64, 1, 1024, 32, 8, 128}}};
+      {DeviceKind::cuda, {64, 1, 1024, 32, 8, 128}},
+      {DeviceKind::cuda, {256, 1, 1024, 32, 8, 128}},
+      {DeviceKind::cuda, {1, 1, 32768, 32, 8, 128}},
+      {DeviceKind::cuda, {8, 1, 8192, 32, 8, 128}}};
   for (const auto& [kind, shape] : cases) {
     benchmark::RegisterBenchmark(name_of_case(kind, shape).c_str(), [kind = kind, shape = shape](
                                                                         benchmark::State& state) {

@@ -24,9 +24,12 @@ std::uint32_t threshold_of(const std::vector<std::uint32_t>& keys, const SlotRul
     while (count < kept && keys[count] == keys[count - 1]) ++count;
     return count;
   };
+  std::uint32_t threshold = row.threshold;
   const auto k = static_cast<std::size_t>(rules.top_k);
-  if (rules.top_k > 0 && k < kept) kept = with_equals(k);
-  std::uint32_t threshold = kept == keys.size() ? row.threshold : keys[kept - 1];
+  if (rules.top_k > 0 && k <= kept) {
+    kept = with_equals(k);
+    threshold = keys[kept - 1];
+  }
   if (rules.top_p == 0) return threshold;
   const auto mass = [&](std::size_t i) {
     return mass_of(distance(value_of_key(keys[i]), row.maximum, rules));

@@ -3,11 +3,14 @@
 // Rows may be parts of the vocabulary. What the parts have to know of each other is a maximum, then a
 // histogram per round; histograms are of integers, so neither the parts nor the order of sums matters:
 //
-//   find_maximum(filter);           all parts' maxima -> filter.all_maxima
+//   find_maximum(filter);                   all parts' maxima -> filter.all_maxima
 //   begin_filter(filter);
 //   for kind in (top_k, top_p), for round in 0, 1, 2:
 //     count_round(filter, kind, round);     all parts' histograms -> filter.all_histograms
 //     choose_round(filter, kind, round);
+//
+// Where rows are whole, find_maximum() and count_round() do what begin_filter() and choose_round() would,
+// which are then not to be called.
 //
 // top_k: by how many logits, top_p: by what mass (e^((logit - maximum) / temperature), in fixed point) lies
 // in each interval of order keys; a round looks into the interval that the boundary fell in, and the last
@@ -41,13 +44,15 @@ struct FilterRow {
   std::uint32_t threshold = 0;  // order key
   std::uint32_t prefix = 0;     // of the boundary's key: what the rounds so far found
   std::uint32_t active = 0;
+  std::uint32_t blocks_done = 0;  // of the kernel that is at it; 0 between kernels
 };
 
 struct FilterLogits {
   SamplingRows rows;
+  // Zero before the first call and left so: maxima, histograms, state.
   TensorView maxima;          // [rows], int32: of this part, order keys
   TensorView all_maxima;      // [parts, rows], int32; one part: may be `maxima`
-  TensorView histograms;      // [rows, kFilterBins], int64; zero before the first call and left so
+  TensorView histograms;      // [rows, kFilterBins], int64
   TensorView all_histograms;  // [parts, rows, kFilterBins], int64; one part: may be `histograms`
   TensorView state;           // [rows, sizeof(FilterRow)], uint8
   TensorView thresholds;      // [rows], float32

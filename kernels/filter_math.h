@@ -77,7 +77,7 @@ NVLLM_ON_BOTH std::uint64_t wanted_of(std::uint64_t total, const SlotRules& rule
                                       FilterKind kind) {
   if (kind == FilterKind::top_k) {
     const auto k = static_cast<std::uint64_t>(rules.top_k);
-    return total > k ? k : 0;
+    return total >= k ? k : 0;
   }
   const std::uint64_t share =
       (total >> 32) * rules.top_p + ((total & 0xffffffffu) * rules.top_p >> 32);

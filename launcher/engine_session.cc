@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "device/topology.h"
+#include "launcher/inspect_report.h"
 #include "launcher/launch_plan.h"
 #include "launcher/load_display.h"
 #include "launcher/options.h"
@@ -44,7 +45,8 @@ SessionOptions session_options(const Options& options) {
                          .device = std::nullopt,
                          .step_timeout = options.group.step_timeout,
                          .collectives = options.group.collectives,
-                         .log_level = options.group.log_level};
+                         .log_level = options.group.log_level,
+                         .memory_report = options.memory_report};
   if (options.group.device == DeviceChoice::cpu) session.device = DeviceKind::cpu;
   if (options.group.device == DeviceChoice::cuda) session.device = DeviceKind::cuda;
   return session;
@@ -77,6 +79,9 @@ struct EngineSession::State {
       if (display) display->show(state);
     });
     display.reset();
+    if (options.memory_report) {
+      workers->console().print("memory of the ranks\n" + format_memory(info.ranks));
+    }
     for (const std::string& note : info.notes) {
       if (!log_enabled(LogLevel::info)) break;
       workers->console().print(format_log_line("launcher", LogLevel::info, note));

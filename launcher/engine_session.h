@@ -26,13 +26,14 @@ namespace nvllm::launcher {
 
 struct SessionOptions {
   runtime::ModelOptions model;
-  runtime::EngineOptions engine;
-  std::optional<int> ranks;          // absent: every GPU, or one rank on the CPU
-  std::optional<DeviceKind> device;  // absent: GPUs where there are any
+  runtime::EngineOptions engine = {};
+  std::optional<int> ranks = std::nullopt;          // absent: every GPU, or one rank on the CPU
+  std::optional<DeviceKind> device = std::nullopt;  // absent: GPUs where there are any
   Nanoseconds step_timeout = std::chrono::seconds(60);
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
-  bool load_progress = true;  // on standard error, where that is a terminal
+  bool load_progress = true;   // on standard error
+  bool memory_report = false;  // there, too, once the engine is open: what every rank has taken
 };
 
 struct Options;  // launcher/options.h

@@ -3,17 +3,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/logging.h"
+#include "base/trace.h"
 #include "launcher/engine_session.h"
 #include "launcher/exit_code.h"
 #include "launcher/generate/answer_book.h"
 #include "launcher/generate/intake.h"
 #include "launcher/generate/line_writer.h"
 #include "launcher/generate/progress.h"
+#include "launcher/trace_file.h"
 #include "runtime/open_model.h"
 
 namespace nvllm::launcher {
@@ -46,12 +50,14 @@ Asked asked_of(const Task& task) {
 // Takes tasks in, lets the engine work on them, and writes the answers in the input's order.
 class Generation {
  public:
-  Generation(EngineSession& session, Intake& intake, LineWriter& writer, std::size_t max_num_seqs)
+  Generation(EngineSession& session, Intake& intake, LineWriter& writer, std::size_t max_num_seqs,
+             Trace* trace)
       : session_(session),
         client_(session.client()),
         intake_(intake),
         writer_(writer),
         most_held_(std::max(kMostHeld, kHeldPerSequence * max_num_seqs)),
+        trace_(trace),
         progress_(now_ns()) {}
 
   // Until all is done, or an Error.
@@ -60,14 +66,18 @@ class Generation {
       take_in();
       if (ended_ && book_.empty()) return;
       take_updates();
-      writer_.write(book_.take_ready());
+      write_ready();
       show_progress();
     }
   }
 
   // After an Error: what else is done. It may have been the output that failed; nobody is told twice.
-  void write_rest() noexcept try { writer_.write(book_.take_all_done()); } catch (const Error&) {
-    return;
+  void write_rest() {
+    try {
+      writer_.write(book_.take_all_done());
+    } catch (const Error&) {
+      return;
+    }
   }
 
   void summarize() {
@@ -85,6 +95,7 @@ class Generation {
   void take_in() {
     Task task;
     input_waits_ = false;
+    const Trace::Span span(ended_ ? nullptr : trace_, "host", "read");
     for (int i = 0; i < kTasksAtOnce && !ended_ && has_room(); ++i) {
       const Intake::Found found = intake_.next(book_.empty() ? kLookEvery : kNone, task);
       ended_ = found == Intake::Found::end;
@@ -108,7 +119,17 @@ class Generation {
   void take_updates() {
     Nanoseconds limit = input_waits_ ? kInputWaits : kLookEvery;
     if (client_.unfinished() == 0) limit = kNone;
-    for (const runtime::Update& update : client_.poll(limit)) book_.take(update);
+    const std::vector<runtime::Update> updates = client_.poll(limit);
+    if (updates.empty()) return;
+    const Trace::Span span(trace_, "host", "updates");
+    for (const runtime::Update& update : updates) book_.take(update);
+  }
+
+  void write_ready() {
+    const std::string lines = book_.take_ready();
+    if (lines.empty()) return;
+    const Trace::Span span(trace_, "host", "write");
+    writer_.write(lines);
   }
 
   void show_progress() {
@@ -125,6 +146,7 @@ class Generation {
   Intake& intake_;
   LineWriter& writer_;
   const std::size_t most_held_;
+  Trace* const trace_;
   AnswerBook book_;
   GenerateProgress progress_;
   // Not among answers on the same terminal.
@@ -138,7 +160,7 @@ class Generation {
 runtime::SamplingParams sampling_defaults(const Options& options, const runtime::OpenModel& model) {
   runtime::SamplingParams params;
   if (options.generate.generation_config) params = sampling_defaults_of(model);
-  apply(options.sampling, params);
+  apply_sampling(options.sampling, params);
   try {
     runtime::check_sampling_params(params);
   } catch (const Error& error) {
@@ -157,12 +179,22 @@ Intake open_intake(const GenerateOptions& generate, const LineWriter& writer,
   return {std::move(reader), defaults};
 }
 
-// Whatever becomes of the run, what is done gets written.
-int run_session(EngineSession& session, Generation& generation) {
+void write_profile(const std::string& path, EngineSession& session, Trace& own,
+                   std::int64_t started_ns) {
+  std::vector<ProcessTrace> traces = session.client().take_trace();
+  ProcessTrace launcher{.name = "launcher", .events = own.take(), .dropped = own.dropped()};
+  traces.insert(traces.begin(), std::move(launcher));
+  write_trace(path, traces, started_ns);
+}
+
+// Whatever becomes of the run, what is done gets written. at_end: when all is.
+int run_session(EngineSession& session, Generation& generation,
+                const std::function<void()>& at_end) {
   std::optional<std::string> error;
   bool reader_gone = false;
   try {
     generation.run();
+    at_end();
   } catch (const OutputClosed&) {
     reader_gone = true;
   } catch (const Error& failure) {
@@ -176,18 +208,24 @@ int run_session(EngineSession& session, Generation& generation) {
 
 }  // namespace
 
-int run_generate(const Options& options, std::int64_t) {
+int run_generate(const Options& options, std::int64_t started_ns) {
   runtime::OpenModel model = runtime::open_model(options.model);
   LineWriter writer(options.generate.output);
   Intake intake = open_intake(options.generate, writer, sampling_defaults(options, model));
   if (options.generate.resume) intake.resume(options.generate.output);
+  // An empty one: a path that cannot be written to is told before the work, not after it.
+  if (options.engine.profile) write_trace(options.profile, {}, started_ns);
 
   EngineSession session(session_options(options), std::move(model));
   writer.begin_at(intake.kept_bytes());
   writer.set_give_up([&] { return session.workers().member().group().aborted(); });
+  Trace trace;
   Generation generation(session, intake, writer,
-                        static_cast<std::size_t>(options.engine.max_num_seqs));
-  const int exit_code = run_session(session, generation);
+                        static_cast<std::size_t>(options.engine.max_num_seqs),
+                        options.engine.profile ? &trace : nullptr);
+  const int exit_code = run_session(session, generation, [&] {
+    if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);
+  });
   const std::uint64_t failed = generation.totals().failed + intake.kept_failures();
   if (exit_code != kExitFine || failed == 0) return exit_code;
   const std::string& first = generation.totals().first_failure;

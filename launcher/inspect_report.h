@@ -18,6 +18,8 @@ struct InspectReport {
 // What a person wants to know: the model, the ranks, and by kind of layer which rows or columns of which
 // tensors they own.
 std::string format_table(const InspectReport& report);
+// What memory every rank has taken, and for what: a part of the table.
+std::string format_memory(const std::vector<runtime::RankLoad>& loads);
 // One JSON object with all of that, and every slice of every parameter.
 std::string format_json(const InspectReport& report);
 

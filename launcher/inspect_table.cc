@@ -197,17 +197,6 @@ std::string format_loads(const InspectReport& report) {
          str("  all ranks had loaded ", number(all.since_start, 3), " s after the start\n");
 }
 
-std::string format_memory(const std::vector<RankLoad>& loads) {
-  TextTable table;
-  table.add({"rank", "memory", "for", "bytes", "buffers"});
-  for (std::size_t rank = 0; rank < loads.size(); ++rank) {
-    for (const runtime::MemoryLine& line : loads[rank].report.memory) {
-      table.add({str(rank), line.kind, line.purpose, str(line.bytes), str(line.buffers)});
-    }
-  }
-  return table.text();
-}
-
 std::string format_checksums(const std::vector<RankLoad>& loads) {
   TextTable table;
   table.add({"rank", "parameter", "checksum"});
@@ -220,6 +209,17 @@ std::string format_checksums(const std::vector<RankLoad>& loads) {
 }
 
 }  // namespace
+
+std::string format_memory(const std::vector<RankLoad>& loads) {
+  TextTable table;
+  table.add({"rank", "memory", "for", "bytes", "buffers"});
+  for (std::size_t rank = 0; rank < loads.size(); ++rank) {
+    for (const runtime::MemoryLine& line : loads[rank].report.memory) {
+      table.add({str(rank), line.kind, line.purpose, str(line.bytes), str(line.buffers)});
+    }
+  }
+  return table.text();
+}
 
 std::string format_table(const InspectReport& report) {
   const ModelDescription& model = report.model;

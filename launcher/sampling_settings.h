@@ -10,7 +10,7 @@ namespace nvllm::launcher {
 // Sampling options as they were given, in their order: each sets one field.
 using SamplingSettings = std::vector<std::function<void(runtime::SamplingParams&)>>;
 
-inline void apply(const SamplingSettings& settings, runtime::SamplingParams& params) {
+inline void apply_sampling(const SamplingSettings& settings, runtime::SamplingParams& params) {
   for (const auto& set : settings) set(params);
 }
 

@@ -163,11 +163,11 @@ struct Sampler::Memory {
   };
 
   Buffer buffer;
-  TensorView rules, lists, allowed;                         // of each slot
-  TensorView tokens, logprob, rank, top_ids, top_logprobs;  // results of all rows
-  TensorView draw_scratch, histograms;                      // zero between calls
-  TensorView bests, maxima, filter_state, thresholds, records, higher;
-  TensorView gathered_histograms;  // several ranks
+  TensorView rules, lists, allowed;                           // of each slot
+  TensorView tokens, logprob, rank, top_ids, top_logprobs;    // results of all rows
+  TensorView draw_scratch, histograms, maxima, filter_state;  // zero before the first call
+  TensorView bests, thresholds, records, higher;
+  TensorView gathered_histograms, gathered_maxima;  // of all ranks; of one: the above
   TensorView adjusted;
 };
 
@@ -184,7 +184,7 @@ Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
   draw_scratch = places.take(DType::i64, 1, kernels::draw_scratch_words(rows));
   histograms = places.take(DType::i64, pieces, kernels::kFilterBins);
   bests = places.take(DType::i64, ranks, rows);
-  maxima = places.take(DType::i32, ranks, pieces);
+  maxima = places.take(DType::i32, 1, pieces);
   filter_state = places.take(DType::u8, pieces, sizeof(kernels::FilterRow));
   thresholds = places.take(DType::f32, 1, pieces);
   records =
@@ -192,6 +192,7 @@ Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
   higher = places.take(DType::i32, ranks, pieces);
   gathered_histograms =
       ranks == 1 ? histograms : places.take(DType::i64, ranks * pieces, kernels::kFilterBins);
+  gathered_maxima = ranks == 1 ? maxima : places.take(DType::i32, ranks, pieces);
   adjusted = places.take(DType::f32, sizes.copied_rows, sizes.stride);
 }
 
@@ -218,7 +219,8 @@ Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard 
         return memory;
       }()) {
   const auto stream = backend.create_stream();
-  for (const TensorView& zeros : {memory_->draw_scratch, memory_->histograms, memory_->rules}) {
+  for (const TensorView& zeros : {memory_->rules, memory_->draw_scratch, memory_->histograms,
+                                  memory_->maxima, memory_->filter_state}) {
     backend.fill(zeros.data, 0, zeros.bytes(), *stream);
   }
   stream->synchronize();
@@ -270,26 +272,29 @@ void Sampler::adjust(const Piece& piece) const {
 void Sampler::filter(const Piece& piece) const {
   Stream& stream = piece.context.stream;
   const std::int64_t rows = piece.range.size();
-  const Memory::Exchange maxima(memory_->maxima, shard_, rows, 1);
+  const TensorView maxima(memory_->maxima.data, DType::i32, {rows});
+  const TensorView all_maxima(memory_->gathered_maxima.data, DType::i32, {shard_.ranks, rows});
   const TensorView histograms = rows_of(memory_->histograms, {0, rows});
   const TensorView all_histograms(memory_->gathered_histograms.data, DType::i64,
                                   {shard_.ranks, rows, kernels::kFilterBins});
   const kernels::FilterLogits args{.rows = piece.rows,
-                                   .maxima = maxima.own_flat(),
-                                   .all_maxima = maxima.all_flat(),
+                                   .maxima = maxima,
+                                   .all_maxima = all_maxima,
                                    .histograms = histograms,
                                    .all_histograms = all_histograms,
                                    .state = rows_of(memory_->filter_state, {0, rows}),
                                    .thresholds = {memory_->thresholds.data, DType::f32, {rows}}};
   kernels::find_maximum(args, stream);
-  maxima.with_all_ranks(piece.context);
-  kernels::begin_filter(args, stream);
+  const bool alone = piece.context.alone();
+  if (!alone) {
+    piece.context.communicator->all_gather(all_maxima, maxima, stream);
+    kernels::begin_filter(args, stream);
+  }
   for (const auto kind : {kernels::FilterKind::top_k, kernels::FilterKind::top_p}) {
     for (int round = 0; round < kernels::kFilterRounds; ++round) {
       kernels::count_round(args, kind, round, stream);
-      if (!piece.context.alone()) {
-        piece.context.communicator->all_gather(all_histograms, histograms, stream);
-      }
+      if (alone) continue;
+      piece.context.communicator->all_gather(all_histograms, histograms, stream);
       kernels::choose_round(args, kind, round, stream);
     }
   }

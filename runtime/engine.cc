@@ -119,6 +119,7 @@ void Engine::serve(const ipc::Registry& requests) {
         state.push_updates();
       }
     }
+    state.settle();  // steps that are still under way: nobody goes down in the middle of one
   } catch (const ipc::GroupAborted&) {
     throw;
   } catch (const ipc::PeerTimeout&) {

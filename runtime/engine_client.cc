@@ -32,6 +32,7 @@ struct EngineClient::State {
   // The same, but leaves what does not fill a part yet.
   void pump_full_parts();
   void send(const RequestPart& part);
+  void await_updates(Nanoseconds limit);
   // Takes one event, if one comes within the limit.
   bool receive(Nanoseconds limit);
   void take(ipc::FrontEvent event);
@@ -78,16 +79,11 @@ void EngineClient::abort(std::uint64_t id) {
 
 std::vector<Update> EngineClient::poll(Nanoseconds limit) {
   State& state = *state_;
-  const std::int64_t begin = now_ns();
-  const Nanoseconds bounded = std::min<Nanoseconds>(limit, std::chrono::hours(24 * 365));
-  while (true) {
-    state.pump();
-    while (state.receive(Nanoseconds(0))) state.pump();
-    if (!state.updates.empty()) break;
-    const std::int64_t now = now_ns();
-    const Nanoseconds left = bounded - Nanoseconds(now - begin);
-    if (left <= Nanoseconds(0)) break;
-    if (!state.receive(std::min(left, kRound))) state.check_life(begin);
+  try {
+    state.await_updates(limit);
+  } catch (const Error&) {
+    // What came before is not lost: the next call will find the same error.
+    if (state.updates.empty()) throw;
   }
   std::vector<Update> updates = std::exchange(state.updates, {});
   for (const Update& update : updates) state.note_end(update);
@@ -104,6 +100,20 @@ EngineStatistics EngineClient::statistics() {
 
 std::vector<ProcessTrace> EngineClient::take_trace() {
   return state_->ask<std::vector<ProcessTrace>>("take_trace");
+}
+
+// Takes all that has come; waits for something so long at most.
+void EngineClient::State::await_updates(Nanoseconds limit) {
+  const std::int64_t begin = now_ns();
+  const Nanoseconds bounded = std::min<Nanoseconds>(limit, std::chrono::hours(24 * 365));
+  while (true) {
+    pump();
+    while (receive(Nanoseconds(0))) pump();
+    if (!updates.empty()) return;
+    const Nanoseconds left = bounded - Nanoseconds(now_ns() - begin);
+    if (left <= Nanoseconds(0)) return;
+    if (!receive(std::min(left, kRound))) check_life(begin);
+  }
 }
 
 void EngineClient::State::pump() {
@@ -156,8 +166,8 @@ void EngineClient::State::check_life(std::int64_t waiting_since_ns) const {
   const Nanoseconds limit = member.group().step_timeout();
   const std::int64_t last = std::max({rank0.heartbeat_ns, last_heard_ns, waiting_since_ns});
   if (Nanoseconds(now_ns() - last) <= limit) return;
-  throw ipc::PeerTimeout(
-      0, str("no sign of life for ", format_duration(seconds_since(last)), " from ", rank0.describe()));
+  throw ipc::PeerTimeout(0, str("no sign of life for ", format_duration(seconds_since(last)),
+                                " from ", rank0.describe()));
 }
 
 void EngineClient::State::note_end(const Update& update) {

@@ -206,7 +206,7 @@ void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Req
   if (way.prompts_first) {
     std::vector<Request> prompts;
     for (const Request& request : requests) {
-      prompts.push_back({.prompt = request.prompt, .sampling = {.max_tokens = 1}});
+      prompts.emplace_back().prompt = request.prompt;
     }
     engine.run(prompts, 1'000'000);
   }

@@ -38,7 +38,8 @@ void check_penalty(const char* field, double value) {
 }  // namespace
 
 void check_sampling_params(const SamplingParams& params) {
-  require(params.n >= 1, "n", params.n, "at least 1");
+  // An answer takes memory before it has begun.
+  require(params.n >= 1 && params.n <= 16384, "n", params.n, "from 1 to 16384");
   require(params.temperature >= 0 && std::isfinite(params.temperature), "temperature",
           params.temperature, "a finite number, 0 (the most likely token) or more");
   require(params.top_p > 0 && params.top_p <= 1, "top_p", params.top_p,

@@ -34,7 +34,8 @@ TEST_CASE("defaults, and values at the ends of their ranges, are taken") {
 }
 
 TEST_CASE("a value out of its range is refused with the field, the value and the range") {
-  CHECK(refusal([](SamplingParams& p) { p.n = 0; }) == "n 0: must be at least 1");
+  CHECK(refusal([](SamplingParams& p) { p.n = 0; }) == "n 0: must be from 1 to 16384");
+  CHECK(refusal([](SamplingParams& p) { p.n = 16385; }) != "");
   CHECK(refusal([](SamplingParams& p) { p.temperature = -0.5; }) ==
         "temperature -0.5: must be a finite number, 0 (the most likely token) or more");
   CHECK(refusal([](SamplingParams& p) { p.top_p = 0; }) ==

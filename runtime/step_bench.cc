@@ -89,6 +89,7 @@ void BM_StageDecodeStep(benchmark::State& state) {
     for (std::uint32_t slot = 0; slot < kSequences; ++slot) slots[slot].computed = length = kPrompt;
     state.ResumeTiming();
   }
+  stream->synchronize();  // copies read what goes now
 }
 
 // Registers all cases when the program starts.

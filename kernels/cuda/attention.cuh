@@ -23,6 +23,7 @@ struct AttentionParams {
   float* lse;  // nullptr: not wanted
   long long q_row;
   long long kv_block, kv_token, kv_head;  // strides of keys and values
+  int sequences;
   int table_width;
   int block_size;
   int block_shift;  // block_size is 1 << block_shift, or no power of two: -1
@@ -44,6 +45,7 @@ struct AttentionParams {
         kv_block(args.kv.keys.stride[0]),
         kv_token(args.kv.keys.stride[1]),
         kv_head(args.kv.keys.stride[2]),
+        sequences(static_cast<int>(args.kv_length.shape[0])),
         table_width(block_table == nullptr ? 0 : static_cast<int>(args.kv.block_table.shape[1])),
         block_size(static_cast<int>(args.kv.block_size())),
         block_shift(-1),
@@ -61,7 +63,51 @@ struct AttentionParams {
   int kv_heads() const { return (first_head + heads - 1) / group + 1; }
   // Query heads of one of them, at most.
   int most_group_heads() const { return group < heads ? group : heads; }
+  // Blocks of so many packed rows that all sequences have together, at most, where there are `rows` rows.
+  long long most_row_blocks(long long rows, int block_rows) const {
+    return (rows * most_group_heads() + block_rows - 1) / block_rows + sequences;
+  }
+
+  __device__ __forceinline__ int head_begin(int kv_head) const {
+    return max(0, kv_head * group - first_head);
+  }
+  __device__ __forceinline__ int group_heads(int kv_head) const {
+    return min(heads, (kv_head + 1) * group - first_head) - head_begin(kv_head);
+  }
 };
+
+// Some packed rows of a sequence; sequence < 0: none.
+struct RowBlock {
+  int sequence = -1;
+  int first_row = 0;
+};
+
+// The blocks of kRows packed rows of all sequences have numbers, one sequence after the other; in each the
+// last ones, which have the longest way, come first. All lanes of a warp call it together.
+template <int kRows, typename T>
+__device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, int kv_head,
+                                                   int number) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, group_heads = p.group_heads(kv_head);
+  for (int first = 0; first < p.sequences; first += 32) {
+    const int sequence = min(first + lane, p.sequences - 1);
+    const int rows = p.query_start[sequence + 1] - p.query_start[sequence];
+    const int blocks = first + lane < p.sequences ? (rows * group_heads + kRows - 1) / kRows : 0;
+    int before = blocks;  // with its own
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const int left = __shfl_up_sync(~0u, before, lanes);
+      if (lane >= lanes) before += left;
+    }
+    const unsigned beyond = __ballot_sync(~0u, before > number);
+    if (beyond != 0) {
+      const int found = __ffs(static_cast<int>(beyond)) - 1;
+      const int left = __shfl_sync(~0u, before, found) - number;  // 1: its last number
+      return {first + found, (left - 1) * kRows};
+    }
+    number -= __shfl_sync(~0u, before, 31);
+  }
+  return {};
+}
 
 // One sequence and one KV head.
 template <typename T>
@@ -77,8 +123,8 @@ struct AttentionPart {
       : p(p), sequence(sequence), kv_head(kv_head) {
     first_row = p.query_start[sequence];
     tokens = p.kv_length[sequence];
-    head_begin = max(0, kv_head * p.group - p.first_head);
-    group_heads = min(p.heads, (kv_head + 1) * p.group - p.first_head) - head_begin;
+    head_begin = p.head_begin(kv_head);
+    group_heads = p.group_heads(kv_head);
     packed_rows = (p.query_start[sequence + 1] - first_row) * group_heads;
   }
 
@@ -109,6 +155,9 @@ struct AttentionPart {
 // The versions for bfloat16 and float16: for many query rows per sequence, and for few.
 template <typename T>
 void attention_prefill(const Attention& args, cudaStream_t stream);
+// The same with what Hopper has. False, with nothing done: not for this device or this head.
+template <typename T>
+bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
 template <typename T>
 void attention_decode(const Attention& args, cudaStream_t stream);
 

@@ -25,10 +25,11 @@ template <typename T, int D>
 __global__ void __launch_bounds__(kWarps * 32) prefill_kernel(const AttentionParams<T> p) {
   constexpr int kWarpTokens = kTokens<D> / kWarps;
   extern __shared__ __align__(128) unsigned char shared[];
-  const AttentionPart<T> part(p, blockIdx.z, blockIdx.y);
-  // The last rows have the longest way: they go first.
-  const int block_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
-  if (block_row >= part.packed_rows) return;
+  const RowBlock block =
+      find_row_block<kRows>(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
+  if (block.sequence < 0) return;
+  const AttentionPart<T> part(p, block.sequence, blockIdx.y);
+  const int block_row = block.first_row;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row = block_row + warp * 16;
   const int tokens = max(0, part.visible(min(block_row + kRows, part.packed_rows) - 1));
@@ -91,9 +92,7 @@ void launch(const Attention& args, const AttentionParams<T>& p, cudaStream_t str
   nvllm::cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
       "preparing attention");
-  const long long rows = args.max_query_rows * p.most_group_heads();
-  const dim3 blocks(static_cast<unsigned>((rows + kRows - 1) / kRows), p.kv_heads(),
-                    static_cast<unsigned>(args.kv_length.shape[0]));
+  const dim3 blocks(static_cast<unsigned>(p.most_row_blocks(args.q.shape[0], kRows)), p.kv_heads());
   kernel<<<blocks, kWarps * 32, kSharedBytes<D>, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
 }

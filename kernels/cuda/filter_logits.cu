@@ -1,5 +1,5 @@
 // Filtering on the GPU. A row's blocks count in shared memory, then add what they found to the row's
-// histogram; a block per row finds the bin of the boundary.
+// histogram. A block finds the bin of the boundary: where rows are whole, the last of those that counted.
 #include <algorithm>
 
 #include "kernels/cuda/filter_logits.h"
@@ -11,12 +11,10 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr long long kTile = 8192;  // logits of a block
-constexpr int kChooseThreads = 1024;
-constexpr int kBinsOfThread = kFilterBins / kChooseThreads;
 
 struct Params {
   RowsView rows;
-  unsigned* maxima;  // zero before the first block
+  unsigned* maxima;
   const unsigned* all_maxima;
   unsigned long long* histograms;
   const unsigned long long* all_histograms;
@@ -61,18 +59,40 @@ __device__ __forceinline__ void for_tile(const Params& p, const float* logits, u
   }
 }
 
-__global__ void clear_maxima_kernel(const Params p) {
-  begin_after_previous_kernel();
-  const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
-  if (row < p.rows.rows) p.maxima[row] = 0;
+// Whether this block is the last of its row's; then it sees what the others wrote. `done` is 0 again afterwards.
+__device__ bool is_last_of_row(unsigned* done, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(done, 1u) == blocks - 1;
+    if (last) *done = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+__device__ void begin_row(const Params& p, long long row, unsigned maximum) {
+  const SlotRules* rules = p.rules_of(row);
+  FilterRow begins;
+  begins.threshold = kLowestKey;
+  if (rules != nullptr) begins = begun(maximum, *rules);
+  p.maxima[row] = 0;
+  p.state[row] = begins;
+  p.thresholds[row] = value_of_key(begins.threshold);
 }
 
 __global__ void __launch_bounds__(kThreads) find_maximum_kernel(const Params p) {
   begin_after_previous_kernel();
   __shared__ unsigned scratch[kThreads / 32 + 1];
   const long long row = blockIdx.x / p.tiles;
+  const bool first_tile = blockIdx.x % p.tiles == 0;
   const SlotRules* rules = p.rules_of(row);
-  if (rules == nullptr) return;
+  if (rules == nullptr) {
+    if (p.parts == 1 && first_tile && threadIdx.x == 0) begin_row(p, row, 0);
+    return;
+  }
   unsigned most = 0;
   for_tile(p, p.rows.judged(row, rules->flags), blockIdx.x % p.tiles, [&](float logit) {
     const unsigned key = order_key(logit);
@@ -80,23 +100,20 @@ __global__ void __launch_bounds__(kThreads) find_maximum_kernel(const Params p) 
   });
   most = over_block(most, Larger(), scratch);
   if (threadIdx.x == 0) atomicMax(p.maxima + row, most);
+  if (p.parts > 1) return;
+  if (!is_last_of_row(&p.state[row].blocks_done, p.tiles) || threadIdx.x != 0) return;
+  begin_row(p, row, __ldcg(p.maxima + row));
 }
 
 __global__ void begin_filter_kernel(const Params p) {
   begin_after_previous_kernel();
   const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
   if (row >= p.rows.rows) return;
-  FilterRow begins;
-  begins.threshold = kLowestKey;
-  if (const SlotRules* rules = p.rules_of(row)) {
-    unsigned maximum = 0;
-    for (long long part = 0; part < p.parts; ++part) {
-      maximum = Larger()(maximum, p.all_maxima[part * p.rows.rows + row]);
-    }
-    begins = begun(maximum, *rules);
+  unsigned maximum = 0;
+  for (long long part = 0; part < p.parts; ++part) {
+    maximum = Larger()(maximum, p.all_maxima[part * p.rows.rows + row]);
   }
-  p.state[row] = begins;
-  p.thresholds[row] = value_of_key(begins.threshold);
+  begin_row(p, row, maximum);
 }
 
 // A number of 64 bits in shared memory, as two of 32: those are what shared memory can add to by itself.
@@ -110,6 +127,58 @@ struct SharedSums {
     if (upper != 0) atomicAdd(high + bin, upper);
   }
 };
+
+// All threads of a block together, which have read the row's state: the bin where the boundary is.
+__device__ void choose_bin(const Params& p, long long row, const SlotRules& rules, FilterRow known,
+                           FilterKind kind, int round) {
+  constexpr int kBinsOfThread = kFilterBins / kThreads;
+  __shared__ unsigned long long warps[kThreads / 32];
+  // Thread 0 has the highest bins.
+  const int first = static_cast<int>(kFilterBins) - 1 - threadIdx.x * kBinsOfThread;
+  unsigned long long bins[kBinsOfThread] = {}, own = 0;
+#pragma unroll
+  for (int b = 0; b < kBinsOfThread; ++b) {
+    for (long long part = 0; part < p.parts; ++part) {
+      bins[b] += __ldcg(p.all_histograms + (part * p.rows.rows + row) * kFilterBins + first - b);
+    }
+    own += bins[b];
+  }
+  // What lies in the bins up to this thread's.
+  unsigned long long up_to = own;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const unsigned long long before = __shfl_up_sync(kAllLanes, up_to, distance);
+    if (lane >= distance) up_to += before;
+  }
+  if (lane == 31) warps[warp] = up_to;
+  __syncthreads();  // also: everybody has read the histograms
+  unsigned long long total = 0;
+  for (int w = 0; w < kThreads / 32; ++w) {
+    if (w < warp) up_to += warps[w];
+    total += warps[w];
+  }
+  for (int b = 0; b < kBinsOfThread; ++b) p.histograms[row * kFilterBins + first - b] = 0;
+
+  known.blocks_done = 0;
+  if (round == 0) known.wanted = wanted_of(total, rules, kind);
+  if (known.wanted == 0) {
+    if (threadIdx.x == 0) p.state[row] = known;
+    return;
+  }
+  unsigned long long above = up_to - own;
+  if (above >= known.wanted || up_to < known.wanted) return;
+#pragma unroll
+  for (int b = 0; b < kBinsOfThread; ++b) {
+    if (above + bins[b] >= known.wanted) {
+      known = chosen(known, first - b, above, round);
+      p.state[row] = known;
+      p.thresholds[row] = value_of_key(known.threshold);
+      return;
+    }
+    above += bins[b];
+  }
+}
 
 template <FilterKind kKind>
 __global__ void __launch_bounds__(kThreads) count_round_kernel(const Params p, int round) {
@@ -142,71 +211,21 @@ __global__ void __launch_bounds__(kThreads) count_round_kernel(const Params p, i
         static_cast<unsigned long long>(sums.high[bin]) << 32 | sums.low[bin];
     if (sum != 0) atomicAdd(p.histograms + row * kFilterBins + bin, sum);
   }
+  if (p.parts > 1) return;
+  if (!is_last_of_row(&p.state[row].blocks_done, p.tiles)) return;
+  choose_bin(p, row, *rules, known, kKind, round);
 }
 
-__global__ void __launch_bounds__(kChooseThreads)
+__global__ void __launch_bounds__(kThreads)
     choose_round_kernel(const Params p, FilterKind kind, int round) {
   begin_after_previous_kernel();
-  __shared__ unsigned long long warps[kChooseThreads / 32];
   const long long row = blockIdx.x;
   const SlotRules* rules = p.rules_of(row);
   if (rules == nullptr) return;
-  FilterRow known = p.state[row];
+  const FilterRow known = p.state[row];
   if (!takes_part(known, *rules, kind, round)) return;
-
-  // Thread 0 has the highest bins.
-  const int first = static_cast<int>(kFilterBins) - 1 - threadIdx.x * kBinsOfThread;
-  unsigned long long bins[kBinsOfThread] = {}, own = 0;
-#pragma unroll
-  for (int b = 0; b < kBinsOfThread; ++b) {
-    for (long long part = 0; part < p.parts; ++part) {
-      bins[b] += p.all_histograms[(part * p.rows.rows + row) * kFilterBins + first - b];
-    }
-    own += bins[b];
-  }
-  // What lies in the bins up to this thread's.
-  unsigned long long up_to = own;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const unsigned long long before = __shfl_up_sync(kAllLanes, up_to, distance);
-    if (lane >= distance) up_to += before;
-  }
-  if (lane == 31) warps[warp] = up_to;
-  __syncthreads();  // also: everybody has read the histograms, and the state
-  unsigned long long total = 0;
-  for (int w = 0; w < kChooseThreads / 32; ++w) {
-    if (w < warp) up_to += warps[w];
-    total += warps[w];
-  }
-  for (int b = 0; b < kBinsOfThread; ++b) p.histograms[row * kFilterBins + first - b] = 0;
-
-  if (round == 0) known.wanted = wanted_of(total, *rules, kind);
-  if (known.wanted == 0) {
-    if (threadIdx.x == 0) p.state[row] = known;
-    return;
-  }
-  unsigned long long above = up_to - own;
-  if (above >= known.wanted || up_to < known.wanted) return;
-#pragma unroll
-  for (int b = 0; b < kBinsOfThread; ++b) {
-    if (above + bins[b] >= known.wanted) {
-      known = chosen(known, first - b, above, round);
-      p.state[row] = known;
-      p.thresholds[row] = value_of_key(known.threshold);
-      return;
-    }
-    above += bins[b];
-  }
+  choose_bin(p, row, *rules, known, kind, round);
 }
-
-// A thread for each row.
-struct PerRow {
-  static constexpr int kRowThreads = 64;
-  dim3 grid, block{kRowThreads};
-  explicit PerRow(const Params& p)
-      : grid(static_cast<unsigned>((p.rows.rows + kRowThreads - 1) / kRowThreads)) {}
-};
 
 dim3 all_tiles(const Params& p) {
   return dim3(static_cast<unsigned>(p.rows.rows) * p.tiles);
@@ -216,19 +235,16 @@ dim3 all_tiles(const Params& p) {
 
 void find_maximum(const FilterLogits& args, Stream& stream) {
   const Params p(args);
-  const PerRow per_row(p);
-  const cudaStream_t native = nvllm::cuda::native(stream);
-  launch_early("launching clear_maxima", clear_maxima_kernel, per_row.grid, per_row.block, native,
-               p);
-  launch_early("launching find_maximum", find_maximum_kernel, all_tiles(p), dim3(kThreads), native,
-               p);
+  launch_early("launching find_maximum", find_maximum_kernel, all_tiles(p), dim3(kThreads),
+               nvllm::cuda::native(stream), p);
 }
 
 void begin_filter(const FilterLogits& args, Stream& stream) {
+  constexpr int kBeginThreads = 64;
   const Params p(args);
-  const PerRow per_row(p);
-  launch_early("launching begin_filter", begin_filter_kernel, per_row.grid, per_row.block,
-               nvllm::cuda::native(stream), p);
+  launch_early("launching begin_filter", begin_filter_kernel,
+               dim3(static_cast<unsigned>((p.rows.rows + kBeginThreads - 1) / kBeginThreads)),
+               dim3(kBeginThreads), nvllm::cuda::native(stream), p);
 }
 
 void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
@@ -242,7 +258,7 @@ void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& s
 void choose_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
   const Params p(args);
   launch_early("launching choose_round", choose_round_kernel,
-               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kChooseThreads),
+               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
                nvllm::cuda::native(stream), p, kind, round);
 }
 

@@ -1,5 +1,6 @@
-// Scoring on the GPU: a block per row. It takes the highest logit, the sum and the best few in a handful of
-// passes over the row, which the second cache holds after the first.
+// Scoring on the GPU: a block per row, in few passes: after the first the second cache holds the row. The best
+// logits are among those that reach the k-th of the threads' own highest, which are few, but where many are
+// equal; only then their boundary is searched for.
 #include "kernels/cuda/sampling.cuh"
 #include "kernels/cuda/score_tokens.h"
 #include "kernels/score_math.h"
@@ -60,13 +61,39 @@ __device__ __forceinline__ void for_row(const float* row, long long count, const
   }
 }
 
+constexpr int kMostFound = 2 * kMaxAlternatives;
+static_assert(kMaxAlternatives <= kThreads);
+
 struct Shared {
   unsigned bins[kBins];
-  unsigned long long best[kMaxAlternatives];
+  unsigned keys[kThreads];
+  unsigned long long found[kMostFound];  // as scored() has them
+  unsigned found_count;                  // may be larger than there is room for
   float floats[kThreads / 32 + 1];
   unsigned counts[kThreads / 32 + 1];
-  unsigned prefix, wanted, found;
+  unsigned prefix, wanted, least;
+
+  __device__ void find(unsigned long long one) {
+    const unsigned at = atomicAdd(&found_count, 1u);
+    if (at < kMostFound) found[at] = one;
+  }
 };
+
+// The key that at least `wanted` threads' highest logits reach, 0 < wanted <= kThreads: so the `wanted` best
+// of the row are among the few that reach it.
+__device__ unsigned reached_by(float highest_of_thread, unsigned wanted, Shared& shared) {
+  const unsigned mine = order_key(highest_of_thread);
+  shared.keys[threadIdx.x] = mine;
+  __syncthreads();
+  unsigned better = 0;  // of equals the lower thread
+  for (unsigned other = 0; other < kThreads; ++other) {
+    const unsigned theirs = shared.keys[other];
+    better += theirs > mine || (theirs == mine && other < threadIdx.x);
+  }
+  if (better == wanted - 1) shared.least = mine;
+  __syncthreads();
+  return shared.least;
+}
 
 // The order key of the `wanted`-th largest of `count` logits, count >= wanted > 0, and how many of its equals
 // are among the first `wanted`.
@@ -130,36 +157,38 @@ __device__ long long end_of_equals(const float* row, long long count, const Boun
   return high;
 }
 
-__device__ void find_best(const Params& p, const float* row, const RecordView& record,
-                          Shared& shared) {
-  const auto wanted =
-      static_cast<unsigned>(p.alternatives < p.rows.own ? p.alternatives : p.rows.own);
-  if (threadIdx.x == 0) shared.found = 0;
-  if (wanted > 0) {
-    const Boundary boundary = boundary_of(row, p.rows.own, wanted, shared);
-    unsigned equals = 0;
-    for_row(row, p.rows.own,
-            [&](float logit, long long) { equals += order_key(logit) == boundary.key; });
-    equals = over_block(equals, Sum(), shared.counts);
-    const long long end =
-        equals == boundary.equals ? p.rows.own : end_of_equals(row, p.rows.own, boundary, shared);
-    for_row(row, p.rows.own, [&](float logit, long long i) {
-      const unsigned key = order_key(logit);
-      if (key < boundary.key || (key == boundary.key && i >= end)) return;
-      shared.best[atomicAdd(&shared.found, 1u)] =
-          scored(logit, p.rows.first_id + static_cast<std::uint32_t>(i));
-    });
-  }
+// The `wanted` best of the row, where too many reach what the threads' highest tell: by their boundary.
+__device__ void find_exactly(const Params& p, const float* row, unsigned wanted, Shared& shared) {
+  const Boundary boundary = boundary_of(row, p.rows.own, wanted, shared);
+  unsigned equals = 0;
+  for_row(row, p.rows.own,
+          [&](float logit, long long) { equals += order_key(logit) == boundary.key; });
+  equals = over_block(equals, Sum(), shared.counts);
+  const long long end =
+      equals == boundary.equals ? p.rows.own : end_of_equals(row, p.rows.own, boundary, shared);
+  if (threadIdx.x == 0) shared.found_count = 0;
   __syncthreads();
-  for (int i = threadIdx.x; i < p.alternatives; i += kThreads) {
-    if (i >= static_cast<int>(wanted)) {
-      record.set_alternative(i, 0);
-      continue;
+  for_row(row, p.rows.own, [&](float logit, long long i) {
+    const unsigned key = order_key(logit);
+    if (key < boundary.key || (key == boundary.key && i >= end)) return;
+    shared.find(scored(logit, p.rows.first_id + static_cast<std::uint32_t>(i)));
+  });
+  __syncthreads();
+}
+
+// The `wanted` best of what was found, in order.
+__device__ void write_best(const Params& p, unsigned wanted, const RecordView& record,
+                           const Shared& shared) {
+  for (unsigned i = threadIdx.x; i < shared.found_count; i += kThreads) {
+    const unsigned long long mine = shared.found[i];
+    unsigned better = 0;
+    for (unsigned other = 0; other < shared.found_count; ++other) {
+      better += shared.found[other] > mine;
     }
-    const unsigned long long mine = shared.best[i];
-    int better = 0;
-    for (unsigned other = 0; other < wanted; ++other) better += shared.best[other] > mine;
-    record.set_alternative(better, mine);
+    if (better < wanted) record.set_alternative(better, mine);
+  }
+  for (long long i = wanted + threadIdx.x; i < p.alternatives; i += kThreads) {
+    record.set_alternative(i, 0);
   }
 }
 
@@ -171,14 +200,21 @@ __global__ void __launch_bounds__(kThreads) summarize_part_kernel(const Params p
   if (!scores(p.rows, row, token)) return;
   const float* logits = p.rows.logits + row * p.rows.stride;
   const RecordView record{p.records + row * score_record_words(p.alternatives), p.alternatives};
+  const auto wanted =
+      static_cast<unsigned>(p.alternatives < p.rows.own ? p.alternatives : p.rows.own);
 
-  float most = -std::numeric_limits<float>::infinity();
-  for_row(logits, p.rows.own, [&](float logit, long long) { most = Larger()(most, logit); });
-  most = over_block(most, Larger(), shared.floats);
+  float mine = -std::numeric_limits<float>::infinity();
+  for_row(logits, p.rows.own, [&](float logit, long long) { mine = Larger()(mine, logit); });
+  const float most = over_block(mine, Larger(), shared.floats);
+  if (threadIdx.x == 0) shared.found_count = 0;
+  const unsigned least = wanted > 0 ? reached_by(mine, wanted, shared) : 0xffffffffu;
   float sum = 0;
-  for_row(logits, p.rows.own,
-          [&](float logit, long long) { sum += expf(logit_distance(logit, most)); });
-  sum = over_block(sum, Sum(), shared.floats);
+  for_row(logits, p.rows.own, [&](float logit, long long i) {
+    sum += expf(logit_distance(logit, most));
+    if (order_key(logit) < least) return;
+    shared.find(scored(logit, p.rows.first_id + static_cast<std::uint32_t>(i)));
+  });
+  sum = over_block(sum, Sum(), shared.floats);  // also: everything has been found
   if (threadIdx.x == 0) {
     record.set(0, most);
     record.set(1, sum);
@@ -186,7 +222,8 @@ __global__ void __launch_bounds__(kThreads) summarize_part_kernel(const Params p
     record.set(
         2, own >= 0 && own < p.rows.own ? plain_logit(logits[own]) : __uint_as_float(0x7fffffff));
   }
-  if (p.alternatives > 0) find_best(p, logits, record, shared);
+  if (wanted > 0 && shared.found_count > kMostFound) find_exactly(p, logits, wanted, shared);
+  write_best(p, wanted, record, shared);
 }
 
 // Every part's alternatives are in order; each finds its place among all.

@@ -14,6 +14,14 @@ void append(std::vector<Value>& to, const std::vector<Value>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
+std::uint64_t bytes_of(const std::vector<runtime::TokenLogprobs>& logprobs) {
+  std::uint64_t bytes = 0;
+  for (const runtime::TokenLogprobs& each : logprobs) {
+    bytes += sizeof(each) + each.top.size() * sizeof(runtime::TokenLogprob);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 void AnswerBook::expect(Asked asked, std::uint64_t read_bytes) {
@@ -69,7 +77,8 @@ void AnswerBook::finish(Entry& entry, Answer& answer, const runtime::Update& upd
   answer.times = update.times;
   ++totals_.answers;
   totals_.cached_tokens += static_cast<std::uint64_t>(update.cached_tokens);
-  const std::uint64_t bytes = answer.tokens.size() * sizeof(std::int32_t);
+  const std::uint64_t bytes =
+      answer.tokens.size() * sizeof(std::int32_t) + bytes_of(answer.logprobs);
   entry.bytes += bytes;
   held_bytes_ += bytes;
   if (--entry.open > 0) return;

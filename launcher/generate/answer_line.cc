@@ -86,7 +86,7 @@ void append_prompt_logprobs(std::string& out, const std::vector<TokenLogprobs>& 
 
 void append_seconds(std::string& out, const char* key, std::int64_t from_ns, std::int64_t to_ns) {
   append_key(out, key);
-  append_number(out, std::round(static_cast<double>(to_ns - from_ns) * 1e-3) * 1e-6);
+  append_number(out, std::round(static_cast<double>(to_ns - from_ns) * 1e-3) / 1e6);
 }
 
 void append_timings(std::string& out, const runtime::RequestTimes& times) {

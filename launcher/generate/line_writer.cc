@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +21,19 @@ LineWriter::LineWriter(const std::string& path)
   file_.reset(::open(path.c_str(), (is_file_ ? O_RDWR | O_CREAT : O_WRONLY) | O_CLOEXEC, 0666));
   if (!file_) fail_errno(name_);
   fd_ = file_.get();
+  if (is_file_) lock();
+}
+
+// Two runs that write one file would spoil each other's lines. The workers of a run that was killed hold
+// its lock for a moment longer.
+void LineWriter::lock() const {
+  constexpr int kTries = 200;
+  constexpr useconds_t kBetweenUs = 10'000;
+  for (int i = 0; ::flock(fd_, LOCK_EX | LOCK_NB) != 0; ++i) {
+    if (errno != EWOULDBLOCK) return;  // a file system without locks
+    if (i == kTries) fail(name_, ": another run writes it; wait for its end, or pass another file");
+    ::usleep(kBetweenUs);
+  }
 }
 
 void LineWriter::begin_at(std::uint64_t offset) {

@@ -26,7 +26,7 @@ class OutputStuck : public Error {
 class LineWriter {
  public:
   // path: empty is standard output. A file is created if there is none; what one holds stays until
-  // begin_at(). An Error if it cannot be written to.
+  // begin_at(). An Error if it cannot be written to, or another run does.
   explicit LineWriter(const std::string& path);
 
   // A file's content from there on goes away, and lines are written there; other outputs have none.
@@ -37,11 +37,11 @@ class LineWriter {
   // Asked every now and then while the output takes nothing.
   void set_give_up(std::function<bool()> give_up) { give_up_ = std::move(give_up); }
 
-  bool is_file() const { return is_file_; }  // with a content, that is: a device or a pipe has none
   int fd() const { return fd_; }
   bool same_file_as(int fd) const;
 
  private:
+  void lock() const;
   std::size_t write_some(std::string_view text);
   void wait_for_room();
 

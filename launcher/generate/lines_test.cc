@@ -163,6 +163,17 @@ TEST_CASE("a file that can grow no more ends with a whole line") {
   CHECK(file.text() == "12345\n");
 }
 
+TEST_CASE("a file that another run writes is refused") {
+  const TestFile file("");
+  const LineWriter first(file.path());
+  try {
+    const LineWriter second(file.path());
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find("another run writes it") != std::string::npos);
+  }
+}
+
 TEST_CASE("a reader who has gone is told apart from a failure") {
   const auto handler = ::signal(SIGPIPE, SIG_IGN);
   Pipe pipe;

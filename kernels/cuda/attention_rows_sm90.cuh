@@ -1,0 +1,139 @@
+// What a consumer warpgroup of attention on Hopper has in registers: 64 packed rows, their scores against a
+// tile of tokens, and the softmax so far. See attention_prefill_sm90.cu.
+#pragma once
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace nvllm::kernels::cuda {
+
+inline constexpr int kSm90Rows = 128;      // of a block, in two warpgroups
+inline constexpr int kSm90Tokens = 128;    // of a tile
+inline constexpr int kSm90RowBytes = 128;  // of a row of 64 elements in shared memory
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// What this thread has of them (wgmma.cuh): parts of two rows.
+template <typename T, int D>
+struct Sm90Rows {
+  float scores[kSm90Tokens / 2];
+  float out[D / 2];
+  unsigned weights[kSm90Tokens / 16][4];  // as left factors
+  float highest[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};  // of this thread's columns
+  float fade[2];
+
+  // scores = q k^T, enqueued.
+  __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys) {
+    hold(scores);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      const unsigned half = k / 4, step = k % 4 * 32;
+      wgmma<T>(scores, wgmma_factor(queries + half * kSm90Rows * kSm90RowBytes + step, 16, 1024),
+               wgmma_factor(keys + half * kSm90Tokens * kSm90RowBytes + step, 16, 1024), k > 0);
+    }
+    wgmma_commit();
+  }
+
+  // out += weights v, enqueued.
+  __device__ __forceinline__ void multiply_values(unsigned values, bool first) {
+    hold(out);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kSm90Tokens / 16; ++k) {
+      wgmma<T>(out, weights[k],
+               wgmma_factor(values + k * 16 * kSm90RowBytes, kSm90Tokens * kSm90RowBytes, 1024),
+               !first || k > 0);
+    }
+    wgmma_commit();
+  }
+
+  // Columns from visible[i] on do not count.
+  __device__ __forceinline__ void mask(const int (&visible)[2], int lane) {
+#pragma unroll
+    for (int j = 0; j < kSm90Tokens / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = j * 8 + lane % 4 * 2 + i % 2;
+        if (column >= visible[i / 2]) scores[4 * j + i] = -INFINITY;
+      }
+    }
+  }
+
+  // Scores become weights, relative to the highest score so far; what was added up so far fades.
+  __device__ __forceinline__ void weigh(float scale) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float higher = highest[row];
+#pragma unroll
+      for (int j = 0; j < kSm90Tokens / 8; ++j) {
+        higher = fmaxf(higher, fmaxf(scores[4 * j + 2 * row], scores[4 * j + 2 * row + 1]));
+      }
+      higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, 1));
+      higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, 2));
+      const float reference = reference_of(higher) * scale;
+      fade[row] = power_of_2(highest[row] * scale - reference);
+      highest[row] = higher;
+      float more = 0;
+#pragma unroll
+      for (int j = 0; j < kSm90Tokens / 8; ++j) {
+#pragma unroll
+        for (int i = 2 * row; i < 2 * row + 2; ++i) {
+          scores[4 * j + i] = power_of_2(scores[4 * j + i] * scale - reference);
+          more += scores[4 * j + i];
+        }
+      }
+      sum[row] = sum[row] * fade[row] + more;
+    }
+  }
+
+  __device__ __forceinline__ void pack_weights() {
+#pragma unroll
+    for (int k = 0; k < kSm90Tokens / 16; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float low = scores[8 * k + 2 * i], high = scores[8 * k + 2 * i + 1];
+        if constexpr (dtype_of<T> == DType::bf16) {
+          asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(weights[k][i]) : "f"(high), "f"(low));
+        } else {
+          asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(weights[k][i]) : "f"(high), "f"(low));
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void fade_out() {
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[4 * j + i] *= fade[i / 2];
+    }
+  }
+
+  __device__ __forceinline__ void write(const AttentionPart<T>& part, int row, int lane) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
+      sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
+      const int packed_row = row + lane / 4 + 8 * i;
+      if (packed_row >= part.packed_rows) continue;
+      const long long index = part.index(packed_row);
+      const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
+      T* to = part.p.out + index * D + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) {
+        const unsigned low = narrow<T>(out[4 * j + 2 * i] * factor).bits;
+        const unsigned high = narrow<T>(out[4 * j + 2 * i + 1] * factor).bits;
+        *reinterpret_cast<unsigned*>(to + j * 8) = low | high << 16;
+      }
+      if (part.p.lse != nullptr && lane % 4 == 0) {
+        part.p.lse[index] = log_sum_exp(highest[i] * part.p.scale * kLog2E, sum[i]);
+      }
+    }
+  }
+};
+
+#endif
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,129 @@
+#include "launcher/testing/bad_command_lines.h"
+
+namespace nvllm::testing {
+namespace {
+
+// A value that a prompt's option refuses, with a prompt beside it.
+BadCommandLine bad(const std::string& option, const std::string& message) {
+  return {{"--prompt-ids=1", option}, message};
+}
+
+std::vector<BadCommandLine> engine_lines() {
+  return {
+      bad("--max-model-len=0", "--max-model-len 0: out of range; pass 1 to 1073741824"),
+      bad("--max-model-len=-5", "--max-model-len -5: out of range; pass 1 to 1073741824"),
+      bad("--max-model-len=long",
+          "--max-model-len 'long': not a number such as 4096, 32k, 512M or 4G"),
+      bad("--max-model-len=", "--max-model-len '': not a number such as 4096, 32k, 512M or 4G"),
+      bad("--max-model-len=k", "--max-model-len 'k': not a number such as 4096, 32k, 512M or 4G"),
+      bad("--max-model-len=1.0005k",
+          "--max-model-len '1.0005k': not a number such as 4096, 32k, 512M or 4G"),
+      bad("--max-model-len=8T", "--max-model-len 8T: out of range; pass 1 to 1073741824"),
+      bad("--max-num-seqs=0", "--max-num-seqs 0: out of range; pass 1 to 65536"),
+      bad("--max-num-seqs=many", "--max-num-seqs 'many': not a whole number; pass 1 to 65536"),
+      bad("--max-num-seqs=1e3", "--max-num-seqs '1e3': not a whole number; pass 1 to 65536"),
+      bad("--max-num-batched-tokens=0",
+          "--max-num-batched-tokens 0: out of range; pass 1 to 1073741824"),
+      bad("--max-num-batched-tokens=nan",
+          "--max-num-batched-tokens 'nan': not a number such as 4096, 32k, 512M or 4G"),
+      bad("--max-num-batched-tokens=64",
+          "--max-num-batched-tokens 64: less than --max-num-seqs 256, and every running sequence "
+          "takes one token of a step; pass 256 or more, or a smaller --max-num-seqs"),
+      bad("--block-size=0", "--block-size 0: out of range; pass 1 to 1024"),
+      bad("--block-size=24", "--block-size 24: not a power of two; pass 16, 32, 64 or the like"),
+      bad("--block-size=16.0", "--block-size '16.0': not a whole number; pass 1 to 1024"),
+      bad("--gpu-memory-utilization=1.5",
+          "--gpu-memory-utilization 1.5: out of range; pass 0.01 to 1"),
+      bad("--gpu-memory-utilization=0", "--gpu-memory-utilization 0: out of range; pass 0.01 to 1"),
+      bad("--gpu-memory-utilization=90%",
+          "--gpu-memory-utilization '90%': not a number; pass 0.01 to 1"),
+      bad("--kv-cache-memory-bytes=0",
+          "--kv-cache-memory-bytes 0: out of range; pass 1 to 1125899906842624"),
+      bad("--kv-cache-memory-bytes=4GB",
+          "--kv-cache-memory-bytes '4GB': not a number such as 4096, 32k, 512M or 4G"),
+      bad("--kv-cache-memory-bytes=inf",
+          "--kv-cache-memory-bytes 'inf': not a number such as 4096, 32k, 512M or 4G"),
+      bad("--enable-prefix-caching=yes", "--enable-prefix-caching takes no value; pass it alone"),
+      bad("--no-enable-prefix-caching=1",
+          "--no-enable-prefix-caching takes no value; pass it alone"),
+      bad("--no-prefix-caching",
+          "unknown option '--no-prefix-caching'; did you mean '--enable-prefix-caching'?"),
+      bad("--scheduling=fair", "--scheduling 'fair': no such policy; pass prefill-first or mixed"),
+      bad("--scheduling=Mixed",
+          "--scheduling 'Mixed': no such policy; pass prefill-first or mixed"),
+      bad("--preemption=drop",
+          "--preemption 'drop': no such way to preempt; pass swap or recompute"),
+      bad("--swap-space=-1", "--swap-space -1: out of range; pass 0 to 1048576"),
+      bad("--swap-space=4G", "--swap-space '4G': not a number; pass 0 to 1048576"),
+      bad("--enforce-eager=true", "--enforce-eager takes no value; pass it alone"),
+      bad("--enforce-eagre", "unknown option '--enforce-eagre'; did you mean '--enforce-eager'?"),
+      bad("--async-scheduling=off", "--async-scheduling takes no value; pass it alone"),
+      bad("--seed=-1", "--seed -1: out of range; pass 0 to 9223372036854775807"),
+      bad("--seed=random", "--seed 'random': not a whole number; pass 0 to 9223372036854775807"),
+      bad("--profile=", "--profile '': pass a file for the trace, such as trace.json"),
+  };
+}
+
+std::vector<BadCommandLine> sampling_lines() {
+  return {
+      bad("--max-tokens=0", "--max-tokens 0: out of range; pass 1 to 2147483647"),
+      bad("--max-tokens=all", "--max-tokens 'all': not a whole number; pass 1 to 2147483647"),
+      bad("--min-tokens=-1", "--min-tokens -1: out of range; pass 0 to 2147483647"),
+      bad("--n=0", "--n 0: out of range; pass 1 to 2147483647"),
+      bad("--temperature=-0.1", "--temperature -0.1: out of range; pass 0 to 1000000"),
+      bad("--temperature=hot", "--temperature 'hot': not a number; pass 0 to 1000000"),
+      bad("--temperature=inf", "--temperature 'inf': not a number; pass 0 to 1000000"),
+      bad("--top-p=0", "--top-p 0: leaves no token; pass more than 0, or --temperature 0"),
+      bad("--top-p=1.1", "--top-p 1.1: out of range; pass 0 to 1"),
+      bad("--top-k=-2", "--top-k -2: out of range; pass -1 to 2147483647"),
+      bad("--min-p=2", "--min-p 2: out of range; pass 0 to 1"),
+      bad("--repetition-penalty=0",
+          "--repetition-penalty 0: is divided by; pass more than 0, 1 for none"),
+      bad("--presence-penalty=3", "--presence-penalty 3: out of range; pass -2 to 2"),
+      bad("--frequency-penalty=-3", "--frequency-penalty -3: out of range; pass -2 to 2"),
+      bad("--stop-token-ids=1,,2",
+          "--stop-token-ids '1,,2': '' is no token id; pass ids such as 1,2,3"),
+      bad("--logprobs=-1", "--logprobs -1: out of range; pass 0 to 2147483647"),
+      bad("--prompt-logprobs=x", "--prompt-logprobs 'x': not a whole number; pass 0 to 2147483647"),
+      bad("--max_tokens=5", "unknown option '--max_tokens'; did you mean '--max-tokens'?"),
+      bad("--ignore-eos=1", "--ignore-eos takes no value; pass it alone"),
+  };
+}
+
+std::vector<BadCommandLine> own_lines() {
+  return {
+      {{}, "generate needs a prompt: --prompt-ids 1,2,3 or --input FILE.jsonl"},
+      {{"--prompt-ids"}, "--prompt-ids needs a value: --prompt-ids ID,ID..."},
+      {{"--prompt-ids="}, "--prompt-ids '': '' is no token id; pass ids such as 1,2,3"},
+      {{"--prompt-ids=1, 2"}, "--prompt-ids '1, 2': ' 2' is no token id; pass ids such as 1,2,3"},
+      {{"--prompt-ids=-1"}, "--prompt-ids '-1': '-1' is no token id; pass ids such as 1,2,3"},
+      {{"--prompt-ids=hello"},
+       "--prompt-ids 'hello': 'hello' is no token id; pass ids such as 1,2,3"},
+      {{"--prompt-ids=99999999999"},
+       "--prompt-ids '99999999999': '99999999999' is no token id; pass ids such as 1,2,3"},
+      {{"--prompt-ids=1", "--input=a"}, "--prompt-ids with --input a: pass one of them"},
+      {{"--input="}, "--input '': pass a file of JSON lines, or - for standard input"},
+      {{"--input=a", "--output="}, "--output '': pass a file, or leave it out for standard output"},
+      {{"--input=a", "--output=a"}, "--output a: is the input; pass another file"},
+      {{"--input=a", "--resume"},
+       "--resume: needs the file that was begun; pass --output FILE.jsonl"},
+      {{"--input=a", "--resume=b"}, "--resume takes no value; pass it alone"},
+      bad("--generation-config=file",
+          "--generation-config 'file': no such source; pass auto or none"),
+      bad("--outptu=a", "unknown option '--outptu'; did you mean '--output'?"),
+      bad("1,2,3", "'1,2,3': not an option; see nvllm-launch generate --help"),
+      bad("--json", "unknown option '--json'; see nvllm-launch generate --help"),
+  };
+}
+
+}  // namespace
+
+std::vector<BadCommandLine> bad_command_lines() {
+  std::vector<BadCommandLine> all;
+  for (const auto& lines : {engine_lines(), sampling_lines(), own_lines()}) {
+    all.insert(all.end(), lines.begin(), lines.end());
+  }
+  return all;
+}
+
+}  // namespace nvllm::testing
