@@ -149,6 +149,32 @@ TEST_CASE("many seeds, flat and steep: quick bounds throw no winner away") {
   }
 }
 
+TEST_CASE("luck of one in sixteen million, in tokens that need it: bounds hold there, too") {
+  BACKEND_OR_SKIP(backend);
+  constexpr std::int64_t kOwn = 9000;
+  SamplingCase c(8, kOwn, 8, 1);
+  std::fill(c.logits.begin(), c.logits.end(), 0.0f);
+  for (SlotRules& rules : c.rules) rules.seed = 99;
+  // A position where some token's noise is that of bits below 256.
+  std::int32_t position = 0;
+  std::int64_t lucky = -1;
+  for (; lucky < 0; ++position) {
+    const RandomKeys keys = noise_keys(99, position);
+    for (std::int64_t id = 0; id < kOwn && lucky < 0; ++id) {
+      if (keys.bits(static_cast<std::uint32_t>(id)) < 256) lucky = id;
+    }
+  }
+  // The others reach about 9, which this one, for its logit, is sometimes above and sometimes below.
+  for (std::int64_t row = 0; row < 8; ++row) {
+    c.positions[row] = position - 1;
+    c.at(row, lucky) = -4.0f - 2 * static_cast<float>(row);
+  }
+  const Drawn right = reference(c);
+  CHECK(right.tokens[0] == lucky);
+  CHECK(right.tokens[7] != lucky);
+  CHECK(draw(*backend, c) == right);
+}
+
 TEST_CASE("only logits that are not below the threshold are drawn") {
   BACKEND_OR_SKIP(backend);
   const SamplingCase c = mixed(30, 3000, 5);

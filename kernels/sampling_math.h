@@ -116,6 +116,13 @@ NVLLM_ON_BOTH float gumbel_steps(std::uint32_t bits) {
   return static_cast<float>(static_cast<std::int32_t>(151 - exponent));
 }
 
+// gumbel(bits) is not below this.
+NVLLM_ON_BOTH float least_gumbel(float steps) {
+  // v < 2^(1 - steps), and -ln(1 - v) <= 2 ln 2 v up to 1/2. With 151 steps v < 2^-24 is all that is known.
+  if (steps > 24.5f) return 16.6f;
+  return steps > 1.5f ? fused(steps, 0.69314f, -1.03f) : -3.2f;
+}
+
 // What noise of a sequence's token at a position is drawn with.
 NVLLM_ON_BOTH constexpr RandomKeys noise_keys(std::uint64_t seed, std::int32_t position) {
   return RandomKeys(seed, static_cast<std::uint32_t>(position));
@@ -126,13 +133,13 @@ NVLLM_ON_BOTH constexpr RandomKeys noise_keys(std::uint64_t seed, std::int32_t p
 inline constexpr int kMassBits = 40;
 NVLLM_ON_BOTH std::uint64_t mass_of(float d) {
   if (!(d > -40.0f)) return 0;
-  const float t = d * 1.44269504f;
+  constexpr float kOneByLn2 = 1.44269504f;
 #ifdef __CUDA_ARCH__
-  const float n = rintf(t);
+  const float n = rintf(d * kOneByLn2);
 #else
-  const float n = __builtin_rintf(t);
+  const float n = __builtin_rintf(d * kOneByLn2);
 #endif
-  const float r = t - n;
+  const float r = fused(d, kOneByLn2, -n);
   float power = 0.000154614447f;  // 2^r, |r| <= 1/2, good to 3e-9
   power = fused(power, r, 0.00134004282f);
   power = fused(power, r, 0.00961805668f);

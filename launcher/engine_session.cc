@@ -113,6 +113,7 @@ EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel m
           .group = {.size = state_->launch.ranks, .step_timeout = options.step_timeout}},
       [&](const ipc::Group& group, int rank) { return runtime::run_worker(group, rank, worker); });
   try {
+    if (options.meanwhile) options.meanwhile();
     state_->client.emplace(state_->workers->member());
     state_->open(options);
   } catch (const Error& error) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,8 @@ struct SessionOptions {
   LogLevel log_level = LogLevel::info;
   bool load_progress = true;   // on standard error
   bool memory_report = false;  // there, too, once the engine is open: what every rank has taken
+  // What this process does while the workers start and load. What it throws ends the session.
+  std::function<void()> meanwhile = nullptr;
 };
 
 struct Options;  // launcher/options.h

@@ -17,6 +17,7 @@
 #include "launcher/generate/intake.h"
 #include "launcher/generate/line_writer.h"
 #include "launcher/generate/progress.h"
+#include "launcher/generate/text_input.h"
 #include "launcher/trace_file.h"
 #include "runtime/open_model.h"
 
@@ -44,7 +45,8 @@ Asked asked_of(const Task& task) {
           .n = sampling.n,
           .stop_token_ids = sampling.stop_token_ids,
           .logprobs = sampling.logprobs.has_value(),
-          .prompt_logprobs = sampling.prompt_logprobs.has_value()};
+          .prompt_logprobs = sampling.prompt_logprobs.has_value(),
+          .text = task.text};
 }
 
 // Takes tasks in, lets the engine work on them, and writes the answers in the input's order.
@@ -59,6 +61,11 @@ class Generation {
         most_held_(std::max(kMostHeld, kHeldPerSequence * max_num_seqs)),
         trace_(trace),
         progress_(now_ns()) {}
+
+  // From now on answers have text; before run().
+  void use_text(const tokenizer::Tokenizer& tokenizer, bool pieces) {
+    book_.use_text(tokenizer, pieces);
+  }
 
   // Until all is done, or an Error.
   void run() {
@@ -123,6 +130,8 @@ class Generation {
     if (updates.empty()) return;
     const Trace::Span span(trace_, "host", "updates");
     for (const runtime::Update& update : updates) book_.take(update);
+    for (const std::uint64_t request : book_.take_stopped()) client_.abort(request);
+    writer_.write(book_.take_pieces());
   }
 
   void write_ready() {
@@ -179,6 +188,36 @@ Intake open_intake(const GenerateOptions& generate, const LineWriter& writer,
   return {std::move(reader), defaults};
 }
 
+// Texts of requests and answers, if the model has a tokenizer, which takes a moment to read: that is done
+// while the workers start, or when it is needed before.
+class Texts {
+ public:
+  explicit Texts(const Options& options) : options_(options) {}
+
+  // From now on the intake understands text.
+  void open(Intake& intake) {
+    if (std::exchange(opened_, true)) return;
+    const GenerateOptions& generate = options_.generate;
+    model_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template);
+    if (model_) {
+      input_.emplace(*model_, generate.stop);
+      intake.use_text(*input_, generate.texts);
+    } else if (!generate.texts.empty() || !generate.stop.empty() || generate.stream) {
+      fail("--model ", options_.model.path,
+           ": has no tokenizer, so only token ids are understood; pass ",
+           "--prompt-ids, --stop-token-ids, and no --stream");
+    }
+  }
+
+  const TextModel* model() const { return model_ ? &*model_ : nullptr; }
+
+ private:
+  const Options& options_;
+  std::optional<TextModel> model_;
+  std::optional<TextInput> input_;
+  bool opened_ = false;
+};
+
 void write_profile(const std::string& path, EngineSession& session, Trace& own,
                    std::int64_t started_ns) {
   std::vector<ProcessTrace> traces = session.client().take_trace();
@@ -212,17 +251,26 @@ int run_generate(const Options& options, std::int64_t started_ns) {
   runtime::OpenModel model = runtime::open_model(options.model);
   LineWriter writer(options.generate.output);
   Intake intake = open_intake(options.generate, writer, sampling_defaults(options, model));
-  if (options.generate.resume) intake.resume(options.generate.output);
+  Texts texts(options);
+  if (options.generate.resume) {
+    texts.open(intake);
+    intake.resume(options.generate.output);
+  }
   // An empty one: a path that cannot be written to is told before the work, not after it.
   if (options.engine.profile) write_trace(options.profile, {}, started_ns);
 
-  EngineSession session(session_options(options), std::move(model));
+  SessionOptions session_is = session_options(options);
+  session_is.meanwhile = [&] { texts.open(intake); };
+  EngineSession session(session_is, std::move(model));
   writer.begin_at(intake.kept_bytes());
   writer.set_give_up([&] { return session.workers().member().group().aborted(); });
   Trace trace;
   Generation generation(session, intake, writer,
                         static_cast<std::size_t>(options.engine.max_num_seqs),
                         options.engine.profile ? &trace : nullptr);
+  if (texts.model() != nullptr) {
+    generation.use_text(texts.model()->tokenizer(), options.generate.stream);
+  }
   const int exit_code = run_session(session, generation, [&] {
     if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);
   });

@@ -14,12 +14,16 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "launcher/bench/command.h"
+#include "launcher/chat/chat_command.h"
 #include "launcher/engine_session.h"
 #include "launcher/exit_code.h"
+#include "launcher/find_model.h"
 #include "launcher/generate_command.h"
 #include "launcher/inspect_command.h"
 #include "launcher/options.h"
 #include "launcher/selftest_command.h"
+#include "launcher/standard_output.h"
+#include "launcher/text_commands.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -30,9 +34,13 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
         {"bench latency", run_bench_latency},
         {"bench startup", run_bench_startup},
         {"bench throughput", run_bench_throughput},
+        {"chat", run_chat},
+        {"detokenize", run_detokenize},
         {"generate", run_generate},
         {"inspect", run_inspect},
         {"selftest", run_selftest},
+        {"template", run_template},
+        {"tokenize", run_tokenize},
 };
 
 // Were one of them closed, the next file to be opened would take its number, and get its output.
@@ -42,13 +50,28 @@ void fill_standard_files() {
   }
 }
 
+bool takes_model(const std::string& name) {
+  for (const Command& command : commands()) {
+    if (command.name != name) continue;
+    for (const OptionRow& row : command.rows) {
+      if (row.name == std::string_view("--model")) return true;
+    }
+  }
+  return false;
+}
+
 int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
-  const Options options = parse_command_line(arguments);
-  if (!options.text.empty()) {
-    std::fputs(options.text.c_str(), stdout);
+  Options options = parse_command_line(arguments);
+  if (!options.message.empty()) {
+    std::fputs(options.message.c_str(), stdout);
     return std::fflush(stdout) == 0 ? kExitFine : kExitFailed;
   }
   configure_logging({.level = options.group.log_level, .who = "launcher"});
+  if (takes_model(options.command)) {
+    options.model.path = options.model.path.empty()
+                             ? default_model(process_environment)
+                             : find_model(options.model.path, process_environment);
+  }
   for (const auto& [command, run] : kCommands) {
     if (options.command == command) return run(options, started_ns);
   }
@@ -70,6 +93,8 @@ int main(int argc, char** argv) {
   };
   try {
     return run({argv + 1, argv + argc}, started_ns);
+  } catch (const OutputClosed&) {
+    return kExitSignal + SIGPIPE;
   } catch (const UsageError& error) {
     complain(error);
     return kExitUsage;

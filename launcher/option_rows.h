@@ -10,15 +10,16 @@ namespace nvllm::launcher {
 
 using OptionRows = std::vector<OptionRow>;
 
-OptionRows model_rows();     // every command that takes a model
+OptionRow model_row();       // which model; every command that takes one
+OptionRows model_rows();     // which, and how it is loaded
 OptionRows group_rows();     // every command that runs a worker group
 OptionRows engine_rows();    // every command that runs an engine
 OptionRows sampling_rows();  // every command that generates: into options.sampling
 
-// What check() of a command with a model, or with an engine, begins with.
-void check_model(const Options& options);
+// What check() of a command with an engine begins with.
 void check_engine(const Options& options);
 
+OptionRow chat_template_row();
 OptionRow json_row(const char* help);
 OptionRow memory_report_row();
 
@@ -28,6 +29,10 @@ OptionRows join_rows(std::initializer_list<OptionRows> tables);
 Command selftest_options();
 Command inspect_options();
 Command generate_options();
+Command chat_options();
+Command tokenize_options();
+Command detokenize_options();
+Command template_options();
 Command bench_latency_options();
 Command bench_startup_options();
 Command bench_throughput_options();

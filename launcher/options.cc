@@ -26,11 +26,14 @@ const Command& find_command(const std::string& name) {
     if (command.name == name) return command;
     known.emplace_back(command.name);
   }
+  if (name == "serve") refuse("serve: not yet; generate answers prompts from a file or a pipe");
   refuse_unknown("command", name, known, "");
 }
 
-const OptionRow& find_row(const Command& command, const std::string& name) {
+// named: the command was; otherwise what stands for all may have been meant.
+const OptionRow& find_row(const Command& command, const std::string& name, bool named) {
   std::vector<std::string> known = {"--help"};
+  if (!named) known.emplace_back("--version");
   for (const OptionRow& row : command.rows) {
     if (row.name == name || (row.second_name != nullptr && row.second_name == name)) return row;
     known.emplace_back(row.name);
@@ -74,8 +77,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      bench_latency_options(), bench_startup_options(), bench_throughput_options(),
-      generate_options(),      inspect_options(),       selftest_options(),
+      chat_options(),          generate_options(),         bench_latency_options(),
+      bench_startup_options(), bench_throughput_options(), inspect_options(),
+      selftest_options(),      tokenize_options(),         detokenize_options(),
+      template_options(),
   };
   return all;
 }
@@ -100,56 +105,103 @@ OptionRow memory_report_row() {
           [](Options& options, const OptionValue&) { options.memory_report = true; }};
 }
 
-Options parse_command_line(const std::vector<std::string>& arguments) {
-  Options options;
-  if (arguments.empty()) refuse("no command given; see nvllm-launch --help");
-  const std::string& first = arguments.front();
-  if (first == "--help" || first == "-h" || first == "help") {
-    options.text = help_text();
-    return options;
-  }
-  if (first == "--version") {
-    options.text = version_line();
-    return options;
-  }
-  if (first.starts_with('-')) {
-    refuse_unknown("option", first, {"--help", "--version"}, "");
-  }
-  std::string name = first;
-  std::size_t taken = 1;
-  if (const std::string seconds = second_words(first); !seconds.empty()) {
-    if (arguments.size() < 2) refuse(first, ": pass ", seconds, " after it");
-    if (arguments[1] == "--help" || arguments[1] == "-h") {
-      options.text = help_text(first);
-      return options;
-    }
-    name += ' ' + arguments[1];
-    taken = 2;
-  }
-  const Command& command = find_command(name);
-  options.command = command.name;
+namespace {
 
-  for (std::size_t i = taken; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--help" || argument == "-h") {
-      Options help;
-      help.text = help_text(command);
-      return help;
+// Whether a first word that is no command is a prompt: unless it is nearly a command's name.
+bool is_prompt(const std::string& word) {
+  if (word == "serve") return false;
+  if (word.find_first_of(" \t\n") != std::string::npos) return true;
+  std::vector<std::string> known;
+  for (const Command& command : commands()) known.emplace_back(command.name);
+  return nearest_name(word, known).empty();
+}
+
+// The command, and how many arguments name it. 0: it is `chat`, with an option or a prompt at once.
+std::pair<const Command*, std::size_t> choose_command(const std::vector<std::string>& arguments) {
+  const std::string* const first = arguments.empty() ? nullptr : &arguments.front();
+  const auto is_named = [&](const Command& command) {
+    return first != nullptr && (*first == command.name || !second_words(*first).empty());
+  };
+  const bool named = std::any_of(commands().begin(), commands().end(), is_named);
+  if (!named && (first == nullptr || first->starts_with('-') || is_prompt(*first))) {
+    return {&find_command("chat"), 0};
+  }
+  if (const std::string seconds = second_words(*first); !seconds.empty()) {
+    if (arguments.size() < 2) refuse(*first, ": pass ", seconds, " after it");
+    return {&find_command(*first + ' ' + arguments[1]), 2};
+  }
+  return {&find_command(*first), 1};
+}
+
+// Stores the option at arguments[i] with its value, which may be the next argument.
+void take_option(const Command& command, const std::vector<std::string>& arguments, std::size_t& i,
+                 Options& options) {
+  const std::string& argument = arguments[i];
+  const std::size_t equals = argument.find('=');
+  const std::string name = argument.substr(0, equals);
+  const OptionRow& row = find_row(command, name, options.chat.command);
+  if (row.value == nullptr) {
+    if (equals != std::string::npos) refuse(name, " takes no value; pass it alone");
+    row.store(options, OptionValue(name, ""));
+  } else if (equals != std::string::npos) {
+    row.store(options, OptionValue(name, std::string_view(argument).substr(equals + 1)));
+  } else if (i + 1 < arguments.size()) {
+    row.store(options, OptionValue(name, arguments[++i]));
+  } else {
+    refuse(name, " needs a value: ", name, ' ', row.value);
+  }
+}
+
+// Stores an argument that is no option.
+void take_word(const Command& command, const std::string& word, bool only_words, Options& options) {
+  if (command.store_word == nullptr) {
+    refuse("'", word, "': not an option; see ", general_help_hint(command.name));
+  }
+  for (const Command& other : commands()) {
+    if (options.chat.command || only_words || word != other.name) continue;
+    refuse("'", word, "': a command comes first: nvllm-launch ", word, " [OPTIONS]");
+  }
+  command.store_word(options, word);
+}
+
+Options with_message(std::string message) {
+  Options options;
+  options.message = std::move(message);
+  return options;
+}
+
+bool asks_for_help(const std::string& argument) {
+  return argument == "--help" || argument == "-h";
+}
+
+}  // namespace
+
+Options parse_command_line(const std::vector<std::string>& arguments) {
+  if (!arguments.empty()) {
+    const std::string& first = arguments.front();
+    if (asks_for_help(first) || first == "help") return with_message(help_text());
+    if (first == "--version") return with_message(version_line());
+    if (arguments.size() > 1 && !second_words(first).empty() && asks_for_help(arguments[1])) {
+      return with_message(help_text(first));
     }
-    const std::size_t equals = argument.find('=');
-    const std::string name = argument.substr(0, equals);
-    if (!name.starts_with('-'))
-      refuse("'", argument, "': not an option; see ", general_help_hint(command.name));
-    const OptionRow& row = find_row(command, name);
-    if (row.value == nullptr) {
-      if (equals != std::string::npos) refuse(name, " takes no value; pass it alone");
-      row.store(options, OptionValue(name, ""));
-    } else if (equals != std::string::npos) {
-      row.store(options, OptionValue(name, std::string_view(argument).substr(equals + 1)));
-    } else if (i + 1 < arguments.size()) {
-      row.store(options, OptionValue(name, arguments[++i]));
+  }
+  const auto chosen = choose_command(arguments);
+  const Command& command = *chosen.first;
+  Options options;
+  options.command = command.name;
+  options.chat.command = chosen.second > 0;
+
+  bool only_words = false;  // after "--"
+  for (std::size_t i = chosen.second; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (only_words || !argument.starts_with('-')) {
+      take_word(command, argument, only_words, options);
+    } else if (argument == "--" && command.store_word != nullptr) {
+      only_words = true;
+    } else if (asks_for_help(argument)) {
+      return with_message(help_text(command));
     } else {
-      refuse(name, " needs a value: ", name, ' ', row.value);
+      take_option(command, arguments, i, options);
     }
   }
   if (command.check != nullptr) command.check(options);

@@ -1,6 +1,7 @@
 // The command line: what nvllm-launch was asked to do.
 //
 //   nvllm-launch COMMAND [--name value | --name=value | --switch]...
+//   nvllm-launch [--name value | --name=value | --switch]... [PROMPT]      as `chat`
 //
 // A command is one word, or two where several share the first ("bench latency", "bench startup").
 // Every command has one table of its options; parsing, checking and the help all come from that
@@ -17,7 +18,9 @@
 #include "base/logging.h"
 #include "launcher/option_value.h"
 #include "launcher/options_bench.h"
+#include "launcher/options_chat.h"
 #include "launcher/options_generate.h"
+#include "launcher/options_text.h"
 #include "launcher/sampling_settings.h"
 #include "runtime/engine_options.h"
 #include "runtime/model_options.h"
@@ -46,7 +49,7 @@ struct InspectOptions {
 
 // Parsed once, validated, const afterwards.
 struct Options {
-  std::string command;  // "selftest", "inspect"; empty: `text` is all there is to do
+  std::string command;  // "selftest", "inspect"; empty: `message` is all there is to do
 
   // Shared by commands.
   GroupOptions group;
@@ -61,9 +64,11 @@ struct Options {
   SelftestOptions selftest;
   InspectOptions inspect;
   GenerateOptions generate;
+  TextOptions text;
+  ChatOptions chat;
   BenchOptions bench;
 
-  std::string text;  // --help, --version: to be printed on standard output
+  std::string message;  // --help, --version: to be printed on standard output
 };
 
 // One row of a command's table.
@@ -84,6 +89,9 @@ struct Command {
   std::vector<OptionRow> rows;
   // Whether what was stored goes together; nullptr: anything does.
   void (*check)(const Options& options) = nullptr;
+  // Of arguments that are no options: what stands for them in the help, "[TEXT]..."; nullptr: none are taken.
+  const char* words = nullptr;
+  void (*store_word)(Options& options, const std::string& word) = nullptr;
 };
 
 // All commands of this program.

@@ -125,7 +125,6 @@ OptionRows engine_rows() {
 }
 
 void check_engine(const Options& options) {
-  check_model(options);
   const runtime::EngineOptions& engine = options.engine;
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     refuse("--max-num-batched-tokens ", engine.max_num_batched_tokens,

@@ -45,6 +45,9 @@ std::string help_text() {
       "nvllm-launch starts one worker process per GPU, or per rank on the CPU, and watches over "
       "them.\n"
       "\n"
+      "  nvllm-launch [OPTIONS] PROMPT    answers it\n"
+      "  nvllm-launch [OPTIONS]           opens a chat; not on a terminal, answers each line of\n"
+      "                                   standard input; options are those of chat\n"
       "  nvllm-launch COMMAND [OPTIONS]\n"
       "  nvllm-launch COMMAND --help\n"
       "  nvllm-launch --version\n"
@@ -64,8 +67,11 @@ std::string help_text(const std::string& first_word) {
 }
 
 std::string help_text(const Command& command) {
-  std::string text = str("nvllm-launch ", command.name, " ", command.summary,
-                         ".\n\nOptions (--name value or --name=value)\n");
+  std::string text = str("nvllm-launch ", command.name, " ", command.summary, ".\n\n");
+  if (command.words != nullptr) {
+    text += str("  nvllm-launch ", command.name, " [OPTIONS] ", command.words, "\n\n");
+  }
+  text += "Options (--name value or --name=value)\n";
   for (const OptionRow& row : command.rows) text += help_of(row);
   return text + "\n" + kExitCodeHelp;
 }

@@ -12,7 +12,6 @@ void store_checksums(Options& options, const OptionValue&) {
 }
 
 void check(const Options& options) {
-  check_model(options);
   if (options.inspect.checksums && !options.inspect.load) {
     refuse("--checksums: are of weights that were loaded; pass --load, too");
   }

@@ -8,7 +8,8 @@ namespace {
 using runtime::LoadFormat;
 
 void store_model(Options& options, const OptionValue& value) {
-  options.model.path = value.path("a model's folder, its config.json or a .gguf file");
+  options.model.path =
+      value.path("a model's folder, its config.json, a .gguf file or a Hugging Face id");
 }
 
 void store_dtype(Options& options, const OptionValue& value) {
@@ -37,11 +38,19 @@ void store_overrides(Options& options, const OptionValue& value) {
 
 }  // namespace
 
+OptionRow model_row() {
+  return {"--model",
+          nullptr,
+          "MODEL",
+          "a folder with config.json and weights, a config.json, a .gguf file, or\n"
+          "a Hugging Face id that the local cache holds",
+          "SmolLM2-135M-Instruct, from the user's cache",
+          store_model};
+}
+
 OptionRows model_rows() {
   return {
-      {"--model", nullptr, "PATH",
-       "a folder with config.json and weights, a config.json or a .gguf file", nullptr,
-       store_model},
+      model_row(),
       {"--dtype", nullptr, "auto|bfloat16|float16|float32",
        "the type that weights get, and that is computed with; auto: the\n"
        "model's own, bfloat16 where that is float32",
@@ -55,11 +64,6 @@ OptionRows model_rows() {
        "objects in it are merged: '{\"rope_scaling\": {\"factor\": 2}}'",
        nullptr, store_overrides},
   };
-}
-
-void check_model(const Options& options) {
-  if (!options.model.path.empty()) return;
-  refuse(options.command, " needs --model: a model's folder, its config.json or a .gguf file");
 }
 
 }  // namespace nvllm::launcher

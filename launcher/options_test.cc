@@ -93,6 +93,14 @@ TEST_CASE("inspect takes a model, how to load it, and what to tell") {
   CHECK(inspect({"--model=a", "--dtype=float32", "--dtype=auto"}).model.dtype == std::nullopt);
 }
 
+TEST_CASE("words that are no options are texts; after -- all are") {
+  const Options options =
+      parse_command_line({"tokenize", "a b", "--model=m", "", "--", "--help", "--", "c"});
+  CHECK(options.text.words == std::vector<std::string>{"a b", "", "--help", "--", "c"});
+  CHECK(options.model.path == "m");
+  CHECK(options.message == "");
+}
+
 TEST_CASE("without options there are defaults") {
   const Options options = selftest({});
   CHECK_FALSE(options.group.ranks.has_value());
@@ -111,7 +119,16 @@ TEST_CASE("what cannot be followed is refused in one line that names the mend") 
   const std::vector<Case> cases = {
       {{}, "no command given; see nvllm-launch --help"},
       {{"selftets"}, "unknown command 'selftets'; did you mean 'selftest'?"},
-      {{"bananas"}, "unknown command 'bananas'; see nvllm-launch --help"},
+      {{"serve", "--port", "80"}, "serve: not yet; generate answers prompts from a file or a pipe"},
+      {{"tokenize"},
+       "tokenize needs something to work on: --input FILE.jsonl, --input -, or a text"},
+      {{"detokenize", "--model=a"},
+       "detokenize needs something to work on: --input FILE.jsonl, --input -, or token ids"},
+      {{"template", "hi", "--input=a"}, "'hi' with --input a: pass one of them"},
+      {{"tokenize", "a", "--ad-special-tokens"},
+       "unknown option '--ad-special-tokens'; did you mean '--add-special-tokens'?"},
+      {{"tokenize", "--tp", "2"}, "unknown option '--tp'; see nvllm-launch tokenize --help"},
+      {{"template", "--chat-template="}, "--chat-template '': pass a file with a Jinja template"},
       {{"--vresion"}, "unknown option '--vresion'; did you mean '--version'?"},
       {{"selftest", "--tpp", "2"}, "unknown option '--tpp'; did you mean '--tp'?"},
       {{"selftest", "--tensor-paralel-size=2"},
@@ -141,9 +158,8 @@ TEST_CASE("what cannot be followed is refused in one line that names the mend") 
       {{"selftest", "--seconds", "-1"}, "--seconds -1: out of range; pass 0 to 1000000000"},
       {{"selftest", "--collectives", "mpi"},
        "--collectives 'mpi': no such implementation; pass auto, shm, peer or nccl"},
-      {{"inspect"}, "inspect needs --model: a model's folder, its config.json or a .gguf file"},
       {{"inspect", "--model", ""},
-       "--model '': pass a model's folder, its config.json or a .gguf file"},
+       "--model '': pass a model's folder, its config.json, a .gguf file or a Hugging Face id"},
       {{"inspect", "--model", "a", "--checksums"},
        "--checksums: are of weights that were loaded; pass --load, too"},
       {{"inspect", "--model", "a", "--dtype", "int8"},
@@ -214,7 +230,7 @@ TEST_CASE("more than the machine has is refused") {
 }
 
 TEST_CASE("the version is one line") {
-  const std::string text = parse_command_line({"--version"}).text;
+  const std::string text = parse_command_line({"--version"}).message;
   CHECK(text.starts_with("nvllm 0.1.0 ("));
   CHECK(text.find('\n') == text.size() - 1);
 }
@@ -225,7 +241,7 @@ TEST_CASE("the help names every option, and the manual holds the help word for w
   REQUIRE_FALSE(manual.empty());
   CHECK(manual.find(help_text()) != std::string::npos);
   for (const Command& command : commands()) {
-    const std::string help = parse_command_line({command.name, "--help"}).text;
+    const std::string help = parse_command_line({command.name, "--help"}).message;
     CHECK(manual.find(help) != std::string::npos);
     for (const OptionRow& row : command.rows) CHECK(help.find(row.name) != std::string::npos);
   }

@@ -1,8 +1,5 @@
 #include "launcher/worker_run.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <optional>
 
 #include "base/error.h"
@@ -23,15 +20,6 @@ int run_workers(const GroupOptions& options, int ranks, const runtime::WorkerOpt
     error = failure.what();
   }
   return workers.finish(error);
-}
-
-void write_results(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail_errno("writing the results to standard output");
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
 }
 
 }  // namespace nvllm::launcher

@@ -8,6 +8,7 @@
 
 #include "ipc/front_end.h"
 #include "launcher/options.h"
+#include "launcher/standard_output.h"
 #include "launcher/worker_group.h"
 #include "runtime/worker.h"
 
@@ -37,8 +38,5 @@ Result ask_rank0(ipc::Member& member, std::string_view method, const Request& re
     }
   }
 }
-
-// Writes to standard output, all of it or an Error.
-void write_results(std::string_view text);
 
 }  // namespace nvllm::launcher

@@ -4,196 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <limits>
-#include <random>
 #include <string>
 
-#include "layers/layer_rank.h"
 #include "layers/sampler.h"
+#include "layers/sampler_rank.h"
 
 namespace nvllm::layers {
 namespace {
-
-constexpr std::int64_t kVocabulary = 1003;  // no cut is where a word of bits ends
-constexpr std::int64_t kBlockSize = 4, kBlocks = 40, kTableBlocks = 10;
-constexpr SamplerLimits kLimits{.slots = 80, .rows = 80, .max_logprobs = 7};
-
-// What is asked of one row, everywhere the same.
-struct Asked {
-  std::int32_t slot = 0, position = 0, target = -1;
-  std::vector<float> logits;
-  std::vector<std::int32_t> blocks;
-};
-
-struct Answer {
-  std::vector<std::int32_t> tokens, rank, top_ids;
-  std::vector<float> logprob, top_logprobs;
-
-  // Of one row; logprobs are sums whose parts depend on the ranks.
-  std::string difference(std::size_t row, const Answer& other, std::size_t other_row) const {
-    if (tokens[row] != other.tokens[other_row]) return "tokens";
-    if (logprob.empty() || other.logprob.empty()) return "";
-    if (rank[row] != other.rank[other_row]) return "ranks";
-    if (std::fabs(logprob[row] - other.logprob[other_row]) > 1e-4f) return "logprobs";
-    for (std::int64_t i = 0; i < kLimits.max_logprobs; ++i) {
-      const std::size_t own = row * kLimits.max_logprobs + i;
-      const std::size_t theirs = other_row * kLimits.max_logprobs + i;
-      if (top_ids[own] != other.top_ids[theirs]) return "alternatives";
-      if (std::fabs(top_logprobs[own] - other.top_logprobs[theirs]) > 1e-4f) {
-        return "logprobs of alternatives";
-      }
-    }
-    return "";
-  }
-};
-
-// Sequences with all sorts of rules and a row of each; the same for the same seed.
-struct World {
-  std::vector<SamplingRules> rules;
-  std::vector<Asked> rows;
-  std::vector<std::int32_t> history;
-
-  World(std::int64_t count, unsigned seed) : history(kBlocks * kBlockSize) {
-    std::mt19937 random(seed);
-    for (std::int32_t& token : history) token = static_cast<std::int32_t>(random() % 50 * 20);
-    for (std::int64_t slot = 0; slot < count; ++slot) {
-      Asked row;
-      row.slot = static_cast<std::int32_t>(slot);
-      row.position = 1 + static_cast<std::int32_t>(random() % (kTableBlocks * kBlockSize - 1));
-      std::normal_distribution<float> normal(0, 3);
-      for (std::int64_t i = 0; i < kVocabulary; ++i) row.logits.push_back(normal(random));
-      for (std::int64_t i = 0; i < kTableBlocks; ++i) {
-        row.blocks.push_back(static_cast<std::int32_t>(random() % kBlocks));
-      }
-      rules.push_back(random_rules(random, row));
-      rows.push_back(row);
-    }
-  }
-
-  std::int32_t token(const Asked& row, std::int64_t position) const {
-    return history[row.blocks[position / kBlockSize] * kBlockSize + position % kBlockSize];
-  }
-
-  SamplingRules random_rules(std::mt19937& random, const Asked& row) const {
-    const auto chance = [&](int percent) { return static_cast<int>(random() % 100) < percent; };
-    const auto id = [&] { return static_cast<std::int32_t>(random() % kVocabulary); };
-    SamplingRules rules;
-    constexpr float kTemperatures[] = {0, 0.3f, 0.8f, 1, 1.5f};
-    rules.temperature = kTemperatures[random() % 5];
-    rules.seed = random();
-    rules.prompt_length = static_cast<std::int32_t>(random() % (row.position + 1));
-    if (chance(30)) rules.min_p = 0.02f;
-    if (chance(40)) rules.top_k = 1 + static_cast<std::int32_t>(random() % 60);
-    if (chance(40)) rules.top_p = 0.85f;
-    if (chance(30)) rules.repetition_penalty = 1.4f;
-    if (chance(30)) rules.presence_penalty = 0.7f;
-    if (chance(30)) rules.frequency_penalty = 0.4f;
-    if (chance(30)) rules.least_length = row.position + 1;
-    if (chance(50)) rules.logprobs = static_cast<std::int32_t>(random() % 8);
-    if (chance(60)) rules.ends = {id(), id()};
-    if (chance(30)) rules.bias = {{id(), 5.0f}, {id(), -100.0f}};
-    if (chance(20)) {
-      for (int i = 0; i < 300; ++i) rules.allowed.push_back(id());
-    }
-    if (chance(30)) rules.bad_words = {{id()}, {token(row, row.position - 1), id()}};
-    return rules;
-  }
-};
-
-// One rank's sampler with a world in its memory.
-class SamplerRank {
- public:
-  SamplerRank(LayerRank& rank, const World& world, bool alone)
-      : rank_(rank),
-        world_(world),
-        context_(alone ? rank.alone() : rank.together()),
-        shard_(alone ? Shard{0, 1} : rank.shard()),
-        own_(part_of(kVocabulary, shard_)),
-        stride_(part_of(kVocabulary, {0, shard_.ranks}).size()),
-        sampler_(own_, stride_, kVocabulary, shard_, kLimits, rank.backend()),
-        history_(rank.ids(world.history)),
-        last_tokens_(rank.ids(std::vector<std::int32_t>(kLimits.slots, -9))) {
-    history_ = TensorView(history_.data, DType::i32, {kBlocks, kBlockSize});
-    for (std::size_t slot = 0; slot < world.rules.size(); ++slot) {
-      sampler_.set(static_cast<std::int64_t>(slot), world.rules[slot], rank.stream());
-    }
-  }
-
-  Sampler& sampler() { return sampler_; }
-  Range own() const { return own_; }
-  std::vector<std::int32_t> last_tokens() { return integers(last_tokens_); }
-
-  Answer sample(const std::vector<Asked>& asked) {
-    const SampleStep step = step_of(asked);
-    const Sampled sampled = sampler_.sample(step, last_tokens_, context_);
-    Answer answer;
-    answer.tokens = integers(sampled.tokens);
-    if (step.logprobs < 0) return answer;
-    answer.rank = integers(sampled.rank);
-    answer.logprob = floats(sampled.logprob);
-    answer.top_ids = integers(sampled.top_ids);
-    answer.top_logprobs = floats(sampled.top_logprobs);
-    return answer;
-  }
-
-  SampleStep step_of(const std::vector<Asked>& asked) {
-    const auto count = static_cast<std::int64_t>(asked.size());
-    std::vector<float> logits;
-    std::vector<std::int32_t> slots, positions, targets, table;
-    SampleStep step;
-    for (const Asked& row : asked) {
-      logits.insert(logits.end(), row.logits.begin() + own_.begin, row.logits.begin() + own_.end);
-      logits.resize(logits.size() + stride_ - own_.size());
-      slots.push_back(row.slot);
-      positions.push_back(row.position);
-      targets.push_back(row.target);
-      table.insert(table.end(), row.blocks.begin(), row.blocks.end());
-      if (row.slot >= 0) {
-        step.adjust |= world_.rules[row.slot].adjusts();
-        step.filter |= world_.rules[row.slot].filters();
-      }
-      // All that there may be, so that answers can be compared.
-      if (row.slot < 0 || world_.rules[row.slot].logprobs >= 0) {
-        step.logprobs = static_cast<std::int32_t>(kLimits.max_logprobs);
-      }
-    }
-    step.logits = rank_.tensor(logits, DType::f32, count, stride_);
-    step.logits.shape[1] = own_.size();
-    step.slots = rank_.ids(slots);
-    step.positions = rank_.ids(positions);
-    step.targets = rank_.ids(targets);
-    step.history = history_;
-    step.block_table = TensorView(rank_.ids(table).data, DType::i32, {count, kTableBlocks});
-    return step;
-  }
-
-  template <typename T>
-  std::vector<T> fetched(const TensorView& tensor) {
-    std::vector<T> values(tensor.elements());
-    const Buffer here = rank_.backend().allocate(MemoryKind::pinned, tensor.bytes() + 1, "test");
-    rank_.backend().copy(here.data(), tensor.data, tensor.bytes(), rank_.stream());
-    if (context_.alone()) {
-      rank_.stream().synchronize();
-    } else {
-      context_.communicator->wait(rank_.stream());
-    }
-    std::copy_n(static_cast<const T*>(here.data()), values.size(), values.begin());
-    return values;
-  }
-  std::vector<std::int32_t> integers(const TensorView& tensor) {
-    return fetched<std::int32_t>(tensor);
-  }
-  std::vector<float> floats(const TensorView& tensor) { return fetched<float>(tensor); }
-
-  LayerRank& rank_;
-  const World& world_;
-  const Context context_;
-  const Shard shard_;
-  const Range own_;
-  const std::int64_t stride_;
-  Sampler sampler_;
-  TensorView history_, last_tokens_;
-};
 
 bool scored(const World& world, const Asked& row) {
   return row.slot < 0 ? row.target >= 0 : world.rules[row.slot].logprobs >= 0;
@@ -372,9 +191,7 @@ TEST_CASE("no rows: the collective calls are the same, and nothing happens") {
   });
 }
 
-TEST_CASE(
-    "a slot's new rules hold from the next step on, old lists are gone, steps in flight keep "
-    "theirs") {
+TEST_CASE("new rules hold from the next step on; steps that are enqueued keep theirs") {
   on_groups([](LayerRank& rank) {
     World world(1, 7);
     SamplingRules& rules = world.rules[0];
@@ -382,28 +199,56 @@ TEST_CASE(
     rules.temperature = 0;
     std::fill(world.rows[0].logits.begin(), world.rows[0].logits.end(), 0.0f);
     SamplerRank together(rank, world, false);
-    // All enqueued before any is looked at.
-    std::vector<std::int32_t> expected;
-    std::vector<TensorView> kept;
-    for (const std::int32_t wanted : {500, 3, 1002, 0, 64}) {
+    const std::vector<std::int32_t> wanted = {500, 3, 1002, 0, 64};
+    std::vector<SampleStep> steps;  // each with logits of its own, which rules change
+    std::vector<TensorView> tokens;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      steps.push_back(together.step_of(world.rows));
+      steps.back().adjust = true;
+      tokens.push_back(rank.ids({-1}));
+    }
+    std::promise<void> enqueued;
+    rank.stream().host_call([all = enqueued.get_future().share()] { all.wait(); });
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
       SamplingRules next;
       next.temperature = 0;
-      if (wanted == 500) next.allowed = {500, 600};
-      if (wanted == 3) next.bad_words = {{0}, {1}, {2}};
-      if (wanted == 1002) next.bias = {{1002, 1.0f}};
-      if (wanted == 64) next.allowed = {1000, 64};
+      if (wanted[i] == 500) next.allowed = {500, 600};
+      if (wanted[i] == 3) next.bad_words = {{0}, {1}, {2}};
+      if (wanted[i] == 1002) next.bias = {{1002, 1.0f}};
+      if (wanted[i] == 64) next.allowed = {1000, 64};
       together.sampler().set(0, next, rank.stream());
-      SampleStep own = together.step_of(world.rows);
-      own.adjust = true;
       const Sampled sampled =
-          together.sampler().sample(own, together.last_tokens_, rank.together());
-      kept.push_back(rank.ids({-1}));
-      rank.backend().copy(kept.back().data, sampled.tokens.data, sizeof(std::int32_t),
-                          rank.stream());
-      expected.push_back(wanted);
+          together.sampler().sample(steps[i], together.last_tokens_, rank.together());
+      rank.backend().copy(tokens[i].data, sampled.tokens.data, sizeof(std::int32_t), rank.stream());
     }
-    for (std::size_t i = 0; i < kept.size(); ++i) {
-      CHECK(together.integers(kept[i])[0] == expected[i]);
+    enqueued.set_value();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      CHECK(together.integers(tokens[i])[0] == wanted[i]);
+    }
+  });
+}
+
+TEST_CASE("captured in a graph, it draws by the rules of the moment") {
+  on_groups([](LayerRank& rank) {
+    const World world(20, 9), other(20, 10);
+    SamplerRank alone(rank, world, true);
+    const SampleStep step = alone.step_of(world.rows);
+    REQUIRE(step.adjust);
+    REQUIRE(step.filter);
+    // Rules change logits, so each launch begins with fresh ones.
+    const SampleStep fresh = alone.step_of(world.rows);
+    Sampled sampled;
+    const auto graph = rank.backend().capture(rank.stream(), [&] {
+      rank.backend().copy(step.logits.data, fresh.logits.data, step.logits.bytes(), rank.stream());
+      sampled = alone.sampler().sample(step, alone.last_tokens_, rank.alone());
+    });
+    for (const World* rules : {&world, &other, &world}) {
+      for (std::int64_t slot = 0; slot < 20; ++slot) {
+        alone.sampler().set(slot, rules->rules[slot], rank.stream());
+      }
+      graph->launch(rank.stream());
+      const std::vector<std::int32_t> drawn = alone.integers(sampled.tokens);
+      CHECK(drawn == alone.sample(world.rows).tokens);
     }
   });
 }

@@ -98,6 +98,11 @@ std::uint64_t Checkpoint::bytes() const {
   return sum;
 }
 
+std::string find_gguf(const std::string& folder) {
+  const std::vector<std::string> names = names_in(folder, ".gguf");
+  return names.empty() ? "" : only_gguf(folder, names);
+}
+
 Checkpoint open_checkpoint(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

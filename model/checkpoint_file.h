@@ -25,6 +25,10 @@ std::string read_text(const std::string& path, std::uint64_t limit);
 // The text of a config.json, whose length is bounded.
 std::string read_config_json(const std::string& path);
 
+// The .gguf file of a folder that has one, or the first of the parts of one; empty if it has none. An Error
+// if it has several.
+std::string find_gguf(const std::string& folder);
+
 // How the two formats are opened; open_checkpoint() chooses.
 Checkpoint open_safetensors(const std::string& folder);
 Checkpoint open_gguf(const std::string& path);

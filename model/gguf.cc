@@ -126,11 +126,37 @@ double widened(float value) {
   return std::strtod(text.data(), nullptr);
 }
 
-GgufArray read_array(Cursor& cursor, const std::string& what, const std::string& where) {
+double read_number(Cursor& cursor, std::uint32_t type, const std::string& what) {
+  switch (type) {
+    case kU8:
+    case kBool: return cursor.read<std::uint8_t>(what);
+    case kI8: return cursor.read<std::int8_t>(what);
+    case kU16: return cursor.read<std::uint16_t>(what);
+    case kI16: return cursor.read<std::int16_t>(what);
+    case kU32: return cursor.read<std::uint32_t>(what);
+    case kI32: return cursor.read<std::int32_t>(what);
+    case kF32: return widened(cursor.read<float>(what));
+    case kU64: return static_cast<double>(cursor.read<std::uint64_t>(what));
+    case kI64: return static_cast<double>(cursor.read<std::int64_t>(what));
+    default: return cursor.read<double>(what);
+  }
+}
+
+GgufArray read_array(Cursor& cursor, GgufArrays arrays, const std::string& what,
+                     const std::string& where) {
+  const bool kept = arrays == GgufArrays::kept;
   const auto type = cursor.read<std::uint32_t>(what);
-  GgufArray array{cursor.read<std::uint64_t>(what)};
+  GgufArray array;
+  array.count = cursor.read<std::uint64_t>(what);
   if (type == kString) {
-    for (std::uint64_t i = 0; i < array.count; ++i) cursor.read_string(what);
+    for (std::uint64_t i = 0; i < array.count; ++i) {
+      const std::string_view text = cursor.read_string(what);
+      if (kept) array.texts.emplace_back(text);
+    }
+  } else if (kept && size_of_type(type) != 0) {
+    for (std::uint64_t i = 0; i < array.count; ++i) {
+      array.numbers.push_back(read_number(cursor, type, what));
+    }
   } else if (const std::uint64_t size = size_of_type(type); size != 0) {
     cursor.skip(array.count, size, what);
   } else {
@@ -139,7 +165,8 @@ GgufArray read_array(Cursor& cursor, const std::string& what, const std::string&
   return array;
 }
 
-GgufValue read_value(Cursor& cursor, const std::string& what, const std::string& where) {
+GgufValue read_value(Cursor& cursor, GgufArrays arrays, const std::string& what,
+                     const std::string& where) {
   const auto unsigned_ = [](auto value) { return GgufValue(std::uint64_t{value}); };
   const auto signed_ = [](auto value) { return GgufValue(std::int64_t{value}); };
   const auto type = cursor.read<std::uint32_t>(what);
@@ -156,7 +183,7 @@ GgufValue read_value(Cursor& cursor, const std::string& what, const std::string&
     case kF64: return cursor.read<double>(what);
     case kBool: return cursor.read<std::uint8_t>(what) != 0;
     case kString: return std::string(cursor.read_string(what));
-    case kArray: return read_array(cursor, what, where);
+    case kArray: return read_array(cursor, arrays, what, where);
     default: fail(where, ": ", what, ": value type ", type, " is unknown here");
   }
 }
@@ -273,7 +300,8 @@ void check_version(Cursor& cursor, const std::string& where) {
        swapped ? "a big endian file" : str("version ", version));
 }
 
-GgufHeader parse(Cursor& cursor, std::uint64_t file_size, const std::string& where) {
+GgufHeader parse(Cursor& cursor, std::uint64_t file_size, const std::string& where,
+                 GgufArrays arrays) {
   check_version(cursor, where);
   const auto tensor_count = cursor.read<std::uint64_t>("the number of tensors");
   const auto pair_count = cursor.read<std::uint64_t>("the number of metadata");
@@ -284,7 +312,7 @@ GgufHeader parse(Cursor& cursor, std::uint64_t file_size, const std::string& whe
   GgufHeader header{GgufMetadata(where), {}};
   for (std::uint64_t i = 0; i < pair_count; ++i) {
     std::string key = cursor.read_name("a metadata key");
-    GgufValue value = read_value(cursor, str("metadata ", printable(key)), where);
+    GgufValue value = read_value(cursor, arrays, str("metadata ", printable(key)), where);
     header.metadata.insert(std::move(key), std::move(value));
   }
   std::set<std::string> names;
@@ -300,10 +328,10 @@ GgufHeader parse(Cursor& cursor, std::uint64_t file_size, const std::string& whe
 }  // namespace
 
 std::optional<GgufHeader> parse_gguf(std::span<const std::byte> bytes, std::uint64_t file_size,
-                                     const std::string& where) {
+                                     const std::string& where, GgufArrays arrays) {
   Cursor cursor(bytes, file_size, where);
   try {
-    return parse(cursor, file_size, where);
+    return parse(cursor, file_size, where, arrays);
   } catch (const MoreNeeded&) {
     return std::nullopt;
   }

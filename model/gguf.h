@@ -16,9 +16,14 @@
 
 namespace nvllm::model {
 
-// An array's elements are passed over: nothing here needs them, and vocabularies are long.
+// Whether arrays' elements are kept. Only who wants the vocabulary needs them, and it is long.
+enum class GgufArrays { skipped, kept };
+
+// Of texts or of numbers; empty if it was skipped.
 struct GgufArray {
   std::uint64_t count = 0;
+  std::vector<std::string> texts;
+  std::vector<double> numbers;
 };
 
 // All unsigned, signed and floating point types are held in the widest of their kind.
@@ -35,6 +40,10 @@ class GgufMetadata {
   std::optional<std::int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;  // finite; integers too
   std::optional<std::string> text(std::string_view key) const;
+  std::optional<bool> flag(std::string_view key) const;
+  // Arrays that were kept.
+  std::optional<std::vector<std::string>> texts(std::string_view key) const;
+  std::optional<std::vector<double>> numbers(std::string_view key) const;
 
   // The same of keys that must be there.
   std::int64_t required_integer(std::string_view key) const;
@@ -59,6 +68,10 @@ struct GgufHeader {
 
 // `bytes`: the first of a file of file_size. nullopt: the header goes on beyond them; call again with more.
 std::optional<GgufHeader> parse_gguf(std::span<const std::byte> bytes, std::uint64_t file_size,
-                                     const std::string& where);
+                                     const std::string& where,
+                                     GgufArrays arrays = GgufArrays::skipped);
+
+// What a file says of itself, with all arrays.
+GgufMetadata read_gguf_metadata(const std::string& path);
 
 }  // namespace nvllm::model

@@ -48,6 +48,13 @@ class GgufBuilder {
     return raw(key, 9, bytes);
   }
 
+  // int32
+  GgufBuilder& numbers(std::string_view key, const std::vector<std::int32_t>& values) {
+    std::string bytes = bytes_of(std::uint32_t{5}) + bytes_of(std::uint64_t{values.size()});
+    for (const std::int32_t value : values) bytes += bytes_of(value);
+    return raw(key, 9, bytes);
+  }
+
   // Dimensions as the file has them, columns first. Takes the next free offset.
   GgufBuilder& tensor(std::string_view name, GgufType type, const std::vector<std::uint64_t>& dims,
                       const std::string& data) {

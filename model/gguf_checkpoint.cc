@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kFirstRead = 4 << 20;
 constexpr std::uint64_t kLongestHeader = 1 << 30;
 
-GgufHeader read_header(const CheckpointFile& file) {
+GgufHeader read_header(const CheckpointFile& file, GgufArrays arrays = GgufArrays::skipped) {
   std::vector<std::byte> bytes;
   for (std::uint64_t size = kFirstRead;; size *= 4) {
     if (size > kLongestHeader) {
@@ -26,7 +26,9 @@ GgufHeader read_header(const CheckpointFile& file) {
     const std::size_t had = bytes.size();
     bytes.resize(std::min(size, file.size()));
     read_at(file, had, std::span(bytes).subspan(had));
-    if (auto header = parse_gguf(bytes, file.size(), file.path())) return std::move(*header);
+    if (auto header = parse_gguf(bytes, file.size(), file.path(), arrays)) {
+      return std::move(*header);
+    }
   }
 }
 
@@ -94,6 +96,10 @@ void rename(std::vector<StoredTensor>& tensors, const GgufHeads& heads,
 }
 
 }  // namespace
+
+GgufMetadata read_gguf_metadata(const std::string& path) {
+  return read_header(open_file(path), GgufArrays::kept).metadata;
+}
 
 Checkpoint open_gguf(const std::string& path) {
   std::vector<CheckpointFile> files;

@@ -71,6 +71,29 @@ std::optional<std::string> GgufMetadata::text(std::string_view key) const {
   fail_kind(key, "a text");
 }
 
+std::optional<bool> GgufMetadata::flag(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (const auto* flag = std::get_if<bool>(value)) return *flag;
+  fail_kind(key, "true or false");
+}
+
+std::optional<std::vector<std::string>> GgufMetadata::texts(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  const auto* array = std::get_if<GgufArray>(value);
+  if (array == nullptr || array->texts.size() != array->count) fail_kind(key, "texts");
+  return array->texts;
+}
+
+std::optional<std::vector<double>> GgufMetadata::numbers(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  const auto* array = std::get_if<GgufArray>(value);
+  if (array == nullptr || array->numbers.size() != array->count) fail_kind(key, "numbers");
+  return array->numbers;
+}
+
 std::int64_t GgufMetadata::required_integer(std::string_view key) const {
   const auto value = integer(key);
   if (!value) fail_missing(key);

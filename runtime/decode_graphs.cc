@@ -30,7 +30,8 @@ std::int64_t padded_sequences(std::int64_t sequences, std::int64_t max_sequences
 DecodeGraphs::Kind DecodeGraphs::kind_of(std::int64_t sequences, std::int64_t longest) const {
   const std::int64_t padded = padded_sequences(sequences, max_sequences_);
   const bool is_short = padded <= kFewSequences && longest <= kShort;
-  return {padded, is_short ? std::min(kShort, max_length_) : max_length_};
+  return {.sequences = padded,
+          .max_kv_length = is_short ? std::min(kShort, max_length_) : max_length_};
 }
 
 void DecodeGraphs::run(const Kind& kind, Stream& stream, const std::function<void()>& work) {

@@ -22,13 +22,15 @@ class DecodeGraphs {
   struct Kind {
     std::int64_t sequences = 0;
     std::int64_t max_kv_length = 0;
+    // Whether tokens are drawn in it, and what for (layers::SampleStep).
+    bool draws = false, adjust = false, filter = false;
     auto operator<=>(const Kind&) const = default;
   };
 
   DecodeGraphs(Backend& backend, std::int64_t max_sequences, std::int64_t max_length)
       : backend_(backend), max_sequences_(max_sequences), max_length_(max_length) {}
 
-  // The kind for a step of so many sequences, the longest of so many tokens.
+  // The kind for a step of so many sequences, the longest of so many tokens, that draws nothing.
   Kind kind_of(std::int64_t sequences, std::int64_t longest) const;
 
   // Enqueues `work`, which depends on nothing but the kind and the device's memory.
@@ -36,7 +38,7 @@ class DecodeGraphs {
 
   std::size_t captured() const;
 
-  // How many kinds there are.
+  // How many kinds there are of steps whose tokens are drawn in one way.
   static std::int64_t kinds(std::int64_t max_sequences, std::int64_t max_length);
 
  private:

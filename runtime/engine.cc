@@ -63,7 +63,8 @@ struct Engine::State {
   EngineStatistics statistics() const;
   std::vector<ProcessTrace> take_trace();
 
-  bool busy() const { return scheduler && !scheduler->idle(); }
+  // A step whose results nobody wants any more is waited for, too: the next one may need its place.
+  bool busy() const { return scheduler && (!scheduler->idle() || scheduler->in_flight() > 0); }
   void take(Asked asked);
   void refuse(std::uint64_t id, const std::string& why);
   void begin(std::uint64_t id, Request request);
@@ -247,7 +248,9 @@ bool Engine::State::enqueue_step() {
     caller.check();
   }
   counted.step_message_bytes += caller.last_message_bytes();
-  if (first) device_began_ns = now_ns();
+  const std::int64_t now = now_ns();
+  for (const SequenceId sequence : scheduler->started()) book->scheduled(sequence, now);
+  if (first) device_began_ns = now;
   settled = false;
   return true;
 }

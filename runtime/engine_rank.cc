@@ -60,10 +60,7 @@ void EngineRank::step(const StepMessage& message) {
   if (trace_ && last_step_ns_ != 0 && me_.rank() > 0) {
     trace_->add("rings", "await call", last_step_ns_, now_ns(), message.number);
   }
-  {
-    const Trace::Span span(trace(), "host", "enqueue", message.number);
-    take_part("step", [&] { runner_->step(message); });
-  }
+  take_part("step", [&] { runner_->step(message); });
   last_step_ns_ = now_ns();
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,7 @@ using Answers = std::vector<std::vector<Answer>>;
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 constexpr std::int64_t kRequests = 200;
 constexpr std::int64_t kMaxModelLen = 160;
-constexpr std::int64_t kTinyCache = 20;  // blocks of 16; a sequence may take 10
+constexpr std::int64_t kTinyBlock = 4, kTinyCache = 44;  // room for one sequence, and a little more
 
 bool on_gpu() {
   return testing::device_under_test() == DeviceKind::cuda;
@@ -37,8 +38,9 @@ OpenModel open_float32() {
   return open_model({.path = kModel, .dtype = DType::f32});
 }
 
-std::vector<Request> all_requests(const OpenModel& model) {
-  RandomRequests random({.vocabulary = model.config.vocab_size}, 2024);
+std::vector<Request> random_requests(const OpenModel& model, std::uint32_t seed) {
+  RandomRequests random(
+      {.vocabulary = model.config.vocab_size, .most_prompt = 100, .most_answer = 48}, seed);
   return random.next(kRequests);
 }
 
@@ -55,6 +57,7 @@ Answers plain_answers(const OpenModel& model, const std::vector<Request>& reques
   Answers answers;
   for (const Request& request : requests) {
     answers.push_back(engine.run({request}, answers.size() + 1).front());
+    for (const Answer& answer : answers.back()) CHECK(answer.error == "");
   }
   engine.stop();
   return answers;
@@ -128,10 +131,11 @@ Differences compare(const Answers& got, const Answers& right) {
 
 // One way to answer them, and how to know that it was taken.
 struct Way {
-  const char* name;
+  std::string name;
   EngineOptions options;
   bool tiny_cache = false;
   bool prompts_first = false;                              // so that they are cached
+  bool among_aborted = false;                              // as many others are begun and aborted
   std::uint64_t SchedulerStatistics::*happened = nullptr;  // must not be 0
 };
 
@@ -146,7 +150,7 @@ EngineOptions usual() {
 
 std::vector<Way> all_ways() {
   std::vector<Way> ways;
-  const auto add = [&](const char* name) -> Way& {
+  const auto add = [&](const std::string& name) -> Way& {
     ways.push_back({.name = name, .options = usual()});
     return ways.back();
   };
@@ -167,6 +171,10 @@ std::vector<Way> all_ways() {
   add("without graphs").options.graphs = false;
   add("not ahead").options.async_scheduling = false;
   add("prefill first").options.scheduling = Scheduling::prefill_first;
+  add("among aborted ones").among_aborted = true;
+  way = &add("among aborted ones, preempted");
+  way->among_aborted = true;
+  way->tiny_cache = true;
   way = &add("all small: chunked, swapped, prefixes cached, prefill first");
   way->options.max_num_batched_tokens = 40;
   way->options.scheduling = Scheduling::prefill_first;
@@ -190,17 +198,37 @@ std::int64_t cache_bytes(const OpenModel& model, int ranks, std::int64_t blocks)
     heads = std::max(heads, rank.kv_heads.size());
   }
   const kvcache::BlockShape shape = {.layers = model.config.layers,
-                                     .block_size = 16,
+                                     .block_size = kTinyBlock,
                                      .kv_heads = heads,
                                      .head_dim = model.config.head_dim,
                                      .dtype = DType::f32};
   return blocks * static_cast<std::int64_t>(shape.bytes());
 }
 
+// Every request has a double, which is aborted somewhere on its way.
+Answers run_among_aborted(TestEngine& engine, const std::vector<Request>& requests) {
+  constexpr std::uint64_t kDoubles = 1'000'000;
+  for (std::uint64_t i = 0; i < requests.size(); ++i) {
+    engine.client().submit(1 + i, requests[i]);
+    engine.client().submit(kDoubles + i, requests[i]);
+  }
+  TestEngine::Book book;
+  for (std::uint64_t aborted = 0; engine.client().unfinished() > 0;) {
+    engine.poll_into(book);
+    if (aborted < requests.size()) engine.client().abort(kDoubles + aborted++);
+  }
+  Answers answers;
+  for (std::uint64_t i = 0; i < requests.size(); ++i) answers.push_back(book[1 + i]);
+  return answers;
+}
+
 void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Request>& requests,
                const Answers& right) {
   CAPTURE(way.name);
-  if (way.tiny_cache) way.options.kv_cache_memory_bytes = cache_bytes(model, ranks, kTinyCache);
+  if (way.tiny_cache) {
+    way.options.block_size = kTinyBlock;
+    way.options.kv_cache_memory_bytes = cache_bytes(model, ranks, kTinyCache);
+  }
   TestEngine engine(model, ranks, way.options);
   if (way.tiny_cache) CHECK(engine.info().blocks == kTinyCache);
   if (way.prompts_first) {
@@ -210,7 +238,8 @@ void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Req
     }
     engine.run(prompts, 1'000'000);
   }
-  const Differences found = compare(engine.run(requests), right);
+  const Differences found = compare(
+      way.among_aborted ? run_among_aborted(engine, requests) : engine.run(requests), right);
   CHECK(found.wrong == "");
   CHECK_MESSAGE(found.parted <= (on_gpu() ? kRequests / 50 : 0), found.parted, ": ", found.first);
 
@@ -223,11 +252,20 @@ void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Req
   engine.stop();
 }
 
+// NVLLM_TEST_SCALE: so many times, with other requests each time.
+std::uint32_t rounds() {
+  const char* scale = std::getenv("NVLLM_TEST_SCALE");
+  return static_cast<std::uint32_t>(scale == nullptr ? 1 : std::max(1, std::atoi(scale)));
+}
+
 void check_all_ways(int ranks) {
   const OpenModel model = open_float32();
-  const std::vector<Request> requests = all_requests(model);
-  const Answers right = plain_answers(model, requests);
-  for (const Way& way : all_ways()) check_way(model, ranks, way, requests, right);
+  for (std::uint32_t seed = 0; seed < rounds(); ++seed) {
+    CAPTURE(seed);
+    const std::vector<Request> requests = random_requests(model, seed);
+    const Answers right = plain_answers(model, requests);
+    for (const Way& way : all_ways()) check_way(model, ranks, way, requests, right);
+  }
 }
 
 TEST_CASE("one rank gives the same tokens, whichever way") {

@@ -101,11 +101,16 @@ struct ModelRunner::State {
   std::optional<StepResults> results;
   std::optional<kvcache::PagedStorage> cache;
 
+  TensorView tokens;  // where the sampler leaves what it draws, in every step
+
   void follow(const StepMessage& message);
   layers::Sampled run(std::span<const StepPart> parts);
+  layers::Sampled run_as_graph(std::span<const StepPart> parts, StepShape shape,
+                               const layers::SampleStep& wishes);
   void forward(const StepShape& shape);
-  layers::Sampled sample(const StepShape& shape, std::span<const StepPart> parts,
-                         std::int64_t rows);
+  layers::SampleStep wishes_of(std::span<const StepPart> parts);
+  layers::Sampled sample(const StepShape& shape, std::int64_t rows,
+                         const layers::SampleStep& wishes);
 };
 
 // What a step changes beside its rows, in the message's order.
@@ -117,24 +122,36 @@ void ModelRunner::State::follow(const StepMessage& message) {
 }
 
 layers::Sampled ModelRunner::State::run(std::span<const StepPart> parts) {
-  StepShape shape = shape_of(parts);
-  const std::int64_t logit_rows = shape.logit_rows;
+  const StepShape shape = shape_of(parts);
+  const layers::SampleStep wishes = wishes_of(parts);
   // One row each, and all of them drawn: the rows are the sequences and the logits.
-  const bool decodes = shape.max_query_rows == 1 && logit_rows == shape.rows;
-  const DecodeGraphs::Kind kind = graphs.kind_of(shape.sequences, shape.max_kv_length);
-  const bool in_graph = decodes && options.graphs;
-  if (in_graph) {
-    shape.sequences = shape.rows = shape.logit_rows = kind.sequences;
-    shape.max_kv_length = kind.max_kv_length;
-    shape.all_logits = true;
-  }
+  const bool decodes = shape.max_query_rows == 1 && shape.logit_rows == shape.rows;
+  if (options.graphs && decodes) return run_as_graph(parts, shape, wishes);
   staging.load(parts, slots, shape, cache->tokens(), stream, communicator);
-  if (in_graph) {
-    graphs.run(kind, stream, [&] { forward(shape); });
-  } else {
+  forward(shape);
+  return shape.logit_rows > 0 ? sample(shape, shape.logit_rows, wishes) : layers::Sampled{};
+}
+
+layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts, StepShape shape,
+                                                 const layers::SampleStep& wishes) {
+  const std::int64_t rows = shape.rows;
+  DecodeGraphs::Kind kind = graphs.kind_of(shape.sequences, shape.max_kv_length);
+  // Log-probabilities, which few ask for, are many graphs' worth of variety.
+  kind.draws = wishes.logprobs < 0;
+  kind.adjust = kind.draws && wishes.adjust;
+  kind.filter = kind.draws && wishes.filter;
+  shape.sequences = shape.rows = shape.logit_rows = kind.sequences;
+  shape.max_kv_length = kind.max_kv_length;
+  shape.all_logits = true;
+  staging.load(parts, slots, shape, cache->tokens(), stream, communicator);
+  graphs.run(kind, stream, [&] {
     forward(shape);
-  }
-  return logit_rows > 0 ? sample(shape, parts, logit_rows) : layers::Sampled{};
+    if (kind.draws) tokens = sample(shape, kind.sequences, wishes).tokens;
+  });
+  if (!kind.draws) return sample(shape, rows, wishes);
+  layers::Sampled sampled;
+  sampled.tokens = TensorView(tokens.data, tokens.dtype, {rows});
+  return sampled;
 }
 
 void ModelRunner::State::forward(const StepShape& shape) {
@@ -142,19 +159,28 @@ void ModelRunner::State::forward(const StepShape& shape) {
   decoder.forward(staging.batch(shape), cache->views(), memory, {stream, *matmul, communicator});
 }
 
-layers::Sampled ModelRunner::State::sample(const StepShape& shape, std::span<const StepPart> parts,
-                                           std::int64_t rows) {
-  layers::SampleStep step = staging.sample_step(shape, rows, cache->tokens());
-  step.logits = memory.logits(decoder, rows);
+// What the rows of a step want of the sampler.
+layers::SampleStep ModelRunner::State::wishes_of(std::span<const StepPart> parts) {
+  layers::SampleStep wishes;
   for (const StepPart& part : parts) {
     const SlotSequence& sequence = slots[part.slot];
     if (part.draws) {
-      step.adjust |= sequence.adjusts;
-      step.filter |= sequence.filters;
-      step.logprobs = std::max(step.logprobs, sequence.logprobs);
+      wishes.adjust |= sequence.adjusts;
+      wishes.filter |= sequence.filters;
+      wishes.logprobs = std::max(wishes.logprobs, sequence.logprobs);
     }
-    if (part.scored > 0) step.logprobs = std::max(step.logprobs, sequence.prompt_logprobs);
+    if (part.scored > 0) wishes.logprobs = std::max(wishes.logprobs, sequence.prompt_logprobs);
   }
+  return wishes;
+}
+
+layers::Sampled ModelRunner::State::sample(const StepShape& shape, std::int64_t rows,
+                                           const layers::SampleStep& wishes) {
+  layers::SampleStep step = staging.sample_step(shape, rows, cache->tokens());
+  step.logits = memory.logits(decoder, rows);
+  step.adjust = wishes.adjust;
+  step.filter = wishes.filter;
+  step.logprobs = wishes.logprobs;
   layers::Scratch no_scratch;
   return sampler.sample(step, staging.last_tokens(), {stream, *matmul, no_scratch, communicator});
 }
@@ -181,7 +207,7 @@ std::size_t ModelRunner::graph_bytes(const model::Decoder& decoder, const Runner
   if (!options.graphs) return 0;
   // What a driver takes for an instantiated graph: its kernels' parameters and launch descriptions.
   constexpr std::size_t kGraph = 64 << 10, kNode = 2 << 10;
-  constexpr std::int64_t kLayerNodes = 12, kOtherNodes = 16;
+  constexpr std::int64_t kLayerNodes = 12, kOtherNodes = 64;
   const std::int64_t nodes = decoder.config().layers * kLayerNodes + kOtherNodes;
   const std::int64_t kinds = DecodeGraphs::kinds(options.max_num_seqs, options.max_model_len);
   return static_cast<std::size_t>(kinds) * (kGraph + static_cast<std::size_t>(nodes) * kNode);

@@ -2,7 +2,9 @@
 // steps ahead, in slots and blocks that others had before, swapped out and in, with shared prefixes.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/runner_fixture.h"
@@ -254,6 +256,33 @@ TEST_CASE("a rank may have few heads or none") {
     CHECK(continue_all(rank, GoldenModel("llama-dynamic"), {}, kWhole) == "");
     CHECK(continue_all(rank, GoldenModel("qwen3-uneven"), {.graphs = false}, 16) == "");
   });
+}
+
+TEST_CASE("a rank that takes no part in a step is named") {
+  RANKS_OR_SKIP(2);
+  const auto body = [](DeviceRank& rank) {
+    const GoldenModel golden("llama-tied");
+    RunnerUnderTest runner(rank, golden, {});
+    runner.start(0, golden.prompts[0].ids).rows(0, 7);
+    if (rank.member.rank() == 1) {
+      const auto wait = [&] {
+        for (;; std::this_thread::sleep_for(std::chrono::milliseconds(5)))
+          rank.member.check_abort();
+      };
+      CHECK_THROWS_AS(wait(), ipc::GroupAborted);
+      return;
+    }
+    runner.step();
+    std::string what;
+    try {
+      runner.runner().take_result();
+    } catch (const ipc::PeerTimeout& error) {
+      what = error.what();
+      CHECK(error.peer() == 1);
+    }
+    CHECK(what.find("rank 1") != std::string::npos);
+  };
+  testing::run_on_devices(2, body, {.step_timeout = std::chrono::seconds(3)});
 }
 
 TEST_CASE("the workspace is what was said, to the byte") {

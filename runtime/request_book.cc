@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::int64_t kMaxLogprobs = layers::SamplerLimits{}.max_logprobs;
 
-constexpr std::int32_t kMostAnswers = 16384;
-
 void check_logprobs(const std::optional<std::int32_t>& logprobs, const char* what) {
   if (logprobs && *logprobs > kMaxLogprobs) {
     fail(what, " ", *logprobs, " is more than is reported; ask for ", kMaxLogprobs,
@@ -41,7 +39,6 @@ void RequestBook::check_ids(std::span<const std::int32_t> ids, const char* what)
 void RequestBook::check(const Request& request) const {
   const SamplingParams& sampling = request.sampling;
   check_sampling_params(sampling);
-  if (sampling.n > kMostAnswers) fail("n ", sampling.n, ": must be at most ", kMostAnswers);
   check_ids(request.prompt, "the prompt");
   check_ids(sampling.stop_token_ids, "stop_token_ids");
   check_ids(sampling.allowed_token_ids, "allowed_token_ids");

@@ -63,7 +63,7 @@ class RequestBook {
   void forget(SequenceId sequence);
 
   RequestLimits limits_;
-  std::unordered_map<SequenceId, Answer> answers_;                        // that are not over
+  std::unordered_map<SequenceId, Answer> answers_;                       // that are not over
   std::unordered_map<std::uint64_t, std::vector<SequenceId>> requests_;  // theirs
   SequenceId last_sequence_ = 0;
   std::uint64_t prompt_tokens_ = 0, generated_tokens_ = 0;

@@ -161,6 +161,9 @@ bool Scheduler::abort(SequenceId id) {
 std::optional<StepMessage> Scheduler::schedule() {
   return state_->schedule();
 }
+std::span<const SequenceId> Scheduler::started() const {
+  return state_->started;
+}
 std::vector<Progress> Scheduler::complete(const StepResult& result) {
   return state_->complete(result);
 }

@@ -13,9 +13,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kvcache/block_manager.h"
@@ -90,6 +90,8 @@ class Scheduler {
 
   // The next step; nothing if there is nothing to compute before a result is known.
   std::optional<StepMessage> schedule();
+  // The sequences to which the last step gave their first rows.
+  std::span<const SequenceId> started() const;
   // The result of the oldest step that has none yet.
   std::vector<Progress> complete(const StepResult& result);
 

@@ -48,8 +48,10 @@ void Scheduler::State::start(Sequence& sequence) {
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   memory_.enter(sequence, message_);
-  if (sequence.cached_tokens < 0)
+  if (sequence.cached_tokens < 0) {
     sequence.cached_tokens = static_cast<std::int32_t>(sequence.computed);
+    started.push_back(sequence.id);
+  }
   statistics_.recomputed_tokens +=
       static_cast<std::uint64_t>(std::max<std::int64_t>(sequence.lost - sequence.computed, 0));
   sequence.lost = 0;

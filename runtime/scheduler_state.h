@@ -49,6 +49,7 @@ struct Scheduler::State {
   const std::int64_t slots;
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences;  // but those that are over
   StepsInFlight in_flight;
+  std::vector<SequenceId> started;  // for the first time, in the last step
 
  private:
   // What one step may still hold.

@@ -17,6 +17,7 @@ constexpr std::int64_t kMostPrefillsInARow = 16;
 std::optional<StepMessage> Scheduler::State::schedule() {
   budget_ = whole_budget();
   rows_.clear();
+  started.clear();
   due_ = in_flight.begin(statistics_.steps + 1);
   if (limits.scheduling == Scheduling::mixed)
     schedule_mixed();

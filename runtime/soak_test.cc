@@ -44,8 +44,10 @@ EngineOptions small_and_busy() {
   options.max_model_len = 160;
   options.max_num_seqs = 24;
   options.max_num_batched_tokens = 128;
-  options.kv_cache_memory_bytes = 1 << 20;
-  options.swap_space_bytes = 1 << 20;
+  // Blocks take 8 KiB of each of two ranks: hardly more than one sequence may need, and less to swap to.
+  options.block_size = 4;
+  options.kv_cache_memory_bytes = 400 << 10;
+  options.swap_space_bytes = 200 << 10;
   return options;
 }
 

@@ -218,6 +218,7 @@ void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const 
     }
   }
   for (std::int64_t s = static_cast<std::int64_t>(parts.size()); s < shape.sequences; ++s) {
+    if (shape.all_logits) set_logits(s, s, -1, 0, -1);
     writer.add(-1, 0, 1, 0, {}, 0);
   }
   writer.end();

@@ -29,7 +29,8 @@ struct DeviceRank {
 std::string why_no_ranks(int ranks);
 
 // run_ranks() with a device for each. Also one rank is a process of its own.
-void run_on_devices(int ranks, const std::function<void(DeviceRank&)>& body);
+void run_on_devices(int ranks, const std::function<void(DeviceRank&)>& body,
+                    const ipc::GroupOptions& options = {});
 
 // Of the backend that is linked: before a rank makes its backend, that.
 void take_device(const ipc::Member& member);

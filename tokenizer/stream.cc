@@ -34,6 +34,7 @@ std::string StreamDetokenizer::release(std::string text) {
     state_ = stops_.next(state_, all[at]);
     if (const std::uint32_t length = stops_.found(state_); length > 0) {
       stopped_ = true;
+      stop_string_ = all.substr(at + 1 - length, length);
       all.resize(at + 1 - length);
       return all;
     }

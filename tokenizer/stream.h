@@ -33,6 +33,7 @@ class StreamDetokenizer {
 
   // Whether a stop string was found.
   bool stopped() const { return stopped_; }
+  const std::string& stop_string() const { return stop_string_; }  // that one
 
  private:
   // Passes on what of the new text cannot be part of a stop string.
@@ -45,6 +46,7 @@ class StreamDetokenizer {
   StopStrings::State state_ = StopStrings::kStart;
   std::string held_;  // the beginning of what may become a stop string
   bool stopped_ = false;
+  std::string stop_string_;
 };
 
 }  // namespace nvllm::tokenizer

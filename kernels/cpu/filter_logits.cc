@@ -44,9 +44,10 @@ struct Masses8 {
 
   explicit Masses8(__m256 d) {
     d = _mm256_max_ps(d, _mm256_set1_ps(-60.0f));  // whose mass is 0 like that of all below -40
-    const __m256 t = _mm256_mul_ps(d, _mm256_set1_ps(1.44269504f));
-    const __m256 n = _mm256_round_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m256 r = _mm256_sub_ps(t, n);
+    const __m256 one_by_ln2 = _mm256_set1_ps(1.44269504f);
+    const __m256 n = _mm256_round_ps(_mm256_mul_ps(d, one_by_ln2),
+                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256 r = _mm256_fmsub_ps(d, one_by_ln2, n);
     __m256 power = _mm256_set1_ps(0.000154614447f);
     for (const float factor :
          {0.00134004282f, 0.00961805668f, 0.0555032723f, 0.240226509f, 0.693147207f, 1.0f}) {

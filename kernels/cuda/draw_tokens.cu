@@ -28,12 +28,6 @@ __device__ __forceinline__ int token_of(unsigned long long best) {
   return best == 0 ? 0 : static_cast<int>(id_of_scored(best));
 }
 
-// gumbel(bits) is not below this.
-__device__ __forceinline__ float least_gumbel(float steps) {
-  // For v < 1/2, -ln(1 - v) < 2 ln 2 v, and v < 2^(1 - steps).
-  return steps > 1.5f ? fused(steps, 0.69314f, -1.03f) : -3.2f;
-}
-
 // V: vectors of a thread.
 template <int V>
 struct Tile {

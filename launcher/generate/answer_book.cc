@@ -24,12 +24,26 @@ std::uint64_t bytes_of(const std::vector<runtime::TokenLogprobs>& logprobs) {
 
 }  // namespace
 
+void AnswerBook::use_text(const tokenizer::Tokenizer& tokenizer, bool pieces) {
+  tokenizer_ = &tokenizer;
+  wants_pieces_ = pieces;
+}
+
 void AnswerBook::expect(Asked asked, std::uint64_t read_bytes) {
   NVLLM_CHECK(entries_.empty() || entries_.back().asked.line < asked.line, "line ", asked.line);
   const auto n = static_cast<std::size_t>(asked.n);
   Entry entry{
       .asked = std::move(asked), .answers = std::vector<Answer>(n), .read_bytes = read_bytes};
   entry.open = entry.asked.n;
+  if (tokenizer_ != nullptr) {
+    for (Answer& answer : entry.answers) {
+      answer.text = "";
+      entry.texts.push_back(std::make_unique<tokenizer::StreamDetokenizer>(
+          *tokenizer_,
+          tokenizer::StreamOptions{.skip_special_tokens = entry.asked.text.skip_special_tokens,
+                                   .stop_strings = entry.asked.text.stop}));
+    }
+  }
   entry.bytes = entry.asked.prompt.size() * sizeof(std::int32_t) + n * sizeof(Answer);
   held_bytes_ += entry.bytes;
   entries_.push_back(std::move(entry));
@@ -62,23 +76,57 @@ void AnswerBook::take(const runtime::Update& update) {
   Entry& entry = find(update.request);
   if (!update.error.empty()) return fail(entry, update.error);
   Answer& answer = entry.answers.at(static_cast<std::size_t>(update.index));
-  append(answer.tokens, update.tokens);
-  append(answer.logprobs, update.logprobs);
+  if (answer.stop_string.empty()) take_tokens(entry, update.index, update);
   if (update.index == 0) append(entry.prompt_logprobs, update.prompt_logprobs);
-  totals_.generated_tokens += update.tokens.size();
-  if (update.finish != runtime::FinishReason::none) finish(entry, answer, update);
+  if (update.finish != runtime::FinishReason::none) {
+    entry.stopped -= answer.stop_string.empty() ? 0 : 1;
+    finish(entry, answer, update);
+  }
+  if (entry.open > 0 && entry.stopped == entry.open && !std::exchange(entry.told, true)) {
+    stopped_.push_back(entry.asked.line);
+  }
+}
+
+void AnswerBook::take_tokens(Entry& entry, std::int32_t index, const runtime::Update& update) {
+  const auto at = static_cast<std::size_t>(index);
+  Answer& answer = entry.answers[at];
+  std::size_t count = update.tokens.size();
+  std::string piece;
+  if (!entry.texts.empty()) {
+    tokenizer::StreamDetokenizer& text = *entry.texts[at];
+    for (std::size_t i = 0; i < count; ++i) {
+      piece += text.push(static_cast<tokenizer::TokenId>(update.tokens[i]));
+      if (text.stopped()) count = i + 1;
+    }
+    if (update.finish != runtime::FinishReason::none) piece += text.finish();
+    if (text.stopped()) {
+      answer.stop_string = text.stop_string();
+      ++entry.stopped;
+    }
+    answer.text->append(piece);
+  }
+  const auto end = static_cast<std::ptrdiff_t>(count);
+  const std::vector<std::int32_t> tokens(update.tokens.begin(), update.tokens.begin() + end);
+  append(answer.tokens, tokens);
+  const auto logprobs = std::min(count, update.logprobs.size());
+  answer.logprobs.insert(answer.logprobs.end(), update.logprobs.begin(),
+                         update.logprobs.begin() + static_cast<std::ptrdiff_t>(logprobs));
+  totals_.generated_tokens += count;
+  if (wants_pieces_ && !(piece.empty() && tokens.empty())) {
+    append_piece_line(pieces_, entry.asked, index, piece, tokens);
+  }
 }
 
 void AnswerBook::finish(Entry& entry, Answer& answer, const runtime::Update& update) {
-  answer.finish = update.finish;
+  answer.finish = answer.stop_string.empty() ? update.finish : runtime::FinishReason::stop;
   answer.cached_tokens = update.cached_tokens;
   answer.preemptions = update.preemptions;
   answer.kv_mode = update.kv_mode;
   answer.times = update.times;
   ++totals_.answers;
   totals_.cached_tokens += static_cast<std::uint64_t>(update.cached_tokens);
-  const std::uint64_t bytes =
-      answer.tokens.size() * sizeof(std::int32_t) + bytes_of(answer.logprobs);
+  const std::uint64_t bytes = answer.tokens.size() * sizeof(std::int32_t) +
+                              bytes_of(answer.logprobs) + (answer.text ? answer.text->size() : 0);
   entry.bytes += bytes;
   held_bytes_ += bytes;
   if (--entry.open > 0) return;

@@ -9,16 +9,23 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/generate/answer_line.h"
 #include "runtime/request.h"
+#include "tokenizer/stream.h"
 
 namespace nvllm::launcher {
 
 class AnswerBook {
  public:
+  // From now on answers have text. pieces: it also comes in pieces, while the answers grow. The tokenizer
+  // must outlive the book.
+  void use_text(const tokenizer::Tokenizer& tokenizer, bool pieces);
+
   // Lines must come in ascending order. read_bytes: how far the input has been read after it.
   void expect(Asked asked, std::uint64_t read_bytes = 0);
   // A line that is no request: its answer says why.
@@ -29,6 +36,12 @@ class AnswerBook {
 
   // Of a request that is expected: its number is its line.
   void take(const runtime::Update& update);
+
+  // Requests all of whose open answers have met a stop string: the engine need not go on with them. Their
+  // last updates come nevertheless.
+  std::vector<std::uint64_t> take_stopped() { return std::exchange(stopped_, {}); }
+  // Lines of what is new of any answers.
+  std::string take_pieces() { return std::exchange(pieces_, {}); }
 
   // Lines of the requests at the front that are done; they leave the book.
   std::string take_ready();
@@ -52,18 +65,28 @@ class AnswerBook {
   struct Entry {
     Asked asked;
     std::vector<Answer> answers = {};
+    // Of each answer; none without a tokenizer.
+    std::vector<std::unique_ptr<tokenizer::StreamDetokenizer>> texts = {};
     std::vector<runtime::TokenLogprobs> prompt_logprobs = {};
-    std::int32_t open = 0;  // answers without an end
-    std::string text = "";  // instead of answers
+    std::int32_t open = 0;     // answers without an end
+    std::int32_t stopped = 0;  // of those: answers that have met a stop string
+    bool told = false;         // take_stopped() has it, or had it
+    std::string text = "";     // instead of answers
     std::uint64_t read_bytes = 0;
     std::uint64_t bytes = 0;  // its part of held_bytes_
   };
 
+  // Takes tokens into an answer; of those after a stop string none.
+  void take_tokens(Entry& entry, std::int32_t index, const runtime::Update& update);
   Entry& find(std::uint64_t line);
   void fail(Entry& entry, const std::string& error);
   void finish(Entry& entry, Answer& answer, const runtime::Update& update);
   static void append_lines(std::string& out, const Entry& entry);
 
+  const tokenizer::Tokenizer* tokenizer_ = nullptr;
+  bool wants_pieces_ = false;
+  std::string pieces_;
+  std::vector<std::uint64_t> stopped_;
   std::deque<Entry> entries_;
   std::uint64_t held_bytes_ = 0;
   Totals totals_;

@@ -98,8 +98,9 @@ void append_timings(std::string& out, const runtime::RequestTimes& times) {
   out += '}';
 }
 
-// The stop token that the request asked for; null where the model's own end, or the length, ended it.
+// The stop string or stop token that the request asked for; null where the model's own end, or the length, ended it.
 void append_stop_reason(std::string& out, const Asked& asked, const Answer& answer) {
+  if (!answer.stop_string.empty()) return append_string(out, answer.stop_string);
   if (answer.finish == runtime::FinishReason::stop && !answer.tokens.empty()) {
     for (const std::int32_t stop : asked.stop_token_ids) {
       if (stop == answer.tokens.back()) return append_number(out, stop);
@@ -129,6 +130,10 @@ void append_answer_line(std::string& out, const Asked& asked, std::int32_t index
   append_ids(out, asked.prompt);
   append_key(out, "token_ids");
   append_ids(out, answer.tokens);
+  if (answer.text) {
+    append_key(out, "text");
+    append_string(out, *answer.text);
+  }
   append_key(out, "finish_reason");
   append_string(out, name_of(answer.finish));
   append_key(out, "stop_reason");
@@ -149,6 +154,18 @@ void append_answer_line(std::string& out, const Asked& asked, std::int32_t index
   append_string(out, answer.kv_mode);
   append_key(out, "timings");
   append_timings(out, answer.times);
+  out += "}\n";
+}
+
+void append_piece_line(std::string& out, const Asked& asked, std::int32_t index,
+                       std::string_view text, const std::vector<std::int32_t>& tokens) {
+  open_line(out, asked.line, asked.id);
+  append_key(out, "index");
+  append_number(out, index);
+  append_key(out, "delta");
+  append_string(out, text);
+  append_key(out, "token_ids");
+  append_ids(out, tokens);
   out += "}\n";
 }
 

@@ -12,8 +12,9 @@ bool blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
 }
 
-RequestLine parse(const LineReader& reader, const runtime::SamplingParams& defaults) {
-  if (!reader.too_long()) return parse_request_line(reader.line(), defaults);
+RequestLine parse(const LineReader& reader, const runtime::SamplingParams& defaults,
+                  const TextInput* text) {
+  if (!reader.too_long()) return parse_request_line(reader.line(), defaults, text);
   return {.id = "",
           .request = std::nullopt,
           .error = str("longer than ", LineReader::kLongestLine >> 20, " MiB")};
@@ -27,6 +28,11 @@ Intake::Intake(std::vector<std::vector<std::int32_t>> prompts,
 
 Intake::Intake(LineReader reader, const runtime::SamplingParams& defaults)
     : reader_(std::move(reader)), defaults_(defaults) {}
+
+void Intake::use_text(const TextInput& text, std::vector<std::string> prompts) {
+  text_ = &text;
+  for (const std::string& prompt : prompts) prompts_.push_back(text.encode_prompt(prompt));
+}
 
 void Intake::resume(const std::string& output) {
   finished_.emplace(output);
@@ -57,6 +63,7 @@ Intake::Found Intake::read(Nanoseconds limit, Task& task) {
     if (lines_ == prompts_.size()) return Found::end;
     task = {.line = lines_ + 1,
             .request = runtime::Request{.prompt = prompts_[lines_], .sampling = defaults_}};
+    if (text_ != nullptr) task.text = text_->defaults();
     ++lines_;
     return Found::task;
   }
@@ -66,11 +73,12 @@ Intake::Found Intake::read(Nanoseconds limit, Task& task) {
     if (found == LineReader::Found::end) return Found::end;
     lines_ = reader_->number();
     if (!reader_->too_long() && blank(reader_->line())) continue;
-    RequestLine parsed = parse(*reader_, defaults_);
+    RequestLine parsed = parse(*reader_, defaults_, text_);
     task = {.line = lines_,
             .id = std::move(parsed.id),
             .request = std::move(parsed.request),
             .error = std::move(parsed.error),
+            .text = std::move(parsed.text),
             .read_bytes = reader_->read_bytes()};
     return Found::task;
   }

@@ -20,6 +20,7 @@ struct Task {
   std::string id = "";  // as JSON
   std::optional<runtime::Request> request = std::nullopt;
   std::string error = "";
+  TextRules text = {};
   std::string answers = "";
   std::uint64_t read_bytes = 0;
 };
@@ -29,6 +30,10 @@ class Intake {
   using Prompts = std::vector<std::vector<std::int32_t>>;
   Intake(Prompts prompts, const runtime::SamplingParams& defaults);
   Intake(LineReader reader, const runtime::SamplingParams& defaults);
+
+  // From now on text is understood; before the first next() or resume(). prompts: of the command line, after
+  // those of ids. It must outlive this.
+  void use_text(const TextInput& text, std::vector<std::string> prompts);
 
   // From now on what is in that output is not done again. Waits for the first task that is left.
   void resume(const std::string& output);
@@ -49,6 +54,7 @@ class Intake {
   std::vector<std::vector<std::int32_t>> prompts_;
   std::optional<LineReader> reader_;
   runtime::SamplingParams defaults_;
+  const TextInput* text_ = nullptr;
   std::uint64_t lines_ = 0;
 
   std::optional<FinishedOutput> finished_;

@@ -8,14 +8,9 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "launcher/standard_output.h"
 
 namespace nvllm::launcher {
-
-// Who read the output has gone.
-class OutputClosed : public Error {
- public:
-  using Error::Error;
-};
 
 // The output takes nothing, and the run is over.
 class OutputStuck : public Error {

@@ -135,26 +135,70 @@ constexpr Field kFields[] = {
     {"prompt_logprobs", store<&SamplingParams::prompt_logprobs>},
 };
 
-// Fields that hold text, and what to pass instead.
-constexpr std::pair<const char*, const char*> kTextFields[] = {
+// Fields that hold text, and what to pass instead where there is no tokenizer.
+struct TextField {
+  const char* name;
+  const char* ids;
+};
+constexpr TextField kTextFields[] = {
     {"prompt", "prompt_token_ids"},
     {"messages", "prompt_token_ids"},
+    {"tools", "prompt_token_ids"},
+    {"chat_template_kwargs", "prompt_token_ids"},
     {"stop", "stop_token_ids"},
     {"bad_words", "bad_words_token_ids"},
+    {"skip_special_tokens", "only fields of token ids"},
 };
 
 [[noreturn]] void refuse_field(const std::string& name) {
-  for (const auto& [text, ids] : kTextFields) {
-    if (name == text) fail("needs text: only token ids are understood; pass ", ids);
-  }
   std::vector<std::string> known = {"id", "prompt_token_ids"};
+  for (const TextField& field : kTextFields) known.emplace_back(field.name);
   for (const Field& field : kFields) known.emplace_back(field.name);
   const std::string nearest = nearest_name(name, known);
   if (nearest.empty()) fail("no such field");
   fail("no such field; did you mean '", nearest, "'?");
 }
 
-void read_field(const std::string& name, const Json& value, runtime::Request& request) {
+void read(const Json& value, std::string& to) {
+  if (!value.is_string()) fail(shown(value), ": no text");
+  to = value.get<std::string>();
+}
+
+// A text, or a list of some.
+std::vector<std::string> read_texts(const Json& value) {
+  std::vector<std::string> texts;
+  if (value.is_null()) return texts;
+  if (value.is_string()) return {value.get<std::string>()};
+  if (!value.is_array()) fail(shown(value), ": neither a text nor a list of texts");
+  for (const Json& item : value) read(item, texts.emplace_back());
+  return texts;
+}
+
+// Whether it is one; those of a prompt are read together, later.
+bool read_text_field(const std::string& name, const Json& value, const TextInput* text,
+                     RequestLine& result) {
+  const auto* const field = std::find_if(std::begin(kTextFields), std::end(kTextFields),
+                                         [&](const TextField& each) { return name == each.name; });
+  if (field == std::end(kTextFields)) return false;
+  if (text == nullptr) fail("needs text, and the model has no tokenizer; pass ", field->ids);
+  if (name == "stop") {
+    result.text.stop = read_texts(value);
+  } else if (name == "skip_special_tokens") {
+    read(value, result.text.skip_special_tokens);
+  } else if (name == "bad_words") {
+    for (const std::string& word : read_texts(value)) {
+      for (auto& spelling : text->encode_bad_word(word)) {
+        result.request->sampling.bad_words.push_back(std::move(spelling));
+      }
+    }
+  }
+  return true;
+}
+
+void read_field(const std::string& name, const Json& value, const TextInput* text,
+                RequestLine& result) {
+  if (read_text_field(name, value, text, result)) return;
+  runtime::Request& request = *result.request;
   if (name == "prompt_token_ids") return read(value, request.prompt);
   const auto* const field = std::find_if(std::begin(kFields), std::end(kFields),
                                          [&](const Field& each) { return name == each.name; });
@@ -171,16 +215,41 @@ std::string read_request_id(const Json& object) {
   return id->dump();
 }
 
-runtime::Request read_request(const Json& object, const SamplingParams& defaults) {
-  runtime::Request request{.prompt = {}, .sampling = defaults};
+// The ids of the prompt, in whichever of the three ways it is given.
+void read_prompt(std::string_view line, const Json& object, const TextInput* text,
+                 runtime::Request& request) {
+  const char* given = nullptr;
+  for (const char* const name : {"prompt_token_ids", "prompt", "messages"}) {
+    if (!object.contains(name)) continue;
+    if (given != nullptr) fail(given, " and ", name, ": pass one of them");
+    given = name;
+  }
+  if (given == nullptr) {
+    fail(text == nullptr ? "no prompt_token_ids" : "no prompt, messages or prompt_token_ids");
+  }
+  const std::string_view name = given;
+  if (name == "prompt") {
+    std::string prompt;
+    with_context(name, [&] { read(object["prompt"], prompt); });
+    request.prompt = text->encode_prompt(prompt);
+  } else if (name == "messages") {
+    request.prompt = text->encode_messages(line);
+  }
+  for (const char* const part : {"tools", "chat_template_kwargs"}) {
+    if (object.contains(part) && name != "messages") fail(part, ": is for messages alone");
+  }
+  if (request.prompt.empty()) fail(name, ": ", shown(object[given]), ": an empty prompt");
+}
+
+void read_request(std::string_view line, const Json& object, const SamplingParams& defaults,
+                  const TextInput* text, RequestLine& result) {
+  result.request.emplace(runtime::Request{.prompt = {}, .sampling = defaults});
   for (const auto& item : object.items()) {
     if (item.key() == "id") continue;
-    with_context(item.key(), [&] { read_field(item.key(), item.value(), request); });
+    with_context(item.key(), [&] { read_field(item.key(), item.value(), text, result); });
   }
-  if (!object.contains("prompt_token_ids")) fail("no prompt_token_ids");
-  if (request.prompt.empty()) fail("prompt_token_ids: []: an empty prompt");
-  runtime::check_sampling_params(request.sampling);
-  return request;
+  read_prompt(line, object, text, *result.request);
+  runtime::check_sampling_params(result.request->sampling);
 }
 
 Json parse(std::string_view line) {
@@ -193,16 +262,19 @@ Json parse(std::string_view line) {
 
 }  // namespace
 
-RequestLine parse_request_line(std::string_view line, const SamplingParams& defaults) {
+RequestLine parse_request_line(std::string_view line, const SamplingParams& defaults,
+                               const TextInput* text) {
   RequestLine result;
+  if (text != nullptr) result.text = text->defaults();
   try {
     const Json object = parse(line);
     if (!object.is_object()) {
       fail("holds ", object.type_name(), ", not an object such as {\"prompt_token_ids\": [1, 2]}");
     }
     result.id = read_request_id(object);
-    result.request = read_request(object, defaults);
+    read_request(line, object, defaults, text, result);
   } catch (const Error& error) {
+    result.request.reset();
     result.error = error.what();
   }
   return result;

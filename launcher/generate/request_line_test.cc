@@ -117,9 +117,10 @@ TEST_CASE("a bad line says what is wrong with it") {
 }
 
 TEST_CASE("values out of their range are refused with the field's name") {
-  for (const char* field : {R"("temperature": -1)", R"("top_p": 0)", R"("top_p": 1.5)",
-                            R"("min_p": 2)", R"("n": 0)", R"("n": 2000000000)", R"("max_tokens": 0)", R"("top_k": -2)",
-                            R"("repetition_penalty": 0)", R"("logprobs": -2)"}) {
+  for (const char* field :
+       {R"("temperature": -1)", R"("top_p": 0)", R"("top_p": 1.5)", R"("min_p": 2)", R"("n": 0)",
+        R"("n": 2000000000)", R"("max_tokens": 0)", R"("top_k": -2)", R"("repetition_penalty": 0)",
+        R"("logprobs": -2)"}) {
     const RequestLine parsed = parse(std::string(R"({"prompt_token_ids": [1], )") + field + "}");
     CHECK_FALSE(parsed.request.has_value());
     const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);

@@ -1,0 +1,80 @@
+#include "launcher/chat/talk.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "base/error.h"
+#include "launcher/chat/thinking_text.h"
+#include "launcher/standard_output.h"
+
+namespace nvllm::launcher {
+namespace {
+
+// Where neither the model nor the command line says how tokens are chosen: lively, and to the point also
+// with a small model.
+constexpr double kTemperature = 0.3;
+constexpr double kTopP = 0.9;
+
+runtime::SamplingParams first_sampling(const Options& options, const EngineSession& session) {
+  runtime::SamplingParams sampling = session.sampling_defaults();
+  const model::GenerationConfig& wishes = session.model().generation;
+  if (!wishes.temperature && !wishes.top_p && !wishes.top_k) {
+    sampling.temperature = kTemperature;
+    sampling.top_p = kTopP;
+  }
+  sampling.max_tokens.reset();  // an answer may be as long as there is room
+  apply_sampling(options.sampling, sampling);
+  sampling.n = 1;
+  return sampling;
+}
+
+bool wants_colour() {
+  const char* const no_colour = std::getenv("NO_COLOR");
+  return ::isatty(STDOUT_FILENO) == 1 && (no_colour == nullptr || *no_colour == '\0');
+}
+
+}  // namespace
+
+void tell(EngineSession& session, const std::string& line) {
+  session.workers().console().print(line + "\n");
+  session.workers().console().flush(std::chrono::seconds(1));
+}
+
+Talk::Talk(const Options& options, const TextModel& model, EngineSession& session)
+    : model_(model),
+      session_(session),
+      conversation_(model),
+      sampling_(first_sampling(options, session)) {
+  conversation_.set_system(options.chat.system);
+}
+
+StreamedAnswer Talk::ask(const std::string& question, const std::function<bool()>& stop) {
+  const std::int64_t context = session_.info().max_model_len;
+  const std::int64_t room =
+      std::min<std::int64_t>(sampling_.max_tokens.value_or(1024), context / 4);
+  conversation_.add("user", question);
+  StreamedAnswer answer;
+  try {
+    const auto prompt = conversation_.prompt(static_cast<std::size_t>(context - room));
+    if (prompt.forgotten > 0) {
+      tell(session_, str("(the context of ", context, " tokens is full: the oldest ",
+                         prompt.forgotten, " messages are forgotten)"));
+    }
+    ThinkingText shown(wants_colour(), prompt.thinking);
+    answer = stream_answer(
+        session_.client(), ++asked_, {.prompt = prompt.ids, .sampling = sampling_}, {},
+        model_.tokenizer(),
+        {.text = [&](std::string_view piece) { write_results(shown.push(piece)); }, .stop = stop});
+    write_results(shown.finish() + "\n");
+  } catch (const Error&) {
+    conversation_.drop_last();
+    throw;
+  }
+  conversation_.add("assistant", answer.text);
+  return answer;
+}
+
+}  // namespace nvllm::launcher

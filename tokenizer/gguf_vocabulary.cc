@@ -1,0 +1,257 @@
+#include "tokenizer/gguf_vocabulary.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "tokenizer/component_json.h"
+
+namespace nvllm::tokenizer {
+namespace {
+
+constexpr const char* kNfc = R"({"type": "NFC"})";
+constexpr const char* kNone = "null";
+// What every byte-level pre-tokenizer ends with; the pattern has been applied before.
+constexpr const char* kToBytes =
+    R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
+// GPT-2's own pattern.
+constexpr const char* kGpt2Bytes =
+    R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true})";
+constexpr const char* kSingleDigits = R"({"type": "Digits", "individual_digits": true})";
+
+constexpr const char* kOneDigit =
+    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
+constexpr const char* kThreeDigits =
+    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
+constexpr const char* kTekken =
+    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
+constexpr const char* kDeepSeekNumbers =
+    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "\\p{N}{1,3}"}})re";
+constexpr const char* kDeepSeekIdeographs =
+    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[一-龥぀-ゟ゠-ヿ]+"}})re";
+constexpr const char* kDeepSeekWords =
+    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
+
+// How the files of a family cut text into words.
+struct Pre {
+  std::vector<std::string> names;
+  const char* normalizer = kNone;
+  std::vector<const char*> steps;
+  bool ignore_merges = false;
+  bool add_bos = false;  // where the file does not say it
+};
+
+const std::vector<Pre>& known_pres() {
+  static const std::vector<Pre> known = {
+      {.names = {"gpt-2", "gpt2"}, .steps = {kGpt2Bytes}},
+      {.names = {"smollm"}, .steps = {kSingleDigits, kGpt2Bytes}},
+      {.names = {"qwen2", "deepseek-r1-qwen"}, .normalizer = kNfc, .steps = {kOneDigit, kToBytes}},
+      {.names = {"llama-bpe", "llama3", "llama-v3"},
+       .steps = {kThreeDigits, kToBytes},
+       .ignore_merges = true,
+       .add_bos = true},
+      {.names = {"tekken"}, .steps = {kTekken, kToBytes}, .ignore_merges = true, .add_bos = true},
+      {.names = {"deepseek-v3"},
+       .steps = {kDeepSeekNumbers, kDeepSeekIdeographs, kDeepSeekWords, kToBytes}},
+  };
+  return known;
+}
+
+const Pre& find_pre(const GgufVocabulary& vocabulary) {
+  std::string names;
+  for (const Pre& pre : known_pres()) {
+    for (const std::string& name : pre.names) {
+      if (name == vocabulary.pre) return pre;
+      names += (names.empty() ? "" : ", ") + name;
+    }
+  }
+  if (!vocabulary.pre) {
+    fail(
+        "tokenizer.ggml.pre is missing, so how text is cut into words is not known; supported are ",
+        names);
+  }
+  fail("tokenizer.ggml.pre \"", *vocabulary.pre, "\" is not supported; supported are ", names);
+}
+
+GgufTokenType type_of(const GgufVocabulary& vocabulary, std::size_t id) {
+  return vocabulary.token_types.empty() ? GgufTokenType::normal
+                                        : GgufTokenType{vocabulary.token_types[id]};
+}
+
+// Rows of the embedding that no token has are filled up with these when a file is made.
+bool is_padding(const GgufVocabulary& vocabulary, std::size_t id) {
+  return type_of(vocabulary, id) == GgufTokenType::unused &&
+         vocabulary.tokens[id] == str("[PAD", id, "]");
+}
+
+TokenTable make_table(const GgufVocabulary& vocabulary) {
+  std::size_t bytes = 0;
+  for (const std::string& token : vocabulary.tokens) bytes += token.size();
+  TokenTable table;
+  table.reserve(vocabulary.tokens.size(), bytes);
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!is_padding(vocabulary, id)) table.add(vocabulary.tokens[id], static_cast<TokenId>(id));
+  }
+  return table;
+}
+
+void add_written_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
+  model.merges.reserve(vocabulary.merges.size());
+  for (const std::string& merge : vocabulary.merges) {
+    const std::string_view both = merge;
+    // A token may begin with a space, but there is always one between two.
+    const std::size_t space = both.find(' ', 1);
+    if (space == std::string_view::npos) {
+      fail("merge ", model.merges.size(), ": \"", merge,
+           "\" is not two tokens with a space between them");
+    }
+    const auto left = model.tokens.find(both.substr(0, space));
+    const auto right = model.tokens.find(both.substr(space + 1));
+    const auto merged = model.tokens.find_joined(both.substr(0, space), both.substr(space + 1));
+    if (!left || !right || !merged) {
+      fail("merge ", model.merges.size(), ": \"", merge, "\" is of a token that is not there");
+    }
+    model.merges.add(*left, *right, *merged);
+  }
+}
+
+// SentencePiece merges whatever makes a token, the highest score first. As a list of merges: every way to put
+// a token together, in the order of the tokens' scores; as the tokenizer.json files of such models have it.
+void add_scored_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
+  constexpr std::size_t kLongest = 256;  // bytes of a token that merges make
+  struct Merge {
+    double score;
+    TokenId merged, left, right;
+  };
+  std::vector<Merge> merges;
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const std::string_view token = vocabulary.tokens[id];
+    if (type_of(vocabulary, id) != GgufTokenType::normal || token.size() > kLongest) continue;
+    for (std::size_t at = 1; at < token.size(); ++at) {
+      if ((static_cast<unsigned char>(token[at]) & 0xC0) == 0x80) continue;  // inside a character
+      const auto left = model.tokens.find(token.substr(0, at));
+      if (!left) continue;
+      const auto right = model.tokens.find(token.substr(at));
+      if (right) merges.push_back({vocabulary.scores[id], static_cast<TokenId>(id), *left, *right});
+    }
+  }
+  std::ranges::sort(merges, [](const Merge& a, const Merge& b) {
+    return std::tuple(-a.score, a.merged, a.left, a.right) <
+           std::tuple(-b.score, b.merged, b.left, b.right);
+  });
+  model.merges.reserve(merges.size());
+  for (const Merge& merge : merges) model.merges.add(merge.left, merge.right, merge.merged);
+}
+
+std::vector<AddedToken> added_tokens(const GgufVocabulary& vocabulary) {
+  std::vector<AddedToken> added;
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const GgufTokenType type = type_of(vocabulary, id);
+    const bool special = type == GgufTokenType::control || type == GgufTokenType::unknown;
+    if (!special && type != GgufTokenType::user_defined) continue;
+    added.push_back({.content = vocabulary.tokens[id], .normalized = false, .special = special});
+  }
+  return added;
+}
+
+std::optional<std::string> token_text(const GgufVocabulary& vocabulary, const char* what,
+                                      const std::optional<std::int64_t>& id) {
+  if (!id || *id < 0) return std::nullopt;  // -1: there is none
+  if (static_cast<std::uint64_t>(*id) >= vocabulary.tokens.size()) {
+    fail("tokenizer.ggml.", what, "_token_id ", *id, ": there are ", vocabulary.tokens.size(),
+         " tokens");
+  }
+  return vocabulary.tokens[static_cast<std::size_t>(*id)];
+}
+
+void add_template(const GgufVocabulary& vocabulary, bool bos_by_default, TokenizerParts& parts) {
+  PostProcessor::Template ends;
+  if (vocabulary.bos_id && vocabulary.add_bos.value_or(bos_by_default)) {
+    ends.before.push_back(static_cast<TokenId>(*vocabulary.bos_id));
+  }
+  if (vocabulary.eos_id && vocabulary.add_eos.value_or(false)) {
+    ends.after.push_back(static_cast<TokenId>(*vocabulary.eos_id));
+  }
+  parts.post_processor.add(std::move(ends));
+}
+
+std::string sequence(const char* list, const std::vector<const char*>& steps) {
+  std::string json = str(R"({"type": "Sequence", ")", list, R"(": [)");
+  for (const char* step : steps) json += str(step == steps.front() ? "" : ", ", step);
+  return json + "]}";
+}
+
+TokenizerParts byte_level_parts(const GgufVocabulary& vocabulary) {
+  const Pre& pre = find_pre(vocabulary);
+  TokenizerParts parts;
+  parts.vocabulary.tokens = make_table(vocabulary);
+  parts.vocabulary.ignore_merges = pre.ignore_merges;
+  add_written_merges(vocabulary, parts.vocabulary);
+  parts.normalizer = parse_normalizer(pre.normalizer);
+  parts.pre_tokenizer = parse_pre_tokenizer(sequence("pretokenizers", pre.steps));
+  parts.decoder = parse_decoder(R"({"type": "ByteLevel"})");
+  add_template(vocabulary, pre.add_bos, parts);
+  return parts;
+}
+
+TokenizerParts sentencepiece_parts(const GgufVocabulary& vocabulary) {
+  if (vocabulary.merges.empty() && vocabulary.scores.size() != vocabulary.tokens.size()) {
+    fail("tokenizer.ggml.scores: ", vocabulary.scores.size(), " of ", vocabulary.tokens.size(),
+         " tokens");
+  }
+  const bool prefix = vocabulary.add_space_prefix.value_or(true);
+  const char* const spaces = R"({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})";
+  TokenizerParts parts;
+  BpeVocabulary& model = parts.vocabulary;
+  model.tokens = make_table(vocabulary);
+  model.byte_fallback = true;
+  model.fuse_unk = true;
+  model.unk_token = token_text(vocabulary, "unknown", vocabulary.unk_id);
+  if (vocabulary.merges.empty()) {
+    add_scored_merges(vocabulary, model);
+  } else {
+    add_written_merges(vocabulary, model);
+  }
+  parts.normalizer = parse_normalizer(
+      prefix ? sequence("normalizers", {R"({"type": "Prepend", "prepend": "▁"})", spaces})
+             : spaces);
+  std::vector<const char*> decoding = {
+      R"({"type": "Replace", "pattern": {"String": "▁"}, "content": " "})",
+      R"({"type": "ByteFallback"})", R"({"type": "Fuse"})"};
+  if (prefix) decoding.push_back(R"({"type": "Strip", "content": " ", "start": 1, "stop": 0})");
+  parts.decoder = parse_decoder(sequence("decoders", decoding));
+  add_template(vocabulary, true, parts);
+  return parts;
+}
+
+}  // namespace
+
+LoadedTokenizer make_tokenizer(const GgufVocabulary& vocabulary) {
+  if (vocabulary.model != "gpt2" && vocabulary.model != "llama") {
+    fail("tokenizer.ggml.model \"", vocabulary.model,
+         "\" is not supported; supported are gpt2, llama");
+  }
+  if (vocabulary.tokens.empty()) fail("tokenizer.ggml.tokens is missing or empty");
+  if (!vocabulary.token_types.empty() &&
+      vocabulary.token_types.size() != vocabulary.tokens.size()) {
+    fail("tokenizer.ggml.token_type: ", vocabulary.token_types.size(), " of ",
+         vocabulary.tokens.size(), " tokens");
+  }
+  LoadedTokenizer loaded;
+  loaded.config.bos_token = token_text(vocabulary, "bos", vocabulary.bos_id);
+  loaded.config.eos_token = token_text(vocabulary, "eos", vocabulary.eos_id);
+  loaded.config.unk_token = token_text(vocabulary, "unknown", vocabulary.unk_id);
+  loaded.config.pad_token = token_text(vocabulary, "padding", vocabulary.pad_id);
+  loaded.config.add_bos_token = vocabulary.add_bos;
+  loaded.config.add_eos_token = vocabulary.add_eos;
+  loaded.config.chat_template = vocabulary.chat_template;
+
+  TokenizerParts parts =
+      vocabulary.model == "gpt2" ? byte_level_parts(vocabulary) : sentencepiece_parts(vocabulary);
+  parts.added.add(added_tokens(vocabulary), parts.vocabulary.tokens);
+  loaded.tokenizer = std::make_unique<Tokenizer>(std::move(parts));
+  return loaded;
+}
+
+}  // namespace nvllm::tokenizer
