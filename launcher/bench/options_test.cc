@@ -28,8 +28,8 @@ std::string refusal(const std::vector<std::string>& words) {
 TEST_CASE("a command may be two words, of which the first alone says what may follow") {
   CHECK(parsed({"bench", "latency"}).command == "bench latency");
   CHECK(parse_command_line({"bench", "startup", "--help"})
-            .text.starts_with("nvllm-launch bench startup measures"));
-  const std::string help = parse_command_line({"bench", "--help"}).text;
+            .message.starts_with("nvllm-launch bench startup measures"));
+  const std::string help = parse_command_line({"bench", "--help"}).message;
   for (const char* name : {"bench latency", "bench startup", "bench throughput"}) {
     CHECK(help.find(name) != std::string::npos);
   }
