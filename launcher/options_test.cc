@@ -101,6 +101,21 @@ TEST_CASE("words that are no options are texts; after -- all are") {
   CHECK(options.message == "");
 }
 
+TEST_CASE("without a command it is a chat, or a prompt to be answered") {
+  for (const auto& words : std::vector<std::vector<std::string>>{{"--tp", "2", "Tell me a story."},
+                                                                 {"Tell me a story.", "--tp=2"}}) {
+    const Options options = parse_command_line(words);
+    CHECK(options.command == "chat");
+    CHECK_FALSE(options.chat.command);
+    CHECK(options.chat.prompt == "Tell me a story.");
+    CHECK(options.group.ranks == 2);
+  }
+  CHECK(parse_command_line({"Hello"}).chat.prompt == "Hello");
+  CHECK_FALSE(parse_command_line({}).chat.prompt.has_value());
+  CHECK_FALSE(parse_command_line({"--tp=2"}).chat.command);
+  CHECK(parse_command_line({"chat"}).chat.command);
+}
+
 TEST_CASE("without options there are defaults") {
   const Options options = selftest({});
   CHECK_FALSE(options.group.ranks.has_value());
@@ -117,7 +132,18 @@ TEST_CASE("what cannot be followed is refused in one line that names the mend") 
     std::string message;
   };
   const std::vector<Case> cases = {
-      {{}, "no command given; see nvllm-launch --help"},
+      {{"--tp", "2", "Hi there", "and", "--json"},
+       "'and': is a second prompt; put one with spaces in quotes"},
+      {{"--tp=2", "selftest"},
+       "'selftest': a command comes first: nvllm-launch selftest [OPTIONS]"},
+      {{"a prompt", "--tpp=2"}, "unknown option '--tpp'; did you mean '--tp'?"},
+      {{""}, "'': an empty prompt; pass a text"},
+      {{"generate"},
+       "generate needs a prompt: --prompt TEXT, --prompt-ids 1,2,3 or --input FILE.jsonl"},
+      {{"generate", "--prompt=a", "--input=b"}, "--prompt with --input b: pass one of them"},
+      {{"generate", "--prompt=a", "--stop="}, "--stop '': pass the text that ends an answer"},
+      {{"generate", "--input=a", "--output=b", "--stream", "--resume"},
+       "--stream with --resume: an output with pieces cannot be gone on with; pass one of them"},
       {{"selftets"}, "unknown command 'selftets'; did you mean 'selftest'?"},
       {{"serve", "--port", "80"}, "serve: not yet; generate answers prompts from a file or a pipe"},
       {{"tokenize"},

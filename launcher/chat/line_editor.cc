@@ -273,7 +273,7 @@ bool LineEditor::take_paste() {
 }
 
 void LineEditor::insert(std::string_view text) {
-  text_.insert(at_, text);
+  text_ = str(std::string_view(text_).substr(0, at_), text, std::string_view(text_).substr(at_));
   at_ += text.size();
 }
 
