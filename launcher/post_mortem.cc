@@ -25,7 +25,10 @@ int end_of_waiting(const std::vector<WorkerView>& workers, int rank) {
 
 Culprit blame(const std::vector<WorkerView>& workers, int rank) {
   const int end = end_of_waiting(workers, rank);
-  return {end, workers[static_cast<std::size_t>(end)].status ? Kind::died : Kind::stuck};
+  const WorkerView& worker = workers[static_cast<std::size_t>(end)];
+  // Who has said why it ends is not stuck, though it may need a moment.
+  const bool ends = worker.status || !worker.record.last_words.empty();
+  return {end, ends ? Kind::died : Kind::stuck};
 }
 
 template <typename Condition>
@@ -60,6 +63,7 @@ std::string stuck_reason(const WorkerView& worker, std::int64_t now_ns) {
 
 std::string ending(const WorkerView& worker, const Culprit& culprit, std::int64_t now_ns) {
   if (worker.status) return worker.status->describe();
+  if (worker.rank == culprit.rank && culprit.kind == Kind::died) return "gave up";
   if (worker.rank == culprit.rank || worker.stopped_by) {
     return str("alive but stuck (", stuck_reason(worker, now_ns), ")");
   }

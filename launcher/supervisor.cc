@@ -204,6 +204,10 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   group_.abort(str("rank ", culprit.rank, " (pid ", guilty.pid, ") ",
                    guilty.status ? guilty.status->describe() : std::string("is alive but stuck")));
   await_end(kGrace);
+  auto& culprit_view = views[static_cast<std::size_t>(culprit.rank)];
+  if (culprit.kind == Culprit::Kind::died && !culprit_view.status) {
+    culprit_view.status = children_[static_cast<std::size_t>(culprit.rank)].status();
+  }
   kill_all();
   for (WorkerView& worker : views)
     worker.record.last_words = group_.snapshot(worker.rank).last_words;

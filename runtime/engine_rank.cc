@@ -46,7 +46,9 @@ void EngineRank::take_part(const char* what, const Part& part) {
   try {
     part();
   } catch (const Error& error) {
-    me_.group().abort(str("rank ", me_.rank(), " in ", what, ": ", error.what()));
+    const std::string words = str("rank ", me_.rank(), " in ", what, ": ", error.what());
+    me_.set_last_words(words);
+    me_.group().abort(words);
     throw;
   }
 }

@@ -57,7 +57,7 @@ struct Watched {
   std::vector<std::int32_t> answer;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   FinishReason finish = FinishReason::none;
-  bool aborted = false, started = false;
+  bool aborted = false;
 
   bool over() const { return aborted || finish != FinishReason::none; }
 };
@@ -107,7 +107,6 @@ NewSequence random_sequence(Random& random, SequenceId id, const Workload& workl
   if (random.chance(15)) sequence.prompt_logprobs = 0;
   if (id > 1 && random.chance(20)) sequence.tokens = workload.arrivals.back().tokens;
   sequence.rules.prompt_length = static_cast<std::int32_t>(sequence.tokens.size());
-  sequence.rules.seed = id;  // tells who starts
   sequence.rules.logprobs = random.chance(20) ? 0 : -1;
   return sequence;
 }
@@ -221,7 +220,7 @@ class Simulation {
     if (!full && !(scheduler_.in_flight() > 0 && random_.chance(workload_.wait_percent))) {
       if (const auto step = scheduler_.schedule()) {
         results_.push_back(rank_.step(*step));
-        check_order(*step);
+        check_order();
         return;
       }
       require(!results_.empty() || scheduler_.idle(), "nothing to do, but somebody waits");
@@ -230,12 +229,10 @@ class Simulation {
   }
 
   // Nobody starts before somebody who came earlier.
-  void check_order(const StepMessage& step) {
-    for (const SlotStart& start : step.started) {
-      const SequenceId id = start.rules.seed;
-      require(watched_.at(id).started || id > last_started_, "somebody was overtaken");
-      watched_.at(id).started = true;
-      last_started_ = std::max(last_started_, id);
+  void check_order() {
+    for (const SequenceId id : scheduler_.started()) {
+      require(id > last_started_, "somebody was overtaken");
+      last_started_ = id;
     }
   }
 

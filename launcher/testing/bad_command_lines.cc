@@ -47,7 +47,7 @@ std::vector<BadCommandLine> engine_lines() {
       bad("--no-enable-prefix-caching=1",
           "--no-enable-prefix-caching takes no value; pass it alone"),
       bad("--no-prefix-caching",
-          "unknown option '--no-prefix-caching'; did you mean '--no-enable-prefix-caching'?"),
+          "unknown option '--no-prefix-caching'; did you mean '--enable-prefix-caching'?"),
       bad("--scheduling=fair", "--scheduling 'fair': no such policy; pass prefill-first or mixed"),
       bad("--scheduling=Mixed",
           "--scheduling 'Mixed': no such policy; pass prefill-first or mixed"),
