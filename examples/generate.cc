@@ -21,9 +21,11 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  nvllm::launcher::SessionOptions options;
+  if (argc > 1) options.model.path = argv[1];
   try {
     // The workers are forked here: before this process has threads, or has used a GPU.
-    nvllm::launcher::EngineSession session({.model = {.path = argc > 1 ? argv[1] : ""}});
+    nvllm::launcher::EngineSession session(options);
 
     std::vector<nvllm::runtime::Request> requests;
     for (int i = 2; i < argc; ++i) {

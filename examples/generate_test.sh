@@ -14,5 +14,6 @@ diff <(ids) <(sed 's/ $//' "$TEST_TMPDIR/example")
 [[ $(wc -l <"$TEST_TMPDIR/example") == 2 ]]
 
 # What goes wrong is one line and an exit code.
-! "$example" nowhere 1,2 2>"$TEST_TMPDIR/error"
-grep -q '^generate: nowhere' "$TEST_TMPDIR/error"
+if "$example" nowhere 1,2 2>"$TEST_TMPDIR/error"; then exit 1; fi
+grep -q '^generate: --model nowhere: ' "$TEST_TMPDIR/error"
+[[ $(wc -l <"$TEST_TMPDIR/error") == 1 ]]

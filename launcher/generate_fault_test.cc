@@ -13,7 +13,6 @@
 #include "base/unique_fd.h"
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
-#include "launcher/testing/sanitizers.h"
 #include "testing/ranks.h"
 
 namespace nvllm::launcher {
@@ -26,35 +25,59 @@ using testing::json_lines;
 using testing::Program;
 using testing::TemporaryFolder;
 
-constexpr int kRequests = testing::kSanitized ? 12 : 80;
+constexpr int kRequests = 20;
+constexpr int kBefore = 12;  // as many are there when the run is disturbed
 
-// Enough work to be disturbed in; the first answers come soon.
-std::string long_input() {
+// The first answers come soon.
+std::string input_lines(int requests) {
   std::string input;
-  for (int i = 0; i < kRequests; ++i) {
-    input += str("{\"id\": \"r", i, "\", \"prompt_token_ids\": [", i + 1,
-                 ", 7], \"max_tokens\": ", i < 4 ? 4 : 100 + 10 * (i % 5), ", \"n\": ", 1 + i % 2,
-                 "}\n");
+  for (int i = 0; i < requests; ++i) {
+    input +=
+        str("{\"id\": \"r", i, "\", \"prompt_token_ids\": [", i + 1,
+            ", 7], \"max_tokens\": ", i < 4 ? 4 : 40 + 4 * (i % 5), ", \"n\": ", 1 + i % 2, "}\n");
   }
   return input;
 }
 
-// Its files, and its run.
+// Standard input of a run that has a part of it, and waits for the rest in vain.
+class HalfAnInput {
+ public:
+  HalfAnInput() {
+    std::array<int, 2> fds{};
+    if (::pipe2(fds.data(), O_CLOEXEC) != 0) fail_errno("pipe2");
+    reading_.reset(fds[0]);
+    writing_.reset(fds[1]);
+    const std::string text = input_lines(kBefore);
+    if (::write(writing_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+      fail_errno("writing to a pipe");
+    }
+  }
+  void become_stdin() const { ::dup2(reading_.get(), STDIN_FILENO); }
+
+ private:
+  UniqueFd reading_, writing_;
+};
+
+// Its files, and its runs.
 struct Work {
   TemporaryFolder folder;
-  std::string input = folder.file("in.jsonl", long_input());
+  std::string input = folder.file("in.jsonl", input_lines(kRequests));
   std::string output = folder.path("out.jsonl");
 
   std::vector<std::string> words(std::vector<std::string> more = {}) const {
-    more.insert(more.end(), {"--input", input, "--tp=2", "--max-num-seqs=2", "--ignore-eos",
-                             "--dtype=float32"});
+    more.insert(more.end(), {"--max-num-seqs=4", "--ignore-eos", "--dtype=float32"});
     return generate("llama-tied", more);
   }
-  std::vector<std::string> to_file(std::vector<std::string> more = {}) const {
-    more.insert(more.end(), {"--output", output});
+  std::vector<std::string> whole(std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--input", input});
     return words(std::move(more));
   }
-  // Waits until some answers are written, but by far not all.
+  // A run that will be disturbed.
+  std::vector<std::string> begun(std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--input=-", "--output", output});
+    return words(std::move(more));
+  }
+  // Waits until some answers are written.
   void await_some(const Program& program) const {
     const bool some = testing::await_until([&] { return file_text(output).size() > 1000; });
     REQUIRE_MESSAGE(some, program.errors());
@@ -72,7 +95,7 @@ struct Work {
   static const std::vector<std::string>& right() {
     static const std::vector<std::string> lines = [] {
       const Work work;
-      Program program(work.words());
+      Program program(work.whole());
       REQUIRE_MESSAGE(program.wait() == 0, program.errors());
       return essence(program.output());
     }();
@@ -92,7 +115,7 @@ void check_lines(const std::string& text) {
 }
 
 void check_resumed(const Work& work) {
-  Program program(work.to_file({"--resume"}));
+  Program program(work.whole({"--resume", "--output", work.output}));
   const int exit_code = program.wait();
   REQUIRE_MESSAGE(exit_code == 0, program.errors());
   CHECK(program.errors().find(" answered already; ") != std::string::npos);
@@ -104,8 +127,9 @@ void check_resumed(const Work& work) {
 TEST_CASE("after a kill -9 of the launcher a run is resumed, and gives what one run gives") {
   const Work work;
   {
-    Program program(work.to_file());
-    const std::vector<pid_t> workers = program.workers(2);
+    const HalfAnInput half;
+    Program program(work.begun(), [&] { half.become_stdin(); });
+    const std::vector<pid_t> workers = program.workers(1);
     work.await_some(program);
     program.signal(SIGKILL);
     CHECK(program.wait() == 1000 + SIGKILL);
@@ -120,8 +144,9 @@ TEST_CASE("after a kill -9 of the launcher a run is resumed, and gives what one 
 
 TEST_CASE("Ctrl-C writes what is finished, also behind what is not, and a run is resumed") {
   const Work work;
-  Program program(work.to_file());
-  const std::vector<pid_t> workers = program.workers(2);
+  const HalfAnInput half;
+  Program program(work.begun(), [&] { half.become_stdin(); });
+  const std::vector<pid_t> workers = program.workers(1);
   work.await_some(program);
   program.signal(SIGINT);
   CHECK(program.wait() == 128 + SIGINT);
@@ -132,7 +157,8 @@ TEST_CASE("Ctrl-C writes what is finished, also behind what is not, and a run is
 
 TEST_CASE("a worker's death ends the run with 3; finished answers are written") {
   const Work work;
-  Program program(work.to_file());
+  const HalfAnInput half;
+  Program program(work.begun({"--tp=2"}), [&] { half.become_stdin(); });
   const std::vector<pid_t> workers = program.workers(2);
   work.await_some(program);
   ::kill(workers[1], SIGKILL);
@@ -148,16 +174,16 @@ TEST_CASE("a worker's death ends the run with 3; finished answers are written") 
 TEST_CASE("a run that has nothing left to do changes nothing") {
   const Work work;
   work.folder.file("in.jsonl", "{\"prompt_token_ids\": [1, 2]}\n{\"prompt_token_ids\": [3]}\n");
-  REQUIRE(Program(work.to_file()).wait() == 0);
+  REQUIRE(Program(work.whole({"--output", work.output})).wait() == 0);
   const std::string text = file_text(work.output);
-  Program program(work.to_file({"--resume"}));
+  Program program(work.whole({"--resume", "--output", work.output}));
   CHECK(program.wait() == 0);
   CHECK(file_text(work.output) == text);
 }
 
 TEST_CASE("a full disk is one clear line and exit code 1") {
   const Work work;
-  Program program(work.words({"--output=/dev/full", "--log-level=error"}));
+  Program program(work.whole({"--output=/dev/full", "--log-level=error"}));
   CHECK(program.wait() == 1);
   CHECK(program.errors() == "nvllm-launch: --output /dev/full: No space left on device (ENOSPC)\n");
   CHECK(testing::lingering_shm_names().empty());
@@ -168,7 +194,8 @@ TEST_CASE("a pipe whose reader has gone ends the run quietly") {
   std::array<int, 2> fds{};
   REQUIRE(::pipe2(fds.data(), O_CLOEXEC) == 0);
   UniqueFd reading(fds[0]), writing(fds[1]);
-  Program program(work.words({"--log-level=error"}), [&] { ::dup2(writing.get(), STDOUT_FILENO); });
+  Program program(work.whole({"--tp=2", "--log-level=error"}),
+                  [&] { ::dup2(writing.get(), STDOUT_FILENO); });
   writing.reset();
   std::array<char, 10> some{};
   REQUIRE(::read(reading.get(), some.data(), some.size()) > 0);
@@ -183,7 +210,8 @@ TEST_CASE("Ctrl-C ends a run whose reader takes nothing") {
   REQUIRE(::pipe2(fds.data(), O_CLOEXEC) == 0);
   const UniqueFd reading(fds[0]), writing(fds[1]);
   ::fcntl(writing.get(), F_SETPIPE_SZ, 4096);
-  Program program(work.words({"--logprobs=5"}), [&] { ::dup2(writing.get(), STDOUT_FILENO); });
+  Program program(work.whole({"--tp=2", "--logprobs=5"}),
+                  [&] { ::dup2(writing.get(), STDOUT_FILENO); });
   program.workers(2);
   std::array<char, 1> one{};
   REQUIRE(::read(reading.get(), one.data(), one.size()) == 1);
@@ -216,7 +244,7 @@ TEST_CASE("an output of another input is refused before anything is started") {
   const std::string foreign =
       "{\"line\": 1, \"index\": 0, \"prompt_token_ids\": [5], \"token_ids\": [1]}\n";
   work.folder.file("out.jsonl", foreign);
-  Program program(work.to_file({"--resume"}));
+  Program program(work.whole({"--resume", "--output", work.output}));
   CHECK(program.wait() == 1);
   CHECK(program.errors().starts_with("nvllm-launch: --resume: "));
   CHECK(file_text(work.output) == foreign);

@@ -36,24 +36,23 @@ DecodeGraphs::Kind DecodeGraphs::kind_of(std::int64_t sequences, std::int64_t lo
 
 void DecodeGraphs::run(const Kind& kind, Stream& stream, const std::function<void()>& work) {
   const auto [found, first] = graphs_.try_emplace(kind);
-  if (first) return work();
-  if (found->second == nullptr) found->second = backend_.capture(stream, work);
-  found->second->launch(stream);
+  std::unique_ptr<Graph>& graph = found->second;
+  if (graph == nullptr && (first || captured_ == most_)) return work();
+  if (graph == nullptr) {
+    graph = backend_.capture(stream, work);
+    ++captured_;
+  }
+  graph->launch(stream);
 }
 
-std::size_t DecodeGraphs::captured() const {
-  return static_cast<std::size_t>(std::count_if(
-      graphs_.begin(), graphs_.end(), [](const auto& graph) { return graph.second != nullptr; }));
-}
-
-std::int64_t DecodeGraphs::kinds(std::int64_t max_sequences, std::int64_t max_length) {
-  std::int64_t count = 0, last = 0;
+std::int64_t DecodeGraphs::most(std::int64_t max_sequences, std::int64_t max_length) {
+  std::int64_t kinds = 0, last = 0;
   for (std::int64_t sequences = 1; sequences <= max_sequences; ++sequences) {
     const std::int64_t padded = padded_sequences(sequences, max_sequences);
     if (std::exchange(last, padded) == padded) continue;
-    count += padded <= kFewSequences && max_length > kShort ? 2 : 1;
+    kinds += padded <= kFewSequences && max_length > kShort ? 2 : 1;
   }
-  return count;
+  return 2 * kinds;
 }
 
 }  // namespace nvllm::runtime

@@ -6,7 +6,6 @@
 // done when a size comes, and a start does not wait for any.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,22 +27,27 @@ class DecodeGraphs {
   };
 
   DecodeGraphs(Backend& backend, std::int64_t max_sequences, std::int64_t max_length)
-      : backend_(backend), max_sequences_(max_sequences), max_length_(max_length) {}
+      : backend_(backend),
+        max_sequences_(max_sequences),
+        max_length_(max_length),
+        most_(most(max_sequences, max_length)) {}
 
   // The kind for a step of so many sequences, the longest of so many tokens, that draws nothing.
   Kind kind_of(std::int64_t sequences, std::int64_t longest) const;
 
-  // Enqueues `work`, which depends on nothing but the kind and the device's memory.
+  // Enqueues `work`, which depends on nothing but the kind and the device's memory. Once there are `most`
+  // graphs no other ones come.
   void run(const Kind& kind, Stream& stream, const std::function<void()>& work);
 
-  std::size_t captured() const;
+  std::int64_t captured() const { return captured_; }
 
-  // How many kinds there are of steps whose tokens are drawn in one way.
-  static std::int64_t kinds(std::int64_t max_sequences, std::int64_t max_length);
+  // How many graphs there may be: each size and length with two ways of drawing tokens.
+  static std::int64_t most(std::int64_t max_sequences, std::int64_t max_length);
 
  private:
   Backend& backend_;
-  std::int64_t max_sequences_, max_length_;
+  const std::int64_t max_sequences_, max_length_, most_;
+  std::int64_t captured_ = 0;
   std::map<Kind, std::unique_ptr<Graph>> graphs_;  // nullptr: has run once
 };
 

@@ -54,7 +54,7 @@ class ModelRank {
 
   std::mutex mutex_;
   std::condition_variable news_;
-  bool bound_ = false;        // guarded by mutex_, as are the next two
+  bool bound_ = false;  // guarded by mutex_, as are the next two
   bool done_ = false;
   std::exception_ptr error_;  // why it failed
   std::thread thread_;

@@ -209,8 +209,8 @@ std::size_t ModelRunner::graph_bytes(const model::Decoder& decoder, const Runner
   constexpr std::size_t kGraph = 64 << 10, kNode = 2 << 10;
   constexpr std::int64_t kLayerNodes = 12, kOtherNodes = 64;
   const std::int64_t nodes = decoder.config().layers * kLayerNodes + kOtherNodes;
-  const std::int64_t kinds = DecodeGraphs::kinds(options.max_num_seqs, options.max_model_len);
-  return static_cast<std::size_t>(kinds) * (kGraph + static_cast<std::size_t>(nodes) * kNode);
+  const std::int64_t graphs = DecodeGraphs::most(options.max_num_seqs, options.max_model_len);
+  return static_cast<std::size_t>(graphs) * (kGraph + static_cast<std::size_t>(nodes) * kNode);
 }
 
 kvcache::BlockShape ModelRunner::block_shape() const {

@@ -129,9 +129,9 @@ TEST_CASE("decode steps are padded to few sizes, which always hold them") {
             padded_sequences(std::max<std::int64_t>(some - 1, 1), most));
     }
   }
-  CHECK(DecodeGraphs::kinds(8, 100) == 4);
-  CHECK(DecodeGraphs::kinds(80, 100) == 12);
-  CHECK(DecodeGraphs::kinds(80, 40960) == 23);
+  CHECK(DecodeGraphs::most(8, 100) == 2 * 4);
+  CHECK(DecodeGraphs::most(80, 100) == 2 * 12);
+  CHECK(DecodeGraphs::most(80, 40960) == 2 * 23);
 }
 
 TEST_CASE("a size runs once as it is, then as a graph") {
@@ -156,6 +156,26 @@ TEST_CASE("a size runs once as it is, then as a graph") {
   run(4, 1025);  // may be longer
   CHECK(enqueued == 3);
   CHECK(ran == 7);
+}
+
+TEST_CASE("there are never more graphs than memory was set aside for, and steps run all the same") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  const auto stream = backend->create_stream();
+  DecodeGraphs graphs(*backend, 2, 100);
+  int ran = 0;
+  for (int again = 0; again < 3; ++again) {
+    for (const std::int64_t sequences : {1, 2}) {
+      for (int way = 0; way < 4; ++way) {
+        DecodeGraphs::Kind kind = graphs.kind_of(sequences, 50);
+        kind.adjust = way % 2 == 1;
+        kind.filter = way / 2 == 1;
+        graphs.run(kind, *stream, [&] { stream->host_call([&ran] { ++ran; }); });
+      }
+    }
+  }
+  stream->synchronize();
+  CHECK(ran == 24);
+  CHECK(graphs.captured() == DecodeGraphs::most(2, 100));
 }
 
 }  // namespace

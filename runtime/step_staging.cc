@@ -17,6 +17,13 @@ std::int64_t most_blocks(const StagingLimits& limits) {
   return limits.slots + std::max(limits.rows, limits.table_blocks);
 }
 
+// Of the largest step.
+std::int64_t most_words(const StagingLimits& limits) {
+  const StepShape most{
+      .sequences = limits.slots, .rows = limits.rows, .logit_rows = limits.logit_rows};
+  return StepLayout(most).blocks + most_blocks(limits);
+}
+
 // Also throws what went wrong on the way to it.
 void wait_for(const Event& event, ipc::Communicator* communicator) {
   if (communicator != nullptr && !event.reached()) communicator->wait(event);
@@ -30,50 +37,9 @@ TensorView first(TensorView tensor, std::int64_t count) {
 
 }  // namespace
 
-// Where a step's numbers lie, in words of 32 bits.
-struct StepStaging::Layout {
-  explicit Layout(const StepShape& shape)
-      : slots(0),
-        query_start(slots + shape.sequences),
-        first_position(query_start + shape.sequences + 1),
-        first_token(first_position + shape.sequences),
-        first_block(first_token + shape.sequences),
-        block_start(first_block + shape.sequences),
-        logit_rows(block_start + shape.sequences + 1),
-        draw_slots(logit_rows + shape.logit_rows),
-        draw_positions(draw_slots + shape.logit_rows),
-        targets(draw_positions + shape.logit_rows),
-        tokens(targets + shape.logit_rows),
-        blocks(tokens + shape.rows) {}
-
-  std::int64_t slots, query_start, first_position, first_token, first_block, block_start;
-  std::int64_t logit_rows, draw_slots, draw_positions, targets;
-  std::int64_t tokens;  // of rows whose token is known to the host
-  std::int64_t blocks;  // new ones; only as many as there are travel
-
-  // Of the largest step.
-  static std::int64_t words(const StagingLimits& limits) {
-    const StepShape most{
-        .sequences = limits.slots, .rows = limits.rows, .logit_rows = limits.logit_rows};
-    return Layout(most).blocks + most_blocks(limits);
-  }
-};
-
-StepShape shape_of(std::span<const StepPart> parts) {
-  StepShape shape;
-  shape.sequences = static_cast<std::int64_t>(parts.size());
-  for (const StepPart& part : parts) {
-    shape.rows += part.rows;
-    shape.logit_rows += part.scored + (part.draws ? 1 : 0);
-    shape.max_query_rows = std::max(shape.max_query_rows, part.rows);
-    shape.max_kv_length = std::max(shape.max_kv_length, part.first + part.rows);
-  }
-  return shape;
-}
-
 std::size_t StepStaging::bytes(const StagingLimits& limits) {
   const auto ints = [](std::int64_t count) { return Scratch::bytes_of(DType::i32, 1, count); };
-  return ints(Layout::words(limits)) + 2 * ints(limits.slots) +
+  return ints(most_words(limits)) + 2 * ints(limits.slots) +
          2 * ints(limits.slots * limits.table_blocks) + 2 * ints(limits.rows) +
          Scratch::bytes_of(DType::i64, 1, limits.rows);
 }
@@ -90,7 +56,7 @@ StepStaging::StepStaging(Backend& backend, const StagingLimits& limits, int buff
     return TensorView(all.take(DType::i32, limits.slots, limits.table_blocks).data, DType::i32,
                       {limits.slots, limits.table_blocks});
   };
-  words_ = vector(DType::i32, Layout::words(limits)).as<std::int32_t>();
+  words_ = vector(DType::i32, most_words(limits)).as<std::int32_t>();
   last_tokens_ = vector(DType::i32, limits.slots);
   kv_length_ = vector(DType::i32, limits.slots);
   table_ = table();
@@ -98,7 +64,7 @@ StepStaging::StepStaging(Backend& backend, const StagingLimits& limits, int buff
   tokens_ = vector(DType::i32, limits.rows);
   positions_ = vector(DType::i32, limits.rows);
   places_ = vector(DType::i64, limits.rows);
-  const std::size_t staged = static_cast<std::size_t>(Layout::words(limits)) * sizeof(std::int32_t);
+  const std::size_t staged = static_cast<std::size_t>(most_words(limits)) * sizeof(std::int32_t);
   for (int i = 0; i < buffers; ++i) {
     staged_.push_back(
         {backend.allocate(MemoryKind::pinned, staged, "step input"), backend.create_event()});
@@ -118,38 +84,6 @@ void StepStaging::send(std::size_t words, Stream& stream) {
   next_ = (next_ + 1) % staged_.size();
 }
 
-namespace {
-
-// Writes sequences and their new blocks into a step.
-struct SequenceWriter {
-  std::int32_t *slots, *query_start, *first_position, *first_token, *first_block, *block_start;
-  std::int32_t* blocks;
-  std::int32_t rows = 0, block_count = 0;
-
-  void add(std::int32_t slot, std::int64_t first, std::int64_t row_count, std::int64_t token,
-           std::span<const kvcache::BlockId> new_blocks, std::int64_t block_index) {
-    *slots++ = slot;
-    *query_start++ = rows;
-    *first_position++ = static_cast<std::int32_t>(first);
-    *first_token++ = static_cast<std::int32_t>(token);
-    *first_block++ = static_cast<std::int32_t>(block_index);
-    *block_start++ = block_count;
-    std::copy(new_blocks.begin(), new_blocks.end(), blocks + block_count);
-    rows += static_cast<std::int32_t>(row_count);
-    block_count += static_cast<std::int32_t>(new_blocks.size());
-  }
-  // Behind the last.
-  void end() { *query_start = rows, *block_start = block_count; }
-};
-
-std::span<const kvcache::BlockId> new_blocks_of(const SlotSequence& sequence, std::int64_t most) {
-  const std::span<const kvcache::BlockId> all(sequence.blocks);
-  const auto fresh = all.subspan(static_cast<std::size_t>(sequence.blocks_told));
-  return fresh.first(std::min(fresh.size(), static_cast<std::size_t>(most)));
-}
-
-}  // namespace
-
 void StepStaging::tell_blocks(std::span<const StepPart> parts, SlotTable& slots, TensorView history,
                               Stream& stream, ipc::Communicator* communicator) {
   const auto count_new = [&] {
@@ -160,70 +94,25 @@ void StepStaging::tell_blocks(std::span<const StepPart> parts, SlotTable& slots,
     }
     return count;
   };
-  const std::int64_t most = most_blocks(limits_);
-  while (count_new() > most) {
-    const StepShape shape{.sequences = static_cast<std::int64_t>(parts.size())};
-    const Layout at(shape);
-    std::int32_t* const words = begin(communicator);
-    SequenceWriter writer{words + at.slots,       words + at.query_start, words + at.first_position,
-                          words + at.first_token, words + at.first_block, words + at.block_start,
-                          words + at.blocks};
-    for (const StepPart& part : parts) {
-      SlotSequence& sequence = slots[part.slot];
-      const auto blocks = new_blocks_of(sequence, most - writer.block_count);
-      writer.add(static_cast<std::int32_t>(part.slot), 0, 0, 0, blocks, sequence.blocks_told);
-      sequence.blocks_told += static_cast<std::int64_t>(blocks.size());
-    }
-    writer.end();
-    send(static_cast<std::size_t>(at.blocks + writer.block_count), stream);
-    kernels::step_input(input(shape, history), stream);
+  const StepShape no_rows{.sequences = static_cast<std::int64_t>(parts.size())};
+  while (count_new() > most_blocks(limits_)) {
+    StepWriter writer(begin(communicator), no_rows, most_blocks(limits_));
+    for (const StepPart& part : parts) writer.add_blocks(part.slot, slots[part.slot]);
+    send(writer.finish(), stream);
+    kernels::step_input(input(no_rows, history), stream);
   }
 }
 
 void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
                        TensorView history, Stream& stream, ipc::Communicator* communicator) {
   tell_blocks(parts, slots, history, stream, communicator);
-  const Layout at(shape);
-  std::int32_t* const words = begin(communicator);
-  SequenceWriter writer{words + at.slots,       words + at.query_start, words + at.first_position,
-                        words + at.first_token, words + at.first_block, words + at.block_start,
-                        words + at.blocks};
-  std::int32_t token = 0;
-  const auto set_logits = [&](std::int64_t logits, std::int64_t row, std::int32_t slot,
-                              std::int64_t position, std::int32_t target) {
-    words[at.logit_rows + logits] = static_cast<std::int32_t>(row);
-    words[at.draw_slots + logits] = slot;
-    words[at.draw_positions + logits] = static_cast<std::int32_t>(position);
-    words[at.targets + logits] = target;
-  };
+  StepWriter writer(begin(communicator), shape, most_blocks(limits_));
   for (const bool draws : {true, false}) {
     for (const StepPart& part : parts) {
-      if (part.draws != draws) continue;
-      SlotSequence& sequence = slots[part.slot];
-      const auto slot = static_cast<std::int32_t>(part.slot);
-      const std::int32_t row = writer.rows;
-      writer.add(slot, part.first, part.rows, part.known ? token : -1,
-                 new_blocks_of(sequence, most_blocks(limits_)), sequence.blocks_told);
-      sequence.blocks_told = static_cast<std::int64_t>(sequence.blocks.size());
-      const std::int32_t* const tokens = sequence.tokens.data() + part.first;
-      if (part.known) {
-        std::copy_n(tokens, part.rows, words + at.tokens + token);
-        token += static_cast<std::int32_t>(part.rows);
-      }
-      const std::int64_t end = part.first + part.rows;
-      if (draws) set_logits(part.draw_logits, row + part.rows - 1, slot, end, -1);
-      for (std::int64_t i = 0; i < part.scored; ++i) {
-        set_logits(part.scored_logits + i, row + i, -1, part.first + i + 1, tokens[i + 1]);
-      }
+      if (part.draws == draws) writer.add(part, slots[part.slot]);
     }
   }
-  for (std::int64_t s = static_cast<std::int64_t>(parts.size()); s < shape.sequences; ++s) {
-    if (shape.all_logits) set_logits(s, s, -1, 0, -1);
-    writer.add(-1, 0, 1, 0, {}, 0);
-  }
-  writer.end();
-  NVLLM_CHECK_EQ(writer.rows, shape.rows);
-  send(static_cast<std::size_t>(at.blocks + writer.block_count), stream);
+  send(writer.finish(), stream);
 }
 
 TensorView StepStaging::ints(std::int64_t first, std::int64_t count) const {
@@ -231,7 +120,7 @@ TensorView StepStaging::ints(std::int64_t first, std::int64_t count) const {
 }
 
 kernels::StepInput StepStaging::input(const StepShape& shape, TensorView history) const {
-  const Layout at(shape);
+  const StepLayout at(shape);
   kernels::StepInput input;
   input.slots = ints(at.slots, shape.sequences);
   input.query_start = ints(at.query_start, shape.sequences + 1);
@@ -254,7 +143,7 @@ kernels::StepInput StepStaging::input(const StepShape& shape, TensorView history
 }
 
 layers::Batch StepStaging::batch(const StepShape& shape) const {
-  const Layout at(shape);
+  const StepLayout at(shape);
   layers::Batch batch;
   batch.tokens = first(tokens_, shape.rows);
   batch.positions = first(positions_, shape.rows);
@@ -270,7 +159,7 @@ layers::Batch StepStaging::batch(const StepShape& shape) const {
 
 layers::SampleStep StepStaging::sample_step(const StepShape& shape, std::int64_t rows,
                                             TensorView history) const {
-  const Layout at(shape);
+  const StepLayout at(shape);
   layers::SampleStep step;
   step.slots = ints(at.draw_slots, rows);
   step.positions = ints(at.draw_positions, rows);

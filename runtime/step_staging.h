@@ -17,6 +17,7 @@
 #include "layers/batch.h"
 #include "layers/sampler.h"
 #include "runtime/slot_table.h"
+#include "runtime/step_writer.h"
 
 namespace nvllm::runtime {
 
@@ -27,20 +28,6 @@ struct StagingLimits {
   std::int64_t table_blocks = 0;  // of the longest sequence
 };
 
-// How many of everything a step has; a captured graph's includes padding. Where the numbers lie follows
-// from it alone.
-struct StepShape {
-  std::int64_t sequences = 0;
-  std::int64_t rows = 0;
-  std::int64_t logit_rows = 0;
-  std::int64_t max_query_rows = 0;
-  std::int64_t max_kv_length = 0;
-  bool all_logits = false;  // every row's logits are wanted, in order
-};
-
-// The shape of a step without padding.
-StepShape shape_of(std::span<const StepPart> parts);
-
 // Used by one thread, with one stream.
 class StepStaging {
  public:
@@ -50,8 +37,7 @@ class StepStaging {
   // Device memory that one takes ("step input").
   static std::size_t bytes(const StagingLimits& limits);
 
-  // Enqueues the copy of a step: the sequences that draw, then the others, then padding of one row each. So
-  // the logits of a sequence that draws have its number.
+  // Enqueues the copy of a step.
   void load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
             TensorView history, Stream& stream, ipc::Communicator* communicator);
 
@@ -64,7 +50,6 @@ class StepStaging {
   TensorView last_tokens() const { return last_tokens_; }
 
  private:
-  struct Layout;
   struct Staged {
     Buffer memory;  // pinned
     std::unique_ptr<Event> copied;

@@ -32,8 +32,8 @@ bool reached_within(const Event& event, Nanoseconds limit) {
 
 // done_within(limit): whether what is waited for has come, waiting so long at most.
 template <typename DoneWithin>
-void wait_for(const DoneWithin& done_within, Member& member,
-              std::span<Transport* const> transports, Nanoseconds limit) {
+void wait_for(const DoneWithin& done_within, Member& member, std::span<Transport* const> transports,
+              Nanoseconds limit) {
   WaitClock clock(limit, now_ns());
   bool done = false;
   while (!done) {

@@ -14,8 +14,8 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr std::size_t kWorkspaceBytes = kMatmulBytes;
-constexpr int kCandidates = 16;                    // more than the heuristic proposes, so far
-constexpr std::size_t kField = 8;                  // of the candidates, measured with more care
+constexpr int kCandidates = 16;    // more than the heuristic proposes, so far
+constexpr std::size_t kField = 8;  // of the candidates, measured with more care
 
 void check(cublasStatus_t status, std::string_view what) {
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]

@@ -22,7 +22,7 @@
 namespace nvllm::launcher {
 namespace {
 
-constexpr int kTries = 5;
+constexpr int kTries = 15;
 
 struct Measured {
   double bytes_per_second = 0;
