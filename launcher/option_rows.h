@@ -10,11 +10,12 @@ namespace nvllm::launcher {
 
 using OptionRows = std::vector<OptionRow>;
 
-OptionRow model_row();       // which model; every command that takes one
-OptionRows model_rows();     // which, and how it is loaded
-OptionRows group_rows();     // every command that runs a worker group
-OptionRows engine_rows();    // every command that runs an engine
-OptionRows sampling_rows();  // every command that generates: into options.sampling
+OptionRow model_row();            // which model; every command that takes one
+OptionRows model_rows();          // which, and how it is loaded
+OptionRows group_rows();          // every command that runs a worker group
+OptionRows engine_rows();         // every command that runs an engine
+OptionRows chat_sampling_rows();  // those of them that a chat has a use for
+OptionRows sampling_rows();       // every command that generates: into options.sampling
 
 // What check() of a command with an engine begins with.
 void check_engine(const Options& options);

@@ -1,3 +1,6 @@
+#include <string_view>
+#include <vector>
+
 #include "launcher/option_rows.h"
 
 namespace nvllm::launcher {
@@ -16,6 +19,22 @@ void store_word(Options& options, const std::string& word) {
 
 }  // namespace
 
+// One answer at a time, as text; and defaults of its own.
+OptionRows chat_sampling_rows() {
+  OptionRows rows = sampling_rows();
+  std::erase_if(rows, [](const OptionRow& row) {
+    const std::string_view name = row.name;
+    return name == "--n" || name == "--logprobs" || name == "--prompt-logprobs";
+  });
+  for (OptionRow& row : rows) {
+    const std::string_view name = row.name;
+    if (name == "--max-tokens") row.fallback = "none";
+    if (name == "--temperature") row.fallback = "the model's; 0.3 where it says nothing";
+    if (name == "--top-p") row.fallback = "the model's; 0.9 where it says nothing";
+  }
+  return rows;
+}
+
 Command chat_options() {
   return {"chat",
           "talks with a model; with a prompt, answers it and ends",
@@ -25,7 +44,7 @@ Command chat_options() {
                           "what the chat template says itself", store_system},
                          chat_template_row(),
                      },
-                     sampling_rows(),
+                     chat_sampling_rows(),
                      engine_rows(),
                      group_rows()}),
           check_engine,

@@ -29,7 +29,7 @@ std::string set_option(const std::string& words, Talk& talk) {
   const std::size_t space = words.find(' ');
   std::string name = words.substr(0, space);
   std::vector<std::string> known;
-  for (const OptionRow& row : sampling_rows()) {
+  for (const OptionRow& row : chat_sampling_rows()) {
     if (row.value != nullptr) known.emplace_back(row.name + 2);
   }
   if (name.empty()) {
@@ -46,13 +46,12 @@ std::string set_option(const std::string& words, Talk& talk) {
   if (space == std::string::npos) fail("/set ", name, " needs a value");
   Options options;
   const std::string given = "--" + name, value = words.substr(space + 1);
-  for (const OptionRow& row : sampling_rows()) {
+  for (const OptionRow& row : chat_sampling_rows()) {
     if (row.name == given) row.store(options, OptionValue(given, value));
   }
   runtime::SamplingParams changed = talk.sampling();
   apply_sampling(options.sampling, changed);
   runtime::check_sampling_params(changed);
-  changed.n = 1;
   talk.sampling() = changed;
   return str(name, " is ", value);
 }
