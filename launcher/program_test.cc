@@ -116,8 +116,7 @@ TEST_CASE("CPU ranks split the cores between them") {
 
 TEST_CASE("a wrong command line starts nothing: one line, exit code 2") {
   for (const auto& arguments :
-       std::vector<std::vector<std::string>>{{},
-                                             {"selftset"},
+       std::vector<std::vector<std::string>>{{"selftset"},
                                              {"selftest", "--tp", "0"},
                                              {"selftest", "--tp", "-3"},
                                              {"selftest", "--tp", "9"},

@@ -276,9 +276,8 @@ TEST_CASE("a rank that takes no part in a step is named") {
     std::string what;
     try {
       runner.runner().take_result();
-    } catch (const ipc::PeerTimeout& error) {
+    } catch (const Error& error) {  // on a GPU the collective itself says it
       what = error.what();
-      CHECK(error.peer() == 1);
     }
     CHECK(what.find("rank 1") != std::string::npos);
   };

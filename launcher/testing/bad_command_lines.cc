@@ -92,7 +92,7 @@ std::vector<BadCommandLine> sampling_lines() {
 
 std::vector<BadCommandLine> own_lines() {
   return {
-      {{}, "generate needs a prompt: --prompt-ids 1,2,3 or --input FILE.jsonl"},
+      {{}, "generate needs a prompt: --prompt TEXT, --prompt-ids 1,2,3 or --input FILE.jsonl"},
       {{"--prompt-ids"}, "--prompt-ids needs a value: --prompt-ids ID,ID..."},
       {{"--prompt-ids="}, "--prompt-ids '': '' is no token id; pass ids such as 1,2,3"},
       {{"--prompt-ids=1, 2"}, "--prompt-ids '1, 2': ' 2' is no token id; pass ids such as 1,2,3"},
