@@ -90,6 +90,13 @@ class Soak {
   std::uint64_t asked_ = 0, finished_ = 0, errors_ = 0, tokens_ = 0;
 };
 
+// Sanitizers keep what was freed, to catch whoever still uses it: then memory grows.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kKeepsFreedMemory = true;
+#else
+constexpr bool kKeepsFreedMemory = false;
+#endif
+
 TEST_CASE("soak: all requests are answered, memory is flat, and the cache is free in the end") {
   const std::uint64_t requests = requests_to_ask();
   const OpenModel model =
@@ -104,6 +111,7 @@ TEST_CASE("soak: all requests are answered, memory is flat, and the cache is fre
   CHECK(soak.errors() == 0);
   CHECK(soak.tokens() > requests);
   for (std::size_t i = 0; i < before.size(); ++i) {
+    if (kKeepsFreedMemory) break;
     CAPTURE(i);
     CHECK(after[i] <= before[i] + (std::uint64_t{8} << 20));
     MESSAGE("process ", i, ": ", before[i] >> 10, " KiB, then ", after[i] >> 10, " KiB");
