@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -133,8 +134,8 @@ TEST_CASE("after a kill -9 of the launcher a run is resumed, and gives what one 
     work.await_some(program);
     program.signal(SIGKILL);
     CHECK(program.wait() == 1000 + SIGKILL);
-    CHECK(testing::await_until(
-        [&] { return testing::process_gone(workers[0]) && testing::process_gone(workers[1]); }));
+    CHECK(
+        testing::await_until([&] { return std::ranges::all_of(workers, testing::process_gone); }));
   }
   // As if the kill had torn a line.
   const std::string text = file_text(work.output);

@@ -29,8 +29,10 @@ OptionRows chat_sampling_rows() {
   for (OptionRow& row : rows) {
     const std::string_view name = row.name;
     if (name == "--max-tokens") row.fallback = "none";
-    if (name == "--temperature") row.fallback = "the model's; 0.3 where it says nothing";
-    if (name == "--top-p") row.fallback = "the model's; 0.9 where it says nothing";
+    if (name == "--temperature") row.fallback = "the model's; 0.8 where it says nothing";
+    if (name == "--top-k") row.fallback = "the model's; 40 where it says nothing";
+    if (name == "--top-p") row.fallback = "the model's; 0.95 where it says nothing";
+    if (name == "--min-p") row.fallback = "the model's; 0.05 where it says nothing";
   }
   return rows;
 }

@@ -105,7 +105,8 @@ OptionRows engine_rows() {
        "what happens to the newest sequence when the cache is full: it waits\n"
        "in host memory, or is computed anew later",
        "swap", store_preemption},
-      {"--swap-space", nullptr, "GIB", "host memory of each rank for that", "4", store_swap_space},
+      {"--swap-space", nullptr, "GIB", "host memory of each rank for that", "4, or what there is",
+       store_swap_space},
       {"--enforce-eager", "--no-enforce-eager", nullptr, "works without CUDA graphs", "off",
        store_enforce_eager},
       {"--async-scheduling", "--no-async-scheduling", nullptr,

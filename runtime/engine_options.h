@@ -18,10 +18,12 @@ struct EngineOptions {
   std::int64_t max_num_batched_tokens = 8192;
   bool prefix_caching = true;
   Scheduling scheduling = Scheduling::mixed;
-  Preemption preemption = Preemption::swap;               // recompute where the swap space is full
-  std::int64_t swap_space_bytes = std::int64_t{4} << 30;  // pinned host memory of each rank at most
-  bool graphs = true;                                     // --enforce-eager: false
-  bool async_scheduling = true;                           // one step ahead
+  Preemption preemption = Preemption::swap;  // recompute where the swap space is full
+  // Pinned host memory of each rank at most; by default what there is, up to that.
+  static constexpr std::int64_t kUsualSwapSpace = std::int64_t{4} << 30;
+  std::int64_t swap_space_bytes = kUsualSwapSpace;
+  bool graphs = true;            // --enforce-eager: false
+  bool async_scheduling = true;  // one step ahead
   std::uint64_t seed = 0;  // of requests that have none: theirs come from this one and their number
   bool profile = false;    // record a trace
 

@@ -146,7 +146,8 @@ std::int64_t choose_host_blocks(const EngineOptions& options, DeviceKind device,
   const auto wished = static_cast<std::uint64_t>(options.swap_space_bytes);
   const std::uint64_t bytes = std::min(wished, left / 4 / ranks.size());
   const auto fits = static_cast<std::int64_t>(bytes / largest_block);
-  if (bytes < wished && fits < useful) {
+  if (bytes < wished && fits < useful &&
+      options.swap_space_bytes != EngineOptions::kUsualSwapSpace) {
     notes.push_back(str("swap space is ", format_bytes(bytes), " of each rank instead of ",
                         format_bytes(wished), ": a quarter of the ", format_bytes(left),
                         " of host memory that are available"));

@@ -182,14 +182,21 @@ TEST_CASE("swap space: as wished, of each rank") {
   CHECK(plan(options, DeviceKind::cuda, {gpu(), gpu()}).host_blocks == 0);
 }
 
-TEST_CASE("swap space: at most a quarter of the host's memory, shared by all ranks") {
+TEST_CASE(
+    "swap space: at most a quarter of the host's memory, shared by all ranks; said where more was "
+    "asked for") {
   RankMemory rank = gpu();
   rank.host_available = 8 * kGiB;
-  const MemoryPlan got = plan({}, DeviceKind::cuda, {rank, rank});
+  const MemoryPlan usual = plan({}, DeviceKind::cuda, {rank, rank});
+  CHECK(usual.host_blocks == 1024);
+  CHECK(usual.notes.empty());
+  EngineOptions options;
+  options.swap_space_bytes = static_cast<std::int64_t>(3 * kGiB);
+  const MemoryPlan got = plan(options, DeviceKind::cuda, {rank, rank});
   CHECK(got.host_blocks == 1024);
   REQUIRE(got.notes.size() == 1);
   CHECK(got.notes[0] ==
-        "swap space is 1 GiB of each rank instead of 4 GiB: a quarter of the 8 GiB of host memory "
+        "swap space is 1 GiB of each rank instead of 3 GiB: a quarter of the 8 GiB of host memory "
         "that are available");
 }
 

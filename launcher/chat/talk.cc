@@ -13,17 +13,21 @@
 namespace nvllm::launcher {
 namespace {
 
-// Where neither the model nor the command line says how tokens are chosen: lively, and to the point also
-// with a small model.
-constexpr double kTemperature = 0.3;
-constexpr double kTopP = 0.9;
+// Where neither the model nor the command line says how tokens are chosen. A small model that always
+// takes what is most likely soon repeats itself for ever.
+constexpr double kTemperature = 0.8;
+constexpr std::int32_t kTopK = 40;
+constexpr double kTopP = 0.95;
+constexpr double kMinP = 0.05;
 
 runtime::SamplingParams first_sampling(const Options& options, const EngineSession& session) {
   runtime::SamplingParams sampling = session.sampling_defaults();
   const model::GenerationConfig& wishes = session.model().generation;
   if (!wishes.temperature && !wishes.top_p && !wishes.top_k) {
     sampling.temperature = kTemperature;
+    sampling.top_k = kTopK;
     sampling.top_p = kTopP;
+    sampling.min_p = kMinP;
   }
   sampling.max_tokens.reset();  // an answer may be as long as there is room
   apply_sampling(options.sampling, sampling);
