@@ -91,7 +91,7 @@ TEST_CASE("throughput: every token that was asked for, nothing from a cache") {
     const Json report =
         report_of("throughput", {"--tp", ranks, "--num-prompts", "12", "--input-len", "4:40",
                                  "--output-len", "3:9", "--max-concurrency", "5"});
-    const Json workload = report.at("workload");
+    const Json& workload = report.at("workload");
     CHECK(workload.at("prompts") == 12);
     const double output = workload.at("output_tokens");
     CHECK(output >= 36);
@@ -101,7 +101,7 @@ TEST_CASE("throughput: every token that was asked for, nothing from a cache") {
     CHECK(report.at("cached_prompt_tokens") == 0);
     CHECK(report.at("warmup").at("prompts") == 5);
     CHECK(report.at("ranks").dump() == ranks);
-    const Json work = report.at("work");
+    const Json& work = report.at("work");
     CHECK(work.at("steps").get<double>() >= output / 5);
     CHECK(work.at("steps").get<double>() <= output + 12);
     CHECK(report.at("floor").at("of_floor").get<double>() > 0);
@@ -121,7 +121,7 @@ TEST_CASE("throughput: the same seed asks for the same tokens") {
 TEST_CASE("latency: each batch decodes as many steps as were asked, all sequences in each") {
   const Json report = report_of("latency", {"--batch-size", "1,4", "--input-len", "96",
                                             "--output-len", "12", "--warmup", "2"});
-  const Json batches = report.at("batches");
+  const Json& batches = report.at("batches");
   REQUIRE(batches.size() == 2);
   for (const Json& batch : batches) {
     const double size = batch.at("batch");
@@ -141,7 +141,7 @@ TEST_CASE("startup: stages in their order, again and again") {
   REQUIRE(report.at("runs").size() == 2);
   for (const Json& run : report.at("runs")) {
     CHECK(run.at("exec_s").get<double>() > 0);
-    const Json stages = run.at("stages");
+    const Json& stages = run.at("stages");
     CHECK(stages.at(0).at("after_s").get<double>() > 0);
     CHECK(stages.back().at("name") == "first token");
     for (const Json& stage : stages) CHECK(stage.at("after_s") <= stages.back().at("after_s"));
