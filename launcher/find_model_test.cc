@@ -23,9 +23,8 @@ Environment with(std::map<std::string, std::string> variables) {
 }
 
 // A hub cache with one model, whose main branch is `revision`.
-void add_model(const TestFolder& hub, const std::string& name, const std::string& revision,
+void add_model(const TestFolder& hub, const std::string& repository, const std::string& revision,
                bool with_ref = true) {
-  const std::string repository = name;
   std::filesystem::create_directories(hub.path(repository + "/snapshots/" + revision));
   std::filesystem::create_directories(hub.path(repository + "/refs"));
   if (with_ref) hub.write(repository + "/refs/main", revision + "\n");
