@@ -63,8 +63,8 @@ void RandomRequests::choose_adjustments(SamplingParams& sampling,
   if (chance(0.15)) {
     sampling.allowed_token_ids = tokens(20 + below(shapes_.vocabulary / 2));
     std::ranges::sort(sampling.allowed_token_ids);
-    const auto [again, end] = std::ranges::unique(sampling.allowed_token_ids);
-    sampling.allowed_token_ids.erase(again, end);
+    auto& allowed = sampling.allowed_token_ids;
+    allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
   }
   if (chance(0.2)) {
     // Some that begin as the prompt ends.

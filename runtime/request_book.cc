@@ -101,11 +101,12 @@ std::vector<NewSequence> RequestBook::open(std::uint64_t id, Request request, st
   }
   first.tokens = std::move(request.prompt);
 
-  std::vector<NewSequence> sequences;
   std::vector<SequenceId>& ids = requests_[id];
   prompt_tokens_ += first.tokens.size();
+  std::vector<NewSequence> sequences(static_cast<std::size_t>(sampling.n) - 1, first);
+  sequences.push_back(std::move(first));
   for (std::int32_t index = 0; index < sampling.n; ++index) {
-    NewSequence sequence = index + 1 < sampling.n ? first : std::move(first);
+    NewSequence& sequence = sequences[static_cast<std::size_t>(index)];
     sequence.id = ++last_sequence_;
     sequence.rules.seed = seed + static_cast<std::uint64_t>(index);
     // The answers have the same prompt, whose own log-probabilities come with the first of them.
@@ -113,7 +114,6 @@ std::vector<NewSequence> RequestBook::open(std::uint64_t id, Request request, st
     answers_[sequence.id] = {
         .request = id, .index = index, .times = {.arrived_ns = now}, .prompt_logprobs = {}};
     ids.push_back(sequence.id);
-    sequences.push_back(std::move(sequence));
   }
   return sequences;
 }
