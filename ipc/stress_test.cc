@@ -14,17 +14,14 @@
 #include "base/clock.h"
 #include "ipc/ring.h"
 #include "testing/ranks.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::ipc {
 namespace {
 
 using std::chrono::microseconds;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kSlowdown = 20;
-#else
-constexpr std::uint64_t kSlowdown = 1;
-#endif
+constexpr std::uint64_t kSlowdown = testing::kSanitized ? 20 : 1;
 
 std::uint64_t scaled(std::uint64_t count) {
   const char* factor = std::getenv("NVLLM_STRESS");

@@ -4,13 +4,8 @@
 #include <limits>
 
 #include "kernels/adjust_logits.h"
+#include "kernels/on_both.h"
 #include "kernels/sampling_math.h"
-
-#ifdef __CUDACC__
-#define NVLLM_ON_BOTH __host__ __device__ __forceinline__
-#else
-#define NVLLM_ON_BOTH inline
-#endif
 
 namespace nvllm::kernels {
 
@@ -70,5 +65,3 @@ NVLLM_ON_BOTH float penalized(float logit, std::uint32_t seen, const SlotRules& 
 }
 
 }  // namespace nvllm::kernels
-
-#undef NVLLM_ON_BOTH

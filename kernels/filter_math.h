@@ -2,13 +2,8 @@
 #pragma once
 
 #include "kernels/filter_logits.h"
+#include "kernels/on_both.h"
 #include "kernels/sampling_math.h"
-
-#ifdef __CUDACC__
-#define NVLLM_ON_BOTH __host__ __device__ __forceinline__
-#else
-#define NVLLM_ON_BOTH inline
-#endif
 
 namespace nvllm::kernels {
 
@@ -93,5 +88,3 @@ NVLLM_ON_BOTH FilterRow chosen(FilterRow row, std::uint32_t bin, std::uint64_t a
 }
 
 }  // namespace nvllm::kernels
-
-#undef NVLLM_ON_BOTH

@@ -3,11 +3,8 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define NVLLM_ON_BOTH __host__ __device__
-#else
-#define NVLLM_ON_BOTH
-#endif
+#include "base/split_mix.h"
+#include "kernels/on_both.h"
 
 namespace nvllm::kernels {
 
@@ -20,7 +17,7 @@ struct RandomKeys {
   std::uint32_t first, second;
 
   NVLLM_ON_BOTH constexpr RandomKeys(std::uint64_t seed, std::uint64_t block) {
-    const std::uint64_t key = mixed(mixed(seed) + block);
+    const std::uint64_t key = split_mix(split_mix(seed) + block);
     first = static_cast<std::uint32_t>(key);
     second = static_cast<std::uint32_t>(key >> 32);
   }
@@ -36,17 +33,6 @@ struct RandomKeys {
   NVLLM_ON_BOTH constexpr float unit(std::uint32_t low) const {
     return static_cast<float>(static_cast<std::int32_t>(bits(low)) >> 8) * kUnit;
   }
-
- private:
-  // SplitMix64's step.
-  NVLLM_ON_BOTH static constexpr std::uint64_t mixed(std::uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-  }
 };
 
 }  // namespace nvllm::kernels
-
-#undef NVLLM_ON_BOTH

@@ -5,13 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/on_both.h"
 #include "kernels/random_bits.h"
-
-#ifdef __CUDACC__
-#define NVLLM_ON_BOTH __host__ __device__ __forceinline__
-#else
-#define NVLLM_ON_BOTH inline
-#endif
 
 namespace nvllm::kernels {
 
@@ -153,5 +148,3 @@ NVLLM_ON_BOTH std::uint64_t mass_of(float d) {
 }
 
 }  // namespace nvllm::kernels
-
-#undef NVLLM_ON_BOTH

@@ -1,14 +1,9 @@
 // What backends share of scoring.
 #pragma once
 
+#include "kernels/on_both.h"
 #include "kernels/sampling_math.h"
 #include "kernels/score_tokens.h"
-
-#ifdef __CUDACC__
-#define NVLLM_ON_BOTH __host__ __device__ __forceinline__
-#else
-#define NVLLM_ON_BOTH inline
-#endif
 
 namespace nvllm::kernels {
 
@@ -80,5 +75,3 @@ struct RowRecords {
 };
 
 }  // namespace nvllm::kernels
-
-#undef NVLLM_ON_BOTH

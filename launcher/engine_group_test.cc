@@ -15,12 +15,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "launcher/exit_code.h"
-#include "launcher/testing/sanitizers.h"
 #include "launcher/worker_group.h"
 #include "runtime/engine_client.h"
 #include "runtime/open_model.h"
 #include "runtime/worker.h"
 #include "testing/ranks.h"
+#include "testing/sanitizers.h"
 #include "testing/skip.h"
 
 namespace nvllm::launcher {

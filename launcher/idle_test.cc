@@ -12,9 +12,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "launcher/exit_code.h"
-#include "launcher/testing/sanitizers.h"
 #include "launcher/worker_group.h"
 #include "runtime/worker.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 #include "launcher/testing/program.h"
-#include "launcher/testing/sanitizers.h"
 #include "testing/ranks.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -21,8 +21,8 @@
 #include "base/error.h"
 #include "device/topology.h"
 #include "launcher/testing/faults.h"
-#include "launcher/testing/sanitizers.h"
 #include "testing/ranks.h"
+#include "testing/sanitizers.h"
 #include "testing/skip.h"
 
 namespace nvllm::launcher {

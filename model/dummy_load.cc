@@ -37,9 +37,12 @@ void fill_slice(const Parameter& parameter, const Slice& slice, float width, std
 }  // namespace
 
 LoadReport load_dummy(std::span<Parameter* const> parameters, Backend& backend,
-                      float standard_deviation, std::uint64_t seed) {
+                      float standard_deviation, std::uint64_t seed,
+                      const std::function<void(const LoadProgress&)>& progress) {
   const std::int64_t start = now_ns();
   LoadReport report;
+  std::uint64_t total = 0;
+  for (const Parameter* parameter : parameters) total += parameter->view.bytes();
   const float width = std::sqrt(3.0f) * standard_deviation;  // of an even distribution
   const auto stream = backend.create_stream();
   for (const Parameter* parameter : parameters) {
@@ -47,6 +50,10 @@ LoadReport load_dummy(std::span<Parameter* const> parameters, Backend& backend,
       fill_slice(*parameter, slice, width, seed, *stream);
     }
     report.bytes_loaded += parameter->view.bytes();
+    if (progress) {
+      stream->synchronize();
+      progress({.bytes = report.bytes_loaded, .total = total});
+    }
   }
   stream->synchronize();
   report.seconds = seconds_since(start);

@@ -63,9 +63,10 @@ LoadReport load_parameters(std::span<layers::Parameter* const> parameters,
 
 // Reproducible random values instead: the same for a given seed at every number of ranks, on every
 // device. Norm weights are about 1, everything else about 0 with the given standard deviation. Tensors of
-// one name have the same values.
+// one name have the same values. progress: is called by the caller's thread, after each parameter.
 LoadReport load_dummy(std::span<layers::Parameter* const> parameters, Backend& backend,
-                      float standard_deviation, std::uint64_t seed);
+                      float standard_deviation, std::uint64_t seed,
+                      const std::function<void(const LoadProgress&)>& progress = {});
 
 // A hash of the parameter's elements as they are on the device, and of its name and shape.
 std::uint64_t checksum(const layers::Parameter& parameter, Backend& backend);

@@ -46,26 +46,16 @@ void ModelRank::load() {
     bound_ = true;
     news_.notify_all();
   }
-  if (model_.dummy) {
-    load_dummy();
-  } else {
-    const model::LoadReport report = model::load_parameters(
-        parameters, *model_.checkpoint, backend_,
-        {.progress = [this](const model::LoadProgress& progress) { bytes_ = progress.bytes; }});
-    times_.bytes_read = report.bytes_read;
-    bytes_ = report.bytes_loaded;
-  }
+  const auto note = [this](const model::LoadProgress& progress) { bytes_ = progress.bytes; };
+  const model::LoadReport report =
+      model_.dummy
+          ? model::load_dummy(parameters, backend_, model_.config.initializer_range, kDummySeed,
+                              note)
+          : model::load_parameters(parameters, *model_.checkpoint, backend_, {.progress = note});
+  bytes_ = report.bytes_loaded;
   times_.loaded_ns = now_ns();
-  times_.bytes_loaded = bytes_;
-}
-
-// One parameter after the other, so that others see how far it is.
-void ModelRank::load_dummy() {
-  for (layers::Parameter* const parameter : decoder_.parameters()) {
-    bytes_ +=
-        model::load_dummy({&parameter, 1}, backend_, model_.config.initializer_range, kDummySeed)
-            .bytes_loaded;
-  }
+  times_.bytes_read = report.bytes_read;
+  times_.bytes_loaded = report.bytes_loaded;
 }
 
 void ModelRank::await_bound() {

@@ -36,7 +36,6 @@ class ModelRank {
 
  private:
   void load();  // the thread's
-  void load_dummy();
 
   // Returns when loading has ended, or after the limit.
   LoadState await_load(std::int64_t limit_ns);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/split_mix.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -21,12 +22,8 @@ void check_logprobs(const std::optional<std::int32_t>& logprobs, const char* wha
 
 }  // namespace
 
-// SplitMix64's step and finish.
 std::uint64_t derived_seed(std::uint64_t seed, std::uint64_t request) {
-  std::uint64_t x = seed + 0x9e3779b97f4a7c15 * (request + 1);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
+  return split_mix(seed + kSplitMixStep * request);
 }
 
 void RequestBook::check_ids(std::span<const std::int32_t> ids, const char* what) const {

@@ -17,29 +17,23 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/split_mix.h"
 #include "runtime/mock_rank.h"
 #include "runtime/scheduler.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::runtime {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kSlowdown = 10;
-#else
-constexpr std::uint64_t kSlowdown = 1;
-#endif
+constexpr std::uint64_t kSlowdown = testing::kSanitized ? 10 : 1;
 constexpr std::uint64_t kSimulations = 6000;
 
-// splitmix64
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
   std::int64_t from(std::int64_t low, std::int64_t high) {
-    state_ += 0x9e3779b97f4a7c15;
-    std::uint64_t x = state_;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    x ^= x >> 31;
+    const std::uint64_t x = split_mix(state_);
+    state_ += kSplitMixStep;
     return low + static_cast<std::int64_t>(x % static_cast<std::uint64_t>(high - low + 1));
   }
   bool chance(std::int64_t percent) { return from(0, 99) < percent; }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/logging.h"
+#include "base/split_mix.h"
 #include "kernels/rmsnorm.h"
 #include "runtime/selftest_values.h"
 
@@ -46,7 +47,7 @@ Sample make_sample(std::uint64_t seed) {
       .table = {{"one", 1}, {"minus two", -2}},
       .maybe = {}};
   for (std::uint64_t i = 0; i < seed % 100; ++i)
-    sample.words.push_back(static_cast<std::uint32_t>(mix(seed + i)));
+    sample.words.push_back(static_cast<std::uint32_t>(split_mix(seed + i)));
   if (seed % 2 == 0) sample.maybe = 0.5f;
   return sample;
 }
@@ -78,7 +79,7 @@ SelftestResult Selftest::run(SelftestRequest request) {
 
 std::uint64_t Selftest::fresh_seed() {
   if (seed_ == 0) seed_ = static_cast<std::uint64_t>(now_ns());
-  return mix(seed_++);
+  return split_mix(seed_++);
 }
 
 void Selftest::expect(bool good, const std::string& what) {
@@ -115,7 +116,7 @@ void Selftest::check_large_messages() {
                                  std::size_t{1} << 20, (std::size_t{4} << 20) + 13}) {
     std::vector<std::byte> bytes(size);
     const std::uint64_t seed = fresh_seed();
-    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(mix(seed + i));
+    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(split_mix(seed + i));
     for (const std::uint64_t hash : caller_.call<std::uint64_t>("hash", bytes)) {
       expect(hash == hash_bytes(bytes.data(), size),
              str("an argument of ", size, " bytes arrived changed"));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/split_mix.h"
 #include "kernels/rmsnorm.h"
 #include "runtime/selftest_values.h"
 
@@ -66,7 +67,8 @@ std::uint64_t SelftestRank::hash(std::vector<std::byte> bytes) {
 
 std::vector<std::byte> SelftestRank::make_bytes(std::uint64_t count, std::uint64_t seed) {
   std::vector<std::byte> bytes(count);
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(mix(seed + i));
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(split_mix(seed + i));
   return bytes;
 }
 
@@ -167,7 +169,7 @@ CollectiveOutcome SelftestRank::run_rms_norm(const CollectiveCase& which) {
   const std::vector<float> got_residual = from_device(args.residual, &outcome.bits);
   std::uint64_t out_bits = 0;
   const std::vector<float> got = from_device(args.out, &out_bits);
-  outcome.bits = mix(outcome.bits) + out_bits;
+  outcome.bits = split_mix(outcome.bits) + out_bits;
 
   // Whole numbers: the new residual is exact. The norm's own sum may be taken in any order.
   const std::vector<float> sum = expected_of(which, me_.rank(), me_.size()).values;

@@ -2,16 +2,10 @@
 
 #include <cmath>
 
+#include "base/split_mix.h"
 #include "base/text.h"
 
 namespace nvllm::runtime {
-
-std::uint64_t mix(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
 
 std::uint64_t hash_bytes(const void* data, std::size_t bytes) {
   const auto* byte = static_cast<const unsigned char*>(data);
@@ -38,10 +32,10 @@ float round_to(DType dtype, float value) {
 
 std::vector<float> values_for(const CollectiveCase& which, std::uint64_t purpose,
                               std::int64_t count) {
-  const std::uint64_t stream = mix(mix(which.seed) + purpose);
+  const std::uint64_t stream = split_mix(split_mix(which.seed) + purpose);
   std::vector<float> values(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint64_t random = mix(stream + i);
+    const std::uint64_t random = split_mix(stream + i);
     values[i] = which.whole_numbers
                     ? static_cast<float>(static_cast<int>(random % 17) - 8)
                     : round_to(which.dtype,

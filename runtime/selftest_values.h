@@ -11,9 +11,6 @@
 
 namespace nvllm::runtime {
 
-// A well-mixed function of its argument (splitmix64).
-std::uint64_t mix(std::uint64_t value);
-
 // A hash of bytes, for comparing results of different ranks.
 std::uint64_t hash_bytes(const void* data, std::size_t bytes);
 

@@ -13,6 +13,7 @@
 
 #include "runtime/random_requests.h"
 #include "runtime/test_engine.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -91,11 +92,7 @@ class Soak {
 };
 
 // Sanitizers keep what was freed, to catch whoever still uses it: then memory grows.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kKeepsFreedMemory = true;
-#else
-constexpr bool kKeepsFreedMemory = false;
-#endif
+constexpr bool kKeepsFreedMemory = testing::kSanitized;
 
 TEST_CASE("soak: all requests are answered, memory is flat, and the cache is free in the end") {
   const std::uint64_t requests = requests_to_ask();

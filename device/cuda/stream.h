@@ -1,4 +1,4 @@
-// What CUDA code needs of the CUDA backend: the stream below a Stream, and errors with their names.
+// What CUDA code needs of the CUDA backend: the stream below a Stream, and errors with their names, what the GPU has.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,6 +18,14 @@ cudaStream_t native(Stream& stream);
 inline void check(cudaError_t error, std::string_view what) {
   if (error != cudaSuccess) [[unlikely]]
     fail_cuda(error, what);
+}
+
+// Of the thread's current GPU.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  check(cudaGetDevice(&device), "asking for the current GPU");
+  check(cudaDeviceGetAttribute(&value, attribute, device), "asking what the GPU has");
+  return value;
 }
 
 }  // namespace nvllm::cuda

@@ -124,11 +124,7 @@ void PeerCommunicator::open_peers(std::string& why) {
   why = first_complaint(member_, complaint);
   if (!why.empty()) return;
 
-  int device = 0;
-  cuda::check(cudaGetDevice(&device), "asking for the current GPU");
-  cuda::check(
-      cudaDeviceGetAttribute(&links_.multiprocessors, cudaDevAttrMultiProcessorCount, device),
-      "asking for the GPU's multiprocessors");
+  links_.multiprocessors = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   links_.hopper = peer::runs_hopper_code() ? 1 : 0;
   links_.rank = place_.rank;
   links_.ranks = place_.size;

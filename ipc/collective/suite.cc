@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/split_mix.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::ipc::suite {
 namespace {
@@ -23,11 +25,7 @@ TensorView tensor(const Buffer& buffer, DType type, std::int64_t elements) {
 
 double scale() {
   if (const char* wanted = std::getenv("NVLLM_TEST_SCALE")) return std::atof(wanted);
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  return 0.05;
-#else
-  return 1;
-#endif
+  return testing::kSanitized ? 0.05 : 1;
 }
 
 void single_calls(Rig& rig, std::uint64_t seed, int count, const CallLimits& limits) {
@@ -104,9 +102,9 @@ void same_bits(Rig& rig, std::uint64_t seed, std::int64_t elements) {
   std::uint64_t first = 0;
   for (int run = 0; run < 3; ++run) {
     for (std::int64_t i = 0; i < elements; ++i) {
-      const auto key = mixed(seed + static_cast<std::uint64_t>(rig.comm->rank())) +
+      const auto key = split_mix(seed + static_cast<std::uint64_t>(rig.comm->rank())) +
                        static_cast<std::uint64_t>(i);
-      values[i] = static_cast<float>(static_cast<std::int64_t>(mixed(key))) * 0x1p-60f;
+      values[i] = static_cast<float>(static_cast<std::int64_t>(split_mix(key))) * 0x1p-60f;
     }
     rig.backend->copy(device.data(), host.data(), bytes, *rig.stream);
     rig.comm->all_reduce(tensor(device, DType::f32, elements), *rig.stream);
@@ -114,7 +112,7 @@ void same_bits(Rig& rig, std::uint64_t seed, std::int64_t elements) {
     rig.comm->wait(*rig.stream);
     std::uint64_t hash = 0;
     for (std::int64_t i = 0; i < elements; ++i) {
-      hash = mixed(hash ^ std::bit_cast<std::uint32_t>(values[i]));
+      hash = split_mix(hash ^ std::bit_cast<std::uint32_t>(values[i]));
     }
     const auto all = rig.member.exchange(std::as_bytes(std::span(&hash, 1)), "a hash");
     for (const auto& theirs : all) CHECK(std::memcmp(theirs.data(), &hash, sizeof(hash)) == 0);

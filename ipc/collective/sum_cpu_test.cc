@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/split_mix.h"
 #include "ipc/collective/shm_ways.h"
 #include "ipc/collective/test_calls.h"
 
@@ -38,7 +39,7 @@ void compare_with_plain_sum() {
         auto& part = parts[static_cast<std::size_t>(rank)];
         for (std::size_t i = 0; i < elements; ++i) {
           part.push_back(
-              random_value<T>(mixed(mixed(seed + static_cast<std::uint64_t>(rank)) + i)));
+              random_value<T>(split_mix(split_mix(seed + static_cast<std::uint64_t>(rank)) + i)));
         }
         sources.push_back(part.data());
       }
@@ -111,7 +112,7 @@ TEST_CASE("trials: the way that took all ranks least is used, until it is tried 
 
 TEST_CASE("copies for others are complete at any size and alignment") {
   std::vector<std::byte> from(5000);
-  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(mixed(i));
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(split_mix(i));
   alignas(64) std::byte to[5000];
   for (std::size_t bytes : {0, 1, 31, 64, 127, 128, 129, 1000, 4096}) {
     for (std::size_t offset : {0, 1, 32, 64}) {

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/split_mix.h"
 #include "base/text.h"
 #include "kernels/rmsnorm.h"
 
@@ -26,7 +27,7 @@ using Bytes = std::vector<std::byte>;
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() { return mixed(state_++); }
+  std::uint64_t next() { return split_mix(state_++); }
   std::int64_t below(std::int64_t limit) {
     return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(limit));
   }
@@ -70,12 +71,12 @@ Bytes random_tensor(DType type, std::int64_t elements, std::uint64_t key, bool e
   Bytes data(static_cast<std::size_t>(elements) * size_of(type));
   if (!is_float(type)) {
     for (std::size_t i = 0; i < data.size(); ++i)
-      data[i] = static_cast<std::byte>(mixed(key + i) >> 56);
+      data[i] = static_cast<std::byte>(split_mix(key + i) >> 56);
     return data;
   }
   with_type(type, [&]<typename T>(T) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(elements); ++i) {
-      const std::uint64_t bits = mixed(key + i);
+      const std::uint64_t bits = split_mix(key + i);
       const T value = from_float<T>(exact ? wild_value(bits) : tame_value(bits));
       std::memcpy(data.data() + i * sizeof(T), &value, sizeof(T));
     }
@@ -144,13 +145,6 @@ std::int64_t random_size(Random& random, std::int64_t limit) {
 }
 
 }  // namespace
-
-std::uint64_t mixed(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15u;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-  return value ^ (value >> 31);
-}
 
 std::uint64_t fresh_seed() {
   const char* wanted = std::getenv("NVLLM_TEST_SEED");
@@ -253,13 +247,13 @@ TestCalls::Call::Call(Rig& rig, Random& random, const CallLimits& limits) {
 }
 
 Bytes TestCalls::Call::input(const Rig& rig, int rank, std::uint64_t round) const {
-  const std::uint64_t own = mixed(mixed(key + round) + static_cast<std::uint64_t>(rank));
+  const std::uint64_t own = split_mix(split_mix(key + round) + static_cast<std::uint64_t>(rank));
   return random_tensor(type, in->view.elements(), own, rig.setup.exact);
 }
 
 Bytes TestCalls::Call::extra(const Rig&, std::uint64_t round, std::uint64_t which,
                              std::int64_t count) const {
-  return random_tensor(type, count, mixed(mixed(key + round) + 100 + which), false);
+  return random_tensor(type, count, split_mix(split_mix(key + round) + 100 + which), false);
 }
 
 kernels::RmsNorm TestCalls::Call::norm() const {
@@ -348,7 +342,7 @@ std::string TestCalls::Call::verify(Rig& rig, std::uint64_t round) const {
 
 TestCalls::TestCalls(Rig& rig, int count, std::uint64_t seed, const CallLimits& limits)
     : rig_(rig), seed_(seed) {
-  Random random(mixed(seed));
+  Random random(split_mix(seed));
   for (int i = 0; i < count; ++i) calls_.push_back(std::make_unique<Call>(rig, random, limits));
 }
 
@@ -360,7 +354,7 @@ void TestCalls::load(std::uint64_t round) {
 }
 
 void TestCalls::enqueue(bool delays) {
-  Random random(mixed(seed_ + round_) + static_cast<std::uint64_t>(rig_.comm->rank()));
+  Random random(split_mix(seed_ + round_) + static_cast<std::uint64_t>(rig_.comm->rank()));
   for (const auto& call : calls_) {
     if (delays && random.below(4) == 0) {
       const auto pause = static_cast<useconds_t>(random.below(300));

@@ -39,9 +39,6 @@ struct Rig {
   std::unique_ptr<Communicator> comm;
 };
 
-// SplitMix64: one number out of another.
-std::uint64_t mixed(std::uint64_t value);
-
 // A seed that nobody has used before; printed, so that a failure can be repeated with
 // NVLLM_TEST_SEED.
 std::uint64_t fresh_seed();

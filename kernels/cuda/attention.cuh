@@ -161,6 +161,10 @@ bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
 template <typename T>
 void attention_decode(const Attention& args, cudaStream_t stream);
 
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
 // In base 2: scores are scaled by this beside `scale`.
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;

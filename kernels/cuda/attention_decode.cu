@@ -204,10 +204,7 @@ int cluster_size(const void* kernel, long long groups, long long max_kv_length) 
   cudaFuncAttributes attributes{};
   nvllm::cuda::check(cudaFuncGetAttributes(&attributes, kernel), "preparing attention");
   if (attributes.ptxVersion < 90) return 1;  // code for GPUs without clusters
-  int device = 0, processors = 0;
-  nvllm::cuda::check(cudaGetDevice(&device), "preparing attention");
-  nvllm::cuda::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-                     "preparing attention");
+  const int processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   int blocks = 1;
   while (blocks < kMaxCluster && groups * blocks < processors &&
          max_kv_length >= 2 * blocks * kLeastBlockTokens) {

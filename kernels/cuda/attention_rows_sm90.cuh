@@ -2,23 +2,19 @@
 // tile of tokens, and the softmax so far. See attention_prefill_sm90.cu.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_tiles_sm90.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-namespace nvllm::kernels::cuda {
-
-inline constexpr int kSm90Rows = 128;      // of a block, in two warpgroups
-inline constexpr int kSm90Tokens = 128;    // of a tile
-inline constexpr int kSm90RowBytes = 128;  // of a row of 64 elements in shared memory
+namespace nvllm::kernels::cuda::sm90 {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // What this thread has of them (wgmma.cuh): parts of two rows.
 template <typename T, int D>
-struct Sm90Rows {
-  float scores[kSm90Tokens / 2];
+struct Rows {
+  float scores[kTokens / 2];
   float out[D / 2];
-  unsigned weights[kSm90Tokens / 16][4];  // as left factors
+  unsigned weights[kTokens / 16][4];  // as left factors
   float highest[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};  // of this thread's columns
   float fade[2];
@@ -30,8 +26,8 @@ struct Sm90Rows {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       const unsigned half = k / 4, step = k % 4 * 32;
-      wgmma<T>(scores, wgmma_factor(queries + half * kSm90Rows * kSm90RowBytes + step, 16, 1024),
-               wgmma_factor(keys + half * kSm90Tokens * kSm90RowBytes + step, 16, 1024), k > 0);
+      wgmma<T>(scores, wgmma_factor(queries + half * kRows * kRowBytes + step, 16, 1024),
+               wgmma_factor(keys + half * kTokens * kRowBytes + step, 16, 1024), k > 0);
     }
     wgmma_commit();
   }
@@ -41,9 +37,9 @@ struct Sm90Rows {
     hold(out);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kSm90Tokens / 16; ++k) {
+    for (int k = 0; k < kTokens / 16; ++k) {
       wgmma<T>(out, weights[k],
-               wgmma_factor(values + k * 16 * kSm90RowBytes, kSm90Tokens * kSm90RowBytes, 1024),
+               wgmma_factor(values + k * 16 * kRowBytes, kTokens * kRowBytes, 1024),
                !first || k > 0);
     }
     wgmma_commit();
@@ -52,7 +48,7 @@ struct Sm90Rows {
   // Columns from visible[i] on do not count.
   __device__ __forceinline__ void mask(const int (&visible)[2], int lane) {
 #pragma unroll
-    for (int j = 0; j < kSm90Tokens / 8; ++j) {
+    for (int j = 0; j < kTokens / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = j * 8 + lane % 4 * 2 + i % 2;
@@ -67,7 +63,7 @@ struct Sm90Rows {
     for (int row = 0; row < 2; ++row) {
       float higher = highest[row];
 #pragma unroll
-      for (int j = 0; j < kSm90Tokens / 8; ++j) {
+      for (int j = 0; j < kTokens / 8; ++j) {
         higher = fmaxf(higher, fmaxf(scores[4 * j + 2 * row], scores[4 * j + 2 * row + 1]));
       }
       higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, 1));
@@ -77,7 +73,7 @@ struct Sm90Rows {
       highest[row] = higher;
       float more = 0;
 #pragma unroll
-      for (int j = 0; j < kSm90Tokens / 8; ++j) {
+      for (int j = 0; j < kTokens / 8; ++j) {
 #pragma unroll
         for (int i = 2 * row; i < 2 * row + 2; ++i) {
           scores[4 * j + i] = power_of_2(scores[4 * j + i] * scale - reference);
@@ -90,7 +86,7 @@ struct Sm90Rows {
 
   __device__ __forceinline__ void pack_weights() {
 #pragma unroll
-    for (int k = 0; k < kSm90Tokens / 16; ++k) {
+    for (int k = 0; k < kTokens / 16; ++k) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float low = scores[8 * k + 2 * i], high = scores[8 * k + 2 * i + 1];
@@ -136,4 +132,4 @@ struct Sm90Rows {
 
 #endif
 
-}  // namespace nvllm::kernels::cuda
+}  // namespace nvllm::kernels::cuda::sm90

@@ -14,10 +14,6 @@
 
 namespace nvllm::kernels::cuda {
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
 // 16 bytes, asynchronously; zeros if `valid` is false (then nothing is read).
 __device__ __forceinline__ void copy_chunk(unsigned to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;

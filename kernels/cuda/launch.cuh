@@ -24,10 +24,7 @@ __device__ __forceinline__ void begin_after_previous_kernel() {
 template <typename... Params, typename... Args>
 void launch_early(const char* what, void (*kernel)(Params...), dim3 grid, dim3 block,
                   cudaStream_t stream, const Args&... args) {
-  int device = 0, major = 0;
-  nvllm::cuda::check(cudaGetDevice(&device), what);
-  nvllm::cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-                     what);
+  const int major = nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor);
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;

@@ -134,13 +134,6 @@ void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStrea
   });
 }
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  nvllm::cuda::check(cudaGetDevice(&device), "asking for the device");
-  nvllm::cuda::check(cudaDeviceGetAttribute(&value, attribute, device), "asking for the device");
-  return value;
-}
-
 bool whole_vectors(const TensorView& tensor) {
   const bool rows_aligned = tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0;
   return tensor.aligned(16) && tensor.shape[tensor.rank - 1] % 8 == 0 && rows_aligned;
@@ -149,8 +142,8 @@ bool whole_vectors(const TensorView& tensor) {
 }  // namespace
 
 Matvec::Matvec()
-    : multiprocessors_(device_attribute(cudaDevAttrMultiProcessorCount)),
-      early_(device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {}
+    : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)),
+      early_(nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {}
 
 bool Matvec::takes(const Linear& args) const {
   const std::int64_t rows = args.out.shape[0], outputs = args.out.shape[1],

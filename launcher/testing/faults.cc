@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 #include "launcher/testing/program.h"
-#include "launcher/testing/sanitizers.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::testing {
 namespace {
