@@ -29,7 +29,7 @@ ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, Backend& backe
 }
 
 ModelRank::~ModelRank() {
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void ModelRank::bind(ipc::Registry& methods) {
@@ -67,6 +67,12 @@ void ModelRank::await_bound() {
 LoadState ModelRank::await_load(std::int64_t limit_ns) {
   std::unique_lock lock(mutex_);
   news_.wait_for(lock, Nanoseconds(limit_ns), [this] { return done_; });
+  // A rank of a group that breaks later leaves without destructors: no thread is left behind until then.
+  if (done_ && thread_.joinable()) {
+    lock.unlock();
+    thread_.join();
+    lock.lock();
+  }
   if (error_) std::rethrow_exception(error_);
   const model::ParameterBytes bytes = model::bytes_of(decoder_.parameters(), decoder_.dtype());
   return {.bytes = bytes_, .total = bytes.used, .done = done_};
