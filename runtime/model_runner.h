@@ -16,8 +16,10 @@
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
 #include "ipc/registry.h"
+#include "kvcache/kv_traffic.h"
 #include "kvcache/paged_storage.h"
 #include "model/decoder.h"
+#include "runtime/engine_options.h"
 #include "runtime/step.h"
 
 namespace nvllm::runtime {
@@ -31,11 +33,14 @@ struct RunnerOptions {
   bool graphs = true;
   bool keeps_results = false;  // rank 0: copies what steps gave to the host
   int steps_ahead = 2;         // steps that may be enqueued without their results being taken
+  KvMode kv_mode = KvMode::paged;
+  std::int64_t ring_slots = 4;  // EngineOptions
+  std::int64_t kv_buffers = 4;
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
-            keeps_results, steps_ahead);
+            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers);
   }
 };
 
@@ -65,6 +70,9 @@ class ModelRunner {
   // product and power of two of rows, which is seconds for a model, and saved a few percent of the products'
   // time where it was measured.
   void make_cache(std::int64_t blocks, std::int64_t host_blocks);
+
+  // Bytes between this rank's device and the host, of all steps so far.
+  kvcache::KvTraffic kv_traffic() const;
 
   // Enqueues a step. A collective call; the messages must be the same on all ranks.
   void step(const StepMessage& message);
