@@ -14,6 +14,7 @@
 #include "device/backend.h"
 #include "kernels/kv_view.h"
 #include "kvcache/block_manager.h"
+#include "kvcache/kv_traffic.h"
 
 namespace nvllm::kvcache {
 
@@ -56,6 +57,7 @@ class PagedStorage {
   // to get and most runs swap nothing. Ledger: "swapped kv cache" (pinned).
   void swap_out(std::span<const BlockCopy> copies, Stream& stream);
   void swap_in(std::span<const BlockCopy> copies, Stream& stream);
+  KvTraffic traffic() const { return traffic_; }
 
  private:
   // Keys and values of some blocks that lie together, and behind them the blocks' tokens.
@@ -80,6 +82,7 @@ class PagedStorage {
   std::vector<Buffer> host_pieces_;  // of piece_blocks_ each, the last of fewer; empty until needed
   TensorView tokens_;
   std::vector<kernels::KvView> views_;
+  KvTraffic traffic_;
 };
 
 }  // namespace nvllm::kvcache

@@ -156,7 +156,10 @@ layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts
 
 void ModelRunner::State::forward(const StepShape& shape) {
   kernels::step_input(staging.input(shape, cache->tokens()), stream);
-  decoder.forward(staging.batch(shape), cache->views(), memory, {stream, *matmul, communicator});
+  layers::Batch batch = staging.batch(shape);
+  // Kernels need not look up where the one sequence lies.
+  if (options.kv_mode == KvMode::contiguous) batch.block_table = {};
+  decoder.forward(batch, cache->views(), memory, {stream, *matmul, communicator});
 }
 
 // What the rows of a step want of the sampler.
@@ -239,6 +242,10 @@ void ModelRunner::step(const StepMessage& message) {
   if (state.results) {
     state.results->add(message.number, parts, state.slots, sampled, state.stream);
   }
+}
+
+kvcache::KvTraffic ModelRunner::kv_traffic() const {
+  return state_->cache ? state_->cache->traffic() : kvcache::KvTraffic{};
 }
 
 bool ModelRunner::result_ready() {

@@ -16,8 +16,10 @@
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
 #include "ipc/registry.h"
+#include "kvcache/kv_traffic.h"
 #include "kvcache/paged_storage.h"
 #include "model/decoder.h"
+#include "runtime/engine_options.h"
 #include "runtime/step.h"
 
 namespace nvllm::runtime {
@@ -27,15 +29,16 @@ struct RunnerOptions {
   std::int64_t max_num_seqs = 0;
   std::int64_t max_num_batched_tokens = 0;
   std::int64_t max_logit_rows = 0;
-  std::int64_t block_size = 0;
+  KvMode kv_mode = KvMode::paged;
+  std::int64_t block_size = 0;  // contiguous: of the one block that there is
   bool graphs = true;
   bool keeps_results = false;  // rank 0: copies what steps gave to the host
   int steps_ahead = 2;         // steps that may be enqueued without their results being taken
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
-            keeps_results, steps_ahead);
+    archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, kv_mode,
+            block_size, graphs, keeps_results, steps_ahead);
   }
 };
 
@@ -71,7 +74,8 @@ class ModelRunner {
 
   // keeps_results: of the oldest step whose result was not taken.
   bool result_ready();
-  StepResult take_result();  // waits for it; a stuck peer is an Error with its name
+  kvcache::KvTraffic kv_traffic() const;  // of the steps so far
+  StepResult take_result();               // waits for it; a stuck peer is an Error with its name
 
  private:
   struct State;
