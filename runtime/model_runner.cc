@@ -189,7 +189,10 @@ layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts
 
 void ModelRunner::State::forward(const StepShape& shape) {
   kernels::step_input(staging.input(shape, *cache), stream);
-  decoder.forward(staging.batch(shape), *cache, memory, {stream, *matmul, communicator});
+  layers::Batch batch = staging.batch(shape);
+  // Kernels need not look up where the one sequence lies.
+  if (options.kv_mode == KvMode::contiguous) batch.block_table = {};
+  decoder.forward(batch, *cache, memory, {stream, *matmul, communicator});
 }
 
 // What the rows of a step want of the sampler.
@@ -263,10 +266,6 @@ void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
   state_->cache = std::move(paged);
 }
 
-kvcache::KvTraffic ModelRunner::kv_traffic() const {
-  return state_->cache ? state_->cache->traffic() : kvcache::KvTraffic{};
-}
-
 void ModelRunner::step(const StepMessage& message) {
   State& state = *state_;
   NVLLM_CHECK(state.cache != nullptr, "a step before make_cache()");
@@ -280,6 +279,10 @@ void ModelRunner::step(const StepMessage& message) {
   if (state.results) {
     state.results->add(message.number, parts, state.slots, sampled, state.stream);
   }
+}
+
+kvcache::KvTraffic ModelRunner::kv_traffic() const {
+  return state_->cache ? state_->cache->traffic() : kvcache::KvTraffic{};
 }
 
 bool ModelRunner::result_ready() {

@@ -29,7 +29,7 @@ struct RunnerOptions {
   std::int64_t max_num_seqs = 0;
   std::int64_t max_num_batched_tokens = 0;
   std::int64_t max_logit_rows = 0;
-  std::int64_t block_size = 0;
+  std::int64_t block_size = 0;  // contiguous: of the one block that there is
   bool graphs = true;
   bool keeps_results = false;  // rank 0: copies what steps gave to the host
   int steps_ahead = 2;         // steps that may be enqueued without their results being taken
@@ -79,7 +79,7 @@ class ModelRunner {
 
   // keeps_results: of the oldest step whose result was not taken.
   bool result_ready();
-  StepResult take_result();  // waits for it; a stuck peer is an Error with its name
+  StepResult take_result();               // waits for it; a stuck peer is an Error with its name
 
  private:
   struct State;
