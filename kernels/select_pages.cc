@@ -30,8 +30,10 @@ void check_bounds(const Arguments& check, const TensorView& bounds, DType dtype,
   }
 }
 
-void check_page(const Arguments& check, std::int64_t page_tokens, std::int64_t block_size) {
-  if (page_tokens < 1 || block_size % page_tokens != 0) {
+// One block that is a whole sequence may end within a page.
+void check_page(const Arguments& check, std::int64_t page_tokens, std::int64_t block_size,
+                bool whole) {
+  if (page_tokens < 1 || (!whole && block_size % page_tokens != 0)) {
     fail(check.operation(), ": page_tokens is ", page_tokens, "; it must divide the block size, ",
          block_size);
   }
@@ -112,7 +114,8 @@ void select(const SelectPages& args, std::int64_t sequence, std::int64_t kv_head
 
 void check_bound_pages(const BoundPages& args) {
   check_kv_view(args.kv, kBound.operation());
-  check_page(kBound, args.page_tokens, args.kv.block_size());
+  check_page(kBound, args.page_tokens, args.kv.block_size(),
+             args.kv.block_table.data == nullptr && args.kv.blocks() == 1);
   check_bounds(kBound, args.bounds, args.kv.keys.dtype, args.kv.kv_heads(), args.kv.head_dim());
   const std::int64_t sequences = args.kv_length.rank == 1 ? args.kv_length.shape[0] : 0;
   kBound.require(args.kv_length, "kv_length", DType::i32, {sequences});
@@ -158,7 +161,8 @@ void check_select_pages(const SelectPages& args) {
   const std::int64_t sequences = args.q.shape[0], heads = args.q.shape[1];
   const std::int64_t kv_heads = args.bounds.rank == 4 ? args.bounds.shape[1] : 0;
   check_bounds(kSelect, args.bounds, args.q.dtype, kv_heads, args.q.shape[2]);
-  check_page(kSelect, args.page_tokens, args.block_size);
+  check_page(kSelect, args.page_tokens, args.block_size,
+             args.block_table.data == nullptr && sequences == 1);
   TensorView row = args.q;
   row.shape[0] = std::min<std::int64_t>(1, sequences);
   kSelect.require_dense(row, "a row of q");

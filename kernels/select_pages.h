@@ -32,7 +32,7 @@ struct BoundPages {
   std::int64_t most_pages() const { return (max_query_rows + page_tokens - 2) / page_tokens + 1; }
 };
 
-// Enqueues it. page_tokens divides the block size, unless blocks are whole sequences.
+// Enqueues it. page_tokens divides the block size, unless the only block is a whole sequence.
 void bound_pages(const BoundPages& args, Stream& stream);
 void check_bound_pages(const BoundPages& args);
 void bound_pages_reference(const BoundPages& args);

@@ -35,7 +35,8 @@ RankMemory EngineRank::memory() {
       .available = device.available,
       .taken = backend_.ledger().total(MemoryKind::device),
       .graphs = ModelRunner::graph_bytes(model_.decoder(), options_, backend_.kind()),
-      .block = runner_->block_shape().bytes(),
+      .block = runner_->block_shape().bytes() + runner_->sparse_block_bytes(),
+      .fixed = runner_->sparse_fixed_bytes(),
       .host_available = host_memory().available,
   };
 }

@@ -7,6 +7,7 @@
 #include "base/trace.h"
 #include "runtime/memory_plan.h"
 #include "runtime/model_loading.h"
+#include "runtime/sparse_attention.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -14,6 +15,18 @@ namespace {
 // Logit rows of a step beside one per sequence: so many of a prompt's own log-probabilities are computed
 // at a time. Each takes a float per token of the vocabulary.
 constexpr std::int64_t kPromptLogitRows = 64;
+
+// Where no prompt can be long enough for it, `auto` is full.
+SparseAttentionOptions sparse_options(const EngineOptions& options, std::int64_t max_model_len) {
+  SparseAttentionOptions sparse{options.prefill_attention, options.decode_attention};
+  const bool never = options.kv_mode() == KvMode::chunked ||
+                     options.kv_mode() == KvMode::layerwise ||
+                     max_model_len < kAutomaticSparseTokens;
+  if (sparse.prefill == PrefillAttention::automatic && never) {
+    sparse.prefill = PrefillAttention::full;
+  }
+  return sparse;
+}
 
 RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len) {
   return {
@@ -23,6 +36,7 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .max_logit_rows =
           std::min(options.max_num_batched_tokens, options.max_num_seqs + kPromptLogitRows),
       .kv_mode = options.kv_mode(),
+      .sparse = sparse_options(options, max_model_len),
       .block_size = options.block_size,
       .graphs = options.graphs,
       .keeps_results = false,
@@ -51,6 +65,7 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
 EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::FrontDesk& desk, const EngineRank& own) {
   const std::int64_t model_limit = own.model().config.max_position_embeddings;
+  check_sparse_attention(asked);
   const EngineOptions options = settled(asked, model_limit);
   const RunnerOptions runner = runner_options(options, wanted_model_len(options, model_limit));
   caller.call<void>("make_runner", runner, options.profile);

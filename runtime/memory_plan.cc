@@ -239,6 +239,10 @@ std::int64_t choose_host_blocks(const EngineOptions& options, DeviceKind device,
 
 EngineOptions settled(EngineOptions options, std::int64_t model_limit) {
   const KvMode mode = options.kv_mode();
+  // Bounds of pages stay on the device, so what is computed anew has them, and what was swapped would not.
+  if (options.decode_attention == DecodeAttention::quest) {
+    options.preemption = Preemption::recompute;
+  }
   if (mode == KvMode::paged) return options;
   options.preemption = Preemption::recompute;
   if (mode == KvMode::contiguous) {

@@ -45,7 +45,7 @@ struct RankMemory {
 
 // The same options as the engine goes by: a mode of the cache decides some of them itself.
 // Contiguous: one sequence at a time, in one block of max_seq_len tokens that nobody shares and nothing is
-// swapped from. Host memory: blocks of transfer_block tokens, or of the longest sequence if that is less;
+// swapped from. With Quest nothing is swapped either. Host memory: blocks of transfer_block tokens, or of the longest sequence if that is less;
 // nothing is swapped, as the blocks are on the host.
 EngineOptions settled(EngineOptions options, std::int64_t model_limit);
 

@@ -36,6 +36,14 @@ layers::SamplerLimits sampler_limits(const RunnerOptions& options) {
   return {.slots = limits.slots, .rows = limits.logit_rows};
 }
 
+SparseAttentionLimits sparse_limits(const model::Decoder& decoder, const RunnerOptions& options) {
+  const StagingLimits limits = staging_limits(options);
+  return {.rows = limits.rows,
+          .sequences = limits.slots,
+          .tokens = options.max_model_len,
+          .heads = decoder.heads().q.size()};
+}
+
 std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   return static_cast<std::size_t>(options.max_model_len * decoder.config().head_dim) *
          sizeof(float);
@@ -70,7 +78,8 @@ struct ModelRunner::State {
         staging(backend, staging_limits(options), options.steps_ahead + 1),
         slots(options.max_num_seqs, options.max_model_len, options.block_size),
         graphs(backend, options.max_num_seqs, options.max_model_len),
-        timer(trace, backend, stream, kTimedSteps) {
+        timer(trace, backend, stream, kTimedSteps),
+        sparse(backend, options.sparse, sparse_limits(decoder, options)) {
     if (!options.keeps_results) return;
     const layers::SamplerLimits limits = sampler_limits(options);
     results.emplace(backend, limits.rows, limits.max_logprobs, options.steps_ahead + 1);
@@ -98,6 +107,8 @@ struct ModelRunner::State {
   SlotTable slots;
   DecodeGraphs graphs;
   StepTimer timer;
+  SparseAttention sparse;
+  std::unique_ptr<kvcache::PagedStorage> storage;  // of a sparse cache
   std::optional<StepResults> results;
   std::unique_ptr<kvcache::KvCache> cache;
   kvcache::PagedStorage* paged = nullptr;        // if it is the cache: sequences can be swapped
@@ -234,7 +245,8 @@ std::size_t ModelRunner::workspace_bytes(const model::Decoder& decoder,
          rope_bytes(decoder, options) +
          layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
                                 decoder.shard(), sampler_limits(options)) +
-         StepStaging::bytes(staging_limits(options)) + kernels::matmul_bytes(device);
+         StepStaging::bytes(staging_limits(options)) + kernels::matmul_bytes(device) +
+         SparseAttention::prompt_bytes(options.sparse, sparse_limits(decoder, options));
 }
 
 std::size_t ModelRunner::graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
@@ -258,12 +270,25 @@ kvcache::BlockShape ModelRunner::block_shape() const {
           .dtype = decoder.dtype()};
 }
 
+std::size_t ModelRunner::sparse_block_bytes() const {
+  return state_->sparse.block_bytes(block_shape());
+}
+
+std::size_t ModelRunner::sparse_fixed_bytes() const {
+  return state_->sparse.fixed_bytes(block_shape());
+}
+
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
   auto paged =
       std::make_unique<kvcache::PagedStorage>(state_->backend, block_shape(), blocks, host_blocks);
   state_->paged = paged.get();
-  state_->cache = std::move(paged);
+  if (state_->options.sparse.any()) {
+    state_->storage = std::move(paged);
+    state_->cache = state_->sparse.wrap(*state_->storage, block_shape(), blocks, state_->stream);
+  } else {
+    state_->cache = std::move(paged);
+  }
 }
 
 void ModelRunner::step(const StepMessage& message) {

@@ -20,6 +20,7 @@
 #include "kvcache/paged_storage.h"
 #include "model/decoder.h"
 #include "runtime/engine_options.h"
+#include "runtime/sparse_attention.h"
 #include "runtime/step.h"
 
 namespace nvllm::runtime {
@@ -36,11 +37,12 @@ struct RunnerOptions {
   KvMode kv_mode = KvMode::paged;
   std::int64_t ring_slots = 4;  // EngineOptions
   std::int64_t kv_buffers = 4;
+  SparseAttentionOptions sparse = {};
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
-            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers);
+            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers, sparse);
   }
 };
 
@@ -63,6 +65,9 @@ class ModelRunner {
   static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                  DeviceKind device);
   kvcache::BlockShape block_shape() const;
+  // Device memory that policies of sparse attention need of the cache: for each block, and beside them.
+  std::size_t sparse_block_bytes() const;
+  std::size_t sparse_fixed_bytes() const;
 
   // Once, before the first step, after the weights have been loaded.
   //
