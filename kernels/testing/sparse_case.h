@@ -10,7 +10,7 @@ namespace nvllm::kernels::testing {
 
 // How the tokens of a row block and head are chosen.
 struct SparseLists {
-  std::vector<std::vector<std::int32_t>> tiles;                             // [row block * heads]
+  std::vector<std::vector<std::int32_t>> tiles;                            // [row block * heads]
   std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> ranges;  // if there are no tiles
   std::vector<std::vector<std::int32_t>> columns;
 
@@ -27,7 +27,8 @@ struct SparseCase {
 
   void run(Backend& backend, bool reference = false) {
     const auto stream = backend.create_stream();
-    dense.run(backend, *stream, [&](const Attention& args) { call(args, backend, *stream, reference); });
+    dense.run(backend, *stream,
+              [&](const Attention& args) { call(args, backend, *stream, reference); });
     dense.weights_rounded = !reference && backend.kind() == DeviceKind::cuda && sizeof(T) == 2;
   }
 
