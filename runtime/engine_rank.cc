@@ -12,6 +12,7 @@ void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::make_cache>("make_cache", this);
   methods.bind<&EngineRank::step>("step", this);
   methods.bind<&EngineRank::settle>("settle", this);
+  methods.bind<&EngineRank::kv_traffic>("kv_traffic", this);
   methods.bind<&EngineRank::take_trace>("take_trace", this);
 }
 
@@ -34,7 +35,8 @@ RankMemory EngineRank::memory() {
       .available = device.available,
       .taken = backend_.ledger().total(MemoryKind::device),
       .graphs = ModelRunner::graph_bytes(model_.decoder(), options_, backend_.kind()),
-      .block = runner_->block_shape().bytes(),
+      .block = runner_->block_shape().bytes() + runner_->sparse_block_bytes(),
+      .fixed = runner_->sparse_fixed_bytes(),
       .host_available = host_memory().available,
   };
 }
@@ -69,6 +71,10 @@ void EngineRank::step(const StepMessage& message) {
 void EngineRank::settle() {
   communicator_.wait(stream_);
   last_step_ns_ = 0;
+}
+
+kvcache::KvTraffic EngineRank::kv_traffic() {
+  return runner_->kv_traffic();
 }
 
 ProcessTrace EngineRank::take_trace() {

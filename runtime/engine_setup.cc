@@ -7,6 +7,7 @@
 #include "base/trace.h"
 #include "runtime/memory_plan.h"
 #include "runtime/model_loading.h"
+#include "runtime/sparse_attention.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -15,6 +16,18 @@ namespace {
 // at a time. Each takes a float per token of the vocabulary.
 constexpr std::int64_t kPromptLogitRows = 64;
 
+// Where no prompt can be long enough for it, `auto` is full.
+SparseAttentionOptions sparse_options(const EngineOptions& options, std::int64_t max_model_len) {
+  SparseAttentionOptions sparse{options.prefill_attention, options.decode_attention};
+  const bool never = options.kv_mode() == KvMode::chunked ||
+                     options.kv_mode() == KvMode::layerwise ||
+                     max_model_len < kAutomaticSparseTokens;
+  if (sparse.prefill == PrefillAttention::automatic && never) {
+    sparse.prefill = PrefillAttention::full;
+  }
+  return sparse;
+}
+
 RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len) {
   return {
       .max_model_len = max_model_len,
@@ -22,6 +35,8 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .max_num_batched_tokens = options.max_num_batched_tokens,
       .max_logit_rows =
           std::min(options.max_num_batched_tokens, options.max_num_seqs + kPromptLogitRows),
+      .kv_mode = options.kv_mode(),
+      .sparse = sparse_options(options, max_model_len),
       .block_size = options.block_size,
       .graphs = options.graphs,
       .keeps_results = false,
@@ -47,9 +62,11 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
 
 }  // namespace
 
-EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::GroupCaller& caller,
+EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::FrontDesk& desk, const EngineRank& own) {
   const std::int64_t model_limit = own.model().config.max_position_embeddings;
+  check_sparse_attention(asked);
+  const EngineOptions options = settled(asked, model_limit);
   const RunnerOptions runner = runner_options(options, wanted_model_len(options, model_limit));
   caller.call<void>("make_runner", runner, options.profile);
   ModelLoading loading(me, caller, desk);
@@ -62,6 +79,7 @@ EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::Gr
   EngineSetup setup;
   setup.limits = scheduler_limits(options, runner, plan);
   EngineInfo& info = setup.info;
+  info.kv_mode = options.kv_mode();
   info.max_model_len = plan.max_model_len;
   info.blocks = plan.blocks;
   info.block_size = options.block_size;
