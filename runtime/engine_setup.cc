@@ -36,11 +36,11 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .max_logit_rows =
           std::min(options.max_num_batched_tokens, options.max_num_seqs + kPromptLogitRows),
       .kv_mode = options.kv_mode(),
-      .sparse = sparse_options(options, max_model_len),
       .block_size = options.block_size,
       .graphs = options.graphs,
       .keeps_results = false,
       .steps_ahead = options.async_scheduling ? 2 : 1,
+      .sparse = sparse_options(options, max_model_len),
   };
 }
 
