@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <optional>
 
 #include "base/check.h"
 #include "kernels/linear.h"
+#include "kvcache/chunked_cache.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"
 #include "runtime/slot_table.h"
@@ -105,6 +107,16 @@ struct ModelRunner::State {
 
   TensorView tokens;  // where the sampler leaves what it draws, in every step
 
+  kvcache::ChunkedOptions chunked_options(std::int64_t blocks) const {
+    const StagingLimits limits = staging_limits(options);
+    return {.blocks = blocks,
+            .ring_slots = options.ring_slots,
+            .sequences = limits.slots,
+            .rows = limits.rows,
+            .heads = decoder.heads().q.size(),
+            .steps_ahead = options.steps_ahead,
+            .hooks = options.offload_hooks};
+  }
   void follow(const StepMessage& message);
   kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const StepPart> parts,
                                      bool may_repeat);
@@ -257,10 +269,22 @@ kvcache::BlockShape ModelRunner::block_shape() const {
 
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
+  if (state_->options.kv_mode == KvMode::chunked) {
+    NVLLM_CHECK_EQ(host_blocks, 0);
+    state_->cache = std::make_unique<kvcache::ChunkedCache>(state_->backend, block_shape(),
+                                                            state_->chunked_options(blocks));
+    return;
+  }
   auto paged =
       std::make_unique<kvcache::PagedStorage>(state_->backend, block_shape(), blocks, host_blocks);
   state_->paged = paged.get();
   state_->cache = std::move(paged);
+}
+
+std::size_t ModelRunner::offload_bytes() const {
+  if (state_->options.kv_mode != KvMode::chunked) return 0;
+  constexpr std::int64_t kAnyBlocks = std::numeric_limits<std::int32_t>::max();
+  return kvcache::ChunkedCache::device_bytes(block_shape(), state_->chunked_options(kAnyBlocks));
 }
 
 kvcache::KvTraffic ModelRunner::kv_traffic() const {

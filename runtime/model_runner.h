@@ -17,6 +17,7 @@
 #include "ipc/collective/communicator.h"
 #include "ipc/registry.h"
 #include "kvcache/kv_traffic.h"
+#include "kvcache/offload_waits.h"
 #include "kvcache/paged_storage.h"
 #include "model/decoder.h"
 #include "runtime/engine_options.h"
@@ -36,6 +37,7 @@ struct RunnerOptions {
   KvMode kv_mode = KvMode::paged;
   std::int64_t ring_slots = 4;  // EngineOptions
   std::int64_t kv_buffers = 4;
+  kvcache::OffloadHooks offload_hooks = {};  // of tests
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -63,12 +65,16 @@ class ModelRunner {
   static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                  DeviceKind device);
   kvcache::BlockShape block_shape() const;
+  // Device memory of a cache that keeps its blocks on the host, beside token ids.
+  std::size_t offload_bytes() const;
 
   // Once, before the first step, after the weights have been loaded.
   //
   // Products are not tuned (kernels::Matmul::tune): that takes about a tenth of a second for each kind of
   // product and power of two of rows, which is seconds for a model, and saved a few percent of the products'
   // time where it was measured.
+  //
+  // blocks: of the device, or of the host if the mode keeps them there; then there is nothing to swap to.
   void make_cache(std::int64_t blocks, std::int64_t host_blocks);
 
   // Bytes between this rank's device and the host, of all steps so far.
