@@ -25,11 +25,6 @@ std::size_t part_bytes_of(const BlockShape& shape) {
   return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
 }
 
-std::int64_t write_slots_of(const BlockShape& shape, const ChunkedOptions& options) {
-  return std::min(most_write_slots(options.sequences, options.rows, shape.block_size),
-                  std::max<std::int64_t>(options.blocks, 1));
-}
-
 // Of the accumulators, and of a partial: with their log-sum-exps.
 std::size_t partial_bytes(const BlockShape& shape, const ChunkedOptions& options) {
   const std::int64_t heads = options.rows * options.heads;
@@ -44,9 +39,9 @@ struct StepWords {
   std::int64_t full, lengths, rows, table;
 };
 
-std::int64_t words_of(const BlockShape& shape, const ChunkedOptions& options) {
+std::int64_t words_of(const ChunkedOptions& options) {
   return StepWords(options.blocks, options.sequences).table +
-         options.sequences * write_slots_of(shape, options);
+         options.sequences * options.write_slots;
 }
 
 // Rows of a tensor of at least two dimensions.
@@ -65,7 +60,7 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
       options_(options),
       part_bytes_(part_bytes_of(shape)),
       host_(backend, shape, options.blocks),
-      slots_(write_slots_of(shape, options), options.blocks),
+      slots_(options.write_slots, options.blocks),
       slot_memory_(backend.allocate(MemoryKind::device,
                                     static_cast<std::size_t>(slots_.size()) * shape.kv_bytes(),
                                     "kv write slots")),
@@ -73,8 +68,8 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
                                      static_cast<std::size_t>(options.blocks) * shape.token_bytes(),
                                      "kv tokens")),
       step_memory_(backend.allocate(
-          MemoryKind::device,
-          static_cast<std::size_t>(words_of(shape, options)) * sizeof(std::int32_t), "step input")),
+          MemoryKind::device, static_cast<std::size_t>(words_of(options)) * sizeof(std::int32_t),
+          "step input")),
       partial_memory_(
           backend.allocate(MemoryKind::device, 2 * partial_bytes(shape, options), "kv partials")),
       tokens_(token_memory_.data(), DType::i32, {options.blocks, shape.block_size}),
@@ -105,10 +100,16 @@ ChunkedCache::~ChunkedCache() {
 }
 
 std::size_t ChunkedCache::device_bytes(const BlockShape& shape, const ChunkedOptions& options) {
-  return static_cast<std::size_t>(write_slots_of(shape, options)) * shape.kv_bytes() +
-         static_cast<std::size_t>(words_of(shape, options)) * sizeof(std::int32_t) +
+  ChunkedOptions no_blocks = options;
+  no_blocks.blocks = 0;
+  return static_cast<std::size_t>(options.write_slots) * shape.kv_bytes() +
+         static_cast<std::size_t>(words_of(no_blocks)) * sizeof(std::int32_t) +
          2 * partial_bytes(shape, options) +
          static_cast<std::size_t>(options.ring_slots) * part_bytes_of(shape);
+}
+
+std::size_t ChunkedCache::device_bytes_per_block(const BlockShape& shape) {
+  return shape.token_bytes() + sizeof(std::int32_t);
 }
 
 TensorView ChunkedCache::ints(std::int64_t first, std::initializer_list<std::int64_t> shape) const {

@@ -26,7 +26,8 @@
 namespace nvllm::kvcache {
 
 struct ChunkedOptions {
-  std::int64_t blocks = 0;      // in host memory
+  std::int64_t blocks = 0;  // in host memory
+  std::int64_t write_slots = 0;
   std::int64_t ring_slots = 4;  // at least 2
   std::int64_t sequences = 0;   // that run at once
   std::int64_t rows = 0;        // of a step
@@ -41,8 +42,9 @@ class ChunkedCache final : public KvCache {
   ChunkedCache(Backend& backend, const BlockShape& shape, const ChunkedOptions& options);
   ~ChunkedCache() override;
 
-  // Device memory that it takes beside the token ids of its blocks, by arithmetic.
+  // Device memory, by arithmetic: of everything but what each block takes; and that.
   static std::size_t device_bytes(const BlockShape& shape, const ChunkedOptions& options);
+  static std::size_t device_bytes_per_block(const BlockShape& shape);
 
   TensorView tokens() const override { return tokens_; }
   TensorView homes() const override { return homes_; }

@@ -1,10 +1,11 @@
-// KvTraffic: bytes of keys and values that moved between a device and the host.
+// KvTraffic: how many bytes of a KV cache have crossed between host and device.
 #pragma once
 
 #include <cstdint>
 
 namespace nvllm::kvcache {
 
+// Of one rank, since it began; counted when the copy is enqueued.
 struct KvTraffic {
   std::uint64_t to_host = 0;
   std::uint64_t to_device = 0;

@@ -56,6 +56,7 @@ class PagedStorage final : public ViewCache {
   // to get and most runs swap nothing. Ledger: "swapped kv cache" (pinned).
   void swap_out(std::span<const BlockCopy> copies, Stream& stream);
   void swap_in(std::span<const BlockCopy> copies, Stream& stream);
+  KvTraffic traffic() const override { return traffic_; }
 
  private:
   // Keys and values of some blocks that lie together, and behind them the blocks' tokens.
@@ -79,6 +80,7 @@ class PagedStorage final : public ViewCache {
   Buffer memory_;
   std::vector<Buffer> host_pieces_;  // of piece_blocks_ each, the last of fewer; empty until needed
   TensorView tokens_;
+  KvTraffic traffic_;
 };
 
 }  // namespace nvllm::kvcache

@@ -14,6 +14,15 @@ enum class Preemption : std::uint8_t { swap, recompute };
 enum class KvOffload : std::uint8_t { off, chunked, layerwise, automatic };
 // What it comes to.
 enum class KvMode : std::uint8_t { paged, contiguous, chunked, layerwise };
+constexpr const char* name_of(KvMode mode) {
+  switch (mode) {
+    case KvMode::paged: return "paged";
+    case KvMode::contiguous: return "contiguous";
+    case KvMode::chunked: return "chunked";
+    case KvMode::layerwise: return "layerwise";
+  }
+  return "";
+}
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
 
@@ -43,6 +52,13 @@ struct EngineOptions {
   bool async_scheduling = true;  // one step ahead
   std::uint64_t seed = 0;  // of requests that have none: theirs come from this one and their number
   bool profile = false;    // record a trace
+
+  // What they ask for; an automatic choice is settled by then.
+  KvMode kv_mode() const {
+    if (max_seq_len > 0) return KvMode::contiguous;
+    if (kv_offload == KvOffload::chunked) return KvMode::chunked;
+    return kv_offload == KvOffload::layerwise ? KvMode::layerwise : KvMode::paged;
+  }
 
   template <class Archive>
   void serialize(Archive& archive) {

@@ -26,6 +26,9 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .graphs = options.graphs,
       .keeps_results = false,
       .steps_ahead = options.async_scheduling ? 2 : 1,
+      .kv_mode = options.kv_mode(),
+      .ring_slots = options.ring_slots,
+      .kv_buffers = options.kv_buffers,
   };
 }
 
@@ -33,7 +36,7 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
                                  const MemoryPlan& plan) {
   return {
       .max_model_len = plan.max_model_len,
-      .max_num_seqs = options.max_num_seqs,
+      .max_num_seqs = plan.max_num_seqs,
       .max_num_batched_tokens = options.max_num_batched_tokens,
       .max_logit_rows = runner.max_logit_rows,
       .blocks = plan.blocks,
@@ -47,9 +50,10 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
 
 }  // namespace
 
-EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::GroupCaller& caller,
+EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::FrontDesk& desk, const EngineRank& own) {
   const std::int64_t model_limit = own.model().config.max_position_embeddings;
+  const EngineOptions options = settled(asked, model_limit);
   const RunnerOptions runner = runner_options(options, wanted_model_len(options, model_limit));
   caller.call<void>("make_runner", runner, options.profile);
   ModelLoading loading(me, caller, desk);
@@ -57,11 +61,12 @@ EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::Gr
 
   const auto memory = caller.call<RankMemory>("engine_memory");
   MemoryPlan plan = plan_memory(options, model_limit, own.device(), memory);
-  caller.call<void>("make_cache", plan.blocks, plan.host_blocks);
+  caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.write_slots);
 
   EngineSetup setup;
   setup.limits = scheduler_limits(options, runner, plan);
   EngineInfo& info = setup.info;
+  info.kv_mode = options.kv_mode();
   info.max_model_len = plan.max_model_len;
   info.blocks = plan.blocks;
   info.block_size = options.block_size;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <limits>
 #include <optional>
 
 #include "base/check.h"
@@ -107,9 +106,10 @@ struct ModelRunner::State {
 
   TensorView tokens;  // where the sampler leaves what it draws, in every step
 
-  kvcache::ChunkedOptions chunked_options(std::int64_t blocks) const {
+  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t write_slots) const {
     const StagingLimits limits = staging_limits(options);
     return {.blocks = blocks,
+            .write_slots = write_slots,
             .ring_slots = options.ring_slots,
             .sequences = limits.slots,
             .rows = limits.rows,
@@ -201,7 +201,10 @@ layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts
 
 void ModelRunner::State::forward(const StepShape& shape) {
   kernels::step_input(staging.input(shape, *cache), stream);
-  decoder.forward(staging.batch(shape), *cache, memory, {stream, *matmul, communicator});
+  layers::Batch batch = staging.batch(shape);
+  // Kernels need not look up where the one sequence lies.
+  if (options.kv_mode == KvMode::contiguous) batch.block_table = {};
+  decoder.forward(batch, *cache, memory, {stream, *matmul, communicator});
 }
 
 // What the rows of a step want of the sampler.
@@ -267,28 +270,29 @@ kvcache::BlockShape ModelRunner::block_shape() const {
           .dtype = decoder.dtype()};
 }
 
-void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
+ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
+  const kvcache::BlockShape shape = block_shape();
+  if (state_->options.kv_mode != KvMode::chunked) return {.block = shape.bytes()};
+  return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape),
+          .host_block = shape.kv_bytes(),
+          .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0)),
+          .write_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *
+                                               sizeof(std::int32_t)};
+}
+
+void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
+                             std::int64_t write_slots) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
   if (state_->options.kv_mode == KvMode::chunked) {
     NVLLM_CHECK_EQ(host_blocks, 0);
-    state_->cache = std::make_unique<kvcache::ChunkedCache>(state_->backend, block_shape(),
-                                                            state_->chunked_options(blocks));
+    state_->cache = std::make_unique<kvcache::ChunkedCache>(
+        state_->backend, block_shape(), state_->chunked_options(blocks, write_slots));
     return;
   }
   auto paged =
       std::make_unique<kvcache::PagedStorage>(state_->backend, block_shape(), blocks, host_blocks);
   state_->paged = paged.get();
   state_->cache = std::move(paged);
-}
-
-std::size_t ModelRunner::offload_bytes() const {
-  if (state_->options.kv_mode != KvMode::chunked) return 0;
-  constexpr std::int64_t kAnyBlocks = std::numeric_limits<std::int32_t>::max();
-  return kvcache::ChunkedCache::device_bytes(block_shape(), state_->chunked_options(kAnyBlocks));
-}
-
-kvcache::KvTraffic ModelRunner::kv_traffic() const {
-  return state_->cache ? state_->cache->traffic() : kvcache::KvTraffic{};
 }
 
 void ModelRunner::step(const StepMessage& message) {
@@ -304,6 +308,10 @@ void ModelRunner::step(const StepMessage& message) {
   if (state.results) {
     state.results->add(message.number, parts, state.slots, sampled, state.stream);
   }
+}
+
+kvcache::KvTraffic ModelRunner::kv_traffic() const {
+  return state_->cache ? state_->cache->traffic() : kvcache::KvTraffic{};
 }
 
 bool ModelRunner::result_ready() {

@@ -30,7 +30,7 @@ struct RunnerOptions {
   std::int64_t max_num_seqs = 0;
   std::int64_t max_num_batched_tokens = 0;
   std::int64_t max_logit_rows = 0;
-  std::int64_t block_size = 0;
+  std::int64_t block_size = 0;  // contiguous: of the one block that there is
   bool graphs = true;
   bool keeps_results = false;  // rank 0: copies what steps gave to the host
   int steps_ahead = 2;         // steps that may be enqueued without their results being taken
@@ -65,8 +65,12 @@ class ModelRunner {
   static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                  DeviceKind device);
   kvcache::BlockShape block_shape() const;
-  // Device memory of a cache that keeps its blocks on the host, beside token ids.
-  std::size_t offload_bytes() const;
+  // What a cache takes: of each block on the device and on the host (0: nothing), of each write slot, and
+  // beside them on the device.
+  struct CacheBytes {
+    std::size_t block = 0, host_block = 0, fixed = 0, write_slot = 0;
+  };
+  CacheBytes cache_bytes() const;
 
   // Once, before the first step, after the weights have been loaded.
   //
@@ -75,7 +79,8 @@ class ModelRunner {
   // time where it was measured.
   //
   // blocks: of the device, or of the host if the mode keeps them there; then there is nothing to swap to.
-  void make_cache(std::int64_t blocks, std::int64_t host_blocks);
+  // write_slots: chunked: kvcache/write_slots.h.
+  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t write_slots = 0);
 
   // Bytes between this rank's device and the host, of all steps so far.
   kvcache::KvTraffic kv_traffic() const;

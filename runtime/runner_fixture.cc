@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "kvcache/write_slots.h"
 #include "model/loader.h"
 #include "testing/golden.h"
 
@@ -57,7 +58,8 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                                                   .ring_slots = options.ring_slots,
                                                   .offload_hooks = options.hooks},
                                     options.trace);
-  runner_->make_cache(options.blocks, options.kv_mode == KvMode::paged ? options.host_blocks : 0);
+  runner_->make_cache(options.blocks, options.kv_mode == KvMode::paged ? options.host_blocks : 0,
+                      kvcache::most_write_slots(options.slots, options.rows, options.block_size));
   // Neighbours in a sequence are no neighbours in memory.
   for (std::size_t i = 0; i < free_.size(); ++i) {
     free_[i] = static_cast<kvcache::BlockId>(i * 23 % free_.size());
