@@ -290,7 +290,7 @@ void ChunkedCache::write_out(std::int64_t layer, Stream& stream) {
   options_.hooks.wait(OffloadWait::write_of_store, *writes_, *stored_);
   for (const BlockId block : filled_) {
     const auto place = static_cast<std::size_t>(slots_.home(block) * shape_.layers + layer);
-    options_.hooks.delay(*writes_);
+    options_.hooks.delay(Transfer::to_host, *writes_);
     backend_.copy(host_.part(block, layer),
                   static_cast<unsigned char*>(slot_memory_.data()) + place * part_bytes_,
                   part_bytes_, *writes_);

@@ -66,7 +66,7 @@ void LoadRing::enqueue(std::size_t load) {
     hooks_.wait(OffloadWait::load_of_slot, *copies_, *read_[repeats_][slot]);
   }
   if (what.after != nullptr) hooks_.wait(OffloadWait::load_of_write, *copies_, *what.after);
-  hooks_.delay(*copies_);
+  hooks_.delay(Transfer::to_device, *copies_);
   backend_.copy(place(load), what.from, part_bytes_, *copies_);
   ready_[repeats_][slot]->record(*copies_);
 }

@@ -18,16 +18,19 @@ enum class OffloadWait : std::uint8_t {
   loads_of_graph,     // loads of a step on its own wait for the end of a graph, which loads, too
 };
 
+enum class Transfer : std::uint8_t { to_device, to_host };
+
 // For tests; the default changes nothing.
 struct OffloadHooks {
-  std::function<void()> before_copy;  // runs in the order of the copy streams, before each copy
-  std::uint32_t left_out = 0;         // bits of OffloadWait
+  std::function<void(Transfer)>
+      before_copy;             // runs in the order of a copy stream, before each copy
+  std::uint32_t left_out = 0;  // bits of OffloadWait
 
   void wait(OffloadWait which, Stream& stream, const Event& event) const {
     if ((left_out >> static_cast<unsigned>(which) & 1u) == 0) stream.wait(event);
   }
-  void delay(Stream& stream) const {
-    if (before_copy) stream.host_call(before_copy);
+  void delay(Transfer what, Stream& stream) const {
+    if (before_copy) stream.host_call([call = before_copy, what] { call(what); });
   }
 };
 
