@@ -28,7 +28,7 @@ struct Attention {
   TensorView kv_length;    // [sequences], int32: tokens in the view
   // [sequences], int32: to how many of them the sequence's first row attends, and every later row to one
   // more; any numbers, limited to 0 and kv_length. None: kv_length - rows + 1.
-  TensorView visible;
+  TensorView visible{};
   TensorView lse;  // [rows, heads], float32: the log of the sum of exp(scale * q · k); may be none
   std::int64_t group = 1;       // query heads per KV head
   std::int64_t first_head = 0;  // of this rank's first query head in its group

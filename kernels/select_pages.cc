@@ -51,12 +51,12 @@ void bound(const BoundPages& args, std::int64_t sequence, std::int64_t page, std
   const auto& stride = kv.keys.stride;
   const std::int64_t head_dim = kv.head_dim(), first = page * args.page_tokens;
   const std::int64_t index = first / kv.block_size(), inside = first % kv.block_size();
-  const std::int64_t block = block_of(kv.block_table, sequence, index);
-  const TensorView& homes = args.home_table.data == nullptr ? kv.block_table : args.home_table;
-  const std::int64_t home =
-      (block_of(homes, sequence, index) * kv.block_size() + inside) / args.page_tokens;
+  const std::int64_t home = block_of(kv.block_table, sequence, index);
+  const std::int64_t block =
+      args.homes.data == nullptr ? home : args.homes.as<std::int32_t>()[home];
+  const std::int64_t number = (home * kv.block_size() + inside) / args.page_tokens;
   for (std::int64_t head = 0; head < kv.kv_heads(); ++head) {
-    T* least = args.bounds.as<T>() + (home * kv.kv_heads() + head) * 2 * head_dim;
+    T* least = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
     T* largest = least + head_dim;
     for (std::int64_t t = 0; t < count; ++t) {
       const T* key =
@@ -122,9 +122,9 @@ void check_bound_pages(const BoundPages& args) {
   kBound.require_dense(args.kv_length, "kv_length");
   kBound.require(args.query_start, "query_start", DType::i32, {sequences + 1});
   kBound.require_dense(args.query_start, "query_start");
-  if (args.home_table.data == nullptr) return;
-  kBound.require(args.home_table, "home_table", DType::i32, {sequences, args.home_table.shape[1]});
-  kBound.require_dense(args.home_table, "home_table");
+  if (args.homes.data == nullptr) return;
+  kBound.require(args.homes, "homes", DType::i32, {args.homes.shape[0]});
+  kBound.require_dense(args.homes, "homes");
 }
 
 void bound_pages(const BoundPages& args, Stream& stream) {

@@ -21,9 +21,9 @@ struct BoundPages {
   KvView kv;
   TensorView query_start;  // [sequences + 1], int32, ascending
   TensorView kv_length;    // [sequences], int32
+  TensorView homes;  // [blocks], int32: which block of kv a block of the table is; none: itself
   TensorView
-      home_table;  // [sequences, blocks], int32: the blocks that the bounds are kept under; none: kv's
-  TensorView bounds;  // [pages, kv_heads, 2, head_dim], of the keys' type: least, largest
+      bounds;  // by block of the table: [pages, kv_heads, 2, head_dim], of the keys' type: least, largest
   std::int64_t page_tokens = 16;
   std::int64_t max_query_rows =
       0;  // of a sequence: a bound that holds for what a captured graph will see

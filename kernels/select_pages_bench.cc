@@ -1,9 +1,8 @@
 // Quest's choice in bytes per second: bounds are read once.
-#include "kernels/select_pages.h"
-
 #include <numeric>
 
 #include "kernels/random_fill.h"
+#include "kernels/select_pages.h"
 #include "kernels/testing/bench.h"
 
 namespace nvllm::kernels {
@@ -40,8 +39,7 @@ void measure(GraphBenchmark& bench, std::int64_t tokens, DType dtype) {
   args.pages = bench.tensor(DType::i32, {1, kKvHeads, kBudget});
   args.page_counts = bench.tensor(DType::i32, {1, kKvHeads});
   args.workspace = bench.tensor(
-      DType::u8,
-      {static_cast<std::int64_t>(select_pages_workspace(1, kKvHeads, tokens, kBlock))});
+      DType::u8, {static_cast<std::int64_t>(select_pages_workspace(1, kKvHeads, tokens, kBlock))});
   bench.run(args.bounds.bytes(), [&] { select_pages(args, bench.stream()); });
 }
 
@@ -49,9 +47,9 @@ const bool registered = [] {
   for (const DeviceKind kind : testing::kBackends) {
     for (const std::int64_t tokens : {40960, 131072}) {
       const DType dtype = kind == DeviceKind::cuda ? DType::bf16 : DType::f32;
-      testing::register_benchmark(
-          "select_pages", kind, dtype, std::to_string(tokens) + "/budget2048",
-          [=](GraphBenchmark& bench) { measure(bench, tokens, dtype); });
+      testing::register_benchmark("select_pages", kind, dtype,
+                                  std::to_string(tokens) + "/budget2048",
+                                  [=](GraphBenchmark& bench) { measure(bench, tokens, dtype); });
     }
   }
   return true;

@@ -32,7 +32,7 @@ struct Cache {
   struct Rows {
     std::vector<Ids> tables;
     std::vector<std::pair<int, int>> rows;
-    std::vector<Ids> homes = {};  // none: the tables
+    Ids homes = {};  // by block; none: themselves
     std::int64_t slack = 0;
   };
 
@@ -41,8 +41,7 @@ struct Cache {
     Placed<T> keys_there(backend, *stream, keys), bounds_there(backend, *stream, bounds);
     const auto place = [&](const Ids& ids) { return Placed<std::int32_t>(backend, *stream, ids); };
     const Placed<std::int32_t> starts = place(starts_of(rows)), lengths = place(lengths_of(rows));
-    const Placed<std::int32_t> tables = place(joined(rows.tables)),
-                               homes = place(joined(rows.homes));
+    const Placed<std::int32_t> tables = place(joined(rows.tables)), homes = place(rows.homes);
     stream->synchronize();
     bound_pages(args(rows, keys_there.data(), bounds_there.data(), starts.data(), lengths.data(),
                      tables.data(), homes.data()),
@@ -51,7 +50,7 @@ struct Cache {
   }
   void store_by_definition(const Rows& rows) {
     Ids starts = starts_of(rows), lengths = lengths_of(rows), tables = joined(rows.tables),
-        homes = joined(rows.homes);
+        homes = rows.homes;
     bound_pages_reference(args(rows, keys.data(), bounds.data(), starts.data(), lengths.data(),
                                tables.data(), homes.data()));
   }
@@ -89,7 +88,7 @@ struct Cache {
     args.kv.block_table = TensorView(tables, DType::i32, {sequences, width});
     args.query_start = TensorView(starts, DType::i32, {sequences + 1});
     args.kv_length = TensorView(lengths, DType::i32, {sequences});
-    if (!rows.homes.empty()) args.home_table = TensorView(homes, DType::i32, {sequences, width});
+    if (!rows.homes.empty()) args.homes = TensorView(homes, DType::i32, {blocks});
     args.bounds = TensorView(bound_data, dtype_of<T>,
                              {blocks * block_size / page_tokens, kv_heads, 2, head_dim});
     args.page_tokens = page_tokens;
@@ -144,7 +143,7 @@ TEST_CASE("a page's next owner finds nothing of the one before") {
 TEST_CASE("bounds may be kept elsewhere than keys") {
   BACKEND_OR_SKIP(backend);
   Cache<float> cache(4, 16, 1, 8, 16, 3), expected = cache;
-  cache.store(*backend, {{{1}}, {{0, 2}}, {{3}}});
+  cache.store(*backend, {{{3}}, {{0, 2}}, {-1, -1, -1, 1}});  // block 3's keys are in place 1
   expected.store_by_definition({{{1}}, {{0, 2}}});
   CHECK(std::equal(cache.bounds.begin() + 48, cache.bounds.end(), expected.bounds.begin() + 16));
 }

@@ -32,14 +32,14 @@ void bound(const BoundPages& args, std::int64_t sequence, std::int64_t turn) {
   const auto& stride = kv.keys.stride;
   const std::int64_t count = std::min(args.page_tokens, end - first);
   const std::int64_t index = first / kv.block_size(), inside = first % kv.block_size();
-  const std::int64_t block = block_of(kv.block_table, sequence, index);
-  const TensorView& homes = args.home_table.data == nullptr ? kv.block_table : args.home_table;
-  const std::int64_t home =
-      (block_of(homes, sequence, index) * kv.block_size() + inside) / args.page_tokens;
+  const std::int64_t home = block_of(kv.block_table, sequence, index);
+  const std::int64_t block =
+      args.homes.data == nullptr ? home : args.homes.as<std::int32_t>()[home];
+  const std::int64_t number = (home * kv.block_size() + inside) / args.page_tokens;
   const std::int64_t head_dim = kv.head_dim();
   for (std::int64_t head = 0; head < kv.kv_heads(); ++head) {
     const T* keys = kv.keys.as<T>() + block * stride[0] + inside * stride[1] + head * stride[2];
-    T* least = args.bounds.as<T>() + (home * kv.kv_heads() + head) * 2 * head_dim;
+    T* least = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
     for (std::int64_t d = 0; d < head_dim; d += kLanes) {
       __m256 low = _mm256_set1_ps(kAlways), high = _mm256_set1_ps(-kAlways);
       for (std::int64_t t = 0; t < count; ++t) {

@@ -14,9 +14,11 @@ template <typename T>
 struct BoundParams {
   const T* keys;
   T* bounds;
-  const int *query_start, *kv_length, *table, *homes;  // no table: sequence s has block s
+  const int *query_start, *kv_length;
+  const int* table;  // nullptr: sequence s has block s
+  const int* homes;  // nullptr: blocks are where they are
   long long block_stride, token_stride, head_stride;
-  int table_width, home_width, block_size, page_tokens, most_pages, kv_heads, head_dim;
+  int table_width, block_size, page_tokens, most_pages, kv_heads, head_dim;
   long long items;
 
   explicit BoundParams(const BoundPages& args)
@@ -25,13 +27,11 @@ struct BoundParams {
         query_start(args.query_start.as<int>()),
         kv_length(args.kv_length.as<int>()),
         table(args.kv.block_table.as<int>()),
-        homes(args.home_table.data == nullptr ? table : args.home_table.as<int>()),
+        homes(args.homes.as<int>()),
         block_stride(args.kv.keys.stride[0]),
         token_stride(args.kv.keys.stride[1]),
         head_stride(args.kv.keys.stride[2]),
         table_width(static_cast<int>(args.kv.block_table.shape[1])),
-        home_width(args.home_table.data == nullptr ? table_width
-                                                   : static_cast<int>(args.home_table.shape[1])),
         block_size(static_cast<int>(args.kv.block_size())),
         page_tokens(static_cast<int>(args.page_tokens)),
         most_pages(static_cast<int>(args.most_pages())),
@@ -56,9 +56,9 @@ __global__ void __launch_bounds__(kThreads) bound_pages_kernel(const BoundParams
 
   const int count = min(p.page_tokens, end - first);
   const int index = first / p.block_size, inside = first % p.block_size;
-  long long block = sequence, home = sequence;
-  if (p.table != nullptr) block = p.table[static_cast<long long>(sequence) * p.table_width + index];
-  if (p.homes != nullptr) home = p.homes[static_cast<long long>(sequence) * p.home_width + index];
+  long long home = sequence;
+  if (p.table != nullptr) home = p.table[static_cast<long long>(sequence) * p.table_width + index];
+  const long long block = p.homes == nullptr ? home : p.homes[home];
   const long long page = (home * p.block_size + inside) / p.page_tokens;
   const T* keys = p.keys + block * p.block_stride + inside * p.token_stride + head * p.head_stride;
   T* bounds = p.bounds + (page * p.kv_heads + head) * 2 * p.head_dim;
