@@ -21,7 +21,7 @@ ipc::Communicator* EngineRank::partners() {
 }
 
 void EngineRank::make_runner(const RunnerOptions& options, bool profile) {
-  if (profile) trace_.emplace();
+  if (profile && !trace_) trace_.emplace();
   options_ = options;
   options_.keeps_results = me_.rank() == 0;
   model_.await_bound();
@@ -30,12 +30,15 @@ void EngineRank::make_runner(const RunnerOptions& options, bool profile) {
 
 RankMemory EngineRank::memory() {
   const DeviceMemory device = backend_.memory();
+  const ModelRunner::CacheBytes cache = runner_->cache_bytes();
   return {
       .total = device.total,
       .available = device.available,
       .taken = backend_.ledger().total(MemoryKind::device),
       .graphs = ModelRunner::graph_bytes(model_.decoder(), options_, backend_.kind()),
-      .block = runner_->block_shape().bytes(),
+      .block = cache.block,
+      .fixed = cache.fixed,
+      .host_block = cache.host_block,
       .host_available = host_memory().available,
   };
 }

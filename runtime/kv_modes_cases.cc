@@ -132,5 +132,86 @@ TEST_CASE("contiguous: a prompt that leaves no room is refused, and the next one
   engine.stop();
 }
 
+EngineOptions layerwise(std::int64_t buffers, std::int64_t chunk) {
+  EngineOptions options = paged();
+  options.kv_offload = KvOffload::layerwise;
+  options.transfer_block = 16;
+  options.kv_buffers = buffers;
+  options.max_num_batched_tokens = chunk;
+  options.kv_offloading_bytes = std::int64_t{64} << 20;
+  return options;
+}
+
+TEST_CASE("layer-wise: the same tokens, any number of buffers, around all boundaries") {
+  const OpenModel model = open_float32();
+  const std::vector<Request> requests =
+      requests_of(model, {1, 15, 16, 17, 23, 24, 25, 47, 48, 49, 63, kMaxLen - 2, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  for (const int ranks : {1, 2, 3}) {
+    RANKS_OR_SKIP(ranks);
+    for (const std::int64_t buffers : {2, 3, 4, 8}) {
+      CAPTURE(ranks);
+      CAPTURE(buffers);
+      TestEngine engine(model, ranks, layerwise(buffers, buffers % 2 == 0 ? 24 : 8192));
+      const Answers got = engine.run(requests);
+      CHECK(engine.info().block_size == 16);
+      CHECK(compare(got, right) == "");
+      CHECK(got.front().front().kv_mode == "layerwise");
+      const EngineStatistics statistics = engine.client().statistics();
+      CHECK(statistics.kv_bytes_to_host > 0);
+      CHECK(statistics.kv_bytes_to_device > 0);
+      engine.stop();
+    }
+  }
+}
+
+TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads what there is") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  std::vector<Request> requests = requests_of(model, {80});
+  requests[0].sampling.max_tokens = 4;
+  requests[0].sampling.prompt_logprobs.reset();
+  EngineOptions options = layerwise(2, 24);
+  options.async_scheduling = false;
+  const auto token = static_cast<std::uint64_t>(2 * model.config.kv_heads * model.config.head_dim) *
+                     sizeof(float);  // of one layer
+  const auto layers = static_cast<std::uint64_t>(model.config.layers);
+  for (const bool graphs : {false, true}) {
+    CAPTURE(graphs);
+    options.graphs = graphs;
+    TestEngine engine(model, 1, options);
+    engine.run(requests);
+    const EngineStatistics statistics = engine.client().statistics();
+    CHECK(statistics.scheduler.steps == 4);
+    CHECK(statistics.kv_bytes_to_host == (80 + 3) * layers * token);
+    // In graphs whole blocks, and two layers ahead whenever there is one block more.
+    const std::uint64_t loaded =
+        graphs ? (80 + 96 + 96) * layers + (80 + 96) * 2 : (80 + 81 + 82) * layers;
+    CHECK(statistics.kv_bytes_to_device == loaded * token);
+    engine.stop();
+  }
+}
+
+TEST_CASE("layer-wise: prefixes are shared, and what was preempted is computed again") {
+  RANKS_OR_SKIP(2);
+  const OpenModel model = open_float32();
+  const std::vector<Request> once = requests_of(model, {50, 33, 40, 61});
+  std::vector<Request> requests = once;
+  requests.insert(requests.end(), once.begin(), once.end());
+  for (Request& request : requests) request.sampling.prompt_logprobs.reset();
+  const Answers right = run(model, 1, paged(), requests);
+  EngineOptions options = layerwise(2, 24);
+  // Room for two of the longest sequences.
+  options.kv_offloading_bytes = 2 * kMaxLen * model.config.layers * 2 * model.config.kv_heads *
+                                model.config.head_dim * std::int64_t{sizeof(float)};
+  TestEngine engine(model, 2, options);
+  CHECK(engine.info().blocks == 2 * kMaxLen / 16);
+  CHECK(compare(engine.run(requests), right) == "");
+  const SchedulerStatistics statistics = engine.client().statistics().scheduler;
+  CHECK(statistics.preemptions > 0);
+  CHECK(statistics.prefix.found_tokens > 0);
+  engine.stop();
+}
+
 }  // namespace
 }  // namespace nvllm::runtime

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/linear.h"
+#include "kvcache/layerwise_storage.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"
 #include "runtime/slot_table.h"
@@ -23,12 +24,16 @@ StagingLimits staging_limits(const RunnerOptions& options) {
   return {.slots = options.max_num_seqs,
           .rows = std::max(options.max_num_batched_tokens, options.max_num_seqs),
           .logit_rows = std::max(options.max_logit_rows, options.max_num_seqs),
-          .table_blocks = (options.max_model_len + options.block_size - 1) / options.block_size};
+          .table_blocks = (options.max_model_len + options.block_size - 1) / options.block_size,
+          .part_rows = options.part_rows};
 }
 
 model::DecoderLimits decoder_limits(const RunnerOptions& options) {
   const StagingLimits limits = staging_limits(options);
-  return {.rows = limits.rows, .logit_rows = limits.logit_rows, .positions = options.max_model_len};
+  return {.rows = limits.rows,
+          .logit_rows = limits.logit_rows,
+          .positions = options.max_model_len,
+          .part_rows = options.part_rows};
 }
 
 layers::SamplerLimits sampler_limits(const RunnerOptions& options) {
@@ -48,7 +53,8 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
       std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
                 (config.intermediate_size + decoder.shard().ranks - 1) / decoder.shard().ranks});
   constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
-  return static_cast<std::size_t>((decoder_limits(options).rows + kPadding) * (inputs + kPadding)) *
+  return static_cast<std::size_t>((decoder_limits(options).rows_at_once() + kPadding) *
+                                  (inputs + kPadding)) *
          sizeof(float);
 }
 
@@ -258,8 +264,20 @@ kvcache::BlockShape ModelRunner::block_shape() const {
           .dtype = decoder.dtype()};
 }
 
+ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
+  const kvcache::BlockShape shape = block_shape();
+  if (state_->options.kv_mode != KvMode::layerwise) return {.block = shape.bytes()};
+  return {.block = kvcache::LayerwiseStorage::device_bytes(shape, state_->options.kv_buffers),
+          .host_block = kvcache::LayerwiseStorage::host_bytes(shape)};
+}
+
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
+  if (state_->options.kv_mode == KvMode::layerwise) {
+    state_->cache = std::make_unique<kvcache::LayerwiseStorage>(state_->backend, block_shape(),
+                                                                blocks, state_->options.kv_buffers);
+    return;
+  }
   auto paged =
       std::make_unique<kvcache::PagedStorage>(state_->backend, block_shape(), blocks, host_blocks);
   state_->paged = paged.get();

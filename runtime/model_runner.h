@@ -36,11 +36,14 @@ struct RunnerOptions {
   KvMode kv_mode = KvMode::paged;
   std::int64_t ring_slots = 4;  // EngineOptions
   std::int64_t kv_buffers = 4;
+  // Not 0: a step's rows go through each layer so many at a time, before the next layer; memory for
+  // activations is made for so many.
+  std::int64_t part_rows = 0;
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
-            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers);
+            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers, part_rows);
   }
 };
 
@@ -63,6 +66,11 @@ class ModelRunner {
   static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                  DeviceKind device);
   kvcache::BlockShape block_shape() const;
+  // What a cache takes: of each block on the device and on the host (0: nothing), and beside them.
+  struct CacheBytes {
+    std::size_t block = 0, host_block = 0, fixed = 0;
+  };
+  CacheBytes cache_bytes() const;
 
   // Once, before the first step, after the weights have been loaded.
   //
@@ -79,7 +87,7 @@ class ModelRunner {
 
   // keeps_results: of the oldest step whose result was not taken.
   bool result_ready();
-  StepResult take_result();               // waits for it; a stuck peer is an Error with its name
+  StepResult take_result();  // waits for it; a stuck peer is an Error with its name
 
  private:
   struct State;
