@@ -30,10 +30,11 @@ std::size_t LayerwiseStorage::device_bytes(const BlockShape& shape, std::int64_t
 }
 
 LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
-                                   std::int64_t buffers)
+                                   std::int64_t buffers, std::uint32_t left_out)
     : backend_(backend),
       shape_(shape),
       block_bytes_(layer_bytes(shape)),
+      left_out_(left_out),
       load_stream_(backend.create_stream()),
       write_stream_(backend.create_stream()) {
   NVLLM_CHECK(blocks > 0 && buffers >= 2, blocks, " blocks and ", buffers, " buffers");
@@ -141,6 +142,10 @@ void LayerwiseStorage::copy(const Part& part, unsigned char* to, const unsigned 
 
 // --- A step ---
 
+void LayerwiseStorage::wait(LayerwiseWait which, Stream& stream, const Event& event) const {
+  if ((left_out_ >> static_cast<unsigned>(which) & 1u) == 0) stream.wait(event);
+}
+
 LayerwiseStorage::BufferState& LayerwiseStorage::buffer_of(std::int64_t layer) {
   const std::uint64_t visits = repeats_ ? 0 : visits_;
   return buffers_[(visits + static_cast<std::uint64_t>(layer)) % buffers_.size()];
@@ -178,9 +183,10 @@ StepPlan LayerwiseStorage::begin_step(const KvStep& step, Stream& stream) {
 // Into the layer's buffer, when that is free and the host has all of the layer.
 void LayerwiseStorage::load(std::int64_t layer) {
   BufferState& buffer = buffer_of(layer);
-  load_stream_->wait(*buffer.computed);
-  load_stream_->wait(*buffer.written);
-  load_stream_->wait(*layer_written_[static_cast<std::size_t>(layer)]);
+  wait(LayerwiseWait::load_of_reading, *load_stream_, *buffer.computed);
+  wait(LayerwiseWait::load_of_writing, *load_stream_, *buffer.written);
+  wait(LayerwiseWait::load_of_layer, *load_stream_,
+       *layer_written_[static_cast<std::size_t>(layer)]);
   copy_loads(layer);
   buffer.loaded->record(*load_stream_);
 }
@@ -200,7 +206,9 @@ kernels::KvView LayerwiseStorage::store_view(std::int64_t layer, Stream& stream)
     layer_ = layer;
     // The first layers of a pass that repeats are there when it begins.
     const bool there = repeats_ && layer < static_cast<std::int64_t>(buffers_.size());
-    if (!there) stream.wait(repeats_ ? *arrived_[static_cast<std::size_t>(layer)] : *buffer.loaded);
+    if (there) return buffer.view;
+    wait(LayerwiseWait::pass_of_load, stream,
+         repeats_ ? *arrived_[static_cast<std::size_t>(layer)] : *buffer.loaded);
   }
   return buffer.view;
 }
@@ -223,7 +231,7 @@ void LayerwiseStorage::leave_layer(Stream& stream) {
   BufferState& buffer = buffer_of(layer_);
   const auto layer = static_cast<std::size_t>(layer_);
   buffer.computed->record(stream);
-  write_stream_->wait(*buffer.computed);
+  wait(LayerwiseWait::writing_of_pass, *write_stream_, *buffer.computed);
   auto* const host = static_cast<unsigned char*>(host_[layer].data());
   for (const Part& part : writes_) copy(part, host, buffer.data, *write_stream_);
   buffer.written->record(*write_stream_);
@@ -237,7 +245,7 @@ void LayerwiseStorage::end_pass(Stream& stream) {
   if (repeats_) {
     leave_repeated_layer(stream);
     joined_->record(*load_stream_);
-    stream.wait(*joined_);
+    wait(LayerwiseWait::pass_of_loads, stream, *joined_);
   } else {
     leave_layer(stream);
     visits_ += static_cast<std::uint64_t>(shape_.layers);
@@ -266,11 +274,11 @@ void LayerwiseStorage::choose_work(std::span<const StepSequence> sequences) {
 // The first layers, before the pass: they wait for whatever the steps before still do.
 void LayerwiseStorage::preload(Stream& stream) {
   all_written_->record(*write_stream_);
-  stream.wait(*all_written_);
+  wait(LayerwiseWait::pass_of_writings, stream, *all_written_);
   const auto ahead = std::min(shape_.layers, static_cast<std::int64_t>(buffers_.size()));
   for (std::int64_t layer = 0; layer < ahead; ++layer) {
     load(layer);
-    stream.wait(*buffer_of(layer).loaded);
+    wait(LayerwiseWait::pass_of_load, stream, *buffer_of(layer).loaded);
   }
   traffic_.to_device += static_cast<std::uint64_t>(ahead) * bytes_of(loads_);
 }
@@ -278,7 +286,7 @@ void LayerwiseStorage::preload(Stream& stream) {
 void LayerwiseStorage::begin_pass(Stream& stream) {
   if (!repeats_) return;
   fork_->record(stream);
-  load_stream_->wait(*fork_);
+  wait(LayerwiseWait::load_of_pass, *load_stream_, *fork_);
 }
 
 // The buffer's next layer comes: of this pass, or the first one of the next pass that it will hold.
@@ -287,7 +295,7 @@ void LayerwiseStorage::leave_repeated_layer(Stream& stream) {
   const std::int64_t next = layer_ + buffers < shape_.layers ? layer_ + buffers : layer_ % buffers;
   Event& left = *left_[static_cast<std::size_t>(layer_)];
   left.record(stream);
-  load_stream_->wait(left);
+  wait(LayerwiseWait::load_of_leaving, *load_stream_, left);
   copy_loads(next);
   arrived_[static_cast<std::size_t>(next)]->record(*load_stream_);
 }

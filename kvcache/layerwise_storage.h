@@ -32,13 +32,27 @@
 
 namespace nvllm::kvcache {
 
+// Every wait of one stream for another, by name: each has one place in the code, and a test can leave one
+// out to see that it is missed.
+enum class LayerwiseWait : std::uint8_t {
+  load_of_reading,   // a load waits until what was in its buffer has been read
+  load_of_writing,   // and until what was new in it has been written to the host
+  load_of_layer,     // and until what was new in its layer has been written to the host
+  pass_of_load,      // the pass waits for a layer's load
+  writing_of_pass,   // what is new is written to the host after the pass has stored it
+  pass_of_writings,  // a pass that repeats begins after everything of before is on the host
+  load_of_pass,      // its loads begin with it, in one capture
+  load_of_leaving,   // its load of a layer waits until the one before in the buffer has been read
+  pass_of_loads,     // it ends after its loads
+};
+
 // Used by one thread, with one stream for all passes.
 class LayerwiseStorage : public KvCache {
  public:
-  // buffers: at least 2. Ledger: "kv cache layers" (device) and "kv cache" (pinned), which add up to
+  // buffers: at least 2. left_out: bits of LayerwiseWait, for tests. Ledger: "kv cache layers" (device) and "kv cache" (pinned), which add up to
   // device_bytes() and host_bytes() of each block.
   LayerwiseStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
-                   std::int64_t buffers);
+                   std::int64_t buffers, std::uint32_t left_out = 0);
   // Waits for its copies.
   ~LayerwiseStorage() override;
 
@@ -80,6 +94,7 @@ class LayerwiseStorage : public KvCache {
   void copy(const Part& part, unsigned char* to, const unsigned char* from, Stream& stream);
   std::uint64_t token_bytes() const;  // of one layer
   std::uint64_t bytes_of(std::span<const Part> parts) const;
+  void wait(LayerwiseWait which, Stream& stream, const Event& event) const;
   BufferState& buffer_of(std::int64_t layer);
   void copy_loads(std::int64_t layer);
   void load(std::int64_t layer);
@@ -92,6 +107,7 @@ class LayerwiseStorage : public KvCache {
   Backend& backend_;
   BlockShape shape_;
   std::size_t block_bytes_;  // of one layer
+  std::uint32_t left_out_;
   Buffer device_;
   std::vector<Buffer> host_;  // of each layer
   std::vector<kernels::KvView> host_views_;

@@ -9,21 +9,27 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/text.h"
 #include "device/backend_under_test.h"
 #include "kvcache/layerwise_storage.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::kvcache {
 namespace {
 
-// A backend on whose streams, but one, every copy comes late.
+// Which copies come late: those of the storage's own streams, which it makes in this order, and the pass's.
+struct Late {
+  bool load = false, write = false, pass = false;
+  std::chrono::microseconds most{200};
+};
+
+// A backend on which some copies come late.
 class SlowCopies : public Backend {
  public:
-  SlowCopies(Backend& backend, bool slow) : backend_(backend), slow_(slow) {}
-
-  void set_pass(const Stream& stream) { fast_ = &stream; }
+  SlowCopies(Backend& backend, const Late& late) : backend_(backend), late_(late) {}
 
   DeviceKind kind() const override { return backend_.kind(); }
   std::string description() const override { return backend_.description(); }
@@ -32,14 +38,16 @@ class SlowCopies : public Backend {
     return backend_.allocate(kind, bytes, purpose);
   }
   std::unique_ptr<Stream> create_stream(StreamPriority priority) override {
-    return backend_.create_stream(priority);
+    auto stream = backend_.create_stream(priority);
+    streams_.push_back(stream.get());
+    return stream;
   }
   std::unique_ptr<Event> create_event(bool timing) override {
     return backend_.create_event(timing);
   }
   void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
-    if (slow_ && &stream != fast_) {
-      const std::chrono::microseconds time(random_() % 200);
+    if (is_late(stream)) {
+      const std::chrono::microseconds time(random_() % late_.most.count());
       stream.host_call([time] { std::this_thread::sleep_for(time); });
     }
     backend_.copy(to, from, bytes, stream);
@@ -52,11 +60,21 @@ class SlowCopies : public Backend {
   }
 
  private:
+  bool is_late(const Stream& stream) const {
+    const bool late[] = {late_.load, late_.write, late_.pass};
+    for (std::size_t i = 0; i < std::size(late); ++i) {
+      if (i < streams_.size() && streams_[i] == &stream) return late[i];
+    }
+    return false;
+  }
+
   Backend& backend_;
-  const bool slow_;
-  const Stream* fast_ = nullptr;
+  const Late late_;
+  std::vector<const Stream*> streams_;
   std::mt19937 random_{5};
 };
+
+constexpr Late kLateCopies = {.load = true, .write = true};
 
 constexpr BlockShape kShape = {
     .layers = 5, .block_size = 4, .kv_heads = 1, .head_dim = 8, .dtype = DType::f32};
@@ -66,13 +84,13 @@ constexpr std::size_t kTokenBytes = kTokenFloats * sizeof(float);
 // Sequences whose tokens' keys and values are told from all others by their bits.
 class Sequences {
  public:
-  Sequences(Backend& backend, std::int64_t blocks, std::int64_t buffers, bool slow)
-      : backend_(backend, slow),
-        storage(backend_, kShape, blocks, buffers),
-        pass_(backend.create_stream()),
-        staging_(backend.allocate(MemoryKind::pinned, kRoom, "test")) {
-    backend_.set_pass(*pass_);
-  }
+  Sequences(Backend& backend, std::int64_t blocks, std::int64_t buffers, const Late& late = {},
+            std::uint32_t left_out = 0)
+      : backend_(backend, late),
+        storage(backend_, kShape, blocks, buffers, left_out),
+        pass_(backend_.create_stream(StreamPriority::normal)),
+        staging_(backend.allocate(MemoryKind::pinned, kRoom, "test")),
+        device_(backend.allocate(MemoryKind::device, kDeviceRoom, "test")) {}
   ~Sequences() { pass_->synchronize(); }
 
   struct Rows {
@@ -86,7 +104,8 @@ class Sequences {
   }
 
   // Stores new tokens, and reads all tokens of these sequences as attention would.
-  void step(const std::vector<Rows>& rows) {
+  // repeats: as a decode step that may be captured.
+  void step(const std::vector<Rows>& rows, bool repeats = false) {
     std::vector<StepSequence> step;
     for (const Rows& each : rows) {
       step.push_back({.slot = each.sequence,
@@ -94,11 +113,13 @@ class Sequences {
                       .first = lengths_[each.sequence],
                       .rows = each.rows});
     }
-    storage.begin_step({.number = ++number_, .sequences = step}, *pass_);
+    storage.begin_step({.number = ++number_, .sequences = step, .may_repeat = repeats}, *pass_);
+    if (repeats) stage(step);
     storage.begin_pass(*pass_);
     for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
       const kernels::KvView view = storage.store_view(layer, *pass_);
       for (const StepSequence& each : step) store(layer, view, each);
+      if (repeats) attend(layer, static_cast<std::int64_t>(step.size()));
       for (const StepSequence& each : step) read(layer, view, each);
     }
     storage.end_pass(*pass_);
@@ -116,7 +137,8 @@ class Sequences {
   }
 
  private:
-  static constexpr std::size_t kRoom = std::size_t{8} << 20;
+  static constexpr std::size_t kRoom = std::size_t{8} << 20, kDeviceRoom = 4096;
+  static constexpr std::int64_t kMost = 4;  // sequences of a step that repeats, and blocks of each
   struct Read {
     const void* got;
     std::vector<float> right;
@@ -133,6 +155,35 @@ class Sequences {
     return value;
   }
 
+  // The lengths, tables and first rows of a step that repeats.
+  void stage(const std::vector<StepSequence>& step) {
+    auto* const words = static_cast<std::int32_t*>(take(kDeviceRoom));
+    std::int32_t* word = words;
+    for (std::size_t i = 0; i <= step.size(); ++i) *word++ = static_cast<std::int32_t>(i);
+    for (const StepSequence& each : step) *word++ = static_cast<std::int32_t>(each.length());
+    for (const StepSequence& each : step) {
+      for (std::size_t i = 0; i < kMost; ++i) {
+        *word++ = i < each.blocks.size() ? each.blocks[i] : 0;
+      }
+    }
+    backend_.copy(device_.data(), words, static_cast<std::size_t>(word - words) * 4, *pass_);
+  }
+
+  // Of queries that nobody looks at: behind it the newest tokens go to the host.
+  void attend(std::int64_t layer, std::int64_t count) {
+    auto* const words = static_cast<std::int32_t*>(device_.data());
+    auto* const floats = reinterpret_cast<float*>(words + 64);
+    kernels::Attention args;
+    args.q = TensorView(floats, DType::f32, {count, 1, kTokenFloats});
+    args.out = TensorView(floats + kMost * kTokenFloats, DType::f32, {count, 1, kTokenFloats});
+    args.query_start = TensorView(words, DType::i32, {count + 1});
+    args.kv_length = TensorView(words + count + 1, DType::i32, {count});
+    args.kv.block_table = TensorView(words + 2 * count + 1, DType::i32, {count, kMost});
+    args.max_query_rows = 1;
+    args.max_kv_length = kMost * kShape.block_size;
+    storage.attend(layer, args, *pass_);
+  }
+
   void* place(const kernels::KvView& view, int side, const StepSequence& sequence,
               std::int64_t token) {
     const TensorView& part = side == 0 ? view.keys : view.values;
@@ -140,9 +191,9 @@ class Sequences {
     return part.as<float>() + block * part.stride[0] + token % kShape.block_size * part.stride[1];
   }
 
-  void* take() {
+  void* take(std::size_t bytes = kTokenBytes) {
     void* const here = static_cast<unsigned char*>(staging_.data()) + used_;
-    used_ += kTokenBytes;
+    used_ += bytes;
     REQUIRE(used_ <= kRoom);
     return here;
   }
@@ -177,7 +228,7 @@ class Sequences {
 
  private:
   std::unique_ptr<Stream> pass_;
-  Buffer staging_;
+  Buffer staging_, device_;
   std::size_t used_ = 0;
   std::uint64_t number_ = 0;
   std::map<std::uint32_t, std::vector<BlockId>> blocks_;
@@ -187,11 +238,12 @@ class Sequences {
 
 TEST_CASE("layers: any number of buffers, slow copies or not: what was stored is there again") {
   BACKEND_OR_SKIP(backend);
-  for (const bool slow : {false, true}) {
+  for (const Late& late : {Late{}, kLateCopies, Late{.pass = true}}) {
     for (const std::int64_t buffers : {2, 3, 4, 8}) {
-      CAPTURE(slow);
+      CAPTURE(late.load);
+      CAPTURE(late.pass);
       CAPTURE(buffers);
-      Sequences sequences(*backend, 12, buffers, slow);
+      Sequences sequences(*backend, 12, buffers, late);
       sequences.set_blocks(0, {3, 4, 5, 1});
       sequences.set_blocks(1, {9, 2, 0, 11});
       sequences.step({{0, 7}});
@@ -204,9 +256,60 @@ TEST_CASE("layers: any number of buffers, slow copies or not: what was stored is
   }
 }
 
+TEST_CASE("layers: so do steps that repeat, among others") {
+  BACKEND_OR_SKIP(backend);
+  for (const Late& late : {Late{}, kLateCopies}) {
+    for (const std::int64_t buffers : {2, 3, 8}) {
+      CAPTURE(late.load);
+      CAPTURE(buffers);
+      Sequences sequences(*backend, 12, buffers, late);
+      sequences.set_blocks(0, {3, 4, 5, 1});
+      sequences.set_blocks(1, {9, 2, 0, 11});
+      sequences.step({{0, 3}, {1, 5}});
+      for (int i = 0; i < 4; ++i) sequences.step({{0, 1}, {1, 1}}, true);
+      sequences.step({{0, 1}}, true);
+      sequences.step({{0, 2}, {1, 1}});
+      for (int i = 0; i < 3; ++i) sequences.step({{0, 1}, {1, 1}}, true);
+      CHECK(sequences.first_wrong() == "");
+    }
+  }
+}
+
+// What a wait is for comes late, so who does not wait is early.
+std::string wrong_without(Backend& backend, LayerwiseWait wait, const Late& late) {
+  Sequences sequences(backend, 12, 2, late, 1u << static_cast<unsigned>(wait));
+  sequences.set_blocks(0, {3, 4, 5, 1});
+  sequences.step({{0, 7}});
+  for (int i = 0; i < 4; ++i) sequences.step({{0, 1}});
+  sequences.step({{0, 2}});
+  return sequences.first_wrong();
+}
+
+TEST_CASE("layers: each wait is missed when it is left out") {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() == DeviceKind::cuda) SKIP_TEST("host calls of all streams wait for each other");
+  if (testing::kSanitized) SKIP_TEST("a race, which sanitizers find");
+  constexpr std::chrono::milliseconds kMost(2);
+  const Late load{.load = true, .most = kMost}, write{.write = true, .most = kMost},
+      pass{.pass = true, .most = kMost};
+  const std::vector<std::pair<LayerwiseWait, Late>> waits = {
+      {LayerwiseWait::load_of_reading, pass}, {LayerwiseWait::load_of_writing, write},
+      {LayerwiseWait::load_of_layer, write},  {LayerwiseWait::pass_of_load, load},
+      {LayerwiseWait::writing_of_pass, pass},
+  };
+  for (const auto& each : waits) {
+    CAPTURE(static_cast<int>(each.first));
+    std::string wrong;
+    for (int i = 0; i < 5 && wrong.empty(); ++i) {
+      wrong = wrong_without(*backend, each.first, each.second);
+    }
+    CHECK(wrong != "");
+  }
+}
+
 TEST_CASE("layers: blocks that another sequence had a step before are this one's") {
   BACKEND_OR_SKIP(backend);
-  Sequences sequences(*backend, 4, 2, true);
+  Sequences sequences(*backend, 4, 2, kLateCopies);
   for (std::uint32_t i = 0; i < 4; ++i) {
     sequences.set_blocks(i, {static_cast<BlockId>(i % 2), 2, 3});
     sequences.step({{i, 9}});
@@ -217,7 +320,7 @@ TEST_CASE("layers: blocks that another sequence had a step before are this one's
 
 TEST_CASE("layers: a step moves what its sequences have and what is new, and nothing else") {
   BACKEND_OR_SKIP(backend);
-  Sequences sequences(*backend, 12, 3, false);
+  Sequences sequences(*backend, 12, 3);
   sequences.set_blocks(0, {3, 4, 5});
   sequences.set_blocks(1, {6, 7});
   constexpr std::uint64_t kToken = kShape.layers * 2 * kTokenBytes;
@@ -231,7 +334,7 @@ TEST_CASE("layers: a step moves what its sequences have and what is new, and not
 
 TEST_CASE("layers: a block that two sequences share is moved once") {
   BACKEND_OR_SKIP(backend);
-  Sequences sequences(*backend, 12, 2, false);
+  Sequences sequences(*backend, 12, 2);
   sequences.set_blocks(0, {3, 4});
   sequences.step({{0, 5}});
   constexpr std::uint64_t kToken = kShape.layers * 2 * kTokenBytes;
