@@ -287,7 +287,8 @@ std::string wrong_without(Backend& backend, LayerwiseWait wait, const Late& late
 
 TEST_CASE("layers: each wait is missed when it is left out") {
   BACKEND_OR_SKIP(backend);
-  if (backend->kind() == DeviceKind::cuda) SKIP_TEST("host calls of all streams wait for each other");
+  if (backend->kind() == DeviceKind::cuda)
+    SKIP_TEST("host calls of all streams wait for each other");
   if (testing::kSanitized) SKIP_TEST("a race, which sanitizers find");
   constexpr std::chrono::milliseconds kMost(2);
   const Late load{.load = true, .most = kMost}, write{.write = true, .most = kMost},

@@ -75,6 +75,7 @@ void store_swap_space(Options& options, const OptionValue& value) {
 void store_kv_offload(Options& options, const OptionValue& value) {
   options.engine.kv_offload =
       value.one_of<KvOffload>("place of keys and values", {{"off", KvOffload::off},
+                                                           {"chunked", KvOffload::chunked},
                                                            {"layerwise", KvOffload::layerwise},
                                                            {"auto", KvOffload::automatic}});
 }
@@ -91,6 +92,16 @@ void store_transfer_block(Options& options, const OptionValue& value) {
            (tokens / kTransferMultiple + 1) * kTransferMultiple);
   }
   options.engine.transfer_block = tokens;
+}
+
+void store_ring_slots(Options& options, const OptionValue& value) {
+  options.engine.ring_slots = value.whole(1, kMostBuffers);
+  if (options.engine.ring_slots == 1) {
+    refuse(
+        value.name(),
+        " 1: a slot cannot be loaded while it is read, and nothing would be loaded ahead; pass 2 "
+        "or more");
+  }
 }
 
 void store_kv_buffers(Options& options, const OptionValue& value) {
@@ -152,13 +163,17 @@ OptionRows engine_rows() {
        "swap", store_preemption},
       {"--swap-space", nullptr, "GIB", "host memory of each rank for that", "4, or what there is",
        store_swap_space},
-      {"--kv-offload", nullptr, "off|layerwise|auto",
-       "keeps keys and values in host memory; layerwise: a prompt goes through\n"
-       "one layer after the other, and whole layers come back to be read;\n"
-       "auto: off if --max-num-seqs sequences of --max-model-len fit on the device",
+      {"--kv-offload", nullptr, "off|chunked|layerwise|auto",
+       "keeps keys and values in host memory; chunked: blocks come back to be\n"
+       "read through a ring; layerwise: a prompt goes through one layer after\n"
+       "the other, and whole layers come back; auto: off if --max-num-seqs\n"
+       "sequences of --max-model-len fit on the device, else layerwise for one\n"
+       "sequence at a time and chunked for several",
        "off", store_kv_offload},
       {"--kv-offloading-size", nullptr, "GIB", "host memory of all ranks for that",
        "half of what is available", store_kv_offloading_size},
+      {"--ring-slots", nullptr, "N", "chunked: parts of blocks on the device while they are read",
+       "4", store_ring_slots},
       {"--transfer-block", nullptr, "N", "tokens of a block in host memory; a multiple of 16",
        "4096", store_transfer_block},
       {"--kv-buffers", nullptr, "N",

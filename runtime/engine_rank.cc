@@ -39,6 +39,7 @@ RankMemory EngineRank::memory() {
       .block = cache.block,
       .fixed = cache.fixed,
       .host_block = cache.host_block,
+      .write_slot = cache.write_slot,
       .host_available = host_memory().available,
   };
 }
@@ -57,9 +58,10 @@ void EngineRank::take_part(const char* what, const Part& part) {
   }
 }
 
-void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
+void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
+                            std::int64_t write_slots) {
   const Trace::Span span(trace(), "host", "make cache");
-  take_part("make_cache", [&] { runner_->make_cache(blocks, host_blocks); });
+  take_part("make_cache", [&] { runner_->make_cache(blocks, host_blocks, write_slots); });
 }
 
 void EngineRank::step(const StepMessage& message) {

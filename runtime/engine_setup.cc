@@ -39,7 +39,7 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
                                  const MemoryPlan& plan) {
   return {
       .max_model_len = plan.max_model_len,
-      .max_num_seqs = options.max_num_seqs,
+      .max_num_seqs = plan.max_num_seqs,
       .max_num_batched_tokens = options.max_num_batched_tokens,
       .max_logit_rows = runner.max_logit_rows,
       .blocks = plan.blocks,
@@ -89,7 +89,7 @@ EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::Grou
 
   const auto memory = caller.call<RankMemory>("engine_memory");
   MemoryPlan plan = plan_memory(options, model_limit, own.device(), memory);
-  caller.call<void>("make_cache", plan.blocks, plan.host_blocks);
+  caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.write_slots);
 
   EngineSetup setup;
   setup.limits = scheduler_limits(options, made.runner, plan);

@@ -281,13 +281,17 @@ TEST_CASE("--kv-offload auto: off while all sequences fit on the device") {
   CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, ranks, notes) == KvOffload::off);
   CHECK(notes.empty());
   options.max_num_seqs = 256;
-  CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, ranks, notes) ==
-        KvOffload::layerwise);
+  CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, ranks, notes) == KvOffload::chunked);
   REQUIRE(notes.size() == 1);
   CHECK(notes[0] ==
-        "--kv-offload auto is layerwise: 256 sequences of 40960 tokens need 640 GiB on the device, "
+        "--kv-offload auto is chunked: 256 sequences of 40960 tokens need 640 GiB on the device, "
         "there is 108 GiB on rank 0 (of 140 GiB, 123 GiB are free, --gpu-memory-utilization is "
         "0.9)");
+  options.max_num_seqs = 1;
+  RankMemory small = gpu();
+  small.block = kGiB;
+  CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, std::vector<RankMemory>{small},
+                       notes) == KvOffload::layerwise);
 }
 
 TEST_CASE("swap space: as wished, of each rank") {

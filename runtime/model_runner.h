@@ -17,6 +17,7 @@
 #include "ipc/collective/communicator.h"
 #include "ipc/registry.h"
 #include "kvcache/kv_traffic.h"
+#include "kvcache/offload_waits.h"
 #include "kvcache/paged_storage.h"
 #include "model/decoder.h"
 #include "runtime/engine_options.h"
@@ -39,6 +40,7 @@ struct RunnerOptions {
   // Not 0: a step's rows go through each layer so many at a time, before the next layer; memory for
   // activations is made for so many.
   std::int64_t part_rows = 0;
+  kvcache::OffloadHooks offload_hooks = {};  // of tests
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -66,9 +68,10 @@ class ModelRunner {
   static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                  DeviceKind device);
   kvcache::BlockShape block_shape() const;
-  // What a cache takes: of each block on the device and on the host (0: nothing), and beside them.
+  // What a cache takes: of each block on the device and on the host (0: nothing), of each write slot, and
+  // beside them on the device.
   struct CacheBytes {
-    std::size_t block = 0, host_block = 0, fixed = 0;
+    std::size_t block = 0, host_block = 0, fixed = 0, write_slot = 0;
   };
   CacheBytes cache_bytes() const;
 
@@ -77,7 +80,10 @@ class ModelRunner {
   // Products are not tuned (kernels::Matmul::tune): that takes about a tenth of a second for each kind of
   // product and power of two of rows, which is seconds for a model, and saved a few percent of the products'
   // time where it was measured.
-  void make_cache(std::int64_t blocks, std::int64_t host_blocks);
+  //
+  // blocks: of the device, or of the host if the mode keeps them there; then there is nothing to swap to.
+  // write_slots: chunked: kvcache/write_slots.h.
+  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t write_slots = 0);
 
   // Bytes between this rank's device and the host, of all steps so far.
   kvcache::KvTraffic kv_traffic() const;

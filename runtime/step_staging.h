@@ -72,7 +72,7 @@ class StepStaging {
   std::vector<Staged> staged_;
   std::size_t next_ = 0;
   Buffer memory_;
-  std::int32_t* words_ = nullptr;  // the copy of what was staged
+  std::int32_t* words_ = nullptr;       // the copy of what was staged
   std::vector<const StepPart*> order_;  // the sequences of a step as they are in its batch
   std::size_t parts_at_ = 0;            // where the words of the parts are
   TensorView last_tokens_, table_;
