@@ -172,7 +172,7 @@ TEST_CASE("chunked: the same tokens, whatever the ring") {
   const OpenModel model = open_float32();
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
-  for (const int ranks : {1, 2}) {
+  for (const int ranks : {1, 2, 3}) {
     RANKS_OR_SKIP(ranks);
     CAPTURE(ranks);
     EngineOptions options = layerwise(2, kChunk);
@@ -216,8 +216,8 @@ TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads
   }
 }
 
-TEST_CASE("layer-wise: prefixes are shared, and what was preempted is computed again") {
-  RANKS_OR_SKIP(2);
+// In a mode whose blocks are on the host, with room for two of the longest sequences.
+void share_and_preempt(KvOffload offload) {
   const OpenModel model = open_float32();
   const std::vector<Request> once = requests_of(model, {50, 33, 40, 49});
   std::vector<Request> requests = once;
@@ -225,7 +225,7 @@ TEST_CASE("layer-wise: prefixes are shared, and what was preempted is computed a
   for (Request& request : requests) request.sampling.prompt_logprobs.reset();
   const Answers right = run(model, 1, paged(), requests);
   EngineOptions options = layerwise(2, kChunk);
-  // Room for two of the longest sequences.
+  options.kv_offload = offload;
   options.kv_offloading_bytes = 2 * kMaxLen * model.config.layers * 2 * model.config.kv_heads *
                                 model.config.head_dim * std::int64_t{sizeof(float)};
   TestEngine engine(model, 2, options);
@@ -235,6 +235,16 @@ TEST_CASE("layer-wise: prefixes are shared, and what was preempted is computed a
   CHECK(statistics.preemptions > 0);
   CHECK(statistics.prefix.found_tokens > 0);
   engine.stop();
+}
+
+TEST_CASE("layer-wise: prefixes are shared, and what was preempted is computed again") {
+  RANKS_OR_SKIP(2);
+  share_and_preempt(KvOffload::layerwise);
+}
+
+TEST_CASE("chunked: prefixes are shared, and what was preempted is computed again") {
+  RANKS_OR_SKIP(2);
+  share_and_preempt(KvOffload::chunked);
 }
 
 }  // namespace
