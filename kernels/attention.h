@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
@@ -44,8 +45,13 @@ struct Attention {
 void attention(const Attention& args, Stream& stream);
 
 void check_attention(const Attention& args);
+// All but its sequences: for operations that choose tokens in other ways, with their name.
+void check_attention_rows(const Attention& args, const char* operation);
 
 // The plain definition, run at once by the caller.
 void attention_reference(const Attention& args);
+// The same of one head of one row, to these tokens of a sequence.
+void attend_reference(const Attention& args, std::int64_t sequence, std::int64_t row,
+                      std::int64_t head, const std::vector<std::int32_t>& tokens);
 
 }  // namespace nvllm::kernels

@@ -18,8 +18,9 @@ def kernel(
         test_srcs = [],
         test_deps = [],
         test_data = [],
+        bench = True,
         bench_deps = []):
-    """deps: of NAME.h, so of everything. cpu_srcs, cuda_srcs: beside cpu/NAME.* and cuda/NAME.*. test_srcs: beside NAME_cases.cc."""
+    """deps: of NAME.h, so of everything. cpu_srcs, cuda_srcs: beside cpu/NAME.* and cuda/NAME.*. test_srcs: beside NAME_cases.cc. bench: whether there is NAME_bench.cc."""
     native.cc_library(
         name = name,
         srcs = [name + ".cc", "cpu/%s.cc" % name] + cpu_srcs,
@@ -57,8 +58,9 @@ def kernel(
             gpu = gpu,
             deps = [":%s_cases" % name, "//device:%s_under_test" % backend],
         )
-    nvllm_benchmark(
-        name = name + "_bench",
-        srcs = [name + "_bench.cc"],
-        deps = [":" + name, ":bench_support", "//base", "//device", "//testing:bench_backend"] + bench_deps,
-    )
+    if bench:
+        nvllm_benchmark(
+            name = name + "_bench",
+            srcs = [name + "_bench.cc"],
+            deps = [":" + name, ":bench_support", "//base", "//device", "//testing:bench_backend"] + bench_deps,
+        )

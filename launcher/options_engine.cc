@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "launcher/option_rows.h"
+#include "runtime/sparse_options.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -78,6 +79,21 @@ void store_kv_offload(Options& options, const OptionValue& value) {
                                                            {"chunked", KvOffload::chunked},
                                                            {"layerwise", KvOffload::layerwise},
                                                            {"auto", KvOffload::automatic}});
+}
+
+void store_prefill_attention(Options& options, const OptionValue& value) {
+  using runtime::PrefillAttention;
+  options.engine.prefill_attention = value.one_of<PrefillAttention>(
+      "attention of prompts", {{"full", PrefillAttention::full},
+                               {"minference", PrefillAttention::minference},
+                               {"xattention", PrefillAttention::xattention},
+                               {"auto", PrefillAttention::automatic}});
+}
+
+void store_decode_attention(Options& options, const OptionValue& value) {
+  using runtime::DecodeAttention;
+  options.engine.decode_attention = value.one_of<DecodeAttention>(
+      "attention of answers", {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}});
 }
 
 void store_kv_offloading_size(Options& options, const OptionValue& value) {
@@ -180,6 +196,14 @@ OptionRows engine_rows() {
        "layerwise: layers on the device at a time, those to be read loading\n"
        "meanwhile",
        "4", store_kv_buffers},
+      {"--prefill-attention", nullptr, "full|minference|xattention|auto",
+       "what prompts of 1024 tokens or more attend to; full: everything; auto:\n"
+       "xattention from 65536 tokens on, full below",
+       "full", store_prefill_attention},
+      {"--decode-attention", nullptr, "full|quest",
+       "what tokens that are generated attend to; quest: the 128 pages of 16\n"
+       "tokens that promise most",
+       "full", store_decode_attention},
       {"--enforce-eager", "--no-enforce-eager", nullptr, "works without CUDA graphs", "off",
        store_enforce_eager},
       {"--async-scheduling", "--no-async-scheduling", nullptr,
@@ -209,6 +233,7 @@ void check_engine(const Options& options) {
            ": keeps one sequence on the device, and --kv-offload keeps them in host memory; pass "
            "one of the two");
   }
+  if (const std::string why = runtime::sparse_refusal(engine); !why.empty()) refuse(why);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     refuse("--max-num-batched-tokens ", engine.max_num_batched_tokens,
            ": less than --max-num-seqs ", engine.max_num_seqs,

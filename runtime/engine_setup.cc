@@ -7,6 +7,7 @@
 #include "base/trace.h"
 #include "runtime/memory_plan.h"
 #include "runtime/model_loading.h"
+#include "runtime/sparse_attention.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -14,6 +15,18 @@ namespace {
 // Logit rows of a step beside one per sequence: so many of a prompt's own log-probabilities are computed
 // at a time. Each takes a float per token of the vocabulary.
 constexpr std::int64_t kPromptLogitRows = 64;
+
+// Where no prompt can be long enough for it, `auto` is full.
+SparseAttentionOptions sparse_options(const EngineOptions& options, std::int64_t max_model_len) {
+  SparseAttentionOptions sparse{options.prefill_attention, options.decode_attention};
+  const bool never = options.kv_mode() == KvMode::chunked ||
+                     options.kv_mode() == KvMode::layerwise ||
+                     max_model_len < kAutomaticSparseTokens;
+  if (sparse.prefill == PrefillAttention::automatic && never) {
+    sparse.prefill = PrefillAttention::full;
+  }
+  return sparse;
+}
 
 // part_rows: of a mode that takes whole prompts through one layer after the other.
 RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len,
@@ -31,6 +44,7 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .kv_mode = options.kv_mode(),
       .ring_slots = options.ring_slots,
       .kv_buffers = options.kv_buffers,
+      .sparse = sparse_options(options, max_model_len),
       .part_rows = options.kv_mode() == KvMode::layerwise ? part_rows : 0,
   };
 }
@@ -63,6 +77,7 @@ Runners make_runners(EngineOptions asked, std::int64_t model_limit, ipc::GroupCa
                      DeviceKind device) {
   Runners made;
   const auto make = [&] {
+    check_sparse_attention(asked);
     made.options = settled(asked, model_limit);
     made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
                                  asked.max_num_batched_tokens);

@@ -280,6 +280,10 @@ void choose_write_slots(const EngineOptions& options, std::uint64_t slots_that_f
 
 EngineOptions settled(EngineOptions options, std::int64_t model_limit) {
   const KvMode mode = options.kv_mode();
+  // Bounds of pages stay on the device, so what is computed anew has them, and what was swapped would not.
+  if (options.decode_attention == DecodeAttention::quest) {
+    options.preemption = Preemption::recompute;
+  }
   if (mode == KvMode::paged) return options;
   options.preemption = Preemption::recompute;
   if (mode == KvMode::contiguous) {

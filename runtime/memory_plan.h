@@ -46,7 +46,7 @@ struct RankMemory {
 
 // The same options as the engine goes by: a mode of the cache decides some of them itself.
 // Contiguous: one sequence at a time, in one block of max_seq_len tokens that nobody shares and nothing is
-// swapped from. Host memory: blocks of transfer_block tokens, or of the longest sequence if that is less;
+// swapped from. With Quest nothing is swapped either. Host memory: blocks of transfer_block tokens, or of the longest sequence if that is less;
 // nothing is swapped, as the blocks are on the host. Layer-wise: a step has room for the longest prompt and
 // a row of everybody else (what was max_num_batched_tokens is then how many rows a layer takes at a time,
 // which is the runner's to know).

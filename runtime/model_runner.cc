@@ -42,6 +42,14 @@ layers::SamplerLimits sampler_limits(const RunnerOptions& options) {
   return {.slots = limits.slots, .rows = limits.logit_rows};
 }
 
+SparseAttentionLimits sparse_limits(const model::Decoder& decoder, const RunnerOptions& options) {
+  const StagingLimits limits = staging_limits(options);
+  return {.rows = limits.rows,
+          .sequences = limits.slots,
+          .tokens = options.max_model_len,
+          .heads = decoder.heads().q.size()};
+}
+
 std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   return static_cast<std::size_t>(options.max_model_len * decoder.config().head_dim) *
          sizeof(float);
@@ -77,7 +85,8 @@ struct ModelRunner::State {
         staging(backend, staging_limits(options), options.steps_ahead + 1),
         slots(options.max_num_seqs, options.max_model_len, options.block_size),
         graphs(backend, options.max_num_seqs, options.max_model_len),
-        timer(trace, backend, stream, kTimedSteps) {
+        timer(trace, backend, stream, kTimedSteps),
+        sparse(backend, options.sparse, sparse_limits(decoder, options)) {
     if (!options.keeps_results) return;
     const layers::SamplerLimits limits = sampler_limits(options);
     results.emplace(backend, limits.rows, limits.max_logprobs, options.steps_ahead + 1);
@@ -105,6 +114,8 @@ struct ModelRunner::State {
   SlotTable slots;
   DecodeGraphs graphs;
   StepTimer timer;
+  SparseAttention sparse;
+  std::unique_ptr<kvcache::PagedStorage> storage;  // of a sparse cache
   std::optional<StepResults> results;
   std::unique_ptr<kvcache::KvCache> cache;
   kvcache::PagedStorage* paged = nullptr;        // if it is the cache: sequences can be swapped
@@ -252,7 +263,8 @@ std::size_t ModelRunner::workspace_bytes(const model::Decoder& decoder,
          rope_bytes(decoder, options) +
          layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
                                 decoder.shard(), sampler_limits(options)) +
-         StepStaging::bytes(staging_limits(options)) + kernels::matmul_bytes(device);
+         StepStaging::bytes(staging_limits(options)) + kernels::matmul_bytes(device) +
+         SparseAttention::prompt_bytes(options.sparse, sparse_limits(decoder, options));
 }
 
 std::size_t ModelRunner::graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
@@ -282,7 +294,10 @@ ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
     return {.block = kvcache::LayerwiseStorage::device_bytes(shape, state_->options.kv_buffers),
             .host_block = kvcache::LayerwiseStorage::host_bytes(shape)};
   }
-  if (state_->options.kv_mode != KvMode::chunked) return {.block = shape.bytes()};
+  if (state_->options.kv_mode != KvMode::chunked) {
+    return {.block = shape.bytes() + state_->sparse.block_bytes(shape),
+            .fixed = state_->sparse.fixed_bytes(shape)};
+  }
   return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape),
           .host_block = shape.kv_bytes(),
           .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0)),
@@ -307,7 +322,12 @@ void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
   auto paged =
       std::make_unique<kvcache::PagedStorage>(state_->backend, block_shape(), blocks, host_blocks);
   state_->paged = paged.get();
-  state_->cache = std::move(paged);
+  if (state_->options.sparse.any()) {
+    state_->storage = std::move(paged);
+    state_->cache = state_->sparse.wrap(*state_->storage, block_shape(), blocks, state_->stream);
+  } else {
+    state_->cache = std::move(paged);
+  }
 }
 
 void ModelRunner::step(const StepMessage& message) {

@@ -21,6 +21,7 @@
 #include "kvcache/paged_storage.h"
 #include "model/decoder.h"
 #include "runtime/engine_options.h"
+#include "runtime/sparse_attention.h"
 #include "runtime/step.h"
 
 namespace nvllm::runtime {
@@ -37,6 +38,7 @@ struct RunnerOptions {
   KvMode kv_mode = KvMode::paged;
   std::int64_t ring_slots = 4;  // EngineOptions
   std::int64_t kv_buffers = 4;
+  SparseAttentionOptions sparse = {};
   // Not 0: a step's rows go through each layer so many at a time, before the next layer; memory for
   // activations is made for so many.
   std::int64_t part_rows = 0;
@@ -45,7 +47,7 @@ struct RunnerOptions {
   template <class Archive>
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
-            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers, part_rows);
+            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers, part_rows, sparse);
   }
 };
 

@@ -43,7 +43,7 @@ struct Merge {
 template <typename T>
 void merge(const Attention& args, const AttentionPart* parts, std::int64_t count) {
   const AttentionPart& part = *parts;
-  const AttentionGroup group(args, part.sequence, part.kv_head);
+  const AttentionGroup group = attention_group(args, part.sequence, part.kv_head);
   const std::int64_t head_dim = args.q.shape[2];
   for (std::int64_t row = 0; row < part.rows; ++row) {
     float highest = -std::numeric_limits<float>::infinity();
@@ -81,7 +81,7 @@ class Run {
     const std::int64_t kv_heads = (args_.first_head + heads - 1) / args_.group + 1;
     for (std::int64_t s = 0; s < args_.kv_length.shape[0]; ++s) {
       for (std::int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-        plan(AttentionGroup(args_, s, kv_head));
+        plan(attention_group(args_, s, kv_head));
       }
     }
     flush();
@@ -144,11 +144,14 @@ class Run {
   // Runs what is planned.
   void flush() {
     const Plan& plan = plan_;
-    crew_.run(static_cast<std::int64_t>(plan.parts.size()),
-              [&](std::int64_t begin, std::int64_t end) {
-                AttentionScratch scratch;
-                for (std::int64_t i = begin; i < end; ++i) attend_(args_, plan.parts[i], scratch);
-              });
+    crew_.run(
+        static_cast<std::int64_t>(plan.parts.size()), [&](std::int64_t begin, std::int64_t end) {
+          AttentionScratch scratch;
+          for (std::int64_t i = begin; i < end; ++i) {
+            const AttentionPart& part = plan.parts[i];
+            attend_(args_, attention_group(args_, part.sequence, part.kv_head), part, scratch);
+          }
+        });
     crew_.run(static_cast<std::int64_t>(plan.merges.size()),
               [&](std::int64_t begin, std::int64_t end) {
                 for (std::int64_t i = begin; i < end; ++i) merge_parts(plan.merges[i]);
@@ -178,25 +181,31 @@ class Run {
 
 }  // namespace
 
-AttentionGroup::AttentionGroup(const Attention& args, std::int64_t sequence, std::int64_t kv_head)
-    : sequence(sequence), kv_head(kv_head) {
+AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head) {
+  AttentionGroup group{};
+  group.sequence = sequence;
+  group.kv_head = kv_head;
   const auto* start = args.query_start.as<std::int32_t>() + sequence;
-  first_row = start[0];
-  rows = start[1] - start[0];
-  first_head = std::max<std::int64_t>(0, kv_head * args.group - args.first_head);
-  group_heads =
-      std::min(args.q.shape[1], (kv_head + 1) * args.group - args.first_head) - first_head;
+  group.first_row = start[0];
+  group.rows = start[1] - start[0];
+  group.first_head = std::max<std::int64_t>(0, kv_head * args.group - args.first_head);
+  group.group_heads =
+      std::min(args.q.shape[1], (kv_head + 1) * args.group - args.first_head) - group.first_head;
   const std::int64_t length = args.kv_length.as<std::int32_t>()[sequence];
-  first_visible =
-      args.visible.data == nullptr ? length - rows + 1 : args.visible.as<std::int32_t>()[sequence];
-  tokens = std::clamp<std::int64_t>(first_visible + rows - 1, 0, length);
+  group.first_visible = args.visible.data == nullptr ? length - group.rows + 1
+                                                     : args.visible.as<std::int32_t>()[sequence];
+  group.tokens = std::clamp<std::int64_t>(group.first_visible + group.rows - 1, 0, length);
+  return group;
+}
+
+AttendPart attend_part(DType type, std::optional<InstructionSet> set) {
+  const InstructionSet best = instruction_sets().back();
+  const bool wide = std::min(set.value_or(best), best) >= InstructionSet::avx512;
+  return wide ? attend_part_avx512(type) : attend_part_avx2(type);
 }
 
 void attention(const Attention& args, Stream& stream, std::optional<InstructionSet> set) {
-  const InstructionSet best = instruction_sets().back();
-  const bool wide = std::min(set.value_or(best), best) >= InstructionSet::avx512;
-  const AttendPart attend =
-      wide ? attend_part_avx512(args.q.dtype) : attend_part_avx2(args.q.dtype);
+  const AttendPart attend = attend_part(args.q.dtype, set);
   auto& queue = nvllm::cpu::stream(stream);
   queue.submit([args, attend, &crew = queue.crew()] { Run(args, attend, crew)(); });
 }

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "kernels/attention.h"
+#include "kernels/cpu/instruction_set.h"
 
 namespace nvllm::kernels::cpu {
 
@@ -17,15 +19,13 @@ inline constexpr int kTileRows = 64;              // packed rows that are worked
 inline constexpr int kTileTokens = 64;            // and the tokens they meet at once
 inline constexpr std::int64_t kHeadPadding = 16;  // heads are filled up with zeros to a multiple
 
-// One sequence and one KV head of checked arguments.
+// Rows of a sequence and heads of a KV head, which they share.
 struct AttentionGroup {
   std::int64_t sequence, kv_head;
   std::int64_t first_row, rows;          // of q
   std::int64_t first_head, group_heads;  // of q
   std::int64_t tokens;                   // that the last row sees
   std::int64_t first_visible;            // how many the first one sees; may be less than none
-
-  AttentionGroup(const Attention& args, std::int64_t sequence, std::int64_t kv_head);
 
   std::int64_t packed_rows() const { return rows * group_heads; }
   // The tokens that a packed row sees; none if it is 0 or less.
@@ -46,6 +46,9 @@ struct AttentionGroup {
   }
 };
 
+// One sequence and one KV head of checked arguments.
+AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head);
+
 // The rows' weighted values, not yet divided by the sum of their weights, which are relative to
 // 2^highest.
 struct PartialRows {
@@ -54,7 +57,8 @@ struct PartialRows {
   float* sum;
 };
 
-// `rows` <= kTileRows packed rows from first_row on and the tokens [first_token, end_token).
+// `rows` <= kTileRows packed rows from first_row on and the tokens [first_token, end_token); with a list,
+// those of its entries that have these numbers.
 struct AttentionPart {
   std::int32_t sequence, kv_head;
   std::int32_t rows;
@@ -63,6 +67,7 @@ struct AttentionPart {
   float*
       partial;  // for a part of the tokens: [rows][head_dim, padded], then [rows] highest, [rows] sum;
                 // nullptr: these are all tokens, and the result goes to out and lse
+  const std::int32_t* list = nullptr;  // of tokens, ascending
 };
 
 constexpr std::int64_t padded_head(std::int64_t head_dim) {
@@ -88,13 +93,16 @@ struct alignas(64) AttentionScratch {
   std::int64_t places[kTileTokens], next_places[kTileTokens];
 };
 
-using AttendPart = void (*)(const Attention& args, const AttentionPart& part,
-                            AttentionScratch& scratch);
+using AttendPart = void (*)(const Attention& args, const AttentionGroup& group,
+                            const AttentionPart& part, AttentionScratch& scratch);
 
 // For float32, bfloat16 or float16. To be called only where the processor has the instructions. The bits
 // that come out are the same however rows are put together and tokens cut at multiples of kTileTokens, but
 // differ between instruction sets.
 AttendPart attend_part_avx2(DType type);
 AttendPart attend_part_avx512(DType type);
+
+// The best one that this processor has, or `set` if that is less.
+AttendPart attend_part(DType type, std::optional<InstructionSet> set);
 
 }  // namespace nvllm::kernels::cpu

@@ -130,21 +130,29 @@ inline void multiply(const Factors& f, std::int64_t begin, std::int64_t end, std
 template <typename T>
 class Tile {
  public:
-  Tile(const Attention& args, const AttentionPart& part, AttentionScratch& scratch)
+  Tile(const Attention& args, const AttentionGroup& group, const AttentionPart& part,
+       AttentionScratch& scratch)
       : args_(args),
         part_(part),
-        group_(args, part.sequence, part.kv_head),
+        group_(group),
         scratch_(scratch),
         head_dim_(args.q.shape[2]),
-        padded_(padded_head(head_dim_)) {}
+        padded_(padded_head(head_dim_)) {
+    for (std::int64_t r = 0; r < part.rows; ++r) {
+      visible_[r] = group.visible(part.first_row + r);
+      if (part.list != nullptr) {
+        visible_[r] =
+            std::lower_bound(part.list, part.list + part.end_token, visible_[r]) - part.list;
+      }
+    }
+  }
 
   void attend() {
     load_queries();
     std::fill_n(scratch_.out, part_.rows * padded_, 0.0f);
     std::fill_n(scratch_.highest, kTileRows, kNone);
     std::fill_n(scratch_.sum, kTileRows, 0.0f);
-    const std::int64_t end =
-        std::min(part_.end_token, group_.visible(part_.first_row + part_.rows - 1));
+    const std::int64_t end = std::min(part_.end_token, visible_[part_.rows - 1]);
     find(part_.first_token, end);
     for (std::int64_t first = part_.first_token; first < end; first += kTileTokens) {
       std::copy_n(scratch_.next_places, kTileTokens, scratch_.places);
@@ -217,7 +225,7 @@ class Tile {
 
   // How many of the tile's tokens a row sees.
   std::int64_t seen_of(std::int64_t row, std::int64_t first, std::int64_t count) const {
-    return std::clamp<std::int64_t>(group_.visible(part_.first_row + row) - first, 0, count);
+    return std::clamp<std::int64_t>(visible_[row] - first, 0, count);
   }
 
   // The next tile's places; beyond `end`, and in a part's last tile, they stay as they are.
@@ -229,6 +237,10 @@ class Tile {
     const std::int64_t count = std::min<std::int64_t>(kTileTokens, end - first);
     std::int64_t block = first / kv.block_size(), inside = first % kv.block_size();
     for (std::int64_t t = 0; t < count; ++t) {
+      if (part_.list != nullptr) {
+        block = part_.list[first + t] / kv.block_size();
+        inside = part_.list[first + t] % kv.block_size();
+      }
       const std::int64_t id = table != nullptr ? table[block] : group_.sequence;
       scratch_.next_places[t] = id * stride[0] + inside * stride[1] + group_.kv_head * stride[2];
       if (++inside == kv.block_size()) inside = 0, ++block;
@@ -360,14 +372,16 @@ class Tile {
 
   const Attention& args_;
   const AttentionPart& part_;
-  const AttentionGroup group_;
+  const AttentionGroup& group_;
   AttentionScratch& scratch_;
   const std::int64_t head_dim_, padded_;
+  std::int64_t visible_[kTileRows];  // with a list, so many of its entries
 };
 
 template <typename T>
-void attend_part(const Attention& args, const AttentionPart& part, AttentionScratch& scratch) {
-  Tile<T>(args, part, scratch).attend();
+void attend_part(const Attention& args, const AttentionGroup& group, const AttentionPart& part,
+                 AttentionScratch& scratch) {
+  Tile<T>(args, group, part, scratch).attend();
 }
 
 inline AttendPart attend_part_of(DType type) {

@@ -132,33 +132,15 @@ __device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, 
   return {};
 }
 
-// One sequence and one KV head.
+// Rows of one sequence and one KV head, and where its tokens lie.
 template <typename T>
-struct AttentionPart {
+struct AttentionRows {
   const AttentionParams<T>& p;
   int sequence, kv_head;
-  int first_row;      // of q
-  int packed_rows;    // 0: nothing to do
-  int tokens;         // that the last row sees
-  int first_visible;  // that the first one sees; may be less than none
+  int first_row;    // of q
+  int packed_rows;  // 0: nothing to do
   int head_begin, group_heads;
 
-  __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head)
-      : p(p), sequence(sequence), kv_head(kv_head) {
-    first_row = p.query_start[sequence];
-    const int rows = p.query_start[sequence + 1] - first_row, length = p.kv_length[sequence];
-    first_visible =
-        p.visible == nullptr ? length - rows + 1 : min(max(p.visible[sequence], -rows), length);
-    tokens = max(0, min(length, first_visible + rows - 1));
-    head_begin = p.head_begin(kv_head);
-    group_heads = p.group_heads(kv_head);
-    packed_rows = rows * group_heads;
-  }
-
-  // The tokens that a packed row attends to; none if it is 0 or less.
-  __device__ __forceinline__ int visible(int packed_row) const {
-    return min(tokens, first_visible + packed_row / group_heads);
-  }
   __device__ __forceinline__ const T* query(int packed_row) const {
     return p.q + (first_row + packed_row / group_heads) * p.q_row +
            (head_begin + packed_row % group_heads) * p.head_dim;
@@ -169,7 +151,7 @@ struct AttentionPart {
            packed_row % group_heads;
   }
   // Where a token's key and value lie, in elements.
-  __device__ __forceinline__ long long place(int token) const {
+  __device__ __forceinline__ long long place_of(int token) const {
     if (p.block_table == nullptr) {
       return sequence * p.kv_block + token * p.kv_token + kv_head * p.kv_head;
     }
@@ -177,6 +159,37 @@ struct AttentionPart {
     const int id = p.block_table[static_cast<long long>(sequence) * p.table_width + block];
     return id * p.kv_block + (token - block * p.block_size) * p.kv_token + kv_head * p.kv_head;
   }
+};
+
+// All rows of one sequence and one KV head, which attend to its tokens from the first one on. What they
+// attend to may also be lists (attention_lists.cuh): kernels see `tokens` numbers, of which a packed row attends
+// to the first visible(row), and ask for the place of each, or for the token that a number is.
+template <typename T>
+struct AttentionPart : AttentionRows<T> {
+  int tokens;         // that the last row sees
+  int first_visible;  // that the first one sees; may be less than none
+
+  __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head)
+      : AttentionRows<T>{p,
+                         sequence,
+                         kv_head,
+                         p.query_start[sequence],
+                         0,
+                         p.head_begin(kv_head),
+                         p.group_heads(kv_head)} {
+    const int rows = p.query_start[sequence + 1] - this->first_row, length = p.kv_length[sequence];
+    first_visible =
+        p.visible == nullptr ? length - rows + 1 : min(max(p.visible[sequence], -rows), length);
+    tokens = max(0, min(length, first_visible + rows - 1));
+    this->packed_rows = rows * this->group_heads;
+  }
+
+  // None if it is 0 or less.
+  __device__ __forceinline__ int visible(int packed_row) const {
+    return min(tokens, first_visible + packed_row / this->group_heads);
+  }
+  __device__ __forceinline__ int token(int number) const { return number; }
+  __device__ __forceinline__ long long place(int number) const { return this->place_of(number); }
 };
 
 // The versions for bfloat16 and float16: for many query rows per sequence, and for few.

@@ -107,7 +107,7 @@ struct Rows {
     }
   }
 
-  __device__ __forceinline__ void write(const AttentionPart<T>& part, int row, int lane) {
+  __device__ __forceinline__ void write(const AttentionRows<T>& part, int row, int lane) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       sum[i] += __shfl_xor_sync(~0u, sum[i], 1);

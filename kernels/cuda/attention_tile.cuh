@@ -81,8 +81,8 @@ __device__ __forceinline__ unsigned chunk_at(unsigned tile, int row, int chunk) 
 
 // A warp copies the keys and values of tokens [first, first + kTokens) into rows [row, row + kTokens) of
 // two tiles; zeros for tokens that the sequence does not have. All lanes call it together.
-template <int D, int kTokens, typename T>
-__device__ __forceinline__ void copy_tokens(const AttentionPart<T>& part, int first, unsigned keys,
+template <int D, int kTokens, typename Part>
+__device__ __forceinline__ void copy_tokens(const Part& part, int first, unsigned keys,
                                             unsigned values, int row, int lane) {
   constexpr int kChunks = D / 8;
   static_assert(kTokens <= 32 && kTokens * kChunks % 32 == 0);
@@ -103,7 +103,7 @@ __device__ __forceinline__ void copy_tokens(const AttentionPart<T>& part, int fi
 // A warp copies packed rows [first, first + 16) into a tile's rows from `row`; zeros for those that do not
 // exist.
 template <int D, typename T>
-__device__ __forceinline__ void copy_queries(const AttentionPart<T>& part, int first, unsigned tile,
+__device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, int first, unsigned tile,
                                              int row, int lane) {
   constexpr int kChunks = D / 8;
 #pragma unroll

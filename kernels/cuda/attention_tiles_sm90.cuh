@@ -86,9 +86,9 @@ __device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
                : "memory");
 }
 
-// A tile's boxes in bulk: a lane for each box and half of its rows' elements.
-template <typename T, int D>
-__device__ __forceinline__ void copy_boxes(const AttentionPart<T>& part, const CUtensorMap& tensor,
+// A tile's boxes in bulk, from token `first` on: a lane for each box and half of its rows' elements.
+template <int D, typename Part>
+__device__ __forceinline__ void copy_boxes(const Part& part, const CUtensorMap& tensor,
                                            const Boxes& boxes, int first, int count, unsigned tile,
                                            const Barrier& full, int lane) {
   if (lane == 0) full.arrive_and_expect(count * boxes.tokens * D * 2);
@@ -105,10 +105,9 @@ __device__ __forceinline__ void copy_boxes(const AttentionPart<T>& part, const C
   copy_box(to, tensor, half * kHalf, within, part.kv_head, block, full);
 }
 
-template <typename T, int D>
-__device__ __forceinline__ void copy_tokens(const AttentionPart<T>& part, const T* cache, int first,
-                                            int count, unsigned tile, const Barrier& full,
-                                            int lane) {
+template <typename T, int D, typename Part>
+__device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, int first, int count,
+                                            unsigned tile, const Barrier& full, int lane) {
   constexpr int kChunks = D / 8;
   for (int at = lane; at < count * kChunks; at += 32) {
     const int token = at / kChunks, chunk = at % kChunks;
@@ -121,19 +120,20 @@ __device__ __forceinline__ void copy_tokens(const AttentionPart<T>& part, const 
 }
 
 // The producer warp.
-template <typename T, int D>
-__device__ __forceinline__ void produce(const AttentionPart<T>& part, const Shared<D>& shared,
+template <typename T, int D, typename Part>
+__device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
                                         const CUtensorMap& keys, const CUtensorMap& values,
                                         const Boxes& boxes, int tokens, int lane) {
   const int tiles = (tokens + kTokens - 1) / kTokens;
   for (int i = 0; i < tiles; ++i) {
     const int first = (tiles - 1 - i) * kTokens;
     const int count = (min(kTokens, tokens - first) + boxes.tokens - 1) / boxes.tokens;
+    const int token = part.token(first);  // asked for before there is room
     const Turn turn(i);
     const auto copy = [&](const CUtensorMap& tensor, const T* cache, unsigned tile,
                           const Barrier& full) {
       if (boxes.bulk) {
-        copy_boxes<T, D>(part, tensor, boxes, first, count, tile, full, lane);
+        copy_boxes<D>(part, tensor, boxes, token, count, tile, full, lane);
       } else {
         copy_tokens<T, D>(part, cache, first, count, tile, full, lane);
       }
@@ -147,7 +147,7 @@ __device__ __forceinline__ void produce(const AttentionPart<T>& part, const Shar
 
 // A warpgroup copies its 64 packed rows; zeros for those that do not exist.
 template <typename T, int D>
-__device__ __forceinline__ void copy_queries(const AttentionPart<T>& part, unsigned queries,
+__device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsigned queries,
                                              int first, int first_packed, int thread) {
   constexpr int kChunks = D / 8;
 #pragma unroll

@@ -93,6 +93,54 @@ struct AttentionCase {
     run(backend, *stream, [&](const Attention& args) { cpu::attention(args, *stream, set); });
   }
 
+  // call(Attention) with its tensors in the backend's memory.
+  template <typename Call>
+  void run(Backend& backend, Stream& stream, const Call& call) {
+    const std::int64_t sequences = shape.sequences.size();
+    std::vector<std::int32_t> starts{0}, lengths;
+    for (const Sequence& sequence : shape.sequences) {
+      starts.push_back(starts.back() + static_cast<std::int32_t>(sequence.rows));
+      lengths.push_back(static_cast<std::int32_t>(sequence.tokens));
+    }
+    const Cache cache = lay_out();
+    const Placed q_there(backend, stream, rows_apart());
+    const Placed keys(backend, stream, cache.keys), values(backend, stream, cache.values);
+    const Placed table(backend, stream, cache.table), starts_there(backend, stream, starts),
+        lengths_there(backend, stream, lengths), visible_there(backend, stream, visible);
+    out.assign(rows() * row_elements(), from_float<T>(-77));
+    lse.assign(rows() * shape.heads, -77);
+    Placed out_there(backend, stream, out);
+    Placed floats_there(backend, stream, std::vector<float>(as_float ? out.size() : 0, -77.0f));
+    Placed lse_there(backend, stream, lse);
+
+    Attention args;
+    args.out = as_float ? floats_there.view({rows(), shape.heads, shape.head_dim})
+                        : out_there.view({rows(), shape.heads, shape.head_dim});
+    args.q = q_there.view({rows(), shape.heads, shape.head_dim});
+    args.q.stride[0] += q_gap;
+    args.kv.keys = keys.view({cache.blocks, cache.block_size, shape.kv_heads, shape.head_dim});
+    args.kv.values = values.view({cache.blocks, cache.block_size, shape.kv_heads, shape.head_dim});
+    if (shape.block_size > 0) args.kv.block_table = table.view({sequences, cache.width});
+    args.query_start = starts_there.view({sequences + 1});
+    args.kv_length = lengths_there.view({sequences});
+    if (!visible.empty()) args.visible = visible_there.view({sequences});
+    args.lse = lse_there.view({rows(), shape.heads});
+    args.group = shape.group;
+    args.first_head = shape.first_head;
+    args.scale = scale;
+    args.max_query_rows = longest(&Sequence::rows) + slack_rows;
+    args.max_kv_length = longest(&Sequence::tokens) + slack_tokens;
+    stream.synchronize();  // the plain definition does not wait for copies
+    call(args);
+    out = out_there.fetch();
+    if (as_float) {
+      const std::vector<float> floats = floats_there.fetch();
+      std::transform(floats.begin(), floats.end(), out.begin(),
+                     [](float x) { return from_float<T>(x); });
+    }
+    lse = lse_there.fetch();
+  }
+
  private:
   std::int64_t total(std::int64_t Sequence::*what) const {
     std::int64_t sum = 0;
@@ -150,53 +198,6 @@ struct AttentionCase {
                   apart.begin() + r * (row_elements() + q_gap));
     }
     return apart;
-  }
-
-  template <typename Call>
-  void run(Backend& backend, Stream& stream, const Call& call) {
-    const std::int64_t sequences = shape.sequences.size();
-    std::vector<std::int32_t> starts{0}, lengths;
-    for (const Sequence& sequence : shape.sequences) {
-      starts.push_back(starts.back() + static_cast<std::int32_t>(sequence.rows));
-      lengths.push_back(static_cast<std::int32_t>(sequence.tokens));
-    }
-    const Cache cache = lay_out();
-    const Placed q_there(backend, stream, rows_apart());
-    const Placed keys(backend, stream, cache.keys), values(backend, stream, cache.values);
-    const Placed table(backend, stream, cache.table), starts_there(backend, stream, starts),
-        lengths_there(backend, stream, lengths), visible_there(backend, stream, visible);
-    out.assign(rows() * row_elements(), from_float<T>(-77));
-    lse.assign(rows() * shape.heads, -77);
-    Placed out_there(backend, stream, out);
-    Placed floats_there(backend, stream, std::vector<float>(as_float ? out.size() : 0, -77.0f));
-    Placed lse_there(backend, stream, lse);
-
-    Attention args;
-    args.out = as_float ? floats_there.view({rows(), shape.heads, shape.head_dim})
-                        : out_there.view({rows(), shape.heads, shape.head_dim});
-    args.q = q_there.view({rows(), shape.heads, shape.head_dim});
-    args.q.stride[0] += q_gap;
-    args.kv.keys = keys.view({cache.blocks, cache.block_size, shape.kv_heads, shape.head_dim});
-    args.kv.values = values.view({cache.blocks, cache.block_size, shape.kv_heads, shape.head_dim});
-    if (shape.block_size > 0) args.kv.block_table = table.view({sequences, cache.width});
-    args.query_start = starts_there.view({sequences + 1});
-    args.kv_length = lengths_there.view({sequences});
-    if (!visible.empty()) args.visible = visible_there.view({sequences});
-    args.lse = lse_there.view({rows(), shape.heads});
-    args.group = shape.group;
-    args.first_head = shape.first_head;
-    args.scale = scale;
-    args.max_query_rows = longest(&Sequence::rows) + slack_rows;
-    args.max_kv_length = longest(&Sequence::tokens) + slack_tokens;
-    stream.synchronize();  // the plain definition does not wait for copies
-    call(args);
-    out = out_there.fetch();
-    if (as_float) {
-      const std::vector<float> floats = floats_there.fetch();
-      std::transform(floats.begin(), floats.end(), out.begin(),
-                     [](float x) { return from_float<T>(x); });
-    }
-    lse = lse_there.fetch();
   }
 };
 

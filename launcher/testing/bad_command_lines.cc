@@ -37,6 +37,19 @@ std::vector<BadCommandLine> engine_lines() {
       bad("--transfer-block=100", "--transfer-block 100: not a multiple of 16; pass 96 or 112"),
       bad("--transfer-block=8", "--transfer-block 8: out of range; pass 16 to 1073741824"),
       bad("--kv-offloading-size=0", "--kv-offloading-size 0: out of range; pass 0.001 to 1048576"),
+      bad("--prefill-attention=sparse",
+          "--prefill-attention 'sparse': no such attention of prompts; pass full, minference, "
+          "xattention or auto"),
+      bad("--decode-attention=minference",
+          "--decode-attention 'minference': no such attention of answers; pass full or quest"),
+      {{"--prompt-ids=1", "--decode-attention=quest", "--kv-offload=layerwise"},
+       "--decode-attention quest is not available with --kv-offload layerwise; pass "
+       "--decode-attention full or --kv-offload off"},
+      {{"--prompt-ids=1", "--prefill-attention=xattention", "--kv-offload=chunked"},
+       "--prefill-attention xattention is not available with --kv-offload chunked; pass "
+       "--prefill-attention full or --kv-offload off"},
+      {{"--prompt-ids=1", "--decode-attention=quest", "--block-size=8"},
+       "--decode-attention quest: --block-size is 8; it must be a multiple of 16"},
       bad("--max-num-seqs=0", "--max-num-seqs 0: out of range; pass 1 to 65536"),
       bad("--max-num-seqs=many", "--max-num-seqs 'many': not a whole number; pass 1 to 65536"),
       bad("--max-num-seqs=1e3", "--max-num-seqs '1e3': not a whole number; pass 1 to 65536"),

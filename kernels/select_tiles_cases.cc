@@ -1,0 +1,286 @@
+// XAttention's choice of tiles: its definition against sums that are taken one product at a time, and every
+// backend against the definition.
+#include <functional>
+#include <limits>
+
+#include "kernels/select_tiles.h"
+#include "kernels/testing/prompt_case.h"
+
+namespace nvllm::kernels {
+namespace {
+
+using testing::Placed;
+using testing::PlacedPrompt;
+using testing::PromptCase;
+using testing::PromptShape;
+
+// What a call gave, on the host.
+struct Chosen {
+  std::int64_t row_tiles, heads, capacity;
+  std::vector<std::int32_t> tiles, counts;
+
+  Chosen(const PromptShape& shape, std::int64_t slack)
+      : row_tiles((shape.rows + 127) / 128),
+        heads(shape.heads),
+        capacity((shape.tokens() + 127) / 128 + slack),
+        tiles(row_tiles * heads * capacity, -7),
+        counts(row_tiles * heads, -7) {}
+
+  std::vector<std::int32_t> of(std::int64_t tile, std::int64_t head) const {
+    const std::int64_t at = tile * heads + head;
+    const auto begin = tiles.begin() + at * capacity;
+    return {begin, begin + counts[at]};
+  }
+  bool operator==(const Chosen& other) const {
+    for (std::int64_t tile = 0; tile < row_tiles; ++tile) {
+      for (std::int64_t head = 0; head < heads; ++head) {
+        if (of(tile, head) != other.of(tile, head)) return false;
+      }
+    }
+    return true;
+  }
+};
+
+template <typename T>
+Chosen run_reference(PromptCase<T>& asked, float threshold, std::vector<double>* scores = nullptr) {
+  Chosen chosen(asked.shape, 0);
+  SelectTiles args;
+  args.prompt = asked.here();
+  args.threshold = threshold;
+  args.tiles = TensorView(chosen.tiles.data(), DType::i32,
+                          {chosen.row_tiles, chosen.heads, chosen.capacity});
+  args.tile_counts = TensorView(chosen.counts.data(), DType::i32, {chosen.row_tiles, chosen.heads});
+  std::vector<float> workspace(
+      select_tiles_workspace(asked.shape.rows, asked.shape.heads, asked.shape.tokens()) / 4);
+  args.workspace =
+      TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.size() * 4)});
+  if (scores != nullptr) scores->resize(chosen.counts.size() * args.token_tiles());
+  select_tiles_reference(args, scores == nullptr ? nullptr : scores->data());
+  return chosen;
+}
+
+template <typename T>
+Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold, std::int64_t slack = 3) {
+  const auto stream = backend.create_stream();
+  const PlacedPrompt<T> prompt(backend, *stream, asked);
+  Chosen chosen(asked.shape, slack);
+  Placed<std::int32_t> tiles(backend, *stream, chosen.tiles);
+  Placed<std::int32_t> counts(backend, *stream, chosen.counts);
+  const std::vector<float> nothing(
+      select_tiles_workspace(asked.shape.rows, asked.shape.heads, asked.shape.tokens()) / 4,
+      testing::kNan);
+  Placed<float> workspace(backend, *stream, nothing);
+  SelectTiles args;
+  args.prompt = prompt.rows();
+  args.threshold = threshold;
+  args.tiles = tiles.view({chosen.row_tiles, chosen.heads, chosen.capacity});
+  args.tile_counts = counts.view({chosen.row_tiles, chosen.heads});
+  args.workspace = TensorView(workspace.data(), DType::u8,
+                              {static_cast<std::int64_t>(nothing.size() * sizeof(float))});
+  select_tiles(args, *stream);
+  chosen.tiles = tiles.fetch();
+  chosen.counts = counts.fetch();
+  workspace.fetch();  // looks after its guards
+  return chosen;
+}
+
+// Scores from every single product of a row and a token: row r and token t meet in strided row r / 8 and
+// strided token t / 8 if they are on its antidiagonal.
+template <typename T>
+std::vector<double> scores_product_by_product(PromptCase<T>& asked, std::int64_t head) {
+  const PromptShape& s = asked.shape;
+  const std::int64_t strided_rows = (s.rows + 7) / 8, strided_tokens = (s.tokens() + 7) / 8;
+  std::vector<double> sums(strided_rows * strided_tokens);
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    for (std::int64_t t = 0; t < s.tokens(); ++t) {
+      if (r % 8 + t % 8 != 7) continue;
+      double dot = 0;
+      for (std::int64_t d = 0; d < s.head_dim; ++d) {
+        dot += double{to_float(asked.query(r, head)[d])} *
+               to_float(asked.key(t, (s.first_head + head) / s.group)[d]);
+      }
+      sums[r / 8 * strided_tokens + t / 8] += dot;
+    }
+  }
+  const std::int64_t tiles = (s.tokens() + 127) / 128;
+  std::vector<double> scores((s.rows + 127) / 128 * tiles);
+  for (std::int64_t i = 0; i < strided_rows; ++i) {
+    double total = 0;
+    const auto weight = [&](std::int64_t j) {
+      const std::int64_t last = s.first_position + std::min(8 * i + 7, s.rows - 1);
+      return 8 * j <= last ? std::exp(sums[i * strided_tokens + j] * asked.scale / 8) : 0.0;
+    };
+    for (std::int64_t j = 0; j < strided_tokens; ++j) total += weight(j);
+    for (std::int64_t j = 0; j < strided_tokens; ++j) {
+      scores[i / 16 * tiles + j / 16] += weight(j) / total;
+    }
+  }
+  return scores;
+}
+
+TEST_CASE("the definition's scores are antidiagonal sums under a causal softmax") {
+  for (const PromptShape& shape : testing::prompt_shapes()) {
+    if (shape.tokens() > 700) continue;  // slow
+    CAPTURE(shape.rows);
+    CAPTURE(shape.first_position);
+    PromptCase<float> asked(shape, 5, 3);
+    std::vector<double> scores;
+    run_reference(asked, 0.95f, &scores);
+    const std::int64_t tiles = (shape.tokens() + 127) / 128;
+    int wrong = 0;
+    for (std::int64_t head = 0; head < shape.heads; ++head) {
+      const std::vector<double> expected = scores_product_by_product(asked, head);
+      for (std::size_t at = 0; at < expected.size(); ++at) {
+        const std::int64_t row_tile = static_cast<std::int64_t>(at) / tiles;
+        const std::int64_t tile = static_cast<std::int64_t>(at) % tiles;
+        const double score = scores[(row_tile * shape.heads + head) * tiles + tile];
+        wrong += std::fabs(score - expected[at]) > 1e-5;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+// Whether the kept tiles are what the scores ask for, where arithmetic in float32 may have moved a score by
+// `off`: the ones that always stay are there, they cover enough, none fewer would, and no tile that was left
+// out is better than one that was taken.
+bool follows(const std::vector<std::int32_t>& kept, const std::vector<double>& scores,
+             std::int64_t diagonal, std::int64_t reach, float threshold, double off) {
+  std::vector<bool> is_kept(reach);
+  double covered = 0, total = 0, least = std::numeric_limits<double>::infinity(), most = 0;
+  for (const std::int32_t tile : kept) {
+    if (tile < 0 || tile >= reach || is_kept[tile]) return false;
+    is_kept[tile] = true;
+  }
+  if (!std::is_sorted(kept.begin(), kept.end())) return false;
+  for (std::int64_t tile = 0; tile < reach; ++tile) {
+    total += scores[tile];
+    const bool always = tile == 0 || tile >= diagonal;
+    if (is_kept[tile]) covered += scores[tile];
+    if (always && !is_kept[tile]) return false;
+    if (!always && is_kept[tile]) least = std::min(least, scores[tile]);
+    if (!is_kept[tile]) most = std::max(most, scores[tile]);
+  }
+  const bool enough = covered >= threshold * total - off;
+  const bool no_more = std::isinf(least) || covered - least <= threshold * total + off;
+  return enough && no_more && most <= least + off;
+}
+
+TEST_CASE_TEMPLATE("tiles are chosen as the definition says", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  for (const PromptShape& shape : testing::prompt_shapes()) {
+    for (const float spread : {1.0f, 20.0f}) {
+      CAPTURE(shape.rows);
+      CAPTURE(shape.first_position);
+      CAPTURE(spread);
+      PromptCase<T> asked(shape, 11, spread);
+      std::vector<double> scores;
+      run_reference(asked, 0.9f, &scores);
+      const Chosen chosen = run(*backend, asked, 0.9f);
+      const std::int64_t tiles = (shape.tokens() + 127) / 128;
+      // A strided score is a sum of 8 head_dim products in float32: it is off by as many of its roundings of
+      // sums of such size at the worst, and a weight by that relatively; the 16 strided rows' weights sum
+      // up to 16.
+      const double size = 8 * spread * std::sqrt(8.0 * shape.head_dim) * asked.scale / 8;
+      const double off = 16 * (size * shape.head_dim * 0x1p-22 + 1e-5);
+      for (std::int64_t tile = 0; tile < chosen.row_tiles; ++tile) {
+        const std::int64_t last = shape.first_position + std::min((tile + 1) * 128, shape.rows) - 1;
+        for (std::int64_t head = 0; head < shape.heads; ++head) {
+          const auto begin = scores.begin() + (tile * shape.heads + head) * tiles;
+          CHECK(follows(chosen.of(tile, head), {begin, begin + tiles},
+                        (shape.first_position + tile * 128) / 128, last / 128 + 1, 0.9f, off));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("a threshold of 1 keeps every tile that a row sees", T, float, Bf16) {
+  BACKEND_OR_SKIP(backend);
+  const PromptShape shape{300, 333, 2, 1, 2, 0, 64};
+  const Chosen chosen = run(*backend, PromptCase<T>(shape, 3, 9), 1);
+  CHECK(chosen.of(0, 0) == std::vector<std::int32_t>{0, 1, 2, 3});
+  CHECK(chosen.of(1, 1) == std::vector<std::int32_t>{0, 1, 2, 3, 4});
+  CHECK(chosen.of(2, 0) == std::vector<std::int32_t>{0, 1, 2, 3, 4});
+}
+
+// A token that all rows agree on lies in a tile that is kept; tiles of nothing are not.
+TEST_CASE_TEMPLATE("a needle's tile is kept, hay's are not", T, float, Bf16) {
+  BACKEND_OR_SKIP(backend);
+  const PromptShape shape{128, 1920, 2, 1, 2, 0, 64};
+  for (const std::int64_t needle : {130, 999, 1700}) {
+    PromptCase<T> asked(shape, 17, 0.01f);
+    for (std::int64_t head = 0; head < shape.heads; ++head) {
+      for (std::int64_t row = 0; row < shape.rows; ++row) {
+        asked.query(row, head)[3] = from_float<T>(100);
+      }
+    }
+    for (std::int64_t t = 0; t < shape.tokens(); ++t) asked.key(t, 0)[3] = from_float<T>(0);
+    asked.key(needle, 0)[3] = from_float<T>(20);
+    const Chosen chosen = run(*backend, asked, 0.95f);
+    const std::vector<std::int32_t> expected{0, static_cast<std::int32_t>(needle / 128), 15};
+    CHECK(chosen.of(0, 0) == expected);
+    CHECK(chosen.of(0, 1) == expected);
+  }
+}
+
+TEST_CASE_TEMPLATE("equal scores: lower tiles first", T, float, Bf16) {
+  BACKEND_OR_SKIP(backend);
+  const PromptShape shape{128, 1152, 1, 1, 1, 0, 64};
+  PromptCase<T> asked(shape, 1, 0);  // all weights are equal, each tile has a tenth
+  const Chosen chosen = run(*backend, asked, 0.55f);
+  CHECK(chosen.of(0, 0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 9});
+}
+
+TEST_CASE("a prompt in segments chooses as it does at once") {
+  BACKEND_OR_SKIP(backend);
+  const PromptShape whole{512, 0, 2, 1, 2, 0, 64};
+  PromptCase<float> all(whole, 23, 6);
+  const Chosen at_once = run(*backend, all, 0.9f);
+  for (std::int64_t from = 0; from < 512; from += 256) {
+    PromptCase<float> part = all;
+    part.shape.rows = 256;
+    part.shape.first_position = from;
+    part.q.assign(all.q.begin() + from * all.row_elements(),
+                  all.q.begin() + (from + 256) * all.row_elements());
+    const Chosen chosen = run(*backend, part, 0.9f);
+    for (std::int64_t tile = 0; tile < 2; ++tile) {
+      for (std::int64_t head = 0; head < 2; ++head) {
+        CHECK(chosen.of(tile, head) == at_once.of(from / 128 + tile, head));
+      }
+    }
+  }
+}
+
+TEST_CASE("what cannot be is refused by name") {
+  BACKEND_OR_SKIP(backend);
+  PromptCase<float> asked({128, 0, 2, 1, 2, 0, 64}, 1);
+  std::vector<std::int32_t> tiles(4), counts(2);
+  std::vector<float> workspace(1000);
+  const auto refused = [&](const std::function<void(SelectTiles&)>& change) {
+    SelectTiles args;
+    args.prompt = asked.here();
+    args.tiles = TensorView(tiles.data(), DType::i32, {1, 2, 1});
+    args.tile_counts = TensorView(counts.data(), DType::i32, {1, 2});
+    args.workspace = TensorView(workspace.data(), DType::u8, {4000});
+    change(args);
+    return testing::refusal(*backend, [&](Stream& stream) { select_tiles(args, stream); });
+  };
+  const auto says = [&](const std::string& what, const std::function<void(SelectTiles&)>& change) {
+    const std::string message = refused(change);
+    CHECK_MESSAGE(message.find(what) != std::string::npos, message);
+  };
+  says("threshold is 0", [](SelectTiles& a) { a.threshold = 0; });
+  says("threshold is 1.5", [](SelectTiles& a) { a.threshold = 1.5f; });
+  says("workspace", [](SelectTiles& a) { a.workspace.shape[0] = 8; });
+  says("tiles is", [](SelectTiles& a) { a.tiles.shape[2] = 0; });
+  says("too few KV heads", [](SelectTiles& a) { a.prompt.group = 1; });
+  says("first_position is -1", [](SelectTiles& a) { a.prompt.first_position = -1; });
+  says("cache holds", [](SelectTiles& a) {
+    a.prompt.first_position = 1;
+    a.prompt.kv.block_table.shape[1] = 8;
+  });
+}
+
+}  // namespace
+}  // namespace nvllm::kernels

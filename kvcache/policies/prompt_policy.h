@@ -1,0 +1,55 @@
+// PromptPolicy: which earlier tokens the rows of a long prompt attend to. A policy chooses for one layer of one
+// sequence at a time, out of nothing but the rows' queries and the keys of all tokens up to them: it keeps
+// nothing from one call to the next, so there is nothing of a sequence that could outlive it.
+//
+// A prompt that is computed in several steps is chosen for step by step: each step's rows against all tokens
+// before them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "device/backend.h"
+#include "kernels/prompt_rows.h"
+
+namespace nvllm::kvcache {
+
+// What a prompt policy's memory is for.
+struct PromptLimits {
+  std::int64_t rows = 0;    // of a call
+  std::int64_t tokens = 0;  // of a sequence
+  std::int64_t heads = 0;   // this rank's query heads
+};
+
+struct PromptAttention {
+  TensorView out;  // [rows, heads, head_dim]
+  kernels::PromptRows rows;
+};
+
+// Used by one thread, with one stream.
+class PromptPolicy {
+ public:
+  virtual ~PromptPolicy() = default;
+  virtual const char* name() const = 0;
+  // Enqueues choice and attention of all rows of a sequence that a step has.
+  virtual void attend(const PromptAttention& args, Stream& stream) = 0;
+};
+
+// XAttention: tiles by antidiagonal sums, until they cover `threshold` of each row of tiles. 1 keeps all.
+struct XAttention {
+  static constexpr float kThreshold = 0.95f;  // the published one
+  static std::size_t bytes(const PromptLimits& limits);
+  static std::unique_ptr<PromptPolicy> create(Backend& backend, const PromptLimits& limits,
+                                              float threshold = kThreshold);
+};
+
+// MInference: columns and diagonals, as many as kernels::line_budget() says, or all.
+struct MInference {
+  enum class Budget { published, everything };
+  static std::size_t bytes(const PromptLimits& limits, Budget budget = Budget::published);
+  static std::unique_ptr<PromptPolicy> create(Backend& backend, const PromptLimits& limits,
+                                              Budget budget = Budget::published);
+};
+
+}  // namespace nvllm::kvcache

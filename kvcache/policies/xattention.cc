@@ -1,0 +1,85 @@
+#include "kernels/select_tiles.h"
+#include "kvcache/policies/prompt_policy.h"
+#include "kvcache/policies/prompt_segments.h"
+
+namespace nvllm::kvcache {
+namespace {
+
+constexpr std::int64_t tiles_of(std::int64_t tokens) {
+  return (tokens + kernels::kSelectTile - 1) / kernels::kSelectTile;
+}
+
+// What segments need: counts and lists of tiles, and the choice's workspace.
+struct Sizes {
+  std::int64_t rows;  // of a segment
+  std::size_t counts, tiles, workspace;
+
+  explicit Sizes(const PromptLimits& limits) {
+    const std::int64_t tiles_seen = tiles_of(limits.tokens);
+    rows = segment_rows(limits.rows, static_cast<std::int64_t>(kernels::select_tiles_workspace(
+                                         kSegmentRows, limits.heads, limits.tokens)) /
+                                         kSegmentRows);
+    const auto lists = static_cast<std::size_t>(tiles_of(rows) * limits.heads);
+    counts = lists * sizeof(std::int32_t);
+    tiles = counts * static_cast<std::size_t>(tiles_seen);
+    workspace = kernels::select_tiles_workspace(rows, limits.heads, limits.tokens);
+  }
+  std::size_t bytes() const { return counts + tiles + workspace + 3 * Arena::kAlignment; }
+};
+
+class XAttentionPolicy final : public PromptPolicy {
+ public:
+  XAttentionPolicy(Backend& backend, const PromptLimits& limits, float threshold)
+      : sizes_(limits),
+        threshold_(threshold),
+        arena_(backend.allocate(MemoryKind::device, sizes_.bytes(), "xattention")),
+        counts_(arena_.allocate(sizes_.counts, "counts of tiles")),
+        tiles_(arena_.allocate(sizes_.tiles, "tiles")),
+        workspace_(arena_.allocate(sizes_.workspace, "scores")) {}
+
+  const char* name() const override { return "xattention"; }
+
+  void attend(const PromptAttention& args, Stream& stream) override {
+    const std::int64_t rows = args.rows.rows();
+    for (std::int64_t first = 0; first < rows; first += sizes_.rows) {
+      const std::int64_t count = std::min(sizes_.rows, rows - first);
+      attend_segment(segment_of(args.rows, first, count), rows_of(args.out, first, count), stream);
+    }
+  }
+
+ private:
+  void attend_segment(const kernels::PromptRows& rows, const TensorView& out, Stream& stream) {
+    kernels::SelectTiles choice;
+    choice.prompt = rows;
+    choice.threshold = threshold_;
+    const std::int64_t row_tiles = choice.row_tiles(), heads = rows.heads();
+    choice.tile_counts = TensorView(counts_, DType::i32, {row_tiles, heads});
+    choice.tiles = TensorView(tiles_, DType::i32, {row_tiles, heads, choice.token_tiles()});
+    choice.workspace =
+        TensorView(workspace_, DType::u8, {static_cast<std::int64_t>(sizes_.workspace)});
+    kernels::select_tiles(choice, stream);
+
+    kernels::SparseAttention attention = sparse_of(rows, out);
+    attention.tile_counts = choice.tile_counts;
+    attention.tiles = choice.tiles;
+    kernels::sparse_attention(attention, stream);
+  }
+
+  Sizes sizes_;
+  float threshold_;
+  Arena arena_;
+  void *counts_, *tiles_, *workspace_;
+};
+
+}  // namespace
+
+std::size_t XAttention::bytes(const PromptLimits& limits) {
+  return Sizes(limits).bytes();
+}
+
+std::unique_ptr<PromptPolicy> XAttention::create(Backend& backend, const PromptLimits& limits,
+                                                 float threshold) {
+  return std::make_unique<XAttentionPolicy>(backend, limits, threshold);
+}
+
+}  // namespace nvllm::kvcache
