@@ -30,6 +30,9 @@ void check_step_input(const StepInput& args) {
   require(args.last_tokens, "last_tokens", DType::i32, {slots});
   require(args.table, "table", DType::i32, {slots, blocks});
   require(args.history, "history", DType::i32, {args.history.shape[0], args.history.shape[1]});
+  if (args.homes.data != nullptr) {
+    require(args.homes, "homes", DType::i32, {args.history.shape[0]});
+  }
   require(args.tokens, "tokens", DType::i32, {rows});
   require(args.positions, "positions", DType::i32, {rows});
   require(args.places, "places", DType::i64, {rows});
@@ -49,6 +52,7 @@ void step_input(const StepInput& args, Stream& stream) {
 void step_input_reference(const StepInput& args) {
   check_step_input(args);
   const std::int64_t block_size = args.history.shape[1];
+  const auto* homes = args.homes.as<std::int32_t>();
   for (std::int64_t s = 0; s < args.slots.shape[0]; ++s) {
     const std::int64_t slot = args.slots.as<std::int32_t>()[s];
     const std::int32_t* query_start = args.query_start.as<std::int32_t>() + s;
@@ -75,14 +79,16 @@ void step_input_reference(const StepInput& args) {
                 args.block_table.as<std::int32_t>() + s * args.block_table.shape[1]);
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t position = first_position + row;
-      const std::int64_t place = table[position / block_size] * block_size + position % block_size;
+      const std::int32_t block = table[position / block_size];
+      const std::int64_t within = position % block_size;
+      const std::int64_t home = homes == nullptr ? block : homes[block];
       const std::int32_t token = first_token < 0
                                      ? args.last_tokens.as<std::int32_t>()[slot]
                                      : args.new_tokens.as<std::int32_t>()[first_token + row];
       args.tokens.as<std::int32_t>()[begin + row] = token;
       args.positions.as<std::int32_t>()[begin + row] = static_cast<std::int32_t>(position);
-      args.places.as<std::int64_t>()[begin + row] = place;
-      args.history.as<std::int32_t>()[place] = token;
+      args.places.as<std::int64_t>()[begin + row] = home < 0 ? -1 : home * block_size + within;
+      args.history.as<std::int32_t>()[block * block_size + within] = token;
     }
   }
 }

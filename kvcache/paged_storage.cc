@@ -125,6 +125,7 @@ void PagedStorage::swap_out(std::span<const BlockCopy> copies, Stream& stream) {
     check_blocks(each, true);
     make_host_piece(each.to);
   }
+  traffic_.to_host += copies.size() * shape_.bytes();
   while (!copies.empty()) {
     const std::size_t count = run_length(copies, true);
     copy(on_host(copies.front().to), on_device(copies.front().from), count, stream);
@@ -134,6 +135,7 @@ void PagedStorage::swap_out(std::span<const BlockCopy> copies, Stream& stream) {
 
 void PagedStorage::swap_in(std::span<const BlockCopy> copies, Stream& stream) {
   for (const BlockCopy& each : copies) check_blocks(each, false);
+  traffic_.to_device += copies.size() * shape_.bytes();
   while (!copies.empty()) {
     const std::size_t count = run_length(copies, false);
     copy(on_device(copies.front().to), on_host(copies.front().from), count, stream);

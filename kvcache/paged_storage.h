@@ -14,6 +14,7 @@
 #include "device/backend.h"
 #include "kernels/kv_view.h"
 #include "kvcache/block_manager.h"
+#include "kvcache/kv_cache.h"
 
 namespace nvllm::kvcache {
 
@@ -37,15 +38,14 @@ struct BlockCopy {
 };
 
 // Used by one thread.
-class PagedStorage {
+class PagedStorage final : public ViewCache {
  public:
   // Takes blocks * shape.bytes(), to the byte. Ledger: "kv cache" (device). What is in it is undefined.
   PagedStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
                std::int64_t host_blocks);
 
-  // Of each layer, without tables. Blocks lie a whole block's elements apart.
-  std::span<const kernels::KvView> views() const { return views_; }
-  TensorView tokens() const { return tokens_; }  // [blocks, block_size], int32, dense
+  // views(): blocks lie a whole block's elements apart.
+  TensorView tokens() const override { return tokens_; }
   const BlockShape& shape() const { return shape_; }
   std::int64_t blocks() const { return blocks_; }
   std::int64_t host_blocks() const { return host_blocks_; }
@@ -56,6 +56,7 @@ class PagedStorage {
   // to get and most runs swap nothing. Ledger: "swapped kv cache" (pinned).
   void swap_out(std::span<const BlockCopy> copies, Stream& stream);
   void swap_in(std::span<const BlockCopy> copies, Stream& stream);
+  KvTraffic traffic() const override { return traffic_; }
 
  private:
   // Keys and values of some blocks that lie together, and behind them the blocks' tokens.
@@ -79,7 +80,7 @@ class PagedStorage {
   Buffer memory_;
   std::vector<Buffer> host_pieces_;  // of piece_blocks_ each, the last of fewer; empty until needed
   TensorView tokens_;
-  std::vector<kernels::KvView> views_;
+  KvTraffic traffic_;
 };
 
 }  // namespace nvllm::kvcache

@@ -71,11 +71,12 @@ class Generation {
   void run() {
     while (true) {
       take_in();
-      if (ended_ && book_.empty()) return;
+      if (ended_ && book_.empty()) break;
       take_updates();
       write_ready();
       show_progress();
     }
+    statistics_ = client_.statistics();
   }
 
   // After an Error: what else is done. It may have been the output that failed; nobody is told twice.
@@ -90,7 +91,11 @@ class Generation {
   void summarize() {
     print(progress_.clear());
     if (!log_enabled(LogLevel::info)) return;
-    const std::string text = progress_.summary(book_.totals(), intake_.kept_lines(), now_ns());
+    std::string text = progress_.summary(book_.totals(), intake_.kept_lines(), now_ns());
+    if (statistics_.kv_bytes_to_host + statistics_.kv_bytes_to_device > 0) {
+      text += str("; keys and values moved: ", format_bytes(statistics_.kv_bytes_to_host),
+                  " to the host, ", format_bytes(statistics_.kv_bytes_to_device), " to the device");
+    }
     print(format_log_line("launcher", LogLevel::info, text));
   }
 
@@ -152,6 +157,7 @@ class Generation {
 
   EngineSession& session_;
   runtime::EngineClient& client_;
+  runtime::EngineStatistics statistics_;  // when all is done
   Intake& intake_;
   LineWriter& writer_;
   const std::size_t most_held_;

@@ -34,6 +34,10 @@ void store_max_model_len(Options& options, const OptionValue& value) {
   options.engine.max_model_len = value.amount(1, kMostTokens);
 }
 
+void store_max_seq_len(Options& options, const OptionValue& value) {
+  options.engine.max_seq_len = value.amount(0, kMostTokens);
+}
+
 void store_max_num_seqs(Options& options, const OptionValue& value) {
   options.engine.max_num_seqs = value.whole(1, kMostSequences);
 }
@@ -82,6 +86,10 @@ OptionRows engine_rows() {
        "the longest sequence, prompt and answer together; 32k: thousands,\n"
        "32K: of 1024",
        "the model's limit, or what fits", store_max_model_len},
+      {"--max-seq-len", nullptr, "N",
+       "keeps keys and values of one sequence at a time, of at most N tokens,\n"
+       "in one piece of memory instead of blocks; 0: in blocks",
+       "0", store_max_seq_len},
       {"--max-num-seqs", nullptr, "N", "how many sequences run at a time", "256",
        store_max_num_seqs},
       {"--max-num-batched-tokens", nullptr, "N",
@@ -127,6 +135,10 @@ OptionRows engine_rows() {
 
 void check_engine(const Options& options) {
   const runtime::EngineOptions& engine = options.engine;
+  if (engine.max_seq_len > 0 && engine.max_model_len.value_or(0) > engine.max_seq_len) {
+    refuse("--max-model-len ", *engine.max_model_len, ": --max-seq-len ", engine.max_seq_len,
+           " holds no sequence as long; pass a larger --max-seq-len, or a smaller --max-model-len");
+  }
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     refuse("--max-num-batched-tokens ", engine.max_num_batched_tokens,
            ": less than --max-num-seqs ", engine.max_num_seqs,

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "kernels/attention.h"
 #include "kernels/norm_rope_store.h"
 
 namespace nvllm::layers {
@@ -32,15 +31,15 @@ void SelfAttention::declare(std::vector<Parameter*>& all) {
 }
 
 void SelfAttention::forward(ResidualStream& stream, const RmsNorm& norm, const Batch& batch,
-                            kernels::KvView kv, TensorView cos_sin, const Context& context) const {
+                            kvcache::KvCache& kv, std::int64_t layer, TensorView cos_sin,
+                            const Context& context) const {
   const Scratch::Frame frame(context.scratch);
   const std::int64_t rows = stream.rows();
-  kv.block_table = batch.block_table;
   const TensorView qkv = context.scratch.take(stream.dtype(), rows, qkv_.outputs());
   const TensorView heads = context.scratch.take(stream.dtype(), rows, out_.inputs());
   qkv_.forward(qkv, stream.input(norm), context);
-  rotate_and_store(qkv, batch, kv, cos_sin, context);
-  attend(heads, qkv, batch, kv, context);
+  rotate_and_store(qkv, batch, kv.store_view(layer, context.stream), cos_sin, context);
+  kv.attend(layer, attention_of(heads, qkv, batch), context.stream);
   out_.add_to(stream, {.x = heads}, context);
 }
 
@@ -61,14 +60,15 @@ void SelfAttention::rotate_and_store(TensorView qkv, const Batch& batch, const k
   kernels::norm_rope_store(args, context.stream);
 }
 
-void SelfAttention::attend(TensorView out, TensorView qkv, const Batch& batch,
-                           const kernels::KvView& kv, const Context& context) const {
+// All but where keys and values are.
+kernels::Attention SelfAttention::attention_of(TensorView out, TensorView qkv,
+                                               const Batch& batch) const {
   const std::int64_t rows = qkv.shape[0];
   kernels::Attention args;
   args.out = TensorView(out.data, out.dtype, {rows, part_.q.size(), head_dim_});
   args.q = TensorView(qkv.data, qkv.dtype, {rows, part_.q.size(), head_dim_});
   args.q.stride[0] = qkv.stride[0];
-  args.kv = kv;
+  args.kv.block_table = batch.block_table;
   args.query_start = batch.query_start;
   args.kv_length = batch.kv_length;
   args.group = part_.group;
@@ -76,7 +76,7 @@ void SelfAttention::attend(TensorView out, TensorView qkv, const Batch& batch,
   args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
   args.max_query_rows = batch.max_query_rows;
   args.max_kv_length = batch.max_kv_length;
-  kernels::attention(args, context.stream);
+  return args;
 }
 
 std::size_t SelfAttention::scratch_bytes(std::int64_t rows, DType dtype) const {

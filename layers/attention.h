@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kv_view.h"
+#include "kvcache/kv_cache.h"
 #include "layers/batch.h"
 #include "layers/linear.h"
 #include "layers/norm.h"
@@ -36,10 +36,11 @@ class SelfAttention {
   void declare(std::vector<Parameter*>& all);
   const HeadPart& heads() const { return part_; }
 
-  // Adds the attention of the stream's norm to the stream. `kv`: this layer's cache for this rank's KV
-  // heads; its block table is the batch's. `cos_sin`: as of a RopeTable.
-  void forward(ResidualStream& stream, const RmsNorm& norm, const Batch& batch, kernels::KvView kv,
-               TensorView cos_sin, const Context& context) const;
+  // Adds the attention of the stream's norm to the stream. `kv`: the cache for this rank's KV heads, of
+  // which this is layer `layer`. `cos_sin`: as of a RopeTable.
+  void forward(ResidualStream& stream, const RmsNorm& norm, const Batch& batch,
+               kvcache::KvCache& kv, std::int64_t layer, TensorView cos_sin,
+               const Context& context) const;
   // Of Context::scratch.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
 
@@ -50,8 +51,7 @@ class SelfAttention {
 
   void rotate_and_store(TensorView qkv, const Batch& batch, const kernels::KvView& kv,
                         TensorView cos_sin, const Context& context) const;
-  void attend(TensorView out, TensorView qkv, const Batch& batch, const kernels::KvView& kv,
-              const Context& context) const;
+  kernels::Attention attention_of(TensorView out, TensorView qkv, const Batch& batch) const;
 
   HeadPart part_;
   std::int64_t head_dim_;

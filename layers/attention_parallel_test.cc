@@ -51,12 +51,12 @@ std::vector<float> streams(LayerRank& rank, const Shape& shape, DType dtype, Sha
   rank.bind(attention, dtype);
   rank.bind(norm, dtype);
   const RopeTable rope(RopeConfig{}, shape.head_dim, kTokens, rank.backend());
-  const TestCache cache(rank.backend(), {.sequences = 2,
-                                         .tokens = kTokens,
-                                         .kv_heads = attention.heads().kv.size(),
-                                         .head_dim = shape.head_dim,
-                                         .block_size = shape.paged ? 8 : 0,
-                                         .dtype = dtype});
+  TestCache cache(rank.backend(), {.sequences = 2,
+                                   .tokens = kTokens,
+                                   .kv_heads = attention.heads().kv.size(),
+                                   .head_dim = shape.head_dim,
+                                   .block_size = shape.paged ? 8 : 0,
+                                   .dtype = dtype});
   TestBatch batch(rank.backend(), cache, kTokens);
   std::vector<float> all;
   std::size_t round = 0;
@@ -66,7 +66,7 @@ std::vector<float> streams(LayerRank& rank, const Shape& shape, DType dtype, Sha
     ResidualStream stream(rank.noise_tensor(std::to_string(round++), dtype, rows, kHidden),
                           rank.empty(dtype, rows, kHidden), rank.empty(dtype, rows, kHidden),
                           context);
-    attention.forward(stream, norm, batch.batch(), cache.views()[0], rope.cos_sin(), context);
+    attention.forward(stream, norm, batch.batch(), cache.cache(), 0, rope.cos_sin(), context);
     const std::vector<float> values = rank.values(stream.sum(norm));
     all.insert(all.end(), values.begin(), values.end());
   }

@@ -3,10 +3,21 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "device/tensor_view.h"
 
 namespace nvllm::layers {
+
+// Some of a batch's rows, one after the other. The first sequence may have begun before them, the last may go
+// on after them.
+struct BatchPart {
+  std::int64_t first_row = 0, rows = 0;
+  std::int64_t first_sequence = 0, sequences = 0;
+  TensorView query_start{};  // [sequences + 1], int32: among these rows
+  TensorView kv_length{};    // [sequences], int32: tokens of each, up to the last of these rows
+  std::int64_t max_query_rows = 0, max_kv_length = 0;
+};
 
 struct Batch {
   TensorView tokens;       // [rows], int32
@@ -21,6 +32,10 @@ struct Batch {
   // Bounds that hold for every value that a captured graph will see.
   std::int64_t max_query_rows = 0;
   std::int64_t max_kv_length = 0;
+
+  // Parts that the layers take the rows in, each layer all of them before the next layer; empty: all rows at
+  // once. Whoever made them keeps them until the pass is enqueued.
+  std::span<const BatchPart> parts{};
 
   std::int64_t rows() const { return tokens.shape[0]; }
   std::int64_t logits() const { return logit_rows.data == nullptr ? rows() : logit_rows.shape[0]; }

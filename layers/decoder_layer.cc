@@ -18,9 +18,9 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
   mlp_.declare(all);
 }
 
-void DecoderLayer::forward(ResidualStream& stream, const Batch& batch, const kernels::KvView& kv,
-                           TensorView cos_sin, const Context& context) const {
-  attention_.forward(stream, attention_norm_, batch, kv, cos_sin, context);
+void DecoderLayer::forward(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv,
+                           std::int64_t layer, TensorView cos_sin, const Context& context) const {
+  attention_.forward(stream, attention_norm_, batch, kv, layer, cos_sin, context);
   mlp_.forward(stream, mlp_norm_, context);
 }
 

@@ -26,7 +26,8 @@ class DecoderLayer {
   void declare(std::vector<Parameter*>& all);
   const HeadPart& heads() const { return attention_.heads(); }
 
-  void forward(ResidualStream& stream, const Batch& batch, const kernels::KvView& kv,
+  // `kv`: of which this is layer `layer`.
+  void forward(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv, std::int64_t layer,
                TensorView cos_sin, const Context& context) const;
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
 

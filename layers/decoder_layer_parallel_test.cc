@@ -54,11 +54,11 @@ std::vector<float> streams(LayerRank& rank, const Shape& shape, DType dtype, Sha
   RmsNorm norm("norm", "test.norm", shape.hidden, 1e-6f);
   rank.bind(norm, dtype);
   const RopeTable rope(RopeConfig{}, shape.head_dim, kTokens, rank.backend());
-  const TestCache cache(rank.backend(), {.layers = 2,
-                                         .tokens = kTokens,
-                                         .kv_heads = layers[0].heads().kv.size(),
-                                         .head_dim = shape.head_dim,
-                                         .dtype = dtype});
+  TestCache cache(rank.backend(), {.layers = 2,
+                                   .tokens = kTokens,
+                                   .kv_heads = layers[0].heads().kv.size(),
+                                   .head_dim = shape.head_dim,
+                                   .dtype = dtype});
   TestBatch batch(rank.backend(), cache, kTokens);
   std::vector<float> all;
   for (const TestBatch::Part& part :
@@ -69,7 +69,8 @@ std::vector<float> streams(LayerRank& rank, const Shape& shape, DType dtype, Sha
                           rank.empty(dtype, rows, shape.hidden),
                           rank.empty(dtype, rows, shape.hidden), context);
     for (std::size_t n = 0; n < layers.size(); ++n) {
-      layers[n].forward(stream, batch.batch(), cache.views()[n], rope.cos_sin(), context);
+      layers[n].forward(stream, batch.batch(), cache.cache(), static_cast<std::int64_t>(n),
+                        rope.cos_sin(), context);
     }
     const std::vector<float> values = rank.values(stream.sum(norm));
     all.insert(all.end(), values.begin(), values.end());

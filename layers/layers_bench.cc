@@ -100,12 +100,12 @@ class Layers {
     const std::int64_t sequences = prompt ? 1 : rows, context = prompt ? rows : kContext;
     // A long pass leaves nothing in a cache anyway.
     const std::int64_t passed = prompt ? std::min<std::int64_t>(copies(), 4) : copies();
-    const TestCache cache(*rank_.backend, {.layers = passed,
-                                           .sequences = sequences,
-                                           .tokens = context,
-                                           .kv_heads = heads_.kv.size(),
-                                           .head_dim = model_.head_dim,
-                                           .dtype = DType::bf16});
+    TestCache cache(*rank_.backend, {.layers = passed,
+                                     .sequences = sequences,
+                                     .tokens = context,
+                                     .kv_heads = heads_.kv.size(),
+                                     .head_dim = model_.head_dim,
+                                     .dtype = DType::bf16});
     TestBatch batch(*rank_.backend, cache, rows);
     std::vector<TestBatch::Part> parts;
     for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
@@ -123,7 +123,7 @@ class Layers {
   std::int64_t copies() const {
     return static_cast<std::int64_t>(attentions_.size() + mlps_.size() + layers_.size());
   }
-  double seconds(const Batch& batch, const TestCache& cache);
+  double seconds(const Batch& batch, TestCache& cache);
   // Of the cache, as decoding reads it; a prompt's is small beside its products.
   double bytes(std::int64_t tokens) const {
     const std::int64_t cached =
@@ -166,7 +166,7 @@ void Layers::bind() {
   }
 }
 
-double Layers::seconds(const Batch& batch, const TestCache& cache) {
+double Layers::seconds(const Batch& batch, TestCache& cache) {
   const std::int64_t rows = batch.rows();
   const std::size_t stream_bytes = Scratch::bytes_of(DType::bf16, rows, model_.hidden);
   std::size_t scratch_bytes = 0;
@@ -184,12 +184,14 @@ double Layers::seconds(const Batch& batch, const TestCache& cache) {
     const Context context{*rank_.stream, matmul, scratch, rank_.communicator.get()};
     ResidualStream stream(sum, normed, part, context);
     for (std::size_t n = 0; n < cache.views().size(); ++n) {
-      const kernels::KvView& kv = cache.views()[n];
+      const auto number = static_cast<std::int64_t>(n);
       if (what_ == attention) {
-        attentions_[n].forward(stream, norm_, batch, kv, rope.cos_sin(), context);
+        attentions_[n].forward(stream, norm_, batch, cache.cache(), number, rope.cos_sin(),
+                               context);
       }
       if (what_ == mlp) mlps_[n].forward(stream, norm_, context);
-      if (what_ == layer) layers_[n].forward(stream, batch, kv, rope.cos_sin(), context);
+      if (what_ == layer)
+        layers_[n].forward(stream, batch, cache.cache(), number, rope.cos_sin(), context);
     }
     stream.sum(norm_);  // the last part is added, too
   };

@@ -28,12 +28,14 @@ TestCache::TestCache(Backend& backend, const TestCacheShape& shape)
     data += bytes;
     return cache;
   };
+  std::vector<kernels::KvView> views;
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     kernels::KvView view;
     view.keys = next();
     view.values = next();
-    views_.push_back(view);
+    views.push_back(view);
   }
+  cache_ = kvcache::ViewCache(std::move(views));
 }
 
 std::int64_t TestCache::block(std::int64_t sequence, std::int64_t number) const {

@@ -4,7 +4,7 @@
 //   TestCache cache(*backend, {.sequences = 2, .tokens = 256, .kv_heads = 2, ...});
 //   TestBatch batch(*backend, cache, 64);
 //   batch.load({{.sequence = 1, .begin = 7, .tokens = {4, 8, 15}}}, TestBatch::Logits::last, *stream);
-//   decoder.forward(batch.batch(), cache.views(), ...);
+//   decoder.forward(batch.batch(), cache.cache(), ...);
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "device/backend.h"
 #include "kernels/kv_view.h"
+#include "kvcache/kv_cache.h"
 #include "layers/batch.h"
 
 namespace nvllm::layers {
@@ -33,7 +34,8 @@ class TestCache {
  public:
   TestCache(Backend& backend, const TestCacheShape& shape);
 
-  std::span<const kernels::KvView> views() const { return views_; }
+  std::span<const kernels::KvView> views() const { return cache_.views(); }
+  kvcache::KvCache& cache() { return cache_; }
   std::int64_t slot(std::int64_t sequence, std::int64_t token) const;
   std::vector<std::int32_t> blocks_of(std::int64_t sequence) const;
   const TestCacheShape& shape() const { return shape_; }
@@ -44,7 +46,7 @@ class TestCache {
   TestCacheShape shape_;
   std::int64_t block_size_, blocks_per_sequence_;
   Buffer memory_;
-  std::vector<kernels::KvView> views_;
+  kvcache::ViewCache cache_;
 };
 
 class TestBatch {

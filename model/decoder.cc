@@ -84,37 +84,38 @@ std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
                   3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size));
 }
 
-void Decoder::check(const layers::Batch& batch, std::span<const kernels::KvView> kv,
-                    const DecoderLimits& limits) const {
-  NVLLM_CHECK_EQ(static_cast<std::int64_t>(kv.size()), config_.layers);
+void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {
   if (batch.rows() > limits.rows || batch.logits() > limits.logit_rows) {
     fail("a batch of ", batch.rows(), " rows and the logits of ", batch.logits(),
          " exceeds what memory was made for, ", limits.rows, " and ", limits.logit_rows);
   }
 }
 
-TensorView Decoder::forward(const layers::Batch& batch, std::span<const kernels::KvView> kv,
-                            DecoderMemory& memory, const Device& device,
-                            const Observer& observer) const {
-  check(batch, kv, memory.limits_);
+TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
+                            const Device& device, const Observer& observer) const {
+  check(batch, memory.limits_);
   const layers::Context context{device.stream, device.matmul, memory.scratch_, device.communicator};
   NVLLM_CHECK(context.alone() == (shard_.ranks == 1), shard_.ranks, " ranks");
   const std::int64_t rows = batch.rows();
 
+  kv.begin_pass(context.stream);
   const TensorView embedded = first(memory.sum_, rows);
   embedding_.forward(embedded, batch.tokens, context);
   if (observer) observer("embed", embedded);
   layers::ResidualStream stream(embedded, first(memory.normed_, rows), first(memory.part_, rows),
                                 context);
   for (std::size_t n = 0; n < layers_.size(); ++n) {
-    layers_[n].forward(stream, batch, kv[n], memory.rope_.cos_sin(), context);
+    const auto layer = static_cast<std::int64_t>(n);
+    layers_[n].forward(stream, batch, kv, layer, memory.rope_.cos_sin(), context);
     if (observer) observer(str("layer", n), stream.sum(norm_));
   }
-  return compute_logits(stream, batch, memory, context, observer);
+  const TensorView logits = compute_logits(stream, batch, memory, context, observer);
+  kv.end_pass(context.stream);
+  return logits;
 }
 
-void Decoder::tune(const layers::Batch& batch, std::span<const kernels::KvView> kv,
-                   DecoderMemory& memory, const Device& device) const {
+void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
+                   const Device& device) const {
   layers::TuningMatmul tuning(device.matmul);
   forward(batch, kv, memory, {device.stream, tuning, device.communicator});
   if (device.communicator != nullptr) {

@@ -4,7 +4,8 @@
 //   const Buffer weights = bind_parameters(decoder.parameters(), decoder.dtype(), backend);
 //   load_parameters(decoder.parameters(), checkpoint, backend, {});
 //   DecoderMemory memory(decoder, {.rows = 512, .logit_rows = 16, .positions = 4096}, backend);
-//   const TensorView logits = decoder.forward(batch, kv, memory, {stream, matmul, communicator});
+//   cache.begin_step(step, stream);
+//   const TensorView logits = decoder.forward(batch, cache, memory, {stream, matmul, communicator});
 #pragma once
 
 #include <cstddef>
@@ -84,25 +85,23 @@ class Decoder {
   const layers::HeadPart& heads() const { return layers_.front().heads(); }
   const layers::LmHead& head() const { return *head_; }
 
-  // Enqueues it; no allocation, no synchronisation, so it may be captured. kv: the cache of each layer,
-  // for this rank's KV heads (their block tables are not read). Returns this rank's logits, float32
+  // Enqueues it; no allocation, no synchronisation, so it may be captured if the cache's plan of
+  // the step allows it. kv: of this rank's KV heads, of all layers. Returns this rank's logits, float32
   // [logit rows, its part of the vocabulary], rows head().stride() apart, in `memory`. An Error for
   // more rows than the memory was made for.
-  TensorView forward(const layers::Batch& batch, std::span<const kernels::KvView> kv,
-                     DecoderMemory& memory, const Device& device,
-                     const Observer& observer = {}) const;
+  TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
+                     const Device& device, const Observer& observer = {}) const;
 
   // Lets the matmul choose how to compute the products of passes of up to so many rows
   // (kernels::Matmul::tune) by running such a pass, whose results are worth nothing. Waits for it. A
   // collective call, as forward() is.
-  void tune(const layers::Batch& batch, std::span<const kernels::KvView> kv, DecoderMemory& memory,
+  void tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
             const Device& device) const;
 
  private:
   friend class DecoderMemory;
   std::size_t scratch_bytes(const DecoderLimits& limits) const;
-  void check(const layers::Batch& batch, std::span<const kernels::KvView> kv,
-             const DecoderLimits& limits) const;
+  static void check(const layers::Batch& batch, const DecoderLimits& limits);
   TensorView compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,
                             DecoderMemory& memory, const layers::Context& context,
                             const Observer& observer) const;

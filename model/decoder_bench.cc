@@ -76,12 +76,12 @@ Figures::Figure measure(BenchRank& rank, const Decoder& decoder, const Step& ste
   const ModelConfig& config = decoder.config();
   const std::int64_t rows = step.sequences * step.rows;
   const std::int64_t kv_heads = decoder.heads().kv.size(), heads = decoder.heads().q.size();
-  const TestCache cache(*rank.backend, {.layers = config.layers,
-                                        .sequences = step.sequences,
-                                        .tokens = kContext,
-                                        .kv_heads = kv_heads,
-                                        .head_dim = config.head_dim,
-                                        .dtype = decoder.dtype()});
+  TestCache cache(*rank.backend, {.layers = config.layers,
+                                  .sequences = step.sequences,
+                                  .tokens = kContext,
+                                  .kv_heads = kv_heads,
+                                  .head_dim = config.head_dim,
+                                  .dtype = decoder.dtype()});
   for (const kernels::KvView& view : cache.views()) {  // 0.0115 in bfloat16
     rank.backend->fill(view.keys.data, 0x3c, view.keys.bytes(), *rank.stream);
     rank.backend->fill(view.values.data, 0x3c, view.values.bytes(), *rank.stream);
@@ -99,11 +99,11 @@ Figures::Figure measure(BenchRank& rank, const Decoder& decoder, const Step& ste
   DecoderMemory memory(decoder, {.rows = rows, .logit_rows = step.sequences, .positions = kContext},
                        *rank.backend);
   const Device device{*rank.stream, *rank.matmul, rank.communicator.get()};
-  decoder.tune(batch.batch(), cache.views(), memory, device);
+  decoder.tune(batch.batch(), cache.cache(), memory, device);
 
   Figures::Figure figure;
   figure.seconds =
-      rank.seconds([&] { decoder.forward(batch.batch(), cache.views(), memory, device); });
+      rank.seconds([&] { decoder.forward(batch.batch(), cache.cache(), memory, device); });
   const double weights = weight_bytes(decoder);
   const double head = static_cast<double>(decoder.head().vocabulary().size() * config.hidden_size);
   const std::int64_t seen = step.rows == 1 ? kContext : (kContext + 1) / 2;  // by a row

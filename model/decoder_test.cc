@@ -117,7 +117,7 @@ TEST_CASE("more rows than there is memory for are refused") {
   const auto matmul = kernels::create_matmul(*backend);
   const Decoder decoder(golden_models()[0].config, {0, 1}, DType::bf16);
   DecoderMemory memory(decoder, {.rows = 4, .logit_rows = 2, .positions = 16}, *backend);
-  const std::vector<kernels::KvView> kv(static_cast<std::size_t>(decoder.config().layers));
+  kvcache::ViewCache kv;
   layers::Batch batch;
   batch.tokens = TensorView(nullptr, DType::i32, {5});
   std::int32_t row = 0;

@@ -53,7 +53,7 @@ void TestModel::load(const Checkpoint& checkpoint) {
 }
 
 TensorView TestModel::enqueue(const Observer& observer) {
-  return decoder_.forward(batch_.batch(), cache_.views(), memory_,
+  return decoder_.forward(batch_.batch(), cache_.cache(), memory_,
                           {*rank_.stream, *matmul_, rank_.communicator.get()}, observer);
 }
 
@@ -74,7 +74,7 @@ std::vector<std::vector<float>> TestModel::forward_in_graph(const Parts& parts, 
 
 void TestModel::tune(const Parts& parts, Logits logits) {
   batch_.load(parts, logits, *rank_.stream);
-  decoder_.tune(batch_.batch(), cache_.views(), memory_,
+  decoder_.tune(batch_.batch(), cache_.cache(), memory_,
                 {*rank_.stream, *matmul_, rank_.communicator.get()});
 }
 

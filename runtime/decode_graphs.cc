@@ -35,6 +35,10 @@ DecodeGraphs::Kind DecodeGraphs::kind_of(std::int64_t sequences, std::int64_t lo
 }
 
 void DecodeGraphs::run(const Kind& kind, Stream& stream, const std::function<void()>& work) {
+  if (std::exchange(cache_work_, kind.cache_work) != kind.cache_work) {
+    graphs_.clear();
+    captured_ = 0;
+  }
   const auto [found, first] = graphs_.try_emplace(kind);
   std::unique_ptr<Graph>& graph = found->second;
   if (graph == nullptr && (first || captured_ == most_)) return work();

@@ -60,7 +60,7 @@ struct Engine::State {
   // What the launcher asks for.
   EngineInfo open(const EngineOptions& asked);
   void add(const RequestPart& part);
-  EngineStatistics statistics() const;
+  EngineStatistics statistics();
   std::vector<ProcessTrace> take_trace();
 
   // A step whose results nobody wants any more is waited for, too: the next one may need its place.
@@ -143,7 +143,8 @@ EngineInfo Engine::State::open(const EngineOptions& asked) {
   scheduler.emplace(setup.limits);
   book.emplace(RequestLimits{.vocabulary = own.model().config.vocab_size,
                              .eos_ids = own.model().generation.eos_token_ids,
-                             .seed = options.seed});
+                             .seed = options.seed,
+                             .kv_mode = setup.info.kv_mode});
   settled = false;
   setup.info.ready_ns = now_ns();
   return std::move(setup.info);
@@ -155,12 +156,16 @@ void Engine::State::add(const RequestPart& part) {
   more_follows = part.more;
 }
 
-EngineStatistics Engine::State::statistics() const {
+EngineStatistics Engine::State::statistics() {
   EngineStatistics statistics = counted;
   if (!scheduler) return statistics;
   statistics.scheduler = scheduler->statistics();
   statistics.prompt_tokens = book->prompt_tokens();
   statistics.generated_tokens = book->generated_tokens();
+  for (const kvcache::KvTraffic& rank : caller.call<kvcache::KvTraffic>("kv_traffic")) {
+    statistics.kv_bytes_to_host += rank.to_host;
+    statistics.kv_bytes_to_device += rank.to_device;
+  }
   return statistics;
 }
 

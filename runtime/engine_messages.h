@@ -13,6 +13,7 @@ namespace nvllm::runtime {
 
 // What the engine came to be.
 struct EngineInfo {
+  KvMode kv_mode = KvMode::paged;
   std::int64_t max_model_len = 0;
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
   std::uint64_t kv_bytes_per_token = 0;  // of all ranks together
@@ -23,8 +24,8 @@ struct EngineInfo {
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(max_model_len, blocks, block_size, host_blocks, kv_bytes_per_token, weight_bytes, ranks,
-            notes, ready_ns);
+    archive(kv_mode, max_model_len, blocks, block_size, host_blocks, kv_bytes_per_token,
+            weight_bytes, ranks, notes, ready_ns);
   }
 };
 
@@ -36,11 +37,13 @@ struct EngineStatistics {
   double waiting_s = 0;      // the main thread waited for the device
   std::uint64_t step_message_bytes = 0;
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
+  // Of keys, values and their tokens, of all ranks together, that crossed between host and device.
+  std::uint64_t kv_bytes_to_host = 0, kv_bytes_to_device = 0;
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(scheduler, device_busy_s, host_s, waiting_s, step_message_bytes, prompt_tokens,
-            generated_tokens);
+            generated_tokens, kv_bytes_to_host, kv_bytes_to_device);
   }
 };
 

@@ -9,6 +9,23 @@ namespace nvllm::runtime {
 enum class Scheduling : std::uint8_t { prefill_first, mixed };
 enum class Preemption : std::uint8_t { swap, recompute };
 
+// Where keys and values are kept: `off` on the device (paged, or contiguous with max_seq_len), else in host
+// memory. `automatic`: off if they fit there, else as the prompts' lengths suggest.
+enum class KvOffload : std::uint8_t { off, chunked, layerwise, automatic };
+// What it comes to.
+enum class KvMode : std::uint8_t { paged, contiguous, chunked, layerwise };
+constexpr const char* name_of(KvMode mode) {
+  switch (mode) {
+    case KvMode::paged: return "paged";
+    case KvMode::contiguous: return "contiguous";
+    case KvMode::chunked: return "chunked";
+    case KvMode::layerwise: return "layerwise";
+  }
+  return "";
+}
+enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
+enum class DecodeAttention : std::uint8_t { full, quest };
+
 struct EngineOptions {
   std::int64_t block_size = 16;
   double gpu_memory_utilization = 0.9;  // of a GPU's whole memory, by everything this program takes
@@ -22,16 +39,33 @@ struct EngineOptions {
   // Pinned host memory of each rank at most; by default what there is, up to that.
   static constexpr std::int64_t kUsualSwapSpace = std::int64_t{4} << 30;
   std::int64_t swap_space_bytes = kUsualSwapSpace;
+  KvOffload kv_offload = KvOffload::off;
+  std::optional<std::int64_t>
+      kv_offloading_bytes;             // host memory of all ranks; absent: what there is
+  std::int64_t ring_slots = 4;         // chunked: parts of blocks on the device while they are read
+  std::int64_t transfer_block = 4096;  // chunked and layer-wise: tokens of a block in host memory
+  std::int64_t kv_buffers = 4;         // layer-wise: layers on the device while they are read
+  std::int64_t max_seq_len = 0;        // contiguous: tokens of the one sequence; 0: not contiguous
+  PrefillAttention prefill_attention = PrefillAttention::full;
+  DecodeAttention decode_attention = DecodeAttention::full;
   bool graphs = true;            // --enforce-eager: false
   bool async_scheduling = true;  // one step ahead
   std::uint64_t seed = 0;  // of requests that have none: theirs come from this one and their number
   bool profile = false;    // record a trace
 
+  // What they ask for; an automatic choice is settled by then.
+  KvMode kv_mode() const {
+    if (max_seq_len > 0) return KvMode::contiguous;
+    if (kv_offload == KvOffload::chunked) return KvMode::chunked;
+    return kv_offload == KvOffload::layerwise ? KvMode::layerwise : KvMode::paged;
+  }
+
   template <class Archive>
   void serialize(Archive& archive) {
     archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs,
             max_num_batched_tokens, prefix_caching, scheduling, preemption, swap_space_bytes,
-            graphs, async_scheduling, seed, profile);
+            kv_offload, kv_offloading_bytes, ring_slots, transfer_block, kv_buffers, max_seq_len,
+            prefill_attention, decode_attention, graphs, async_scheduling, seed, profile);
   }
 };
 

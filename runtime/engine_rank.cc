@@ -12,6 +12,7 @@ void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::make_cache>("make_cache", this);
   methods.bind<&EngineRank::step>("step", this);
   methods.bind<&EngineRank::settle>("settle", this);
+  methods.bind<&EngineRank::kv_traffic>("kv_traffic", this);
   methods.bind<&EngineRank::take_trace>("take_trace", this);
 }
 
@@ -69,6 +70,10 @@ void EngineRank::step(const StepMessage& message) {
 void EngineRank::settle() {
   communicator_.wait(stream_);
   last_step_ns_ = 0;
+}
+
+kvcache::KvTraffic EngineRank::kv_traffic() {
+  return runner_->kv_traffic();
 }
 
 ProcessTrace EngineRank::take_trace() {

@@ -42,6 +42,7 @@ class EngineRank {
   void step(const StepMessage& message);
   // Waits for the device, and lets go of what its last collective was: an idle rank is not waiting.
   void settle();
+  kvcache::KvTraffic kv_traffic();
   ProcessTrace take_trace();
 
   template <typename Part>

@@ -22,6 +22,7 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .max_num_batched_tokens = options.max_num_batched_tokens,
       .max_logit_rows =
           std::min(options.max_num_batched_tokens, options.max_num_seqs + kPromptLogitRows),
+      .kv_mode = options.kv_mode(),
       .block_size = options.block_size,
       .graphs = options.graphs,
       .keeps_results = false,
@@ -47,9 +48,10 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
 
 }  // namespace
 
-EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::GroupCaller& caller,
+EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::FrontDesk& desk, const EngineRank& own) {
   const std::int64_t model_limit = own.model().config.max_position_embeddings;
+  const EngineOptions options = settled(asked, model_limit);
   const RunnerOptions runner = runner_options(options, wanted_model_len(options, model_limit));
   caller.call<void>("make_runner", runner, options.profile);
   ModelLoading loading(me, caller, desk);
@@ -62,6 +64,7 @@ EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::Gr
   EngineSetup setup;
   setup.limits = scheduler_limits(options, runner, plan);
   EngineInfo& info = setup.info;
+  info.kv_mode = options.kv_mode();
   info.max_model_len = plan.max_model_len;
   info.blocks = plan.blocks;
   info.block_size = options.block_size;

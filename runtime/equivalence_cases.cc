@@ -169,6 +169,7 @@ std::vector<Way> all_ways() {
   way->options.preemption = Preemption::recompute;
   way->happened = &SchedulerStatistics::recomputed_tokens;
   add("without graphs").options.graphs = false;
+  add("contiguous").options.max_seq_len = kMaxModelLen;
   add("not ahead").options.async_scheduling = false;
   add("prefill first").options.scheduling = Scheduling::prefill_first;
   add("among aborted ones").among_aborted = true;

@@ -20,18 +20,22 @@ std::uint64_t minus(std::uint64_t a, std::uint64_t b) {
   return a - std::min(a, b);
 }
 
-// Which memory there is for the cache, and why not more.
+std::uint64_t times(std::int64_t count, std::uint64_t bytes) {
+  return static_cast<std::uint64_t>(count) * bytes;
+}
+
+// How many blocks there can be, and why not more: of each rank's device, and, where blocks lie in host
+// memory, of that.
 class Budget {
  public:
   Budget(const EngineOptions& options, DeviceKind device, std::span<const RankMemory> ranks)
       : options_(options), device_(device), ranks_(ranks) {
     if (options.kv_cache_memory_bytes) check_wish();
-    blocks_ = kMostBlocks;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       NVLLM_CHECK(ranks[rank].block > 0, "rank ", rank);
-      const auto blocks = static_cast<std::int64_t>(
-          std::min<std::uint64_t>(of(rank) / ranks[rank].block, kMostBlocks));
-      if (blocks < blocks_) blocks_ = blocks, poorest_ = rank;
+      consider(rank, false, minus(of(rank), ranks[rank].fixed) / ranks[rank].block);
+      if (ranks[rank].host_block == 0) continue;
+      consider(rank, true, host_of(rank) / ranks[rank].host_block);
     }
   }
 
@@ -39,6 +43,7 @@ class Budget {
 
   // "1.20 GiB on rank 1 (of 140 GiB, 8 GiB are free, --gpu-memory-utilization is 0.9)"
   std::string describe() const {
+    if (in_host_memory_) return describe_host();
     const std::string what = str(format_bytes(of(poorest_)), " on rank ", poorest_);
     if (options_.kv_cache_memory_bytes) return str(what, " (--kv-cache-memory-bytes)");
     const RankMemory& rank = ranks_[poorest_];
@@ -52,16 +57,50 @@ class Budget {
   // What gives room for so many blocks.
   std::string mend(std::int64_t blocks) const {
     const std::uint64_t bytes = bytes_for(blocks);
+    if (in_host_memory_) {
+      const std::uint64_t all = times(blocks, host_blocks_bytes());
+      if (all <= host_available()) return str("pass --kv-offloading-size ", gib_up(all));
+      return "use a machine with more of it";
+    }
     if (bytes <= most(poorest_)) return str("pass --kv-cache-memory-bytes ", bytes);
-    return device_ == DeviceKind::cpu ? "free memory" : "use more GPUs (--tp)";
+    const std::string less = options_.kv_mode() == KvMode::layerwise && options_.kv_buffers > 2
+                                 ? "pass a smaller --kv-buffers, or "
+                                 : "";
+    return less + (device_ == DeviceKind::cpu ? "free memory" : "use more GPUs (--tp)");
   }
 
-  // On the poorest rank.
+  // On the poorest rank, or of all of them in host memory: where the blocks are bounded.
   std::uint64_t bytes_for(std::int64_t blocks) const {
-    return static_cast<std::uint64_t>(blocks) * ranks_[poorest_].block;
+    if (in_host_memory_) return times(blocks, host_blocks_bytes());
+    return ranks_[poorest_].fixed + times(blocks, ranks_[poorest_].block);
+  }
+
+  // Of host memory, for so many blocks of all ranks.
+  std::uint64_t host_bytes_for(std::int64_t blocks) const {
+    return times(blocks, host_blocks_bytes());
+  }
+  std::string describe_host() const {
+    const std::uint64_t available = host_available();
+    if (options_.kv_offloading_bytes) {
+      return str(format_bytes(host_budget()), " of host memory (--kv-offloading-size)");
+    }
+    return str(format_bytes(host_budget()), " of host memory (half of the ",
+               format_bytes(available), " that are available)");
   }
 
  private:
+  static std::uint64_t gib_up(std::uint64_t bytes) {
+    constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
+    return (bytes + kGib - 1) / kGib;
+  }
+
+  void consider(std::size_t rank, bool in_host_memory, std::uint64_t blocks) {
+    if (blocks >= static_cast<std::uint64_t>(blocks_)) return;
+    blocks_ = static_cast<std::int64_t>(blocks);
+    poorest_ = rank;
+    in_host_memory_ = in_host_memory;
+  }
+
   // What a rank may have at all.
   std::uint64_t most(std::size_t rank) const {
     const RankMemory& own = ranks_[rank];
@@ -91,6 +130,27 @@ class Budget {
     return bytes / all * ranks_[rank].block;
   }
 
+  // Host memory: of one block of all ranks; available now; to be used by all of them, and by one.
+  std::uint64_t host_blocks_bytes() const {
+    std::uint64_t all = 0;
+    for (const RankMemory& each : ranks_) all += each.host_block;
+    return all;
+  }
+  std::uint64_t host_available() const {
+    std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+    for (const RankMemory& each : ranks_) least = std::min(least, each.host_available);
+    return least;
+  }
+  std::uint64_t host_budget() const {
+    if (options_.kv_offloading_bytes) {
+      return static_cast<std::uint64_t>(*options_.kv_offloading_bytes);
+    }
+    return host_available() / 2;
+  }
+  std::uint64_t host_of(std::size_t rank) const {
+    return host_budget() / host_blocks_bytes() * ranks_[rank].host_block;
+  }
+
   void check_wish() const {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (of(rank) <= most(rank)) continue;
@@ -102,12 +162,23 @@ class Budget {
   const EngineOptions& options_;
   DeviceKind device_;
   std::span<const RankMemory> ranks_;
-  std::int64_t blocks_ = 0;
-  std::size_t poorest_ = 0;
+  std::int64_t blocks_ = kMostBlocks;
+  std::size_t poorest_ = 0;      // the rank that has no room for more
+  bool in_host_memory_ = false;  // or: the host's memory has none
 };
 
 std::int64_t blocks_for(std::int64_t tokens, std::int64_t block_size) {
   return (tokens + block_size - 1) / block_size;
+}
+
+[[noreturn]] void fail_for_no_block(const EngineOptions& options, const Budget& budget) {
+  if (options.kv_mode() == KvMode::contiguous) {
+    fail("--max-seq-len ", options.max_seq_len, " needs ", format_bytes(budget.bytes_for(1)),
+         " of KV cache in one piece, there is ", budget.describe(),
+         "; pass a smaller --max-seq-len, or ", budget.mend(1));
+  }
+  fail("the KV cache has no room for a single block of ", options.block_size, " tokens, ",
+       format_bytes(budget.bytes_for(1)), ": there is ", budget.describe(), "; ", budget.mend(1));
 }
 
 // As long as the model can, or as fits, which a note then says.
@@ -118,10 +189,7 @@ std::int64_t choose_model_len(const EngineOptions& options, std::int64_t wanted,
   const std::int64_t needed = blocks_for(wanted, options.block_size);
   const std::string need = str(wanted, " tokens need ", format_bytes(budget.bytes_for(needed)),
                                " of KV cache, there is ", budget.describe());
-  if (budget.blocks() == 0) {
-    fail("the KV cache has no room for a single block of ", options.block_size, " tokens, ",
-         format_bytes(budget.bytes_for(1)), ": there is ", budget.describe(), "; ", budget.mend(1));
-  }
+  if (budget.blocks() == 0) fail_for_no_block(options, budget);
   if (options.max_model_len) {
     fail("--max-model-len ", need, "; pass --max-model-len ", fits, " or less, or ",
          budget.mend(needed));
@@ -129,6 +197,18 @@ std::int64_t choose_model_len(const EngineOptions& options, std::int64_t wanted,
   notes.push_back(
       str("max_model_len is ", fits, ": the model's ", need, "; for more, ", budget.mend(needed)));
   return fits;
+}
+
+// Host memory that is asked for must be there: to take more than there is would end in the middle of it.
+void check_host_memory(const EngineOptions& options, std::span<const RankMemory> ranks) {
+  if (!options.kv_offloading_bytes) return;
+  const auto wished = static_cast<std::uint64_t>(*options.kv_offloading_bytes);
+  for (const RankMemory& rank : ranks) {
+    if (rank.host_block == 0 || wished <= rank.host_available) continue;
+    fail("--kv-offloading-size: ", format_bytes(wished), " of host memory were asked for, ",
+         format_bytes(rank.host_available), " are available; pass ", rank.host_available >> 30,
+         " or less");
+  }
 }
 
 std::int64_t choose_host_blocks(const EngineOptions& options, DeviceKind device,
@@ -157,8 +237,30 @@ std::int64_t choose_host_blocks(const EngineOptions& options, DeviceKind device,
 
 }  // namespace
 
+EngineOptions settled(EngineOptions options, std::int64_t model_limit) {
+  const KvMode mode = options.kv_mode();
+  if (mode == KvMode::paged) return options;
+  options.preemption = Preemption::recompute;
+  if (mode == KvMode::contiguous) {
+    options.block_size = options.max_seq_len;
+    options.max_num_seqs = 1;
+    options.prefix_caching = false;
+    return options;
+  }
+  constexpr std::int64_t kMultiple = 16;
+  const std::int64_t longest = wanted_model_len(options, model_limit);
+  options.block_size = std::min(options.transfer_block, blocks_for(longest, kMultiple) * kMultiple);
+  return options;
+}
+
 std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_limit) {
-  const std::int64_t wanted = options.max_model_len.value_or(model_limit);
+  if (options.max_seq_len > model_limit) {
+    fail("--max-seq-len ", options.max_seq_len,
+         " exceeds the model's limit (max_position_embeddings) of ", model_limit, "; pass ",
+         model_limit, " or less");
+  }
+  const std::int64_t wanted = options.max_model_len.value_or(
+      options.kv_mode() == KvMode::contiguous ? options.max_seq_len : model_limit);
   if (wanted > model_limit) {
     fail("--max-model-len ", wanted, " exceeds the model's limit (max_position_embeddings) of ",
          model_limit, "; pass ", model_limit, " or less");
@@ -169,14 +271,21 @@ std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_l
 MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
                        std::span<const RankMemory> ranks) {
   NVLLM_CHECK(!ranks.empty() && options.block_size > 0);
+  check_host_memory(options, ranks);
   const Budget budget(options, device, ranks);
   MemoryPlan plan;
   plan.max_model_len =
       choose_model_len(options, wanted_model_len(options, model_limit), budget, plan.notes);
   const std::int64_t useful =
       options.max_num_seqs * blocks_for(plan.max_model_len, options.block_size);
-  plan.blocks = options.kv_cache_memory_bytes ? budget.blocks() : std::min(budget.blocks(), useful);
+  const bool as_wished = options.kv_cache_memory_bytes && options.kv_mode() == KvMode::paged;
+  plan.blocks = as_wished ? budget.blocks() : std::min(budget.blocks(), useful);
   plan.host_blocks = choose_host_blocks(options, device, ranks, plan.blocks, useful, plan.notes);
+  if (ranks.front().host_block > 0) {
+    plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,
+                             " tokens in ", format_bytes(budget.host_bytes_for(plan.blocks)),
+                             " of host memory; there may be ", budget.describe_host()));
+  }
   return plan;
 }
 

@@ -1,6 +1,8 @@
 // How many blocks the KV cache gets, and how long a sequence may be: arithmetic on what every rank's
 // device has left once weights, runner and communicator exist. All ranks get the same number of blocks,
 // as many as the poorest can have; their blocks may differ in size.
+// Modes that keep blocks in host memory (RankMemory::host_block) get as many as --kv-offloading-size holds,
+// by default half of the memory that is available, if what they need on the device fits there, too.
 //
 // On GPUs the cache takes what --gpu-memory-utilization leaves beside all else, so that nothing can run
 // out later. On the CPU, whose memory is the whole machine's, it takes kCpuCacheBytes in all, or a quarter
@@ -30,14 +32,22 @@ struct RankMemory {
   std::uint64_t available = 0;       // now
   std::uint64_t taken = 0;           // by this program's buffers
   std::uint64_t graphs = 0;          // that graphs may take later
-  std::uint64_t block = 0;           // of one block of the cache; more than 0
+  std::uint64_t block = 0;           // of one block of the cache, on the device; more than 0
+  std::uint64_t fixed = 0;           // of the cache, on the device, however many blocks it has
+  std::uint64_t host_block = 0;      // of one block, in host memory; 0: there are none
   std::uint64_t host_available = 0;  // the machine's, which all ranks share
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(total, available, taken, graphs, block, host_available);
+    archive(total, available, taken, graphs, block, fixed, host_block, host_available);
   }
 };
+
+// The same options as the engine goes by: a mode of the cache decides some of them itself.
+// Contiguous: one sequence at a time, in one block of max_seq_len tokens that nobody shares and nothing is
+// swapped from. Host memory: blocks of transfer_block tokens, or of the longest sequence if that is less;
+// nothing is swapped, as the blocks are on the host.
+EngineOptions settled(EngineOptions options, std::int64_t model_limit);
 
 struct MemoryPlan {
   std::int64_t blocks = 0;       // of every rank
@@ -47,11 +57,11 @@ struct MemoryPlan {
       notes;  // for people, one line each: what came to be less than was wished
 };
 
-// The length that a runner has to be made for: --max-model-len, or the model's limit. An Error if it is
-// more than that limit.
+// The length that a runner has to be made for: --max-model-len, --max-seq-len or the model's limit. An Error
+// if it is more than that limit.
 std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_limit);
 
-// ranks: of every rank, in their order. An Error, one line that says what would fit, if not even one
+// options: settled. ranks: of every rank, in their order. An Error, one line that says what would fit, if not even one
 // sequence of --max-model-len does.
 MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
                        std::span<const RankMemory> ranks);

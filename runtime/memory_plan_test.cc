@@ -171,6 +171,40 @@ TEST_CASE("length: never more than the model's") {
   CHECK(wanted_model_len({}, kModelLimit) == kModelLimit);
 }
 
+TEST_CASE("contiguous: one block of the length, whatever else was asked for") {
+  EngineOptions asked;
+  asked.max_seq_len = 5000;
+  const EngineOptions options = settled(asked, kModelLimit);
+  CHECK(options.max_num_seqs == 1);
+  CHECK(options.block_size == 5000);
+  CHECK_FALSE(options.prefix_caching);
+  for (const bool sized_by_hand : {false, true}) {
+    EngineOptions sized = options;
+    if (sized_by_hand) sized.kv_cache_memory_bytes = static_cast<std::int64_t>(kGiB);
+    const MemoryPlan got = plan(sized, DeviceKind::cuda, {gpu()});
+    CHECK(got.blocks == 1);
+    CHECK(got.host_blocks == 0);
+    CHECK(got.max_model_len == 5000);
+  }
+  asked.max_model_len = 4000;
+  CHECK(plan(settled(asked, kModelLimit), DeviceKind::cuda, {gpu()}).max_model_len == 4000);
+}
+
+TEST_CASE("contiguous: a length beyond the model's or the memory is refused") {
+  EngineOptions options;
+  options.max_seq_len = kModelLimit + 1;
+  CHECK(refusal(settled(options, kModelLimit), DeviceKind::cpu, {cpu()}) ==
+        "--max-seq-len 40961 exceeds the model's limit (max_position_embeddings) of 40960; pass "
+        "40960 or less");
+  options.max_seq_len = kModelLimit;
+  RankMemory rank = gpu();
+  rank.block = 200 * kGiB;
+  CHECK(refusal(settled(options, kModelLimit), DeviceKind::cuda, {rank}) ==
+        "--max-seq-len 40960 needs 200 GiB of KV cache in one piece, there is 108 GiB on rank 0 "
+        "(of 140 GiB, 123 GiB are free, --gpu-memory-utilization is 0.9); pass a smaller "
+        "--max-seq-len, or use more GPUs (--tp)");
+}
+
 TEST_CASE("swap space: as wished, of each rank") {
   EngineOptions options;
   options.swap_space_bytes = static_cast<std::int64_t>(1 * kGiB);

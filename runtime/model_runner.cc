@@ -99,14 +99,18 @@ struct ModelRunner::State {
   DecodeGraphs graphs;
   StepTimer timer;
   std::optional<StepResults> results;
-  std::optional<kvcache::PagedStorage> cache;
+  std::unique_ptr<kvcache::KvCache> cache;
+  kvcache::PagedStorage* paged = nullptr;        // if it is the cache: sequences can be swapped
+  std::vector<kvcache::StepSequence> sequences;  // of the step; kept for its memory
 
   TensorView tokens;  // where the sampler leaves what it draws, in every step
 
   void follow(const StepMessage& message);
-  layers::Sampled run(std::span<const StepPart> parts);
+  kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const StepPart> parts,
+                                     bool may_repeat);
+  layers::Sampled run(std::uint64_t number, std::span<const StepPart> parts);
   layers::Sampled run_as_graph(std::span<const StepPart> parts, StepShape shape,
-                               const layers::SampleStep& wishes);
+                               std::uint64_t cache_work, const layers::SampleStep& wishes);
   void forward(const StepShape& shape);
   layers::SampleStep wishes_of(std::span<const StepPart> parts);
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
@@ -116,26 +120,55 @@ struct ModelRunner::State {
 // What a step changes beside its rows, in the message's order.
 void ModelRunner::State::follow(const StepMessage& message) {
   slots.follow(message);
-  if (!message.swap_out.empty()) cache->swap_out(message.swap_out, stream);
-  if (!message.swap_in.empty()) cache->swap_in(message.swap_in, stream);
+  for (const std::uint32_t slot : message.ended) cache->end_sequence(slot);
+  NVLLM_CHECK(paged != nullptr || (message.swap_out.empty() && message.swap_in.empty()));
+  if (!message.swap_out.empty()) paged->swap_out(message.swap_out, stream);
+  if (!message.swap_in.empty()) paged->swap_in(message.swap_in, stream);
   for (const SlotStart& start : message.started) sampler.set(start.slot, start.rules, stream);
 }
 
-layers::Sampled ModelRunner::State::run(std::span<const StepPart> parts) {
+// In the batch's order, which is the staging's: the sequences that draw come first.
+kvcache::StepPlan ModelRunner::State::begin_cache_step(std::uint64_t number,
+                                                       std::span<const StepPart> parts,
+                                                       bool may_repeat) {
+  sequences.clear();
+  for (const bool draws : {true, false}) {
+    for (const StepPart& part : parts) {
+      if (part.draws != draws) continue;
+      sequences.push_back({.slot = part.slot,
+                           .blocks = slots[part.slot].blocks,
+                           .first = part.first,
+                           .rows = part.rows});
+    }
+  }
+  return cache->begin_step({.number = number, .sequences = sequences, .may_repeat = may_repeat},
+                           stream);
+}
+
+layers::Sampled ModelRunner::State::run(std::uint64_t number, std::span<const StepPart> parts) {
   const StepShape shape = shape_of(parts);
   const layers::SampleStep wishes = wishes_of(parts);
   // One row each, and all of them drawn: the rows are the sequences and the logits.
   const bool decodes = shape.max_query_rows == 1 && shape.logit_rows == shape.rows;
-  if (options.graphs && decodes) return run_as_graph(parts, shape, wishes);
-  staging.load(parts, slots, shape, cache->tokens(), stream, communicator);
-  forward(shape);
-  return shape.logit_rows > 0 ? sample(shape, shape.logit_rows, wishes) : layers::Sampled{};
+  const kvcache::StepPlan plan = begin_cache_step(number, parts, options.graphs && decodes);
+  layers::Sampled sampled;
+  if (plan.repeats) {
+    sampled = run_as_graph(parts, shape, plan.work, wishes);
+  } else {
+    staging.load(parts, slots, shape, *cache, stream, communicator);
+    forward(shape);
+    if (shape.logit_rows > 0) sampled = sample(shape, shape.logit_rows, wishes);
+  }
+  cache->end_step(stream);
+  return sampled;
 }
 
 layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts, StepShape shape,
+                                                 std::uint64_t cache_work,
                                                  const layers::SampleStep& wishes) {
   const std::int64_t rows = shape.rows;
   DecodeGraphs::Kind kind = graphs.kind_of(shape.sequences, shape.max_kv_length);
+  kind.cache_work = cache_work;
   // Log-probabilities, which few ask for, are many graphs' worth of variety.
   kind.draws = wishes.logprobs < 0;
   kind.adjust = kind.draws && wishes.adjust;
@@ -143,7 +176,7 @@ layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts
   shape.sequences = shape.rows = shape.logit_rows = kind.sequences;
   shape.max_kv_length = kind.max_kv_length;
   shape.all_logits = true;
-  staging.load(parts, slots, shape, cache->tokens(), stream, communicator);
+  staging.load(parts, slots, shape, *cache, stream, communicator);
   graphs.run(kind, stream, [&] {
     forward(shape);
     if (kind.draws) tokens = sample(shape, kind.sequences, wishes).tokens;
@@ -155,8 +188,11 @@ layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts
 }
 
 void ModelRunner::State::forward(const StepShape& shape) {
-  kernels::step_input(staging.input(shape, cache->tokens()), stream);
-  decoder.forward(staging.batch(shape), cache->views(), memory, {stream, *matmul, communicator});
+  kernels::step_input(staging.input(shape, *cache), stream);
+  layers::Batch batch = staging.batch(shape);
+  // Kernels need not look up where the one sequence lies.
+  if (options.kv_mode == KvMode::contiguous) batch.block_table = {};
+  decoder.forward(batch, *cache, memory, {stream, *matmul, communicator});
 }
 
 // What the rows of a step want of the sampler.
@@ -224,21 +260,29 @@ kvcache::BlockShape ModelRunner::block_shape() const {
 
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
-  state_->cache.emplace(state_->backend, block_shape(), blocks, host_blocks);
+  auto paged =
+      std::make_unique<kvcache::PagedStorage>(state_->backend, block_shape(), blocks, host_blocks);
+  state_->paged = paged.get();
+  state_->cache = std::move(paged);
 }
 
 void ModelRunner::step(const StepMessage& message) {
   State& state = *state_;
-  NVLLM_CHECK(state.cache.has_value(), "a step before make_cache()");
+  NVLLM_CHECK(state.cache != nullptr, "a step before make_cache()");
   const Trace::Span span(state.trace, "host", "step", message.number);
   state.timer.begin(message.number, state.stream);
   state.follow(message);
   const std::span<const StepPart> parts = state.slots.parts();
-  const layers::Sampled sampled = parts.empty() ? layers::Sampled{} : state.run(parts);
+  const layers::Sampled sampled =
+      parts.empty() ? layers::Sampled{} : state.run(message.number, parts);
   state.timer.end(state.stream);
   if (state.results) {
     state.results->add(message.number, parts, state.slots, sampled, state.stream);
   }
+}
+
+kvcache::KvTraffic ModelRunner::kv_traffic() const {
+  return state_->cache ? state_->cache->traffic() : kvcache::KvTraffic{};
 }
 
 bool ModelRunner::result_ready() {

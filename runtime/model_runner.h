@@ -16,8 +16,10 @@
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
 #include "ipc/registry.h"
+#include "kvcache/kv_traffic.h"
 #include "kvcache/paged_storage.h"
 #include "model/decoder.h"
+#include "runtime/engine_options.h"
 #include "runtime/step.h"
 
 namespace nvllm::runtime {
@@ -27,15 +29,18 @@ struct RunnerOptions {
   std::int64_t max_num_seqs = 0;
   std::int64_t max_num_batched_tokens = 0;
   std::int64_t max_logit_rows = 0;
-  std::int64_t block_size = 0;
+  std::int64_t block_size = 0;  // contiguous: of the one block that there is
   bool graphs = true;
   bool keeps_results = false;  // rank 0: copies what steps gave to the host
   int steps_ahead = 2;         // steps that may be enqueued without their results being taken
+  KvMode kv_mode = KvMode::paged;
+  std::int64_t ring_slots = 4;  // EngineOptions
+  std::int64_t kv_buffers = 4;
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
-            keeps_results, steps_ahead);
+            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers);
   }
 };
 
@@ -66,12 +71,15 @@ class ModelRunner {
   // time where it was measured.
   void make_cache(std::int64_t blocks, std::int64_t host_blocks);
 
+  // Bytes between this rank's device and the host, of all steps so far.
+  kvcache::KvTraffic kv_traffic() const;
+
   // Enqueues a step. A collective call; the messages must be the same on all ranks.
   void step(const StepMessage& message);
 
   // keeps_results: of the oldest step whose result was not taken.
   bool result_ready();
-  StepResult take_result();  // waits for it; a stuck peer is an Error with its name
+  StepResult take_result();               // waits for it; a stuck peer is an Error with its name
 
  private:
   struct State;

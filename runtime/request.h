@@ -107,7 +107,7 @@ struct Update {
   // With the last one.
   std::int32_t cached_tokens = 0;  // of the prompt, when it was first scheduled
   std::int32_t preemptions = 0;
-  std::string kv_mode = "";  // "paged"
+  std::string kv_mode = "";  // "paged", "contiguous"
   RequestTimes times = {};
 
   template <class Archive>

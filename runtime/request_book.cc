@@ -146,7 +146,7 @@ void RequestBook::report(Progress progress, std::int64_t now, std::vector<Update
   if (progress.finish == FinishReason::none) return;
   update.cached_tokens = progress.cached_tokens;
   update.preemptions = progress.preemptions;
-  update.kv_mode = "paged";
+  update.kv_mode = name_of(limits_.kv_mode);
   update.times = answer.times;
   forget(progress.id);
 }

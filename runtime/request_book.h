@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/engine_options.h"
 #include "runtime/request.h"
 #include "runtime/scheduler.h"
 
@@ -19,6 +20,7 @@ struct RequestLimits {
   std::int64_t vocabulary = 0;
   std::vector<std::int32_t> eos_ids;
   std::uint64_t seed = 0;  // of requests that have none
+  KvMode kv_mode = KvMode::paged;
 };
 
 // The seed of a request that has none: another one for each number.

@@ -68,16 +68,15 @@ void BM_StageDecodeStep(benchmark::State& state) {
                       3);
   SlotTable slots(kSequences, kMaxLength, kBlockSize);
   const DecodeGraphs graphs(*backend, kSequences, kMaxLength);
-  const Buffer tokens =
-      backend->allocate(MemoryKind::device, kBlockSize * sizeof(std::int32_t), "");
-  const TensorView history(tokens.data(), DType::i32, {1, kBlockSize});
+  const kvcache::PagedStorage cache(
+      *backend, {.layers = 1, .block_size = kBlockSize, .kv_heads = 1, .head_dim = 8}, 1, 0);
   slots.follow(first_message(kMaxLength / kBlockSize));
   StepMessage message;
   message.same_rows = true;
   const auto step = [&] {
     StepShape shape = shape_of(slots.parts());
     shape.sequences = graphs.kind_of(shape.sequences, shape.max_kv_length).sequences;
-    staging.load(slots.parts(), slots, shape, history, *stream, nullptr);
+    staging.load(slots.parts(), slots, shape, cache, *stream, nullptr);
   };
   step();
   std::int64_t length = kPrompt;

@@ -84,8 +84,9 @@ void StepStaging::send(std::size_t words, Stream& stream) {
   next_ = (next_ + 1) % staged_.size();
 }
 
-void StepStaging::tell_blocks(std::span<const StepPart> parts, SlotTable& slots, TensorView history,
-                              Stream& stream, ipc::Communicator* communicator) {
+void StepStaging::tell_blocks(std::span<const StepPart> parts, SlotTable& slots,
+                              const kvcache::KvCache& cache, Stream& stream,
+                              ipc::Communicator* communicator) {
   const auto count_new = [&] {
     std::int64_t count = 0;
     for (const StepPart& part : parts) {
@@ -99,13 +100,14 @@ void StepStaging::tell_blocks(std::span<const StepPart> parts, SlotTable& slots,
     StepWriter writer(begin(communicator), no_rows, most_blocks(limits_));
     for (const StepPart& part : parts) writer.add_blocks(part.slot, slots[part.slot]);
     send(writer.finish(), stream);
-    kernels::step_input(input(no_rows, history), stream);
+    kernels::step_input(input(no_rows, cache), stream);
   }
 }
 
 void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
-                       TensorView history, Stream& stream, ipc::Communicator* communicator) {
-  tell_blocks(parts, slots, history, stream, communicator);
+                       const kvcache::KvCache& cache, Stream& stream,
+                       ipc::Communicator* communicator) {
+  tell_blocks(parts, slots, cache, stream, communicator);
   StepWriter writer(begin(communicator), shape, most_blocks(limits_));
   for (const bool draws : {true, false}) {
     for (const StepPart& part : parts) {
@@ -119,7 +121,7 @@ TensorView StepStaging::ints(std::int64_t first, std::int64_t count) const {
   return TensorView(words_ + first, DType::i32, {count});
 }
 
-kernels::StepInput StepStaging::input(const StepShape& shape, TensorView history) const {
+kernels::StepInput StepStaging::input(const StepShape& shape, const kvcache::KvCache& cache) const {
   const StepLayout at(shape);
   kernels::StepInput input;
   input.slots = ints(at.slots, shape.sequences);
@@ -133,7 +135,8 @@ kernels::StepInput StepStaging::input(const StepShape& shape, TensorView history
   input.max_query_rows = shape.max_query_rows;
   input.last_tokens = last_tokens_;
   input.table = table_;
-  input.history = history;
+  input.history = cache.tokens();
+  input.homes = cache.homes();
   input.tokens = first(tokens_, shape.rows);
   input.positions = first(positions_, shape.rows);
   input.places = first(places_, shape.rows);

@@ -14,6 +14,7 @@
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
 #include "kernels/step_input.h"
+#include "kvcache/kv_cache.h"
 #include "layers/batch.h"
 #include "layers/sampler.h"
 #include "runtime/slot_table.h"
@@ -39,10 +40,10 @@ class StepStaging {
 
   // Enqueues the copy of a step.
   void load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
-            TensorView history, Stream& stream, ipc::Communicator* communicator);
+            const kvcache::KvCache& cache, Stream& stream, ipc::Communicator* communicator);
 
   // What works on it, for any step of this shape.
-  kernels::StepInput input(const StepShape& shape, TensorView history) const;
+  kernels::StepInput input(const StepShape& shape, const kvcache::KvCache& cache) const;
   layers::Batch batch(const StepShape& shape) const;
   // The first `rows` logit rows: slots, positions, targets, history and tables.
   layers::SampleStep sample_step(const StepShape& shape, std::int64_t rows,
@@ -58,7 +59,7 @@ class StepStaging {
   std::int32_t* begin(ipc::Communicator* communicator);
   void send(std::size_t words, Stream& stream);
   // Tells tables of new blocks, until no more are new than a step has room for.
-  void tell_blocks(std::span<const StepPart> parts, SlotTable& slots, TensorView history,
+  void tell_blocks(std::span<const StepPart> parts, SlotTable& slots, const kvcache::KvCache& cache,
                    Stream& stream, ipc::Communicator* communicator);
   TensorView ints(std::int64_t first, std::int64_t count) const;
 

@@ -44,6 +44,7 @@ void take(Answer& answer, Update& update) {
   answer.error = update.error;
   answer.cached_tokens = update.cached_tokens;
   answer.preemptions = update.preemptions;
+  answer.kv_mode = update.kv_mode;
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ struct Answer {
   FinishReason finish = FinishReason::none;
   std::string error;
   std::int32_t cached_tokens = 0, preemptions = 0;
+  std::string kv_mode;
 };
 
 // The workers of a group. A thread waits for their ends, and aborts the group at the first bad one.

@@ -25,6 +25,7 @@ struct Params {
         last_tokens(args.last_tokens.as<int>()),
         table(args.table.as<int>()),
         history(args.history.as<int>()),
+        homes(args.homes.as<int>()),
         tokens(args.tokens.as<int>()),
         positions(args.positions.as<int>()),
         places(args.places.as<long long>()),
@@ -35,7 +36,9 @@ struct Params {
 
   const int *slots, *query_start, *first_position, *first_token, *first_block, *block_start;
   const int *new_tokens, *new_blocks, *last_tokens;
-  int *table, *history, *tokens, *positions;
+  int *table, *history;
+  const int* homes;  // nullptr: none
+  int *tokens, *positions;
   long long* places;
   int *kv_length, *block_table;
   long long table_blocks;
@@ -71,14 +74,13 @@ __global__ void __launch_bounds__(kThreads) step_input_kernel(const Params p) {
   for (int i = thread; i < blocks; i += threads) block_table[i] = block_of(i);
   for (int row = thread; row < rows; row += threads) {
     const int position = first_position + row;
-    const long long place =
-        static_cast<long long>(block_of(position / p.block_size)) * p.block_size +
-        position % p.block_size;
+    const long long block = block_of(position / p.block_size), within = position % p.block_size;
+    const long long home = p.homes == nullptr ? block : p.homes[block];
     const int token = first_token < 0 ? p.last_tokens[slot] : p.new_tokens[first_token + row];
     p.tokens[begin + row] = token;
     p.positions[begin + row] = position;
-    p.places[begin + row] = place;
-    p.history[place] = token;
+    p.places[begin + row] = home < 0 ? -1 : home * p.block_size + within;
+    p.history[block * p.block_size + within] = token;
   }
 }
 

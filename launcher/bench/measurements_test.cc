@@ -50,10 +50,14 @@ TEST_CASE("what an engine did is the difference of what it says before and after
   after.host_s = 1.5;
   before.step_message_bytes = 100;
   after.step_message_bytes = 300;
+  before.kv_bytes_to_host = 5;
+  after.kv_bytes_to_host = 12;
   const EngineWork work = work_between(before, after);
   CHECK(work.steps == 4);
   CHECK(work.host_s == 0.5);
   CHECK(work.step_message_bytes == 50);
+  CHECK(work.kv_bytes_to_host == 7);
+  CHECK(work.kv_bytes_to_device == 0);
   CHECK(work_between(before, before).step_message_bytes == 0);
 }
 

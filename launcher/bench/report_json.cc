@@ -66,7 +66,9 @@ Json work_of(const EngineWork& work) {
           {"host_s", work.host_s},
           {"waiting_s", work.waiting_s},
           {"step_message_bytes", work.step_message_bytes},
-          {"preemptions", work.preemptions}};
+          {"preemptions", work.preemptions},
+          {"kv_bytes_to_host", work.kv_bytes_to_host},
+          {"kv_bytes_to_device", work.kv_bytes_to_device}};
 }
 
 Json range_of(LengthRange range) {

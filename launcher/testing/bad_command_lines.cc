@@ -19,6 +19,11 @@ std::vector<BadCommandLine> engine_lines() {
       bad("--max-model-len=1.0005k",
           "--max-model-len '1.0005k': not a number such as 4096, 32k, 512M or 4G"),
       bad("--max-model-len=8T", "--max-model-len 8T: out of range; pass 1 to 1073741824"),
+      bad("--max-seq-len=-1", "--max-seq-len -1: out of range; pass 0 to 1073741824"),
+      bad("--max-seq-len=8T", "--max-seq-len 8T: out of range; pass 0 to 1073741824"),
+      {{"--prompt-ids=1", "--max-seq-len=4K", "--max-model-len=5000"},
+       "--max-model-len 5000: --max-seq-len 4096 holds no sequence as long; pass a larger "
+       "--max-seq-len, or a smaller --max-model-len"},
       bad("--max-num-seqs=0", "--max-num-seqs 0: out of range; pass 1 to 65536"),
       bad("--max-num-seqs=many", "--max-num-seqs 'many': not a whole number; pass 1 to 65536"),
       bad("--max-num-seqs=1e3", "--max-num-seqs '1e3': not a whole number; pass 1 to 65536"),

@@ -1,0 +1,107 @@
+// KvCache: the keys and values of all sequences on one rank, as a forward pass asks for them, wherever they
+// are kept: all on the device, or in the host's memory and on the device by turns.
+//
+//   cache.begin_step(step, stream);              // once; never captured
+//   cache.begin_pass(stream);                    // from here on it may be captured
+//   for each layer:
+//     norm_rope_store(..., cache.store_view(layer, stream), ...)
+//     cache.attend(layer, attention, stream);
+//   cache.end_pass(stream);
+//   cache.end_step(stream);
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "device/backend.h"
+#include "kernels/attention.h"
+#include "kernels/kv_view.h"
+#include "kvcache/block_manager.h"
+#include "kvcache/kv_traffic.h"
+
+namespace nvllm::kvcache {
+
+// A sequence's rows in a step, as the host knows them.
+struct StepSequence {
+  std::uint32_t slot = 0;           // the scheduler's, while the sequence runs
+  std::span<const BlockId> blocks;  // for all tokens, these rows' included
+  std::int64_t first = 0;           // position of the first row
+  std::int64_t rows = 0;
+
+  std::int64_t length() const { return first + rows; }
+};
+
+struct KvStep {
+  std::uint64_t number = 0;  // ascending
+  // In the batch's order. The batch may have more behind them, which are padding.
+  std::span<const StepSequence> sequences;
+  // The pass may run as a graph: one row per sequence. The cache decides (StepPlan::repeats).
+  bool may_repeat = false;
+};
+
+// What begin_step() says of the pass that follows.
+struct StepPlan {
+  // It depends on nothing but the device's memory and `work`: it may be captured, and a graph of an earlier
+  // step with the same `work` does the same.
+  bool repeats = false;
+  std::uint64_t work = 0;
+};
+
+// Used by one thread, with one stream for all passes. Everything that takes the stream only enqueues.
+class KvCache {
+ public:
+  virtual ~KvCache() = default;
+
+  // The token ids of all blocks, [blocks, block_size], int32, dense: where a pass writes them down, and
+  // penalties look back at them.
+  virtual TensorView tokens() const = 0;
+  // Where each block's keys and values are stored in this step: [blocks], int32, numbers of blocks of
+  // store_view(), -1: nowhere. data == nullptr: the block itself (kernels/step_input.h).
+  virtual TensorView homes() const { return {}; }
+
+  virtual StepPlan begin_step(const KvStep& step, Stream& stream) = 0;
+  virtual void begin_pass(Stream& /*stream*/) {}
+  // Where the rows' keys and values of a layer are to be stored, at Batch::slots.
+  virtual kernels::KvView store_view(std::int64_t layer, Stream& stream) = 0;
+  // The layer's attention, after its rows have been stored. `args` is complete but for `kv`, of which it
+  // has the batch's block table.
+  virtual void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) = 0;
+  virtual void end_pass(Stream& /*stream*/) {}
+  virtual void end_step(Stream& /*stream*/) {}
+
+  // The slot's sequence has ended, or gives its slot up.
+  virtual void end_sequence(std::uint32_t /*slot*/) {}
+
+  // Since the start, of all steps that were begun.
+  virtual KvTraffic traffic() const { return {}; }
+};
+
+// A cache of nothing but views, one per layer: all of it is on the device, and whoever has the memory knows
+// what is where.
+class ViewCache : public KvCache {
+ public:
+  ViewCache() = default;
+  explicit ViewCache(std::vector<kernels::KvView> views) : views_(std::move(views)) {}
+
+  std::span<const kernels::KvView> views() const { return views_; }  // without tables
+  TensorView tokens() const override { return {}; }
+  StepPlan begin_step(const KvStep& step, Stream&) override {
+    return {.repeats = step.may_repeat, .work = 0};
+  }
+  kernels::KvView store_view(std::int64_t layer, Stream&) override {
+    return views_.at(static_cast<std::size_t>(layer));
+  }
+  void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) override {
+    kernels::Attention all = args;
+    all.kv = store_view(layer, stream);
+    all.kv.block_table = args.kv.block_table;
+    kernels::attention(all, stream);
+  }
+
+ protected:
+  std::vector<kernels::KvView> views_;
+};
+
+}  // namespace nvllm::kvcache
