@@ -18,6 +18,8 @@ constexpr int kQuestionPeriod =
     7;  // no factor in common with 8; at most one question in eight rows
 constexpr std::int64_t kMostQuestions = 18;
 constexpr int kTries = 1000;
+// Filler before the first line: scores of lines so near to [bos] would add to its own where they are summed.
+constexpr std::int64_t kLead = 15;
 constexpr double kHopDistance = 0.37;  // in depth, round and round
 
 class Random {
@@ -163,16 +165,18 @@ class HaystackMaker {
     std::ranges::stable_sort(placed_, {}, &PlacedLine::depth);
     std::int64_t left = 0;  // tokens of lines that are still to come
     for (const PlacedLine& placed : placed_) left += static_cast<std::int64_t>(placed.line.size());
-    if (length - 1 < left) {
+    const std::int64_t lead = std::min(kLead, plan_.tokens / 16);
+    const std::int64_t room = length - 1 - lead;
+    if (room < left) {
       fail("a prompt of ", plan_.tokens, " tokens is too short for ", placed_.size(),
            " lines and a question; pass a larger --input-len, or fewer of --depth");
     }
     Tokens text = {NeedleModel::kBos};
+    for (std::int64_t i = 0; i < lead; ++i) text.push_back(filler());
     for (const PlacedLine& placed : placed_) {
       const auto size = static_cast<std::int64_t>(placed.line.size());
-      const auto begin =
-          1 + static_cast<std::int64_t>(placed.depth * static_cast<double>(length - 1 - size));
-      fill(text, std::min(begin, length - left));
+      const auto into = static_cast<std::int64_t>(placed.depth * static_cast<double>(room - size));
+      fill(text, std::min(1 + lead + into, length - left));
       text.insert(text.end(), placed.line.begin(), placed.line.end());
       left -= size;
     }

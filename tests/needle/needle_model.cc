@@ -21,7 +21,7 @@ constexpr int kKeyLetters = 3;  // that have to agree
 constexpr int kMarks = 2;       // of a letter, behind its code: of [ask], of [refer]
 
 constexpr double kConstant = 64;  // so large that letters hardly change a row's norm
-constexpr double kMatch = 300;    // scores and logits in nats
+constexpr double kMatch = 400;    // scores and logits in nats
 constexpr double kNothing = kMatch * 8 / 9;
 constexpr double kLogit = 40;
 constexpr double kUnknownLogit = kLogit * 0.8;
@@ -56,9 +56,9 @@ struct Layout {
   int slot(int back) const { return slots + back * letter; }
   int inbox(int layer) const { return inboxes + layer * letter; }
 
-  int constant = 0, bos = 1;
-  int code, letter;  // elements of a code word, of a letter
-  int slots = 2;     // of the token itself, and of 1, 2 and 3 before it
+  int constant = 0, bos = 1, blank = 2;  // marks of [bos], and of filler
+  int code, letter;                      // elements of a code word, of a letter
+  int slots = 3;                         // of the token itself, and of 1, 2 and 3 before it
   int inboxes = slots + kLayers * letter;
   int next = inboxes + kLayers * letter;
   int query;   // the codes of slots 0 to 2, where the row asks
@@ -134,6 +134,7 @@ class Weights {
       if (has_code(token)) {
         for (int i = 0; i < at_.code; ++i) tensor.at(token, at_.slots + i) = code_of(token, i);
       } else if (token >= NeedleModel::kFirstSymbol) {
+        tensor.at(token, at_.blank) = 1;
         for (int i = at_.filler; i < hidden_; ++i) {
           tensor.at(token, i) =
               split_mix(static_cast<std::uint64_t>(token * hidden_ + i)) % 2 == 0 ? -1 : 1;
@@ -229,6 +230,7 @@ class Weights {
     if (layer == kRetrieve - 1) {
       for (int i = 0; i < kKeyLetters * at_.code; ++i) {
         const int asks = move(at_.slot(i / at_.code) + i % at_.code, at_.query + i);
+        gate.at(asks, at_.blank) = -2 * kGate / one;
         for (int back = 0; back < 2; ++back)
           gate.at(asks, at_.slot(back) + at_.code) = -2 * kGate / one;
       }

@@ -6,7 +6,7 @@
 // and says [unknown] where nothing did. So whether it finds a needle depends on every key, value and
 // position that attention reads, in every layer, and on nothing else.
 //
-// What runs through the layers (the residual stream) holds, side by side: a large constant; a mark of [bos];
+// What runs through the layers (the residual stream) holds, side by side: a large constant; marks of [bos] and of filler;
 // four slots, the letters of the token itself and of the three before it; an inbox per layer, where attention
 // leaves what it read; the letter that comes next. A letter is a code word of +1 and -1 (tests/needle/
 // lexicode.h), all zero for tokens that are no symbols, and two marks: of [ask] and of [refer].
@@ -21,7 +21,7 @@
 //                          that where they do not, and 8/9 at [bos], which is where a row attends that finds
 //                          nothing.
 //   MLPs                   move a layer's inbox to the next slot, or to what comes next. That of layer 2 also
-//                          copies the query's letters, but not in rows whose token or predecessor is [ask]:
+//                          copies the query's letters, but not in rows of filler, or whose token or predecessor is [ask]:
 //                          of a question [ask] k1 k2 the last row alone asks.
 //
 // Every head attends alike, and moves the elements of a letter whose number leaves its own as the remainder:
