@@ -79,6 +79,12 @@ void check_sequences(const Attention& args) {
   check_dense(args.kv_length, "kv_length", DType::i32, 1);
   const std::int64_t rows = args.q.shape[0];
   const std::int64_t sequences = args.kv_length.shape[0];
+  if (args.visible.data != nullptr) {
+    check_dense(args.visible, "visible", DType::i32, 1);
+    if (args.visible.shape[0] != sequences)
+      fail("attention: visible is ", args.visible.describe(), ", kv_length ",
+           args.kv_length.describe(), "; they must have one length");
+  }
   if (args.query_start.shape[0] != sequences + 1) {
     fail("attention: query_start is ", args.query_start.describe(), ", kv_length ",
          args.kv_length.describe(), "; query_start must have one element more");
@@ -111,7 +117,7 @@ std::int64_t place(const KvView& kv, std::int64_t sequence, std::int64_t token,
 }
 
 // One head of one row, over the first `tokens` tokens of its sequence.
-template <typename T>
+template <typename T, typename Out>
 void reference(const Attention& args, std::int64_t sequence, std::int64_t row, std::int64_t head,
                std::int64_t tokens) {
   const std::int64_t head_dim = args.q.shape[2];
@@ -131,32 +137,41 @@ void reference(const Attention& args, std::int64_t sequence, std::int64_t row, s
   double sum = 0;
   for (double& weight : weights) sum += weight = std::exp(weight - highest);
 
-  T* out = args.out.as<T>() + (row * heads + head) * head_dim;
+  Out* out = args.out.as<Out>() + (row * heads + head) * head_dim;
   for (std::int64_t i = 0; i < head_dim; ++i) {
     double value = 0;
     for (std::int64_t t = 0; t < tokens; ++t) {
       value +=
           weights[t] * to_float(args.kv.values.as<T>()[place(args.kv, sequence, t, kv_head) + i]);
     }
-    out[i] = from_float<T>(sum == 0 ? 0.0f : static_cast<float>(value / sum));
+    out[i] = from_float<Out>(sum == 0 ? 0.0f : static_cast<float>(value / sum));
   }
   if (args.lse.data != nullptr) {
     args.lse.as<float>()[row * heads + head] = static_cast<float>(highest + std::log(sum));
   }
 }
 
-template <typename T>
-void reference(const Attention& args) {
+template <typename T, typename Out>
+void reference_rows(const Attention& args) {
   const auto* query_start = args.query_start.as<std::int32_t>();
   for (std::int64_t s = 0; s < args.kv_length.shape[0]; ++s) {
-    const std::int64_t end = query_start[s + 1];
-    for (std::int64_t row = query_start[s]; row < end; ++row) {
-      const std::int64_t tokens = args.kv_length.as<std::int32_t>()[s] - (end - 1 - row);
+    const std::int64_t begin = query_start[s], end = query_start[s + 1];
+    const std::int64_t length = args.kv_length.as<std::int32_t>()[s];
+    const std::int64_t visible = args.visible.data == nullptr ? length - (end - begin) + 1
+                                                              : args.visible.as<std::int32_t>()[s];
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int64_t tokens = std::clamp<std::int64_t>(visible + row - begin, 0, length);
       for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
-        reference<T>(args, s, row, head, std::max<std::int64_t>(tokens, 0));
+        reference<T, Out>(args, s, row, head, tokens);
       }
     }
   }
+}
+
+template <typename T>
+void reference(const Attention& args) {
+  if (args.out.dtype == DType::f32) return reference_rows<T, float>(args);
+  reference_rows<T, T>(args);
 }
 
 }  // namespace
@@ -164,7 +179,7 @@ void reference(const Attention& args) {
 void check_attention(const Attention& args) {
   const TensorView& q = args.q;
   check_queries(q);
-  check_dense(args.out, "out", q.dtype, 3);
+  check_dense(args.out, "out", args.out.dtype == DType::f32 ? DType::f32 : q.dtype, 3);
   check_vectors(args.out, "out");
   if (args.out.shape != q.shape)
     fail("attention: out is ", args.out.describe(), ", which does not fit q, ", q.describe());

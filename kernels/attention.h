@@ -11,19 +11,23 @@ namespace nvllm::kernels {
 
 // Rows query_start[s] to query_start[s + 1] of q are the last ones of the kv_length[s] tokens of
 // sequence s, whose keys and values, those of the rows themselves too, are in the cache. A row attends
-// to every token up to its own.
+// to every token up to its own. With `visible` the view may hold any part of a sequence's tokens, and the
+// result is a partial, which merge_attention puts together with others by its lse.
 //   out[r][h] = sum_t softmax_t(scale * q[r][h] · k[t][g]) v[t][g],   g = (first_head + h) / group
 // A rank whose query heads begin in the middle of a group has first_head > 0. A row that attends to no
-// token, because kv_length is too short for it, gives 0 and an lse of -infinity.
+// token gives 0 and an lse of -infinity. Tokens that no row of a sequence attends to are not read.
 //
 // A NaN in q spoils its row and head. A NaN in a key or value spoils, in the heads of its group, the rows
 // that attend to it; a NaN or infinity in a value may also spoil earlier rows of its sequence.
 struct Attention {
-  TensorView out;  // [rows, heads, head_dim]
+  TensorView out;  // [rows, heads, head_dim], of q's type or float32
   TensorView q;    // [rows, heads, head_dim]; rows may lie apart (stride[0])
   KvView kv;
   TensorView query_start;  // [sequences + 1], int32, ascending from 0 to rows
-  TensorView kv_length;    // [sequences], int32; at least the sequence's query rows
+  TensorView kv_length;    // [sequences], int32: tokens in the view
+  // [sequences], int32: to how many of them the sequence's first row attends, and every later row to one
+  // more; any numbers, limited to 0 and kv_length. None: kv_length - rows + 1.
+  TensorView visible{};
   TensorView lse;  // [rows, heads], float32: the log of the sum of exp(scale * q · k); may be none
   std::int64_t group = 1;       // query heads per KV head
   std::int64_t first_head = 0;  // of this rank's first query head in its group
@@ -34,7 +38,7 @@ struct Attention {
   std::int64_t max_kv_length = 0;
 };
 
-// Enqueues it. q, out and cache of one type (float32, bfloat16 or float16), head_dim a multiple of 8, at
+// Enqueues it. q and cache of one type (float32, bfloat16 or float16), head_dim a multiple of 8, at
 // most kMaxHeadDim, every head at a multiple of 16 bytes; any number of rows, sequences and heads, also 0;
 // otherwise an Error that names the argument.
 void attention(const Attention& args, Stream& stream);

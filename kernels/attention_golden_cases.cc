@@ -128,8 +128,8 @@ TEST_CASE("arguments that do not fit are refused by name") {
         [](Attention& a) { a.q.stride[0] = 128; });
   check("q is bfloat16 [4, 6, 64] with stride 388", [](Attention& a) { a.q.stride[0] = 388; });
   check("q lies at ", [&](Attention& a) { a.q.data = static_cast<char*>(memory.data()) + 2; });
-  check("out is float32 [4, 6, 64]; it must be bfloat16", [&](Attention& a) {
-    a.out = tensor({4, 6, 64}, DType::f32);
+  check("out is float16 [4, 6, 64]; it must be bfloat16", [&](Attention& a) {
+    a.out = tensor({4, 6, 64}, DType::f16);
   });
   check("out is bfloat16 [4, 6, 64] with strides", [](Attention& a) { a.out.stride[0] = 512; });
   check("out is bfloat16 [4, 3, 64], which does not fit", [&](Attention& a) {
@@ -167,6 +167,10 @@ TEST_CASE("arguments that do not fit are refused by name") {
         [&](Attention& a) { a.query_start = tensor({2}, DType::i32); });
   check("kv_length is int64 [2]; it must be int32",
         [&](Attention& a) { a.kv_length = tensor({2}, DType::i64); });
+  check("visible is int32 [1], kv_length int32 [2]",
+        [&](Attention& a) { a.visible = tensor({1}, DType::i32); });
+  check("visible is int64 [2]; it must be int32",
+        [&](Attention& a) { a.visible = tensor({2}, DType::i64); });
   check("kv_length is int32 [2], but the cache is of 1 sequences", [&](Attention& a) {
     a.kv.block_table = tensor({1, 3}, DType::i32);
   });

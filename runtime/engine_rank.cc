@@ -30,12 +30,16 @@ void EngineRank::make_runner(const RunnerOptions& options, bool profile) {
 
 RankMemory EngineRank::memory() {
   const DeviceMemory device = backend_.memory();
+  const ModelRunner::CacheBytes cache = runner_->cache_bytes();
   return {
       .total = device.total,
       .available = device.available,
       .taken = backend_.ledger().total(MemoryKind::device),
       .graphs = ModelRunner::graph_bytes(model_.decoder(), options_, backend_.kind()),
-      .block = runner_->block_shape().bytes(),
+      .block = cache.block,
+      .fixed = cache.fixed,
+      .host_block = cache.host_block,
+      .write_slot = cache.write_slot,
       .host_available = host_memory().available,
   };
 }
@@ -54,9 +58,10 @@ void EngineRank::take_part(const char* what, const Part& part) {
   }
 }
 
-void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
+void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
+                            std::int64_t write_slots) {
   const Trace::Span span(trace(), "host", "make cache");
-  take_part("make_cache", [&] { runner_->make_cache(blocks, host_blocks); });
+  take_part("make_cache", [&] { runner_->make_cache(blocks, host_blocks, write_slots); });
 }
 
 void EngineRank::step(const StepMessage& message) {

@@ -22,11 +22,13 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .max_num_batched_tokens = options.max_num_batched_tokens,
       .max_logit_rows =
           std::min(options.max_num_batched_tokens, options.max_num_seqs + kPromptLogitRows),
-      .kv_mode = options.kv_mode(),
       .block_size = options.block_size,
       .graphs = options.graphs,
       .keeps_results = false,
       .steps_ahead = options.async_scheduling ? 2 : 1,
+      .kv_mode = options.kv_mode(),
+      .ring_slots = options.ring_slots,
+      .kv_buffers = options.kv_buffers,
   };
 }
 
@@ -34,7 +36,7 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
                                  const MemoryPlan& plan) {
   return {
       .max_model_len = plan.max_model_len,
-      .max_num_seqs = options.max_num_seqs,
+      .max_num_seqs = plan.max_num_seqs,
       .max_num_batched_tokens = options.max_num_batched_tokens,
       .max_logit_rows = runner.max_logit_rows,
       .blocks = plan.blocks,
@@ -59,7 +61,7 @@ EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::Grou
 
   const auto memory = caller.call<RankMemory>("engine_memory");
   MemoryPlan plan = plan_memory(options, model_limit, own.device(), memory);
-  caller.call<void>("make_cache", plan.blocks, plan.host_blocks);
+  caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.write_slots);
 
   EngineSetup setup;
   setup.limits = scheduler_limits(options, runner, plan);

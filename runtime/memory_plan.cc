@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "kvcache/write_slots.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -42,8 +43,9 @@ class Budget {
   std::int64_t blocks() const { return blocks_; }
 
   // "1.20 GiB on rank 1 (of 140 GiB, 8 GiB are free, --gpu-memory-utilization is 0.9)"
-  std::string describe() const {
-    if (in_host_memory_) return describe_host();
+  std::string describe() const { return in_host_memory_ ? describe_host() : describe_device(); }
+
+  std::string describe_device() const {
     const std::string what = str(format_bytes(of(poorest_)), " on rank ", poorest_);
     if (options_.kv_cache_memory_bytes) return str(what, " (--kv-cache-memory-bytes)");
     const RankMemory& rank = ranks_[poorest_];
@@ -67,6 +69,18 @@ class Budget {
                                  ? "pass a smaller --kv-buffers, or "
                                  : "";
     return less + (device_ == DeviceKind::cpu ? "free memory" : "use more GPUs (--tp)");
+  }
+
+  // That fit beside so many blocks on every rank's device.
+  std::uint64_t write_slots(std::int64_t blocks) const {
+    std::uint64_t slots = kMostBlocks;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const RankMemory& own = ranks_[rank];
+      if (own.write_slot == 0) continue;  // it has no KV heads
+      slots =
+          std::min(slots, minus(of(rank), own.fixed + times(blocks, own.block)) / own.write_slot);
+    }
+    return slots;
   }
 
   // On the poorest rank, or of all of them in host memory: where the blocks are bounded.
@@ -235,6 +249,33 @@ std::int64_t choose_host_blocks(const EngineOptions& options, DeviceKind device,
   return std::min({fits, useful, kMostBlocks});
 }
 
+// How many sequences may run so that what they fill has room on the device: their blocks that are not full,
+// and what a step fills. All of them together never need more slots than there are blocks.
+void choose_write_slots(const EngineOptions& options, std::uint64_t slots_that_fit,
+                        const std::string& budget, MemoryPlan& plan) {
+  const auto needed = [&](std::int64_t sequences) {
+    const std::int64_t rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
+    return std::min(kvcache::most_write_slots(sequences, rows, options.block_size), plan.blocks);
+  };
+  const auto fits = [&](std::int64_t sequences) {
+    return static_cast<std::uint64_t>(needed(sequences)) <= slots_that_fit;
+  };
+  if (!fits(1)) {
+    fail("a step of ", options.max_num_batched_tokens, " tokens fills ", needed(1), " blocks of ",
+         options.block_size, " tokens, there is room for ", slots_that_fit, " in ", budget,
+         "; pass a smaller --max-num-batched-tokens or --transfer-block");
+  }
+  plan.max_num_seqs = options.max_num_seqs;
+  while (!fits(plan.max_num_seqs)) --plan.max_num_seqs;
+  plan.write_slots = needed(plan.max_num_seqs);
+  if (plan.max_num_seqs < options.max_num_seqs) {
+    plan.notes.push_back(str("max_num_seqs is ", plan.max_num_seqs, " instead of ",
+                             options.max_num_seqs, ": each sequence fills a block of ",
+                             options.block_size, " tokens on the device, in ", budget,
+                             "; for more, pass a smaller --transfer-block"));
+  }
+}
+
 }  // namespace
 
 EngineOptions settled(EngineOptions options, std::int64_t model_limit) {
@@ -281,6 +322,10 @@ MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, D
   const bool as_wished = options.kv_cache_memory_bytes && options.kv_mode() == KvMode::paged;
   plan.blocks = as_wished ? budget.blocks() : std::min(budget.blocks(), useful);
   plan.host_blocks = choose_host_blocks(options, device, ranks, plan.blocks, useful, plan.notes);
+  plan.max_num_seqs = options.max_num_seqs;
+  if (options.kv_mode() == KvMode::chunked) {
+    choose_write_slots(options, budget.write_slots(plan.blocks), budget.describe_device(), plan);
+  }
   if (ranks.front().host_block > 0) {
     plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,
                              " tokens in ", format_bytes(budget.host_bytes_for(plan.blocks)),

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/linear.h"
+#include "kvcache/chunked_cache.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"
 #include "runtime/slot_table.h"
@@ -105,6 +106,17 @@ struct ModelRunner::State {
 
   TensorView tokens;  // where the sampler leaves what it draws, in every step
 
+  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t write_slots) const {
+    const StagingLimits limits = staging_limits(options);
+    return {.blocks = blocks,
+            .write_slots = write_slots,
+            .ring_slots = options.ring_slots,
+            .sequences = limits.slots,
+            .rows = limits.rows,
+            .heads = decoder.heads().q.size(),
+            .steps_ahead = options.steps_ahead,
+            .hooks = options.offload_hooks};
+  }
   void follow(const StepMessage& message);
   kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const StepPart> parts,
                                      bool may_repeat);
@@ -258,8 +270,25 @@ kvcache::BlockShape ModelRunner::block_shape() const {
           .dtype = decoder.dtype()};
 }
 
-void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks) {
+ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
+  const kvcache::BlockShape shape = block_shape();
+  if (state_->options.kv_mode != KvMode::chunked) return {.block = shape.bytes()};
+  return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape),
+          .host_block = shape.kv_bytes(),
+          .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0)),
+          .write_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *
+                                               sizeof(std::int32_t)};
+}
+
+void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
+                             std::int64_t write_slots) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
+  if (state_->options.kv_mode == KvMode::chunked) {
+    NVLLM_CHECK_EQ(host_blocks, 0);
+    state_->cache = std::make_unique<kvcache::ChunkedCache>(
+        state_->backend, block_shape(), state_->chunked_options(blocks, write_slots));
+    return;
+  }
   auto paged =
       std::make_unique<kvcache::PagedStorage>(state_->backend, block_shape(), blocks, host_blocks);
   state_->paged = paged.get();

@@ -17,6 +17,7 @@
 #include "ipc/collective/communicator.h"
 #include "ipc/registry.h"
 #include "kvcache/kv_traffic.h"
+#include "kvcache/offload_waits.h"
 #include "kvcache/paged_storage.h"
 #include "model/decoder.h"
 #include "runtime/engine_options.h"
@@ -36,6 +37,7 @@ struct RunnerOptions {
   KvMode kv_mode = KvMode::paged;
   std::int64_t ring_slots = 4;  // EngineOptions
   std::int64_t kv_buffers = 4;
+  kvcache::OffloadHooks offload_hooks = {};  // of tests
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -63,13 +65,22 @@ class ModelRunner {
   static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                  DeviceKind device);
   kvcache::BlockShape block_shape() const;
+  // What a cache takes: of each block on the device and on the host (0: nothing), of each write slot, and
+  // beside them on the device.
+  struct CacheBytes {
+    std::size_t block = 0, host_block = 0, fixed = 0, write_slot = 0;
+  };
+  CacheBytes cache_bytes() const;
 
   // Once, before the first step, after the weights have been loaded.
   //
   // Products are not tuned (kernels::Matmul::tune): that takes about a tenth of a second for each kind of
   // product and power of two of rows, which is seconds for a model, and saved a few percent of the products'
   // time where it was measured.
-  void make_cache(std::int64_t blocks, std::int64_t host_blocks);
+  //
+  // blocks: of the device, or of the host if the mode keeps them there; then there is nothing to swap to.
+  // write_slots: chunked: kvcache/write_slots.h.
+  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t write_slots = 0);
 
   // Bytes between this rank's device and the host, of all steps so far.
   kvcache::KvTraffic kv_traffic() const;
@@ -79,7 +90,7 @@ class ModelRunner {
 
   // keeps_results: of the oldest step whose result was not taken.
   bool result_ready();
-  StepResult take_result();               // waits for it; a stuck peer is an Error with its name
+  StepResult take_result();  // waits for it; a stuck peer is an Error with its name
 
  private:
   struct State;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "kvcache/write_slots.h"
 #include "model/loader.h"
 #include "testing/golden.h"
 
@@ -52,9 +53,13 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                                                   .block_size = options.block_size,
                                                   .graphs = options.graphs,
                                                   .keeps_results = rank.member.rank() == 0,
-                                                  .steps_ahead = options.steps_ahead},
+                                                  .steps_ahead = options.steps_ahead,
+                                                  .kv_mode = options.kv_mode,
+                                                  .ring_slots = options.ring_slots,
+                                                  .offload_hooks = options.hooks},
                                     options.trace);
-  runner_->make_cache(options.blocks, options.host_blocks);
+  runner_->make_cache(options.blocks, options.kv_mode == KvMode::paged ? options.host_blocks : 0,
+                      kvcache::most_write_slots(options.slots, options.rows, options.block_size));
   // Neighbours in a sequence are no neighbours in memory.
   for (std::size_t i = 0; i < free_.size(); ++i) {
     free_[i] = static_cast<kvcache::BlockId>(i * 23 % free_.size());

@@ -49,6 +49,9 @@ struct RunnerTestOptions {
   std::int64_t block_size = 16;
   bool graphs = true;
   int steps_ahead = 1;
+  KvMode kv_mode = KvMode::paged;
+  std::int64_t ring_slots = 2;
+  kvcache::OffloadHooks hooks = {};
   Trace* trace = nullptr;
 };
 

@@ -158,7 +158,7 @@ class Run {
 
   void merge_parts(const Merge& merge) const {
     const AttentionPart* parts = &plan_.parts[merge.first];
-    switch (args_.q.dtype) {
+    switch (args_.out.dtype) {
       case DType::f32: return cpu::merge<float>(args_, parts, merge.count);
       case DType::bf16: return cpu::merge<Bf16>(args_, parts, merge.count);
       default: return cpu::merge<F16>(args_, parts, merge.count);
@@ -186,7 +186,10 @@ AttentionGroup::AttentionGroup(const Attention& args, std::int64_t sequence, std
   first_head = std::max<std::int64_t>(0, kv_head * args.group - args.first_head);
   group_heads =
       std::min(args.q.shape[1], (kv_head + 1) * args.group - args.first_head) - first_head;
-  tokens = args.kv_length.as<std::int32_t>()[sequence];
+  const std::int64_t length = args.kv_length.as<std::int32_t>()[sequence];
+  first_visible =
+      args.visible.data == nullptr ? length - rows + 1 : args.visible.as<std::int32_t>()[sequence];
+  tokens = std::clamp<std::int64_t>(first_visible + rows - 1, 0, length);
 }
 
 void attention(const Attention& args, Stream& stream, std::optional<InstructionSet> set) {

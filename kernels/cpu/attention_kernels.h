@@ -6,6 +6,7 @@
 // seen as packed rows: packed row i is head i % group_heads of query row i / group_heads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/attention.h"
@@ -21,14 +22,15 @@ struct AttentionGroup {
   std::int64_t sequence, kv_head;
   std::int64_t first_row, rows;          // of q
   std::int64_t first_head, group_heads;  // of q
-  std::int64_t tokens;                   // in the cache
+  std::int64_t tokens;                   // that the last row sees
+  std::int64_t first_visible;            // how many the first one sees; may be less than none
 
   AttentionGroup(const Attention& args, std::int64_t sequence, std::int64_t kv_head);
 
   std::int64_t packed_rows() const { return rows * group_heads; }
-  // The tokens that a packed row sees; none or less if the sequence is too short for it.
+  // The tokens that a packed row sees; none if it is 0 or less.
   std::int64_t visible(std::int64_t packed_row) const {
-    return tokens - rows + packed_row / group_heads + 1;
+    return std::min(tokens, first_visible + packed_row / group_heads);
   }
   // The element of q, of out (which is dense), and of lse where the packed row's head begins.
   std::int64_t in_q(const Attention& args, std::int64_t packed_row) const {

@@ -153,8 +153,10 @@ class Tile {
     }
     if (part_.partial != nullptr) {
       store_partial();
+    } else if (args_.out.dtype == DType::f32) {
+      store_result<float>();
     } else {
-      store_result();
+      store_result<T>();
     }
   }
 
@@ -339,11 +341,12 @@ class Tile {
     std::copy_n(scratch_.sum, part_.rows, to.sum);
   }
 
+  template <typename Out>
   void store_result() {
     for (std::int64_t r = 0; r < part_.rows; ++r) {
       const float sum = scratch_.sum[r];
       const Floats factor = Lanes::all(sum == 0 ? 0.0f : 1 / sum);
-      T* out = args_.out.as<T>() + group_.in_out(args_, part_.first_row + r);
+      Out* out = args_.out.as<Out>() + group_.in_out(args_, part_.first_row + r);
       for (std::int64_t i = 0; i < head_dim_; i += kLanes) {
         Lanes::store_part(out + i, Lanes::load(scratch_.out + r * padded_ + i) * factor,
                           std::min(kLanes, head_dim_ - i));

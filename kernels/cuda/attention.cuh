@@ -14,13 +14,15 @@ namespace nvllm::kernels::cuda {
 template <typename T>
 struct AttentionParams {
   T* out;
+  float* floats;  // instead of out; nullptr: results are of type T
   const T* q;
   const T* keys;
   const T* values;
   const int* block_table;  // nullptr: sequence s has block s
   const int* query_start;
   const int* kv_length;
-  float* lse;  // nullptr: not wanted
+  const int* visible;  // nullptr: the last row sees all tokens
+  float* lse;          // nullptr: not wanted
   long long q_row;
   long long kv_block, kv_token, kv_head;  // strides of keys and values
   int sequences;
@@ -34,12 +36,14 @@ struct AttentionParams {
 
   explicit AttentionParams(const Attention& args)
       : out(args.out.as<T>()),
+        floats(args.out.dtype == DType::f32 ? args.out.as<float>() : nullptr),
         q(args.q.as<T>()),
         keys(args.kv.keys.as<T>()),
         values(args.kv.values.as<T>()),
         block_table(args.kv.block_table.as<int>()),
         query_start(args.query_start.as<int>()),
         kv_length(args.kv_length.as<int>()),
+        visible(args.visible.as<int>()),
         lse(args.lse.as<float>()),
         q_row(args.q.stride[0]),
         kv_block(args.kv.keys.stride[0]),
@@ -66,6 +70,25 @@ struct AttentionParams {
   // Blocks of so many packed rows that all sequences have together, at most, where there are `rows` rows.
   long long most_row_blocks(long long rows, int block_rows) const {
     return (rows * most_group_heads() + block_rows - 1) / block_rows + sequences;
+  }
+
+  // Elements of the results.
+  __device__ __forceinline__ void store(long long at, float value) const {
+    if (floats != nullptr) {
+      floats[at] = value;
+    } else {
+      out[at] = narrow<T>(value);
+    }
+  }
+  // `at` is even.
+  __device__ __forceinline__ void store(long long at, float low, float high) const {
+    if (floats != nullptr) {
+      *reinterpret_cast<float2*>(floats + at) = make_float2(low, high);
+    } else {
+      const unsigned bits = narrow<T>(low).bits;
+      *reinterpret_cast<unsigned*>(out + at) = bits | static_cast<unsigned>(narrow<T>(high).bits)
+                                                          << 16;
+    }
   }
 
   __device__ __forceinline__ int head_begin(int kv_head) const {
@@ -114,23 +137,27 @@ template <typename T>
 struct AttentionPart {
   const AttentionParams<T>& p;
   int sequence, kv_head;
-  int first_row;    // of q
-  int packed_rows;  // 0: nothing to do
-  int tokens;       // in the cache
+  int first_row;      // of q
+  int packed_rows;    // 0: nothing to do
+  int tokens;         // that the last row sees
+  int first_visible;  // that the first one sees; may be less than none
   int head_begin, group_heads;
 
   __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head)
       : p(p), sequence(sequence), kv_head(kv_head) {
     first_row = p.query_start[sequence];
-    tokens = p.kv_length[sequence];
+    const int rows = p.query_start[sequence + 1] - first_row, length = p.kv_length[sequence];
+    first_visible =
+        p.visible == nullptr ? length - rows + 1 : min(max(p.visible[sequence], -rows), length);
+    tokens = max(0, min(length, first_visible + rows - 1));
     head_begin = p.head_begin(kv_head);
     group_heads = p.group_heads(kv_head);
-    packed_rows = (p.query_start[sequence + 1] - first_row) * group_heads;
+    packed_rows = rows * group_heads;
   }
 
-  // The tokens that a packed row attends to; at most 0 beyond the last one of a short sequence.
+  // The tokens that a packed row attends to; none if it is 0 or less.
   __device__ __forceinline__ int visible(int packed_row) const {
-    return tokens - packed_rows / group_heads + packed_row / group_heads + 1;
+    return min(tokens, first_visible + packed_row / group_heads);
   }
   __device__ __forceinline__ const T* query(int packed_row) const {
     return p.q + (first_row + packed_row / group_heads) * p.q_row +

@@ -121,7 +121,7 @@ __device__ void merge_blocks(const AttentionPart<T>& part, int first_row, const 
       sum += weight[block] * read_shared(&merged.sum[row], block);
     }
     const long long index = part.index(first_row + row);
-    p.out[index * p.head_dim + column] = narrow<T>(sum == 0 ? 0.0f : out / sum);
+    p.store(index * p.head_dim + column, sum == 0 ? 0.0f : out / sum);
     if (p.lse != nullptr && column == 0) p.lse[index] = log_sum_exp(highest, sum);
   }
 }

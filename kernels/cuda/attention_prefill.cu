@@ -72,12 +72,11 @@ __global__ void __launch_bounds__(kWarps * 32) prefill_kernel(const AttentionPar
     if (packed_row >= part.packed_rows) break;
     const long long index = part.index(packed_row);
     const float factor = rows.sum[i] == 0 ? 0.0f : 1 / rows.sum[i];
-    T* out = p.out + index * p.head_dim + 2 * (lane % 4);
+    const long long to = index * p.head_dim + 2 * (lane % 4);
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       if (n * 8 < p.head_dim) {
-        *reinterpret_cast<unsigned*>(out + n * 8) =
-            pack<T>(rows.out[n][2 * i] * factor, rows.out[n][2 * i + 1] * factor);
+        p.store(to + n * 8, rows.out[n][2 * i] * factor, rows.out[n][2 * i + 1] * factor);
       }
     }
     if (p.lse != nullptr && lane % 4 == 0) {

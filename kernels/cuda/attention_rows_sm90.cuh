@@ -116,12 +116,10 @@ struct Rows {
       if (packed_row >= part.packed_rows) continue;
       const long long index = part.index(packed_row);
       const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
-      T* to = part.p.out + index * D + lane % 4 * 2;
+      const long long to = index * D + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
-        const unsigned low = narrow<T>(out[4 * j + 2 * i] * factor).bits;
-        const unsigned high = narrow<T>(out[4 * j + 2 * i + 1] * factor).bits;
-        *reinterpret_cast<unsigned*>(to + j * 8) = low | high << 16;
+        part.p.store(to + j * 8, out[4 * j + 2 * i] * factor, out[4 * j + 2 * i + 1] * factor);
       }
       if (part.p.lse != nullptr && lane % 4 == 0) {
         part.p.lse[index] = log_sum_exp(highest[i] * part.p.scale * kLog2E, sum[i]);

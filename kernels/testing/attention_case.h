@@ -46,7 +46,9 @@ struct AttentionCase {
   std::int64_t q_gap = 0;       // elements between rows of q
   std::int64_t slack_rows = 0;  // by which the bounds are larger than they need to be
   std::int64_t slack_tokens = 0;
-  unsigned layout = 1;  // seed of where blocks lie
+  unsigned layout = 1;                // seed of where blocks lie
+  std::vector<std::int32_t> visible;  // per sequence; empty: none
+  bool as_float = false;              // the results, which are rounded to T when they are fetched
   std::vector<T> out;
   std::vector<float> lse;
   bool weights_rounded = false;  // to T: tensor cores take no others
@@ -162,14 +164,16 @@ struct AttentionCase {
     const Placed q_there(backend, stream, rows_apart());
     const Placed keys(backend, stream, cache.keys), values(backend, stream, cache.values);
     const Placed table(backend, stream, cache.table), starts_there(backend, stream, starts),
-        lengths_there(backend, stream, lengths);
+        lengths_there(backend, stream, lengths), visible_there(backend, stream, visible);
     out.assign(rows() * row_elements(), from_float<T>(-77));
     lse.assign(rows() * shape.heads, -77);
     Placed out_there(backend, stream, out);
+    Placed floats_there(backend, stream, std::vector<float>(as_float ? out.size() : 0, -77.0f));
     Placed lse_there(backend, stream, lse);
 
     Attention args;
-    args.out = out_there.view({rows(), shape.heads, shape.head_dim});
+    args.out = as_float ? floats_there.view({rows(), shape.heads, shape.head_dim})
+                        : out_there.view({rows(), shape.heads, shape.head_dim});
     args.q = q_there.view({rows(), shape.heads, shape.head_dim});
     args.q.stride[0] += q_gap;
     args.kv.keys = keys.view({cache.blocks, cache.block_size, shape.kv_heads, shape.head_dim});
@@ -177,6 +181,7 @@ struct AttentionCase {
     if (shape.block_size > 0) args.kv.block_table = table.view({sequences, cache.width});
     args.query_start = starts_there.view({sequences + 1});
     args.kv_length = lengths_there.view({sequences});
+    if (!visible.empty()) args.visible = visible_there.view({sequences});
     args.lse = lse_there.view({rows(), shape.heads});
     args.group = shape.group;
     args.first_head = shape.first_head;
@@ -186,6 +191,11 @@ struct AttentionCase {
     stream.synchronize();  // the plain definition does not wait for copies
     call(args);
     out = out_there.fetch();
+    if (as_float) {
+      const std::vector<float> floats = floats_there.fetch();
+      std::transform(floats.begin(), floats.end(), out.begin(),
+                     [](float x) { return from_float<T>(x); });
+    }
     lse = lse_there.fetch();
   }
 };

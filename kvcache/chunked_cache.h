@@ -1,0 +1,133 @@
+// ChunkedCache: keys and values of all sequences in host memory, in blocks; on the device only blocks that
+// are being filled, and a ring through which the others come when a layer reads them.
+//
+//   host      [block][layer][keys, values]...   all blocks                 (host_blocks.h)
+//   device    write slots, [slot][layer]...     blocks that are not full   (write_slots.h)
+//             ring slots, a layer's part each   blocks that are read       (load_ring.h)
+//
+// A layer's attention is a partial over what lies in write slots, this step's rows too, and one for each
+// block that comes through the ring, merged in a fixed order: results depend neither on the size of the ring
+// nor on the time that copies take. A block that a step fills goes out layer by layer behind the compute.
+//
+// Everything that a step reads is known before it, so loads run ahead of the compute, from layer to layer
+// and, unless the step runs as a graph, from step to step. A block that several sequences read is loaded once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kvcache/host_blocks.h"
+#include "kvcache/kv_cache.h"
+#include "kvcache/load_ring.h"
+#include "kvcache/offload_waits.h"
+#include "kvcache/write_slots.h"
+
+namespace nvllm::kvcache {
+
+struct ChunkedOptions {
+  std::int64_t blocks = 0;  // in host memory
+  std::int64_t write_slots = 0;
+  std::int64_t ring_slots = 4;  // at least 2
+  std::int64_t sequences = 0;   // that run at once
+  std::int64_t rows = 0;        // of a step
+  std::int64_t heads = 0;       // query heads of this rank
+  int steps_ahead = 2;          // steps that may be enqueued at once
+  OffloadHooks hooks = {};
+};
+
+class ChunkedCache final : public KvCache {
+ public:
+  // Ledger: "kv write slots", "kv ring", "kv partials", "kv tokens" (device), "kv cache" (pinned).
+  ChunkedCache(Backend& backend, const BlockShape& shape, const ChunkedOptions& options);
+  ~ChunkedCache() override;
+
+  // Device memory, by arithmetic: of everything but what each block takes; and that.
+  static std::size_t device_bytes(const BlockShape& shape, const ChunkedOptions& options);
+  static std::size_t device_bytes_per_block(const BlockShape& shape);
+
+  TensorView tokens() const override { return tokens_; }
+  TensorView homes() const override { return homes_; }
+  StepPlan begin_step(const KvStep& step, Stream& stream) override;
+  void begin_pass(Stream& stream) override;
+  kernels::KvView store_view(std::int64_t layer, Stream& stream) override;
+  void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
+  void end_pass(Stream& stream) override;
+  void end_step(Stream& stream) override;
+  void end_sequence(std::uint32_t slot) override;
+  KvTraffic traffic() const override { return traffic_; }
+
+ private:
+  // A block that comes through the ring, once in each layer, and the step's sequences that read it.
+  struct Read {
+    BlockId block = 0;
+    std::vector<std::size_t> sequences;
+    bool operator==(const Read&) const = default;
+  };
+  // Of a sequence of the step.
+  struct Part {
+    std::int64_t begin = 0, rows = 0;     // of the batch
+    std::vector<std::int32_t> residents;  // write slots of its blocks that are in some
+    std::int64_t resident_tokens = 0;
+  };
+  // Accumulators and a partial, for all rows of a step.
+  struct Partials {
+    TensorView sum, sum_lse, part, part_lse;
+  };
+  struct Staged {
+    Buffer memory;  // pinned
+    std::unique_ptr<Event> copied;
+  };
+
+  void open_blocks(const KvStep& step);
+  void plan_reads(const KvStep& step);
+  void read(BlockId block, std::size_t sequence);
+  bool name_work();
+  void plan_loads();
+  void stage(Stream& stream);
+  void settle(Stream& stream);
+  void write_out(std::int64_t layer, Stream& stream);
+  kernels::KvView slot_view(std::int64_t layer) const;
+  Partials partials(std::int64_t rows) const;
+  void add_part(const kernels::KvView& kv, std::size_t sequence, const kernels::Attention& args,
+                Stream& stream);
+  TensorView ints(std::int64_t first, std::initializer_list<std::int64_t> shape) const;
+  kernels::KvView ring_view(void* part) const;
+
+  Backend& backend_;
+  const BlockShape shape_;
+  const ChunkedOptions options_;
+  const std::size_t part_bytes_;
+  HostBlocks host_;
+  WriteSlots slots_;
+  Buffer slot_memory_, token_memory_, step_memory_, partial_memory_;
+  TensorView tokens_, homes_;
+  std::unique_ptr<Stream> writes_;
+  std::unique_ptr<Event> stored_;
+  std::vector<std::unique_ptr<Event>> written_;  // by layer: the last write-outs of it
+  LoadRing ring_;
+
+  std::vector<BlockId> open_;  // by the scheduler's slot: the block that is not full; kNoBlock
+  // Which step wrote it out last, by block and by write slot; 0: none. The stream is behind all write-outs
+  // of steps up to settled_.
+  std::vector<std::uint64_t> block_written_, slot_written_;
+  std::uint64_t last_written_ = 0, settled_ = 0;
+  bool homes_changed_ = true;
+
+  // Of the step; the vectors are kept for their memory.
+  std::uint64_t number_ = 0, work_ = 0;
+  bool repeats_ = false, repeated_ = false;  // this one, the last one
+  bool reuses_slots_ = false;
+  std::vector<BlockId> filled_;
+  std::vector<Part> parts_;
+  std::int64_t table_width_ = 0, last_width_ = 0;  // residents of a sequence, at most
+  std::vector<Read> reads_, last_reads_;           // in the order in which they come
+  std::vector<std::int32_t> read_of_;              // by block: its place in reads_; kNoRead
+  std::vector<LoadRing::Load> loads_;              // of all layers
+
+  std::vector<Staged> staged_;
+  std::size_t next_staged_ = 0;
+  KvTraffic traffic_;
+};
+
+}  // namespace nvllm::kvcache

@@ -1,0 +1,75 @@
+#include "kvcache/host_blocks.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "device/host_memory.h"
+
+namespace nvllm::kvcache {
+
+HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t blocks,
+                       std::size_t piece_bytes)
+    : backend_(backend),
+      layers_(shape.layers),
+      blocks_(blocks),
+      part_bytes_(static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype)) {
+  NVLLM_CHECK(blocks >= 0, blocks);
+  const std::size_t block_bytes = shape.kv_bytes();
+  if (block_bytes == 0 || blocks == 0) return;
+  piece_blocks_ =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(piece_bytes / block_bytes), 1, blocks);
+  const Ledger& ledger = backend.ledger();
+  require_host_memory(static_cast<std::size_t>(blocks) * block_bytes,
+                      ledger.total(MemoryKind::pinned) + ledger.total(MemoryKind::host),
+                      "kv cache");
+  pieces_.resize(static_cast<std::size_t>((blocks + piece_blocks_ - 1) / piece_blocks_));
+  thread_ = std::thread([this] { allocate_all(); });
+}
+
+HostBlocks::~HostBlocks() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void HostBlocks::allocate_all() {
+  const std::size_t block_bytes = static_cast<std::size_t>(layers_) * part_bytes_;
+  for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
+    const auto first = static_cast<std::int64_t>(piece) * piece_blocks_;
+    const std::int64_t count = std::min(piece_blocks_, blocks_ - first);
+    try {
+      pieces_[piece] = backend_.allocate(MemoryKind::pinned,
+                                         static_cast<std::size_t>(count) * block_bytes, "kv cache");
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+      news_.notify_all();
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    ++there_;
+    news_.notify_all();
+  }
+}
+
+void* HostBlocks::part(BlockId block, std::int64_t layer) {
+  NVLLM_CHECK(block >= 0 && block < blocks_, "there is no host block ", block, " of ", blocks_);
+  const auto piece = static_cast<std::size_t>(block / piece_blocks_);
+  if (piece >= known_) {
+    std::unique_lock lock(mutex_);
+    news_.wait(lock, [&] { return there_ > piece || error_; });
+    if (there_ <= piece) std::rethrow_exception(error_);
+    known_ = there_;
+  }
+  const auto place = static_cast<std::size_t>(block % piece_blocks_ * layers_ + layer);
+  return static_cast<unsigned char*>(pieces_[piece].data()) + place * part_bytes_;
+}
+
+}  // namespace nvllm::kvcache

@@ -1,0 +1,57 @@
+// HostBlocks: keys and values of blocks in pinned host memory, block by block:
+// [block][layer][keys, values][token][kv_head][head_dim], so that a layer's part of a block is one copy.
+//
+// Pinned memory takes long to get, so it comes in pieces, in their order, from a thread of its own, while
+// the first steps run; who needs a piece that is not there yet waits for it.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "device/backend.h"
+#include "kvcache/block_manager.h"
+#include "kvcache/paged_storage.h"
+
+namespace nvllm::kvcache {
+
+// Used by one thread.
+class HostBlocks {
+ public:
+  static constexpr std::size_t kPieceBytes = std::size_t{256} << 20;
+
+  // An Error if the host has less memory than all of them take. Ledger: "kv cache" (pinned).
+  HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t blocks,
+             std::size_t piece_bytes = kPieceBytes);
+  ~HostBlocks();
+  HostBlocks(const HostBlocks&) = delete;
+  HostBlocks& operator=(const HostBlocks&) = delete;
+
+  std::int64_t blocks() const { return blocks_; }
+  std::size_t part_bytes() const { return part_bytes_; }  // of a block in one layer
+  // A layer's part of a block. Throws why there is no memory for it.
+  void* part(BlockId block, std::int64_t layer);
+
+ private:
+  void allocate_all();  // the thread's
+
+  Backend& backend_;
+  const std::int64_t layers_, blocks_;
+  const std::size_t part_bytes_;
+  std::int64_t piece_blocks_ = 1;
+
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::size_t there_ = 0;  // pieces that have their memory; guarded by mutex_, as are the next two
+  bool stopping_ = false;
+  std::exception_ptr error_;
+  std::vector<Buffer> pieces_;  // the first there_ are not touched by the thread any more
+  std::size_t known_ = 0;       // what the user knows of there_
+  std::thread thread_;
+};
+
+}  // namespace nvllm::kvcache
