@@ -170,6 +170,11 @@ std::vector<Way> all_ways() {
   way->happened = &SchedulerStatistics::recomputed_tokens;
   add("without graphs").options.graphs = false;
   add("contiguous").options.max_seq_len = kMaxModelLen;
+  way = &add("layer-wise");
+  way->options.kv_offload = KvOffload::layerwise;
+  way->options.transfer_block = 16;
+  way->options.max_num_batched_tokens = 40;
+  way->prompts_first = true;
   add("not ahead").options.async_scheduling = false;
   add("prefill first").options.scheduling = Scheduling::prefill_first;
   add("among aborted ones").among_aborted = true;
