@@ -131,8 +131,10 @@ void check_latency(const Options& options) {
 void check_long(const Options& options) {
   check_engine(options);
   check_one_length("--output-len", options.bench.output);
-  if (options.engine.kv_mode() != runtime::KvMode::paged) {
-    refuse("bench long takes --modes instead; pass --modes ", name_of(options.engine.kv_mode()));
+  if (options.engine.max_seq_len > 0 || options.engine.kv_offload != runtime::KvOffload::off) {
+    refuse(
+        "bench long runs every mode that --modes names; pass that instead of --kv-offload or "
+        "--max-seq-len");
   }
   if (!options.profile.empty() && options.bench.modes.size() > 1) {
     refuse("--profile ", options.profile, " with ", options.bench.modes.size(),

@@ -69,7 +69,8 @@ TEST_CASE("long runs the modes that it is told, in their order") {
   CHECK(bench.link_gb_s == 50);
   CHECK(refusal({"bench", "long", "--modes", "paged,"}).starts_with("--modes"));
   CHECK(refusal({"bench", "long", "--max-seq-len", "100"}) ==
-        "bench long takes --modes instead; pass --modes contiguous");
+        "bench long runs every mode that --modes names; pass that instead of --kv-offload or "
+        "--max-seq-len");
   CHECK(refusal({"bench", "long", "--profile", "x", "--modes", "paged,chunked"}) ==
         "--profile x with 2 modes: a trace is of one run; pass --modes with one");
 }

@@ -29,7 +29,15 @@ std::vector<Mode> modes() {
   return {
       {"paged", {"--kv-cache-memory-bytes=512M"}, 32768},
       {"paged", {"--scheduling=prefill-first", "--no-async-scheduling", "--block-size=64"}, 4096},
-      {"paged", {"--no-enable-prefix-caching", "--max-num-seqs=2"}, 2048},
+      {"paged", {"--no-enable-prefix-caching", "--max-num-seqs=2"}, 1024},
+      {"contiguous", {"--max-num-batched-tokens=1000"}, 4096},
+      {"chunked", {"--kv-offload=chunked", "--transfer-block=1024", "--ring-slots=2"}, 32768},
+      {"chunked", {"--kv-offload=chunked", "--transfer-block=48", "--ring-slots=3"}, 4096},
+      {"layerwise", {"--kv-offload=layerwise", "--transfer-block=1024"}, 32768},
+      {"layerwise",
+       {"--kv-offload=layerwise", "--transfer-block=48", "--kv-buffers=2",
+        "--max-num-batched-tokens=512"},
+       4096},
   };
 }
 
@@ -51,6 +59,9 @@ class Model {
       options.emplace_back("--dtype=float32");
     }
     options.insert(options.end(), mode.options.begin(), mode.options.end());
+    if (mode.kv_mode == "contiguous") {
+      options.push_back("--max-seq-len=" + std::to_string(questions.front().prompt.size() + 64));
+    }
     const std::vector<Found> answers = ask(folder_.path(), questions, options);
     double right = 0;
     for (const Found& answer : answers) {
