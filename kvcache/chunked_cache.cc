@@ -84,7 +84,8 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     written_.push_back(backend.create_event());
   }
-  for (int i = 0; i <= options.steps_ahead; ++i) {
+  // One more than the steps that can be under way, so that none has to be waited for.
+  for (int i = 0; i < options.steps_ahead + 2; ++i) {
     staged_.push_back({backend.allocate(MemoryKind::pinned, step_memory_.bytes(), "step input"),
                        backend.create_event()});
   }

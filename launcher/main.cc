@@ -32,6 +32,7 @@ namespace {
 constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64_t started_ns)>
     kCommands[] = {
         {"bench latency", run_bench_latency},
+        {"bench long", run_bench_long},
         {"bench startup", run_bench_startup},
         {"bench throughput", run_bench_throughput},
         {"chat", run_chat},

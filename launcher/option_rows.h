@@ -35,6 +35,7 @@ Command tokenize_options();
 Command detokenize_options();
 Command template_options();
 Command bench_latency_options();
+Command bench_long_options();
 Command bench_startup_options();
 Command bench_throughput_options();
 

@@ -77,10 +77,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      chat_options(),          generate_options(),         bench_latency_options(),
-      bench_startup_options(), bench_throughput_options(), inspect_options(),
-      selftest_options(),      tokenize_options(),         detokenize_options(),
-      template_options(),
+      chat_options(),       generate_options(),      bench_latency_options(),
+      bench_long_options(), bench_startup_options(), bench_throughput_options(),
+      inspect_options(),    selftest_options(),      tokenize_options(),
+      detokenize_options(), template_options(),
   };
   return all;
 }

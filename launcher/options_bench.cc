@@ -70,6 +70,25 @@ void store_tflops(Options& options, const OptionValue& value) {
   options.bench.tflops = value.real(1e-6, 1e9);
 }
 
+void store_link(Options& options, const OptionValue& value) {
+  options.bench.link_gb_s = value.real(1e-3, 1e6);
+}
+
+void store_modes(Options& options, const OptionValue& value) {
+  using runtime::KvMode;
+  options.bench.modes.clear();
+  const std::string_view text = value.text();
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const OptionValue one(value.name(), text.substr(begin, end - begin));
+    options.bench.modes.push_back(one.one_of<KvMode>("mode", {{"paged", KvMode::paged},
+                                                              {"contiguous", KvMode::contiguous},
+                                                              {"chunked", KvMode::chunked},
+                                                              {"layerwise", KvMode::layerwise}}));
+    begin = end + 1;
+  }
+}
+
 OptionRows floor_rows() {
   return {
       {"--bandwidth", nullptr, "TB/S",
@@ -106,6 +125,20 @@ void check_latency(const Options& options) {
   const std::int64_t largest = *std::max_element(sizes.begin(), sizes.end());
   if (largest > options.engine.max_num_seqs) {
     refuse("--batch-size ", largest, ": more than run at a time; pass --max-num-seqs ", largest);
+  }
+}
+
+void check_long(const Options& options) {
+  check_engine(options);
+  check_one_length("--output-len", options.bench.output);
+  if (options.engine.max_seq_len > 0 || options.engine.kv_offload != runtime::KvOffload::off) {
+    refuse(
+        "bench long runs every mode that --modes names; pass that instead of --kv-offload or "
+        "--max-seq-len");
+  }
+  if (!options.profile.empty() && options.bench.modes.size() > 1) {
+    refuse("--profile ", options.profile, " with ", options.bench.modes.size(),
+           " modes: a trace is of one run; pass --modes with one");
   }
 }
 
@@ -160,6 +193,29 @@ Command bench_latency_options() {
                    "16", store_warmup}},
                  floor_rows()}),
       check_latency);
+}
+
+Command bench_long_options() {
+  return command(
+      "bench long", "measures one long sequence, however its keys and values are kept",
+      join_rows({{{"--modes", nullptr, "MODE,MODE...",
+                   "how keys and values are kept, one run for each: paged, contiguous,\n"
+                   "chunked, layerwise; lengths beyond a model's limit:\n"
+                   "--hf-overrides '{\"max_position_embeddings\": 1048576}'",
+                   "paged,contiguous,chunked,layerwise", store_modes},
+                  {"--output-len", nullptr, "N",
+                   "tokens of the answer; a prompt before it, and another one that\n"
+                   "leaves room for a single token, fill --max-model-len, which is\n"
+                   "40960 here unless it is given",
+                   "128", store_output},
+                  dataset_seed_row(),
+                  {"--warmup", nullptr, "N", "tokens of a prompt that comes first; 0: none does",
+                   "4096", store_warmup},
+                  {"--link", nullptr, "GB/S",
+                   "what goes between a device and the host per second, for the floor", "measured",
+                   store_link}},
+                 floor_rows()}),
+      check_long);
 }
 
 Command bench_startup_options() {

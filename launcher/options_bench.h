@@ -1,4 +1,4 @@
-// What is asked of `bench throughput`, `bench latency` and `bench startup` alone.
+// What is asked of the benchmarks alone.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "launcher/bench/workload.h"
+#include "runtime/engine_options.h"
 
 namespace nvllm::launcher {
 
@@ -20,10 +21,16 @@ struct BenchOptions {
   // Of startup.
   std::int64_t repeat = 3;
 
+  // Of long.
+  std::vector<runtime::KvMode> modes = {runtime::KvMode::paged, runtime::KvMode::contiguous,
+                                        runtime::KvMode::chunked, runtime::KvMode::layerwise};
+  std::optional<double> link_gb_s;
+
   // Of several; absent: what the benchmark does by itself.
   std::optional<LengthRange> input, output;
   std::uint64_t dataset_seed = 0;
-  std::optional<std::int64_t> warmup;  // sequences of throughput, decode steps of latency
+  // Sequences of throughput, decode steps of latency, tokens of long.
+  std::optional<std::int64_t> warmup;
   std::optional<double> bandwidth_tb_s, tflops;
 };
 

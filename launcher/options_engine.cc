@@ -2,10 +2,12 @@
 #include <bit>
 
 #include "launcher/option_rows.h"
+#include "runtime/sparse_options.h"
 
 namespace nvllm::launcher {
 namespace {
 
+using runtime::KvOffload;
 using runtime::Preemption;
 using runtime::Scheduling;
 
@@ -13,7 +15,14 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // of a sequence, o
 constexpr std::int64_t kMostSequences = 65536;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMostBlockSize = 1024;
-constexpr double kMostSwapGib = 1 << 20;
+constexpr double kMostGib = 1 << 20;
+constexpr std::int64_t kMostBuffers = 1024;
+constexpr std::int64_t kTransferMultiple = 16;
+
+std::int64_t gib(const OptionValue& value, double least) {
+  constexpr double kGib = std::int64_t{1} << 30;
+  return static_cast<std::int64_t>(value.real(least, kMostGib) * kGib);
+}
 
 void store_block_size(Options& options, const OptionValue& value) {
   options.engine.block_size = value.whole(1, kMostBlockSize);
@@ -61,8 +70,63 @@ void store_preemption(Options& options, const OptionValue& value) {
 }
 
 void store_swap_space(Options& options, const OptionValue& value) {
-  constexpr double kGib = std::int64_t{1} << 30;
-  options.engine.swap_space_bytes = static_cast<std::int64_t>(value.real(0, kMostSwapGib) * kGib);
+  options.engine.swap_space_bytes = gib(value, 0);
+}
+
+void store_kv_offload(Options& options, const OptionValue& value) {
+  options.engine.kv_offload =
+      value.one_of<KvOffload>("place of keys and values", {{"off", KvOffload::off},
+                                                           {"chunked", KvOffload::chunked},
+                                                           {"layerwise", KvOffload::layerwise},
+                                                           {"auto", KvOffload::automatic}});
+}
+
+void store_prefill_attention(Options& options, const OptionValue& value) {
+  using runtime::PrefillAttention;
+  options.engine.prefill_attention = value.one_of<PrefillAttention>(
+      "attention of prompts", {{"full", PrefillAttention::full},
+                               {"minference", PrefillAttention::minference},
+                               {"xattention", PrefillAttention::xattention},
+                               {"auto", PrefillAttention::automatic}});
+}
+
+void store_decode_attention(Options& options, const OptionValue& value) {
+  using runtime::DecodeAttention;
+  options.engine.decode_attention = value.one_of<DecodeAttention>(
+      "attention of answers", {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}});
+}
+
+void store_kv_offloading_size(Options& options, const OptionValue& value) {
+  options.engine.kv_offloading_bytes = gib(value, 0.001);
+}
+
+void store_transfer_block(Options& options, const OptionValue& value) {
+  const std::int64_t tokens = value.amount(kTransferMultiple, kMostTokens);
+  if (tokens % kTransferMultiple != 0) {
+    refuse(value.name(), ' ', value.text(), ": not a multiple of ", kTransferMultiple, "; pass ",
+           tokens / kTransferMultiple * kTransferMultiple, " or ",
+           (tokens / kTransferMultiple + 1) * kTransferMultiple);
+  }
+  options.engine.transfer_block = tokens;
+}
+
+void store_ring_slots(Options& options, const OptionValue& value) {
+  options.engine.ring_slots = value.whole(1, kMostBuffers);
+  if (options.engine.ring_slots == 1) {
+    refuse(
+        value.name(),
+        " 1: a slot cannot be loaded while it is read, and nothing would be loaded ahead; pass 2 "
+        "or more");
+  }
+}
+
+void store_kv_buffers(Options& options, const OptionValue& value) {
+  options.engine.kv_buffers = value.whole(1, kMostBuffers);
+  if (options.engine.kv_buffers == 1) {
+    refuse(value.name(),
+           " 1: a buffer cannot be loaded while it is read, and nothing would be loaded ahead; "
+           "pass 2 or more");
+  }
 }
 
 void store_enforce_eager(Options& options, const OptionValue& value) {
@@ -115,6 +179,31 @@ OptionRows engine_rows() {
        "swap", store_preemption},
       {"--swap-space", nullptr, "GIB", "host memory of each rank for that", "4, or what there is",
        store_swap_space},
+      {"--kv-offload", nullptr, "off|chunked|layerwise|auto",
+       "keeps keys and values in host memory; chunked: blocks come back to be\n"
+       "read through a ring; layerwise: a prompt goes through one layer after\n"
+       "the other, and whole layers come back; auto: off if --max-num-seqs\n"
+       "sequences of --max-model-len fit on the device, else layerwise for one\n"
+       "sequence at a time and chunked for several",
+       "off", store_kv_offload},
+      {"--kv-offloading-size", nullptr, "GIB", "host memory of all ranks for that",
+       "half of what is available", store_kv_offloading_size},
+      {"--ring-slots", nullptr, "N", "chunked: parts of blocks on the device while they are read",
+       "4", store_ring_slots},
+      {"--transfer-block", nullptr, "N", "tokens of a block in host memory; a multiple of 16",
+       "4096", store_transfer_block},
+      {"--kv-buffers", nullptr, "N",
+       "layerwise: layers on the device at a time, those to be read loading\n"
+       "meanwhile",
+       "4", store_kv_buffers},
+      {"--prefill-attention", nullptr, "full|minference|xattention|auto",
+       "what prompts of 1024 tokens or more attend to; full: everything; auto:\n"
+       "xattention from 65536 tokens on, full below",
+       "full", store_prefill_attention},
+      {"--decode-attention", nullptr, "full|quest",
+       "what tokens that are generated attend to; quest: the 128 pages of 16\n"
+       "tokens that promise most",
+       "full", store_decode_attention},
       {"--enforce-eager", "--no-enforce-eager", nullptr, "works without CUDA graphs", "off",
        store_enforce_eager},
       {"--async-scheduling", "--no-async-scheduling", nullptr,
@@ -139,6 +228,12 @@ void check_engine(const Options& options) {
     refuse("--max-model-len ", *engine.max_model_len, ": --max-seq-len ", engine.max_seq_len,
            " holds no sequence as long; pass a larger --max-seq-len, or a smaller --max-model-len");
   }
+  if (engine.max_seq_len > 0 && engine.kv_offload != KvOffload::off) {
+    refuse("--max-seq-len ", engine.max_seq_len,
+           ": keeps one sequence on the device, and --kv-offload keeps them in host memory; pass "
+           "one of the two");
+  }
+  if (const std::string why = runtime::sparse_refusal(engine); !why.empty()) refuse(why);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     refuse("--max-num-batched-tokens ", engine.max_num_batched_tokens,
            ": less than --max-num-seqs ", engine.max_num_seqs,

@@ -55,6 +55,31 @@ TensorView first(TensorView tensor, std::int64_t rows) {
   return tensor;
 }
 
+// Some rows of a tensor.
+TensorView slice(TensorView tensor, std::int64_t begin, std::int64_t rows) {
+  const std::int64_t elements = begin * tensor.stride[0];
+  tensor.data =
+      tensor.as<std::byte>() + elements * static_cast<std::int64_t>(size_of(tensor.dtype));
+  return first(tensor, rows);
+}
+
+// A part of a batch as a batch of its own.
+layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) {
+  layers::Batch batch = all;
+  batch.parts = {};
+  batch.tokens = slice(all.tokens, part.first_row, part.rows);
+  batch.positions = slice(all.positions, part.first_row, part.rows);
+  batch.slots = slice(all.slots, part.first_row, part.rows);
+  if (all.block_table.data != nullptr) {
+    batch.block_table = slice(all.block_table, part.first_sequence, part.sequences);
+  }
+  batch.query_start = part.query_start;
+  batch.kv_length = part.kv_length;
+  batch.max_query_rows = part.max_query_rows;
+  batch.max_kv_length = part.max_kv_length;
+  return batch;
+}
+
 }  // namespace
 
 Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
@@ -80,7 +105,7 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
 
 // The layers use it in turn, then the rows of the residual stream whose logits are wanted.
 std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
-  return std::max(layers_.front().scratch_bytes(limits.rows, dtype_),
+  return std::max(layers_.front().scratch_bytes(limits.rows_at_once(), dtype_),
                   3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size));
 }
 
@@ -88,6 +113,12 @@ void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {
   if (batch.rows() > limits.rows || batch.logits() > limits.logit_rows) {
     fail("a batch of ", batch.rows(), " rows and the logits of ", batch.logits(),
          " exceeds what memory was made for, ", limits.rows, " and ", limits.logit_rows);
+  }
+  NVLLM_CHECK(batch.parts.empty() ? batch.rows() <= limits.rows_at_once()
+                                  : batch.logit_rows.data != nullptr,
+              batch.rows(), " rows in ", batch.parts.size(), " parts");
+  for (const layers::BatchPart& part : batch.parts) {
+    NVLLM_CHECK_LE(part.rows, limits.rows_at_once());
   }
 }
 
@@ -100,10 +131,16 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
 
   kv.begin_pass(context.stream);
   const TensorView embedded = first(memory.sum_, rows);
-  embedding_.forward(embedded, batch.tokens, context);
-  if (observer) observer("embed", embedded);
   layers::ResidualStream stream(embedded, first(memory.normed_, rows), first(memory.part_, rows),
                                 context);
+  if (!batch.parts.empty()) {
+    run_in_parts(batch, kv, memory, context);
+    const TensorView logits = compute_logits(stream, batch, memory, context, {});
+    kv.end_pass(context.stream);
+    return logits;
+  }
+  embedding_.forward(embedded, batch.tokens, context);
+  if (observer) observer("embed", embedded);
   for (std::size_t n = 0; n < layers_.size(); ++n) {
     const auto layer = static_cast<std::int64_t>(n);
     layers_[n].forward(stream, batch, kv, layer, memory.rope_.cos_sin(), context);
@@ -112,6 +149,24 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
   const TensorView logits = compute_logits(stream, batch, memory, context, observer);
   kv.end_pass(context.stream);
   return logits;
+}
+
+void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
+                           const layers::Context& context) const {
+  for (const layers::BatchPart& part : batch.parts) {
+    embedding_.forward(slice(memory.sum_, part.first_row, part.rows),
+                       slice(batch.tokens, part.first_row, part.rows), context);
+  }
+  for (std::size_t n = 0; n < layers_.size(); ++n) {
+    for (const layers::BatchPart& part : batch.parts) {
+      layers::ResidualStream stream(slice(memory.sum_, part.first_row, part.rows),
+                                    first(memory.normed_, part.rows),
+                                    first(memory.part_, part.rows), context);
+      layers_[n].forward(stream, batch_of(batch, part), kv, static_cast<std::int64_t>(n),
+                         memory.rope_.cos_sin(), context);
+      stream.sum(norm_);  // what waits to be added is in memory that the next part needs
+    }
+  }
 }
 
 void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
@@ -142,9 +197,11 @@ TensorView Decoder::compute_logits(layers::ResidualStream& stream, const layers:
 }
 
 std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& limits) {
-  const std::size_t stream =
-      Scratch::bytes_of(decoder.dtype(), limits.rows, decoder.config().hidden_size);
-  return stream * (decoder.shard().ranks == 1 ? 2 : 3) +
+  const auto stream = [&](std::int64_t rows) {
+    return Scratch::bytes_of(decoder.dtype(), rows, decoder.config().hidden_size);
+  };
+  return stream(limits.rows) +
+         stream(limits.rows_at_once()) * (decoder.shard().ranks == 1 ? 1 : 2) +
          Scratch::bytes_of(DType::f32, limits.logit_rows, decoder.head().stride()) +
          decoder.scratch_bytes(limits);
 }
@@ -162,10 +219,10 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
   const std::int64_t hidden = decoder.config().hidden_size;
   Scratch all(activations_.data(), activations_.bytes());
   sum_ = all.take(decoder.dtype(), limits.rows, hidden);
-  normed_ = all.take(decoder.dtype(), limits.rows, hidden);
+  normed_ = all.take(decoder.dtype(), limits.rows_at_once(), hidden);
   // One rank adds its products to the sum directly.
   part_ = decoder.shard().ranks == 1 ? TensorView(nullptr, decoder.dtype(), {0, hidden})
-                                     : all.take(decoder.dtype(), limits.rows, hidden);
+                                     : all.take(decoder.dtype(), limits.rows_at_once(), hidden);
   logits_ = all.take(DType::f32, limits.logit_rows, decoder.head().stride());
   const std::size_t scratch = decoder.scratch_bytes(limits);
   scratch_ = Scratch(all.take(DType::u8, 1, static_cast<std::int64_t>(scratch)).data, scratch);

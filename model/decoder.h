@@ -8,6 +8,7 @@
 //   const TensorView logits = decoder.forward(batch, cache, memory, {stream, matmul, communicator});
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -30,6 +31,10 @@ struct DecoderLimits {
   std::int64_t rows = 0;
   std::int64_t logit_rows = 0;
   std::int64_t positions = 0;  // every position is below
+  std::int64_t part_rows =
+      0;  // of a part, where rows are in parts (layers::Batch); 0: they never are
+
+  std::int64_t rows_at_once() const { return part_rows == 0 ? rows : std::min(rows, part_rows); }
 };
 
 class Decoder;
@@ -50,8 +55,9 @@ class DecoderMemory {
   friend class Decoder;
   DecoderLimits limits_;
   Buffer activations_;
-  TensorView sum_, normed_, part_;  // [rows, hidden]: of the residual stream
-  TensorView logits_;               // [logit_rows, stride of the head], float32
+  TensorView sum_;            // [rows, hidden]: of the residual stream
+  TensorView normed_, part_;  // [rows at once, hidden]: likewise
+  TensorView logits_;         // [logit_rows, stride of the head], float32
   layers::Scratch scratch_;
   layers::RopeTable rope_;
 };
@@ -102,6 +108,10 @@ class Decoder {
   friend class DecoderMemory;
   std::size_t scratch_bytes(const DecoderLimits& limits) const;
   static void check(const layers::Batch& batch, const DecoderLimits& limits);
+  // All rows through one layer after the other, each in the batch's parts. Of the residual stream nothing
+  // but its sums is left.
+  void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
+                    const layers::Context& context) const;
   TensorView compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,
                             DecoderMemory& memory, const layers::Context& context,
                             const Observer& observer) const;

@@ -57,21 +57,22 @@ std::string continue_all(DeviceRank& rank, const GoldenModel& golden,
 }
 
 TEST_CASE(
-    "chunked: any ring gives transformers' tokens, on 1 to 3 ranks, with graphs and without") {
-  RANKS_OR_SKIP(1);
-  for (const int ranks : {1, 2, 3}) {
-    if (!testing::why_no_ranks(ranks).empty()) continue;
-    testing::run_on_devices(ranks, [](DeviceRank& rank) {
-      const GoldenModel golden(kModel);
-      for (const std::int64_t ring : {2, 3, 4, 8}) {
-        CAPTURE(ring);
-        for (const bool graphs : {true, false}) {
-          RunnerTestOptions options = chunked(ring, 16);
-          options.graphs = graphs;
-          options.steps_ahead = graphs ? 2 : 0;
-          CHECK(continue_all(rank, golden, options, 40) == "");
-        }
-      }
+    "chunked: any ring gives transformers' tokens, with graphs and without, on 1 to 3 ranks") {
+  struct Case {
+    int ranks;
+    std::int64_t ring;
+    bool graphs;
+  };
+  for (const Case& each : {Case{1, 2, true}, Case{1, 2, false}, Case{1, 3, true}, Case{1, 4, false},
+                           Case{1, 8, true}, Case{2, 3, true}, Case{3, 2, true}}) {
+    RANKS_OR_SKIP(each.ranks);
+    CAPTURE(each.ranks);
+    CAPTURE(each.ring);
+    testing::run_on_devices(each.ranks, [&](DeviceRank& rank) {
+      RunnerTestOptions options = chunked(each.ring, 16);
+      options.graphs = each.graphs;
+      options.steps_ahead = each.graphs ? 2 : 0;
+      CHECK(continue_all(rank, GoldenModel(kModel), options, 40) == "");
     });
   }
 }
@@ -80,13 +81,14 @@ TEST_CASE("chunked: blocks and chunks of any size, one inside the other or not")
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden(kModel);
-    for (const std::int64_t block_size : {4, 16, 48, 224}) {
-      for (const std::int64_t chunk :
-           {std::int64_t{15}, std::int64_t{16}, std::int64_t{17}, kWhole}) {
-        CAPTURE(block_size);
-        CAPTURE(chunk);
-        CHECK(continue_all(rank, golden, chunked(2, block_size), chunk) == "");
-      }
+    struct Sizes {
+      std::int64_t block, chunk;
+    };
+    for (const Sizes& sizes : {Sizes{4, 15}, Sizes{16, 15}, Sizes{16, 16}, Sizes{16, 17},
+                               Sizes{16, kWhole}, Sizes{48, 40}, Sizes{224, 40}}) {
+      CAPTURE(sizes.block);
+      CAPTURE(sizes.chunk);
+      CHECK(continue_all(rank, golden, chunked(2, sizes.block), sizes.chunk) == "");
     }
   });
 }
@@ -214,6 +216,9 @@ bool missed(DeviceRank& rank, const GoldenModel& golden, OffloadWait wait,
   for (int run = 0; run < 5; ++run) {
     for (const bool graphs : {true, false}) {
       RunnerTestOptions options = chunked(2, 16);
+      options.slots = 2;  // few write slots, which are soon used again
+      options.rows = 40;
+      options.logit_rows = 40;
       options.graphs = graphs;
       options.steps_ahead = 2;
       options.hooks =
@@ -239,14 +244,14 @@ TEST_CASE("chunked: every wait that is left out is missed") {
   RANKS_OR_SKIP(1);
   if (testing::kSanitized) SKIP_TEST("races on purpose");
   using std::chrono::microseconds;
-  const microseconds none(0), some(300);
+  const microseconds none(0), some(300), long_time(3000);
   testing::run_on_devices(1, [&](DeviceRank& rank) {
     const GoldenModel golden(kModel);
     CHECK(missed(rank, golden, OffloadWait::attention_of_load, some, none));
     CHECK(missed(rank, golden, OffloadWait::load_of_slot, none, none));
     CHECK(missed(rank, golden, OffloadWait::write_of_store, none, none));
-    CHECK(missed(rank, golden, OffloadWait::load_of_write, none, some));
-    CHECK(missed(rank, golden, OffloadWait::store_of_write, none, some));
+    CHECK(missed(rank, golden, OffloadWait::load_of_write, none, long_time));
+    CHECK(missed(rank, golden, OffloadWait::store_of_write, none, long_time));
     CHECK(missed(rank, golden, OffloadWait::loads_of_graph, none, none));
   });
 }

@@ -21,7 +21,7 @@ ipc::Communicator* EngineRank::partners() {
 }
 
 void EngineRank::make_runner(const RunnerOptions& options, bool profile) {
-  if (profile) trace_.emplace();
+  if (profile && !trace_) trace_.emplace();
   options_ = options;
   options_.keeps_results = me_.rank() == 0;
   model_.await_bound();

@@ -28,7 +28,9 @@ SparseAttentionOptions sparse_options(const EngineOptions& options, std::int64_t
   return sparse;
 }
 
-RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len) {
+// part_rows: of a mode that takes whole prompts through one layer after the other.
+RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len,
+                             std::int64_t part_rows) {
   return {
       .max_model_len = max_model_len,
       .max_num_seqs = options.max_num_seqs,
@@ -43,6 +45,7 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .ring_slots = options.ring_slots,
       .kv_buffers = options.kv_buffers,
       .sparse = sparse_options(options, max_model_len),
+      .part_rows = options.kv_mode() == KvMode::layerwise ? part_rows : 0,
   };
 }
 
@@ -59,7 +62,34 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
       .prefix_caching = options.prefix_caching,
       .scheduling = options.scheduling,
       .preemption = options.preemption,
+      .whole_prompts = options.kv_mode() == KvMode::layerwise,
   };
+}
+
+// The options that the engine goes by, and every rank's runner for them.
+struct Runners {
+  EngineOptions options;
+  RunnerOptions runner;
+  std::vector<std::string> notes;
+};
+
+Runners make_runners(EngineOptions asked, std::int64_t model_limit, ipc::GroupCaller& caller,
+                     DeviceKind device) {
+  Runners made;
+  const auto make = [&] {
+    check_sparse_attention(asked);
+    made.options = settled(asked, model_limit);
+    made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
+                                 asked.max_num_batched_tokens);
+    caller.call<void>("make_runner", made.runner, asked.profile);
+  };
+  make();
+  if (asked.kv_offload != KvOffload::automatic) return made;
+  // Which depends on what such a runner leaves of the devices.
+  const auto memory = caller.call<RankMemory>("engine_memory");
+  asked.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes);
+  if (asked.kv_offload != KvOffload::off) make();
+  return made;
 }
 
 }  // namespace
@@ -67,10 +97,8 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
 EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::FrontDesk& desk, const EngineRank& own) {
   const std::int64_t model_limit = own.model().config.max_position_embeddings;
-  check_sparse_attention(asked);
-  const EngineOptions options = settled(asked, model_limit);
-  const RunnerOptions runner = runner_options(options, wanted_model_len(options, model_limit));
-  caller.call<void>("make_runner", runner, options.profile);
+  Runners made = make_runners(asked, model_limit, caller, own.device());
+  const EngineOptions& options = made.options;
   ModelLoading loading(me, caller, desk);
   loading.await_all();
 
@@ -79,7 +107,7 @@ EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::Grou
   caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.write_slots);
 
   EngineSetup setup;
-  setup.limits = scheduler_limits(options, runner, plan);
+  setup.limits = scheduler_limits(options, made.runner, plan);
   EngineInfo& info = setup.info;
   info.kv_mode = options.kv_mode();
   info.max_model_len = plan.max_model_len;
@@ -87,11 +115,13 @@ EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::Grou
   info.block_size = options.block_size;
   info.host_blocks = plan.host_blocks;
   for (const RankMemory& rank : memory) {
-    info.kv_bytes_per_token += rank.block / static_cast<std::uint64_t>(options.block_size);
+    const std::uint64_t block = rank.host_block > 0 ? rank.host_block : rank.block;
+    info.kv_bytes_per_token += block / static_cast<std::uint64_t>(options.block_size);
   }
   info.ranks = loading.report();
   for (const RankLoad& rank : info.ranks) info.weight_bytes += rank.times.bytes_loaded;
-  info.notes = std::move(plan.notes);
+  info.notes = std::move(made.notes);
+  info.notes.insert(info.notes.end(), plan.notes.begin(), plan.notes.end());
   return setup;
 }
 

@@ -172,6 +172,17 @@ std::vector<Way> all_ways() {
   way->happened = &SchedulerStatistics::recomputed_tokens;
   add("without graphs").options.graphs = false;
   add("contiguous").options.max_seq_len = kMaxModelLen;
+  way = &add("layer-wise");
+  way->options.kv_offload = KvOffload::layerwise;
+  way->options.transfer_block = 16;
+  way->options.max_num_batched_tokens = 40;
+  way->prompts_first = true;
+  way = &add("offloaded in chunks, among aborted ones");
+  way->options.kv_offload = KvOffload::chunked;
+  way->options.transfer_block = 16;
+  way->options.ring_slots = 3;
+  way->options.max_num_batched_tokens = 40;
+  way->among_aborted = true;
   add("not ahead").options.async_scheduling = false;
   add("prefill first").options.scheduling = Scheduling::prefill_first;
   add("among aborted ones").among_aborted = true;

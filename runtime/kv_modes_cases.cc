@@ -18,7 +18,8 @@ namespace {
 using Answers = std::vector<std::vector<Answer>>;
 
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
-constexpr std::int64_t kMaxLen = 96;
+constexpr std::int64_t kMaxLen = 64;                                     // four blocks
+constexpr std::int64_t kChunk = 24;  // rows of a step, or of a part of one
 
 OpenModel open_float32() {
   return open_model({.path = kModel, .dtype = DType::f32});
@@ -95,28 +96,27 @@ TEST_CASE(
     "contiguous: the same tokens, one sequence at a time, to the last token there is room for") {
   const OpenModel model = open_float32();
   const std::vector<Request> requests =
-      requests_of(model, {1, 15, 16, 17, 63, 64, 65, kMaxLen - 2, kMaxLen - 1});
+      requests_of(model, {1, 15, 16, 17, 31, 33, kMaxLen - 2, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
   for (const int ranks : {1, 2, 3}) {
     RANKS_OR_SKIP(ranks);
     CAPTURE(ranks);
-    for (const std::int64_t chunk : {8192, 24}) {
-      EngineOptions options;
-      options.max_seq_len = kMaxLen;
-      options.max_num_batched_tokens = chunk;
-      TestEngine engine(model, ranks, options);
-      CHECK(engine.info().kv_mode == KvMode::contiguous);
-      CHECK(engine.info().max_model_len == kMaxLen);
-      const Answers got = engine.run(requests);
-      CHECK(compare(got, right) == "");
-      CHECK(got.front().front().kv_mode == "contiguous");
-      CHECK(right.front().front().kv_mode == "paged");
-      const EngineStatistics statistics = engine.client().statistics();
-      CHECK(statistics.kv_bytes_to_host == 0);
-      CHECK(statistics.kv_bytes_to_device == 0);
-      CHECK(statistics.scheduler.preemptions == 0);
-      engine.stop();
-    }
+    EngineOptions options;
+    options.max_seq_len = kMaxLen;
+    if (ranks != 2) options.max_num_batched_tokens = kChunk;
+    options.max_num_seqs = kChunk;  // of which one runs
+    TestEngine engine(model, ranks, options);
+    CHECK(engine.info().kv_mode == KvMode::contiguous);
+    CHECK(engine.info().max_model_len == kMaxLen);
+    const Answers got = engine.run(requests);
+    CHECK(compare(got, right) == "");
+    CHECK(got.front().front().kv_mode == "contiguous");
+    CHECK(right.front().front().kv_mode == "paged");
+    const EngineStatistics statistics = engine.client().statistics();
+    CHECK(statistics.kv_bytes_to_host == 0);
+    CHECK(statistics.kv_bytes_to_device == 0);
+    CHECK(statistics.scheduler.preemptions == 0);
+    engine.stop();
   }
 }
 
@@ -127,9 +127,124 @@ TEST_CASE("contiguous: a prompt that leaves no room is refused, and the next one
   options.max_seq_len = kMaxLen;
   TestEngine engine(model, 1, options);
   const Answers got = engine.run(requests_of(model, {kMaxLen, kMaxLen - 1}));
-  CHECK(got[0].front().error.find("prompt of 96 tokens: max_model_len is 96") == 0);
+  CHECK(got[0].front().error.find("prompt of 64 tokens: max_model_len is 64") == 0);
   CHECK(got[1].front().tokens.size() == 1);
   engine.stop();
+}
+
+EngineOptions layerwise(std::int64_t buffers, std::int64_t chunk) {
+  EngineOptions options = paged();
+  options.kv_offload = KvOffload::layerwise;
+  options.transfer_block = 16;
+  options.kv_buffers = buffers;
+  options.max_num_batched_tokens = chunk;
+  options.kv_offloading_bytes = std::int64_t{64} << 20;
+  return options;
+}
+
+TEST_CASE("layer-wise: the same tokens, any number of buffers, around all boundaries") {
+  const OpenModel model = open_float32();
+  const std::vector<Request> requests =
+      requests_of(model, {1, 15, 16, 17, 23, 24, 25, 47, 48, 49, kMaxLen - 2, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  struct Case {
+    int ranks;
+    std::int64_t buffers, chunk;
+  };
+  for (const Case& each : {Case{1, 2, kChunk}, Case{1, 3, kChunk}, Case{1, 4, 8192}, Case{1, 8, 16},
+                           Case{2, 2, kChunk}, Case{3, 4, 40}}) {
+    RANKS_OR_SKIP(each.ranks);
+    CAPTURE(each.ranks);
+    CAPTURE(each.buffers);
+    TestEngine engine(model, each.ranks, layerwise(each.buffers, each.chunk));
+    const Answers got = engine.run(requests);
+    CHECK(engine.info().block_size == 16);
+    CHECK(compare(got, right) == "");
+    CHECK(got.front().front().kv_mode == "layerwise");
+    const EngineStatistics statistics = engine.client().statistics();
+    CHECK(statistics.kv_bytes_to_host > 0);
+    CHECK(statistics.kv_bytes_to_device > 0);
+    engine.stop();
+  }
+}
+
+TEST_CASE("chunked: the same tokens, whatever the ring") {
+  const OpenModel model = open_float32();
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  for (const int ranks : {1, 2, 3}) {
+    RANKS_OR_SKIP(ranks);
+    CAPTURE(ranks);
+    EngineOptions options = layerwise(2, kChunk);
+    options.kv_offload = KvOffload::chunked;
+    options.ring_slots = ranks + 1;
+    TestEngine engine(model, ranks, options);
+    const Answers got = engine.run(requests);
+    CHECK(compare(got, right) == "");
+    CHECK(got.front().front().kv_mode == "chunked");
+    const EngineStatistics statistics = engine.client().statistics();
+    CHECK(statistics.kv_bytes_to_host > 0);
+    CHECK(statistics.kv_bytes_to_device > 0);
+    engine.stop();
+  }
+}
+
+TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads what there is") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  std::vector<Request> requests = requests_of(model, {48});
+  requests[0].sampling.max_tokens = 4;
+  requests[0].sampling.prompt_logprobs.reset();
+  EngineOptions options = layerwise(2, kChunk);
+  options.async_scheduling = false;
+  const auto token = static_cast<std::uint64_t>(2 * model.config.kv_heads * model.config.head_dim) *
+                     sizeof(float);  // of one layer
+  const auto layers = static_cast<std::uint64_t>(model.config.layers);
+  for (const bool graphs : {false, true}) {
+    CAPTURE(graphs);
+    options.graphs = graphs;
+    TestEngine engine(model, 1, options);
+    engine.run(requests);
+    const EngineStatistics statistics = engine.client().statistics();
+    CHECK(statistics.scheduler.steps == 4);
+    CHECK(statistics.kv_bytes_to_host == (48 + 3) * layers * token);
+    // In graphs whole blocks, and two layers ahead whenever there is one block more.
+    const std::uint64_t loaded =
+        graphs ? (48 + 64 + 64) * layers + (48 + 64) * 2 : (48 + 49 + 50) * layers;
+    CHECK(statistics.kv_bytes_to_device == loaded * token);
+    engine.stop();
+  }
+}
+
+// In a mode whose blocks are on the host, with room for two of the longest sequences.
+void share_and_preempt(KvOffload offload) {
+  const OpenModel model = open_float32();
+  const std::vector<Request> once = requests_of(model, {50, 33, 40, 49});
+  std::vector<Request> requests = once;
+  requests.insert(requests.end(), once.begin(), once.end());
+  for (Request& request : requests) request.sampling.prompt_logprobs.reset();
+  const Answers right = run(model, 1, paged(), requests);
+  EngineOptions options = layerwise(2, kChunk);
+  options.kv_offload = offload;
+  options.kv_offloading_bytes = 2 * kMaxLen * model.config.layers * 2 * model.config.kv_heads *
+                                model.config.head_dim * std::int64_t{sizeof(float)};
+  TestEngine engine(model, 2, options);
+  CHECK(engine.info().blocks == 2 * kMaxLen / 16);
+  CHECK(compare(engine.run(requests), right) == "");
+  const SchedulerStatistics statistics = engine.client().statistics().scheduler;
+  CHECK(statistics.preemptions > 0);
+  CHECK(statistics.prefix.found_tokens > 0);
+  engine.stop();
+}
+
+TEST_CASE("layer-wise: prefixes are shared, and what was preempted is computed again") {
+  RANKS_OR_SKIP(2);
+  share_and_preempt(KvOffload::layerwise);
+}
+
+TEST_CASE("chunked: prefixes are shared, and what was preempted is computed again") {
+  RANKS_OR_SKIP(2);
+  share_and_preempt(KvOffload::chunked);
 }
 
 }  // namespace

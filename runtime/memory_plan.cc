@@ -294,6 +294,9 @@ EngineOptions settled(EngineOptions options, std::int64_t model_limit) {
   }
   constexpr std::int64_t kMultiple = 16;
   const std::int64_t longest = wanted_model_len(options, model_limit);
+  if (mode == KvMode::layerwise) {
+    options.max_num_batched_tokens = longest + options.max_num_seqs;
+  }
   options.block_size = std::min(options.transfer_block, blocks_for(longest, kMultiple) * kMultiple);
   return options;
 }
@@ -311,6 +314,20 @@ std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_l
          model_limit, "; pass ", model_limit, " or less");
   }
   return wanted;
+}
+
+KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
+                         std::span<const RankMemory> ranks, std::vector<std::string>& notes) {
+  const Budget budget(options, device, ranks);
+  const std::int64_t longest = wanted_model_len(options, model_limit);
+  const std::int64_t wished = options.max_num_seqs * blocks_for(longest, options.block_size);
+  if (wished <= budget.blocks()) return KvOffload::off;
+  const bool alone = options.max_num_seqs == 1;
+  notes.push_back(
+      str("--kv-offload auto is ", alone ? "layerwise: " : "chunked: ", options.max_num_seqs,
+          alone ? " sequence of " : " sequences of ", longest, " tokens need ",
+          format_bytes(budget.bytes_for(wished)), " on the device, there is ", budget.describe()));
+  return alone ? KvOffload::layerwise : KvOffload::chunked;
 }
 
 MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,

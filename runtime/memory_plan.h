@@ -47,7 +47,9 @@ struct RankMemory {
 // The same options as the engine goes by: a mode of the cache decides some of them itself.
 // Contiguous: one sequence at a time, in one block of max_seq_len tokens that nobody shares and nothing is
 // swapped from. With Quest nothing is swapped either. Host memory: blocks of transfer_block tokens, or of the longest sequence if that is less;
-// nothing is swapped, as the blocks are on the host.
+// nothing is swapped, as the blocks are on the host. Layer-wise: a step has room for the longest prompt and
+// a row of everybody else (what was max_num_batched_tokens is then how many rows a layer takes at a time,
+// which is the runner's to know).
 EngineOptions settled(EngineOptions options, std::int64_t model_limit);
 
 struct MemoryPlan {
@@ -59,6 +61,13 @@ struct MemoryPlan {
   std::vector<std::string>
       notes;  // for people, one line each: what came to be less than was wished
 };
+
+// --kv-offload auto: what it comes to. `ranks`: as a paged cache would take it. Off if all sequences that may
+// run at a time can be as long as one may be, and still be on the device; else a note says why not. One
+// sequence at a time: layer-wise, which moves nothing twice; several: chunked, where a prompt does not hold
+// the others up for as long as it takes.
+KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
+                         std::span<const RankMemory> ranks, std::vector<std::string>& notes);
 
 // The length that a runner has to be made for: --max-model-len, --max-seq-len or the model's limit. An Error
 // if it is more than that limit.

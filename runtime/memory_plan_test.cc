@@ -205,6 +205,95 @@ TEST_CASE("contiguous: a length beyond the model's or the memory is refused") {
         "--max-seq-len, or use more GPUs (--tp)");
 }
 
+EngineOptions layerwise() {
+  EngineOptions options;
+  options.kv_offload = KvOffload::layerwise;
+  options.max_num_seqs = 4;
+  return settled(options, kModelLimit);
+}
+
+// A block of 4,096 tokens: 4 of 32 layers on the device.
+RankMemory layerwise_gpu() {
+  RankMemory rank = gpu();
+  rank.block = 64 * kMiB;
+  rank.host_block = 512 * kMiB;
+  return rank;
+}
+
+TEST_CASE("host memory: blocks are as large as transfers, or as the longest sequence") {
+  EngineOptions options = layerwise();
+  CHECK(options.block_size == 4096);
+  CHECK(options.preemption == Preemption::recompute);
+  CHECK(options.max_num_batched_tokens == kModelLimit + 4);  // a whole prompt, and everybody's row
+  options.max_model_len = 100;
+  CHECK(settled(options, kModelLimit).block_size == 112);
+}
+
+TEST_CASE("host memory: by default half of what is available, and no more than sequences need") {
+  const MemoryPlan got = plan(layerwise(), DeviceKind::cuda, {layerwise_gpu()});
+  CHECK(got.blocks == 4 * 10);
+  CHECK(got.max_model_len == kModelLimit);
+  CHECK(got.host_blocks == 0);
+  REQUIRE(got.notes.size() == 1);
+  CHECK(got.notes[0] ==
+        "KV cache: 40 blocks of 4096 tokens in 20 GiB of host memory; there may be 50 GiB of host "
+        "memory (half of the 100 GiB that are available)");
+  EngineOptions many = layerwise();
+  many.max_num_seqs = 256;
+  CHECK(plan(many, DeviceKind::cuda, {layerwise_gpu()}).blocks == 100);
+  CHECK(plan(many, DeviceKind::cuda, {layerwise_gpu(), layerwise_gpu()}).blocks == 50);
+}
+
+TEST_CASE("host memory: as much as was asked for, of all ranks together") {
+  EngineOptions options = layerwise();
+  options.kv_offloading_bytes = static_cast<std::int64_t>(8 * kGiB);
+  MemoryPlan got = plan(options, DeviceKind::cuda, {layerwise_gpu(), layerwise_gpu()});
+  CHECK(got.blocks == 8);
+  CHECK(got.max_model_len == 8 * 4096);
+  REQUIRE(got.notes.size() == 2);
+  CHECK(got.notes[0] ==
+        "max_model_len is 32768: the model's 40960 tokens need 10 GiB of KV cache, there is 8 GiB "
+        "of host memory (--kv-offloading-size); for more, pass --kv-offloading-size 10");
+  options.kv_offloading_bytes = static_cast<std::int64_t>(101 * kGiB);
+  CHECK(refusal(options, DeviceKind::cuda, {layerwise_gpu()}) ==
+        "--kv-offloading-size: 101 GiB of host memory were asked for, 100 GiB are available; pass "
+        "100 or less");
+}
+
+TEST_CASE("host memory: buffers that are too large for the device are refused") {
+  EngineOptions options = layerwise();
+  options.max_model_len = kModelLimit;
+  RankMemory full = layerwise_gpu();
+  full.available = 256 * kMiB + full.graphs + 3 * full.block;
+  const std::string why = refusal(options, DeviceKind::cuda, {full});
+  CHECK(why.starts_with("--max-model-len 40960 tokens need 640 MiB of KV cache, there is 192 MiB"));
+  CHECK(
+      why.ends_with("pass --max-model-len 12288 or less, or pass a smaller --kv-buffers, or use "
+                    "more GPUs (--tp)"));
+}
+
+TEST_CASE("--kv-offload auto: off while all sequences fit on the device") {
+  EngineOptions options;
+  options.kv_offload = KvOffload::automatic;
+  options.max_num_seqs = 4;
+  std::vector<std::string> notes;
+  const std::vector<RankMemory> ranks = {gpu()};
+  CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, ranks, notes) == KvOffload::off);
+  CHECK(notes.empty());
+  options.max_num_seqs = 256;
+  CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, ranks, notes) == KvOffload::chunked);
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0] ==
+        "--kv-offload auto is chunked: 256 sequences of 40960 tokens need 640 GiB on the device, "
+        "there is 108 GiB on rank 0 (of 140 GiB, 123 GiB are free, --gpu-memory-utilization is "
+        "0.9)");
+  options.max_num_seqs = 1;
+  RankMemory small = gpu();
+  small.block = kGiB;
+  CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, std::vector<RankMemory>{small},
+                       notes) == KvOffload::layerwise);
+}
+
 TEST_CASE("swap space: as wished, of each rank") {
   EngineOptions options;
   options.swap_space_bytes = static_cast<std::int64_t>(1 * kGiB);

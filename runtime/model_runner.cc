@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "kernels/linear.h"
 #include "kvcache/chunked_cache.h"
+#include "kvcache/layerwise_storage.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"
 #include "runtime/slot_table.h"
@@ -24,12 +25,16 @@ StagingLimits staging_limits(const RunnerOptions& options) {
   return {.slots = options.max_num_seqs,
           .rows = std::max(options.max_num_batched_tokens, options.max_num_seqs),
           .logit_rows = std::max(options.max_logit_rows, options.max_num_seqs),
-          .table_blocks = (options.max_model_len + options.block_size - 1) / options.block_size};
+          .table_blocks = (options.max_model_len + options.block_size - 1) / options.block_size,
+          .part_rows = options.part_rows};
 }
 
 model::DecoderLimits decoder_limits(const RunnerOptions& options) {
   const StagingLimits limits = staging_limits(options);
-  return {.rows = limits.rows, .logit_rows = limits.logit_rows, .positions = options.max_model_len};
+  return {.rows = limits.rows,
+          .logit_rows = limits.logit_rows,
+          .positions = options.max_model_len,
+          .part_rows = options.part_rows};
 }
 
 layers::SamplerLimits sampler_limits(const RunnerOptions& options) {
@@ -57,7 +62,8 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
       std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
                 (config.intermediate_size + decoder.shard().ranks - 1) / decoder.shard().ranks});
   constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
-  return static_cast<std::size_t>((decoder_limits(options).rows + kPadding) * (inputs + kPadding)) *
+  return static_cast<std::size_t>((decoder_limits(options).rows_at_once() + kPadding) *
+                                  (inputs + kPadding)) *
          sizeof(float);
 }
 
@@ -284,6 +290,10 @@ kvcache::BlockShape ModelRunner::block_shape() const {
 
 ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
   const kvcache::BlockShape shape = block_shape();
+  if (state_->options.kv_mode == KvMode::layerwise) {
+    return {.block = kvcache::LayerwiseStorage::device_bytes(shape, state_->options.kv_buffers),
+            .host_block = kvcache::LayerwiseStorage::host_bytes(shape)};
+  }
   if (state_->options.kv_mode != KvMode::chunked) {
     return {.block = shape.bytes() + state_->sparse.block_bytes(shape),
             .fixed = state_->sparse.fixed_bytes(shape)};
@@ -298,6 +308,11 @@ ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
                              std::int64_t write_slots) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
+  if (state_->options.kv_mode == KvMode::layerwise) {
+    state_->cache = std::make_unique<kvcache::LayerwiseStorage>(state_->backend, block_shape(),
+                                                                blocks, state_->options.kv_buffers);
+    return;
+  }
   if (state_->options.kv_mode == KvMode::chunked) {
     NVLLM_CHECK_EQ(host_blocks, 0);
     state_->cache = std::make_unique<kvcache::ChunkedCache>(

@@ -39,12 +39,15 @@ struct RunnerOptions {
   std::int64_t ring_slots = 4;  // EngineOptions
   std::int64_t kv_buffers = 4;
   SparseAttentionOptions sparse = {};
+  // Not 0: a step's rows go through each layer so many at a time, before the next layer; memory for
+  // activations is made for so many.
+  std::int64_t part_rows = 0;
   kvcache::OffloadHooks offload_hooks = {};  // of tests
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
-            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers, sparse);
+            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers, part_rows, sparse);
   }
 };
 

@@ -37,6 +37,8 @@ struct SchedulerLimits {
   bool prefix_caching = true;
   Scheduling scheduling = Scheduling::mixed;
   Preemption preemption = Preemption::swap;
+  // A prompt that fits in a step is not cut to fill up what another one leaves of it.
+  bool whole_prompts = false;
 };
 
 // One sequence: one answer to one request.

@@ -89,8 +89,8 @@ void Scheduler::State::admit(Wanted wanted) {
     }
     const std::int64_t rows = rows_that_fit(next, room.computed, budget_);
     if (rows == 0) return;
-    if (wanted == Wanted::prompts && !rows_.empty() && rows < next.length() - room.computed &&
-        fits_whole(next, room.computed))
+    if ((wanted == Wanted::prompts || limits.whole_prompts) && !rows_.empty() &&
+        rows < next.length() - room.computed && fits_whole(next, room.computed))
       return;
     start(next);
     NVLLM_CHECK_EQ(next.computed, room.computed);

@@ -1,46 +1,15 @@
 #include "runtime/sparse_attention.h"
 
-#include "base/error.h"
-
 namespace nvllm::runtime {
 namespace {
 
-const char* name_of(PrefillAttention prefill) {
-  switch (prefill) {
-    case PrefillAttention::full: return "full";
-    case PrefillAttention::minference: return "minference";
-    case PrefillAttention::xattention: return "xattention";
-    case PrefillAttention::automatic: return "auto";
-  }
-  return "";
-}
+static_assert(kQuestPageTokens == kvcache::Quest::kPageTokens);
 
 kvcache::PromptLimits prompt_limits(const SparseAttentionLimits& limits) {
   return {.rows = limits.rows, .tokens = limits.tokens, .heads = limits.heads};
 }
 
 }  // namespace
-
-void check_sparse_attention(const EngineOptions& options) {
-  const KvMode mode = options.kv_mode();
-  const bool on_device = mode == KvMode::paged || mode == KvMode::contiguous;
-  const bool wished = options.prefill_attention == PrefillAttention::minference ||
-                      options.prefill_attention == PrefillAttention::xattention;
-  if (wished && !on_device) {
-    fail("--prefill-attention ", name_of(options.prefill_attention),
-         " is not available with --kv-offload ", name_of(mode),
-         "; pass --prefill-attention full or --kv-offload off");
-  }
-  if (options.decode_attention == DecodeAttention::full) return;
-  if (!on_device) {
-    fail("--decode-attention quest is not available with --kv-offload ", name_of(mode),
-         "; pass --decode-attention full or --kv-offload off");
-  }
-  if (mode == KvMode::paged && options.block_size % kvcache::Quest::kPageTokens != 0) {
-    fail("--decode-attention quest: --block-size is ", options.block_size,
-         "; it must be a multiple of ", kvcache::Quest::kPageTokens);
-  }
-}
 
 SparseAttention::SparseAttention(Backend& backend, const SparseAttentionOptions& options,
                                  const SparseAttentionLimits& limits)

@@ -11,19 +11,9 @@
 #include "kvcache/policies/quest.h"
 #include "kvcache/policies/sparse_cache.h"
 #include "runtime/engine_options.h"
+#include "runtime/sparse_options.h"
 
 namespace nvllm::runtime {
-
-// Prompts shorter than this attend to everything: so little that choosing costs more than it saves.
-inline constexpr std::int64_t kLeastSparseTokens = 1024;
-// From here on `auto` chooses XAttention. Dense attention is so fast that at 32K the choice does not pay (see
-// the benchmark select_tiles); it does for certain where the kept tiles are a few percent of a prompt of twice
-// that.
-inline constexpr std::int64_t kAutomaticSparseTokens = 65536;
-
-// An Error, of one line, if the mode that the options ask for cannot serve a policy that they ask for. Nothing
-// is ever replaced by another policy.
-void check_sparse_attention(const EngineOptions& options);
 
 struct SparseAttentionOptions {
   PrefillAttention prefill = PrefillAttention::full;

@@ -21,7 +21,11 @@ std::int64_t most_blocks(const StagingLimits& limits) {
 std::int64_t most_words(const StagingLimits& limits) {
   const StepShape most{
       .sequences = limits.slots, .rows = limits.rows, .logit_rows = limits.logit_rows};
-  return StepLayout(most).blocks + most_blocks(limits);
+  std::int64_t words = StepLayout(most).blocks + most_blocks(limits);
+  if (limits.part_rows > 0) {
+    words += RowParts::most_words(limits.slots, limits.rows, limits.part_rows);
+  }
+  return words;
 }
 
 // Also throws what went wrong on the way to it.
@@ -47,6 +51,7 @@ std::size_t StepStaging::bytes(const StagingLimits& limits) {
 StepStaging::StepStaging(Backend& backend, const StagingLimits& limits, int buffers)
     : backend_(backend),
       limits_(limits),
+      parts_(limits.part_rows > 0 ? limits.part_rows : limits.rows),
       memory_(backend.allocate(MemoryKind::device, bytes(limits), "step input")) {
   Scratch all(memory_.data(), memory_.bytes());
   const auto vector = [&](DType dtype, std::int64_t count) {
@@ -108,13 +113,19 @@ void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const 
                        const kvcache::KvCache& cache, Stream& stream,
                        ipc::Communicator* communicator) {
   tell_blocks(parts, slots, cache, stream, communicator);
-  StepWriter writer(begin(communicator), shape, most_blocks(limits_));
+  order_.clear();
   for (const bool draws : {true, false}) {
     for (const StepPart& part : parts) {
-      if (part.draws == draws) writer.add(part, slots[part.slot]);
+      if (part.draws == draws) order_.push_back(&part);
     }
   }
-  send(writer.finish(), stream);
+  std::int32_t* const words = begin(communicator);
+  StepWriter writer(words, shape, most_blocks(limits_));
+  for (const StepPart* const part : order_) writer.add(*part, slots[part->slot]);
+  parts_at_ = writer.finish();
+  parts_.cut(order_);
+  std::ranges::copy(parts_.words(), words + parts_at_);
+  send(parts_at_ + parts_.words().size(), stream);
 }
 
 TensorView StepStaging::ints(std::int64_t first, std::int64_t count) const {
@@ -145,7 +156,7 @@ kernels::StepInput StepStaging::input(const StepShape& shape, const kvcache::KvC
   return input;
 }
 
-layers::Batch StepStaging::batch(const StepShape& shape) const {
+layers::Batch StepStaging::batch(const StepShape& shape) {
   const StepLayout at(shape);
   layers::Batch batch;
   batch.tokens = first(tokens_, shape.rows);
@@ -157,6 +168,7 @@ layers::Batch StepStaging::batch(const StepShape& shape) const {
   if (!shape.all_logits) batch.logit_rows = ints(at.logit_rows, shape.logit_rows);
   batch.max_query_rows = shape.max_query_rows;
   batch.max_kv_length = shape.max_kv_length;
+  batch.parts = parts_.at(words_ + parts_at_);
   return batch;
 }
 

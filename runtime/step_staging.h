@@ -17,6 +17,7 @@
 #include "kvcache/kv_cache.h"
 #include "layers/batch.h"
 #include "layers/sampler.h"
+#include "runtime/row_parts.h"
 #include "runtime/slot_table.h"
 #include "runtime/step_writer.h"
 
@@ -27,6 +28,7 @@ struct StagingLimits {
   std::int64_t rows = 0;          // of a step
   std::int64_t logit_rows = 0;    // of a step
   std::int64_t table_blocks = 0;  // of the longest sequence
+  std::int64_t part_rows = 0;  // of a part, where a step's rows are cut into parts; 0: they are not
 };
 
 // Used by one thread, with one stream.
@@ -44,7 +46,8 @@ class StepStaging {
 
   // What works on it, for any step of this shape.
   kernels::StepInput input(const StepShape& shape, const kvcache::KvCache& cache) const;
-  layers::Batch batch(const StepShape& shape) const;
+  // Of the step that was loaded last.
+  layers::Batch batch(const StepShape& shape);
   // The first `rows` logit rows: slots, positions, targets, history and tables.
   layers::SampleStep sample_step(const StepShape& shape, std::int64_t rows,
                                  TensorView history) const;
@@ -65,10 +68,13 @@ class StepStaging {
 
   Backend& backend_;
   StagingLimits limits_;
+  RowParts parts_;
   std::vector<Staged> staged_;
   std::size_t next_ = 0;
   Buffer memory_;
-  std::int32_t* words_ = nullptr;  // the copy of what was staged
+  std::int32_t* words_ = nullptr;       // the copy of what was staged
+  std::vector<const StepPart*> order_;  // the sequences of a step as they are in its batch
+  std::size_t parts_at_ = 0;            // where the words of the parts are
   TensorView last_tokens_, table_;
   TensorView tokens_, positions_, places_, kv_length_, block_table_;  // as large as they get
 };

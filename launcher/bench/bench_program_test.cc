@@ -136,6 +136,37 @@ TEST_CASE("latency: each batch decodes as many steps as were asked, all sequence
   }
 }
 
+TEST_CASE(
+    "long: each mode fills max_model_len twice, and moves nothing while all is on the device") {
+  const Json report = report_of("long", {"--modes", "paged,contiguous", "--max-model-len", "200",
+                                         "--output-len", "40", "--warmup", "16", "--link", "20"});
+  CHECK(report.at("limits").at("link").at("to_host_gb_per_s") == 20);
+  REQUIRE(report.at("modes").size() == 2);
+  for (const Json& mode : report.at("modes")) {
+    CAPTURE(mode.dump());
+    const Json &prefill = mode.at("prefill"), &decode = mode.at("decode");
+    CHECK(prefill.at("tokens") == 199);
+    CHECK(decode.at("steps") == 39);
+    CHECK(decode.at("mean_context") == 180);
+    for (const Json& part : {prefill, decode}) {
+      CHECK(part.at("floor").at("compute_s").get<double>() > 0);
+      CHECK(part.at("floor").at("link_s") == 0);
+      CHECK(part.at("work").at("kv_bytes_to_host") == 0);
+      CHECK(part.at("work").at("kv_bytes_to_device") == 0);
+    }
+  }
+  CHECK(report.at("modes").at(0).at("kv_mode") == "paged");
+  CHECK(report.at("modes").at(1).at("kv_mode") == "contiguous");
+}
+
+TEST_CASE("long: a mode that cannot be says why, and the others are measured") {
+  const Json report =
+      report_of("long", {"--modes", "chunked,paged", "--max-model-len", "64", "--output-len", "4",
+                         "--warmup", "0", "--link", "20", "--kv-offloading-size", "0.000001"});
+  CHECK(report.at("modes").at(0).at("error").get<std::string>() != "");
+  CHECK(report.at("modes").at(1).at("prefill").at("tokens") == 63);
+}
+
 TEST_CASE("startup: stages in their order, again and again") {
   const Json report = report_of("startup", {"--repeat", "2", "--tp", "2"});
   REQUIRE(report.at("runs").size() == 2);

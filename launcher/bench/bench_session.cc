@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/bench/device_speed.h"
 #include "launcher/trace_file.h"
 
 namespace nvllm::launcher {
@@ -40,19 +39,25 @@ int run_bench(const Options& options, std::int64_t started_ns, BenchSubject& sub
       benchmark({session, load, model.config.vocab_size});
       if (options.engine.profile) collect_trace(options, started_ns, session, trace);
     } catch (const Error& failure) {
-      error = failure.what();
+      error = subject.failure = failure.what();
     }
     return session.finish(error);
   } catch (const SessionFailed& failure) {
+    subject.failure = failure.what();
     return failure.exit_code();
   }
 }
 
+SpeedQuestion speed_question(const Options& options, const BenchSubject& subject) {
+  return {.device = subject.info.ranks.at(0).report.device,
+          .ranks = static_cast<int>(subject.info.ranks.size()),
+          .bandwidth_tb_s = options.bench.bandwidth_tb_s,
+          .tflops = options.bench.tflops,
+          .link_gb_s = options.bench.link_gb_s};
+}
+
 void add_floor(const Options& options, BenchSubject& subject) {
-  subject.speed = device_speed({.device = subject.info.ranks.at(0).report.device,
-                                .ranks = static_cast<int>(subject.info.ranks.size()),
-                                .bandwidth_tb_s = options.bench.bandwidth_tb_s,
-                                .tflops = options.bench.tflops});
+  subject.speed = device_speed(speed_question(options, subject));
 }
 
 }  // namespace nvllm::launcher

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "launcher/bench/device_speed.h"
 #include "launcher/bench/load_generator.h"
 #include "launcher/bench/report.h"
 #include "launcher/engine_session.h"
@@ -22,6 +23,9 @@ struct BenchRun {
 // exit code.
 int run_bench(const Options& options, std::int64_t started_ns, BenchSubject& subject,
               const std::function<void(const BenchRun&)>& benchmark);
+
+// The question for what it could do.
+SpeedQuestion speed_question(const Options& options, const BenchSubject& subject);
 
 // What the subject's devices could do. After run_bench().
 void add_floor(const Options& options, BenchSubject& subject);

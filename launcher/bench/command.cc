@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "launcher/bench/bench_session.h"
+#include "launcher/bench/device_speed.h"
+#include "launcher/bench/long_context.h"
 #include "launcher/bench/report.h"
 #include "launcher/bench/starts.h"
 #include "launcher/exit_code.h"
@@ -17,6 +19,9 @@ constexpr std::int64_t kLatencyPrompt = 1024;
 constexpr std::int64_t kLatencySteps = 256;
 constexpr std::int64_t kLatencyWarmup = 16;
 constexpr std::int64_t kStartupPrompt = 16;
+constexpr std::int64_t kLongModelLen = 40960;
+constexpr std::int64_t kLongOutput = 128;
+constexpr std::int64_t kLongWarmup = 4096;
 
 template <typename Report>
 int print(const Options& options, const BenchSubject& subject, const Report& report) {
@@ -97,6 +102,48 @@ int run_bench_latency(const Options& options, std::int64_t started_ns) {
   if (exit_code != kExitFine) return exit_code;
   add_floor(options, subject);
   return print(options, subject, results);
+}
+
+int run_bench_long(const Options& options, std::int64_t started_ns) {
+  const BenchOptions& bench = options.bench;
+  BenchSubject subject{.benchmark = "long"};
+  LongReport report;
+  int last_failure = kExitFine;
+  std::size_t measured = 0;
+  for (const runtime::KvMode mode : bench.modes) {
+    Options of_mode = options;
+    if (!of_mode.engine.max_model_len) of_mode.engine.max_model_len = kLongModelLen;
+    of_mode.engine = options_of_mode(of_mode.engine, mode);
+    BenchSubject one{.benchmark = subject.benchmark};
+    LongResult result;
+    const int exit_code = run_bench(of_mode, started_ns, one, [&](const BenchRun& run) {
+      report.plan = {.max_model_len = one.info.max_model_len,
+                     .output_tokens = bench.output ? bench.output->most : kLongOutput,
+                     .warmup_tokens = bench.warmup.value_or(kLongWarmup),
+                     .vocabulary = run.vocabulary};
+      PythonRandom random(bench.dataset_seed);
+      result = measure_long(run.load, run.session.client(), report.plan, random);
+      say(run.session, str(name_of(mode), ": ", result.prefill_s, " s for the prompt, ",
+                           result.mean_step_s() * 1e3, " ms a token"));
+    });
+    if (exit_code != kExitFine && exit_code != kExitFailed) return exit_code;
+    if (exit_code == kExitFine) {
+      ++measured;
+      result.blocks = one.info.blocks;
+      result.block_size = one.info.block_size;
+      result.host_blocks = one.info.host_blocks;
+      subject = one;
+    } else {
+      last_failure = exit_code;
+      result.error = one.failure;
+    }
+    result.mode = mode;
+    report.modes.push_back(result);
+  }
+  if (measured == 0) return last_failure;
+  add_floor(options, subject);
+  report.link = link_speed(speed_question(options, subject));
+  return print(options, subject, report);
 }
 
 int run_bench_startup(const Options& options, std::int64_t started_ns) {

@@ -108,23 +108,61 @@ Measured measure(DeviceKind kind) {
   return measured;
 }
 
-Measured measure_in_child(DeviceKind kind) {
+LinkSpeed measure_link(DeviceKind kind) {
+  constexpr std::size_t kBytes = std::size_t{256} << 20;
+  const auto backend = create_backend(kind);
+  const auto stream = backend->create_stream();
+  const Buffer host = backend->allocate(MemoryKind::pinned, kBytes, "measurement");
+  const Buffer device = backend->allocate(MemoryKind::device, kBytes, "measurement");
+  const auto speed_of = [&](void* to, const void* from) {
+    return kBytes / best_seconds([&] {
+             backend->copy(to, from, kBytes, *stream);
+             stream->synchronize();
+           });
+  };
+  return {.to_device = speed_of(device.data(), host.data()),
+          .to_host = speed_of(host.data(), device.data()),
+          .source = {}};
+}
+
+// Numbers that come from a child's measurement; `mend`: the options to pass where it fails.
+template <std::size_t n>
+std::array<double, n> numbers_of_child(const std::function<std::array<double, n>()>& measure_all,
+                                       const char* mend) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) fail_errno("pipe for a measurement");
   const UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
   Child child = Child::start([&] {
-    const Measured measured = measure(kind);
+    const std::array<double, n> measured = measure_all();
     return ::write(write_end.get(), &measured, sizeof measured) == sizeof measured ? 0 : 1;
   });
   write_end.reset();
-  Measured measured;
+  std::array<double, n> measured{};
   const bool whole = ::read(read_end.get(), &measured, sizeof measured) == sizeof measured;
   child.end();
-  if (!whole) {
-    fail("measuring the device for the floor failed; pass --bandwidth and --tflops");
-  }
+  if (!whole) fail("measuring the device for the floor failed; pass ", mend);
   return measured;
+}
+
+Measured measure_in_child(DeviceKind kind) {
+  const auto [bytes, flops] = numbers_of_child<2>(
+      [kind] {
+        const Measured measured = measure(kind);
+        return std::array{measured.bytes_per_second, measured.flops_per_second};
+      },
+      "--bandwidth and --tflops");
+  return {.bytes_per_second = bytes, .flops_per_second = flops};
+}
+
+LinkSpeed measure_link_in_child(DeviceKind kind) {
+  const auto [to_device, to_host] = numbers_of_child<2>(
+      [kind] {
+        const LinkSpeed link = measure_link(kind);
+        return std::array{link.to_device, link.to_host};
+      },
+      "--link");
+  return {.to_device = to_device, .to_host = to_host, .source = "measured"};
 }
 
 }  // namespace
@@ -160,6 +198,18 @@ DeviceSpeed device_speed(const SpeedQuestion& question) {
     speed.source = question.bandwidth_tb_s && question.tflops ? "given" : "given, " + speed.source;
   }
   return speed;
+}
+
+LinkSpeed link_speed(const SpeedQuestion& question) {
+  if (question.link_gb_s) {
+    return {*question.link_gb_s * 1e9, *question.link_gb_s * 1e9, "given"};
+  }
+  const bool cpu = question.device.starts_with("CPU");
+  LinkSpeed link = measure_link_in_child(cpu ? DeviceKind::cpu : DeviceKind::cuda);
+  const double share = cpu ? 1.0 / question.ranks : 1.0;
+  link.to_device *= share;
+  link.to_host *= share;
+  return link;
 }
 
 }  // namespace nvllm::launcher

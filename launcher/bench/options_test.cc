@@ -30,11 +30,11 @@ TEST_CASE("a command may be two words, of which the first alone says what may fo
   CHECK(parse_command_line({"bench", "startup", "--help"})
             .message.starts_with("nvllm-launch bench startup measures"));
   const std::string help = parse_command_line({"bench", "--help"}).message;
-  for (const char* name : {"bench latency", "bench startup", "bench throughput"}) {
+  for (const char* name : {"bench latency", "bench long", "bench startup", "bench throughput"}) {
     CHECK(help.find(name) != std::string::npos);
   }
   CHECK_THROWS_WITH_AS(parse_command_line({"bench"}),
-                       "bench: pass latency, startup or throughput after it", UsageError);
+                       "bench: pass latency, long, startup or throughput after it", UsageError);
   CHECK(refusal({"bench", "latenci"}) ==
         "unknown command 'bench latenci'; did you mean 'bench latency'?");
 }
@@ -58,6 +58,21 @@ TEST_CASE("the benchmarks' own options") {
   CHECK(parsed({"bench", "latency", "--batch-size", "1,16"}).bench.batch_sizes ==
         std::vector<std::int64_t>{1, 16});
   CHECK(parsed({"bench", "startup", "--repeat", "5"}).bench.repeat == 5);
+}
+
+TEST_CASE("long runs the modes that it is told, in their order") {
+  using runtime::KvMode;
+  CHECK(parsed({"bench", "long"}).bench.modes.size() == 4);
+  const BenchOptions bench =
+      parsed({"bench", "long", "--modes", "layerwise,paged", "--link", "50"}).bench;
+  CHECK(bench.modes == std::vector{KvMode::layerwise, KvMode::paged});
+  CHECK(bench.link_gb_s == 50);
+  CHECK(refusal({"bench", "long", "--modes", "paged,"}).starts_with("--modes"));
+  CHECK(refusal({"bench", "long", "--max-seq-len", "100"}) ==
+        "bench long runs every mode that --modes names; pass that instead of --kv-offload or "
+        "--max-seq-len");
+  CHECK(refusal({"bench", "long", "--profile", "x", "--modes", "paged,chunked"}) ==
+        "--profile x with 2 modes: a trace is of one run; pass --modes with one");
 }
 
 TEST_CASE("what does not go together is refused in one line with the mend") {

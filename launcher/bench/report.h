@@ -8,6 +8,7 @@
 
 #include "launcher/bench/floor.h"
 #include "launcher/bench/latency.h"
+#include "launcher/bench/long_context.h"
 #include "launcher/bench/startup.h"
 #include "launcher/bench/throughput.h"
 #include "launcher/options.h"
@@ -26,6 +27,7 @@ struct BenchSubject {
   DeviceSpeed speed = {};
   runtime::EngineOptions engine = {};
   runtime::EngineInfo info = {};
+  std::string failure = {};  // why the run failed, where it did
 };
 
 struct ThroughputReport {
@@ -39,6 +41,14 @@ std::string format_json(const BenchSubject& subject, const ThroughputReport& rep
 
 std::string format_table(const BenchSubject& subject, const std::vector<LatencyResult>& results);
 std::string format_json(const BenchSubject& subject, const std::vector<LatencyResult>& results);
+
+struct LongReport {
+  LongPlan plan;
+  LinkSpeed link;
+  std::vector<LongResult> modes;
+};
+std::string format_table(const BenchSubject& subject, const LongReport& report);
+std::string format_json(const BenchSubject& subject, const LongReport& report);
 
 struct StartupRun {
   std::int64_t started_ns = 0;   // of the program

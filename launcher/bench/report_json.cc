@@ -147,6 +147,56 @@ std::string format_json(const BenchSubject& subject, const std::vector<LatencyRe
   return text_of(json);
 }
 
+namespace {
+
+Json floor_of(const LongFloor& floor, double seconds) {
+  return {{"compute_s", floor.compute_s},
+          {"link_s", floor.link_s},
+          {"of_floor", floor.seconds() / seconds}};
+}
+
+Json mode_of(const BenchSubject& subject, const LongReport& report, const LongResult& mode) {
+  if (!mode.error.empty()) return {{"kv_mode", name_of(mode.mode)}, {"error", mode.error}};
+  const LongFloor prefill = prefill_floor(mode, subject.cost, subject.speed, report.link,
+                                          subject.engine.max_num_batched_tokens);
+  const LongFloor decode = decode_floor(mode, subject.cost, subject.speed, report.link);
+  return {{"kv_mode", name_of(mode.mode)},
+          {"blocks", mode.blocks},
+          {"block_size", mode.block_size},
+          {"host_blocks", mode.host_blocks},
+          {"prefill",
+           {{"tokens", mode.prefill_tokens},
+            {"seconds", mode.prefill_s},
+            {"tokens_per_s", static_cast<double>(mode.prefill_tokens) / mode.prefill_s},
+            {"floor", floor_of(prefill, mode.prefill_s)},
+            {"work", work_of(mode.prefill_work)}}},
+          {"decode",
+           {{"mean_context", mode.context},
+            {"steps", mode.decode_steps},
+            {"mean_step_ms", mode.mean_step_s() * 1e3},
+            {"step_ms", milliseconds(mode.step_s)},
+            {"tokens_per_s", 1 / mode.mean_step_s()},
+            {"floor", floor_of(decode, mode.mean_step_s())},
+            {"work", work_of(mode.decode_work)}}}};
+}
+
+}  // namespace
+
+std::string format_json(const BenchSubject& subject, const LongReport& report) {
+  Json json = subject_of(subject);
+  json["limits"] = limits_of(subject.speed);
+  json["limits"]["link"] = {{"to_device_gb_per_s", report.link.to_device * 1e-9},
+                            {"to_host_gb_per_s", report.link.to_host * 1e-9},
+                            {"source", report.link.source}};
+  json["output_len"] = report.plan.output_tokens;
+  json["warmup_tokens"] = report.plan.warmup_tokens;
+  json["modes"] = Json::array();
+  for (const LongResult& mode : report.modes) {
+    json["modes"].push_back(mode_of(subject, report, mode));
+  }
+  return text_of(json);
+}
+
 std::string format_json(const BenchSubject& subject, const std::vector<StartupRun>& runs) {
   Json json = subject_of(subject);
   json.update(Json::parse(format_json(runs)));

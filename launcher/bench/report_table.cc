@@ -113,6 +113,67 @@ std::string format_table(const BenchSubject& subject, const std::vector<LatencyR
   return text + floor_line(subject.speed, subject.info.ranks.size());
 }
 
+namespace {
+
+std::string gib(std::uint64_t bytes) {
+  return number(static_cast<double>(bytes) / (1 << 30));
+}
+
+// Cells for a floor: of computing, of the link, and the share of the larger one that was reached.
+void add_floor(std::vector<std::string>& row, const LongFloor& floor, double scale,
+               double seconds) {
+  row.push_back(number(floor.compute_s * scale));
+  row.push_back(floor.link_s > 0 ? number(floor.link_s * scale) : "-");
+  row.push_back(percent(floor.seconds() / seconds));
+}
+
+void add_traffic(std::vector<std::string>& row, const EngineWork& work) {
+  row.push_back(gib(work.kv_bytes_to_host));
+  row.push_back(gib(work.kv_bytes_to_device));
+}
+
+}  // namespace
+
+std::string format_table(const BenchSubject& subject, const LongReport& report) {
+  const LongPlan& plan = report.plan;
+  std::string text = title(subject);
+  text += str("  one sequence of up to ", plan.max_model_len, " tokens: a prompt of ",
+              plan.max_model_len - 1, "; then one of ", plan.max_model_len - plan.output_tokens,
+              " and ", plan.output_tokens, " tokens of an answer\n");
+  TextTable prompts, answers;
+  prompts.add({"prompt", "s", "tokens/s", "compute floor", "PCIe floor", "of floor", "GiB to host",
+               "to device"});
+  answers.add({"answer", "ms/token", "p50", "p99", "compute floor", "PCIe floor", "of floor",
+               "GiB to host", "to device"});
+  std::string failures;
+  for (const LongResult& mode : report.modes) {
+    if (!mode.error.empty()) {
+      failures += str("  ", name_of(mode.mode), ": not measured: ", mode.error, '\n');
+      continue;
+    }
+    std::vector<std::string> prompt = {
+        name_of(mode.mode), number(mode.prefill_s),
+        number(static_cast<double>(mode.prefill_tokens) / mode.prefill_s)};
+    add_floor(prompt,
+              prefill_floor(mode, subject.cost, subject.speed, report.link,
+                            subject.engine.max_num_batched_tokens),
+              1, mode.prefill_s);
+    add_traffic(prompt, mode.prefill_work);
+    prompts.add(prompt);
+    std::vector<std::string> answer = {name_of(mode.mode), number(mode.mean_step_s() * 1e3),
+                                       number(mode.step_s.p50 * 1e3),
+                                       number(mode.step_s.p99 * 1e3)};
+    add_floor(answer, decode_floor(mode, subject.cost, subject.speed, report.link), 1e3,
+              mode.mean_step_s());
+    add_traffic(answer, mode.decode_work);
+    answers.add(answer);
+  }
+  text += prompts.text() + answers.text() + failures;
+  return text + floor_line(subject.speed, subject.info.ranks.size()) +
+         str("  PCIe: ", rate(report.link.to_device, "B/s"), " to each device, ",
+             rate(report.link.to_host, "B/s"), " to the host (", report.link.source, ")\n");
+}
+
 std::string format_table(const BenchSubject& subject, const std::vector<StartupRun>& runs) {
   std::vector<double> seconds;
   for (const StartupRun& run : runs) seconds.push_back(run.seconds());

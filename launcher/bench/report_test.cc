@@ -40,6 +40,16 @@ LatencyResult latency() {
   return result;
 }
 
+LongResult long_result(runtime::KvMode mode) {
+  LongResult result{.mode = mode};
+  result.prefill_tokens = 1000;
+  result.prefill_s = 40;
+  result.context = 1000;
+  result.decode_steps = 10;
+  result.decode_s = 40;
+  return result;
+}
+
 StartupRun startup(std::int64_t started_ns, double first_token_s) {
   return {.started_ns = started_ns,
           .exec_s = std::nullopt,
@@ -93,6 +103,34 @@ TEST_CASE("throughput tells tokens per second, the floor and the warm-up") {
   CHECK(table.find("warm-up: 2 short prompts") != std::string::npos);
   report.result.warmup_prompts = 0;
   CHECK(format_table(subject("throughput"), report).find("no warm-up") != std::string::npos);
+}
+
+TEST_CASE("what a mode moves over PCIe is its floor, where that takes longer than computing") {
+  const LinkSpeed link{.to_device = 0.5e9, .to_host = 0.25e9, .source = "given"};
+  const BenchSubject one = subject("long");
+  const auto prefill = [&](runtime::KvMode mode, std::int64_t step_tokens) {
+    return prefill_floor(long_result(mode), one.cost, one.speed, link, step_tokens).link_s;
+  };
+  CHECK(prefill(runtime::KvMode::paged, 8192) == 0);
+  CHECK(prefill(runtime::KvMode::layerwise, 100) == doctest::Approx(4));  // 1 GB out
+  CHECK(prefill(runtime::KvMode::chunked, 1000) == doctest::Approx(4));
+  // 100 + 200 + ... + 900 tokens of 1 MB in, at 0.5 GB/s.
+  CHECK(prefill(runtime::KvMode::chunked, 100) == doctest::Approx(9));
+
+  LongReport report{.plan = {}, .link = link, .modes = {}};
+  report.modes = {long_result(runtime::KvMode::paged),
+                  long_result(runtime::KvMode::layerwise),
+                  {.mode = runtime::KvMode::chunked, .error = "no room"}};
+  const Json modes = Json::parse(format_json(one, report)).at("modes");
+  CHECK(modes.at(0).at("decode").at("floor").at("link_s") == 0);
+  CHECK(modes.at(0).at("decode").at("floor").at("of_floor") == doctest::Approx(0.5));  // 2 of 4 s
+  CHECK(modes.at(1).at("decode").at("floor").at("link_s") == doctest::Approx(2));
+  CHECK(modes.at(2).at("error") == "no room");
+
+  const std::string table = format_table(one, report);
+  CHECK(table.find("chunked: not measured: no room\n") != std::string::npos);
+  CHECK(table.find("PCIe: 0.500 GB/s to each device, 0.250 GB/s to the host (given)\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("several starts: the median with its own stages, and the least") {

@@ -24,6 +24,32 @@ std::vector<BadCommandLine> engine_lines() {
       {{"--prompt-ids=1", "--max-seq-len=4K", "--max-model-len=5000"},
        "--max-model-len 5000: --max-seq-len 4096 holds no sequence as long; pass a larger "
        "--max-seq-len, or a smaller --max-model-len"},
+      {{"--prompt-ids=1", "--max-seq-len=4K", "--kv-offload=layerwise"},
+       "--max-seq-len 4096: keeps one sequence on the device, and --kv-offload keeps them in host "
+       "memory; pass one of the two"},
+      bad("--kv-buffers=1",
+          "--kv-buffers 1: a buffer cannot be loaded while it is read, and nothing would be loaded "
+          "ahead; pass 2 or more"),
+      bad("--ring-slots=1",
+          "--ring-slots 1: a slot cannot be loaded while it is read, and nothing would be loaded "
+          "ahead; pass 2 or more"),
+      bad("--kv-buffers=0", "--kv-buffers 0: out of range; pass 1 to 1024"),
+      bad("--transfer-block=100", "--transfer-block 100: not a multiple of 16; pass 96 or 112"),
+      bad("--transfer-block=8", "--transfer-block 8: out of range; pass 16 to 1073741824"),
+      bad("--kv-offloading-size=0", "--kv-offloading-size 0: out of range; pass 0.001 to 1048576"),
+      bad("--prefill-attention=sparse",
+          "--prefill-attention 'sparse': no such attention of prompts; pass full, minference, "
+          "xattention or auto"),
+      bad("--decode-attention=minference",
+          "--decode-attention 'minference': no such attention of answers; pass full or quest"),
+      {{"--prompt-ids=1", "--decode-attention=quest", "--kv-offload=layerwise"},
+       "--decode-attention quest is not available with --kv-offload layerwise; pass "
+       "--decode-attention full or --kv-offload off"},
+      {{"--prompt-ids=1", "--prefill-attention=xattention", "--kv-offload=chunked"},
+       "--prefill-attention xattention is not available with --kv-offload chunked; pass "
+       "--prefill-attention full or --kv-offload off"},
+      {{"--prompt-ids=1", "--decode-attention=quest", "--block-size=8"},
+       "--decode-attention quest: --block-size is 8; it must be a multiple of 16"},
       bad("--max-num-seqs=0", "--max-num-seqs 0: out of range; pass 1 to 65536"),
       bad("--max-num-seqs=many", "--max-num-seqs 'many': not a whole number; pass 1 to 65536"),
       bad("--max-num-seqs=1e3", "--max-num-seqs '1e3': not a whole number; pass 1 to 65536"),

@@ -1,0 +1,309 @@
+#include "kvcache/layerwise_storage.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <tuple>
+
+#include "base/check.h"
+#include "kernels/copy_newest.h"
+
+namespace nvllm::kvcache {
+namespace {
+
+// [blocks, block_size, kv_heads, head_dim] of one layer.
+TensorView layer_view(unsigned char* data, const BlockShape& shape, std::int64_t blocks) {
+  TensorView view(data, shape.dtype, {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
+  view.stride[0] = 2 * shape.layer_elements();
+  return view;
+}
+
+// Of keys and values of one block in one layer.
+std::size_t layer_bytes(const BlockShape& shape) {
+  return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
+}
+
+}  // namespace
+
+std::size_t LayerwiseStorage::device_bytes(const BlockShape& shape, std::int64_t buffers) {
+  return static_cast<std::size_t>(buffers) * layer_bytes(shape) + shape.token_bytes();
+}
+
+LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
+                                   std::int64_t buffers, std::uint32_t left_out)
+    : backend_(backend),
+      shape_(shape),
+      block_bytes_(layer_bytes(shape)),
+      left_out_(left_out),
+      load_stream_(backend.create_stream()),
+      write_stream_(backend.create_stream()) {
+  NVLLM_CHECK(blocks > 0 && buffers >= 2, blocks, " blocks and ", buffers, " buffers");
+  const auto count = static_cast<std::size_t>(blocks);
+  device_ =
+      backend.allocate(MemoryKind::device, count * device_bytes(shape, buffers), "kv cache layers");
+  auto* data = static_cast<unsigned char*>(device_.data());
+  const std::size_t half = block_bytes_ / 2;
+  for (std::int64_t i = 0; i < buffers; ++i, data += count * block_bytes_) {
+    BufferState& buffer = buffers_.emplace_back();
+    buffer.data = data;
+    buffer.view.keys = layer_view(data, shape, blocks);
+    buffer.view.values = layer_view(data + half, shape, blocks);
+    buffer.loaded = backend.create_event();
+    buffer.computed = backend.create_event();
+    buffer.written = backend.create_event();
+  }
+  tokens_ = TensorView(data, DType::i32, {blocks, shape.block_size});
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    host_.push_back(backend.allocate(MemoryKind::pinned, count * block_bytes_, "kv cache"));
+    layer_written_.push_back(backend.create_event());
+    left_.push_back(backend.create_event());
+    arrived_.push_back(backend.create_event());
+    auto* const keys = static_cast<unsigned char*>(host_.back().data());
+    kernels::KvView& view = host_views_.emplace_back();
+    view.keys = layer_view(keys, shape, blocks);
+    view.values = layer_view(keys + half, shape, blocks);
+  }
+  for (auto* const event : {&fork_, &joined_, &all_written_}) *event = backend.create_event();
+}
+
+LayerwiseStorage::~LayerwiseStorage() {
+  for (Stream* const stream : {load_stream_.get(), write_stream_.get()}) {
+    try {
+      stream->synchronize_for(std::chrono::seconds(10));
+    } catch (const std::exception&) {  // the pass's stream says it, too
+    }
+  }
+}
+
+// --- A step's copies ---
+
+void LayerwiseStorage::add_parts(std::vector<Part>& parts, std::span<const BlockId> blocks,
+                                 std::int64_t first, std::int64_t end) const {
+  const std::int64_t size = shape_.block_size;
+  for (std::int64_t i = first / size; i * size < end; ++i) {
+    parts.push_back({.block = blocks[static_cast<std::size_t>(i)],
+                     .begin = std::max<std::int64_t>(first - i * size, 0),
+                     .end = std::min(end - i * size, size)});
+  }
+}
+
+void LayerwiseStorage::join(std::vector<Part>& parts) const {
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    return std::tie(a.block, a.begin) < std::tie(b.block, b.begin);
+  });
+  const auto whole = [&](const Part& part) {
+    return part.begin == 0 && part.end == shape_.block_size;
+  };
+  std::size_t kept = 0;
+  for (const Part& part : parts) {
+    Part* const last = kept > 0 ? &parts[kept - 1] : nullptr;
+    if (last != nullptr && part.block < last->block + last->blocks) {
+      // Sequences that share a block share all of what they have of it.
+      last->end = std::max(last->end, part.end);
+    } else if (last != nullptr && part.block == last->block + last->blocks && whole(*last) &&
+               whole(part)) {
+      ++last->blocks;
+    } else {
+      parts[kept++] = part;
+    }
+  }
+  parts.resize(kept);
+}
+
+std::uint64_t LayerwiseStorage::token_bytes() const {
+  return block_bytes_ / static_cast<std::uint64_t>(shape_.block_size);
+}
+
+std::uint64_t LayerwiseStorage::bytes_of(std::span<const Part> parts) const {
+  std::uint64_t bytes = 0;
+  for (const Part& part : parts) {
+    bytes += static_cast<std::uint64_t>((part.end - part.begin) * part.blocks) * token_bytes();
+  }
+  return bytes;
+}
+
+// Between the same blocks of a buffer and of the host's layer.
+void LayerwiseStorage::copy(const Part& part, unsigned char* to, const unsigned char* from,
+                            Stream& stream) {
+  if (block_bytes_ == 0) return;
+  const std::size_t at = static_cast<std::size_t>(part.block) * block_bytes_;
+  if (part.end - part.begin == shape_.block_size) {
+    const std::size_t bytes = static_cast<std::size_t>(part.blocks) * block_bytes_;
+    return backend_.copy(to + at, from + at, bytes, stream);
+  }
+  const std::size_t half = block_bytes_ / 2;
+  const std::size_t token = half / static_cast<std::size_t>(shape_.block_size);
+  for (const std::size_t side : {std::size_t{0}, half}) {
+    const std::size_t begin = at + side + static_cast<std::size_t>(part.begin) * token;
+    backend_.copy(to + begin, from + begin, static_cast<std::size_t>(part.end - part.begin) * token,
+                  stream);
+  }
+}
+
+// --- A step ---
+
+void LayerwiseStorage::wait(LayerwiseWait which, Stream& stream, const Event& event) const {
+  if ((left_out_ >> static_cast<unsigned>(which) & 1u) == 0) stream.wait(event);
+}
+
+LayerwiseStorage::BufferState& LayerwiseStorage::buffer_of(std::int64_t layer) {
+  const std::uint64_t visits = repeats_ ? 0 : visits_;
+  return buffers_[(visits + static_cast<std::uint64_t>(layer)) % buffers_.size()];
+}
+
+StepPlan LayerwiseStorage::begin_step(const KvStep& step, Stream& stream) {
+  NVLLM_CHECK_EQ(layer_, kNoLayer);
+  repeats_ = step.may_repeat;
+  if (repeats_) {
+    choose_work(step.sequences);
+    if (!preloaded_) preload(stream);
+    preloaded_ = true;
+    const auto layers = static_cast<std::uint64_t>(shape_.layers);
+    traffic_.to_device += layers * bytes_of(loads_);
+    traffic_.to_host += layers * step.sequences.size() * token_bytes();
+    return {.repeats = true, .work = work_};
+  }
+  preloaded_ = false;
+  loads_.clear();
+  writes_.clear();
+  for (const StepSequence& sequence : step.sequences) {
+    add_parts(loads_, sequence.blocks, 0, sequence.first);
+    add_parts(writes_, sequence.blocks, sequence.first, sequence.length());
+  }
+  join(loads_);
+  join(writes_);
+  const auto layers = static_cast<std::uint64_t>(shape_.layers);
+  traffic_.to_device += layers * bytes_of(loads_);
+  traffic_.to_host += layers * bytes_of(writes_);
+  const auto ahead = std::min(shape_.layers, static_cast<std::int64_t>(buffers_.size()));
+  for (std::int64_t layer = 0; layer < ahead; ++layer) load(layer);
+  return {};
+}
+
+// Into the layer's buffer, when that is free and the host has all of the layer.
+void LayerwiseStorage::load(std::int64_t layer) {
+  BufferState& buffer = buffer_of(layer);
+  wait(LayerwiseWait::load_of_reading, *load_stream_, *buffer.computed);
+  wait(LayerwiseWait::load_of_writing, *load_stream_, *buffer.written);
+  wait(LayerwiseWait::load_of_layer, *load_stream_,
+       *layer_written_[static_cast<std::size_t>(layer)]);
+  copy_loads(layer);
+  buffer.loaded->record(*load_stream_);
+}
+
+void LayerwiseStorage::copy_loads(std::int64_t layer) {
+  const auto* const host =
+      static_cast<const unsigned char*>(host_[static_cast<std::size_t>(layer)].data());
+  unsigned char* const buffer = buffer_of(layer).data;
+  for (const Part& part : loads_) copy(part, buffer, host, *load_stream_);
+}
+
+kernels::KvView LayerwiseStorage::store_view(std::int64_t layer, Stream& stream) {
+  BufferState& buffer = buffer_of(layer);
+  if (layer != layer_) {
+    NVLLM_CHECK_EQ(layer, layer_ + 1);
+    if (layer_ != kNoLayer) repeats_ ? leave_repeated_layer(stream) : leave_layer(stream);
+    layer_ = layer;
+    // The first layers of a pass that repeats are there when it begins.
+    const bool there = repeats_ && layer < static_cast<std::int64_t>(buffers_.size());
+    if (there) return buffer.view;
+    wait(LayerwiseWait::pass_of_load, stream,
+         repeats_ ? *arrived_[static_cast<std::size_t>(layer)] : *buffer.loaded);
+  }
+  return buffer.view;
+}
+
+void LayerwiseStorage::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
+  NVLLM_CHECK_EQ(layer, layer_);
+  kernels::Attention all = args;
+  all.kv = buffer_of(layer).view;
+  all.kv.block_table = args.kv.block_table;
+  kernels::attention(all, stream);
+  if (!repeats_) return;
+  kernels::copy_newest({.to = host_views_[static_cast<std::size_t>(layer)],
+                        .from = all.kv,
+                        .kv_length = args.kv_length},
+                       stream);
+}
+
+// What is new goes to the host behind the next layers, and the layer for which this one makes room comes.
+void LayerwiseStorage::leave_layer(Stream& stream) {
+  BufferState& buffer = buffer_of(layer_);
+  const auto layer = static_cast<std::size_t>(layer_);
+  buffer.computed->record(stream);
+  wait(LayerwiseWait::writing_of_pass, *write_stream_, *buffer.computed);
+  auto* const host = static_cast<unsigned char*>(host_[layer].data());
+  for (const Part& part : writes_) copy(part, host, buffer.data, *write_stream_);
+  buffer.written->record(*write_stream_);
+  layer_written_[layer]->record(*write_stream_);
+  const std::int64_t next = layer_ + static_cast<std::int64_t>(buffers_.size());
+  if (next < shape_.layers) load(next);
+}
+
+void LayerwiseStorage::end_pass(Stream& stream) {
+  NVLLM_CHECK_EQ(layer_, shape_.layers - 1);
+  if (repeats_) {
+    leave_repeated_layer(stream);
+    joined_->record(*load_stream_);
+    wait(LayerwiseWait::pass_of_loads, stream, *joined_);
+  } else {
+    leave_layer(stream);
+    visits_ += static_cast<std::uint64_t>(shape_.layers);
+  }
+  layer_ = kNoLayer;
+}
+
+// --- Steps that repeat ---
+
+// What the step loads, and which work that is.
+void LayerwiseStorage::choose_work(std::span<const StepSequence> sequences) {
+  loads_.clear();
+  const std::int64_t grain = std::min(kGrain, shape_.block_size);
+  for (const StepSequence& sequence : sequences) {
+    const std::int64_t inside = sequence.first % shape_.block_size;
+    const std::int64_t rounded = std::min((inside + grain - 1) / grain * grain, shape_.block_size);
+    add_parts(loads_, sequence.blocks, 0, sequence.first - inside + rounded);
+  }
+  join(loads_);
+  if (work_ != 0 && loads_ == work_loads_) return;
+  ++work_;
+  work_loads_ = loads_;
+  preloaded_ = false;
+}
+
+// The first layers, before the pass: they wait for whatever the steps before still do.
+void LayerwiseStorage::preload(Stream& stream) {
+  all_written_->record(*write_stream_);
+  wait(LayerwiseWait::pass_of_writings, stream, *all_written_);
+  const auto ahead = std::min(shape_.layers, static_cast<std::int64_t>(buffers_.size()));
+  for (std::int64_t layer = 0; layer < ahead; ++layer) {
+    load(layer);
+    wait(LayerwiseWait::pass_of_load, stream, *buffer_of(layer).loaded);
+  }
+  traffic_.to_device += static_cast<std::uint64_t>(ahead) * bytes_of(loads_);
+}
+
+void LayerwiseStorage::begin_pass(Stream& stream) {
+  if (!repeats_) return;
+  fork_->record(stream);
+  wait(LayerwiseWait::load_of_pass, *load_stream_, *fork_);
+}
+
+// The buffer's next layer comes: of this pass, or the first one of the next pass that it will hold.
+void LayerwiseStorage::leave_repeated_layer(Stream& stream) {
+  const auto buffers = static_cast<std::int64_t>(buffers_.size());
+  const std::int64_t next = layer_ + buffers < shape_.layers ? layer_ + buffers : layer_ % buffers;
+  Event& left = *left_[static_cast<std::size_t>(layer_)];
+  left.record(stream);
+  wait(LayerwiseWait::load_of_leaving, *load_stream_, left);
+  copy_loads(next);
+  arrived_[static_cast<std::size_t>(next)]->record(*load_stream_);
+}
+
+// Loads of steps that do not repeat wait for these.
+void LayerwiseStorage::end_step(Stream& stream) {
+  if (!repeats_) return;
+  for (BufferState& buffer : buffers_) buffer.computed->record(stream);
+}
+
+}  // namespace nvllm::kvcache

@@ -1,0 +1,134 @@
+// LayerwiseStorage: one rank's part of a cache that lies in host memory and visits the device layer by
+// layer. Its blocks are the scheduler's, so prefixes are shared, and sequences come and go, as ever.
+//
+//   host    [layer][block][keys, values][token][kv_head][head_dim], pinned: neighbouring blocks of a layer
+//           are one copy
+//   device  a ring of buffers, each [block][keys, values][token][kv_head][head_dim]: all blocks of one layer.
+//           A block lies at its own place in every buffer, so tables and slots are as if the buffer were
+//           the layer's cache; only the blocks that a step reads are loaded
+//
+// A pass goes through the layers in order, and may come to a layer several times with other rows before it
+// goes on to the next. With N buffers the loads are up to N - 1 layers ahead of it, and begin with the next
+// step's before it has ended:
+//
+//   load stream    wait computed and written (buffer), written (layer) -> load -> record loaded
+//   pass           wait loaded -> store new tokens, attend ...         -> record computed
+//   write stream   wait computed -> write new tokens to the host       -> record written (buffer, layer)
+//
+// A decode step may be captured (StepPlan::repeats). Its copies are then part of the graph: loads take the last
+// block up to the next multiple of kGrain tokens, so that the same copies do for many steps, and a kernel
+// writes the new tokens, whose place the device knows. Behind its last layers the pass loads the first ones
+// again, for the next step of the same work; what comes otherwise loads them before its pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvcache/kv_cache.h"
+#include "kvcache/paged_storage.h"
+
+namespace nvllm::kvcache {
+
+// Every wait of one stream for another, by name: each has one place in the code, and a test can leave one
+// out to see that it is missed.
+enum class LayerwiseWait : std::uint8_t {
+  load_of_reading,   // a load waits until what was in its buffer has been read
+  load_of_writing,   // and until what was new in it has been written to the host
+  load_of_layer,     // and until what was new in its layer has been written to the host
+  pass_of_load,      // the pass waits for a layer's load
+  writing_of_pass,   // what is new is written to the host after the pass has stored it
+  pass_of_writings,  // a pass that repeats begins after everything of before is on the host
+  load_of_pass,      // its loads begin with it, in one capture
+  load_of_leaving,   // its load of a layer waits until the one before in the buffer has been read
+  pass_of_loads,     // it ends after its loads
+};
+
+// Used by one thread, with one stream for all passes.
+class LayerwiseStorage : public KvCache {
+ public:
+  // buffers: at least 2. left_out: bits of LayerwiseWait, for tests. Ledger: "kv cache layers" (device) and "kv cache" (pinned), which add up to
+  // device_bytes() and host_bytes() of each block.
+  LayerwiseStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
+                   std::int64_t buffers, std::uint32_t left_out = 0);
+  // Waits for its copies.
+  ~LayerwiseStorage() override;
+
+  // Of one block.
+  static std::size_t device_bytes(const BlockShape& shape, std::int64_t buffers);
+  static std::size_t host_bytes(const BlockShape& shape) { return shape.kv_bytes(); }
+
+  TensorView tokens() const override { return tokens_; }
+  StepPlan begin_step(const KvStep& step, Stream& stream) override;
+  void begin_pass(Stream& stream) override;
+  kernels::KvView store_view(std::int64_t layer, Stream& stream) override;
+  void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
+  void end_pass(Stream& stream) override;
+  void end_step(Stream& stream) override;
+  KvTraffic traffic() const override { return traffic_; }
+
+ private:
+  static constexpr std::int64_t kNoLayer = -1;
+  static constexpr std::int64_t kGrain = 256;  // tokens
+
+  // Tokens [begin, end) of a block, and of `blocks - 1` whole ones that follow it.
+  struct Part {
+    BlockId block = 0;
+    std::int64_t blocks = 1;
+    std::int64_t begin = 0, end = 0;
+    bool operator==(const Part&) const = default;
+  };
+  struct BufferState {
+    kernels::KvView view;  // without a table
+    unsigned char* data = nullptr;
+    std::unique_ptr<Event> loaded, computed, written;
+  };
+
+  // `tokens` of a sequence, in parts of its blocks.
+  void add_parts(std::vector<Part>& parts, std::span<const BlockId> blocks, std::int64_t first,
+                 std::int64_t end) const;
+  // Parts that are the same block's, or neighbours, become one.
+  void join(std::vector<Part>& parts) const;
+  void copy(const Part& part, unsigned char* to, const unsigned char* from, Stream& stream);
+  std::uint64_t token_bytes() const;  // of one layer
+  std::uint64_t bytes_of(std::span<const Part> parts) const;
+  void wait(LayerwiseWait which, Stream& stream, const Event& event) const;
+  BufferState& buffer_of(std::int64_t layer);
+  void copy_loads(std::int64_t layer);
+  void load(std::int64_t layer);
+  void leave_layer(Stream& stream);
+  // Of steps that repeat.
+  void choose_work(std::span<const StepSequence> sequences);
+  void preload(Stream& stream);
+  void leave_repeated_layer(Stream& stream);
+
+  Backend& backend_;
+  BlockShape shape_;
+  std::size_t block_bytes_;  // of one layer
+  std::uint32_t left_out_;
+  Buffer device_;
+  std::vector<Buffer> host_;  // of each layer
+  std::vector<kernels::KvView> host_views_;
+  TensorView tokens_;
+  std::vector<BufferState> buffers_;
+  std::vector<std::unique_ptr<Event>> layer_written_;
+  std::unique_ptr<Stream> load_stream_, write_stream_;
+
+  std::uint64_t visits_ = 0;          // of layers, by the steps before this one
+  std::int64_t layer_ = kNoLayer;     // where the pass is
+  std::vector<Part> loads_, writes_;  // of every layer, in this step
+
+  // Of passes that repeat. Layer l is in buffer l % N.
+  bool repeats_ = false;          // this pass does
+  std::uint64_t work_ = 0;        // numbers what repeated passes load
+  std::vector<Part> work_loads_;  // of that
+  bool preloaded_ = false;  // its first layers are in the buffers, or will be before the next pass
+  std::vector<std::unique_ptr<Event>> left_, arrived_;  // of each layer, in a pass
+  std::unique_ptr<Event> fork_, joined_, all_written_;
+
+  KvTraffic traffic_;
+};
+
+}  // namespace nvllm::kvcache

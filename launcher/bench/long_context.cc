@@ -1,0 +1,109 @@
+#include "launcher/bench/long_context.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "launcher/bench/workload.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::KvMode;
+
+constexpr std::int64_t kWarmupOutput = 16;
+
+runtime::Request request_of(std::int64_t prompt_tokens, std::int64_t output_tokens,
+                            std::int64_t vocabulary, PythonRandom& random) {
+  std::vector<std::int32_t> prompt(static_cast<std::size_t>(prompt_tokens));
+  for (std::int32_t& id : prompt) {
+    id = static_cast<std::int32_t>(random.randint(0, vocabulary - 1));
+  }
+  return make_request(std::move(prompt), output_tokens);
+}
+
+// Until its first token.
+const RequestRecord& begin(LoadGenerator& load, const runtime::Request& request) {
+  load.begin();
+  load.submit(request);
+  while (load.records().front().first_ns == 0) load.poll();
+  return load.records().front();
+}
+
+void finish(LoadGenerator& load) {
+  while (load.unfinished() > 0) load.poll();
+}
+
+bool in_host_memory(KvMode mode) {
+  return mode == KvMode::chunked || mode == KvMode::layerwise;
+}
+
+}  // namespace
+
+LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, const LongPlan& plan,
+                        PythonRandom& random) {
+  const std::int64_t decode_prompt = plan.max_model_len - plan.output_tokens;
+  if (decode_prompt < 1) {
+    fail("--output-len ", plan.output_tokens, " leaves no room for a prompt in max_model_len ",
+         plan.max_model_len, "; pass a smaller one");
+  }
+  if (plan.warmup_tokens > 0) {
+    const std::int64_t tokens = std::min(plan.warmup_tokens, plan.max_model_len - 1);
+    const std::int64_t output = std::min(kWarmupOutput, plan.max_model_len - tokens);
+    begin(load, request_of(tokens, output, plan.vocabulary, random));
+    finish(load);
+  }
+  LongResult result{.prefill_tokens = plan.max_model_len - 1};
+  runtime::EngineStatistics before = client.statistics();
+  result.prefill_s =
+      begin(load, request_of(result.prefill_tokens, 1, plan.vocabulary, random)).first_token_s();
+  finish(load);
+  result.prefill_work = work_between(before, client.statistics());
+
+  begin(load, request_of(decode_prompt, plan.output_tokens, plan.vocabulary, random));
+  before = client.statistics();
+  finish(load);
+  result.decode_work = work_between(before, client.statistics());
+  const RequestRecord& record = load.records().front();
+  result.context = decode_prompt + (plan.output_tokens + 1) / 2;
+  result.decode_steps = static_cast<double>(std::max<std::int64_t>(record.tokens - 1, 1));
+  result.decode_s = static_cast<double>(record.last_ns - record.first_ns) * 1e-9;
+  result.step_s = summary_of({record.gaps_s.begin(), record.gaps_s.end()});
+  return result;
+}
+
+runtime::EngineOptions options_of_mode(runtime::EngineOptions options, KvMode mode) {
+  using runtime::KvOffload;
+  options.kv_offload = mode == KvMode::chunked     ? KvOffload::chunked
+                       : mode == KvMode::layerwise ? KvOffload::layerwise
+                                                   : KvOffload::off;
+  options.max_seq_len = mode == KvMode::contiguous ? options.max_model_len.value() : 0;
+  return options;
+}
+
+LongFloor prefill_floor(const LongResult& result, const ModelCost& cost, const DeviceSpeed& speed,
+                        const LinkSpeed& link, std::int64_t step_tokens) {
+  const auto tokens = static_cast<double>(result.prefill_tokens);
+  LongFloor floor{.compute_s = prompt_floor(cost, speed, 1, tokens)};
+  if (!in_host_memory(result.mode)) return floor;
+  floor.link_s = tokens * cost.kv_bytes / link.to_host;
+  if (result.mode == KvMode::chunked) {
+    double read = 0;
+    for (std::int64_t begin = 0; begin < result.prefill_tokens; begin += step_tokens) {
+      read += static_cast<double>(begin);
+    }
+    floor.link_s = std::max(floor.link_s, read * cost.kv_bytes / link.to_device);
+  }
+  return floor;
+}
+
+LongFloor decode_floor(const LongResult& result, const ModelCost& cost, const DeviceSpeed& speed,
+                       const LinkSpeed& link) {
+  const auto context = static_cast<double>(result.context);
+  LongFloor floor{.compute_s = decode_floor(cost, speed, 1, context)};
+  if (in_host_memory(result.mode)) floor.link_s = context * cost.kv_bytes / link.to_device;
+  return floor;
+}
+
+}  // namespace nvllm::launcher

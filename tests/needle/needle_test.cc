@@ -1,0 +1,133 @@
+// Needles of every kind are found by nvllm-launch, on the CPU, at every depth.
+//
+// NVLLM_NEEDLE_TOKENS: the longest prompt; default 32768. Up to 262144 for a long night.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "model/test_folder.h"
+#include "testing/sanitizers.h"
+#include "tests/needle/asker.h"
+#include "tests/needle/haystack.h"
+#include "tests/needle/needle_model.h"
+
+namespace nvllm::needle {
+namespace {
+
+const std::vector<double> kDepths = {0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
+
+constexpr std::int64_t kShortest = 1024;  // prompt; then 4 times that, and each time 8 times more
+
+// A way to run the engine: that all of its answers tell, and its options.
+struct Mode {
+  std::string kv_mode;
+  std::vector<std::string> options;
+  std::int64_t longest;  // prompt that it gets by default
+};
+
+std::vector<Mode> modes() {
+  return {
+      {"paged", {"--kv-cache-memory-bytes=512M"}, 32768},
+      {"paged", {"--scheduling=prefill-first", "--no-async-scheduling", "--block-size=64"}, 4096},
+      {"paged", {"--no-enable-prefix-caching", "--max-num-seqs=2"}, 1024},
+      {"contiguous", {"--max-num-batched-tokens=1000"}, 4096},
+      {"chunked", {"--kv-offload=chunked", "--transfer-block=1024", "--ring-slots=2"}, 32768},
+      {"chunked", {"--kv-offload=chunked", "--transfer-block=48", "--ring-slots=3"}, 4096},
+      {"layerwise", {"--kv-offload=layerwise", "--transfer-block=1024"}, 32768},
+      {"layerwise",
+       {"--kv-offload=layerwise", "--transfer-block=48", "--kv-buffers=2",
+        "--max-num-batched-tokens=512"},
+       4096},
+  };
+}
+
+// Sanitizers make everything ten times slower.
+std::int64_t longest_of(const Mode& mode) {
+  const char* given = std::getenv("NVLLM_NEEDLE_TOKENS");
+  if (given != nullptr) return std::atoll(given);
+  return testing::kSanitized ? kShortest : mode.longest;
+}
+
+class Model {
+ public:
+  explicit Model(NeedleShape shape = {}) : model_(shape) { model_.write(folder_.path()); }
+
+  const NeedleModel& model() const { return model_; }
+
+  // The share of the questions that were answered right, by the mode that was asked for.
+  double found(const std::vector<Question>& questions, const Mode& mode) const {
+    std::vector<std::string> options = {"--device=cpu"};
+    if (std::ranges::find(mode.options, "--dtype=bfloat16") == mode.options.end()) {
+      options.emplace_back("--dtype=float32");
+    }
+    options.insert(options.end(), mode.options.begin(), mode.options.end());
+    if (mode.kv_mode == "contiguous") {
+      options.push_back("--max-seq-len=" + std::to_string(questions.front().prompt.size() + 64));
+    }
+    const std::vector<Found> answers = ask(folder_.path(), questions, options);
+    double right = 0;
+    for (const Found& answer : answers) {
+      CHECK(answer.kv_mode == mode.kv_mode);
+      right += answer.right ? 1 : 0;
+    }
+    return right / static_cast<double>(answers.size());
+  }
+
+ private:
+  const NeedleModel model_;
+  model::TestFolder folder_;
+};
+
+}  // namespace
+
+TEST_CASE("needles are found at 11 depths in prompts of every length, in every mode") {
+  const Model model;
+  for (const Mode& mode : modes()) {
+    const std::int64_t longest = longest_of(mode);
+    for (std::int64_t tokens = kShortest; tokens <= longest;
+         tokens *= tokens == kShortest ? 4 : 8) {
+      CAPTURE(mode.options.front());
+      CAPTURE(tokens);
+      CHECK(model.found(ask_for_needles(model.model(), {.tokens = tokens, .depths = kDepths}),
+                        mode) == 1);
+    }
+  }
+}
+
+TEST_CASE("what is not there is not found") {
+  const Model model;
+  CHECK(model.found({ask_for_nothing(model.model(), {})}, modes().front()) == 1);
+}
+
+TEST_CASE("a value of many tokens comes whole, and ends") {
+  const Model model;
+  const HaystackPlan plan{.depths = kDepths, .value_tokens = 9};
+  CHECK(model.found(ask_for_needles(model.model(), plan), modes().front()) == 1);
+}
+
+TEST_CASE("a chain of variables is followed to its end") {
+  const Model model;
+  const HaystackPlan plan{.depths = {0, 0.3, 0.6, 0.95}, .value_tokens = 4, .hops = 4};
+  CHECK(model.found(ask_for_needles(model.model(), plan), modes().front()) == 1);
+}
+
+TEST_CASE("one line is found among nothing but lines") {
+  const Model model({.head_dim = 128});
+  const HaystackPlan plan{.tokens = 3001, .depths = kDepths, .density = 1};
+  CHECK(model.found(ask_for_needles(model.model(), plan), modes().front()) == 1);
+}
+
+TEST_CASE("all ranks' heads are needed, and there: 1 to 3 ranks, in 16 bits, too") {
+  const Model model({.heads = 6, .kv_heads = 2});
+  for (const char* ranks : {"--tp=1", "--tp=2", "--tp=3"}) {
+    CAPTURE(ranks);
+    const Mode mode{"paged", {ranks, "--dtype=bfloat16"}, 0};
+    CHECK(model.found(ask_for_needles(model.model(), {.tokens = 700, .depths = {0, 0.5, 1}}),
+                      mode) == 1);
+  }
+}
+
+}  // namespace nvllm::needle
