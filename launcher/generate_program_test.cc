@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "launcher/testing/bad_command_lines.h"
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "testing/ranks.h"
@@ -190,17 +189,6 @@ TEST_CASE("one line at the end says what was done") {
   CHECK(errors.find("1 request, 1 answer in ") != std::string::npos);
   CHECK(errors.find(": 3 prompt tokens (0 cached), 5 generated, ") != std::string::npos);
   CHECK(errors.find('\r') == std::string::npos);
-}
-
-TEST_CASE("a command line that cannot be followed starts nothing: one line, exit code 2") {
-  for (const testing::BadCommandLine& line : testing::bad_command_lines()) {
-    std::vector<std::string> words = {"generate", "--model", "a"};
-    words.insert(words.end(), line.words.begin(), line.words.end());
-    Program program(words);
-    CHECK(program.wait() == 2);
-    CHECK(program.output() == "");
-    CHECK(program.errors() == "nvllm-launch: " + line.message + "\n");
-  }
 }
 
 TEST_CASE("files that are not there are named") {

@@ -15,6 +15,8 @@
 #include "base/logging.h"
 #include "launcher/bench/command.h"
 #include "launcher/chat/chat_command.h"
+#include "launcher/completion.h"
+#include "launcher/doctor/doctor_command.h"
 #include "launcher/engine_session.h"
 #include "launcher/exit_code.h"
 #include "launcher/find_model.h"
@@ -28,6 +30,11 @@
 namespace nvllm::launcher {
 namespace {
 
+int run_completion(const Options& options, std::int64_t) {
+  write_results(completion_script(options.shell));
+  return kExitFine;
+}
+
 // What each command of the table of options does.
 constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64_t started_ns)>
     kCommands[] = {
@@ -36,7 +43,9 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
         {"bench startup", run_bench_startup},
         {"bench throughput", run_bench_throughput},
         {"chat", run_chat},
+        {"completion", run_completion},
         {"detokenize", run_detokenize},
+        {"doctor", run_doctor},
         {"generate", run_generate},
         {"inspect", run_inspect},
         {"selftest", run_selftest},
@@ -49,6 +58,23 @@ void fill_standard_files() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
   }
+}
+
+// An error's message may hold what somebody wrote; it is one line all the same, and no terminal's command.
+std::string in_one_line(std::string_view message) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string line;
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      line += c;
+    } else if (c == '\n') {
+      line += "\\n";
+    } else {
+      line += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return line;
 }
 
 bool takes_model(const std::string& name) {
@@ -64,8 +90,8 @@ bool takes_model(const std::string& name) {
 int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
   Options options = parse_command_line(arguments);
   if (!options.message.empty()) {
-    std::fputs(options.message.c_str(), stdout);
-    return std::fflush(stdout) == 0 ? kExitFine : kExitFailed;
+    write_results(options.message);
+    return kExitFine;
   }
   configure_logging({.level = options.group.log_level, .who = "launcher"});
   if (takes_model(options.command)) {
@@ -90,7 +116,7 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
   const auto complain = [](const std::exception& error) {
-    std::fprintf(stderr, "nvllm-launch: %s\n", error.what());
+    std::fprintf(stderr, "nvllm-launch: %s\n", in_one_line(error.what()).c_str());
   };
   try {
     return run({argv + 1, argv + argc}, started_ns);

@@ -20,6 +20,7 @@ OptionRows sampling_rows();       // every command that generates: into options.
 // What check() of a command with an engine begins with.
 void check_engine(const Options& options);
 
+OptionRow config_row();  // every command
 OptionRow chat_template_row();
 OptionRow json_row(const char* help);
 OptionRow memory_report_row();
@@ -31,6 +32,8 @@ Command selftest_options();
 Command inspect_options();
 Command generate_options();
 Command chat_options();
+Command completion_options();
+Command doctor_options();
 Command tokenize_options();
 Command detokenize_options();
 Command template_options();

@@ -1,8 +1,10 @@
 #include "launcher/options.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
+#include "launcher/config_file.h"
 #include "launcher/option_rows.h"
 
 namespace nvllm::launcher {
@@ -58,30 +60,19 @@ std::string second_words(const std::string& first) {
   return text;
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all = {
-      chat_options(),       generate_options(),      bench_latency_options(),
-      bench_long_options(), bench_startup_options(), bench_throughput_options(),
-      inspect_options(),    selftest_options(),      tokenize_options(),
-      detokenize_options(), template_options(),
-  };
+  static const std::vector<Command> all = [] {
+    std::vector<Command> list = {
+        chat_options(),          generate_options(),         bench_latency_options(),
+        bench_startup_options(), bench_throughput_options(), inspect_options(),
+        selftest_options(),      doctor_options(),           tokenize_options(),
+        detokenize_options(),    template_options(),         completion_options(),
+    };
+    for (Command& command : list) command.rows.push_back(config_row());
+    return list;
+  }();
   return all;
 }
 
@@ -96,6 +87,15 @@ OptionRow json_row(const char* help) {
           help,     nullptr, [](Options& options, const OptionValue&) { options.json = true; }};
 }
 
+OptionRow config_row() {
+  return {"--config", nullptr, "FILE",
+          "a JSON object with options of this command, such as\n"
+          "{\"tp\": 2, \"max_model_len\": \"32k\"}; those of the command line win",
+          nullptr,
+          // It is read before the others (store_config()).
+          [](Options&, const OptionValue&) {}};
+}
+
 OptionRow memory_report_row() {
   return {"--memory-report",
           nullptr,
@@ -107,13 +107,22 @@ OptionRow memory_report_row() {
 
 namespace {
 
-// Whether a first word that is no command is a prompt: unless it is nearly a command's name.
+// Whether a first word that is no command is a prompt; refuses a word that was hardly meant as one.
 bool is_prompt(const std::string& word) {
   if (word == "serve") return false;
-  if (word.find_first_of(" \t\n") != std::string::npos) return true;
   std::vector<std::string> known;
-  for (const Command& command : commands()) known.emplace_back(command.name);
-  return nearest_name(word, known).empty();
+  for (const Command& command : commands()) {
+    const std::string name = command.name;
+    known.push_back(name.substr(0, name.find(' ')));
+  }
+  const std::string meant = mistyped_name(word, known);
+  if (meant.empty()) return true;
+  refuse("unknown command '", word, "'; did you mean '", meant, "'? As a prompt: nvllm-launch -- ",
+         word);
+}
+
+bool asks_for_help(const std::string& argument) {
+  return argument == "--help" || argument == "-h";
 }
 
 // The command, and how many arguments name it. 0: it is `chat`, with an option or a prompt at once.
@@ -133,45 +142,97 @@ std::pair<const Command*, std::size_t> choose_command(const std::vector<std::str
   return {&find_command(*first), 1};
 }
 
-// Stores the option at arguments[i] with its value, which may be the next argument.
-void take_option(const Command& command, const std::vector<std::string>& arguments, std::size_t& i,
-                 Options& options) {
-  const std::string& argument = arguments[i];
-  const std::size_t equals = argument.find('=');
-  const std::string name = argument.substr(0, equals);
-  const OptionRow& row = find_row(command, name, options.chat.command);
-  if (row.value == nullptr) {
-    if (equals != std::string::npos) refuse(name, " takes no value; pass it alone");
-    row.store(options, OptionValue(name, ""));
-  } else if (equals != std::string::npos) {
-    row.store(options, OptionValue(name, std::string_view(argument).substr(equals + 1)));
-  } else if (i + 1 < arguments.size()) {
-    row.store(options, OptionValue(name, arguments[++i]));
-  } else {
-    refuse(name, " needs a value: ", name, ' ', row.value);
-  }
-}
+// Reads what stands behind the command's name.
+class Reader {
+ public:
+  Reader(const Command& command, const std::vector<std::string>& arguments, std::size_t first,
+         bool named)
+      : command_(command), arguments_(arguments), first_(first), named_(named) {}
 
-// Stores an argument that is no option.
-void take_word(const Command& command, const std::string& word, bool only_words, Options& options) {
-  if (command.store_word == nullptr) {
-    refuse("'", word, "': not an option; see ", general_help_hint(command.name));
+  // on_option(row, value), on_word(word); false as soon as help is asked for.
+  template <typename OnOption, typename OnWord>
+  bool read(OnOption on_option, OnWord on_word) const {
+    bool only_words = false;  // after "--"
+    for (std::size_t i = first_; i < arguments_.size(); ++i) {
+      const std::string& argument = arguments_[i];
+      if (only_words || !argument.starts_with('-')) {
+        check_word(argument, only_words);
+        on_word(argument);
+      } else if (argument == "--" && command_.store_word != nullptr) {
+        only_words = true;
+      } else if (asks_for_help(argument)) {
+        return false;
+      } else {
+        read_option(i, on_option);
+      }
+    }
+    return true;
   }
-  for (const Command& other : commands()) {
-    if (options.chat.command || only_words || word != other.name) continue;
-    refuse("'", word, "': a command comes first: nvllm-launch ", word, " [OPTIONS]");
+
+ private:
+  // The option at arguments[i] with its value, which may be the next argument.
+  template <typename OnOption>
+  void read_option(std::size_t& i, OnOption& on_option) const {
+    const std::string& argument = arguments_[i];
+    const std::size_t equals = argument.find('=');
+    const std::string name = argument.substr(0, equals);
+    const OptionRow& row = find_row(command_, name, named_);
+    if (row.value == nullptr) {
+      if (equals != std::string::npos) refuse(name, " takes no value; pass it alone");
+      on_option(row, OptionValue(name, ""));
+    } else if (equals != std::string::npos) {
+      on_option(row, OptionValue(name, std::string_view(argument).substr(equals + 1)));
+    } else if (i + 1 < arguments_.size()) {
+      on_option(row, OptionValue(name, arguments_[++i]));
+    } else {
+      refuse(name, " needs a value: ", name, ' ', row.value);
+    }
   }
-  command.store_word(options, word);
+
+  // An argument that is no option.
+  void check_word(const std::string& word, bool only_words) const {
+    if (command_.store_word == nullptr) {
+      refuse("'", word, "': not an option; see ", general_help_hint(command_.name));
+    }
+    for (const Command& other : commands()) {
+      if (named_ || only_words || word != other.name) continue;
+      refuse("'", word, "': a command comes first: nvllm-launch ", word, " [OPTIONS]");
+    }
+  }
+
+  const Command& command_;
+  const std::vector<std::string>& arguments_;
+  std::size_t first_;
+  bool named_;
+};
+
+// Stores what the file of --config says, where there is one, but for options that the command line has.
+void store_config(const Command& command, const Reader& reader, Options& options) {
+  std::string path;
+  std::set<const OptionRow*> given;
+  const bool read_all = reader.read(
+      [&](const OptionRow& row, const OptionValue& value) {
+        given.insert(&row);
+        if (row.name != std::string_view("--config")) return;
+        const std::string before = std::exchange(path, value.path("a file of options, as JSON"));
+        if (!before.empty()) refuse("--config ", before, ", --config ", path, ": pass one of them");
+      },
+      [](const std::string&) {});
+  if (path.empty() || !read_all) return;
+  for (const ConfigEntry& entry : read_config_file(path, command)) {
+    if (given.contains(entry.row)) continue;
+    try {
+      entry.row->store(options, OptionValue(entry.name, entry.text));
+    } catch (const UsageError& error) {
+      refuse(entry.place, ": ", error.what());
+    }
+  }
 }
 
 Options with_message(std::string message) {
   Options options;
   options.message = std::move(message);
   return options;
-}
-
-bool asks_for_help(const std::string& argument) {
-  return argument == "--help" || argument == "-h";
 }
 
 }  // namespace
@@ -191,32 +252,17 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
   options.command = command.name;
   options.chat.command = chosen.second > 0;
 
-  bool only_words = false;  // after "--"
-  for (std::size_t i = chosen.second; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (only_words || !argument.starts_with('-')) {
-      take_word(command, argument, only_words, options);
-    } else if (argument == "--" && command.store_word != nullptr) {
-      only_words = true;
-    } else if (asks_for_help(argument)) {
-      return with_message(help_text(command));
-    } else {
-      take_option(command, arguments, i, options);
-    }
+  const Reader reader(command, arguments, chosen.second, options.chat.command);
+  const auto names_config = [](const std::string& word) { return word.starts_with("--config"); };
+  if (std::any_of(arguments.begin(), arguments.end(), names_config)) {
+    store_config(command, reader, options);
   }
+  const bool read_all = reader.read(
+      [&](const OptionRow& row, const OptionValue& value) { row.store(options, value); },
+      [&](const std::string& word) { command.store_word(options, word); });
+  if (!read_all) return with_message(help_text(command));
   if (command.check != nullptr) command.check(options);
   return options;
-}
-
-std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
-  std::size_t best_distance =
-      std::max<std::size_t>(2, word.size() / 3) + 1;  // farther is another word
-  for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(word, candidate);
-    if (distance < best_distance) best_distance = distance, best = candidate;
-  }
-  return best;
 }
 
 }  // namespace nvllm::launcher

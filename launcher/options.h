@@ -5,7 +5,7 @@
 //
 // A command is one word, or two where several share the first ("bench latency", "bench startup").
 // Every command has one table of its options; parsing, checking and the help all come from that
-// table. A command's table, what it checks and what it stores are in a file of its own
+// table; so do shell completion (completion.h) and --config (config_file.h). A command's table, what it checks and what it stores are in a file of its own
 // (options_COMMAND.cc); rows that several commands share are in others (option_rows.h).
 #pragma once
 
@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/logging.h"
+#include "launcher/nearest_name.h"
 #include "launcher/option_value.h"
 #include "launcher/options_bench.h"
 #include "launcher/options_chat.h"
@@ -67,6 +68,7 @@ struct Options {
   TextOptions text;
   ChatOptions chat;
   BenchOptions bench;
+  std::string shell;  // of completion: bash, zsh, fish
 
   std::string message;  // --help, --version: to be printed on standard output
 };
@@ -81,6 +83,7 @@ struct OptionRow {
   const char* fallback;  // what holds without the option; nullptr: nothing to say
   // Checks the value and stores it.
   void (*store)(Options& options, const OptionValue& value);
+  bool repeats = false;  // each time it comes adds a value; otherwise the last one counts
 };
 
 struct Command {
@@ -105,8 +108,5 @@ std::string help_text();
 std::string help_text(const Command& command);
 // Of the commands of two words that share their first.
 std::string help_text(const std::string& first_word);
-
-// The candidate that is fewest edits away from the word; empty if none is near.
-std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace nvllm::launcher

@@ -42,7 +42,7 @@ Command chat_options() {
           "talks with a model; with a prompt, answers it and ends",
           join_rows({model_rows(),
                      {
-                         {"--system", nullptr, "TEXT", "the system's message",
+                         {"--system", "--system-prompt", "TEXT", "the system's message",
                           "what the chat template says itself", store_system},
                          chat_template_row(),
                      },

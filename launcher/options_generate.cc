@@ -65,42 +65,42 @@ void check(const Options& options) {
 }  // namespace
 
 Command generate_options() {
-  return {
-      "generate",
-      "answers prompts, one after the other from a file or the command line, as JSON lines",
-      join_rows({model_rows(),
-                 {
-                     {"--prompt", nullptr, "TEXT", "a text to be continued; may come repeatedly",
-                      nullptr, store_prompt},
-                     {"--prompt-ids", nullptr, "ID,ID...",
-                      "a prompt, as token ids; may come repeatedly", nullptr, store_prompt_ids},
-                     {"--input", nullptr, "FILE|-",
-                      "prompts as JSON lines, {\"prompt\": ...}, {\"messages\": [...]} or\n"
-                      "{\"prompt_token_ids\": [1, 2, 3]}, each with sampling options of its own\n"
-                      "where it likes; -: from standard input",
-                      nullptr, store_input},
-                     {"--output", nullptr, "FILE", "where the answers go, as JSON lines",
-                      "standard output", store_output},
-                     {"--resume", nullptr, nullptr,
-                      "goes on with an --output that was begun with the same input", nullptr,
-                      store_resume},
-                     {"--stream", nullptr, nullptr,
-                      "every piece of an answer is a line, too, as soon as it is there:\n"
-                      "{\"line\": 1, \"index\": 0, \"delta\": \"...\", \"token_ids\": [...]}",
-                      nullptr, store_stream},
-                     {"--stop", nullptr, "TEXT",
-                      "a text that ends an answer and is no part of it; may come repeatedly",
-                      nullptr, store_stop},
-                     chat_template_row(),
-                     {"--generation-config", nullptr, "auto|none",
-                      "auto: the model's generation_config.json gives the defaults of\n"
-                      "temperature, top-k, top-p, min-p, penalties and the longest answer",
-                      "auto", store_generation_config},
-                 },
-                 sampling_rows(),
-                 engine_rows(),
-                 group_rows()}),
-      check};
+  return {"generate",
+          "answers prompts, one after the other from a file or the command line, as JSON lines",
+          join_rows(
+              {model_rows(),
+               {
+                   {"--prompt", nullptr, "TEXT", "a text to be continued; may come repeatedly",
+                    nullptr, store_prompt, true},
+                   {"--prompt-ids", nullptr, "ID,ID...",
+                    "a prompt, as token ids; may come repeatedly", nullptr, store_prompt_ids, true},
+                   {"--input", nullptr, "FILE|-",
+                    "prompts as JSON lines, {\"prompt\": ...}, {\"messages\": [...]} or\n"
+                    "{\"prompt_token_ids\": [1, 2, 3]}, each with sampling options of its own\n"
+                    "where it likes; -: from standard input",
+                    nullptr, store_input},
+                   {"--output", nullptr, "FILE", "where the answers go, as JSON lines",
+                    "standard output", store_output},
+                   {"--resume", nullptr, nullptr,
+                    "goes on with an --output that was begun with the same input", nullptr,
+                    store_resume},
+                   {"--stream", nullptr, nullptr,
+                    "every piece of an answer is a line, too, as soon as it is there:\n"
+                    "{\"line\": 1, \"index\": 0, \"delta\": \"...\", \"token_ids\": [...]}",
+                    nullptr, store_stream},
+                   {"--stop", nullptr, "TEXT",
+                    "a text that ends an answer and is no part of it; may come repeatedly", nullptr,
+                    store_stop, true},
+                   chat_template_row(),
+                   {"--generation-config", nullptr, "auto|none",
+                    "auto: the model's generation_config.json gives the defaults of\n"
+                    "temperature, top-k, top-p, min-p, penalties and the longest answer",
+                    "auto", store_generation_config},
+               },
+               sampling_rows(),
+               engine_rows(),
+               group_rows()}),
+          check};
 }
 
 }  // namespace nvllm::launcher

@@ -53,8 +53,8 @@ OptionRows group_rows() {
        "how ranks reduce: shm on the CPU; peer or nccl on GPUs;\n"
        "auto: whatever measured best for each size",
        "auto", store_collectives},
-      {"--log-level", nullptr, "LEVEL", "debug, info, warning, error or off", "info",
-       store_log_level},
+      {"--log-level", nullptr, "debug|info|warning|error|off",
+       "which lines of the launcher and of the ranks are shown", "info", store_log_level},
   };
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/launch_plan.h"
+#include "launcher/testing/bad_command_lines.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -127,80 +128,24 @@ TEST_CASE("without options there are defaults") {
 }
 
 TEST_CASE("what cannot be followed is refused in one line that names the mend") {
-  struct Case {
-    std::vector<std::string> arguments;
-    std::string message;
-  };
-  const std::vector<Case> cases = {
-      {{"--tp", "2", "Hi there", "and", "--json"},
-       "'and': is a second prompt; put one with spaces in quotes"},
-      {{"--tp=2", "selftest"},
-       "'selftest': a command comes first: nvllm-launch selftest [OPTIONS]"},
-      {{"a prompt", "--tpp=2"}, "unknown option '--tpp'; did you mean '--tp'?"},
-      {{""}, "'': an empty prompt; pass a text"},
-      {{"generate"},
-       "generate needs a prompt: --prompt TEXT, --prompt-ids 1,2,3 or --input FILE.jsonl"},
-      {{"generate", "--prompt=a", "--input=b"}, "--prompt with --input b: pass one of them"},
-      {{"generate", "--prompt=a", "--stop="}, "--stop '': pass the text that ends an answer"},
-      {{"generate", "--input=a", "--output=b", "--stream", "--resume"},
-       "--stream with --resume: an output with pieces cannot be gone on with; pass one of them"},
-      {{"selftets"}, "unknown command 'selftets'; did you mean 'selftest'?"},
-      {{"serve", "--port", "80"}, "serve: not yet; generate answers prompts from a file or a pipe"},
-      {{"tokenize"},
-       "tokenize needs something to work on: --input FILE.jsonl, --input -, or a text"},
-      {{"detokenize", "--model=a"},
-       "detokenize needs something to work on: --input FILE.jsonl, --input -, or token ids"},
-      {{"template", "hi", "--input=a"}, "'hi' with --input a: pass one of them"},
-      {{"tokenize", "a", "--ad-special-tokens"},
-       "unknown option '--ad-special-tokens'; did you mean '--add-special-tokens'?"},
-      {{"tokenize", "--tp", "2"}, "unknown option '--tp'; see nvllm-launch tokenize --help"},
-      {{"template", "--chat-template="}, "--chat-template '': pass a file with a Jinja template"},
-      {{"--vresion"}, "unknown option '--vresion'; did you mean '--version'?"},
-      {{"selftest", "--tpp", "2"}, "unknown option '--tpp'; did you mean '--tp'?"},
-      {{"selftest", "--tensor-paralel-size=2"},
-       "unknown option '--tensor-paralel-size'; did you mean '--tensor-parallel-size'?"},
-      {{"selftest", "--frobnicate"},
-       "unknown option '--frobnicate'; see nvllm-launch selftest --help"},
-      {{"selftest", "two"}, "'two': not an option; see nvllm-launch selftest --help"},
-      {{"selftest", "--tp"}, "--tp needs a value: --tp N"},
-      {{"selftest", "--json=yes"}, "--json takes no value; pass it alone"},
-      {{"selftest", "--tp", "0"}, "--tp 0: out of range; pass 1 to 8"},
-      {{"selftest", "--tp", "-3"}, "--tp -3: out of range; pass 1 to 8"},
-      {{"selftest", "--tp=9"}, "--tp 9: out of range; pass 1 to 8"},
-      {{"selftest", "--tp", "abc"}, "--tp 'abc': not a whole number; pass 1 to 8"},
-      {{"selftest", "--tp", "2x"}, "--tp '2x': not a whole number; pass 1 to 8"},
-      {{"selftest", "--tp", ""}, "--tp '': not a whole number; pass 1 to 8"},
-      {{"selftest", "--tp", "99999999999"}, "--tp 99999999999: out of range; pass 1 to 8"},
-      {{"selftest", "--device", "gpu"},
-       "--device 'gpu': no such kind of device; pass auto, cpu or cuda"},
-      {{"selftest", "--step-timeout", "0"},
-       "--step-timeout 0: out of range; pass 0.001 to 1000000 seconds"},
-      {{"selftest", "--step-timeout", "-1"},
-       "--step-timeout -1: out of range; pass 0.001 to 1000000 seconds"},
-      {{"selftest", "--step-timeout", "soon"},
-       "--step-timeout 'soon': not a number of seconds; pass one such as 2 or 0.5"},
-      {{"selftest", "--step-timeout", "nan"},
-       "--step-timeout 'nan': not a number of seconds; pass one such as 2 or 0.5"},
-      {{"selftest", "--seconds", "-1"}, "--seconds -1: out of range; pass 0 to 1000000000"},
-      {{"selftest", "--collectives", "mpi"},
-       "--collectives 'mpi': no such implementation; pass auto, shm, peer or nccl"},
-      {{"inspect", "--model", ""},
-       "--model '': pass a model's folder, its config.json, a .gguf file or a Hugging Face id"},
-      {{"inspect", "--model", "a", "--checksums"},
-       "--checksums: are of weights that were loaded; pass --load, too"},
-      {{"inspect", "--model", "a", "--dtype", "int8"},
-       "--dtype 'int8': no such type; pass auto, bfloat16, float16 or float32"},
-      {{"inspect", "--model", "a", "--load-format", "pt"},
-       "--load-format 'pt': no such format; pass auto, dummy, safetensors or gguf"},
-      {{"inspect", "--model", "a", "--hf-overrides", "{vocab: 1}"},
-       "--hf-overrides \"{vocab: 1}\": no valid JSON at line 1, column 2"},
-      {{"inspect", "--model", "a", "--hf-overrides", "[]"},
-       "--hf-overrides \"[]\": holds array, not an object such as {\"vocab_size\": 1000}"},
-      {{"selftest", "--model", "a"}, "unknown option '--model'; see nvllm-launch selftest --help"},
-      {{"selftest", "--log-level", "loud"},
-       "--log-level 'loud': no such level; pass debug, info, warning, error or off"},
-  };
-  for (const Case& each : cases) CHECK(refusal(each.arguments) == each.message);
+  for (const testing::BadCommandLine& line : testing::bad_command_lines()) {
+    CHECK(refusal(line.words) == line.message);
+  }
+}
+
+TEST_CASE("a word that is nearly a command is taken for one; whatever else is, is a prompt") {
+  for (const char* const word : {"What", "what", "Chat", "that", "hat", "cheat?", "help!", "dogs",
+                                 "inspiration", "genial", "CHAT", "bach", "stench", "a"}) {
+    CHECK_MESSAGE(parse_command_line({word}).chat.prompt == word, word);
+  }
+  for (const char* const word :
+       {"caht", "hcat", "chta", "cht", "chatt", "generte", "genrate", "geenrate", "inpsect",
+        "slftest", "docter", "tokenise", "compeltion"}) {
+    CHECK_MESSAGE(refusal({word}).starts_with("unknown command "), word);
+    CHECK_MESSAGE(refusal({word}).ends_with(std::string("nvllm-launch -- ") + word), word);
+    CHECK_MESSAGE(parse_command_line({"--", word}).chat.prompt == word, word);
+  }
+  CHECK(parse_command_line({"caht with me"}).chat.prompt == "caht with me");
 }
 
 TEST_CASE("the machine decides what the defaults are") {

@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -12,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -21,6 +19,7 @@
 #include "base/error.h"
 #include "device/topology.h"
 #include "launcher/testing/faults.h"
+#include "launcher/testing/own_shm.h"
 #include "testing/ranks.h"
 #include "testing/sanitizers.h"
 #include "testing/skip.h"
@@ -28,6 +27,8 @@
 namespace nvllm::launcher {
 namespace {
 
+using testing::kNotAllowed;
+using testing::mount_own_shm;
 using testing::Program;
 
 std::vector<std::string> selftest(int ranks, std::vector<std::string> more = {}) {
@@ -39,21 +40,6 @@ std::vector<std::string> selftest(int ranks, std::vector<std::string> more = {})
 std::ptrdiff_t lines_of(const std::string& text) {
   return std::count(text.begin(), text.end(), '\n');
 }
-
-// Gives the calling process a /dev/shm of its own, of that size, which it must not share. False:
-// this machine does not allow it.
-bool mount_own_shm(const char* options, unsigned long flags) {
-  if (::unshare(CLONE_NEWNS) != 0) {
-    const uid_t user = ::getuid();
-    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-    std::ofstream("/proc/self/setgroups") << "deny";
-    std::ofstream("/proc/self/uid_map") << "0 " << user << " 1";
-  }
-  return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         ::mount("tmpfs", "/dev/shm", "tmpfs", flags, options) == 0;
-}
-
-constexpr int kNotAllowed = 99;
 
 // Long enough for a collective and its check in this build.
 constexpr const char* kShortTimeout = testing::kSanitized ? "6" : "1";

@@ -1,5 +1,6 @@
 #include "launcher/text_model.h"
 
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -23,6 +24,19 @@ std::optional<std::string> read_if_there(const fs::path& path, std::uint64_t lim
   return model::read_text(path.string(), limit);
 }
 
+std::vector<std::int64_t> read_token_types(const model::GgufMetadata& metadata) {
+  constexpr double kMost = 255;  // there are six
+  constexpr const char* kKey = "tokenizer.ggml.token_type";
+  std::vector<std::int64_t> types;
+  for (const double type : metadata.numbers(kKey).value_or(std::vector<double>())) {
+    if (!(type >= 0 && type <= kMost) || type != std::floor(type)) {
+      fail(metadata.where(), ": ", kKey, ": that of token ", types.size(), " is ", type);
+    }
+    types.push_back(static_cast<std::int64_t>(type));
+  }
+  return types;
+}
+
 tokenizer::GgufVocabulary read_vocabulary(const std::string& file) {
   const model::GgufMetadata metadata = model::read_gguf_metadata(file);
   const auto id = [&](const char* name) {
@@ -33,10 +47,7 @@ tokenizer::GgufVocabulary read_vocabulary(const std::string& file) {
   out.pre = metadata.text("tokenizer.ggml.pre");
   out.tokens = metadata.texts("tokenizer.ggml.tokens").value_or(std::vector<std::string>());
   out.scores = metadata.numbers("tokenizer.ggml.scores").value_or(std::vector<double>());
-  for (const double type :
-       metadata.numbers("tokenizer.ggml.token_type").value_or(std::vector<double>())) {
-    out.token_types.push_back(static_cast<std::int64_t>(type));
-  }
+  out.token_types = read_token_types(metadata);
   out.merges = metadata.texts("tokenizer.ggml.merges").value_or(std::vector<std::string>());
   out.bos_id = id("bos");
   out.eos_id = id("eos");

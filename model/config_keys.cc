@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text_place.h"
 
 namespace nvllm::model {
 namespace {
@@ -14,15 +15,6 @@ using Json = nlohmann::json;
 constexpr int kDeepest = 32;  // nesting that is believed
 
 const Json kNothing;  // null
-
-// "line 3, column 7" of a byte, counted from 1.
-std::string place_of(std::string_view text, std::size_t byte) {
-  const std::string_view before = text.substr(0, byte == 0 ? 0 : byte - 1);
-  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
-  const std::size_t newline = before.rfind('\n');
-  const std::size_t column = before.size() - (newline == before.npos ? 0 : newline + 1) + 1;
-  return str("line ", line, ", column ", column);
-}
 
 Json parse_object(std::string_view text, const std::string& where) {
   try {
@@ -35,7 +27,7 @@ Json parse_object(std::string_view text, const std::string& where) {
     }
     return json;
   } catch (const Json::parse_error& error) {
-    fail(where, ": no valid JSON at ", place_of(text, error.byte));
+    fail(where, ": no valid JSON at ", place_in_text(text, error.byte));
   } catch (const Json::exception&) {
     fail(where, ": holds a number that is too large");
   }

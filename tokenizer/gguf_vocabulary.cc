@@ -1,78 +1,17 @@
 #include "tokenizer/gguf_vocabulary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
 #include "base/error.h"
 #include "tokenizer/component_json.h"
+#include "tokenizer/gguf_pre.h"
+#include "tokenizer/utf8.h"
 
 namespace nvllm::tokenizer {
 namespace {
-
-constexpr const char* kNfc = R"({"type": "NFC"})";
-constexpr const char* kNone = "null";
-// What every byte-level pre-tokenizer ends with; the pattern has been applied before.
-constexpr const char* kToBytes =
-    R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
-// GPT-2's own pattern.
-constexpr const char* kGpt2Bytes =
-    R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true})";
-constexpr const char* kSingleDigits = R"({"type": "Digits", "individual_digits": true})";
-
-constexpr const char* kOneDigit =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
-constexpr const char* kThreeDigits =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
-constexpr const char* kTekken =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
-constexpr const char* kDeepSeekNumbers =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "\\p{N}{1,3}"}})re";
-constexpr const char* kDeepSeekIdeographs =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[一-龥぀-ゟ゠-ヿ]+"}})re";
-constexpr const char* kDeepSeekWords =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
-
-// How the files of a family cut text into words.
-struct Pre {
-  std::vector<std::string> names;
-  const char* normalizer = kNone;
-  std::vector<const char*> steps;
-  bool ignore_merges = false;
-  bool add_bos = false;  // where the file does not say it
-};
-
-const std::vector<Pre>& known_pres() {
-  static const std::vector<Pre> known = {
-      {.names = {"gpt-2", "gpt2"}, .steps = {kGpt2Bytes}},
-      {.names = {"smollm"}, .steps = {kSingleDigits, kGpt2Bytes}},
-      {.names = {"qwen2", "deepseek-r1-qwen"}, .normalizer = kNfc, .steps = {kOneDigit, kToBytes}},
-      {.names = {"llama-bpe", "llama3", "llama-v3"},
-       .steps = {kThreeDigits, kToBytes},
-       .ignore_merges = true,
-       .add_bos = true},
-      {.names = {"tekken"}, .steps = {kTekken, kToBytes}, .ignore_merges = true, .add_bos = true},
-      {.names = {"deepseek-v3"},
-       .steps = {kDeepSeekNumbers, kDeepSeekIdeographs, kDeepSeekWords, kToBytes}},
-  };
-  return known;
-}
-
-const Pre& find_pre(const GgufVocabulary& vocabulary) {
-  std::string names;
-  for (const Pre& pre : known_pres()) {
-    for (const std::string& name : pre.names) {
-      if (name == vocabulary.pre) return pre;
-      names += (names.empty() ? "" : ", ") + name;
-    }
-  }
-  if (!vocabulary.pre) {
-    fail(
-        "tokenizer.ggml.pre is missing, so how text is cut into words is not known; supported are ",
-        names);
-  }
-  fail("tokenizer.ggml.pre \"", *vocabulary.pre, "\" is not supported; supported are ", names);
-}
 
 GgufTokenType type_of(const GgufVocabulary& vocabulary, std::size_t id) {
   return vocabulary.token_types.empty() ? GgufTokenType::normal
@@ -155,9 +94,14 @@ std::vector<AddedToken> added_tokens(const GgufVocabulary& vocabulary) {
   return added;
 }
 
+// Files write -1 where there is none.
+bool has(const std::optional<std::int64_t>& id) {
+  return id.has_value() && *id >= 0;
+}
+
 std::optional<std::string> token_text(const GgufVocabulary& vocabulary, const char* what,
                                       const std::optional<std::int64_t>& id) {
-  if (!id || *id < 0) return std::nullopt;  // -1: there is none
+  if (!has(id)) return std::nullopt;
   if (static_cast<std::uint64_t>(*id) >= vocabulary.tokens.size()) {
     fail("tokenizer.ggml.", what, "_token_id ", *id, ": there are ", vocabulary.tokens.size(),
          " tokens");
@@ -167,10 +111,10 @@ std::optional<std::string> token_text(const GgufVocabulary& vocabulary, const ch
 
 void add_template(const GgufVocabulary& vocabulary, bool bos_by_default, TokenizerParts& parts) {
   PostProcessor::Template ends;
-  if (vocabulary.bos_id && vocabulary.add_bos.value_or(bos_by_default)) {
+  if (has(vocabulary.bos_id) && vocabulary.add_bos.value_or(bos_by_default)) {
     ends.before.push_back(static_cast<TokenId>(*vocabulary.bos_id));
   }
-  if (vocabulary.eos_id && vocabulary.add_eos.value_or(false)) {
+  if (has(vocabulary.eos_id) && vocabulary.add_eos.value_or(false)) {
     ends.after.push_back(static_cast<TokenId>(*vocabulary.eos_id));
   }
   parts.post_processor.add(std::move(ends));
@@ -183,7 +127,7 @@ std::string sequence(const char* list, const std::vector<const char*>& steps) {
 }
 
 TokenizerParts byte_level_parts(const GgufVocabulary& vocabulary) {
-  const Pre& pre = find_pre(vocabulary);
+  const GgufPre& pre = find_gguf_pre(vocabulary.pre);
   TokenizerParts parts;
   parts.vocabulary.tokens = make_table(vocabulary);
   parts.vocabulary.ignore_merges = pre.ignore_merges;
@@ -225,9 +169,8 @@ TokenizerParts sentencepiece_parts(const GgufVocabulary& vocabulary) {
   return parts;
 }
 
-}  // namespace
-
-LoadedTokenizer make_tokenizer(const GgufVocabulary& vocabulary) {
+// Nothing else in a tokenizer looks at it again.
+void check(const GgufVocabulary& vocabulary) {
   if (vocabulary.model != "gpt2" && vocabulary.model != "llama") {
     fail("tokenizer.ggml.model \"", vocabulary.model,
          "\" is not supported; supported are gpt2, llama");
@@ -238,6 +181,23 @@ LoadedTokenizer make_tokenizer(const GgufVocabulary& vocabulary) {
     fail("tokenizer.ggml.token_type: ", vocabulary.token_types.size(), " of ",
          vocabulary.tokens.size(), " tokens");
   }
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const std::string& token = vocabulary.tokens[id];
+    if (valid_utf8_prefix(token) != token.size()) {
+      fail("tokenizer.ggml.tokens: token ", id, " is not UTF-8");
+    }
+  }
+  for (std::size_t id = 0; id < vocabulary.scores.size(); ++id) {
+    if (!std::isfinite(vocabulary.scores[id])) {
+      fail("tokenizer.ggml.scores: that of token ", id, " is ", vocabulary.scores[id]);
+    }
+  }
+}
+
+}  // namespace
+
+LoadedTokenizer make_tokenizer(const GgufVocabulary& vocabulary) {
+  check(vocabulary);
   LoadedTokenizer loaded;
   loaded.config.bos_token = token_text(vocabulary, "bos", vocabulary.bos_id);
   loaded.config.eos_token = token_text(vocabulary, "eos", vocabulary.eos_id);

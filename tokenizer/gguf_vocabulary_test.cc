@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -85,7 +86,7 @@ void check_family(const Family& family) {
     CHECK(loaded.tokenizer->decode(line["ids_special"], false) == line["decoded"]);
     CHECK(loaded.tokenizer->decode(line["ids_special"], true) == line["decoded_skip"]);
   }
-  CHECK(count >= 60);
+  CHECK(count >= 80);
 }
 
 TEST_CASE("qwen2 gives Qwen's ids") {
@@ -102,6 +103,18 @@ TEST_CASE("gpt-2 gives GPT-2's ids") {
 }
 TEST_CASE("deepseek-v3 gives DeepSeek's ids") {
   check_family({"deepseek", "gpt2", "deepseek-v3", 700});
+}
+TEST_CASE("deepseek-r1-qwen gives Qwen's ids") {
+  check_family({"qwen", "gpt2", "deepseek-r1-qwen", {}});
+}
+TEST_CASE("deepseek-llm gives the ids of DeepSeek's first models") {
+  check_family({"deepseek_llm", "gpt2", "deepseek-llm", 700});
+}
+TEST_CASE("deepseek-coder gives DeepSeek Coder's ids") {
+  check_family({"deepseek_coder", "gpt2", "deepseek-coder", 700});
+}
+TEST_CASE("tekken gives the ids of Mistral's newer models") {
+  check_family({"tekken", "gpt2", "tekken", 701});
 }
 TEST_CASE("scores give Llama 2's ids") {
   check_family({"llama2", "llama", "", 1});
@@ -132,6 +145,9 @@ TEST_CASE(
   CHECK(ends() == std::vector<std::int64_t>{5});
   vocabulary.add_bos = false;
   CHECK(ends() == std::vector<std::int64_t>{});
+  vocabulary.add_bos = vocabulary.add_eos = true;
+  vocabulary.bos_id = vocabulary.eos_id = -1;  // there is none
+  CHECK(ends() == std::vector<std::int64_t>{});
 }
 
 TEST_CASE("padding is no token, special tokens have names") {
@@ -158,7 +174,7 @@ std::string refusal(const GgufVocabulary& vocabulary) {
 TEST_CASE("what is unknown or does not fit is refused by name") {
   const std::string known =
       "; supported are gpt-2, gpt2, smollm, qwen2, deepseek-r1-qwen, llama-bpe, llama3, llama-v3, "
-      "tekken, deepseek-v3";
+      "tekken, deepseek-v3, deepseek-llm, deepseek-coder";
   const auto with = [](auto&& change) {
     GgufVocabulary vocabulary = small();
     change(vocabulary);
@@ -181,6 +197,13 @@ TEST_CASE("what is unknown or does not fit is refused by name") {
   CHECK(with([](GgufVocabulary& v) {
           v.model = "llama", v.merges.clear();
         }).find("tokenizer.ggml.scores: 0 of") == 0);
+  CHECK(with([](GgufVocabulary& v) { v.tokens[7] = "a\x80"; }) ==
+        "tokenizer.ggml.tokens: token 7 is not UTF-8");
+  CHECK(with([](GgufVocabulary& v) {
+          v.model = "llama", v.merges.clear();
+          v.scores.assign(v.tokens.size(), 0);
+          v.scores[3] = std::nan("");
+        }) == "tokenizer.ggml.scores: that of token 3 is nan");
   CHECK(with([](GgufVocabulary& v) { v.tokens.clear(); }) ==
         "tokenizer.ggml.tokens is missing or empty");
 }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "launcher/chat/chat_commands.h"
+#include "launcher/chat/line_answers.h"
 #include "launcher/chat/line_editor.h"
 #include "launcher/chat/talk.h"
 #include "launcher/engine_session.h"
@@ -34,7 +35,7 @@ Manner manner_of(const Options& options) {
 class Chat {
  public:
   Chat(const Options& options, const TextModel& model, EngineSession& session)
-      : options_(options), session_(session), talk_(options, model, session) {}
+      : options_(options), model_(model), session_(session), talk_(options, model, session) {}
 
   void run(Manner manner) {
     if (manner == Manner::prompt) {
@@ -42,8 +43,10 @@ class Chat {
       if (log_enabled(LogLevel::info)) tell(session_, totals_.last);
     } else if (manner == Manner::terminal) {
       at_terminal();
+    } else if (manner == Manner::lines) {
+      LineAnswers(options_, model_, session_).run([&] { check_alive(); });
     } else {
-      over_lines(manner == Manner::lines);
+      over_lines();
     }
   }
 
@@ -67,7 +70,7 @@ class Chat {
     }
   }
 
-  void over_lines(bool each_alone) {
+  void over_lines() {
     LineReader lines("-");
     while (true) {
       const LineReader::Found found = lines.next(std::chrono::milliseconds(200));
@@ -76,11 +79,10 @@ class Chat {
       if (found == LineReader::Found::nothing_yet) continue;
       const std::string line(lines.line());
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      if (!each_alone && line.front() == '/') {
+      if (line.front() == '/') {
         if (command(line)) return;
         continue;
       }
-      if (each_alone) talk_.reset();
       answer(line, {});
     }
   }
@@ -120,6 +122,7 @@ class Chat {
   }
 
   const Options& options_;
+  const TextModel& model_;
   EngineSession& session_;
   Talk talk_;
   ChatTotals totals_;

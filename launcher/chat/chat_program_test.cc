@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "launcher/testing/program.h"
 #include "launcher/testing/text_folder.h"
 
@@ -30,8 +31,8 @@ constexpr Nanoseconds kLimit = std::chrono::seconds(60);
 // A program in a terminal of its own.
 class Terminal {
  public:
-  explicit Terminal(const std::vector<std::string>& arguments)
-      : opened_(open()), program_(arguments, [this] {
+  explicit Terminal(const std::vector<std::string>& arguments, const char* no_colour = nullptr)
+      : opened_(open()), program_(arguments, [this, no_colour] {
           ::setsid();
           ::ioctl(program_side_, TIOCSCTTY, 0);
           for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
@@ -40,6 +41,7 @@ class Terminal {
           ::close(our_side_);
           ::setenv("TERM", "xterm", 1);
           ::unsetenv("NO_COLOR");
+          if (no_colour != nullptr) ::setenv("NO_COLOR", no_colour, 1);
         }) {}
   ~Terminal() {
     ::close(our_side_);
@@ -222,6 +224,21 @@ TEST_CASE("a full context loses its oldest messages, and says so") {
   CHECK(terminal.wait() == 0);
 }
 
+TEST_CASE("thoughts are dimmed, unless NO_COLOR says otherwise") {
+  const TextFolder model;
+  model.set_template("{{ messages[-1].content }}<think>");
+  for (const char* const no_colour : {static_cast<const char*>(nullptr), "", "1"}) {
+    Terminal terminal(model.arguments("chat", {"--max-tokens=4", "--ignore-eos"}), no_colour);
+    REQUIRE(terminal.await("> "));
+    terminal.type("hi\r");
+    REQUIRE(terminal.await("first after "));
+    terminal.type("\004");
+    CHECK(terminal.wait() == 0);
+    const bool dimmed = terminal.seen().find("\033[2m") != std::string::npos;
+    CHECK(dimmed == (no_colour == nullptr || *no_colour == '\0'));
+  }
+}
+
 TEST_CASE("SIGTERM ends a chat that waits, and the terminal is as it was") {
   const TextFolder model;
   Terminal terminal(model.arguments("chat", {}));
@@ -259,6 +276,78 @@ TEST_CASE("lines of standard input are prompts of their own; for chat they are a
   CHECK(!once.empty());
   CHECK(outputs("", "hi\n\nhi") == once + once);
   CHECK(outputs("chat", "hi\n/reset\nhi\n") == once + once);
+}
+
+TEST_CASE("many lines are answered together, and written in their order") {
+  const TextFolder model;
+  std::string input, expected;
+  const auto answers = [&](const std::string& lines) {
+    Program program(model.arguments("", {"--max-tokens=6", "--ignore-eos", "--temperature=0",
+                                         "--dtype=float32", "--max-num-seqs=3"}),
+                    [&] { give_input(model.path("input"), lines); });
+    CHECK(program.wait() == 0);
+    CHECK(program.errors().find("answers, ") != std::string::npos);
+    return program.output();
+  };
+  for (const char* const line : {"hi", "what", "a question of some length", "no"}) {
+    const std::string twice = str(line, '\n', line, '\n');
+    const std::string both = answers(twice);
+    const std::string one = both.substr(0, both.size() / 2);
+    REQUIRE(both == one + one);
+    input += line + std::string("\n");
+    expected += one;
+  }
+  CHECK(answers(input + input + input) == expected + expected + expected);
+}
+
+TEST_CASE("a line comes back before the next one is there") {
+  const TextFolder model;
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  Program program(model.arguments("", {"--max-tokens=2", "--ignore-eos", "--temperature=0"}),
+                  [&] { ::dup2(ends[0], STDIN_FILENO); });
+  ::close(ends[0]);
+  std::size_t seen = 0;
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(::write(ends[1], "hi\n", 3) == 3);
+    const std::int64_t end = now_ns() + kLimit.count();
+    while ((program.output().size() == seen || !program.output().ends_with('\n')) &&
+           now_ns() < end) {
+      ::usleep(2000);
+    }
+    REQUIRE(program.output().size() > seen);
+    seen = program.output().size();
+  }
+  ::close(ends[1]);
+  CHECK(program.wait() == 0);
+}
+
+TEST_CASE("a line that is too long for the context is told, and the others are answered") {
+  const TextFolder model;
+  Program program(
+      model.arguments("",
+                      {"--max-tokens=2", "--ignore-eos", "--temperature=0", "--max-model-len=128"}),
+      [&] { give_input(model.path("input"), "hi\n" + std::string(900, 'x') + "\nhi\n"); });
+  CHECK(program.wait() == 1);
+  const std::string output = program.output();
+  CHECK(output.substr(0, output.size() / 2) == output.substr(output.size() / 2));
+  CHECK(program.errors().find("1 line failed: line 2: ") != std::string::npos);
+  CHECK(program.errors().find("there is room for") != std::string::npos);
+}
+
+TEST_CASE("a reader who has gone ends the answers to lines without a word") {
+  const TextFolder model;
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  Program program(model.arguments("", {"--max-tokens=50", "--ignore-eos", "--log-level=warning"}),
+                  [&] {
+                    give_input(model.path("input"), "a\nb\nc\nd\n");
+                    ::dup2(ends[1], STDOUT_FILENO);
+                  });
+  ::close(ends[0]);
+  ::close(ends[1]);
+  CHECK(program.wait() == 141);
+  CHECK(program.errors() == "");
 }
 
 TEST_CASE("a model without a chat template is told, not guessed") {

@@ -20,7 +20,9 @@ constexpr std::int32_t kTopK = 40;
 constexpr double kTopP = 0.95;
 constexpr double kMinP = 0.05;
 
-runtime::SamplingParams first_sampling(const Options& options, const EngineSession& session) {
+}  // namespace
+
+runtime::SamplingParams chat_sampling(const Options& options, const EngineSession& session) {
   runtime::SamplingParams sampling = session.sampling_defaults();
   const model::GenerationConfig& wishes = session.model().generation;
   if (!wishes.temperature && !wishes.top_p && !wishes.top_k) {
@@ -40,7 +42,12 @@ bool wants_colour() {
   return ::isatty(STDOUT_FILENO) == 1 && (no_colour == nullptr || *no_colour == '\0');
 }
 
-}  // namespace
+std::size_t prompt_room(const runtime::SamplingParams& sampling, const EngineSession& session) {
+  const std::int64_t context = session.info().max_model_len;
+  const std::int64_t answer =
+      std::min<std::int64_t>(sampling.max_tokens.value_or(1024), context / 4);
+  return static_cast<std::size_t>(context - answer);
+}
 
 void tell(EngineSession& session, const std::string& line) {
   session.workers().console().print(line + "\n");
@@ -51,18 +58,16 @@ Talk::Talk(const Options& options, const TextModel& model, EngineSession& sessio
     : model_(model),
       session_(session),
       conversation_(model),
-      sampling_(first_sampling(options, session)) {
+      sampling_(chat_sampling(options, session)) {
   conversation_.set_system(options.chat.system);
 }
 
 StreamedAnswer Talk::ask(const std::string& question, const std::function<bool()>& stop) {
   const std::int64_t context = session_.info().max_model_len;
-  const std::int64_t room =
-      std::min<std::int64_t>(sampling_.max_tokens.value_or(1024), context / 4);
   conversation_.add("user", question);
   StreamedAnswer answer;
   try {
-    const auto prompt = conversation_.prompt(static_cast<std::size_t>(context - room));
+    const auto prompt = conversation_.prompt(prompt_room(sampling_, session_));
     if (prompt.forgotten > 0) {
       tell(session_, str("(the context of ", context, " tokens is full: the oldest ",
                          prompt.forgotten, " messages are forgotten)"));

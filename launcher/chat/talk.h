@@ -1,6 +1,7 @@
 // Talk: a model that answers, and what was said to it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -33,6 +34,13 @@ class Talk {
   runtime::SamplingParams sampling_;
   std::uint64_t asked_ = 0;
 };
+
+// How tokens are chosen: as the command line says, else the model, else what suits a talk.
+runtime::SamplingParams chat_sampling(const Options& options, const EngineSession& session);
+// How long a prompt may be so that there is room for an answer.
+std::size_t prompt_room(const runtime::SamplingParams& sampling, const EngineSession& session);
+// Whether standard output is a terminal whose user has nothing against colours.
+bool wants_colour();
 
 // Lines on standard error for people.
 void tell(EngineSession& session, const std::string& line);

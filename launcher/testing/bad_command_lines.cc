@@ -3,9 +3,9 @@
 namespace nvllm::testing {
 namespace {
 
-// A value that a prompt's option refuses, with a prompt beside it.
+// An option that `generate` refuses, with a prompt beside it.
 BadCommandLine bad(const std::string& option, const std::string& message) {
-  return {{"--prompt-ids=1", option}, message};
+  return {{"generate", "--prompt-ids=1", option}, message};
 }
 
 std::vector<BadCommandLine> engine_lines() {
@@ -121,24 +121,34 @@ std::vector<BadCommandLine> sampling_lines() {
   };
 }
 
-std::vector<BadCommandLine> own_lines() {
+std::vector<BadCommandLine> prompt_lines() {
   return {
-      {{}, "generate needs a prompt: --prompt TEXT, --prompt-ids 1,2,3 or --input FILE.jsonl"},
-      {{"--prompt-ids"}, "--prompt-ids needs a value: --prompt-ids ID,ID..."},
-      {{"--prompt-ids="}, "--prompt-ids '': '' is no token id; pass ids such as 1,2,3"},
-      {{"--prompt-ids=1, 2"}, "--prompt-ids '1, 2': ' 2' is no token id; pass ids such as 1,2,3"},
-      {{"--prompt-ids=-1"}, "--prompt-ids '-1': '-1' is no token id; pass ids such as 1,2,3"},
-      {{"--prompt-ids=hello"},
+      {{"generate"},
+       "generate needs a prompt: --prompt TEXT, --prompt-ids 1,2,3 or --input FILE.jsonl"},
+      {{"generate", "--prompt-ids"}, "--prompt-ids needs a value: --prompt-ids ID,ID..."},
+      {{"generate", "--prompt-ids="}, "--prompt-ids '': '' is no token id; pass ids such as 1,2,3"},
+      {{"generate", "--prompt-ids=1, 2"},
+       "--prompt-ids '1, 2': ' 2' is no token id; pass ids such as 1,2,3"},
+      {{"generate", "--prompt-ids=-1"},
+       "--prompt-ids '-1': '-1' is no token id; pass ids such as 1,2,3"},
+      {{"generate", "--prompt-ids=hello"},
        "--prompt-ids 'hello': 'hello' is no token id; pass ids such as 1,2,3"},
-      {{"--prompt-ids=99999999999"},
+      {{"generate", "--prompt-ids=99999999999"},
        "--prompt-ids '99999999999': '99999999999' is no token id; pass ids such as 1,2,3"},
-      {{"--prompt-ids=1", "--input=a"}, "--prompt-ids with --input a: pass one of them"},
-      {{"--input="}, "--input '': pass a file of JSON lines, or - for standard input"},
-      {{"--input=a", "--output="}, "--output '': pass a file, or leave it out for standard output"},
-      {{"--input=a", "--output=a"}, "--output a: is the input; pass another file"},
-      {{"--input=a", "--resume"},
+      {{"generate", "--prompt-ids=1", "--input=a"},
+       "--prompt-ids with --input a: pass one of them"},
+      {{"generate", "--prompt=a", "--input=b"}, "--prompt with --input b: pass one of them"},
+      {{"generate", "--prompt="}, "--prompt '': an empty prompt; pass a text"},
+      {{"generate", "--prompt=a", "--stop="}, "--stop '': pass the text that ends an answer"},
+      {{"generate", "--input="}, "--input '': pass a file of JSON lines, or - for standard input"},
+      {{"generate", "--input=a", "--output="},
+       "--output '': pass a file, or leave it out for standard output"},
+      {{"generate", "--input=a", "--output=a"}, "--output a: is the input; pass another file"},
+      {{"generate", "--input=a", "--resume"},
        "--resume: needs the file that was begun; pass --output FILE.jsonl"},
-      {{"--input=a", "--resume=b"}, "--resume takes no value; pass it alone"},
+      {{"generate", "--input=a", "--resume=b"}, "--resume takes no value; pass it alone"},
+      {{"generate", "--input=a", "--output=b", "--stream", "--resume"},
+       "--stream with --resume: an output with pieces cannot be gone on with; pass one of them"},
       bad("--generation-config=file",
           "--generation-config 'file': no such source; pass auto or none"),
       bad("--outptu=a", "unknown option '--outptu'; did you mean '--output'?"),
@@ -147,11 +157,163 @@ std::vector<BadCommandLine> own_lines() {
   };
 }
 
+std::vector<BadCommandLine> chat_lines() {
+  return {
+      {{""}, "'': an empty prompt; pass a text"},
+      {{"serve"}, "serve: not yet; generate answers prompts from a file or a pipe"},
+      {{"serve", "--port", "80"}, "serve: not yet; generate answers prompts from a file or a pipe"},
+      {{"selftets"},
+       "unknown command 'selftets'; did you mean 'selftest'? As a prompt: nvllm-launch -- "
+       "selftets"},
+      {{"caht"}, "unknown command 'caht'; did you mean 'chat'? As a prompt: nvllm-launch -- caht"},
+      {{"generat", "--prompt=a"},
+       "unknown command 'generat'; did you mean 'generate'? As a prompt: nvllm-launch -- generat"},
+      {{"tokenise", "a"},
+       "unknown command 'tokenise'; did you mean 'tokenize'? As a prompt: nvllm-launch -- "
+       "tokenise"},
+      {{"bnech", "latency"},
+       "unknown command 'bnech'; did you mean 'bench'? As a prompt: nvllm-launch -- bnech"},
+      {{"--tp=2", "selftest"},
+       "'selftest': a command comes first: nvllm-launch selftest [OPTIONS]"},
+      {{"Hi there", "and", "--tp=2"}, "'and': is a second prompt; put one with spaces in quotes"},
+      {{"chat", "a", "b"}, "'b': is a second prompt; put one with spaces in quotes"},
+      {{"--vresion"}, "unknown option '--vresion'; did you mean '--version'?"},
+      {{"-v"}, "unknown option '-v'; see nvllm-launch chat --help"},
+      {{"a prompt", "--tpp=2"}, "unknown option '--tpp'; did you mean '--tp'?"},
+      {{"chat", "--n=2"}, "unknown option '--n'; did you mean '--tp'?"},
+      {{"chat", "--sytsem=a"}, "unknown option '--sytsem'; did you mean '--system'?"},
+      {{"chat", "--chat-template="}, "--chat-template '': pass a file with a Jinja template"},
+      {{"chat", "--temperature=hot"}, "--temperature 'hot': not a number; pass 0 to 1000000"},
+      {{"chat", "--seed"}, "--seed needs a value: --seed N"},
+  };
+}
+
+std::vector<BadCommandLine> bench_lines() {
+  return {
+      {{"bench"}, "bench: pass latency, startup or throughput after it"},
+      {{"bench", "--json"}, "unknown command 'bench --json'; see nvllm-launch --help"},
+      {{"bench", "latncy"}, "unknown command 'bench latncy'; did you mean 'bench latency'?"},
+      {{"bench", "latency", "--batch-size=0"}, "--batch-size 0: a batch has at least one sequence"},
+      {{"bench", "latency", "--batch-size=1,x"},
+       "--batch-size '1,x': 'x' is no token id; pass ids such as 1,2,3"},
+      {{"bench", "latency", "--batch-size=8", "--max-num-seqs=4"},
+       "--batch-size 8: more than run at a time; pass --max-num-seqs 8"},
+      {{"bench", "latency", "--input-len=1:2"},
+       "--input-len 1:2: all sequences are of one length here; pass --input-len 2"},
+      {{"bench", "throughput", "--input-len=9:3"},
+       "--input-len 9:3: ends before it begins; pass 3:9"},
+      {{"bench", "throughput", "--num-prompts=0"},
+       "--num-prompts 0: out of range; pass 1 to 1000000"},
+      {{"bench", "throughput", "--max-concurrency=-1"},
+       "--max-concurrency -1: out of range; pass 1 to 1000000"},
+      {{"bench", "throughput", "--warmup=some"},
+       "--warmup 'some': not a whole number; pass 0 to 100000"},
+      {{"bench", "throughput", "--prompts=3"},
+       "unknown option '--prompts'; see nvllm-launch bench throughput --help"},
+      {{"bench", "startup", "--repeat=0"}, "--repeat 0: out of range; pass 1 to 1000"},
+      {{"bench", "startup", "--repeat=2", "--profile=t"},
+       "--profile t with --repeat 2: a trace is of one run; pass --repeat 1"},
+      {{"bench", "startup", "--output-len=3"},
+       "unknown option '--output-len'; did you mean '--input-len'?"},
+  };
+}
+
+std::vector<BadCommandLine> group_lines() {
+  return {
+      {{"selftest", "--tp", "0"}, "--tp 0: out of range; pass 1 to 8"},
+      {{"selftest", "--tp=9"}, "--tp 9: out of range; pass 1 to 8"},
+      {{"selftest", "--tp", "two"}, "--tp 'two': not a whole number; pass 1 to 8"},
+      {{"selftest", "--tp", "2x"}, "--tp '2x': not a whole number; pass 1 to 8"},
+      {{"selftest", "--tp", ""}, "--tp '': not a whole number; pass 1 to 8"},
+      {{"selftest", "--tp", "-3"}, "--tp -3: out of range; pass 1 to 8"},
+      {{"selftest", "--tp", "99999999999"}, "--tp 99999999999: out of range; pass 1 to 8"},
+      {{"selftest", "--tp"}, "--tp needs a value: --tp N"},
+      {{"selftest", "--tensor-paralel-size=2"},
+       "unknown option '--tensor-paralel-size'; did you mean '--tensor-parallel-size'?"},
+      {{"selftest", "--frobnicate"},
+       "unknown option '--frobnicate'; see nvllm-launch selftest --help"},
+      {{"selftest", "--device=gpu"},
+       "--device 'gpu': no such kind of device; pass auto, cpu or cuda"},
+      {{"selftest", "--step-timeout=0"},
+       "--step-timeout 0: out of range; pass 0.001 to 1000000 seconds"},
+      {{"selftest", "--step-timeout=soon"},
+       "--step-timeout 'soon': not a number of seconds; pass one such as 2 or 0.5"},
+      {{"selftest", "--step-timeout", "nan"},
+       "--step-timeout 'nan': not a number of seconds; pass one such as 2 or 0.5"},
+      {{"selftest", "--collectives=mpi"},
+       "--collectives 'mpi': no such implementation; pass auto, shm, peer or nccl"},
+      {{"selftest", "--log-level=loud"},
+       "--log-level 'loud': no such level; pass debug, info, warning, error or off"},
+      {{"selftest", "--seconds=-1"}, "--seconds -1: out of range; pass 0 to 1000000000"},
+      {{"selftest", "--json=yes"}, "--json takes no value; pass it alone"},
+      {{"selftest", "two"}, "'two': not an option; see nvllm-launch selftest --help"},
+      {{"selftest", "--model=a"}, "unknown option '--model'; see nvllm-launch selftest --help"},
+  };
+}
+
+std::vector<BadCommandLine> inspect_lines() {
+  return {
+      {{"inspect", "--model="},
+       "--model '': pass a model's folder, its config.json, a .gguf file or a Hugging Face id"},
+      {{"inspect", "--checksums"},
+       "--checksums: are of weights that were loaded; pass --load, too"},
+      {{"inspect", "--dtype=int8"},
+       "--dtype 'int8': no such type; pass auto, bfloat16, float16 or float32"},
+      {{"inspect", "--load-format=pt"},
+       "--load-format 'pt': no such format; pass auto, dummy, safetensors or gguf"},
+      {{"inspect", "--hf-overrides={vocab: 1}"},
+       "--hf-overrides \"{vocab: 1}\": no valid JSON at line 1, column 2"},
+      {{"inspect", "--hf-overrides=[]"},
+       "--hf-overrides \"[]\": holds array, not an object such as {\"vocab_size\": 1000}"},
+      {{"inspect", "a"}, "'a': not an option; see nvllm-launch inspect --help"},
+      {{"doctor", "--jsno"}, "unknown option '--jsno'; did you mean '--json'?"},
+      {{"doctor", "now"}, "'now': not an option; see nvllm-launch doctor --help"},
+      {{"doctor", "--tp=2"}, "unknown option '--tp'; see nvllm-launch doctor --help"},
+  };
+}
+
+std::vector<BadCommandLine> text_lines() {
+  return {
+      {{"tokenize"},
+       "tokenize needs something to work on: --input FILE.jsonl, --input -, or a text"},
+      {{"detokenize", "--model=a"},
+       "detokenize needs something to work on: --input FILE.jsonl, --input -, or token ids"},
+      {{"template", "hi", "--input=a"}, "'hi' with --input a: pass one of them"},
+      {{"tokenize", "--input="}, "--input '': pass a file of JSON lines, or - for standard input"},
+      {{"tokenize", "a", "--ad-special-tokens"},
+       "unknown option '--ad-special-tokens'; did you mean '--add-special-tokens'?"},
+      {{"tokenize", "--tp", "2"}, "unknown option '--tp'; see nvllm-launch tokenize --help"},
+      {{"detokenize", "1", "--skip-special-tokens=1"},
+       "--skip-special-tokens takes no value; pass it alone"},
+      {{"template", "--chat-template="}, "--chat-template '': pass a file with a Jinja template"},
+      {{"completion"}, "completion needs a shell: pass bash, zsh or fish"},
+      {{"completion", "tcsh"}, "completion 'tcsh': no such shell; pass bash, zsh or fish"},
+      {{"completion", "bash", "zsh"}, "'zsh': is a second shell; pass one of them"},
+      {{"completion", "--shell=bash"},
+       "unknown option '--shell'; did you mean '--help'?"},
+  };
+}
+
+std::vector<BadCommandLine> config_lines() {
+  return {
+      {{"doctor", "--config"}, "--config needs a value: --config FILE"},
+      {{"selftest", "--config="}, "--config '': pass a file of options, as JSON"},
+      {{"generate", "--prompt=a", "--config=/dev/null"},
+       "--config /dev/null: no valid JSON at line 1, column 1"},
+      {{"--config=/nowhere/c.json"},
+       "--config /nowhere/c.json: No such file or directory (ENOENT); pass a file with a JSON "
+       "object of options"},
+      {{"chat", "--config=a", "--config", "b"}, "--config a, --config b: pass one of them"},
+  };
+}
+
 }  // namespace
 
 std::vector<BadCommandLine> bad_command_lines() {
   std::vector<BadCommandLine> all;
-  for (const auto& lines : {engine_lines(), sampling_lines(), own_lines()}) {
+  for (const auto& lines :
+       {engine_lines(), sampling_lines(), prompt_lines(), chat_lines(), bench_lines(),
+        group_lines(), inspect_lines(), text_lines(), config_lines()}) {
     all.insert(all.end(), lines.begin(), lines.end());
   }
   return all;

@@ -1,4 +1,4 @@
-// Command lines of `generate` that cannot be followed, and what each is told.
+// Command lines that cannot be followed, of all commands, and what each is told.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 namespace nvllm::testing {
 
 struct BadCommandLine {
-  std::vector<std::string> words;  // after: generate --model a
+  std::vector<std::string> words;  // after nvllm-launch
   std::string message;
 };
 
+// The messages depend neither on the machine nor on its files.
 std::vector<BadCommandLine> bad_command_lines();
 
 }  // namespace nvllm::testing

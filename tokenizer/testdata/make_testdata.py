@@ -6,7 +6,8 @@
 Writes NAME.json (a tokenizer.json) and NAME.jsonl: {"text", "ids", "ids_special", "decoded", "decoded_skip"}, where
 ids = encode(text, add_special_tokens=False), ids_special = encode(text), and decoded and decoded_skip are of
 ids_special with skip_special_tokens False and True. Lines without text are id sequences cut anywhere:
-{"ids_special", "decoded", "decoded_skip"}. More than the committed 60 lines make a longer comparison:
+{"ids_special", "decoded", "decoded_skip"}. A NAME.json that is there already is kept (training breaks some ties by
+chance) and its texts are made anew. More than the committed 60 lines make a longer comparison:
 golden_test reads the folder that NVLLM_TOKENIZER_TESTDATA names.
 Also normalization.jsonl: {"text", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"}.
 """
@@ -25,6 +26,24 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
 DEEPSEEK = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
             r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
             r"\s*[\r\n]+|\s+(?!\S)|\s+"]
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+          r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
+          r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# DeepSeek's tokenizers before V3. The letters are those with two cases, as of some version of Unicode; escaped, since
+# normalizing this file would change the set.
+DEEPSEEK_CODER = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"]
+DEEPSEEK_LLM = [
+    "[\r\n]",
+    "\\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f"
+    "\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd"
+    "\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57"
+    "\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec"
+    "\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f"
+    "\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787"
+    "\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3"
+    "\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943]+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"]
 POSSESSIVE = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 
 WORDS = ("the of and to in a is that for it as was with be by on not he his but at are this have from or had an they "
@@ -147,6 +166,30 @@ def deepseek():
     return tokenizer
 
 
+def tekken():
+    tokenizer = byte_level([TEKKEN], ignore_merges=True)
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>", "[INST]", "[/INST]"])
+    tokenizer.post_processor = bos_template(tokenizer, "<s>")
+    return tokenizer
+
+
+def deepseek_llm():
+    tokenizer = byte_level(DEEPSEEK_LLM, digits=True)
+    tokenizer.normalizer = normalizers.Sequence([])
+    tokenizer.add_special_tokens(["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"])
+    tokenizer.post_processor = bos_template(tokenizer, "<｜begin▁of▁sentence｜>")
+    return tokenizer
+
+
+def deepseek_coder():
+    tokenizer = byte_level(DEEPSEEK_CODER, digits=True)
+    tokenizer.normalizer = normalizers.Sequence([])
+    tokenizer.add_special_tokens(["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<|EOT|>"])
+    tokenizer.add_tokens([AddedToken("<｜fim▁hole｜>", normalized=False)])
+    tokenizer.post_processor = bos_template(tokenizer, "<｜begin▁of▁sentence｜>")
+    return tokenizer
+
+
 def prefix_space():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -254,17 +297,30 @@ def possessive():
     return byte_level([POSSESSIVE])
 
 
-FAMILIES = [llama3, qwen, gpt2, smollm, deepseek, prefix_space, llama2, mistral, gemma, unknown, fused_unknown, added, words,
+FAMILIES = [llama3, qwen, gpt2, smollm, deepseek, tekken, deepseek_llm, deepseek_coder, prefix_space, llama2, mistral, gemma, unknown, fused_unknown, added, words,
             split_behaviors, o200k, possessive]
 FIXED = ["", " ", "a", "  two  spaces  ", "Don't you'LL we'Ve 'ſ", "tabs\t\tand\n\n\nlines \n x", "12345678 1,234.5 ٣٤٥",
          "HelloWORLDHello's camelCase", "你好，世界！こんにちは", "🙂👩‍👩‍👧🏳️‍🌈", "é e\u0301 ﬁ Å \u1e9b\u0323", "a\u0000b", "<s>a</s> <unk>"]
 
+# What has broken tokenizers before.
+NASTY = [
+    "1234567890" * 4, "1" * 31 + " " + "9" * 33, "3.14159,2.71828;1e-10 0x1F 1_000_000 ١٢٣٤٥٦ १२३ ①②③ ⅷ ½¾ 五千",
+    "I'm you're he'd we'll they've it's isn't O'Neil's 'tis rock'n'roll I'M YOU'RE HE'D WE'LL THEY'VE ’s ‘t don''t '",
+    " " * 33 + "x" + " " * 16 + "\t" * 17 + "y  ", " \t \t\t  \u00a0\u2003 \u3000 a\u200bb \ufeffc\u2060d\u180ee ",
+    "one\r\ntwo\rthree\n\rfour\r\n\r\n  five \r\n \n\n\n   six\n \x0b\x0c\x85\u2028\u2029seven\n", "\r\n", "\n ", "\t\n \r",
+    "e\u0301e\u0323\u0302 a\u0308\u0304 o\u031b\u0309 \u0301 alone \u0301\u0302\u0303 q" + "\u0307\u0323" * 12 + " Å Å Å ﬁ ﬃ ſ \u1e9b\u0323 \u212b \u212a \u2126 \u1f7d \u1fd3 \u1fdb \u1fbe \u0344 \u0f73 \ufb2c \ua791 \uab30",
+    "각 \u1100\u1161\u11a8 가\u11a8 ᄀᄀ가 קֵ שׂ क़ क़ ড় ড় 〱゙ が が ｶﾞ", "👩‍👩‍👧‍👦 👩🏽‍🚀 🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f 🇩🇪🇫🇷🇩 ☺️☺ #️⃣ 🙂🙂🙂 ❤️‍🔥",
+    "مرحبا، \u202bكيف\u202c \u200f؟ שלום\u200e עליכם \u2067x\u2069 ﷽ لا", "Zażółć gęślą JAŹŃ İstanbul ıIiİ ǅ ǆ Ǆ ß ẞ straße STRASSE ΣΑΣ ς",
+    "\ufffd \ufffd\ufffe\uffff \U0010ffff \ue000 \U000f0000 \x00\x01\x1f\x7f\x80\x9f", "▁ ▁▁ a▁b ▁a ▁ ▁\n▁", "<unk><s></s> <0x41> <0xFF> Ġ Ċ ĠĠ [PAD3]",
+    "def f(x):\n\treturn x**2  # ok\n\n\nif __name__=='__main__':\n    print(f\"{f(3)!r}\")\n", "https://user@example.com:8080/a/b?c=d&e=%20#f C:\\temp\\x //// ---- ==== ...… !!!???",
+    "日本語テキスト、ｶﾀｶﾅ １２３ＡＢＣ。「引用」 中文，测试！한국어 텍스트 ไทยภาษา ພາສາ မြန်မာ", "𝐀𝑏𝒞 𝟘𝟙𝟚 𐐀𐐨 𒀀 𠜎𠝹 🀄 ⁴₅ ™ © № ㎏ ﬀ ℀", "aA" * 40, "(((" * 10 + ")" * 31 + "'" * 7 + '"' * 5]
+
 
 def write_family(folder, make, count, seed):
-    tokenizer = make()
     name = make.__name__
-    (folder / f"{name}.json").write_text(json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":")),
-                                         encoding="utf-8")
+    if not (folder / f"{name}.json").exists():
+        (folder / f"{name}.json").write_text(json.dumps(json.loads(make().to_str()), ensure_ascii=False, separators=(",", ":")),
+                                             encoding="utf-8")
     tokenizer = Tokenizer.from_file(str(folder / f"{name}.json"))
     tokens = [t.content for t in tokenizer.get_added_tokens_decoder().values()][-12:]
     rng = random.Random(f"{name} {seed}")
@@ -283,6 +339,8 @@ def write_family(folder, make, count, seed):
             start = rng.randint(0, len(ids))
             cut = ids[start:start + rng.randint(1, 10)]
             write({}, cut if i % 2 else [rng.randrange(vocab + 2) for _ in range(rng.randint(0, 12))])
+        for text in NASTY:
+            write({"text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids}, tokenizer.encode(text).ids)
 
 
 def write_normalization(path, count, seed):

@@ -1,0 +1,123 @@
+#include "launcher/chat/line_answers.h"
+
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/logging.h"
+#include "launcher/chat/talk.h"
+#include "launcher/standard_output.h"
+
+namespace nvllm::launcher {
+namespace {
+
+constexpr Nanoseconds kLookEvery = std::chrono::milliseconds(50);
+
+}  // namespace
+
+LineAnswers::LineAnswers(const Options& options, const TextModel& model, EngineSession& session)
+    : options_(options),
+      model_(model),
+      session_(session),
+      conversation_(model),
+      sampling_(chat_sampling(options, session)) {
+  conversation_.set_system(options.chat.system);
+}
+
+void LineAnswers::run(const std::function<void()>& check_alive) {
+  const std::int64_t started_ns = now_ns();
+  while (!at_end_ || !answers_.empty()) {
+    check_alive();
+    const bool busy = session_.client().unfinished() > 0;
+    take_lines(busy ? Nanoseconds(0) : kLookEvery);
+    if (session_.client().unfinished() > 0) take_updates();
+    write();
+  }
+  if (answered_ > 0 && log_enabled(LogLevel::info)) {
+    tell(session_, totals(seconds_since(started_ns)));
+  }
+  if (failed_ > 0) {
+    fail(failed_, failed_ == 1 ? " line failed: " : " lines failed; the first, ", first_error_);
+  }
+}
+
+void LineAnswers::take_lines(Nanoseconds limit) {
+  // As many again wait for those that run, so that an answer that is long keeps nobody waiting.
+  const auto most = 2 * static_cast<std::size_t>(options_.engine.max_num_seqs);
+  while (!at_end_ && answers_.size() < most) {
+    const LineReader::Found found = lines_.next(limit);
+    if (found == LineReader::Found::nothing_yet) return;
+    if (found == LineReader::Found::end) {
+      at_end_ = true;
+      return;
+    }
+    limit = Nanoseconds(0);
+    const std::string line(lines_.line());
+    if (lines_.too_long() || line.find_first_not_of(" \t\r") != std::string::npos) ask(line);
+  }
+}
+
+void LineAnswers::ask(const std::string& line) {
+  const std::uint64_t id = first_ + answers_.size();
+  answers_.push_back({.line = lines_.number(),
+                      .detokenizer = tokenizer::StreamDetokenizer(model_.tokenizer()),
+                      .shown = ThinkingText(false, false)});
+  Answer& answer = answers_.back();
+  try {
+    if (lines_.too_long()) {
+      fail("is longer than ", format_bytes(LineReader::kLongestLine), "; pass shorter ones");
+    }
+    conversation_.reset();
+    conversation_.add("user", line);
+    const auto prompt = conversation_.prompt(prompt_room(sampling_, session_));
+    answer.shown = ThinkingText(wants_colour(), prompt.thinking);
+    session_.client().submit(id, {.prompt = prompt.ids, .sampling = sampling_});
+  } catch (const Error& error) {
+    if (session_.workers().member().group().aborted()) throw;
+    answer.error = error.what();
+    answer.ended = true;
+  }
+}
+
+void LineAnswers::take_updates() {
+  for (const runtime::Update& update : session_.client().poll(kLookEvery)) {
+    Answer& answer = answers_.at(update.request - first_);
+    for (const std::int32_t token : update.tokens) {
+      answer.pending +=
+          answer.shown.push(answer.detokenizer.push(static_cast<tokenizer::TokenId>(token)));
+    }
+    tokens_ += static_cast<std::int64_t>(update.tokens.size());
+    answer.error = update.error;
+    if (!update.error.empty() || update.finish != runtime::FinishReason::none) {
+      answer.pending += answer.shown.push(answer.detokenizer.finish()) + answer.shown.finish();
+      answer.ended = true;
+    }
+  }
+}
+
+void LineAnswers::write() {
+  while (!answers_.empty()) {
+    Answer& first = answers_.front();
+    const bool ended = first.ended;
+    if (!first.error.empty()) {
+      const std::string error = str("line ", first.line, ": ", first.error);
+      if (failed_++ == 0) first_error_ = error;
+      if (!first.pending.empty()) write_results(first.pending + "\n");
+      tell(session_, error);
+    } else {
+      answered_ += ended ? 1 : 0;
+      write_results(std::exchange(first.pending, "") + (ended ? "\n" : ""));
+    }
+    if (!ended) return;
+    answers_.pop_front();
+    ++first_;
+  }
+}
+
+std::string LineAnswers::totals(double seconds) const {
+  const auto rate = static_cast<std::int64_t>(static_cast<double>(tokens_) / seconds);
+  return str(answered_, answered_ == 1 ? " answer, " : " answers, ", tokens_, " tokens in ",
+             format_duration(seconds), ", ", rate, " tok/s");
+}
+
+}  // namespace nvllm::launcher

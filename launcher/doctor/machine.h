@@ -1,0 +1,59 @@
+// Machine: what there is that nvllm builds on. Taken once, judged elsewhere (judge.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/gpu_survey.h"
+#include "device/libraries.h"
+#include "launcher/find_model.h"
+
+namespace nvllm::launcher {
+
+struct SharedMemoryFacts {
+  std::string error;  // why nothing can be put there; empty: it can
+  std::uint64_t total_bytes = 0, free_bytes = 0;
+  std::uint64_t needed_one = 0, needed_all = 0;  // of it: for one rank, for as many as there can be
+};
+
+struct NumaNode {
+  int node = 0;
+  std::vector<int> cores;  // those that this process may use
+  std::uint64_t bytes = 0;
+};
+
+struct DefaultModelFacts {
+  std::string path;  // empty: there is no place for one
+  bool there = false;
+  bool fetched = false;  // when it is first needed
+};
+
+struct Machine {
+  // GPUs.
+  std::string cuda_built;  // "13.0": what this program was built with; empty: without CUDA
+  GpuSurvey gpus;
+  std::vector<std::string> visible;  // the GPUs that this process may use (visible_gpus())
+  std::string why_none_visible;
+  LibraryState cublaslt, nccl;
+  std::vector<int> gpu_nodes;  // the NUMA node beside each of gpus.gpus; -1: not told
+
+  // The processor and its memory.
+  std::string processor;
+  bool baseline = false;  // it can run this build at all
+  std::vector<std::string> instruction_sets;
+  int cores = 0;  // that this process may use
+  std::vector<NumaNode> nodes;
+  std::uint64_t total_bytes = 0, free_bytes = 0;
+  std::optional<std::uint64_t> lockable_bytes;  // absent: no limit
+  std::string huge_pages;                       // "always", "madvise", "never"; empty: not told
+
+  SharedMemoryFacts shared_memory;
+  DefaultModelFacts model;
+};
+
+// Starts nothing and creates no CUDA context. `root` is "/" but in tests: where /proc and /sys lie.
+Machine survey_machine(const Environment& environment, const std::string& root = "/");
+
+}  // namespace nvllm::launcher
