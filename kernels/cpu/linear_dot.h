@@ -10,6 +10,10 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
+inline std::int64_t least(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+
 // Asks for a line that will be written to. What other cores have read of it takes long to be given up, and
 // stores wait for that one line after the other; this does not.
 inline void fetch_to_write(const float* to) {
@@ -111,6 +115,7 @@ struct Dot {
   static constexpr int kRows = Lanes::kAccumulators / 3;  // the most at a time
   static constexpr int kSums = LinearKernels::kDotOutputs;
   static constexpr int kLineFloats = 16;
+  static constexpr int kGroupRows = 8;  // of weights that are read at once, at most
 
   static std::int64_t row_floats(std::int64_t inputs) {
     return (inputs + Format::kStep - 1) / Format::kStep * Format::kFloats;
@@ -128,6 +133,14 @@ struct Dot {
         Format::prepare(from + i, end - i < Format::kStep ? end - i : Format::kStep, to);
       }
     }
+  }
+
+  // For one row of x, rows of weights that are shorter than a page are read one after the other, as one stream:
+  // several at once would lie in the same page, where processors that foresee one stream per page read
+  // half as fast. Longer ones are read several at once, a stream in each of several pages, which is faster.
+  static constexpr std::int64_t kPageBytes = 4096;
+  static bool one_stream(int rows, std::int64_t inputs) {
+    return rows == 1 && inputs * static_cast<std::int64_t>(sizeof(T)) < kPageBytes;
   }
 
   // Sums of kOutputs outputs with kR rows of x, to sums[row * kSums + output]: several, so that a load of x
@@ -167,13 +180,15 @@ struct Dot {
     }
   }
 
-  // The same for `count` outputs, in groups that fill the registers.
+  // The same for `count` outputs: one by one, or in groups that fill the registers.
   template <int kR>
   static void outputs(const T* weight, std::int64_t inputs, std::int64_t ahead, const float* x,
                       std::int64_t x_stride, std::int64_t count, float* sums) {
-    constexpr int kFit = Lanes::kAccumulators / kR, kGroup = kFit < 4 ? kFit : 4;
+    constexpr int kFit = Lanes::kAccumulators / kR;
+    constexpr int kGroup = kFit < 4 ? kFit : kFit < kGroupRows ? 4 : kGroupRows;
+    const std::int64_t grouped = one_stream(kR, inputs) ? 0 : count;
     std::int64_t o = 0;
-    for (; o + kGroup <= count; o += kGroup) {
+    for (; o + kGroup <= grouped; o += kGroup) {
       group<kR, kGroup>(weight + o * inputs, inputs, ahead, x, x_stride, sums + o);
     }
     for (; o < count; ++o) {
@@ -199,15 +214,17 @@ struct Dot {
     }
   }
 
-  // Whole groups of four rows, kAheadBytes at least, but none beyond the end. More would fetch what other
-  // threads read.
-  static std::int64_t ahead_of(const Product& product, std::int64_t output) {
-    constexpr std::int64_t kAheadBytes = 4096, kGroupRows = 4;
-    const std::int64_t group_bytes =
-        kGroupRows * product.inputs * static_cast<std::int64_t>(sizeof(T));
-    if (group_bytes == 0) return 0;
-    const std::int64_t rows = (kAheadBytes + group_bytes - 1) / group_bytes * kGroupRows;
-    return output + kSums + rows <= product.outputs ? rows * product.inputs : 0;
+  // Half a page of one stream; else whole groups of rows, a page at least. But none beyond the end: more would
+  // fetch what other threads read.
+  static std::int64_t ahead_of(const Product& product, int rows, std::int64_t output) {
+    const std::int64_t row_bytes = product.inputs * static_cast<std::int64_t>(sizeof(T));
+    if (row_bytes == 0) return 0;
+    const bool single = one_stream(rows, product.inputs);
+    const std::int64_t bytes = single ? kPageBytes / 2 : kPageBytes;
+    const std::int64_t unit = single ? 1 : kGroupRows;
+    const std::int64_t count = (bytes + unit * row_bytes - 1) / (unit * row_bytes) * unit;
+    if (output + kSums + count > product.outputs) return 0;
+    return single ? bytes / static_cast<std::int64_t>(sizeof(T)) : count * product.inputs;
   }
 
   static void run(const Product& product, std::int64_t first_row, int row_count,
@@ -218,7 +235,7 @@ struct Dot {
     for (std::int64_t o = begin; o < end; o += kSums) {
       const std::int64_t count = end - o < kSums ? end - o : kSums;
       const T* weight = static_cast<const T*>(product.weight) + o * product.inputs;
-      const std::int64_t ahead = ahead_of(product, o);
+      const std::int64_t ahead = ahead_of(product, row_count, o);
       alignas(64) float sums[LinearKernels::kMaxDotRows * kSums];
       for (int pass = 0; pass < passes; ++pass) {
         const int from = row_count * pass / passes, to = row_count * (pass + 1) / passes;
