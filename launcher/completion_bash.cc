@@ -59,7 +59,7 @@ std::string branch(const Command& command, const std::string& more) {
   std::string options = "--help" + more;
   std::string values;
   for (const OptionRow& row : command.rows) {
-    options += ' ' + joined(names_of(row));
+    options += str(' ', joined(names_of(row)));
     values += value_case(row);
   }
   std::string text = str("      options='", options, "'\n");

@@ -31,7 +31,7 @@ complete -c nvllm-launch -f
 
 // In single quotes.
 std::string quoted(const std::string& text) {
-  return "'" + replaced(text, "'\\", [](char c) { return std::string("\\") + c; }) + "'";
+  return str('\'', replaced(text, "'\\", [](char c) { return str('\\', c); }), '\'');
 }
 
 std::string line(const std::string& condition, const std::string& what, std::string_view help) {

@@ -151,7 +151,7 @@ class Translator {
     if (value.is_object() && shape_.json) return value.dump();
     if (!is_list(value)) refuse_type(value);
     std::string all;
-    for (const Json& one : value) all += (all.empty() ? "" : ",") + one.dump();
+    for (const Json& one : value) all += str(all.empty() ? "" : ",", one.dump());
     return all;
   }
 

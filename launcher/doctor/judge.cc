@@ -48,9 +48,10 @@ Finding judge_numa(const Machine& machine) {
   if (machine.nodes.empty()) finding.found = "the system does not tell";
   for (const NumaNode& node : machine.nodes) {
     if (!finding.found.empty()) finding.found += "; ";
-    finding.found += str("node ", node.node, ": ",
-                         node.cores.empty() ? "no cores for us" : "cores " + core_list(node.cores),
-                         ", ", format_bytes(node.bytes));
+    finding.found +=
+        str("node ", node.node, ": ",
+            node.cores.empty() ? "no cores for us" : str("cores ", core_list(node.cores)), ", ",
+            format_bytes(node.bytes));
   }
   return finding;
 }

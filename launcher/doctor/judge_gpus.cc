@@ -39,7 +39,7 @@ Finding judge_driver(const Machine& machine) {
     return finding;
   }
   finding.found = gpus.driver.empty() ? "of unknown version" : gpus.driver;
-  if (gpus.cuda_version > 0) finding.found += ", CUDA " + version_text(gpus.cuda_version);
+  if (gpus.cuda_version > 0) finding.found += str(", CUDA ", version_text(gpus.cuda_version));
   if (machine.cuda_built.empty() || gpus.cuda_version == 0) return finding;
   const int wanted = major_of(machine.cuda_built);
   if (gpus.cuda_version / 1000 < wanted && !machine.visible.empty()) {
@@ -60,7 +60,7 @@ Finding judge_one(const GpuFacts& gpu, int index, bool for_us) {
   }
   finding.found = str(gpu.name, ", ", format_bytes(gpu.total_bytes), ", ",
                       format_bytes(gpu.free_bytes), " free, PCI ", gpu.pci);
-  if (gpu.capability > 0) finding.found += ", compute " + capability_text(gpu.capability);
+  if (gpu.capability > 0) finding.found += str(", compute ", capability_text(gpu.capability));
   if (!for_us) {
     finding.verdict = Verdict::note;
     finding.found += "; CUDA_VISIBLE_DEVICES hides it";
