@@ -1,8 +1,8 @@
-// Attention as prefill and as decoding, paged, in graphs. Prefill counts floating-point operations of the
-// tokens that are seen (4 * head_dim each), and its limit is what a large product reaches in the same run;
-// decoding counts bytes of keys and values read, and its limit is the bandwidth of a
-// matrix-vector product or of a copy, whichever is more. "of_limit" is the share reached. Decoding goes
-// round among enough caches that none is left in the GPU's L2.
+// Attention as prefill, as decoding, and to an earlier part of the tokens, paged, in graphs. Prefill counts
+// floating-point operations of the tokens that are seen (4 * head_dim each), and its limit is what a large
+// product reaches in the same run; decoding counts bytes of keys and values read, and its limit is the
+// bandwidth of a matrix-vector product or of a copy, whichever is more. "of_limit" is the share reached. Decoding
+// goes round among enough caches that none is left in the GPU's L2.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -29,6 +29,7 @@ struct Shape {
   std::int64_t sequences, rows, tokens;  // of each sequence
   std::int64_t heads, kv_heads, head_dim;
   std::int64_t block_size = 256;
+  bool part = false;  // of tokens before the rows, all visible; results are float32
 
   bool prefill() const { return rows > 1; }
 };
@@ -101,6 +102,7 @@ class Work {
         shape.prefill() ? 1 : std::max<std::int64_t>(1, kDistinct / (4 * cache));
     q_ = random_memory(backend, stream, rows * shape.heads * shape.head_dim);
     out_ = random_memory(backend, stream, rows * shape.heads * shape.head_dim);
+    if (shape.part) out_ = random_memory(backend, stream, 2 * rows * shape.heads * shape.head_dim);
     const std::int64_t numbers = 2 * shape.sequences + 1 + blocks;
     numbers_ = backend.allocate(MemoryKind::device, numbers * sizeof(std::int32_t), "benchmark");
     const Buffer host =
@@ -120,9 +122,11 @@ class Work {
     auto* there = static_cast<std::int32_t*>(numbers_.data());
     Attention call;
     call.q = TensorView(q_.data(), DType::bf16, {rows, shape.heads, shape.head_dim});
-    call.out = TensorView(out_.data(), DType::bf16, {rows, shape.heads, shape.head_dim});
+    call.out = TensorView(out_.data(), shape.part ? DType::f32 : DType::bf16,
+                          {rows, shape.heads, shape.head_dim});
     call.query_start = TensorView(there, DType::i32, {shape.sequences + 1});
     call.kv_length = TensorView(there + shape.sequences + 1, DType::i32, {shape.sequences});
+    if (shape.part) call.visible = call.kv_length;
     call.kv.block_table =
         TensorView(there + 2 * shape.sequences + 1, DType::i32, {shape.sequences, width});
     call.group = shape.heads / shape.kv_heads;
@@ -144,8 +148,9 @@ class Work {
   }
 
   double flops() const {
-    const double seen = static_cast<double>(shape_.rows) *
-                        (static_cast<double>(shape_.tokens) - (shape_.rows - 1) / 2.0);
+    const double later = shape_.part ? 0 : (shape_.rows - 1) / 2.0;
+    const double seen =
+        static_cast<double>(shape_.rows) * (static_cast<double>(shape_.tokens) - later);
     return 4.0 * static_cast<double>(shape_.sequences * shape_.heads * shape_.head_dim) * seen;
   }
   double bytes() const {
@@ -200,8 +205,10 @@ void attention_in_graph(benchmark::State& state, DeviceKind kind, Shape shape) {
 std::string name_of_case(DeviceKind kind, const Shape& shape) {
   return std::string("attention/") + name_of(kind) + "/bfloat16/" + std::to_string(shape.heads) +
          "x" + std::to_string(shape.kv_heads) + "x" + std::to_string(shape.head_dim) +
-         (shape.prefill() ? "/prefill/" : "/decode/") + std::to_string(shape.sequences) + "x" +
-         std::to_string(shape.tokens);
+         (shape.part        ? "/part/"
+          : shape.prefill() ? "/prefill/"
+                            : "/decode/") +
+         std::to_string(shape.sequences) + "x" + std::to_string(shape.tokens);
 }
 
 // Registers all cases when the program starts.
@@ -216,6 +223,8 @@ const bool registered = [] {
       {DeviceKind::cuda, {1, 16384, 16384, 32, 8, 128}},
       {DeviceKind::cuda, {1, 32768, 32768, 32, 8, 128}},
       {DeviceKind::cuda, {8, 1024, 1024, 16, 8, 128, 16}},
+      {DeviceKind::cuda, {1, 4096, 4096, 32, 8, 128, 4096, true}},
+      {DeviceKind::cuda, {1, 4096, 16384, 32, 8, 128, 4096, true}},
       {DeviceKind::cuda, {1, 1, 1024, 32, 8, 128}},
       {DeviceKind::cuda, {1, 1, 8192, 32, 8, 128}},
       {DeviceKind::cuda, {8, 1, 1024, 32, 8, 128}},

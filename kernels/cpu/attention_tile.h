@@ -237,9 +237,12 @@ class Tile {
     const std::int64_t count = std::min<std::int64_t>(kTileTokens, end - first);
     std::int64_t block = first / kv.block_size(), inside = first % kv.block_size();
     for (std::int64_t t = 0; t < count; ++t) {
-      if (part_.list != nullptr) {
-        block = part_.list[first + t] / kv.block_size();
-        inside = part_.list[first + t] % kv.block_size();
+      if (const std::int32_t* token = part_.list; token != nullptr) {
+        token += first + t;
+        if (t == 0 || token[0] != token[-1] + 1) {
+          block = *token / kv.block_size();
+          inside = *token % kv.block_size();
+        }
       }
       const std::int64_t id = table != nullptr ? table[block] : group_.sequence;
       scratch_.next_places[t] = id * stride[0] + inside * stride[1] + group_.kv_head * stride[2];

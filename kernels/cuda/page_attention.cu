@@ -30,9 +30,10 @@ __device__ __forceinline__ ListedPart<T> listed_pages(const AttentionParams<T>& 
   const int group_heads = p.group_heads(kv_head), length = p.kv_length[sequence];
   const AttentionRows<T> rows{
       p, sequence, kv_head, sequence, group_heads, p.head_begin(kv_head), group_heads};
-  const long long list = static_cast<long long>(sequence) * lists.kv_heads + kv_head;
-  return {rows,  lists.pages + list * lists.capacity, lists.counts[list], lists.shift, length,
-          length};
+  const long long at = static_cast<long long>(sequence) * lists.kv_heads + kv_head;
+  const TokenList list{lists.pages + at * lists.capacity, lists.counts[at], lists.shift};
+  __builtin_assume(list.shift != TokenList::kRanges);
+  return {rows, list, length, length};
 }
 
 __global__ void __launch_bounds__(plain::kWarps * 32)

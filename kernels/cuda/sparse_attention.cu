@@ -14,11 +14,9 @@ __global__ void __launch_bounds__(plain::kWarps * 32)
   const int first = q_row / kSparseRangeRows * kSparseRangeRows;
   const AttentionRows<float> rows = rows_of_head(p, lists, blockIdx.x, first, kSparseRangeRows);
   plain::Row row = plain::start_row(rows, q_row - first);
-  if (lists.tile_counts != nullptr) {
-    plain::add_tokens(listed_tiles(rows, lists), q_row - first, row);
-  } else {
-    plain::add_tokens(listed_ranges(rows, lists), q_row - first, row);
-    plain::add_tokens(listed_columns(rows, lists), q_row - first, row);
+#pragma unroll 1
+  for (int i = 0; i < lists.count; ++i) {
+    plain::add_tokens(listed(rows, lists, list_of(rows, lists, i)), q_row - first, row);
   }
   plain::write_row(rows, q_row - first, row);
 }

@@ -13,25 +13,27 @@ struct SparseLists {
   const int* tile_counts;  // nullptr: ranges and columns
   const int* tiles;
   const int* range_counts;
-  const int2* ranges;
+  const int* ranges;
   const int* column_counts;
   const int* columns;
   int tile_capacity, range_capacity, column_capacity;
   int rows;            // of q
   int first_position;  // of the first of them
+  int count;           // of lists of each row block and head
 
   explicit SparseLists(const SparseAttention& args)
       : tile_counts(args.tile_counts.as<int>()),
         tiles(args.tiles.as<int>()),
         range_counts(args.range_counts.as<int>()),
-        ranges(args.ranges.as<int2>()),
+        ranges(args.ranges.as<int>()),
         column_counts(args.column_counts.as<int>()),
         columns(args.columns.as<int>()),
         tile_capacity(static_cast<int>(args.tiles.shape[2])),
         range_capacity(static_cast<int>(args.ranges.shape[2])),
         column_capacity(static_cast<int>(args.columns.shape[2])),
         rows(static_cast<int>(args.q.shape[0])),
-        first_position(static_cast<int>(args.first_position)) {}
+        first_position(static_cast<int>(args.first_position)),
+        count(args.by_tiles() ? 1 : 2) {}
 };
 
 // `count` rows of a head from first_row on, none beyond the last one.
@@ -43,41 +45,32 @@ __device__ __forceinline__ AttentionRows<T> rows_of_head(const AttentionParams<T
           head, 1};
 }
 
+// Tiles are one list; ranges and columns are two, first the ranges. All lanes of a warp call it together.
 template <typename T>
-__device__ __forceinline__ ListedPart<T> listed_tiles(const AttentionRows<T>& rows,
-                                                      const SparseLists& lists) {
-  const long long list =
+__device__ __forceinline__ ListedPart<T> listed(const AttentionRows<T>& rows,
+                                                const SparseLists& lists, const TokenList& list) {
+  const int first = lists.first_position + rows.first_row;
+  return {rows, list, first + 1, first + rows.packed_rows};
+}
+
+template <typename T>
+__device__ __forceinline__ TokenList tiles_of(const AttentionRows<T>& rows,
+                                              const SparseLists& lists) {
+  const long long at =
       static_cast<long long>(rows.first_row >> kTileShift) * rows.p.heads + rows.head_begin;
-  const int first = lists.first_position + rows.first_row;
-  return {rows,
-          lists.tiles + list * lists.tile_capacity,
-          lists.tile_counts[list],
-          kTileShift,
-          first + 1,
-          first + rows.packed_rows};
-}
-
-// All lanes of a warp call it together.
-template <typename T>
-__device__ __forceinline__ RangesPart<T> listed_ranges(const AttentionRows<T>& rows,
-                                                       const SparseLists& lists) {
-  const long long list = rows.first_row / kSparseRangeRows * rows.p.heads + rows.head_begin;
-  const int first = lists.first_position + rows.first_row;
-  return {rows, lists.ranges + list * lists.range_capacity, lists.range_counts[list], first + 1,
-          first + rows.packed_rows};
+  return {lists.tiles + at * lists.tile_capacity, lists.tile_counts[at], kTileShift};
 }
 
 template <typename T>
-__device__ __forceinline__ ListedPart<T> listed_columns(const AttentionRows<T>& rows,
-                                                        const SparseLists& lists) {
-  const long long list = rows.first_row / kSparseRangeRows * rows.p.heads + rows.head_begin;
-  const int first = lists.first_position + rows.first_row;
-  return {rows,
-          lists.columns + list * lists.column_capacity,
-          lists.column_counts[list],
-          0,
-          first + 1,
-          first + rows.packed_rows};
+__device__ __forceinline__ TokenList list_of(const AttentionRows<T>& rows, const SparseLists& lists,
+                                             int number) {
+  if (lists.tile_counts != nullptr) return tiles_of(rows, lists);
+  const long long at = rows.first_row / kSparseRangeRows * rows.p.heads + rows.head_begin;
+  if (number == 0) {
+    return {lists.ranges + at * lists.range_capacity * 2, lists.range_counts[at],
+            TokenList::kRanges};
+  }
+  return {lists.columns + at * lists.column_capacity, lists.column_counts[at], 0};
 }
 
 // The version for bfloat16 and float16.

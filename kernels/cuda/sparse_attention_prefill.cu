@@ -20,11 +20,9 @@ __global__ void __launch_bounds__(kWarps * 32)
   const unsigned queries = shared_address(shared);
   Rows<T, D> rows(queries, warp * 16, lane, p.scale);
   bool started = false;
-  if (lists.tile_counts != nullptr) {
-    add_tokens<T, D>(listed_tiles(part, lists), 0, queries, started, rows);
-  } else {
-    add_tokens<T, D>(listed_ranges(part, lists), 0, queries, started, rows);
-    add_tokens<T, D>(listed_columns(part, lists), 0, queries, started, rows);
+#pragma unroll 1
+  for (int i = 0; i < lists.count; ++i) {
+    add_tokens<T, D>(listed(part, lists, list_of(part, lists, i)), 0, queries, started, rows);
   }
   write_rows<T, D>(part, warp * 16, rows);
 }

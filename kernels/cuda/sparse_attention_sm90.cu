@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // The last rows have the most tokens: they go first. The heads of a KV head lie next to one another.
   const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
   const AttentionRows<T> rows = rows_of_head(p, lists, blockIdx.x, block * kRows, kRows);
-  attend<T, D>(listed_tiles(rows, lists), 0, keys, values, boxes, memory);
+  attend<T, D>(listed(rows, lists, tiles_of(rows, lists)), 0, keys, values, boxes, memory);
 #endif
 }
 
