@@ -65,10 +65,11 @@ std::string second_words(const std::string& first) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = [] {
     std::vector<Command> list = {
-        chat_options(),          generate_options(),         bench_latency_options(),
-        bench_startup_options(), bench_throughput_options(), inspect_options(),
-        selftest_options(),      doctor_options(),           tokenize_options(),
-        detokenize_options(),    template_options(),         completion_options(),
+        chat_options(),       generate_options(),      bench_latency_options(),
+        bench_long_options(), bench_startup_options(), bench_throughput_options(),
+        inspect_options(),    selftest_options(),      doctor_options(),
+        tokenize_options(),   detokenize_options(),    template_options(),
+        completion_options(),
     };
     for (Command& command : list) command.rows.push_back(config_row());
     return list;
