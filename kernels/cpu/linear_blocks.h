@@ -25,6 +25,9 @@ struct BlocksOfFloats {
   }
 };
 
+inline std::int64_t least(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }

@@ -10,10 +10,6 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-inline std::int64_t least(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 // Asks for a line that will be written to. What other cores have read of it takes long to be given up, and
 // stores wait for that one line after the other; this does not.
 inline void fetch_to_write(const float* to) {
