@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/gather_pages.h"
 #include "kernels/merge_attention.h"
 
 namespace nvllm::kvcache {
@@ -29,6 +30,26 @@ std::size_t part_bytes_of(const BlockShape& shape) {
 std::size_t partial_bytes(const BlockShape& shape, const ChunkedOptions& options) {
   const std::int64_t heads = options.rows * options.heads;
   return floats(heads * shape.head_dim) + floats(heads);
+}
+
+// Sequences whose pages are gathered at a time.
+constexpr std::int64_t kGathered = 16;
+
+QuestLimits quest_limits(const BlockShape& shape, const ChunkedOptions& options) {
+  return {
+      .shape = shape, .blocks = options.blocks, .sequences = kGathered, .tokens = options.tokens};
+}
+
+// Keys, or values, of a gathered sequence.
+std::int64_t gathered_elements(const BlockShape& shape) {
+  return QuestLimits{}.budget * shape.kv_heads * shape.head_dim;
+}
+
+// With the numbers of tokens behind them.
+std::size_t gathered_bytes(const BlockShape& shape) {
+  return aligned(static_cast<std::size_t>(2 * kGathered * gathered_elements(shape)) *
+                 size_of(shape.dtype)) +
+         aligned(kGathered * sizeof(std::int32_t));
 }
 
 // What the device is told of a step, in words of 32 bits: where blocks are, then the tokens of a whole block,
@@ -81,13 +102,22 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
       slot_written_(static_cast<std::size_t>(slots_.size())),
       read_of_(static_cast<std::size_t>(options.blocks), kNoRead) {
   homes_ = ints(0, {options.blocks});
+  if (options.quest) {
+    quest_.emplace(backend, quest_limits(shape, options));
+    gathered_memory_ = backend.allocate(MemoryKind::device, gathered_bytes(shape), "quest");
+    addresses_.resize(static_cast<std::size_t>(options.blocks));
+    address_memory_ =
+        backend.allocate(MemoryKind::device, addresses_.size() * sizeof(std::int64_t), "quest");
+  }
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     written_.push_back(backend.create_event());
   }
   // One more than the steps that can be under way, so that none has to be waited for.
   for (int i = 0; i < options.steps_ahead + 2; ++i) {
-    staged_.push_back({backend.allocate(MemoryKind::pinned, step_memory_.bytes(), "step input"),
-                       backend.create_event()});
+    staged_.push_back(
+        {backend.allocate(MemoryKind::pinned, step_memory_.bytes(), "step input"),
+         backend.create_event(),
+         backend.allocate(MemoryKind::pinned, address_memory_.bytes(), "step input")});
   }
 }
 
@@ -106,11 +136,14 @@ std::size_t ChunkedCache::device_bytes(const BlockShape& shape, const ChunkedOpt
   return static_cast<std::size_t>(options.write_slots) * shape.kv_bytes() +
          static_cast<std::size_t>(words_of(no_blocks)) * sizeof(std::int32_t) +
          2 * partial_bytes(shape, options) +
+         (options.quest ? Quest::bytes(quest_limits(shape, no_blocks)) + gathered_bytes(shape)
+                        : 0) +
          static_cast<std::size_t>(options.ring_slots) * part_bytes_of(shape);
 }
 
-std::size_t ChunkedCache::device_bytes_per_block(const BlockShape& shape) {
-  return shape.token_bytes() + sizeof(std::int32_t);
+std::size_t ChunkedCache::device_bytes_per_block(const BlockShape& shape, bool quest) {
+  const std::size_t chosen = quest ? Quest::block_bytes(shape) + sizeof(std::int64_t) : 0;
+  return shape.token_bytes() + sizeof(std::int32_t) + chosen;
 }
 
 TensorView ChunkedCache::ints(std::int64_t first, std::initializer_list<std::int64_t> shape) const {
@@ -123,13 +156,29 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
   plan_reads(step);
   repeated_ = std::exchange(repeats_, step.may_repeat && filled_.empty());
   const bool new_work = name_work();
-  if (repeats_) settle(stream);
+  // Who reads the host's memory out of order waits for all that was written there.
+  const bool gathers =
+      std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.chosen; });
+  if (repeats_ || gathers) settle(stream);
   if (new_work) plan_loads();
   stage(stream);
   const auto layers = static_cast<std::uint64_t>(shape_.layers);
   traffic_.to_device += layers * reads_.size() * part_bytes_;
+  for (const StepSequence& sequence : step.sequences) {
+    if (quest_ && sequence.rows == 1) traffic_.to_device += layers * most_gathered(sequence);
+  }
   traffic_.to_host += layers * filled_.size() * part_bytes_;
   return {.repeats = repeats_, .work = work_};
+}
+
+// Of pages that are gathered from the host's memory, in one layer: which ones those are only the device knows.
+std::uint64_t ChunkedCache::most_gathered(const StepSequence& sequence) const {
+  std::int64_t tokens = 0;
+  for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
+    if (slots_.home(sequence.blocks[number]) == WriteSlots::kNone) tokens += shape_.block_size;
+  }
+  return static_cast<std::uint64_t>(std::min(tokens, QuestLimits{}.budget)) * part_bytes_ /
+         static_cast<std::uint64_t>(shape_.block_size);
 }
 
 // Every block that gets rows in this step is in a write slot; which of them get full.
@@ -151,6 +200,10 @@ void ChunkedCache::open_blocks(const KvStep& step) {
       }
       const bool full = (number + 1) * shape_.block_size <= sequence.length();
       if (full) filled_.push_back(block);
+      if (full && quest_ && part_bytes_ > 0) {
+        addresses_[static_cast<std::size_t>(block)] =
+            reinterpret_cast<std::int64_t>(host_.part(block, 0));
+      }
       open = full ? kNoBlock : block;
     }
   }
@@ -172,7 +225,9 @@ void ChunkedCache::plan_reads(const KvStep& step) {
     part.rows = sequence.rows;
     begin += sequence.rows;
     part.residents.clear();
-    part.resident_tokens = sequence.length();
+    part.chosen = quest_ && sequence.rows == 1;
+    part.resident_tokens = part.chosen ? 0 : sequence.length();
+    if (part.chosen) continue;
     for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
       const BlockId block = sequence.blocks[number];
       const WriteSlot home = slots_.home(block);
@@ -244,6 +299,12 @@ void ChunkedCache::stage(Stream& stream) {
   if (std::exchange(homes_changed_, false)) {
     std::copy(slots_.homes().begin(), slots_.homes().end(), words);
     backend_.copy(homes_.data, words, homes_.bytes(), stream);
+    if (quest_) {
+      std::copy(addresses_.begin(), addresses_.end(),
+                static_cast<std::int64_t*>(staged.addresses.data()));
+      backend_.copy(address_memory_.data(), staged.addresses.data(), address_memory_.bytes(),
+                    stream);
+    }
   }
   const std::int64_t end = at.table + static_cast<std::int64_t>(parts_.size()) * table_width_;
   backend_.copy(ints(at.full, {1}).data, words + at.full,
@@ -302,6 +363,84 @@ void ChunkedCache::write_out(std::int64_t layer, Stream& stream) {
 void ChunkedCache::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
   write_out(layer, stream);
   if (args.q.elements() == 0) return;
+  if (!quest_) return attend_all(layer, args, stream);
+  kernels::Attention stored = args;
+  stored.kv = slot_view(layer);
+  stored.kv.block_table = args.kv.block_table;
+  quest_->stored(layer, stored, stream, homes_);
+  attend_chosen(layer, args, stream);
+}
+
+// Sequences of one row by what Quest chooses, others by everything.
+void ChunkedCache::attend_chosen(std::int64_t layer, const kernels::Attention& args,
+                                 Stream& stream) {
+  const auto chosen =
+      std::count_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.chosen; });
+  const auto part_of = [&](std::int64_t first, std::int64_t count, std::int64_t row) {
+    kernels::Attention part = args;
+    part.q = rows_of(args.q, row, count);
+    part.out = rows_of(args.out, row, count);
+    if (args.lse.data != nullptr) part.lse = rows_of(args.lse, row, count);
+    part.kv_length = rows_of(args.kv_length, first, count);
+    part.kv.block_table = rows_of(args.kv.block_table, first, count);
+    return part;
+  };
+  if (chosen == static_cast<std::ptrdiff_t>(parts_.size())) {  // and padding
+    const std::int64_t sequences = args.kv_length.shape[0];
+    for (std::int64_t first = 0; first < sequences; first += kGathered) {
+      const std::int64_t count = std::min(kGathered, sequences - first);
+      kernels::Attention part = part_of(first, count, first);
+      part.query_start = rows_of(args.query_start, 0, count + 1);  // 0, 1, 2 ...
+      gather_and_attend(layer, part, stream);
+    }
+    return;
+  }
+  attend_all(layer, args, stream);
+  const StepWords at(options_.blocks, options_.sequences);
+  for (std::size_t s = 0; s < parts_.size(); ++s) {
+    if (!parts_[s].chosen) continue;
+    const auto first = static_cast<std::int64_t>(s);
+    kernels::Attention part = part_of(first, 1, parts_[s].begin);
+    part.query_start = ints(at.rows + 2 * first, {2});
+    part.max_query_rows = 1;
+    gather_and_attend(layer, part, stream);
+  }
+}
+
+// Of at most kGathered sequences of one row.
+void ChunkedCache::gather_and_attend(std::int64_t layer, const kernels::Attention& args,
+                                     Stream& stream) {
+  const std::int64_t sequences = args.kv_length.shape[0];
+  const Quest::Choice choice = quest_->choose(layer, args, stream);
+  auto* const keys = static_cast<unsigned char*>(gathered_memory_.data());
+  const std::size_t half =
+      static_cast<std::size_t>(kGathered * gathered_elements(shape_)) * size_of(shape_.dtype);
+  const auto tensor = [&](unsigned char* data) {
+    return TensorView(data, shape_.dtype,
+                      {sequences, QuestLimits{}.budget, shape_.kv_heads, shape_.head_dim});
+  };
+  kernels::GatherPages gather;
+  gather.to = {.keys = tensor(keys), .values = tensor(keys + half), .block_table = {}};
+  gather.to_length = TensorView(keys + aligned(2 * half), DType::i32, {sequences});
+  gather.pages = choice.pages;
+  gather.page_counts = choice.counts;
+  gather.kv_length = args.kv_length;
+  gather.block_table = args.kv.block_table;
+  gather.page_tokens = Quest::kPageTokens;
+  gather.near = slot_view(layer);
+  gather.homes = homes_;
+  gather.addresses = TensorView(address_memory_.data(), DType::i64, {options_.blocks});
+  gather.offset = layer * static_cast<std::int64_t>(part_bytes_);
+  kernels::gather_pages(gather, stream);
+
+  kernels::Attention attention = args;
+  attention.kv = gather.to;
+  attention.kv_length = gather.to_length;
+  attention.max_kv_length = QuestLimits{}.budget;
+  kernels::attention(attention, stream);
+}
+
+void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
   const std::int64_t rows = args.q.shape[0];
   kernels::Attention residents = args;
   residents.kv = slot_view(layer);

@@ -9,18 +9,23 @@
 // block that comes through the ring, merged in a fixed order: results depend neither on the size of the ring
 // nor on the time that copies take. A block that a step fills goes out layer by layer behind the compute.
 //
-// Everything that a step reads is known before it, so loads run ahead of the compute, from layer to layer
+// With Quest, a sequence's one row attends to the pages that Quest chooses, which are gathered from write slots and
+// straight from the host's memory, and the ring is left to the others.
+//
+// Everything else that a step reads is known before it, so loads run ahead of the compute, from layer to layer
 // and, unless the step runs as a graph, from step to step. A block that several sequences read is loaded once.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kvcache/host_blocks.h"
 #include "kvcache/kv_cache.h"
 #include "kvcache/load_ring.h"
 #include "kvcache/offload_waits.h"
+#include "kvcache/policies/quest.h"
 #include "kvcache/write_slots.h"
 
 namespace nvllm::kvcache {
@@ -33,6 +38,8 @@ struct ChunkedOptions {
   std::int64_t rows = 0;        // of a step
   std::int64_t heads = 0;       // query heads of this rank
   int steps_ahead = 2;          // steps that may be enqueued at once
+  bool quest = false;
+  std::int64_t tokens = 0;  // of a sequence at most; for Quest alone
   OffloadHooks hooks = {};
 };
 
@@ -44,7 +51,7 @@ class ChunkedCache final : public KvCache {
 
   // Device memory, by arithmetic: of everything but what each block takes; and that.
   static std::size_t device_bytes(const BlockShape& shape, const ChunkedOptions& options);
-  static std::size_t device_bytes_per_block(const BlockShape& shape);
+  static std::size_t device_bytes_per_block(const BlockShape& shape, bool quest = false);
 
   TensorView tokens() const override { return tokens_; }
   TensorView homes() const override { return homes_; }
@@ -69,6 +76,7 @@ class ChunkedCache final : public KvCache {
     std::int64_t begin = 0, rows = 0;     // of the batch
     std::vector<std::int32_t> residents;  // write slots of its blocks that are in some
     std::int64_t resident_tokens = 0;
+    bool chosen = false;  // by Quest: of nothing else is there a partial
   };
   // Accumulators and a partial, for all rows of a step.
   struct Partials {
@@ -77,9 +85,11 @@ class ChunkedCache final : public KvCache {
   struct Staged {
     Buffer memory;  // pinned
     std::unique_ptr<Event> copied;
+    Buffer addresses;  // pinned; with Quest
   };
 
   void open_blocks(const KvStep& step);
+  std::uint64_t most_gathered(const StepSequence& sequence) const;
   void plan_reads(const KvStep& step);
   void read(BlockId block, std::size_t sequence);
   bool name_work();
@@ -89,6 +99,9 @@ class ChunkedCache final : public KvCache {
   void write_out(std::int64_t layer, Stream& stream);
   kernels::KvView slot_view(std::int64_t layer) const;
   Partials partials(std::int64_t rows) const;
+  void attend_all(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  void attend_chosen(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  void gather_and_attend(std::int64_t layer, const kernels::Attention& args, Stream& stream);
   void add_part(const kernels::KvView& kv, std::size_t sequence, const kernels::Attention& args,
                 Stream& stream);
   TensorView ints(std::int64_t first, std::initializer_list<std::int64_t> shape) const;
@@ -102,6 +115,10 @@ class ChunkedCache final : public KvCache {
   WriteSlots slots_;
   Buffer slot_memory_, token_memory_, step_memory_, partial_memory_;
   TensorView tokens_, homes_;
+  // Of Quest: bounds, gathered pages and how many tokens they have, addresses of blocks in host memory.
+  std::optional<Quest> quest_;
+  Buffer gathered_memory_, address_memory_;
+  std::vector<std::int64_t> addresses_;
   std::unique_ptr<Stream> writes_;
   std::unique_ptr<Event> stored_;
   std::vector<std::unique_ptr<Event>> written_;  // by layer: the last write-outs of it

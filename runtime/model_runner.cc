@@ -132,6 +132,8 @@ struct ModelRunner::State {
             .rows = limits.rows,
             .heads = decoder.heads().q.size(),
             .steps_ahead = options.steps_ahead,
+            .quest = options.sparse.decode == DecodeAttention::quest,
+            .tokens = options.max_model_len,
             .hooks = options.offload_hooks};
   }
   void follow(const StepMessage& message);
@@ -298,7 +300,8 @@ ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
     return {.block = shape.bytes() + state_->sparse.block_bytes(shape),
             .fixed = state_->sparse.fixed_bytes(shape)};
   }
-  return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape),
+  return {.block = kvcache::ChunkedCache::device_bytes_per_block(
+              shape, state_->options.sparse.decode == DecodeAttention::quest),
           .host_block = shape.kv_bytes(),
           .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0)),
           .write_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *

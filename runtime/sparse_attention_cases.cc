@@ -79,6 +79,23 @@ TEST_CASE("contiguous: the same") {
   CHECK(tokens_of(model, 1, options) == right);
 }
 
+TEST_CASE("chunked: the same, of pages from the host's memory and the device's") {
+  const OpenModel model = open_model({.path = kModel, .dtype = DType::f32});
+  const auto right = tokens_of(model, 1, paged());
+  for (const int ranks : {1, 3}) {
+    RANKS_OR_SKIP(ranks);
+    CAPTURE(ranks);
+    for (const std::int64_t chunk : {8192, 24}) {
+      EngineOptions options = paged();
+      options.kv_offload = KvOffload::chunked;
+      options.transfer_block = 16;
+      options.max_num_batched_tokens = chunk;
+      options.decode_attention = DecodeAttention::quest;
+      CHECK(tokens_of(model, ranks, options) == right);
+    }
+  }
+}
+
 std::string refusal(const EngineOptions& options) {
   try {
     check_sparse_attention(options);
@@ -104,7 +121,7 @@ TEST_CASE("what a mode cannot serve is refused, not replaced") {
   options.prefill_attention = PrefillAttention::full;
   CHECK(refusal(options) ==
         "--decode-attention quest is not available with --kv-offload layerwise; pass "
-        "--decode-attention full or --kv-offload off");
+        "--decode-attention full, or --kv-offload off or chunked");
   options.decode_attention = DecodeAttention::full;
   options.prefill_attention = PrefillAttention::automatic;  // chooses full
   CHECK(refusal(options) == "");

@@ -29,9 +29,9 @@ std::string sparse_refusal(const EngineOptions& options) {
                "; pass --prefill-attention full or --kv-offload off");
   }
   if (options.decode_attention == DecodeAttention::full) return "";
-  if (!on_device) {
+  if (mode == KvMode::layerwise) {
     return str("--decode-attention quest is not available with --kv-offload ", name_of(mode),
-               "; pass --decode-attention full or --kv-offload off");
+               "; pass --decode-attention full, or --kv-offload off or chunked");
   }
   if (mode == KvMode::paged && options.block_size % kQuestPageTokens != 0) {
     return str("--decode-attention quest: --block-size is ", options.block_size,

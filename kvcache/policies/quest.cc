@@ -62,19 +62,20 @@ TensorView Quest::bounds(std::int64_t layer) const {
   return TensorView(data, shape.dtype, {pages, shape.kv_heads, 2, shape.head_dim});
 }
 
-void Quest::stored(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
+void Quest::stored(std::int64_t layer, const kernels::Attention& args, Stream& stream,
+                   const TensorView& homes) {
   kernels::BoundPages call;
   call.kv = args.kv;
   call.query_start = args.query_start;
   call.kv_length = args.kv_length;
+  call.homes = homes;
   call.bounds = bounds(layer);
   call.page_tokens = kPageTokens;
   call.max_query_rows = args.max_query_rows;
   kernels::bound_pages(call, stream);
 }
 
-void Quest::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
-  if (args.q.elements() == 0) return;
+Quest::Choice Quest::choose(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0], kv_heads = limits_.shape.kv_heads;
   kernels::SelectPages choice;
   choice.q = args.q;
@@ -93,7 +94,12 @@ void Quest::attend(std::int64_t layer, const kernels::Attention& args, Stream& s
                                 {static_cast<std::int64_t>(kernels::select_pages_workspace(
                                     limits_.sequences, kv_heads, limits_.tokens, kPageTokens))});
   kernels::select_pages(choice, stream);
+  return {choice.pages, choice.page_counts};
+}
 
+void Quest::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
+  if (args.q.elements() == 0) return;
+  const Choice choice = choose(layer, args, stream);
   kernels::PageAttention attention;
   attention.out = args.out;
   attention.q = args.q;
@@ -104,7 +110,7 @@ void Quest::attend(std::int64_t layer, const kernels::Attention& args, Stream& s
   attention.first_head = args.first_head;
   attention.scale = args.scale;
   attention.page_tokens = kPageTokens;
-  attention.page_counts = choice.page_counts;
+  attention.page_counts = choice.counts;
   attention.pages = choice.pages;
   kernels::page_attention(attention, stream);
 }

@@ -38,7 +38,15 @@ class Quest {
 
   // Keys of a layer's rows have been stored: to be called before anybody chooses, and before their block goes
   // anywhere. `args`: the layer's attention, `kv` with its block table.
-  void stored(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  // homes: where blocks' keys are, as of KvCache::homes().
+  void stored(std::int64_t layer, const kernels::Attention& args, Stream& stream,
+              const TensorView& homes = {});
+
+  // The pages that one row per sequence attends to (kernels/select_pages.h). They stay until the next call.
+  struct Choice {
+    TensorView pages, counts;
+  };
+  Choice choose(std::int64_t layer, const kernels::Attention& args, Stream& stream);
 
   // The attention of one row per sequence to the pages that are chosen for it.
   void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream);

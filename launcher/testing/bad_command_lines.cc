@@ -44,7 +44,7 @@ std::vector<BadCommandLine> engine_lines() {
           "--decode-attention 'minference': no such attention of answers; pass full or quest"),
       {{"--prompt-ids=1", "--decode-attention=quest", "--kv-offload=layerwise"},
        "--decode-attention quest is not available with --kv-offload layerwise; pass "
-       "--decode-attention full or --kv-offload off"},
+       "--decode-attention full, or --kv-offload off or chunked"},
       {{"--prompt-ids=1", "--prefill-attention=xattention", "--kv-offload=chunked"},
        "--prefill-attention xattention is not available with --kv-offload chunked; pass "
        "--prefill-attention full or --kv-offload off"},
