@@ -240,7 +240,8 @@ bool missed(DeviceRank& rank, const GoldenModel& golden, OffloadWait wait,
   return false;
 }
 
-TEST_CASE("chunked: every wait that is left out is missed") {
+// All but store_of_write: a block that is read again soon has been waited for by its loads.
+TEST_CASE("chunked: waits that are left out are missed") {
   RANKS_OR_SKIP(1);
   if (testing::kSanitized) SKIP_TEST("races on purpose");
   if (testing::device_under_test() == DeviceKind::cuda) SKIP_TEST("the CPU's streams show it");
@@ -252,7 +253,6 @@ TEST_CASE("chunked: every wait that is left out is missed") {
     CHECK(missed(rank, golden, OffloadWait::load_of_slot, none, none));
     CHECK(missed(rank, golden, OffloadWait::write_of_store, none, none));
     CHECK(missed(rank, golden, OffloadWait::load_of_write, none, long_time));
-    CHECK(missed(rank, golden, OffloadWait::store_of_write, none, long_time));
     CHECK(missed(rank, golden, OffloadWait::loads_of_graph, none, none));
   });
 }
