@@ -356,7 +356,11 @@ TEST_CASE("layers: a block that two sequences share is moved once") {
 
 TEST_CASE("layers: memory is what the arithmetic says, to the byte") {
   BACKEND_OR_SKIP(backend);
-  const LayerwiseStorage storage(*backend, kShape, 10, 3);
+  LayerwiseStorage storage(*backend, kShape, 10, 3);
+  const auto stream = backend->create_stream();
+  storage.begin_step({}, *stream);  // a pass comes to all of the memory
+  for (std::int64_t i = 0; i < kShape.layers; ++i) storage.store_view(i, *stream);
+  storage.end_pass(*stream);
   const std::size_t layer = 2 * 4 * kTokenBytes;  // of a block
   CHECK(LayerwiseStorage::device_bytes(kShape, 3) == 3 * layer + 4 * sizeof(std::int32_t));
   CHECK(LayerwiseStorage::host_bytes(kShape) == 5 * layer);
