@@ -275,12 +275,20 @@ TEST_CASE("layers: so do steps that repeat, among others") {
   }
 }
 
-// What a wait is for comes late, so who does not wait is early.
-std::string wrong_without(Backend& backend, LayerwiseWait wait, const Late& late) {
-  Sequences sequences(backend, 12, 2, late, 1u << static_cast<unsigned>(wait));
+// A wait, where nothing else waits for as much: the buffers, and whether the steps before the last repeat.
+struct Missing {
+  LayerwiseWait wait;
+  Late late;  // what it is for comes late, so who does not wait is early
+  std::int64_t buffers = 2;
+  bool repeat = false;
+};
+
+std::string wrong_without(Backend& backend, const Missing& missing) {
+  Sequences sequences(backend, 12, missing.buffers, missing.late,
+                      1u << static_cast<unsigned>(missing.wait));
   sequences.set_blocks(0, {3, 4, 5, 1});
   sequences.step({{0, 7}});
-  for (int i = 0; i < 4; ++i) sequences.step({{0, 1}});
+  for (int i = 0; i < 4; ++i) sequences.step({{0, 1}}, missing.repeat);
   sequences.step({{0, 2}});
   return sequences.first_wrong();
 }
@@ -293,17 +301,19 @@ TEST_CASE("layers: each wait is missed when it is left out") {
   constexpr std::chrono::milliseconds kMost(2);
   const Late load{.load = true, .most = kMost}, write{.write = true, .most = kMost},
       pass{.pass = true, .most = kMost};
-  const std::vector<std::pair<LayerwiseWait, Late>> waits = {
-      {LayerwiseWait::load_of_reading, pass}, {LayerwiseWait::load_of_writing, write},
-      {LayerwiseWait::load_of_layer, write},  {LayerwiseWait::pass_of_load, load},
-      {LayerwiseWait::writing_of_pass, pass},
+  const std::vector<Missing> all = {
+      // A pass that repeats writes nothing on the write stream, which would wait for as much.
+      {.wait = LayerwiseWait::load_of_reading, .late = pass, .repeat = true},
+      {.wait = LayerwiseWait::load_of_writing, .late = write},
+      // With fewer buffers than layers, what was in the buffer was written later than the layer.
+      {.wait = LayerwiseWait::load_of_layer, .late = write, .buffers = 8},
+      {.wait = LayerwiseWait::pass_of_load, .late = load},
+      {.wait = LayerwiseWait::writing_of_pass, .late = pass},
   };
-  for (const auto& each : waits) {
-    CAPTURE(static_cast<int>(each.first));
+  for (const Missing& missing : all) {
+    CAPTURE(static_cast<int>(missing.wait));
     std::string wrong;
-    for (int i = 0; i < 5 && wrong.empty(); ++i) {
-      wrong = wrong_without(*backend, each.first, each.second);
-    }
+    for (int i = 0; i < 5 && wrong.empty(); ++i) wrong = wrong_without(*backend, missing);
     CHECK(wrong != "");
   }
 }
