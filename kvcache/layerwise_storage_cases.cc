@@ -104,7 +104,7 @@ class Sequences {
   }
 
   // Stores new tokens, and reads all tokens of these sequences as attention would.
-  // repeats: as a decode step that may be captured.
+  // repeats: as a captured decode step.
   void step(const std::vector<Rows>& rows, bool repeats = false) {
     std::vector<StepSequence> step;
     for (const Rows& each : rows) {
@@ -114,15 +114,23 @@ class Sequences {
                       .rows = each.rows});
     }
     storage.begin_step({.number = ++number_, .sequences = step, .may_repeat = repeats}, *pass_);
-    if (repeats) stage(step);
-    storage.begin_pass(*pass_);
-    for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
-      const kernels::KvView view = storage.store_view(layer, *pass_);
-      for (const StepSequence& each : step) store(layer, view, each);
-      if (repeats) attend(layer, static_cast<std::int64_t>(step.size()));
-      for (const StepSequence& each : step) read(layer, view, each);
+    const auto pass = [&] {
+      storage.begin_pass(*pass_);
+      for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
+        const kernels::KvView view = storage.store_view(layer, *pass_);
+        for (const StepSequence& each : step) store(layer, view, each);
+        if (repeats) attend(layer, static_cast<std::int64_t>(step.size()));
+        for (const StepSequence& each : step) read(layer, view, each);
+      }
+      storage.end_pass(*pass_);
+    };
+    if (repeats) {
+      stage(step);
+      graphs_.push_back(backend_.capture(*pass_, pass));
+      graphs_.back()->launch(*pass_);
+    } else {
+      pass();
     }
-    storage.end_pass(*pass_);
     storage.end_step(*pass_);
     for (const Rows& each : rows) lengths_[each.sequence] += each.rows;
   }
@@ -228,6 +236,7 @@ class Sequences {
 
  private:
   std::unique_ptr<Stream> pass_;
+  std::vector<std::unique_ptr<Graph>> graphs_;
   Buffer staging_, device_;
   std::size_t used_ = 0;
   std::uint64_t number_ = 0;
@@ -302,7 +311,7 @@ TEST_CASE("layers: each wait is missed when it is left out") {
   const Late load{.load = true, .most = kMost}, write{.write = true, .most = kMost},
       pass{.pass = true, .most = kMost};
   const std::vector<Missing> all = {
-      // A pass that repeats writes nothing on the write stream, which would wait for as much.
+      // A captured pass has nothing on the write stream, which would wait for as much.
       {.wait = LayerwiseWait::load_of_reading, .late = pass, .repeat = true},
       {.wait = LayerwiseWait::load_of_writing, .late = write},
       // With fewer buffers than layers, what was in the buffer was written later than the layer.
