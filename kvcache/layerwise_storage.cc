@@ -23,6 +23,14 @@ std::size_t layer_bytes(const BlockShape& shape) {
   return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
 }
 
+// All blocks of one layer, as HostBlocks sees them: its memory is one piece.
+BlockShape whole_layer(const BlockShape& shape, std::int64_t blocks) {
+  BlockShape layer = shape;
+  layer.layers = 1;
+  layer.block_size = blocks * shape.block_size;
+  return layer;
+}
+
 }  // namespace
 
 std::size_t LayerwiseStorage::device_bytes(const BlockShape& shape, std::int64_t buffers) {
@@ -35,6 +43,7 @@ LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, st
       shape_(shape),
       block_bytes_(layer_bytes(shape)),
       left_out_(left_out),
+      host_(backend, whole_layer(shape, blocks), shape.layers),
       load_stream_(backend.create_stream()),
       write_stream_(backend.create_stream()) {
   NVLLM_CHECK(blocks > 0 && buffers >= 2, blocks, " blocks and ", buffers, " buffers");
@@ -54,14 +63,9 @@ LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, st
   }
   tokens_ = TensorView(data, DType::i32, {blocks, shape.block_size});
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    host_.push_back(backend.allocate(MemoryKind::pinned, count * block_bytes_, "kv cache"));
     layer_written_.push_back(backend.create_event());
     left_.push_back(backend.create_event());
     arrived_.push_back(backend.create_event());
-    auto* const keys = static_cast<unsigned char*>(host_.back().data());
-    kernels::KvView& view = host_views_.emplace_back();
-    view.keys = layer_view(keys, shape, blocks);
-    view.values = layer_view(keys + half, shape, blocks);
   }
   for (auto* const event : {&fork_, &joined_, &all_written_}) *event = backend.create_event();
 }
@@ -191,11 +195,15 @@ void LayerwiseStorage::load(std::int64_t layer) {
   buffer.loaded->record(*load_stream_);
 }
 
+unsigned char* LayerwiseStorage::host(std::int64_t layer) {
+  return block_bytes_ == 0 ? nullptr : static_cast<unsigned char*>(host_.part(layer, 0));
+}
+
 void LayerwiseStorage::copy_loads(std::int64_t layer) {
-  const auto* const host =
-      static_cast<const unsigned char*>(host_[static_cast<std::size_t>(layer)].data());
+  if (loads_.empty()) return;
+  const unsigned char* const from = host(layer);
   unsigned char* const buffer = buffer_of(layer).data;
-  for (const Part& part : loads_) copy(part, buffer, host, *load_stream_);
+  for (const Part& part : loads_) copy(part, buffer, from, *load_stream_);
 }
 
 kernels::KvView LayerwiseStorage::store_view(std::int64_t layer, Stream& stream) {
@@ -220,10 +228,10 @@ void LayerwiseStorage::attend(std::int64_t layer, const kernels::Attention& args
   all.kv.block_table = args.kv.block_table;
   kernels::attention(all, stream);
   if (!repeats_) return;
-  kernels::copy_newest({.to = host_views_[static_cast<std::size_t>(layer)],
-                        .from = all.kv,
-                        .kv_length = args.kv_length},
-                       stream);
+  kernels::KvView to;
+  to.keys = layer_view(host(layer), shape_, all.kv.blocks());
+  to.values = layer_view(to.keys.as<unsigned char>() + block_bytes_ / 2, shape_, all.kv.blocks());
+  kernels::copy_newest({.to = to, .from = all.kv, .kv_length = args.kv_length}, stream);
 }
 
 // What is new goes to the host behind the next layers, and the layer for which this one makes room comes.
@@ -232,8 +240,8 @@ void LayerwiseStorage::leave_layer(Stream& stream) {
   const auto layer = static_cast<std::size_t>(layer_);
   buffer.computed->record(stream);
   wait(LayerwiseWait::writing_of_pass, *write_stream_, *buffer.computed);
-  auto* const host = static_cast<unsigned char*>(host_[layer].data());
-  for (const Part& part : writes_) copy(part, host, buffer.data, *write_stream_);
+  unsigned char* const to = host(layer_);
+  for (const Part& part : writes_) copy(part, to, buffer.data, *write_stream_);
   buffer.written->record(*write_stream_);
   layer_written_[layer]->record(*write_stream_);
   const std::int64_t next = layer_ + static_cast<std::int64_t>(buffers_.size());

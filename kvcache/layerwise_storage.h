@@ -27,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "kvcache/host_blocks.h"
 #include "kvcache/kv_cache.h"
 #include "kvcache/paged_storage.h"
 
@@ -96,6 +97,7 @@ class LayerwiseStorage : public KvCache {
   std::uint64_t bytes_of(std::span<const Part> parts) const;
   void wait(LayerwiseWait which, Stream& stream, const Event& event) const;
   BufferState& buffer_of(std::int64_t layer);
+  unsigned char* host(std::int64_t layer);  // waits for its memory
   void copy_loads(std::int64_t layer);
   void load(std::int64_t layer);
   void leave_layer(Stream& stream);
@@ -109,8 +111,7 @@ class LayerwiseStorage : public KvCache {
   std::size_t block_bytes_;  // of one layer
   std::uint32_t left_out_;
   Buffer device_;
-  std::vector<Buffer> host_;  // of each layer
-  std::vector<kernels::KvView> host_views_;
+  HostBlocks host_;  // a block of it: a layer
   TensorView tokens_;
   std::vector<BufferState> buffers_;
   std::vector<std::unique_ptr<Event>> layer_written_;

@@ -104,7 +104,7 @@ class Sequences {
   }
 
   // Stores new tokens, and reads all tokens of these sequences as attention would.
-  // repeats: as a decode step that may be captured.
+  // repeats: as a captured decode step.
   void step(const std::vector<Rows>& rows, bool repeats = false) {
     std::vector<StepSequence> step;
     for (const Rows& each : rows) {
@@ -114,15 +114,23 @@ class Sequences {
                       .rows = each.rows});
     }
     storage.begin_step({.number = ++number_, .sequences = step, .may_repeat = repeats}, *pass_);
-    if (repeats) stage(step);
-    storage.begin_pass(*pass_);
-    for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
-      const kernels::KvView view = storage.store_view(layer, *pass_);
-      for (const StepSequence& each : step) store(layer, view, each);
-      if (repeats) attend(layer, static_cast<std::int64_t>(step.size()));
-      for (const StepSequence& each : step) read(layer, view, each);
+    const auto pass = [&] {
+      storage.begin_pass(*pass_);
+      for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
+        const kernels::KvView view = storage.store_view(layer, *pass_);
+        for (const StepSequence& each : step) store(layer, view, each);
+        if (repeats) attend(layer, static_cast<std::int64_t>(step.size()));
+        for (const StepSequence& each : step) read(layer, view, each);
+      }
+      storage.end_pass(*pass_);
+    };
+    if (repeats) {
+      stage(step);
+      graphs_.push_back(backend_.capture(*pass_, pass));
+      graphs_.back()->launch(*pass_);
+    } else {
+      pass();
     }
-    storage.end_pass(*pass_);
     storage.end_step(*pass_);
     for (const Rows& each : rows) lengths_[each.sequence] += each.rows;
   }
@@ -228,6 +236,7 @@ class Sequences {
 
  private:
   std::unique_ptr<Stream> pass_;
+  std::vector<std::unique_ptr<Graph>> graphs_;
   Buffer staging_, device_;
   std::size_t used_ = 0;
   std::uint64_t number_ = 0;
@@ -275,12 +284,20 @@ TEST_CASE("layers: so do steps that repeat, among others") {
   }
 }
 
-// What a wait is for comes late, so who does not wait is early.
-std::string wrong_without(Backend& backend, LayerwiseWait wait, const Late& late) {
-  Sequences sequences(backend, 12, 2, late, 1u << static_cast<unsigned>(wait));
+// A wait, where nothing else waits for as much: the buffers, and whether the steps before the last repeat.
+struct Missing {
+  LayerwiseWait wait;
+  Late late;  // what it is for comes late, so who does not wait is early
+  std::int64_t buffers = 2;
+  bool repeat = false;
+};
+
+std::string wrong_without(Backend& backend, const Missing& missing) {
+  Sequences sequences(backend, 12, missing.buffers, missing.late,
+                      1u << static_cast<unsigned>(missing.wait));
   sequences.set_blocks(0, {3, 4, 5, 1});
   sequences.step({{0, 7}});
-  for (int i = 0; i < 4; ++i) sequences.step({{0, 1}});
+  for (int i = 0; i < 4; ++i) sequences.step({{0, 1}}, missing.repeat);
   sequences.step({{0, 2}});
   return sequences.first_wrong();
 }
@@ -293,17 +310,19 @@ TEST_CASE("layers: each wait is missed when it is left out") {
   constexpr std::chrono::milliseconds kMost(2);
   const Late load{.load = true, .most = kMost}, write{.write = true, .most = kMost},
       pass{.pass = true, .most = kMost};
-  const std::vector<std::pair<LayerwiseWait, Late>> waits = {
-      {LayerwiseWait::load_of_reading, pass}, {LayerwiseWait::load_of_writing, write},
-      {LayerwiseWait::load_of_layer, write},  {LayerwiseWait::pass_of_load, load},
-      {LayerwiseWait::writing_of_pass, pass},
+  const std::vector<Missing> all = {
+      // A captured pass has nothing on the write stream, which would wait for as much.
+      {.wait = LayerwiseWait::load_of_reading, .late = pass, .repeat = true},
+      {.wait = LayerwiseWait::load_of_writing, .late = write},
+      // With fewer buffers than layers, what was in the buffer was written later than the layer.
+      {.wait = LayerwiseWait::load_of_layer, .late = write, .buffers = 8},
+      {.wait = LayerwiseWait::pass_of_load, .late = load},
+      {.wait = LayerwiseWait::writing_of_pass, .late = pass},
   };
-  for (const auto& each : waits) {
-    CAPTURE(static_cast<int>(each.first));
+  for (const Missing& missing : all) {
+    CAPTURE(static_cast<int>(missing.wait));
     std::string wrong;
-    for (int i = 0; i < 5 && wrong.empty(); ++i) {
-      wrong = wrong_without(*backend, each.first, each.second);
-    }
+    for (int i = 0; i < 5 && wrong.empty(); ++i) wrong = wrong_without(*backend, missing);
     CHECK(wrong != "");
   }
 }
@@ -356,7 +375,11 @@ TEST_CASE("layers: a block that two sequences share is moved once") {
 
 TEST_CASE("layers: memory is what the arithmetic says, to the byte") {
   BACKEND_OR_SKIP(backend);
-  const LayerwiseStorage storage(*backend, kShape, 10, 3);
+  LayerwiseStorage storage(*backend, kShape, 10, 3);
+  const auto stream = backend->create_stream();
+  storage.begin_step({}, *stream);  // a pass comes to all of the memory
+  for (std::int64_t i = 0; i < kShape.layers; ++i) storage.store_view(i, *stream);
+  storage.end_pass(*stream);
   const std::size_t layer = 2 * 4 * kTokenBytes;  // of a block
   CHECK(LayerwiseStorage::device_bytes(kShape, 3) == 3 * layer + 4 * sizeof(std::int32_t));
   CHECK(LayerwiseStorage::host_bytes(kShape) == 5 * layer);

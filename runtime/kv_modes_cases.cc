@@ -219,10 +219,14 @@ TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads
 // In a mode whose blocks are on the host, with room for two of the longest sequences.
 void share_and_preempt(KvOffload offload) {
   const OpenModel model = open_float32();
-  const std::vector<Request> once = requests_of(model, {50, 33, 40, 49});
-  std::vector<Request> requests = once;
-  requests.insert(requests.end(), once.begin(), once.end());
-  for (Request& request : requests) request.sampling.prompt_logprobs.reset();
+  const std::vector<Request> once = requests_of(model, {17, 20, 18, 33});
+  std::vector<Request> requests;  // each twice, one behind the other
+  for (const Request& request : once) {
+    requests.insert(requests.end(), 2, request);
+    for (Request* const each : {&requests.back(), &requests.back() - 1}) {
+      each->sampling.prompt_logprobs.reset();
+    }
+  }
   const Answers right = run(model, 1, paged(), requests);
   EngineOptions options = layerwise(2, kChunk);
   options.kv_offload = offload;

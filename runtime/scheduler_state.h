@@ -103,6 +103,7 @@ struct Scheduler::State {
   StepsInFlight::Step due_;
   std::vector<StepRows> rows_;
   Budget budget_;
+  bool cut_ = false;  // a prompt has rows in it, but not all that are left
 
   std::vector<StepRows> last_rows_;  // of the step before
   std::vector<char> slot_ended_;     // scratch of same_rows_as_last

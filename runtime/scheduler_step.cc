@@ -18,6 +18,7 @@ std::optional<StepMessage> Scheduler::State::schedule() {
   budget_ = whole_budget();
   rows_.clear();
   started.clear();
+  cut_ = false;
   due_ = in_flight.begin(statistics_.steps + 1);
   if (limits.scheduling == Scheduling::mixed)
     schedule_mixed();
@@ -75,6 +76,8 @@ void Scheduler::State::admit(Wanted wanted) {
   while (!waiting_.empty() && !free_slots_.empty() && budget_.rows > 0) {
     Sequence& next = *waiting_.front();
     if (next.results_due > 0) return;
+    // It might share what the prompt computes in this step, of which its rows would come first.
+    if (limits.whole_prompts && cut_) return;
     if (wanted != Wanted::anybody && next.decodes() != (wanted == Wanted::decoding)) return;
 
     // Everybody who runs can have one more block before somebody has to be preempted for it; else who
@@ -120,6 +123,7 @@ void Scheduler::State::give_rows(Sequence& sequence, std::int64_t rows) {
                          .first_scored = sequence.computed,
                          .scored = sequence.scored_rows(sequence.computed, rows)};
   rows_.push_back({.slot = sequence.slot, .rows = static_cast<std::uint32_t>(rows)});
+  cut_ |= !due.draws;
   budget_.rows -= rows;
   budget_.logits -= due.scored + (due.draws ? 1 : 0);
   sequence.computed += rows;
