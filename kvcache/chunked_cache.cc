@@ -159,7 +159,12 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
   // Who reads the host's memory out of order waits for all that was written there.
   const bool gathers =
       std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.chosen; });
-  if (repeats_ || gathers) settle(stream);
+  if (repeats_) {
+    settle(stream);
+  } else if (gathers && last_written_ != settled_) {
+    // Not settled: loads through the ring run ahead of the stream, so they wait for themselves.
+    options_.hooks.wait(OffloadWait::load_of_write, stream, *written_.back());
+  }
   if (new_work) plan_loads();
   stage(stream);
   const auto layers = static_cast<std::uint64_t>(shape_.layers);
