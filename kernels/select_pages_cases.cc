@@ -109,7 +109,7 @@ TEST_CASE_TEMPLATE("bounds are of the page's tokens up to the newest", T, float,
       Cache<T> cache(7, 32, 2, head_dim, page, 3);
       Cache<T> expected = cache;
       // A part of a prompt, padding, a prompt, a token, a token that is the first of its block.
-      const typename Cache<T>::Rows rows{{{2, 5, 3}, {0, 0, 0}, {6, 0, 0}, {1, 0, 0}, {4, 1, 0}},
+      const typename Cache<T>::Rows rows{{{2, 5, 3}, {0, 0, 0}, {6, 0, 0}, {1, 0, 0}, {4, 0, 0}},
                                          {{6, 61}, {0, 0}, {0, 17}, {14, 1}, {32, 1}},
                                          {},
                                          50};
