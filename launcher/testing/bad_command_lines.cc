@@ -258,8 +258,7 @@ std::vector<BadCommandLine> text_lines() {
       {{"completion"}, "completion needs a shell: pass bash, zsh or fish"},
       {{"completion", "tcsh"}, "completion 'tcsh': no such shell; pass bash, zsh or fish"},
       {{"completion", "bash", "zsh"}, "'zsh': is a second shell; pass one of them"},
-      {{"completion", "--shell=bash"},
-       "unknown option '--shell'; did you mean '--help'?"},
+      {{"completion", "--shell=bash"}, "unknown option '--shell'; did you mean '--help'?"},
   };
 }
 
