@@ -102,10 +102,10 @@ bool register_all() {
       }
       for (const std::size_t row : {4 * kKib, 64 * kKib, kMib}) {
         const std::string rows = str(row / kKib, "KiB_of_8MiB");
-        add(where + "/strided/" + rows,
+        add(str(where, "/strided/", rows),
             [=](State& state) { in_rows(state, kind, way, false, row, 8 * kMib); });
         if (kind == DeviceKind::cpu) continue;
-        add(where + "/2d/" + rows,
+        add(str(where, "/2d/", rows),
             [=](State& state) { in_rows(state, kind, way, true, row, 8 * kMib); });
       }
     }

@@ -36,8 +36,7 @@ bool forbid_processes() {
   };
   std::vector<sock_filter> rules = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
   for (const unsigned number : {SYS_clone, SYS_clone3, SYS_fork, SYS_vfork}) {
-    const auto rule = kill_if(number);
-    rules.insert(rules.end(), rule.begin(), rule.end());
+    for (const sock_filter& rule : kill_if(number)) rules.push_back(rule);
   }
   rules.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   const sock_fprog program = {.len = static_cast<unsigned short>(rules.size()),

@@ -94,6 +94,7 @@ std::string compare(const Answers& got, const Answers& right) {
 
 TEST_CASE(
     "contiguous: the same tokens, one sequence at a time, to the last token there is room for") {
+  RANKS_OR_SKIP(1);
   const OpenModel model = open_float32();
   const std::vector<Request> requests = requests_of(model, {1, 33, kMaxLen - 2, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
@@ -142,6 +143,7 @@ EngineOptions layerwise(std::int64_t buffers, std::int64_t chunk) {
 }
 
 TEST_CASE("layer-wise: the same tokens, any number of buffers, around all boundaries") {
+  RANKS_OR_SKIP(1);
   const OpenModel model = open_float32();
   const std::vector<Request> requests =
       requests_of(model, {1, 15, 16, 17, 23, 24, 25, 47, 48, 49, kMaxLen - 2, kMaxLen - 1});
@@ -168,6 +170,7 @@ TEST_CASE("layer-wise: the same tokens, any number of buffers, around all bounda
 }
 
 TEST_CASE("chunked: the same tokens, whatever the ring") {
+  RANKS_OR_SKIP(1);
   const OpenModel model = open_float32();
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);

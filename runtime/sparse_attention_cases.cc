@@ -52,6 +52,7 @@ EngineOptions paged() {
 }
 
 TEST_CASE("sequences that fit into their budgets get the tokens of full attention") {
+  RANKS_OR_SKIP(1);
   const OpenModel model = open_model({.path = kModel, .dtype = DType::f32});
   const auto right = tokens_of(model, 1, paged());
   for (const int ranks : {1, 3}) {
@@ -80,6 +81,7 @@ TEST_CASE("contiguous: the same") {
 }
 
 TEST_CASE("chunked: the same, of pages from the host's memory and the device's") {
+  RANKS_OR_SKIP(1);
   const OpenModel model = open_model({.path = kModel, .dtype = DType::f32});
   const auto right = tokens_of(model, 1, paged());
   for (const int ranks : {1, 3}) {

@@ -28,9 +28,9 @@ struct Block {
       values = {args.near.values.as<unsigned char>() + at, near.stride[1] * size};
     } else {
       const std::int64_t token = args.near.kv_heads() * args.near.head_dim() * size;
-      const auto* part =
-          reinterpret_cast<const unsigned char*>(args.addresses.as<std::int64_t>()[block]) +
-          args.offset + kv_head * args.near.head_dim() * size;
+      const unsigned char* part = nullptr;  // the address, as a number
+      std::memcpy(&part, args.addresses.as<std::int64_t>() + block, sizeof part);
+      part += args.offset + kv_head * args.near.head_dim() * size;
       keys = {part, token};
       values = {part + token * args.near.block_size(), token};
     }

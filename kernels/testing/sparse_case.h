@@ -33,6 +33,14 @@ struct SparseCase {
   }
 
  private:
+  static std::int32_t* put(std::int32_t* to, std::int32_t number) {
+    *to = number;
+    return to + 1;
+  }
+  static std::int32_t* put(std::int32_t* to, const std::pair<std::int32_t, std::int32_t>& range) {
+    return put(put(to, range.first), range.second);
+  }
+
   // [lists][capacity * width], filled up with what must not be read.
   template <typename Entry>
   static std::pair<std::vector<std::int32_t>, std::int64_t> pack(
@@ -41,9 +49,8 @@ struct SparseCase {
     for (const auto& list : lists) most = std::max(most, list.size());
     std::vector<std::int32_t> packed(lists.size() * most * width, -1000000);
     for (std::size_t i = 0; i < lists.size(); ++i) {
-      if (!lists[i].empty()) {
-        std::memcpy(&packed[i * most * width], lists[i].data(), lists[i].size() * sizeof(Entry));
-      }
+      std::int32_t* to = &packed[i * most * width];
+      for (const Entry& entry : lists[i]) to = put(to, entry);
     }
     return {packed, most};
   }

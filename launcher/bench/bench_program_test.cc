@@ -162,7 +162,7 @@ TEST_CASE(
 TEST_CASE("long: a mode that cannot be says why, and the others are measured") {
   const Json report =
       report_of("long", {"--modes", "chunked,paged", "--max-model-len", "64", "--output-len", "4",
-                         "--warmup", "0", "--link", "20", "--kv-offloading-size", "0.000001"});
+                         "--warmup", "0", "--link", "20", "--kv-offloading-size", "1048576"});
   CHECK(report.at("modes").at(0).at("error").get<std::string>() != "");
   CHECK(report.at("modes").at(1).at("prefill").at("tokens") == 63);
 }

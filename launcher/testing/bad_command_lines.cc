@@ -21,10 +21,10 @@ std::vector<BadCommandLine> engine_lines() {
       bad("--max-model-len=8T", "--max-model-len 8T: out of range; pass 1 to 1073741824"),
       bad("--max-seq-len=-1", "--max-seq-len -1: out of range; pass 0 to 1073741824"),
       bad("--max-seq-len=8T", "--max-seq-len 8T: out of range; pass 0 to 1073741824"),
-      {{"--prompt-ids=1", "--max-seq-len=4K", "--max-model-len=5000"},
+      {{"generate", "--prompt-ids=1", "--max-seq-len=4K", "--max-model-len=5000"},
        "--max-model-len 5000: --max-seq-len 4096 holds no sequence as long; pass a larger "
        "--max-seq-len, or a smaller --max-model-len"},
-      {{"--prompt-ids=1", "--max-seq-len=4K", "--kv-offload=layerwise"},
+      {{"generate", "--prompt-ids=1", "--max-seq-len=4K", "--kv-offload=layerwise"},
        "--max-seq-len 4096: keeps one sequence on the device, and --kv-offload keeps them in host "
        "memory; pass one of the two"},
       bad("--kv-buffers=1",
@@ -42,13 +42,13 @@ std::vector<BadCommandLine> engine_lines() {
           "xattention or auto"),
       bad("--decode-attention=minference",
           "--decode-attention 'minference': no such attention of answers; pass full or quest"),
-      {{"--prompt-ids=1", "--decode-attention=quest", "--kv-offload=layerwise"},
+      {{"generate", "--prompt-ids=1", "--decode-attention=quest", "--kv-offload=layerwise"},
        "--decode-attention quest is not available with --kv-offload layerwise; pass "
        "--decode-attention full, or --kv-offload off or chunked"},
-      {{"--prompt-ids=1", "--prefill-attention=xattention", "--kv-offload=chunked"},
+      {{"generate", "--prompt-ids=1", "--prefill-attention=xattention", "--kv-offload=chunked"},
        "--prefill-attention xattention is not available with --kv-offload chunked; pass "
        "--prefill-attention full or --kv-offload off"},
-      {{"--prompt-ids=1", "--decode-attention=quest", "--block-size=8"},
+      {{"generate", "--prompt-ids=1", "--decode-attention=quest", "--block-size=8"},
        "--decode-attention quest: --block-size is 8; it must be a multiple of 16"},
       bad("--max-num-seqs=0", "--max-num-seqs 0: out of range; pass 1 to 65536"),
       bad("--max-num-seqs=many", "--max-num-seqs 'many': not a whole number; pass 1 to 65536"),
@@ -190,7 +190,7 @@ std::vector<BadCommandLine> chat_lines() {
 
 std::vector<BadCommandLine> bench_lines() {
   return {
-      {{"bench"}, "bench: pass latency, startup or throughput after it"},
+      {{"bench"}, "bench: pass latency, long, startup or throughput after it"},
       {{"bench", "--json"}, "unknown command 'bench --json'; see nvllm-launch --help"},
       {{"bench", "latncy"}, "unknown command 'bench latncy'; did you mean 'bench latency'?"},
       {{"bench", "latency", "--batch-size=0"}, "--batch-size 0: a batch has at least one sequence"},
