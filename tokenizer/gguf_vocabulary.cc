@@ -67,6 +67,8 @@ void add_scored_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const std::string_view token = vocabulary.tokens[id];
     if (type_of(vocabulary, id) != GgufTokenType::normal || token.size() > kLongest) continue;
+    // Of tokens with one text, the last is the one that is found.
+    if (model.tokens.find(token) != static_cast<TokenId>(id)) continue;
     for (std::size_t at = 1; at < token.size(); ++at) {
       if ((static_cast<unsigned char>(token[at]) & 0xC0) == 0x80) continue;  // inside a character
       const auto left = model.tokens.find(token.substr(0, at));

@@ -150,6 +150,15 @@ TEST_CASE(
   CHECK(ends() == std::vector<std::int64_t>{});
 }
 
+TEST_CASE("of tokens with one text, the last is what merges make") {
+  GgufVocabulary vocabulary;
+  vocabulary.model = "llama";
+  vocabulary.tokens = {"a", "b", "ab", "ab", "\u2581"};
+  vocabulary.scores = {-1, -2, -3, -4, -5};
+  vocabulary.add_space_prefix = false;
+  CHECK(make_tokenizer(vocabulary).tokenizer->encode("ab", false) == std::vector<TokenId>{3});
+}
+
 TEST_CASE("padding is no token, special tokens have names") {
   GgufVocabulary vocabulary = small();
   vocabulary.eos_id = 700, vocabulary.pad_id = -1;
