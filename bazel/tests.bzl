@@ -33,6 +33,30 @@ def nvllm_test(name, srcs, deps = [], gpu = False, tags = [], visibility = [], *
         **kwargs
     )
 
+def device_tests(name, srcs, deps, on = "backend", test_size = "medium", data = []):
+    """The same cases on the CPU and on GPUs: NAME_test and NAME_gpu_test, both of NAME_cases.
+
+    on: what the cases run on: "backend" (device/backend_under_test.h), or "ranks" (testing/device_ranks.h).
+    """
+    native.cc_library(
+        name = name + "_cases",
+        testonly = True,
+        srcs = srcs,
+        alwayslink = True,
+        visibility = ["//visibility:private"],
+        deps = deps,
+    )
+    device = {"backend": "//device:%s_under_test", "ranks": "//testing:%s_ranks"}[on]
+    for suffix, kind, gpu in [("_test", "cpu", False), ("_gpu_test", "cuda", True)]:
+        nvllm_test(
+            name = name + suffix,
+            size = test_size,
+            srcs = [],
+            data = data,
+            gpu = gpu,
+            deps = [":%s_cases" % name, device % kind],
+        )
+
 def nvllm_benchmark(name, srcs, deps = [], **kwargs):
     """A Google Benchmark program; its benchmarks are also part of //benchmarks:nvllm-bench."""
     native.cc_library(

@@ -6,7 +6,7 @@ NAME_cases.cc tests any backend and is linked into NAME_test and NAME_gpu_test; 
 """
 
 load("//bazel:cuda_library.bzl", "cuda_library")
-load("//bazel:tests.bzl", "nvllm_benchmark", "nvllm_test")
+load("//bazel:tests.bzl", "device_tests", "nvllm_benchmark")
 
 def kernel(
         name,
@@ -41,23 +41,12 @@ def kernel(
         visibility = ["//visibility:private"],
         deps = [":arguments", ":cuda_headers", "//base", "//device"] + deps + cuda_deps,
     )
-    native.cc_library(
-        name = name + "_cases",
-        testonly = True,
+    device_tests(
+        name = name,
         srcs = [name + "_cases.cc"] + test_srcs,
-        alwayslink = True,
-        visibility = ["//visibility:private"],
+        data = test_data,
         deps = [":" + name, ":case_support", "//base", "//device:backend_under_test"] + test_deps,
     )
-    for suffix, backend, gpu in [("_test", "cpu", False), ("_gpu_test", "cuda", True)]:
-        nvllm_test(
-            name = name + suffix,
-            size = "medium",  # under sanitizers
-            srcs = [],
-            data = test_data,
-            gpu = gpu,
-            deps = [":%s_cases" % name, "//device:%s_under_test" % backend],
-        )
     if bench:
         nvllm_benchmark(
             name = name + "_bench",
