@@ -43,8 +43,7 @@ void* Arena::allocate(std::size_t bytes, const char* purpose) {
   }
   void* part = static_cast<char*>(buffer_.data()) + used_;
   // Rounded up, but never beyond the end: a capacity need not be a multiple of the alignment.
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  used_ += rounded < left ? rounded : left;
+  used_ += rounded(bytes) < left ? rounded(bytes) : left;
   return part;
 }
 

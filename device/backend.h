@@ -53,6 +53,10 @@ class Buffer {
 class Arena {
  public:
   static constexpr std::size_t kAlignment = 256;
+  // What a part takes beside others.
+  static constexpr std::size_t rounded(std::size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
 
   explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
 

@@ -32,6 +32,14 @@ struct TensorView {
   bool aligned(std::size_t bytes) const;  // data is a multiple of `bytes`
   std::string describe() const;           // "bfloat16 [4, 1024]"
 
+  // Some rows of it: along the outermost dimension.
+  TensorView rows(std::int64_t begin, std::int64_t count) const {
+    TensorView part = *this;
+    part.data = as<unsigned char>() + static_cast<std::size_t>(begin * stride[0]) * size_of(dtype);
+    part.shape[0] = count;
+    return part;
+  }
+
   template <typename T>
   T* as() const {
     return static_cast<T*>(data);

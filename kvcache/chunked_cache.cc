@@ -14,12 +14,8 @@ namespace {
 constexpr BlockId kNoBlock = -1;
 constexpr std::int32_t kNoRead = -1;
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
-}
-
 std::size_t floats(std::int64_t count) {
-  return aligned(static_cast<std::size_t>(count) * sizeof(float));
+  return Arena::rounded(static_cast<std::size_t>(count) * sizeof(float));
 }
 
 std::size_t part_bytes_of(const BlockShape& shape) {
@@ -47,9 +43,9 @@ std::int64_t gathered_elements(const BlockShape& shape) {
 
 // With the numbers of tokens behind them.
 std::size_t gathered_bytes(const BlockShape& shape) {
-  return aligned(static_cast<std::size_t>(2 * kGathered * gathered_elements(shape)) *
-                 size_of(shape.dtype)) +
-         aligned(kGathered * sizeof(std::int32_t));
+  return Arena::rounded(static_cast<std::size_t>(2 * kGathered * gathered_elements(shape)) *
+                        size_of(shape.dtype)) +
+         Arena::rounded(kGathered * sizeof(std::int32_t));
 }
 
 // What the device is told of a step, in words of 32 bits: where blocks are, then the tokens of a whole block,
@@ -63,14 +59,6 @@ struct StepWords {
 std::int64_t words_of(const ChunkedOptions& options) {
   return StepWords(options.blocks, options.sequences).table +
          options.sequences * options.write_slots;
-}
-
-// Rows of a tensor of at least two dimensions.
-TensorView rows_of(TensorView tensor, std::int64_t begin, std::int64_t rows) {
-  tensor.data = tensor.as<unsigned char>() +
-                static_cast<std::size_t>(begin * tensor.stride[0]) * size_of(tensor.dtype);
-  tensor.shape[0] = rows;
-  return tensor;
 }
 
 }  // namespace
@@ -383,11 +371,11 @@ void ChunkedCache::attend_chosen(std::int64_t layer, const kernels::Attention& a
       std::count_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.chosen; });
   const auto part_of = [&](std::int64_t first, std::int64_t count, std::int64_t row) {
     kernels::Attention part = args;
-    part.q = rows_of(args.q, row, count);
-    part.out = rows_of(args.out, row, count);
-    if (args.lse.data != nullptr) part.lse = rows_of(args.lse, row, count);
-    part.kv_length = rows_of(args.kv_length, first, count);
-    part.kv.block_table = rows_of(args.kv.block_table, first, count);
+    part.q = args.q.rows(row, count);
+    part.out = args.out.rows(row, count);
+    if (args.lse.data != nullptr) part.lse = args.lse.rows(row, count);
+    part.kv_length = args.kv_length.rows(first, count);
+    part.kv.block_table = args.kv.block_table.rows(first, count);
     return part;
   };
   if (chosen == static_cast<std::ptrdiff_t>(parts_.size())) {  // and padding
@@ -395,7 +383,7 @@ void ChunkedCache::attend_chosen(std::int64_t layer, const kernels::Attention& a
     for (std::int64_t first = 0; first < sequences; first += kGathered) {
       const std::int64_t count = std::min(kGathered, sequences - first);
       kernels::Attention part = part_of(first, count, first);
-      part.query_start = rows_of(args.query_start, 0, count + 1);  // 0, 1, 2 ...
+      part.query_start = args.query_start.rows(0, count + 1);  // 0, 1, 2 ...
       gather_and_attend(layer, part, stream);
     }
     return;
@@ -426,7 +414,7 @@ void ChunkedCache::gather_and_attend(std::int64_t layer, const kernels::Attentio
   };
   kernels::GatherPages gather;
   gather.to = {.keys = tensor(keys), .values = tensor(keys + half), .block_table = {}};
-  gather.to_length = TensorView(keys + aligned(2 * half), DType::i32, {sequences});
+  gather.to_length = TensorView(keys + Arena::rounded(2 * half), DType::i32, {sequences});
   gather.pages = choice.pages;
   gather.page_counts = choice.counts;
   gather.kv_length = args.kv_length;
@@ -484,9 +472,9 @@ void ChunkedCache::add_part(const kernels::KvView& kv, std::size_t sequence,
   const StepWords at(options_.blocks, options_.sequences);
   const TensorView full = ints(at.full, {1});
   kernels::Attention part = args;
-  part.q = rows_of(args.q, own.begin, own.rows);
-  part.out = rows_of(all.part, own.begin, own.rows);
-  part.lse = rows_of(all.part_lse, own.begin, own.rows);
+  part.q = args.q.rows(own.begin, own.rows);
+  part.out = all.part.rows(own.begin, own.rows);
+  part.lse = all.part_lse.rows(own.begin, own.rows);
   part.kv = kv;
   part.query_start = ints(at.rows + 2 * static_cast<std::int64_t>(sequence), {2});
   part.kv_length = part.visible = full;
@@ -495,8 +483,8 @@ void ChunkedCache::add_part(const kernels::KvView& kv, std::size_t sequence,
   kernels::attention(part, stream);
 
   kernels::MergeAttention merge;
-  merge.out = rows_of(all.sum, own.begin, own.rows);
-  merge.lse = rows_of(all.sum_lse, own.begin, own.rows);
+  merge.out = all.sum.rows(own.begin, own.rows);
+  merge.lse = all.sum_lse.rows(own.begin, own.rows);
   merge.parts[0] = {merge.out, merge.lse};
   merge.parts[1] = {part.out, part.lse};
   merge.count = 2;

@@ -21,11 +21,7 @@ constexpr std::int64_t kPieceRows = 256;
 constexpr std::int64_t kCopiedRows = 32;
 
 TensorView rows_of(const TensorView& tensor, Range rows) {
-  TensorView part = tensor;
-  part.data = tensor.as<char>() +
-              static_cast<std::size_t>(rows.begin * tensor.stride[0]) * size_of(tensor.dtype);
-  part.shape[0] = rows.size();
-  return part;
+  return tensor.rows(rows.begin, rows.size());
 }
 
 std::int64_t bitmap_words(std::int64_t bits) {

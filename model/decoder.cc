@@ -49,29 +49,15 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
           .epsilon = config.rms_norm_eps};
 }
 
-// The first rows of a tensor.
-TensorView first(TensorView tensor, std::int64_t rows) {
-  tensor.shape[0] = rows;
-  return tensor;
-}
-
-// Some rows of a tensor.
-TensorView slice(TensorView tensor, std::int64_t begin, std::int64_t rows) {
-  const std::int64_t elements = begin * tensor.stride[0];
-  tensor.data =
-      tensor.as<std::byte>() + elements * static_cast<std::int64_t>(size_of(tensor.dtype));
-  return first(tensor, rows);
-}
-
 // A part of a batch as a batch of its own.
 layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) {
   layers::Batch batch = all;
   batch.parts = {};
-  batch.tokens = slice(all.tokens, part.first_row, part.rows);
-  batch.positions = slice(all.positions, part.first_row, part.rows);
-  batch.slots = slice(all.slots, part.first_row, part.rows);
+  batch.tokens = all.tokens.rows(part.first_row, part.rows);
+  batch.positions = all.positions.rows(part.first_row, part.rows);
+  batch.slots = all.slots.rows(part.first_row, part.rows);
   if (all.block_table.data != nullptr) {
-    batch.block_table = slice(all.block_table, part.first_sequence, part.sequences);
+    batch.block_table = all.block_table.rows(part.first_sequence, part.sequences);
   }
   batch.query_start = part.query_start;
   batch.kv_length = part.kv_length;
@@ -130,8 +116,8 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
   const std::int64_t rows = batch.rows();
 
   kv.begin_pass(context.stream);
-  const TensorView embedded = first(memory.sum_, rows);
-  layers::ResidualStream stream(embedded, first(memory.normed_, rows), first(memory.part_, rows),
+  const TensorView embedded = memory.sum_.rows(0, rows);
+  layers::ResidualStream stream(embedded, memory.normed_.rows(0, rows), memory.part_.rows(0, rows),
                                 context);
   if (!batch.parts.empty()) {
     run_in_parts(batch, kv, memory, context);
@@ -154,14 +140,14 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
 void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                            const layers::Context& context) const {
   for (const layers::BatchPart& part : batch.parts) {
-    embedding_.forward(slice(memory.sum_, part.first_row, part.rows),
-                       slice(batch.tokens, part.first_row, part.rows), context);
+    embedding_.forward(memory.sum_.rows(part.first_row, part.rows),
+                       batch.tokens.rows(part.first_row, part.rows), context);
   }
   for (std::size_t n = 0; n < layers_.size(); ++n) {
     for (const layers::BatchPart& part : batch.parts) {
-      layers::ResidualStream stream(slice(memory.sum_, part.first_row, part.rows),
-                                    first(memory.normed_, part.rows),
-                                    first(memory.part_, part.rows), context);
+      layers::ResidualStream stream(memory.sum_.rows(part.first_row, part.rows),
+                                    memory.normed_.rows(0, part.rows),
+                                    memory.part_.rows(0, part.rows), context);
       layers_[n].forward(stream, batch_of(batch, part), kv, static_cast<std::int64_t>(n),
                          memory.rope_.cos_sin(), context);
       stream.sum(norm_);  // what waits to be added is in memory that the next part needs
@@ -207,7 +193,7 @@ std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& li
 }
 
 TensorView DecoderMemory::logits(const Decoder& decoder, std::int64_t rows) const {
-  TensorView logits = first(logits_, rows);
+  TensorView logits = logits_.rows(0, rows);
   logits.shape[1] = decoder.head().vocabulary().size();  // rows stay where they are
   return logits;
 }

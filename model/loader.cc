@@ -33,10 +33,6 @@ std::size_t bytes_of(const Parameter& parameter, DType dtype) {
                          std::multiplies<>());
 }
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
-}
-
 TensorView view_of(const Parameter& parameter, DType dtype, void* data) {
   NVLLM_CHECK(parameter.shape.size() == 1 || parameter.shape.size() == 2, parameter.name);
   if (parameter.shape.size() == 1) return TensorView(data, dtype, {parameter.shape[0]});
@@ -69,7 +65,7 @@ ParameterBytes bytes_of(std::span<Parameter* const> parameters, DType dtype) {
   ParameterBytes bytes;
   for (const Parameter* parameter : parameters) {
     bytes.used += bytes_of(*parameter, dtype);
-    bytes.allocated += aligned(bytes_of(*parameter, dtype));
+    bytes.allocated += Arena::rounded(bytes_of(*parameter, dtype));
   }
   return bytes;
 }
@@ -80,7 +76,7 @@ Buffer bind_parameters(std::span<Parameter* const> parameters, DType dtype, Back
   auto* data = static_cast<std::byte*>(memory.data());
   for (Parameter* parameter : parameters) {
     parameter->view = view_of(*parameter, dtype, data);
-    data += aligned(bytes_of(*parameter, dtype));
+    data += Arena::rounded(bytes_of(*parameter, dtype));
   }
   return memory;
 }

@@ -34,11 +34,6 @@ void wait_for(const Event& event, ipc::Communicator* communicator) {
   event.synchronize();
 }
 
-TensorView first(TensorView tensor, std::int64_t count) {
-  tensor.shape[0] = count;
-  return tensor;
-}
-
 }  // namespace
 
 std::size_t StepStaging::bytes(const StagingLimits& limits) {
@@ -148,23 +143,23 @@ kernels::StepInput StepStaging::input(const StepShape& shape, const kvcache::KvC
   input.table = table_;
   input.history = cache.tokens();
   input.homes = cache.homes();
-  input.tokens = first(tokens_, shape.rows);
-  input.positions = first(positions_, shape.rows);
-  input.places = first(places_, shape.rows);
-  input.kv_length = first(kv_length_, shape.sequences);
-  input.block_table = first(block_table_, shape.sequences);
+  input.tokens = tokens_.rows(0, shape.rows);
+  input.positions = positions_.rows(0, shape.rows);
+  input.places = places_.rows(0, shape.rows);
+  input.kv_length = kv_length_.rows(0, shape.sequences);
+  input.block_table = block_table_.rows(0, shape.sequences);
   return input;
 }
 
 layers::Batch StepStaging::batch(const StepShape& shape) {
   const StepLayout at(shape);
   layers::Batch batch;
-  batch.tokens = first(tokens_, shape.rows);
-  batch.positions = first(positions_, shape.rows);
-  batch.slots = first(places_, shape.rows);
+  batch.tokens = tokens_.rows(0, shape.rows);
+  batch.positions = positions_.rows(0, shape.rows);
+  batch.slots = places_.rows(0, shape.rows);
   batch.query_start = ints(at.query_start, shape.sequences + 1);
-  batch.kv_length = first(kv_length_, shape.sequences);
-  batch.block_table = first(block_table_, shape.sequences);
+  batch.kv_length = kv_length_.rows(0, shape.sequences);
+  batch.block_table = block_table_.rows(0, shape.sequences);
   if (!shape.all_logits) batch.logit_rows = ints(at.logit_rows, shape.logit_rows);
   batch.max_query_rows = shape.max_query_rows;
   batch.max_kv_length = shape.max_kv_length;
@@ -182,7 +177,7 @@ layers::SampleStep StepStaging::sample_step(const StepShape& shape, std::int64_t
   step.history = history;
   // Rows that draw are the first, in the order of the sequences; those behind them have no slot, so that
   // their tables are not read.
-  step.block_table = first(block_table_, rows);
+  step.block_table = block_table_.rows(0, rows);
   return step;
 }
 

@@ -159,13 +159,9 @@ class Tile {
       find(first + kTileTokens, end);
       add_tokens(first, std::min<std::int64_t>(kTileTokens, end - first));
     }
-    if (part_.partial != nullptr) {
-      store_partial();
-    } else if (args_.out.dtype == DType::f32) {
-      store_result<float>();
-    } else {
-      store_result<T>();
-    }
+    if (part_.partial != nullptr) return store_partial();
+    if (args_.out.dtype == DType::f32) return store_result<float>();
+    store_result<T>();
   }
 
  private:

@@ -76,7 +76,7 @@ class MInferencePolicy final : public PromptPolicy {
     kernels::band_lines(lists.bands, lists.offsets, stream);
     for (std::int64_t first = 0; first < rows; first += sizes_.rows) {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
-      attend_segment(lists, segment_of(args.rows, first, count), rows_of(args.out, first, count),
+      attend_segment(lists, segment_of(args.rows, first, count), args.out.rows(first, count),
                      stream);
     }
   }

@@ -21,19 +21,11 @@ inline std::int64_t segment_rows(std::int64_t rows, std::int64_t bytes_of_row) {
   return std::min(rows, most);
 }
 
-inline TensorView rows_of(const TensorView& tensor, std::int64_t first, std::int64_t count) {
-  TensorView part = tensor;
-  part.data = tensor.as<unsigned char>() +
-              static_cast<std::size_t>(first * tensor.stride[0]) * size_of(tensor.dtype);
-  part.shape[0] = count;
-  return part;
-}
-
 // Rows [first, first + count) of a call.
 inline kernels::PromptRows segment_of(const kernels::PromptRows& rows, std::int64_t first,
                                       std::int64_t count) {
   kernels::PromptRows part = rows;
-  part.q = rows_of(rows.q, first, count);
+  part.q = rows.q.rows(first, count);
   part.first_position += first;
   return part;
 }

@@ -107,22 +107,22 @@ void SparseCache::attend_run(std::int64_t layer, const Run& run, const kernels::
 kernels::Attention SparseCache::part_of(const kernels::Attention& all, const Run& run) const {
   NVLLM_CHECK(run.rows <= limits_.rows && run.sequences <= limits_.sequences);
   kernels::Attention part = all;
-  part.out = rows_of(all.out, run.first_row, run.rows);
-  part.q = rows_of(all.q, run.first_row, run.rows);
-  if (all.lse.data != nullptr) part.lse = rows_of(all.lse, run.first_row, run.rows);
-  part.kv_length = rows_of(all.kv_length, run.first_sequence, run.sequences);
+  part.out = all.out.rows(run.first_row, run.rows);
+  part.q = all.q.rows(run.first_row, run.rows);
+  if (all.lse.data != nullptr) part.lse = all.lse.rows(run.first_row, run.rows);
+  part.kv_length = all.kv_length.rows(run.first_sequence, run.sequences);
   if (all.visible.data != nullptr) {
-    part.visible = rows_of(all.visible, run.first_sequence, run.sequences);
+    part.visible = all.visible.rows(run.first_sequence, run.sequences);
   }
   if (all.kv.block_table.data != nullptr) {
-    part.kv.block_table = rows_of(all.kv.block_table, run.first_sequence, run.sequences);
+    part.kv.block_table = all.kv.block_table.rows(run.first_sequence, run.sequences);
   } else {
-    part.kv.keys = rows_of(all.kv.keys, run.first_sequence, run.sequences);
-    part.kv.values = rows_of(all.kv.values, run.first_sequence, run.sequences);
+    part.kv.keys = all.kv.keys.rows(run.first_sequence, run.sequences);
+    part.kv.values = all.kv.values.rows(run.first_sequence, run.sequences);
   }
   const bool one_row = run.rows == run.sequences;
-  part.query_start = one_row ? rows_of(one_row_starts_, 0, run.sequences + 1)
-                             : rows_of(single_starts_, run.rows, 1);
+  part.query_start =
+      one_row ? one_row_starts_.rows(0, run.sequences + 1) : single_starts_.rows(run.rows, 1);
   if (!one_row) part.query_start = TensorView(part.query_start.data, DType::i32, {2});
   part.max_query_rows = one_row ? 1 : run.rows;
   part.max_kv_length = run.longest;

@@ -43,7 +43,7 @@ class XAttentionPolicy final : public PromptPolicy {
     const std::int64_t rows = args.rows.rows();
     for (std::int64_t first = 0; first < rows; first += sizes_.rows) {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
-      attend_segment(segment_of(args.rows, first, count), rows_of(args.out, first, count), stream);
+      attend_segment(segment_of(args.rows, first, count), args.out.rows(first, count), stream);
     }
   }
 
