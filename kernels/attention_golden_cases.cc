@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "kernels/testing/attention_case.h"
 #include "testing/golden.h"
 
@@ -21,7 +22,8 @@ TEST_CASE_TEMPLATE("golden: attention and its log-sum-exp", T, float, Bf16) {
   BACKEND_OR_SKIP(backend);
   const std::string folder = "tests/data/golden-layers/";
   const auto golden = nvllm::testing::read_golden(folder + "layers.safetensors");
-  const auto info = nlohmann::json::parse(std::ifstream(folder + "layers.json"));
+  std::ifstream file(folder + "layers.json");
+  const auto info = read_json(file);
   int cases = 0;
   for (const auto& entry : info.at("attention").at("cases")) {
     const std::string key = entry.at("key");

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "kernels/filter_logits.h"
 #include "kernels/filter_math.h"
 #include "kernels/testing/sampling_case.h"
@@ -210,7 +211,7 @@ TEST_CASE("golden: the same tokens are kept, with min_p right after the temperat
   BACKEND_OR_SKIP(backend);
   const auto golden = nvllm::testing::read_golden("tests/data/golden-layers/layers.safetensors");
   std::ifstream file("tests/data/golden-layers/layers.json");
-  const nlohmann::json sampling = nlohmann::json::parse(file).at("sampling");
+  const nlohmann::json sampling = read_json(file).at("sampling");
   SamplingCase c = golden_case(golden.at("sampling.logits"));
   for (const auto& entry : sampling.at("cases")) {
     const auto key = entry.at("key").get<std::string>();

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/json_text.h"
 #include "base/text_place.h"
 #include "launcher/nearest_name.h"
 #include "launcher/value_shape.h"
@@ -75,7 +76,7 @@ std::vector<Key> keys_of(std::string_view text) {
     const std::size_t end = end_of_string(text, at);
     const std::size_t next = text.find_first_not_of(" \t\r\n", end);
     if (depth == 1 && next != text.npos && text[next] == ':') {
-      keys.push_back({Json::parse(text.substr(at, end - at)), place_in_text(text, at + 1)});
+      keys.push_back({parse_json(text.substr(at, end - at)), place_in_text(text, at + 1)});
     }
     at = end;
   }
@@ -98,7 +99,7 @@ std::string shown(const Json& value) {
   constexpr std::size_t kLongest = 60;
   if (value.is_object()) return "an object";
   if (value.is_array()) return "a list";
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  std::string text = json_ascii(value);
   return text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
 }
 
@@ -147,11 +148,11 @@ class Translator {
 
   std::string text(const Json& value) const {
     if (value.is_string()) return value;
-    if (value.is_number() && (shape_.number || shape_.list)) return value.dump();
-    if (value.is_object() && shape_.json) return value.dump();
+    if (value.is_number() && (shape_.number || shape_.list)) return json_text(value);
+    if (value.is_object() && shape_.json) return json_text(value);
     if (!is_list(value)) refuse_type(value);
     std::string all;
-    for (const Json& one : value) all += str(all.empty() ? "" : ",", one.dump());
+    for (const Json& one : value) all += str(all.empty() ? "" : ",", json_text(one));
     return all;
   }
 

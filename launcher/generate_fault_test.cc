@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/unique_fd.h"
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
@@ -87,8 +88,8 @@ struct Work {
   static std::vector<std::string> essence(const std::string& text) {
     std::vector<std::string> lines;
     for (const Json& line : json_lines(text)) {
-      lines.push_back(str(line.at("id").dump(), ' ', line.at("index").dump(), ' ',
-                          line.at("token_ids").dump()));
+      lines.push_back(str(json_text(line.at("id")), ' ', json_text(line.at("index")), ' ',
+                          json_text(line.at("token_ids"))));
     }
     return lines;
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "base/text.h"
 #include "device/topology.h"
 #include "launcher/testing/generate_run.h"
@@ -45,12 +46,11 @@ std::vector<std::string> on_gpus(const std::string& model, int ranks,
 TEST_CASE("tokens are those of transformers, on 1 and more GPUs") {
   if (gpus() < 1) SKIP_TEST("needs 1 GPU, found 0");
   const TemporaryFolder folder;
-  const Json known = Json::parse(file_text(golden_model("qwen3-uneven") + "/expected.json"));
+  const Json known = parse_json(file_text(golden_model("qwen3-uneven") + "/expected.json"));
   std::string input;
   for (const Json& prompt : known.at("prompts")) {
-    input += Json{{"prompt_token_ids", prompt.at("ids")},
-                  {"max_tokens", prompt.at("continuation").size()}}
-                 .dump() +
+    input += json_text(Json{{"prompt_token_ids", prompt.at("ids")},
+                            {"max_tokens", prompt.at("continuation").size()}}) +
              "\n";
   }
   const std::string path = folder.file("in.jsonl", input);

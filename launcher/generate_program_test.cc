@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "testing/ranks.h"
@@ -26,14 +27,13 @@ using testing::Program;
 using testing::TemporaryFolder;
 
 Json expected(const std::string& model) {
-  return Json::parse(file_text(golden_model(model) + "/expected.json"));
+  return parse_json(file_text(golden_model(model) + "/expected.json"));
 }
 
 // A line of input for a known prompt, asking for as many tokens as are known.
 std::string known_line(const Json& prompt) {
-  return Json{{"prompt_token_ids", prompt.at("ids")},
-              {"max_tokens", prompt.at("continuation").size()}}
-             .dump() +
+  return json_text(Json{{"prompt_token_ids", prompt.at("ids")},
+                        {"max_tokens", prompt.at("continuation").size()}}) +
          "\n";
 }
 
@@ -214,7 +214,7 @@ TEST_CASE("a profile and a memory report come on the side") {
   CHECK(program.wait() == 0);
   CHECK(json_lines(program.output()).size() == 1);
   CHECK(program.errors().find("memory of the ranks\n") != std::string::npos);
-  CHECK(Json::parse(file_text(profile)).size() > 0);
+  CHECK(parse_json(file_text(profile)).size() > 0);
 }
 
 }  // namespace nvllm::launcher

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "device/topology.h"
 #include "launcher/testing/program.h"
 #include "testing/skip.h"
@@ -28,7 +29,7 @@ Json inspect(const std::string& model, const char* device, int ranks,
   testing::Program program(words);
   const int exit_code = program.wait();
   REQUIRE_MESSAGE(exit_code == 0, program.errors());
-  return Json::parse(program.output());
+  return parse_json(program.output());
 }
 
 void check_same_bits(const std::string& model, const std::vector<std::string>& more) {

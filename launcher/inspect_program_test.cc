@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "launcher/testing/program.h"
 #include "testing/ranks.h"
 #include "testing/sanitizers.h"
@@ -42,7 +43,7 @@ Json inspect(const std::string& model, int ranks, std::vector<std::string> more 
   const int exit_code = program.wait();
   REQUIRE_MESSAGE(exit_code == 0, program.errors());
   CHECK(program.errors() == "");
-  return Json::parse(program.output());
+  return parse_json(program.output());
 }
 
 // What a run that fails says, which must be one line and nothing else.

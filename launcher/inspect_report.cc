@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "launcher/version.h"
 
 namespace nvllm::launcher {
@@ -187,7 +188,7 @@ std::string format_json(const InspectReport& report) {
                     {"bytes_loaded", all.bytes_loaded},
                     {"gb_per_s", all.bytes_per_second * 1e-9}};
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+  return json_text(json, 2) + '\n';
 }
 
 }  // namespace nvllm::launcher

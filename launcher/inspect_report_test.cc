@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json_text.h"
 #include "launcher/load_progress.h"
 #include "launcher/text_table.h"
 
@@ -157,7 +158,7 @@ TEST_CASE("what was loaded is told per rank and together") {
 }
 
 TEST_CASE("JSON has every slice of every parameter of every rank") {
-  const nlohmann::json json = nlohmann::json::parse(format_json(loaded()));
+  const nlohmann::json json = parse_json(format_json(loaded()));
   CHECK(json.at("config").at("architecture") == "Qwen3ForCausalLM");
   CHECK(json.at("config").at("rope").at("type") == "yarn");
   CHECK(json.at("config").at("bos_token_id") == nullptr);
@@ -175,13 +176,13 @@ TEST_CASE("JSON has every slice of every parameter of every rank") {
   CHECK(rank.at("load").at("pid") == 101);
   CHECK(rank.at("load").at("checksums").at("embedding.weight") == "0000000000000abd");
   CHECK(json.at("load").at("since_start_s").get<double>() == doctest::Approx(1.5));
-  CHECK_FALSE(nlohmann::json::parse(format_json(made_up())).contains("load"));
+  CHECK_FALSE(parse_json(format_json(made_up())).contains("load"));
 }
 
 TEST_CASE("a path that is not UTF-8 does not break the JSON") {
   InspectReport report = made_up();
   report.model.path = "models/\xff";
-  CHECK(nlohmann::json::parse(format_json(report)).contains("model"));
+  CHECK(parse_json(format_json(report)).contains("model"));
 }
 
 TEST_CASE("without a terminal there is a line per second") {

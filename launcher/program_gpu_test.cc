@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "device/topology.h"
 #include "launcher/testing/faults.h"
 #include "launcher/testing/program.h"
@@ -46,7 +47,7 @@ TEST_CASE("the device is chosen by itself, and each rank sees its own GPU") {
   if (gpus() == 0) SKIP_TEST("needs 1 GPU, found 0");
   Program program({"selftest", "--json"});
   CHECK(program.wait() == 0);
-  const nlohmann::json json = nlohmann::json::parse(program.output());
+  const nlohmann::json json = parse_json(program.output());
   CHECK(json.at("device") == "cuda");
   CHECK(json.at("ranks").size() == std::min<std::size_t>(8, visible_gpus().size()));
 }

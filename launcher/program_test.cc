@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "device/topology.h"
 #include "launcher/testing/faults.h"
 #include "launcher/testing/own_shm.h"
@@ -71,7 +72,7 @@ TEST_CASE("a selftest prints its table on standard output, and nothing else anyw
 TEST_CASE("--json prints one object with the same rows, start times, cores and memory") {
   Program program(selftest(2, {"--json", "--memory-report"}));
   CHECK(program.wait() == 0);
-  const nlohmann::json json = nlohmann::json::parse(program.output());
+  const nlohmann::json json = parse_json(program.output());
   CHECK(json.at("version") == "0.1.0");
   CHECK(json.at("device") == "cpu");
   CHECK(json.at("passed") == true);
@@ -88,7 +89,7 @@ TEST_CASE("CPU ranks split the cores between them") {
   if (allowed_cores().size() < 2) SKIP_TEST("needs 2 cores, found 1");
   Program program(selftest(2, {"--json"}));
   CHECK(program.wait() == 0);
-  const nlohmann::json json = nlohmann::json::parse(program.output());
+  const nlohmann::json json = parse_json(program.output());
   std::set<int> all;
   std::size_t sum = 0;
   for (const auto& rank : json.at("ranks")) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/json_text.h"
 #include "base/text.h"
 #include "launcher/version.h"
 
@@ -136,7 +137,7 @@ std::string format_json(const SelftestReport& report) {
   };
   add_rows(start_rows(report));
   add_rows(result.rows);
-  return json.dump(2) + '\n';
+  return json_text(json, 2) + '\n';
 }
 
 }  // namespace nvllm::launcher

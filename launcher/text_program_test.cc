@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "launcher/testing/program.h"
 #include "model/test_folder.h"
 
@@ -25,7 +26,7 @@ const std::string kModel = "--model=tests/data/qwen3-tokenizer";
 std::vector<Json> lines_of(const std::string& text) {
   std::vector<Json> lines;
   std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line));
   return lines;
 }
 
@@ -42,7 +43,7 @@ std::vector<Json> answers(const std::string& command, const std::vector<Json>& l
                           int exit_code = 0) {
   const TestFolder folder;
   std::string text;
-  for (const Json& line : lines) text += line.dump() + "\n";
+  for (const Json& line : lines) text += json_text(line) + "\n";
   folder.write("in.jsonl", text);
   Program program({command, kModel, "--input", folder.path("in.jsonl")});
   CHECK(program.wait() == exit_code);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -24,7 +25,7 @@ class TraceFile {
   void add(const Json& event) {
     put(first_ ? "\n" : ",\n");
     first_ = false;
-    put(event.dump(-1, ' ', false, Json::error_handler_t::replace));
+    put(json_text(event));
   }
 
   void finish() {

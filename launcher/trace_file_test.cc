@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -23,7 +24,7 @@ Json written(const std::vector<ProcessTrace>& traces, std::int64_t start_ns) {
   const std::string path = str(folder != nullptr ? folder : "/tmp", "/trace_file_test.json");
   write_trace(path, traces, start_ns);
   std::ifstream file(path);
-  Json json = Json::parse(file);
+  Json json = read_json(file);
   file.close();
   std::filesystem::remove(path);
   return json.at("traceEvents");

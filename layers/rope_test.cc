@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "testing/golden.h"
 
 namespace nvllm::layers {
@@ -16,8 +17,10 @@ namespace {
 using Json = nlohmann::json;
 
 const Json& layers_json() {
-  static const Json json =
-      Json::parse(std::ifstream("tests/data/golden-layers/layers.json", std::ios::binary));
+  static const Json json = [] {
+    std::ifstream file("tests/data/golden-layers/layers.json");
+    return read_json(file);
+  }();
   return json;
 }
 

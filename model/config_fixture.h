@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "model/config.h"
 
 namespace nvllm::model {
@@ -14,7 +15,7 @@ using Json = nlohmann::json;
 
 // A small Qwen3, in the spelling of most checkpoints.
 inline Json qwen3() {
-  return Json::parse(R"({
+  return parse_json(R"({
     "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "bos_token_id": 1,
     "eos_token_id": [2, 472], "head_dim": 32, "hidden_act": "silu", "hidden_size": 64,
     "initializer_range": 0.05, "intermediate_size": 128, "max_position_embeddings": 1024,
@@ -46,7 +47,7 @@ inline std::string contents(const std::string& path) {
 }
 
 inline ModelConfig parse(const Json& json, const std::string& overrides = "") {
-  return parse_config(json.dump(), overrides, "DIR/config.json");
+  return parse_config(json_text(json), overrides, "DIR/config.json");
 }
 
 inline std::string refusal(const std::string& text, const std::string& overrides = "") {
@@ -59,7 +60,7 @@ inline std::string refusal(const std::string& text, const std::string& overrides
 }
 
 inline std::string refusal_of(const std::string& key, Json value) {
-  return refusal(with(qwen3(), key, std::move(value)).dump());
+  return refusal(json_text(with(qwen3(), key, std::move(value))));
 }
 
 }  // namespace nvllm::model

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/text_place.h"
 
 namespace nvllm::model {
@@ -43,7 +44,7 @@ std::string shown(const Json& value) {
   constexpr std::size_t kLongest = 60;
   if (value.is_object()) return "(an object)";
   if (value.is_array()) return "(a list)";
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  std::string text = json_ascii(value);
   if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
   return text;
 }

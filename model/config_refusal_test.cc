@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "model/config_fixture.h"
 
 namespace nvllm::model {
@@ -55,9 +56,9 @@ TEST_CASE("an active sliding window is refused") {
       ": attention to a sliding window is not supported; for contexts that fit into it pass "
       "--hf-overrides '{\"sliding_window\": null}'";
   Json json = with(with(qwen3(), "sliding_window", 32), "use_sliding_window", true);
-  CHECK(refusal(json.dump()) == "DIR/config.json: sliding_window 32" + message);
+  CHECK(refusal(json_text(json)) == "DIR/config.json: sliding_window 32" + message);
   json = without(with(of("MistralForCausalLM"), "sliding_window", 4096), "use_sliding_window");
-  CHECK(refusal(json.dump()) == "DIR/config.json: sliding_window 4096" + message);
+  CHECK(refusal(json_text(json)) == "DIR/config.json: sliding_window 4096" + message);
   CHECK_FALSE(parse(json, R"({"sliding_window": null})").qkv_bias);
 }
 
@@ -136,15 +137,15 @@ TEST_CASE("a value that cannot be is refused with file, key, value and what it m
 TEST_CASE("a missing key is refused") {
   for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers",
                           "num_attention_heads", "vocab_size", "max_position_embeddings"}) {
-    CHECK(refusal(without(qwen3(), key).dump())
+    CHECK(refusal(json_text(without(qwen3(), key)))
               .starts_with(str("DIR/config.json: ", key, ": missing; it must be 1 to ")));
   }
   const Json nameless = without(without(qwen3(), "architectures"), "model_type");
-  CHECK(
-      refusal(nameless.dump()).starts_with("DIR/config.json: architectures: missing; known are "));
+  CHECK(refusal(json_text(nameless))
+            .starts_with("DIR/config.json: architectures: missing; known are "));
   const Json odd = without(with(qwen3(), "hidden_size", 100), "head_dim");
   CHECK(
-      refusal(odd.dump()) ==
+      refusal(json_text(odd)) ==
       "DIR/config.json: hidden_size 100: no multiple of num_attention_heads, which is 8, and there "
       "is no head_dim");
 }
@@ -170,7 +171,7 @@ TEST_CASE("overrides can be checked before there is a file") {
 }
 
 TEST_CASE("bad overrides are refused in one line, with what was given") {
-  const std::string good = qwen3().dump();
+  const std::string good = json_text(qwen3());
   CHECK(refusal(good, "{vocab_size: 3}") ==
         "--hf-overrides \"{vocab_size: 3}\": no valid JSON at line 1, column 2");
   CHECK(refusal(good, "7") ==

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "model/config_fixture.h"
 #include "model/family.h"
 
@@ -40,7 +41,7 @@ TEST_CASE("every golden model's config.json is read") {
     const std::string text = contents(path);
     CAPTURE(path);
     const ModelConfig config = parse_config(text, "", path);
-    const Json json = Json::parse(text);
+    const Json json = parse_json(text);
     CHECK(config.architecture == json.at("architectures")[0]);
     CHECK(config.hidden_size == json.at("hidden_size"));
     CHECK(config.head_dim * config.heads > 0);
@@ -140,11 +141,11 @@ TEST_CASE("RoPE is the same in the oldest, the usual and the newest spelling") {
   const Json bare = without(without(qwen3(), "rope_scaling"), "rope_theta");
   const std::vector<Json> spellings = {
       with(with(bare, "rope_theta", 5e5), "rope_scaling",
-           Json::parse("{\"type\": \"yarn\", " + yarn + "}")),
+           parse_json("{\"type\": \"yarn\", " + yarn + "}")),
       with(with(bare, "rope_theta", 500000), "rope_scaling",
-           Json::parse("{\"rope_type\": \"yarn\", " + yarn + "}")),
+           parse_json("{\"rope_type\": \"yarn\", " + yarn + "}")),
       with(bare, "rope_parameters",
-           Json::parse("{\"rope_theta\": 5e5, \"rope_type\": \"yarn\", " + yarn + "}")),
+           parse_json("{\"rope_theta\": 5e5, \"rope_type\": \"yarn\", " + yarn + "}")),
   };
   for (const Json& json : spellings) {
     const layers::RopeConfig rope = parse(json).rope;
@@ -162,7 +163,7 @@ TEST_CASE("RoPE is the same in the oldest, the usual and the newest spelling") {
 
 TEST_CASE("every type of RoPE is read with its own keys") {
   const auto rope_of = [](const char* text) {
-    return parse(with(qwen3(), "rope_scaling", Json::parse(text))).rope;
+    return parse(with(qwen3(), "rope_scaling", parse_json(text))).rope;
   };
   using Type = layers::RopeConfig::Type;
   CHECK(rope_of(R"({"rope_type": "default"})").type == Type::standard);
@@ -182,7 +183,7 @@ TEST_CASE("overrides replace keys and are merged into objects") {
   CHECK(parse(qwen3(), R"({"vocab_size": 1000, "eos_token_id": 9})").vocab_size == 1000);
   CHECK(parse(qwen3(), "{}").vocab_size == 512);
   const Json linear =
-      with(qwen3(), "rope_scaling", Json::parse(R"({"type": "linear", "factor": 2})"));
+      with(qwen3(), "rope_scaling", parse_json(R"({"type": "linear", "factor": 2})"));
   CHECK(parse(linear, R"({"rope_scaling": {"factor": 3}})").rope.factor == 3);
   CHECK(parse(linear, R"({"rope_scaling": {"factor": 3}})").rope.type ==
         layers::RopeConfig::Type::linear);
@@ -193,7 +194,7 @@ TEST_CASE("overrides replace keys and are merged into objects") {
 TEST_CASE("overrides of RoPE win over a file in another spelling") {
   const Json newest =
       with(without(without(qwen3(), "rope_scaling"), "rope_theta"), "rope_parameters",
-           Json::parse(R"({"rope_theta": 1e4, "rope_type": "default"})"));
+           parse_json(R"({"rope_theta": 1e4, "rope_type": "default"})"));
   CHECK(parse(newest, R"({"rope_theta": 2e4})").rope.theta == 2e4);
   const layers::RopeConfig rope =
       parse(newest, R"({"rope_scaling": {"type": "linear", "factor": 2}})").rope;

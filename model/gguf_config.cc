@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "model/gguf_names.h"
 #include "model/gguf_rope.h"
 #include "model/stored_tensor.h"
@@ -68,7 +69,7 @@ class ConfigMaker {
     add_shapes(config);
     add_rope(config);
     add_tokens(config);
-    return config.dump(2);
+    return json_text(config, 2);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "model/checkpoint.h"
 #include "model/checkpoint_file.h"
 #include "model/gguf_builder.h"
@@ -47,7 +48,7 @@ Checkpoint open(const GgufBuilder& builder) {
 }
 
 Json config_of(const GgufBuilder& builder) {
-  return Json::parse(open(builder).config_json());
+  return parse_json(open(builder).config_json());
 }
 
 std::string error_of_file(const GgufBuilder& builder) {
@@ -144,7 +145,7 @@ TEST_CASE("the configuration of a llama") {
   GgufBuilder b = metadata_of("llama");
   b.u32("tokenizer.ggml.bos_token_id", 1).u32("tokenizer.ggml.eos_token_id", 2);
   b.f32("llama.rope.freq_base", 500000.0f).u32("llama.rope.dimension_count", 4);
-  CHECK(config_of(add_embedding(b)) == Json::parse(R"({
+  CHECK(config_of(add_embedding(b)) == parse_json(R"({
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8,
     "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 3, "max_position_embeddings": 128,
@@ -165,7 +166,7 @@ TEST_CASE("what the tensors say of the configuration") {
   CHECK(config["tie_word_embeddings"] == false);
   CHECK(config["attention_bias"] == true);
   CHECK(config["torch_dtype"] == "float16");
-  CHECK(config["eos_token_id"] == Json::parse("[2, 7]"));
+  CHECK(config["eos_token_id"] == parse_json("[2, 7]"));
   CHECK_FALSE(config.contains("bos_token_id"));
 }
 
@@ -185,19 +186,19 @@ TEST_CASE("RoPE scaling in metadata") {
   GgufBuilder linear = metadata_of("qwen2");
   linear.text("qwen2.rope.scaling.type", "linear").f32("qwen2.rope.scaling.factor", 4);
   CHECK(config_of(add_embedding(linear))["rope_scaling"] ==
-        Json::parse(R"({"rope_type": "linear", "factor": 4.0})"));
+        parse_json(R"({"rope_type": "linear", "factor": 4.0})"));
 
   GgufBuilder of_old = metadata_of("llama");
   of_old.f32("llama.rope.scale_linear", 2);
   CHECK(config_of(add_embedding(of_old))["rope_scaling"] ==
-        Json::parse(R"({"rope_type": "linear", "factor": 2.0})"));
+        parse_json(R"({"rope_type": "linear", "factor": 2.0})"));
 
   GgufBuilder yarn = metadata_of("qwen3");
   yarn.text("qwen3.rope.scaling.type", "yarn").f32("qwen3.rope.scaling.factor", 4);
   yarn.u32("qwen3.rope.scaling.original_context_length", 32);
   yarn.f32("qwen3.rope.scaling.yarn_beta_fast", 24);
   CHECK(config_of(add_embedding(yarn))["rope_scaling"] ==
-        Json::parse(R"({"rope_type": "yarn", "factor": 4.0, "beta_fast": 24.0,
+        parse_json(R"({"rope_type": "yarn", "factor": 4.0, "beta_fast": 24.0,
                         "original_max_position_embeddings": 32})"));
   yarn.f32("qwen3.rope.scaling.attn_factor", 2);
   // 2 (1 + 0.1 ln 4)
@@ -277,7 +278,7 @@ TEST_CASE("rope_freqs.weight becomes a llama3 scaling, and no tensor") {
   b.tensor("rope_freqs.weight", GgufType::f32, {64}, floats(divisors({.factor = 32}, 500000, 64)));
   const Checkpoint checkpoint = open(add_embedding(b));
   CHECK(checkpoint.tensors().size() == 1);
-  CHECK(Json::parse(checkpoint.config_json())["rope_scaling"] == Json::parse(R"({
+  CHECK(parse_json(checkpoint.config_json())["rope_scaling"] == parse_json(R"({
     "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192})"));
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "model/test_model.h"
 #include "testing/golden.h"
 
@@ -40,7 +41,7 @@ struct Expected {
       : folder("tests/data/golden-models/" + name),
         tensors(testing::read_golden(folder + "/expected.safetensors")) {
     std::ifstream file(folder + "/expected.json");
-    const auto json = nlohmann::json::parse(file);
+    const auto json = read_json(file);
     dynamic = json.contains("static");
     for (std::size_t i = 0; i < json["prompts"].size(); ++i) {
       const auto& run = dynamic ? json["static"][i] : json["prompts"][i];

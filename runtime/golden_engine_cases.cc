@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "base/text.h"
 #include "runtime/test_engine.h"
 #include "testing/device_ranks.h"
@@ -28,7 +29,7 @@ struct Expected {
 // With dynamic NTK scaling, of the one table for all lengths.
 std::vector<Expected> expected_of(const std::string& folder) {
   std::ifstream file(folder + "/expected.json");
-  const auto json = nlohmann::json::parse(file);
+  const auto json = read_json(file);
   std::vector<Expected> all;
   for (std::size_t i = 0; i < json["prompts"].size(); ++i) {
     const auto& run = json.contains("static") ? json["static"][i] : json["prompts"][i];

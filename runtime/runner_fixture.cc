@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/json_text.h"
 #include "base/text.h"
 #include "kvcache/write_slots.h"
 #include "model/loader.h"
@@ -18,7 +19,7 @@ GoldenModel::GoldenModel(const std::string& name)
       checkpoint(model::open_checkpoint("tests/data/golden-models/" + name)),
       config(model::parse_config(checkpoint.config_json(), "", name)) {
   std::ifstream file("tests/data/golden-models/" + name + "/expected.json");
-  const auto json = nlohmann::json::parse(file);
+  const auto json = read_json(file);
   // With dynamic NTK scaling it is the one table for all lengths.
   const auto& runs = json.contains("static") ? json["static"] : json["prompts"];
   for (std::size_t i = 0; i < runs.size(); ++i) {

@@ -6,6 +6,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/json_text.h"
+
 namespace nvllm::testing {
 namespace {
 
@@ -99,12 +101,12 @@ void write_json(const std::string& path, const std::vector<CaseResult>& results)
                              {"seconds", result.seconds}});
   }
   // A test's output may hold any bytes; what is not UTF-8 becomes U+FFFD.
-  std::ofstream(path) << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  std::ofstream(path) << json_text(json, 2) << '\n';
 }
 
 std::vector<CaseResult> read_json(const std::string& path) {
   std::ifstream file(path);
-  const nlohmann::json json = nlohmann::json::parse(file);
+  const nlohmann::json json = nvllm::read_json(file);
   std::vector<CaseResult> results;
   for (const auto& entry : json.at("cases")) {
     results.push_back({entry.at("name"), entry.at("file"), verdict_of(entry.at("verdict")),

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "device/dtype.h"
 
 namespace nvllm::testing {
@@ -32,7 +33,7 @@ std::map<std::string, GoldenTensor> read_golden(const std::string& path) {
   if (bytes.size() < sizeof(header_bytes)) fail(path, ": is no safetensors file");
   std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
   const std::size_t data = sizeof(header_bytes) + header_bytes;
-  const auto header = nlohmann::json::parse(bytes.substr(sizeof(header_bytes), header_bytes));
+  const auto header = parse_json(bytes.substr(sizeof(header_bytes), header_bytes));
 
   std::map<std::string, GoldenTensor> tensors;
   for (const auto& [name, entry] : header.items()) {

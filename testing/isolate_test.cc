@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json_text.h"
+
 namespace {
 
 struct Run {
@@ -38,7 +40,7 @@ Run run_misbehaving(const std::string& options) {
   for (int c; (c = std::fgetc(pipe)) != EOF;) run.output += static_cast<char>(c);
   run.status = pclose(pipe);
   std::ifstream file(report);
-  run.report = nlohmann::json::parse(file);
+  run.report = nvllm::read_json(file);
   return run;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "tokenizer/utf8.h"
 
 namespace nvllm::tokenizer {
@@ -20,7 +21,7 @@ constexpr int kMaxDepth = 20;  // of Sequences in Sequences
 template <typename Function>
 auto with_json(std::string_view part, std::string_view text, Function&& function) {
   try {
-    return std::forward<Function>(function)(Json::parse(text));
+    return std::forward<Function>(function)(parse_json(text));
   } catch (const Json::exception& error) {
     // "[json.exception.type_error.302] type must be string, but is null": the number helps nobody.
     const std::string_view what = error.what();
@@ -31,7 +32,7 @@ auto with_json(std::string_view part, std::string_view text, Function&& function
 
 const Json& member(const Json& json, const char* key) {
   const auto found = json.find(key);
-  if (found == json.end()) fail("\"", key, "\" is missing in ", json.dump().substr(0, 80));
+  if (found == json.end()) fail("\"", key, "\" is missing in ", json_text(json).substr(0, 80));
   return *found;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "tokenizer/test_file.h"
 
 namespace nvllm::tokenizer {
@@ -68,7 +69,7 @@ struct Family {
 void check_family(const Family& family) {
   const std::string path = str("tokenizer/testdata/", family.file);
   GgufVocabulary vocabulary =
-      vocabulary_of(Json::parse(read_file(path + ".json")), family.model, family.pre);
+      vocabulary_of(parse_json(read_file(path + ".json")), family.model, family.pre);
   vocabulary.bos_id = family.bos;
   if (family.bos) vocabulary.add_bos = true;
   if (family.model == std::string("llama")) vocabulary.unk_id = 0;
@@ -76,7 +77,7 @@ void check_family(const Family& family) {
   std::ifstream lines(path + ".jsonl");
   int count = 0;
   for (std::string text; std::getline(lines, text); ++count) {
-    const Json line = Json::parse(text);
+    const Json line = parse_json(text);
     CAPTURE(text);
     if (line.contains("text")) {
       const std::string plain = line["text"];
@@ -122,7 +123,7 @@ TEST_CASE("scores give Llama 2's ids") {
 
 // A vocabulary of all bytes, in the byte-level alphabet, and "ab".
 GgufVocabulary small() {
-  const Json json = Json::parse(read_file("tokenizer/testdata/gpt2.json"));
+  const Json json = parse_json(read_file("tokenizer/testdata/gpt2.json"));
   GgufVocabulary out = vocabulary_of(json, "gpt2", "gpt-2");
   return out;
 }

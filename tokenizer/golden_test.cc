@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json_text.h"
 #include "tokenizer/stream.h"
 #include "tokenizer/test_file.h"
 #include "tokenizer/tokenizer_json.h"
@@ -51,7 +52,7 @@ int check_lines(const Tokenizer& tokenizer, const std::filesystem::path& path) {
   for (std::string line; std::getline(file, line); ++lines) {
     CAPTURE(path.string());
     CAPTURE(line);
-    check_line(tokenizer, Json::parse(line));
+    check_line(tokenizer, parse_json(line));
   }
   return lines;
 }

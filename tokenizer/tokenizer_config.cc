@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "tokenizer/component_json.h"
 #include "tokenizer/tokenizer_json.h"
 
@@ -48,14 +49,14 @@ std::vector<AddedToken> added_tokens(const Json& json) {
   std::ranges::stable_sort(by_id, {}, &std::pair<unsigned long, Json>::first);
   Json list = Json::array();
   for (auto& [id, token] : by_id) list.push_back(std::move(token));
-  return parse_added_tokens(list.dump());
+  return parse_added_tokens(json_text(list));
 }
 
 }  // namespace
 
 TokenizerConfig parse_tokenizer_config(std::string_view text) {
   try {
-    const Json json = Json::parse(text);
+    const Json json = parse_json(text);
     if (!json.is_object()) fail("it is not an object");
     return {.bos_token = token_at(json, "bos_token"),
             .eos_token = token_at(json, "eos_token"),

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json_text.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/unicode_normalize.h"
 #include "tokenizer/utf8.h"
@@ -66,7 +67,7 @@ TEST_CASE("normalization equals Hugging Face's") {
       {"NFKD", NormalForm::kNfkd}, {"Lowercase", Lowercase{}}, {"StripAccents", StripAccents{}}};
   int lines = 0;
   for (std::string line; std::getline(file, line); ++lines) {
-    const auto expected = nlohmann::json::parse(line);
+    const auto expected = parse_json(line);
     for (const auto& entry : steps) {
       const char* const name = entry.first;
       CAPTURE(name);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "base/text.h"
 #include "launcher/testing/program.h"
 
@@ -48,7 +49,7 @@ std::string output_of(const std::string& benchmark, const std::vector<std::strin
 
 Json report_of(const std::string& benchmark, std::vector<std::string> more) {
   more.emplace_back("--json");
-  return Json::parse(output_of(benchmark, more));
+  return parse_json(output_of(benchmark, more));
 }
 
 // The events of a run's --profile.
@@ -58,7 +59,7 @@ Json trace_of(const std::string& benchmark, std::vector<std::string> more) {
   more.insert(more.end(), {"--profile", path});
   output_of(benchmark, more);
   std::ifstream file(path);
-  Json events = Json::parse(file).at("traceEvents");
+  Json events = read_json(file).at("traceEvents");
   std::filesystem::remove(path);
   return events;
 }
@@ -100,7 +101,7 @@ TEST_CASE("throughput: every token that was asked for, nothing from a cache") {
           doctest::Approx(output / report.at("seconds").get<double>()));
     CHECK(report.at("cached_prompt_tokens") == 0);
     CHECK(report.at("warmup").at("prompts") == 5);
-    CHECK(report.at("ranks").dump() == ranks);
+    CHECK(json_text(report.at("ranks")) == ranks);
     const Json& work = report.at("work");
     CHECK(work.at("steps").get<double>() >= output / 5);
     CHECK(work.at("steps").get<double>() <= output + 12);
@@ -143,7 +144,7 @@ TEST_CASE(
   CHECK(report.at("limits").at("link").at("to_host_gb_per_s") == 20);
   REQUIRE(report.at("modes").size() == 2);
   for (const Json& mode : report.at("modes")) {
-    CAPTURE(mode.dump());
+    CAPTURE(json_text(mode));
     const Json &prefill = mode.at("prefill"), &decode = mode.at("decode");
     CHECK(prefill.at("tokens") == 199);
     CHECK(decode.at("steps") == 39);

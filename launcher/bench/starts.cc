@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/unique_fd.h"
 #include "launcher/exit_code.h"
 #include "launcher/worker_run.h"
@@ -108,11 +109,11 @@ std::string join_starts(const std::vector<StartedRun>& started, bool json) {
     runs.push_back(parse_startup_run(one.report));
     runs.back().exec_s = one.exec_s;
   }
-  Json report = Json::parse(started.at(0).report);
+  Json report = parse_ordered_json(started.at(0).report);
   const BenchSubject subject = subject_of(report);
   if (!json) return format_table(subject, runs);
-  report.update(Json::parse(format_json(runs)));
-  return report.dump(2) + '\n';
+  report.update(parse_ordered_json(format_json(runs)));
+  return json_text(report, 2) + '\n';
 }
 
 int run_starts(const Options& options) {

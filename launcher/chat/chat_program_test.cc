@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/text.h"
 #include "launcher/testing/program.h"
 #include "launcher/testing/text_folder.h"
@@ -110,7 +111,7 @@ class Terminal {
 
 std::string saved_content(const std::string& path, std::size_t message) {
   std::ifstream file(path);
-  return nlohmann::json::parse(file)["messages"].at(message)["content"];
+  return read_json(file)["messages"].at(message)["content"];
 }
 
 TEST_CASE("a chat answers, tells figures, and leaves the terminal as it was") {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -73,15 +74,13 @@ std::string Conversation::to_json() const {
   for (const Message& message : messages_) {
     list.push_back({{"role", message.role}, {"content", message.content}});
   }
-  return nlohmann::ordered_json({{"messages", std::move(list)}})
-             .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return json_text(nlohmann::ordered_json({{"messages", std::move(list)}}), 2) + "\n";
 }
 
 void Conversation::from_json(const std::string& text) {
   std::vector<Message> messages;
   try {
-    const auto json = nlohmann::json::parse(text);
+    const auto json = parse_json(text);
     for (const auto& item : json.at("messages")) {
       messages.push_back(
           {item.at("role").get<std::string>(), item.at("content").get<std::string>()});

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json_text.h"
 #include "device/topology.h"
 #include "launcher/testing/own_shm.h"
 #include "launcher/testing/program.h"
@@ -33,7 +34,7 @@ struct Outcome {
     for (const Json& one : json.at("findings")) {
       if (one.at("subject") == subject) return one;
     }
-    FAIL("nothing is said of " << subject << ": " << json.dump());
+    FAIL("nothing is said of " << subject << ": " << json_text(json));
     return json;
   }
 };
@@ -43,7 +44,7 @@ Outcome doctor(const std::function<void()>& prepare = {}) {
   const int exit_code = program.wait();
   if (exit_code == kNotAllowed) return {exit_code, {}, ""};
   REQUIRE_MESSAGE(Json::accept(program.output()), program.errors());
-  return {exit_code, Json::parse(program.output()), program.errors()};
+  return {exit_code, parse_json(program.output()), program.errors()};
 }
 
 // With these GPUs instead of the machine's own.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json_text.h"
 #include "base/text.h"
 #include "launcher/doctor/report.h"
 
@@ -216,7 +217,7 @@ TEST_CASE("processor, memory, huge pages, default model") {
 TEST_CASE("the JSON says the same") {
   Machine machine = good_machine();
   machine.gpus.cuda_version = 12040;
-  const auto json = nlohmann::json::parse(format_findings_json(machine, judge(machine)));
+  const auto json = parse_json(format_findings_json(machine, judge(machine)));
   CHECK(json.at("works") == false);
   CHECK(json.at("findings")[0].at("verdict") == "stops");
   CHECK(json.at("findings")[1].at("mend").is_null());

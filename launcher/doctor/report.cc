@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "base/text.h"
 #include "launcher/version.h"
 
@@ -134,7 +135,7 @@ std::string format_findings_json(const Machine& machine, const std::vector<Findi
         {"needed_bytes", shm.needed_all}}},
       {"default_model",
        {{"path", text_or_null(machine.model.path)}, {"there", machine.model.there}}}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+  return json_text(json, 2) + '\n';
 }
 
 }  // namespace nvllm::launcher

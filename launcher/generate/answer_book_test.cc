@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
+
 namespace nvllm::launcher {
 namespace {
 
@@ -32,7 +34,7 @@ std::vector<Json> lines_of(const std::string& text) {
   std::vector<Json> lines;
   std::size_t begin = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    lines.push_back(Json::parse(text.substr(begin, end - begin)));
+    lines.push_back(parse_json(text.substr(begin, end - begin)));
   }
   CHECK(begin == text.size());
   return lines;
@@ -78,8 +80,8 @@ TEST_CASE("an answer tells all about itself") {
   AnswerBook book;
   book.expect({.line = 3, .id = "\"a\"", .prompt = {1, 2}, .stop_token_ids = {9}});
   book.take(last(3, {5, 9}, 0, FinishReason::stop));
-  const Json line = Json::parse(book.take_ready());
-  CHECK(line == Json::parse(R"({"id": "a", "line": 3, "index": 0, "prompt_token_ids": [1, 2],
+  const Json line = parse_json(book.take_ready());
+  CHECK(line == parse_json(R"({"id": "a", "line": 3, "index": 0, "prompt_token_ids": [1, 2],
       "token_ids": [5, 9], "finish_reason": "stop", "stop_reason": 9, "cached_tokens": 1,
       "preemptions": 0, "kv_mode": "paged",
       "timings": {"queue_s": 0.5, "ttft_s": 1, "decode_s": 2, "total_s": 3}})"));
@@ -89,7 +91,7 @@ TEST_CASE("the model's own end is no stop token that was asked for") {
   AnswerBook book;
   book.expect({.line = 1, .prompt = {1}, .stop_token_ids = {9}});
   book.take(last(1, {2}, 0, FinishReason::stop));
-  CHECK(Json::parse(book.take_ready()).at("stop_reason").is_null());
+  CHECK(parse_json(book.take_ready()).at("stop_reason").is_null());
 }
 
 TEST_CASE("log probabilities come where they were asked for, and read back as the same floats") {
@@ -103,7 +105,7 @@ TEST_CASE("log probabilities come where they were asked for, and read back as th
   book.take(update);
   const std::string text = book.take_ready();
   CHECK(text.find("\"logprob\": -0.1,") != std::string::npos);
-  const Json line = Json::parse(text);
+  const Json line = parse_json(text);
   const Json& token = line.at("logprobs").at(0);
   CHECK(token.at("token_id") == 5);
   CHECK(token.at("rank") == 2);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
+
 namespace nvllm::launcher {
 namespace {
 
@@ -34,7 +36,7 @@ void append_key(std::string& out, std::string_view key) {
 }
 
 void append_string(std::string& out, std::string_view text) {
-  out += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  out += json_text(nlohmann::json(text));
 }
 
 template <typename List, typename AppendItem>

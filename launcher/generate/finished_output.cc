@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -30,9 +31,9 @@ FinishedOutput::FinishedOutput(const std::string& path) : path_(path) {
 FinishedOutput::Record FinishedOutput::parse(std::string_view text) const {
   Record record{.begin = reader_->read_bytes() - text.size() - 1, .text = str(text, '\n')};
   try {
-    const Json object = Json::parse(text);
+    const Json object = parse_json(text);
     record.answers_line = object.at("line").get<std::uint64_t>();
-    if (object.contains("id")) record.id = object.at("id").dump();
+    if (object.contains("id")) record.id = json_text(object.at("id"));
     if (object.contains("error")) return record;
     record.index = object.at("index").get<std::int32_t>();
     record.prompt = object.at("prompt_token_ids").get<std::vector<std::int32_t>>();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "launcher/options.h"
 
 namespace nvllm::launcher {
@@ -19,7 +20,7 @@ using runtime::SamplingParams;
 // A value as it stands in the line, shortened for an error.
 std::string shown(const Json& value) {
   constexpr std::size_t kMost = 40;
-  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  const std::string text = json_ascii(value);
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
@@ -254,7 +255,7 @@ void read_request(std::string_view line, const Json& object, const SamplingParam
 
 Json parse(std::string_view line) {
   try {
-    return Json::parse(line);
+    return parse_json(line);
   } catch (const Json::parse_error& error) {
     fail("no valid JSON at column ", error.byte);
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "launcher/testing/program.h"
 #include "launcher/testing/text_folder.h"
 
@@ -22,14 +23,14 @@ std::vector<Json> run(const TextFolder& model, std::vector<std::string> more, in
   CHECK(program.wait() == exit_code);
   std::vector<Json> lines;
   std::istringstream out(program.output());
-  for (std::string line; std::getline(out, line);) lines.push_back(Json::parse(line));
+  for (std::string line; std::getline(out, line);) lines.push_back(parse_json(line));
   return lines;
 }
 
 std::vector<Json> run_lines(const TextFolder& model, const std::vector<Json>& input,
                             int exit_code = 0) {
   std::ofstream file(model.path("in.jsonl"));
-  for (const Json& line : input) file << line.dump() << '\n';
+  for (const Json& line : input) file << json_text(line) << '\n';
   file.close();
   return run(model, {"--input=" + model.path("in.jsonl")}, exit_code);
 }
@@ -37,7 +38,7 @@ std::vector<Json> run_lines(const TextFolder& model, const std::vector<Json>& in
 std::string decoded(const TextFolder& model, const Json& ids) {
   std::vector<std::string> words = {"detokenize", "--model=" + model.path(),
                                     "--skip-special-tokens"};
-  for (const Json& id : ids) words.push_back(id.dump());
+  for (const Json& id : ids) words.push_back(json_text(id));
   Program program(words);
   CHECK(program.wait() == 0);
   const std::string out = program.output();

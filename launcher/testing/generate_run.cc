@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace nvllm::testing {
 
@@ -32,7 +33,7 @@ std::vector<Json> json_lines(const std::string& text) {
   std::vector<Json> lines;
   std::size_t begin = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    lines.push_back(Json::parse(text.substr(begin, end - begin)));
+    lines.push_back(parse_json(text.substr(begin, end - begin)));
   }
   if (begin != text.size()) fail("the last line is not whole: ", text.substr(begin));
   return lines;

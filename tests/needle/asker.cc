@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/text.h"
 #include "launcher/testing/program.h"
 
@@ -50,8 +51,8 @@ std::vector<Found> ask(const std::string& folder, const std::vector<Question>& q
   std::vector<Found> all;
   std::istringstream lines(program.output());
   for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line);
-    if (json.contains("error")) fail(json.at("error").dump());
+    const Json json = parse_json(line);
+    if (json.contains("error")) fail(json_text(json.at("error")));
     if (all.size() < questions.size()) all.push_back(found_of(json, questions[all.size()]));
   }
   if (all.size() != questions.size()) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "tokenizer/jinja/value.h"
 #include "tokenizer/utf8.h"
 
@@ -184,7 +185,7 @@ Value from_json(std::string_view text, std::string_view what) {
     }
   }
   try {
-    return from(nlohmann::ordered_json::parse(text));
+    return from(parse_ordered_json(text));
   } catch (const nlohmann::json::exception& error) {
     fail(what, ": not JSON: ", error.what());
   }
