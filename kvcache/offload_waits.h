@@ -2,6 +2,7 @@
 // in the code, and a test can leave one out to see that it is missed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -17,6 +18,7 @@ enum class OffloadWait : std::uint8_t {
   store_of_write,     // rows are stored in a write slot after what was in it has been written out
   loads_of_graph,     // loads of a step on its own wait for the end of a graph, which loads, too
 };
+inline constexpr std::size_t kOffloadWaits = 6;
 
 enum class Transfer : std::uint8_t { to_device, to_host };
 
