@@ -85,9 +85,9 @@ constexpr std::size_t kTokenBytes = kTokenFloats * sizeof(float);
 class Sequences {
  public:
   Sequences(Backend& backend, std::int64_t blocks, std::int64_t buffers, const Late& late = {},
-            std::uint32_t left_out = 0)
+            std::uint32_t left_out = 0, bool decodes_on_host = false)
       : backend_(backend, late),
-        storage(backend_, kShape, blocks, buffers, left_out),
+        storage(backend_, kShape, blocks, buffers, left_out, decodes_on_host),
         pass_(backend_.create_stream(StreamPriority::normal)),
         staging_(backend.allocate(MemoryKind::pinned, kRoom, "test")),
         device_(backend.allocate(MemoryKind::device, kDeviceRoom, "test")) {}
@@ -284,21 +284,65 @@ TEST_CASE("layers: so do steps that repeat, among others") {
   }
 }
 
-// A wait, where nothing else waits for as much: the buffers, and whether the steps before the last repeat.
+TEST_CASE("layers: so do steps of one row on the host, captured or not, among others") {
+  BACKEND_OR_SKIP(backend);
+  for (const Late& late : {Late{}, kLateCopies, Late{.pass = true}}) {
+    for (const bool repeats : {false, true}) {
+      CAPTURE(late.load);
+      CAPTURE(late.pass);
+      CAPTURE(repeats);
+      Sequences sequences(*backend, 12, 2, late, 0, true);
+      sequences.set_blocks(0, {3, 4, 5, 1});
+      sequences.set_blocks(1, {9, 2, 0, 11});
+      sequences.step({{0, 3}, {1, 5}});
+      for (int i = 0; i < 4; ++i) sequences.step({{0, 1}, {1, 1}}, repeats);
+      sequences.step({{0, 2}, {1, 1}});  // reads what those have stored
+      for (int i = 0; i < 3; ++i) sequences.step({{1, 1}}, repeats);
+      CHECK(sequences.first_wrong() == "");
+    }
+  }
+}
+
+TEST_CASE("layers: steps on the host load nothing, and all are the same work") {
+  BACKEND_OR_SKIP(backend);
+  Sequences sequences(*backend, 12, 3, {}, 0, true);
+  sequences.set_blocks(0, {3, 4, 5});
+  sequences.set_blocks(1, {6, 7});
+  constexpr std::uint64_t kToken = kShape.layers * 2 * kTokenBytes;
+  sequences.step({{0, 6}, {1, 2}});
+  for (int i = 0; i < 4; ++i) sequences.step({{0, 1}, {1, 1}}, true);
+  CHECK(sequences.storage.traffic() == KvTraffic{.to_host = 16 * kToken, .to_device = 0});
+  CHECK(sequences.first_wrong() == "");
+  const std::vector<BlockId> blocks = {3, 4, 5}, others = {8};
+  const auto stream = backend->create_stream();
+  const auto work_of = [&](const std::vector<StepSequence>& step) {
+    const StepPlan plan = sequences.storage.begin_step(
+        {.number = 20, .sequences = step, .may_repeat = true}, *stream);
+    CHECK(plan.repeats);
+    return plan.work;
+  };
+  const std::uint64_t before = work_of({{.slot = 0, .blocks = blocks, .first = 10, .rows = 1}});
+  CHECK(work_of({{.slot = 2, .blocks = others, .first = 0, .rows = 1}}) == before);
+}
+
+// A wait, where nothing else waits for as much: the buffers, and whether the steps before the last repeat, or are on the
+// host.
 struct Missing {
   LayerwiseWait wait;
   Late late;  // what it is for comes late, so who does not wait is early
   std::int64_t buffers = 2;
   bool repeat = false;
+  bool on_host = false;
 };
 
-std::string wrong_without(Backend& backend, const Missing& missing) {
+// sequence: another one each time, as memory may still have what the time before left there.
+std::string wrong_without(Backend& backend, const Missing& missing, std::uint32_t sequence) {
   Sequences sequences(backend, 12, missing.buffers, missing.late,
-                      1u << static_cast<unsigned>(missing.wait));
-  sequences.set_blocks(0, {3, 4, 5, 1});
-  sequences.step({{0, 7}});
-  for (int i = 0; i < 4; ++i) sequences.step({{0, 1}}, missing.repeat);
-  sequences.step({{0, 2}});
+                      1u << static_cast<unsigned>(missing.wait), missing.on_host);
+  sequences.set_blocks(sequence, {3, 4, 5, 1});
+  sequences.step({{sequence, 7}});
+  for (int i = 0; i < 4; ++i) sequences.step({{sequence, 1}}, missing.repeat);
+  sequences.step({{sequence, 2}});
   return sequences.first_wrong();
 }
 
@@ -318,11 +362,17 @@ TEST_CASE("layers: each wait is missed when it is left out") {
       {.wait = LayerwiseWait::load_of_layer, .late = write, .buffers = 8},
       {.wait = LayerwiseWait::pass_of_load, .late = load},
       {.wait = LayerwiseWait::writing_of_pass, .late = pass},
+      {.wait = LayerwiseWait::pass_of_writings, .late = write, .on_host = true},
+      {.wait = LayerwiseWait::load_of_reading, .late = pass, .on_host = true},
   };
+  std::uint32_t sequence = 0;
   for (const Missing& missing : all) {
     CAPTURE(static_cast<int>(missing.wait));
+    CAPTURE(missing.on_host);
     std::string wrong;
-    for (int i = 0; i < 5 && wrong.empty(); ++i) wrong = wrong_without(*backend, missing);
+    for (int i = 0; i < 5 && wrong.empty(); ++i) {
+      wrong = wrong_without(*backend, missing, sequence++);
+    }
     CHECK(wrong != "");
   }
 }

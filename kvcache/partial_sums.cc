@@ -64,12 +64,13 @@ void PartialSums::add(kernels::Attention args, std::int64_t first_row, Stream& s
   kernels::merge_attention(merge, stream);
 }
 
-void PartialSums::finish(const kernels::Attention& args, Stream& stream) {
+void PartialSums::finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream) {
   const Sums all = sums();
   kernels::MergeAttention result;
   result.out = args.out;
   result.lse = args.lse;
-  result.parts[0] = {all.sum, all.sum_lse};
+  const std::int64_t rows = args.q.shape[0];
+  result.parts[0] = {all.sum.rows(first_row, rows), all.sum_lse.rows(first_row, rows)};
   result.count = 1;
   kernels::merge_attention(result, stream);
 }

@@ -7,59 +7,32 @@
 namespace nvllm::kvcache {
 namespace {
 
-QuestLimits quest_limits(const GatheredQuest::Limits& limits, std::int64_t sequences) {
-  return {.shape = limits.shape,
-          .blocks = limits.blocks,
-          .sequences = sequences,
-          .tokens = limits.tokens};
-}
-
 constexpr std::int64_t kBudget = QuestLimits{}.budget;
 
-// Keys, or values, of so many sequences.
-std::size_t half_bytes(const BlockShape& shape, std::int64_t sequences) {
-  return static_cast<std::size_t>(sequences * kBudget * shape.kv_heads * shape.head_dim) *
+// Keys, or values, of all sequences.
+std::size_t half_bytes(const BlockShape& shape) {
+  return static_cast<std::size_t>(GatheredQuest::kSequences * kBudget * shape.kv_heads *
+                                  shape.head_dim) *
          size_of(shape.dtype);
-}
-
-std::size_t gathered_bytes(const BlockShape& shape, std::int64_t sequences) {
-  return Arena::rounded(2 * half_bytes(shape, sequences)) +
-         Arena::rounded(static_cast<std::size_t>(sequences) * sizeof(std::int32_t));
 }
 
 }  // namespace
 
-GatheredQuest::GatheredQuest(Backend& backend, const Limits& limits)
-    : shape_(limits.shape),
-      quest_(backend, quest_limits(limits, kGathered)),
-      memory_(
-          backend.allocate(MemoryKind::device, gathered_bytes(limits.shape, kGathered), "quest")) {}
+GatheredQuest::GatheredQuest(Backend& backend, Quest& quest, const BlockShape& shape)
+    : shape_(shape),
+      quest_(quest),
+      memory_(backend.allocate(MemoryKind::device, bytes(shape), "quest")) {}
 
-std::size_t GatheredQuest::bytes(const Limits& limits) {
-  return Quest::bytes(quest_limits(limits, kGathered)) + gathered_bytes(limits.shape, kGathered);
-}
-
-std::size_t GatheredQuest::block_bytes(const BlockShape& shape) {
-  return Quest::block_bytes(shape);
-}
-
-std::int64_t GatheredQuest::most_gathered(std::int64_t tokens) {
-  return std::min(tokens, kBudget);
-}
-
-void GatheredQuest::stored(std::int64_t layer, const kernels::Attention& args, const Blocks& blocks,
-                           Stream& stream) {
-  kernels::Attention near = args;
-  near.kv = blocks.near;
-  near.kv.block_table = args.kv.block_table;
-  quest_.stored(layer, near, stream, blocks.homes);
+std::size_t GatheredQuest::bytes(const BlockShape& shape) {
+  return Arena::rounded(2 * half_bytes(shape)) +
+         Arena::rounded(static_cast<std::size_t>(kSequences) * sizeof(std::int32_t));
 }
 
 void GatheredQuest::attend(std::int64_t layer, const kernels::Attention& args,
                            const TensorView& one_each, const Blocks& blocks, Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0];
-  for (std::int64_t first = 0; first < sequences; first += kGathered) {
-    const std::int64_t count = std::min(kGathered, sequences - first);
+  for (std::int64_t first = 0; first < sequences; first += kSequences) {
+    const std::int64_t count = std::min(kSequences, sequences - first);
     kernels::Attention part = args;
     part.q = args.q.rows(first, count);
     part.out = args.out.rows(first, count);
@@ -72,13 +45,13 @@ void GatheredQuest::attend(std::int64_t layer, const kernels::Attention& args,
   }
 }
 
-// Of at most kGathered sequences.
+// Of at most kSequences.
 void GatheredQuest::attend_some(std::int64_t layer, const kernels::Attention& args,
                                 const Blocks& blocks, Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0];
   const Quest::Choice choice = quest_.choose(layer, args, stream);
   auto* const keys = static_cast<unsigned char*>(memory_.data());
-  const std::size_t half = half_bytes(shape_, kGathered);
+  const std::size_t half = half_bytes(shape_);
   const auto tensor = [&](unsigned char* data) {
     return TensorView(data, shape_.dtype, {sequences, kBudget, shape_.kv_heads, shape_.head_dim});
   };

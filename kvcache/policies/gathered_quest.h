@@ -18,16 +18,12 @@ namespace nvllm::kvcache {
 // Used by one thread, with one stream.
 class GatheredQuest {
  public:
-  struct Limits {
-    BlockShape shape;         // this rank's
-    std::int64_t blocks = 0;  // of the cache
-    std::int64_t tokens = 0;  // of a sequence
-  };
+  static constexpr std::int64_t kSequences = 16;  // whose pages are gathered at a time
 
-  // Takes bytes(limits). Ledger: "quest" (device). An Error if blocks are no multiple of pages.
-  GatheredQuest(Backend& backend, const Limits& limits);
-  static std::size_t bytes(const Limits& limits);
-  static std::size_t block_bytes(const BlockShape& shape);  // of bytes(), for each block
+  // quest: whose budget is the usual one, or less; for at least kSequences, and no fewer than a step has that is attended
+  // to by it alone. Takes bytes(shape). Ledger: "quest" (device).
+  GatheredQuest(Backend& backend, Quest& quest, const BlockShape& shape);
+  static std::size_t bytes(const BlockShape& shape);
 
   // Where blocks are. `near`: those on the device, at homes[block]; where that is negative, at addresses[block] +
   // offset bytes (kernels/gather_pages.h).
@@ -37,26 +33,17 @@ class GatheredQuest {
     std::int64_t offset = 0;
   };
 
-  // Rows of a layer have been stored at blocks.near, before any of it leaves the device: bounds of their pages.
-  // `args`: the layer's attention, with its block table.
-  void stored(std::int64_t layer, const kernels::Attention& args, const Blocks& blocks,
-              Stream& stream);
-  // The attention of one row of each sequence, which lie one behind the other. one_each: 0, 1, 2 ..., at least as
-  // many as kGathered + 1, or as there are sequences + 1.
+  // The attention of one row of each sequence, one behind the other. `args`: with its block table, the pages' bounds
+  // are known. one_each: 0, 1, 2 ... up to the number of sequences, or kSequences.
   void attend(std::int64_t layer, const kernels::Attention& args, const TensorView& one_each,
               const Blocks& blocks, Stream& stream);
 
-  // Of `tokens` tokens in host memory, those that are gathered at most.
-  static std::int64_t most_gathered(std::int64_t tokens);
-
  private:
-  static constexpr std::int64_t kGathered = 16;  // sequences at a time
-
   void attend_some(std::int64_t layer, const kernels::Attention& args, const Blocks& blocks,
                    Stream& stream);
 
   const BlockShape shape_;
-  Quest quest_;
+  Quest& quest_;
   Buffer memory_;  // keys, values, and how many tokens they are
 };
 
