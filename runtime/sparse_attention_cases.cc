@@ -108,12 +108,12 @@ TEST_CASE("in host memory: the same, of pages from the host's memory and the dev
   }
 }
 
-// Long enough for the policies, with a prefix that two of them share, each more than a step takes.
+// Long enough for the policies, and more than a step takes.
 constexpr std::int64_t kLongChunk = 640, kLongBlock = 128;
 
 EngineOptions long_options(PrefillAttention prefill) {
   EngineOptions options;
-  options.max_model_len = 2560;
+  options.max_model_len = 1664;
   options.max_num_seqs = 2;
   options.max_num_batched_tokens = kLongChunk;
   options.block_size = kLongBlock;
@@ -122,32 +122,33 @@ EngineOptions long_options(PrefillAttention prefill) {
   return options;
 }
 
-// One after the other, so that every step is one prompt's.
+// One after the other, so that every step is one prompt's; the second one shares a prefix with the first.
 std::vector<std::vector<std::int32_t>> long_tokens(const OpenModel& model, int ranks,
                                                    const EngineOptions& options) {
+  constexpr std::size_t kPrefix = 1024, kFirst = 1500, kSecond = 1324;
   std::mt19937 random(11);
-  std::vector<std::int32_t> text;
-  for (int i = 0; i < 2600; ++i) {
-    text.push_back(
-        static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(model.config.vocab_size)));
-  }
+  const auto extend = [&](std::vector<std::int32_t> text, std::size_t length) {
+    while (text.size() < length) {
+      text.push_back(static_cast<std::int32_t>(
+          random() % static_cast<std::uint32_t>(model.config.vocab_size)));
+    }
+    return text;
+  };
+  const std::vector<std::int32_t> prefix = extend({}, kPrefix);
   TestEngine engine(model, ranks, options);
   std::vector<std::vector<std::int32_t>> tokens;
-  std::int32_t cached = 0;
-  for (const std::int64_t own : {0, 1000}) {
+  for (const std::size_t length : {kFirst, kSecond}) {
     Request request;
-    request.prompt.assign(text.begin(), text.begin() + 1280);
-    request.prompt.insert(request.prompt.end(), text.begin() + 1280 + own,
-                          text.begin() + 2400 - own / 2 + own);
+    request.prompt = extend(prefix, length);
     request.sampling.temperature = 0;
     request.sampling.max_tokens = 6;
     request.sampling.ignore_eos = true;
-    const auto answers = engine.run({request}, static_cast<std::uint64_t>(own + 1));
-    CHECK(answers.front().front().error.empty());
-    tokens.push_back(answers.front().front().tokens);
-    cached += answers.front().front().cached_tokens;
+    const auto answers = engine.run({request}, length);
+    const Answer& answer = answers.front().front();
+    CHECK(answer.error.empty());
+    CHECK(answer.cached_tokens == (length == kSecond ? std::int32_t{kPrefix} : 0));
+    tokens.push_back(answer.tokens);
   }
-  CHECK(cached == 1280);
   const EngineStatistics statistics = engine.client().statistics();
   CHECK((statistics.kv_bytes_to_device > 0) == (options.kv_offload != KvOffload::off));
   engine.stop();
