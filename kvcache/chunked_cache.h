@@ -12,6 +12,10 @@
 // With Quest, a sequence's one row attends to the pages that Quest chooses, which are gathered from write slots and
 // straight from the host's memory, and the ring is left to the others.
 //
+// With a prompt policy, the rows of a long prompt attend to what the policy chooses out of all of the layer: its
+// blocks are staged on the device as they come through the ring (staged_layer.h), one such prompt after the other,
+// before the ring is the others'. The loads are the same.
+//
 // Everything else that a step reads is known before it, so loads run ahead of the compute, from layer to layer
 // and, unless the step runs as a graph, from step to step. A block that several sequences read is loaded once.
 #pragma once
@@ -25,7 +29,10 @@
 #include "kvcache/kv_cache.h"
 #include "kvcache/load_ring.h"
 #include "kvcache/offload_waits.h"
-#include "kvcache/policies/quest.h"
+#include "kvcache/partial_sums.h"
+#include "kvcache/policies/gathered_quest.h"
+#include "kvcache/policies/prompt_policy.h"
+#include "kvcache/staged_layer.h"
 #include "kvcache/write_slots.h"
 
 namespace nvllm::kvcache {
@@ -39,13 +46,16 @@ struct ChunkedOptions {
   std::int64_t heads = 0;       // query heads of this rank
   int steps_ahead = 2;          // steps that may be enqueued at once
   bool quest = false;
-  std::int64_t tokens = 0;  // of a sequence at most; for Quest alone
+  std::int64_t quest_budget = QuestLimits{}.budget;  // tokens
+  PromptPolicy* prompts = nullptr;                   // of prompts of so many tokens and more
+  std::int64_t least_tokens = 0;
+  std::int64_t tokens = 0;  // of a sequence at most; for policies alone
   OffloadHooks hooks = {};
 };
 
 class ChunkedCache final : public KvCache {
  public:
-  // Ledger: "kv write slots", "kv ring", "kv partials", "kv tokens" (device), "kv cache" (pinned).
+  // Ledger: "kv write slots", "kv ring", "kv partials", "kv tokens", "kv staging" (device), "kv cache" (pinned).
   ChunkedCache(Backend& backend, const BlockShape& shape, const ChunkedOptions& options);
   ~ChunkedCache() override;
 
@@ -65,22 +75,31 @@ class ChunkedCache final : public KvCache {
   KvTraffic traffic() const override { return traffic_; }
 
  private:
-  // A block that comes through the ring, once in each layer, and the step's sequences that read it.
+  static constexpr std::int64_t kNotStaged = -1;
+
+  // A block that comes through the ring, once in each layer: the step's sequences that attend to it as it
+  // comes, and which block of a staged one it is.
   struct Read {
     BlockId block = 0;
     std::vector<std::size_t> sequences;
+    std::int64_t staged = kNotStaged;
     bool operator==(const Read&) const = default;
   };
+  enum class Kind { everything, quest, prompt };  // of others than the first there are no partials
   // Of a sequence of the step.
   struct Part {
+    Kind kind = Kind::everything;
     std::int64_t begin = 0, rows = 0;     // of the batch
+    std::int64_t first = 0;               // position of the first row
     std::vector<std::int32_t> residents;  // write slots of its blocks that are in some
     std::int64_t resident_tokens = 0;
-    bool chosen = false;  // by Quest: of nothing else is there a partial
-  };
-  // Accumulators and a partial, for all rows of a step.
-  struct Partials {
-    TensorView sum, sum_lse, part, part_lse;
+    // Of a prompt: it is staged when the ring has come so far, and these are too, from write slots.
+    struct Staged {
+      std::int64_t number;
+      WriteSlot slot;
+    };
+    std::size_t reads_end = 0;
+    std::vector<Staged> staged;
   };
   struct Staged {
     Buffer memory;  // pinned
@@ -91,6 +110,9 @@ class ChunkedCache final : public KvCache {
   void open_blocks(const KvStep& step);
   std::uint64_t most_gathered(const StepSequence& sequence) const;
   void plan_reads(const KvStep& step);
+  Kind kind_of(const StepSequence& sequence) const;
+  void plan_prompt(const StepSequence& sequence, Part& part);
+  void plan_sequence(const StepSequence& sequence, std::size_t place);
   void read(BlockId block, std::size_t sequence);
   bool name_work();
   void plan_loads();
@@ -98,12 +120,17 @@ class ChunkedCache final : public KvCache {
   void settle(Stream& stream);
   void write_out(std::int64_t layer, Stream& stream);
   kernels::KvView slot_view(std::int64_t layer) const;
-  Partials partials(std::int64_t rows) const;
+  GatheredQuest::Blocks quest_blocks(std::int64_t layer) const;
   void attend_all(std::int64_t layer, const kernels::Attention& args, Stream& stream);
-  void attend_chosen(std::int64_t layer, const kernels::Attention& args, Stream& stream);
-  void gather_and_attend(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  void attend_quest(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  void attend_prompt(std::int64_t layer, const Part& part, const kernels::Attention& args,
+                     Stream& stream);
+  void take_reads(std::int64_t layer, std::size_t first, std::size_t end,
+                  const kernels::Attention& args, Stream& stream);
   void add_part(const kernels::KvView& kv, std::size_t sequence, const kernels::Attention& args,
                 Stream& stream);
+  void finish_sums(const kernels::Attention& args, Stream& stream);
+  kernels::Attention rows_of(const kernels::Attention& args, std::size_t sequence) const;
   TensorView ints(std::int64_t first, std::initializer_list<std::int64_t> shape) const;
   kernels::KvView ring_view(void* part) const;
 
@@ -113,12 +140,17 @@ class ChunkedCache final : public KvCache {
   const std::size_t part_bytes_;
   HostBlocks host_;
   WriteSlots slots_;
-  Buffer slot_memory_, token_memory_, step_memory_, partial_memory_;
+  Buffer slot_memory_, token_memory_, step_memory_;
+  PartialSums sums_;
   TensorView tokens_, homes_;
-  // Of Quest: bounds, gathered pages and how many tokens they have, addresses of blocks in host memory.
+  // Of Quest: where blocks lie in host memory.
   std::optional<Quest> quest_;
-  Buffer gathered_memory_, address_memory_;
+  std::optional<GatheredQuest> gathered_;
+  Buffer address_memory_;
   std::vector<std::int64_t> addresses_;
+  // Of a prompt policy.
+  std::optional<StagedLayer> staging_;
+  std::vector<BlockId> staging_blocks_;  // as the step's reads go on: what is in which place
   std::unique_ptr<Stream> writes_;
   std::unique_ptr<Event> stored_;
   std::vector<std::unique_ptr<Event>> written_;  // by layer: the last write-outs of it
@@ -135,6 +167,7 @@ class ChunkedCache final : public KvCache {
   std::uint64_t number_ = 0, work_ = 0;
   bool repeats_ = false, repeated_ = false;  // this one, the last one
   bool reuses_slots_ = false;
+  bool any_prompt_ = false;
   std::vector<BlockId> filled_;
   std::vector<Part> parts_;
   std::int64_t table_width_ = 0, last_width_ = 0;  // residents of a sequence, at most

@@ -76,9 +76,9 @@ enum class How { once, graph, like_graph };
 class Sequences {
  public:
   Sequences(Backend& backend, std::int64_t blocks, std::int64_t buffers, const Late& late = {},
-            std::uint32_t left_out = 0)
+            std::uint32_t left_out = 0, bool decodes_on_host = false)
       : backend_(backend, late),
-        storage(backend_, kShape, blocks, buffers, left_out),
+        storage(backend_, kShape, blocks, buffers, left_out, decodes_on_host),
         pass_(backend_.create_stream(StreamPriority::normal)),
         staging_(backend.allocate(MemoryKind::pinned, kRoom, "test")),
         device_(backend.allocate(MemoryKind::device, kDeviceRoom, "test")) {}

@@ -48,6 +48,47 @@ TEST_CASE("layers: so do steps that repeat, among others") {
   }
 }
 
+TEST_CASE("layers: so do steps of one row on the host, captured or not, among others") {
+  BACKEND_OR_SKIP(backend);
+  for (const Late& late : {Late{}, kLateCopies, Late{.pass = true}}) {
+    for (const How how : {How::once, How::graph}) {
+      CAPTURE(late.load);
+      CAPTURE(late.pass);
+      CAPTURE(static_cast<int>(how));
+      Sequences sequences(*backend, 12, 2, late, 0, true);
+      sequences.set_blocks(0, {3, 4, 5, 1});
+      sequences.set_blocks(1, {9, 2, 0, 11});
+      sequences.step({{0, 3}, {1, 5}});
+      for (int i = 0; i < 4; ++i) sequences.step({{0, 1}, {1, 1}}, how);
+      sequences.step({{0, 2}, {1, 1}});  // reads what those have stored
+      for (int i = 0; i < 3; ++i) sequences.step({{1, 1}}, how);
+      CHECK(sequences.first_wrong() == "");
+    }
+  }
+}
+
+TEST_CASE("layers: steps on the host load nothing, and all are the same work") {
+  BACKEND_OR_SKIP(backend);
+  Sequences sequences(*backend, 12, 3, {}, 0, true);
+  sequences.set_blocks(0, {3, 4, 5});
+  sequences.set_blocks(1, {6, 7});
+  constexpr std::uint64_t kToken = kShape.layers * 2 * kTokenBytes;
+  sequences.step({{0, 6}, {1, 2}});
+  for (int i = 0; i < 4; ++i) sequences.step({{0, 1}, {1, 1}}, How::graph);
+  CHECK(sequences.storage.traffic() == KvTraffic{.to_host = 16 * kToken, .to_device = 0});
+  CHECK(sequences.first_wrong() == "");
+  const std::vector<BlockId> blocks = {3, 4, 5}, others = {8};
+  const auto stream = backend->create_stream();
+  const auto work_of = [&](const std::vector<StepSequence>& step) {
+    const StepPlan plan = sequences.storage.begin_step(
+        {.number = 20, .sequences = step, .may_repeat = true}, *stream);
+    CHECK(plan.repeats);
+    return plan.work;
+  };
+  const std::uint64_t before = work_of({{.slot = 0, .blocks = blocks, .first = 10, .rows = 1}});
+  CHECK(work_of({{.slot = 2, .blocks = others, .first = 0, .rows = 1}}) == before);
+}
+
 TEST_CASE("layers: blocks that another sequence had a step before are this one's") {
   BACKEND_OR_SKIP(backend);
   Sequences sequences(*backend, 4, 2, kLateCopies);

@@ -19,9 +19,7 @@ constexpr std::int64_t kPromptLogitRows = 64;
 // Where no prompt can be long enough for it, `auto` is full.
 SparseAttentionOptions sparse_options(const EngineOptions& options, std::int64_t max_model_len) {
   SparseAttentionOptions sparse{options.prefill_attention, options.decode_attention};
-  const bool never = options.kv_mode() == KvMode::chunked ||
-                     options.kv_mode() == KvMode::layerwise ||
-                     max_model_len < kAutomaticSparseTokens;
+  const bool never = max_model_len < kAutomaticSparseTokens;
   if (sparse.prefill == PrefillAttention::automatic && never) {
     sparse.prefill = PrefillAttention::full;
   }
