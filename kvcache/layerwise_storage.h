@@ -41,11 +41,12 @@ namespace nvllm::kvcache {
 // Every wait of one stream for another, by name: each has one place in the code, and a test can leave one
 // out to see that it is missed.
 enum class LayerwiseWait : std::uint8_t {
-  load_of_reading,  // a load waits until what was in its buffer has been read
-  load_of_writing,  // and until what was new in it has been written to the host
-  load_of_layer,    // and until what was new in its layer has been written to the host
-  pass_of_load,     // the pass waits for a layer's load
-  writing_of_pass,  // what is new is written to the host after the pass has stored it
+  load_of_reading,   // a load waits until what was in its buffer has been read
+  load_of_writing,   // and until what was new in it has been written to the host
+  load_of_layer,     // and until what was new in its layer has been written to the host
+  pass_of_load,      // the pass waits for a layer's load
+  writing_of_pass,   // what is new is written to the host after the pass has stored it
+  pass_of_writings,  // a step on the host begins after everything of before is there
   load_of_leaving,  // a load of a pass that repeats waits until what was in its buffer has been read
   pass_of_loads,    // such a pass ends after its loads
 };
