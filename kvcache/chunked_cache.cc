@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/gather_pages.h"
-#include "kernels/merge_attention.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -14,38 +12,16 @@ namespace {
 constexpr BlockId kNoBlock = -1;
 constexpr std::int32_t kNoRead = -1;
 
-std::size_t floats(std::int64_t count) {
-  return Arena::rounded(static_cast<std::size_t>(count) * sizeof(float));
-}
-
 std::size_t part_bytes_of(const BlockShape& shape) {
   return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
 }
 
-// Of the accumulators, and of a partial: with their log-sum-exps.
-std::size_t partial_bytes(const BlockShape& shape, const ChunkedOptions& options) {
-  const std::int64_t heads = options.rows * options.heads;
-  return floats(heads * shape.head_dim) + floats(heads);
+PartialSums::Limits sum_limits(const BlockShape& shape, const ChunkedOptions& options) {
+  return {.rows = options.rows, .heads = options.heads, .head_dim = shape.head_dim};
 }
 
-// Sequences whose pages are gathered at a time.
-constexpr std::int64_t kGathered = 16;
-
-QuestLimits quest_limits(const BlockShape& shape, const ChunkedOptions& options) {
-  return {
-      .shape = shape, .blocks = options.blocks, .sequences = kGathered, .tokens = options.tokens};
-}
-
-// Keys, or values, of a gathered sequence.
-std::int64_t gathered_elements(const BlockShape& shape) {
-  return QuestLimits{}.budget * shape.kv_heads * shape.head_dim;
-}
-
-// With the numbers of tokens behind them.
-std::size_t gathered_bytes(const BlockShape& shape) {
-  return Arena::rounded(static_cast<std::size_t>(2 * kGathered * gathered_elements(shape)) *
-                        size_of(shape.dtype)) +
-         Arena::rounded(kGathered * sizeof(std::int32_t));
+GatheredQuest::Limits quest_limits(const BlockShape& shape, const ChunkedOptions& options) {
+  return {.shape = shape, .blocks = options.blocks, .tokens = options.tokens};
 }
 
 // What the device is told of a step, in words of 32 bits: where blocks are, then the tokens of a whole block,
@@ -79,8 +55,7 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
       step_memory_(backend.allocate(
           MemoryKind::device, static_cast<std::size_t>(words_of(options)) * sizeof(std::int32_t),
           "step input")),
-      partial_memory_(
-          backend.allocate(MemoryKind::device, 2 * partial_bytes(shape, options), "kv partials")),
+      sums_(backend, sum_limits(shape, options)),
       tokens_(token_memory_.data(), DType::i32, {options.blocks, shape.block_size}),
       writes_(backend.create_stream()),
       stored_(backend.create_event()),
@@ -92,7 +67,6 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
   homes_ = ints(0, {options.blocks});
   if (options.quest) {
     quest_.emplace(backend, quest_limits(shape, options));
-    gathered_memory_ = backend.allocate(MemoryKind::device, gathered_bytes(shape), "quest");
     addresses_.resize(static_cast<std::size_t>(options.blocks));
     address_memory_ =
         backend.allocate(MemoryKind::device, addresses_.size() * sizeof(std::int64_t), "quest");
@@ -123,14 +97,13 @@ std::size_t ChunkedCache::device_bytes(const BlockShape& shape, const ChunkedOpt
   no_blocks.blocks = 0;
   return static_cast<std::size_t>(options.write_slots) * shape.kv_bytes() +
          static_cast<std::size_t>(words_of(no_blocks)) * sizeof(std::int32_t) +
-         2 * partial_bytes(shape, options) +
-         (options.quest ? Quest::bytes(quest_limits(shape, no_blocks)) + gathered_bytes(shape)
-                        : 0) +
+         PartialSums::bytes(sum_limits(shape, options)) +
+         (options.quest ? GatheredQuest::bytes(quest_limits(shape, no_blocks)) : 0) +
          static_cast<std::size_t>(options.ring_slots) * part_bytes_of(shape);
 }
 
 std::size_t ChunkedCache::device_bytes_per_block(const BlockShape& shape, bool quest) {
-  const std::size_t chosen = quest ? Quest::block_bytes(shape) + sizeof(std::int64_t) : 0;
+  const std::size_t chosen = quest ? GatheredQuest::block_bytes(shape) + sizeof(std::int64_t) : 0;
   return shape.token_bytes() + sizeof(std::int32_t) + chosen;
 }
 
@@ -170,7 +143,7 @@ std::uint64_t ChunkedCache::most_gathered(const StepSequence& sequence) const {
   for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
     if (slots_.home(sequence.blocks[number]) == WriteSlots::kNone) tokens += shape_.block_size;
   }
-  return static_cast<std::uint64_t>(std::min(tokens, QuestLimits{}.budget)) * part_bytes_ /
+  return static_cast<std::uint64_t>(GatheredQuest::most_gathered(tokens)) * part_bytes_ /
          static_cast<std::uint64_t>(shape_.block_size);
 }
 
@@ -357,11 +330,15 @@ void ChunkedCache::attend(std::int64_t layer, const kernels::Attention& args, St
   write_out(layer, stream);
   if (args.q.elements() == 0) return;
   if (!quest_) return attend_all(layer, args, stream);
-  kernels::Attention stored = args;
-  stored.kv = slot_view(layer);
-  stored.kv.block_table = args.kv.block_table;
-  quest_->stored(layer, stored, stream, homes_);
+  quest_->stored(layer, args, quest_blocks(layer), stream);
   attend_chosen(layer, args, stream);
+}
+
+GatheredQuest::Blocks ChunkedCache::quest_blocks(std::int64_t layer) const {
+  return {.near = slot_view(layer),
+          .homes = homes_,
+          .addresses = TensorView(address_memory_.data(), DType::i64, {options_.blocks}),
+          .offset = layer * static_cast<std::int64_t>(part_bytes_)};
 }
 
 // Sequences of one row by what Quest chooses, others by everything.
@@ -369,72 +346,25 @@ void ChunkedCache::attend_chosen(std::int64_t layer, const kernels::Attention& a
                                  Stream& stream) {
   const auto chosen =
       std::count_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.chosen; });
-  const auto part_of = [&](std::int64_t first, std::int64_t count, std::int64_t row) {
-    kernels::Attention part = args;
-    part.q = args.q.rows(row, count);
-    part.out = args.out.rows(row, count);
-    if (args.lse.data != nullptr) part.lse = args.lse.rows(row, count);
-    part.kv_length = args.kv_length.rows(first, count);
-    part.kv.block_table = args.kv.block_table.rows(first, count);
-    return part;
-  };
   if (chosen == static_cast<std::ptrdiff_t>(parts_.size())) {  // and padding
-    const std::int64_t sequences = args.kv_length.shape[0];
-    for (std::int64_t first = 0; first < sequences; first += kGathered) {
-      const std::int64_t count = std::min(kGathered, sequences - first);
-      kernels::Attention part = part_of(first, count, first);
-      part.query_start = args.query_start.rows(0, count + 1);  // 0, 1, 2 ...
-      gather_and_attend(layer, part, stream);
-    }
-    return;
+    return quest_->attend(layer, args, args.query_start, quest_blocks(layer), stream);
   }
   attend_all(layer, args, stream);
   const StepWords at(options_.blocks, options_.sequences);
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     if (!parts_[s].chosen) continue;
-    const auto first = static_cast<std::int64_t>(s);
-    kernels::Attention part = part_of(first, 1, parts_[s].begin);
-    part.query_start = ints(at.rows + 2 * first, {2});
-    part.max_query_rows = 1;
-    gather_and_attend(layer, part, stream);
+    const auto sequence = static_cast<std::int64_t>(s);
+    kernels::Attention own = args;
+    own.q = args.q.rows(parts_[s].begin, 1);
+    own.out = args.out.rows(parts_[s].begin, 1);
+    if (args.lse.data != nullptr) own.lse = args.lse.rows(parts_[s].begin, 1);
+    own.kv_length = args.kv_length.rows(sequence, 1);
+    own.kv.block_table = args.kv.block_table.rows(sequence, 1);
+    quest_->attend(layer, own, ints(at.rows + 2 * sequence, {2}), quest_blocks(layer), stream);
   }
 }
 
-// Of at most kGathered sequences of one row.
-void ChunkedCache::gather_and_attend(std::int64_t layer, const kernels::Attention& args,
-                                     Stream& stream) {
-  const std::int64_t sequences = args.kv_length.shape[0];
-  const Quest::Choice choice = quest_->choose(layer, args, stream);
-  auto* const keys = static_cast<unsigned char*>(gathered_memory_.data());
-  const std::size_t half =
-      static_cast<std::size_t>(kGathered * gathered_elements(shape_)) * size_of(shape_.dtype);
-  const auto tensor = [&](unsigned char* data) {
-    return TensorView(data, shape_.dtype,
-                      {sequences, QuestLimits{}.budget, shape_.kv_heads, shape_.head_dim});
-  };
-  kernels::GatherPages gather;
-  gather.to = {.keys = tensor(keys), .values = tensor(keys + half), .block_table = {}};
-  gather.to_length = TensorView(keys + Arena::rounded(2 * half), DType::i32, {sequences});
-  gather.pages = choice.pages;
-  gather.page_counts = choice.counts;
-  gather.kv_length = args.kv_length;
-  gather.block_table = args.kv.block_table;
-  gather.page_tokens = Quest::kPageTokens;
-  gather.near = slot_view(layer);
-  gather.homes = homes_;
-  gather.addresses = TensorView(address_memory_.data(), DType::i64, {options_.blocks});
-  gather.offset = layer * static_cast<std::int64_t>(part_bytes_);
-  kernels::gather_pages(gather, stream);
-
-  kernels::Attention attention = args;
-  attention.kv = gather.to;
-  attention.kv_length = gather.to_length;
-  attention.max_kv_length = QuestLimits{}.budget;
-  kernels::attention(attention, stream);
-}
-
 void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
-  const std::int64_t rows = args.q.shape[0];
   kernels::Attention residents = args;
   residents.kv = slot_view(layer);
   const std::int64_t sequences = args.kv_length.shape[0];
@@ -444,10 +374,7 @@ void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args
   residents.max_kv_length = table_width_ * shape_.block_size;
   if (reads_.empty()) return kernels::attention(residents, stream);
 
-  const Partials all = partials(rows);
-  residents.out = all.sum;
-  residents.lse = all.sum_lse;
-  kernels::attention(residents, stream);
+  sums_.begin(residents, stream);
   for (std::size_t i = 0; i < reads_.size(); ++i) {
     const std::size_t load = static_cast<std::size_t>(layer) * reads_.size() + i;
     const kernels::KvView block = ring_view(ring_.take(load, stream));
@@ -456,55 +383,23 @@ void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args
     }
     ring_.done(load, stream);
   }
-  kernels::MergeAttention result;
-  result.out = args.out;
-  result.lse = args.lse;
-  result.parts[0] = {all.sum, all.sum_lse};
-  result.count = 1;
-  kernels::merge_attention(result, stream);
+  sums_.finish(args, stream);
 }
 
 // The attention of a sequence's rows to a whole block of earlier tokens.
 void ChunkedCache::add_part(const kernels::KvView& kv, std::size_t sequence,
                             const kernels::Attention& args, Stream& stream) {
   const Part& own = parts_[sequence];
-  const Partials all = partials(args.q.shape[0]);
   const StepWords at(options_.blocks, options_.sequences);
   const TensorView full = ints(at.full, {1});
   kernels::Attention part = args;
   part.q = args.q.rows(own.begin, own.rows);
-  part.out = all.part.rows(own.begin, own.rows);
-  part.lse = all.part_lse.rows(own.begin, own.rows);
   part.kv = kv;
   part.query_start = ints(at.rows + 2 * static_cast<std::int64_t>(sequence), {2});
   part.kv_length = part.visible = full;
   part.max_query_rows = own.rows;
   part.max_kv_length = shape_.block_size;
-  kernels::attention(part, stream);
-
-  kernels::MergeAttention merge;
-  merge.out = all.sum.rows(own.begin, own.rows);
-  merge.lse = all.sum_lse.rows(own.begin, own.rows);
-  merge.parts[0] = {merge.out, merge.lse};
-  merge.parts[1] = {part.out, part.lse};
-  merge.count = 2;
-  kernels::merge_attention(merge, stream);
-}
-
-ChunkedCache::Partials ChunkedCache::partials(std::int64_t rows) const {
-  auto* data = static_cast<unsigned char*>(partial_memory_.data());
-  const auto next = [&](std::int64_t most, std::initializer_list<std::int64_t> shape) {
-    const TensorView tensor(data, DType::f32, shape);
-    data += floats(most);
-    return tensor;
-  };
-  const std::int64_t heads = options_.heads, most = options_.rows * heads;
-  Partials all;
-  all.sum = next(most * shape_.head_dim, {rows, heads, shape_.head_dim});
-  all.sum_lse = next(most, {rows, heads});
-  all.part = next(most * shape_.head_dim, {rows, heads, shape_.head_dim});
-  all.part_lse = next(most, {rows, heads});
-  return all;
+  sums_.add(part, own.begin, stream);
 }
 
 void ChunkedCache::end_pass(Stream& stream) {

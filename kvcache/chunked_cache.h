@@ -25,7 +25,8 @@
 #include "kvcache/kv_cache.h"
 #include "kvcache/load_ring.h"
 #include "kvcache/offload_waits.h"
-#include "kvcache/policies/quest.h"
+#include "kvcache/partial_sums.h"
+#include "kvcache/policies/gathered_quest.h"
 #include "kvcache/write_slots.h"
 
 namespace nvllm::kvcache {
@@ -78,10 +79,6 @@ class ChunkedCache final : public KvCache {
     std::int64_t resident_tokens = 0;
     bool chosen = false;  // by Quest: of nothing else is there a partial
   };
-  // Accumulators and a partial, for all rows of a step.
-  struct Partials {
-    TensorView sum, sum_lse, part, part_lse;
-  };
   struct Staged {
     Buffer memory;  // pinned
     std::unique_ptr<Event> copied;
@@ -98,10 +95,9 @@ class ChunkedCache final : public KvCache {
   void settle(Stream& stream);
   void write_out(std::int64_t layer, Stream& stream);
   kernels::KvView slot_view(std::int64_t layer) const;
-  Partials partials(std::int64_t rows) const;
+  GatheredQuest::Blocks quest_blocks(std::int64_t layer) const;
   void attend_all(std::int64_t layer, const kernels::Attention& args, Stream& stream);
   void attend_chosen(std::int64_t layer, const kernels::Attention& args, Stream& stream);
-  void gather_and_attend(std::int64_t layer, const kernels::Attention& args, Stream& stream);
   void add_part(const kernels::KvView& kv, std::size_t sequence, const kernels::Attention& args,
                 Stream& stream);
   TensorView ints(std::int64_t first, std::initializer_list<std::int64_t> shape) const;
@@ -113,11 +109,12 @@ class ChunkedCache final : public KvCache {
   const std::size_t part_bytes_;
   HostBlocks host_;
   WriteSlots slots_;
-  Buffer slot_memory_, token_memory_, step_memory_, partial_memory_;
+  Buffer slot_memory_, token_memory_, step_memory_;
+  PartialSums sums_;
   TensorView tokens_, homes_;
-  // Of Quest: bounds, gathered pages and how many tokens they have, addresses of blocks in host memory.
-  std::optional<Quest> quest_;
-  Buffer gathered_memory_, address_memory_;
+  // Of Quest: where blocks lie in host memory.
+  std::optional<GatheredQuest> quest_;
+  Buffer address_memory_;
   std::vector<std::int64_t> addresses_;
   std::unique_ptr<Stream> writes_;
   std::unique_ptr<Event> stored_;
