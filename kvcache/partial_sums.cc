@@ -3,7 +3,6 @@
 #include <initializer_list>
 
 #include "base/check.h"
-#include "kernels/merge_attention.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -64,14 +63,22 @@ void PartialSums::add(kernels::Attention args, std::int64_t first_row, Stream& s
   kernels::merge_attention(merge, stream);
 }
 
-void PartialSums::finish(const kernels::Attention& args, Stream& stream) {
+void PartialSums::finish(const kernels::Attention& args, Stream& stream,
+                         const kernels::MergeAttention::Part& last) {
   const Sums all = sums();
-  kernels::MergeAttention result;
-  result.out = args.out;
-  result.lse = args.lse;
-  result.parts[0] = {all.sum, all.sum_lse};
-  result.count = 1;
-  kernels::merge_attention(result, stream);
+  const auto merge = [&](std::int64_t first, std::int64_t rows, int parts) {
+    if (rows == 0) return;
+    kernels::MergeAttention result;
+    result.out = args.out.rows(first, rows);
+    if (args.lse.data != nullptr) result.lse = args.lse.rows(first, rows);
+    result.parts[0] = {all.sum.rows(first, rows), all.sum_lse.rows(first, rows)};
+    result.parts[1] = last;
+    result.count = parts;
+    kernels::merge_attention(result, stream);
+  };
+  const std::int64_t both = last.out.data == nullptr ? 0 : last.out.shape[0];
+  merge(0, both, 2);
+  merge(both, rows_ - both, 1);
 }
 
 }  // namespace nvllm::kvcache
