@@ -219,7 +219,7 @@ TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads
 }
 
 // In a mode whose blocks are on the host, with room for two of the longest sequences.
-void share_and_preempt(KvOffload offload) {
+void share_and_preempt(KvOffload offload, DecodeAttention decode = DecodeAttention::full) {
   const OpenModel model = open_float32();
   const std::vector<Request> once = requests_of(model, {17, 20, 18, 33});
   std::vector<Request> requests;  // each twice, one behind the other
@@ -232,6 +232,7 @@ void share_and_preempt(KvOffload offload) {
   const Answers right = run(model, 1, paged(), requests);
   EngineOptions options = layerwise(2, kChunk);
   options.kv_offload = offload;
+  options.decode_attention = decode;
   options.kv_offloading_bytes = 2 * kMaxLen * model.config.layers * 2 * model.config.kv_heads *
                                 model.config.head_dim * std::int64_t{sizeof(float)};
   TestEngine engine(model, 2, options);
@@ -251,6 +252,14 @@ TEST_CASE("layer-wise: prefixes are shared, and what was preempted is computed a
 TEST_CASE("chunked: prefixes are shared, and what was preempted is computed again") {
   RANKS_OR_SKIP(2);
   share_and_preempt(KvOffload::chunked);
+}
+
+TEST_CASE("with quest: prefixes are shared, and what was preempted is computed again") {
+  RANKS_OR_SKIP(2);
+  for (const KvOffload offload : {KvOffload::layerwise, KvOffload::chunked}) {
+    CAPTURE(static_cast<int>(offload));
+    share_and_preempt(offload, DecodeAttention::quest);
+  }
 }
 
 }  // namespace

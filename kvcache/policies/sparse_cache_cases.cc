@@ -43,21 +43,20 @@ struct Policies {
   std::function<std::unique_ptr<PromptPolicy>(Backend&, const PromptLimits&)>
       prompts;                    // may be none
   std::int64_t quest_budget = 0;  // tokens; 0: none
+  double host_share = 0;          // in chunks: of the host's cores
 };
 
 const PromptLimits kPromptLimits{.rows = kMostRows, .tokens = kMostTokens, .heads = kHeads};
 
 Policies xattention(float threshold) {
   return {[=](Backend& backend, const PromptLimits& limits) {
-            return XAttention::create(backend, limits, threshold);
-          },
-          0};
+    return XAttention::create(backend, limits, threshold);
+  }};
 }
 Policies minference(MInference::Budget budget) {
   return {[=](Backend& backend, const PromptLimits& limits) {
-            return MInference::create(backend, limits, budget);
-          },
-          0};
+    return MInference::create(backend, limits, budget);
+  }};
 }
 
 enum class Where { paged, chunked, layerwise };
@@ -111,6 +110,8 @@ class Player {
       options.prompts = prompts_.get();
       options.least_tokens = kLeastTokens;
       options.tokens = kMostTokens;
+      options.host_share = policies.host_share;
+      options.host_threads = 1;
       cache_ = std::make_unique<ChunkedCache>(backend, shape_, options);
     }
   }
@@ -215,6 +216,7 @@ class Player {
     args.out = out.view({count, kHeads, kHeadDim});
     cache_->attend(layer, args, *stream_);
     const std::vector<float> results = out.fetch();
+    stored_.clear();
     auto from = results.begin();
     for (const Piece& piece : call) {
       const auto to = from + piece.rows * kHeads * kHeadDim;
@@ -231,11 +233,11 @@ class Player {
     REQUIRE(home >= 0);
     for (const unsigned what : {1u, 2u}) {
       const TensorView& cache = what == 1 ? view.keys : view.values;
-      const std::vector<float> row = sequence.values(layer, t, what, kKvHeads);
+      const std::vector<float>& row =
+          stored_.emplace_back(sequence.values(layer, t, what, kKvHeads));
       float* to =
           cache.as<float>() + home * cache.stride[0] + t % shape_.block_size * cache.stride[1];
       backend_.copy(to, row.data(), row.size() * sizeof(float), *stream_);
-      stream_->synchronize();
     }
   }
 
@@ -246,6 +248,7 @@ class Player {
   std::unique_ptr<KvCache> storage_;  // of cache_
   std::unique_ptr<KvCache> cache_;
   std::vector<std::int32_t> homes_;
+  std::vector<std::vector<float>> stored_;  // on its way
   std::uint64_t number_ = 0;
 };
 
@@ -431,6 +434,19 @@ TEST_CASE("who takes a slot and blocks over finds nothing of the one before") {
         for (int i = 0; i < 20; ++i) player->step({{&mine, 1}});
       }
       CHECK(same_bits(after, right));
+    }
+  }
+}
+
+TEST_CASE("chunked: prompts are chosen for beside rows that the host's cores attend to") {
+  BACKEND_OR_SKIP(backend);
+  for (Policies policies : frugal()) {
+    policies.quest_budget = 0;
+    const std::vector<Sequence> right = played(*backend, policies, Where::paged);
+    policies.host_share = 0.5;
+    const std::vector<Sequence> got = played(*backend, policies, Where::chunked);
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      CHECK(most_apart(got[i], right[i]) < kRoundings);
     }
   }
 }
