@@ -71,7 +71,7 @@ LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, st
     left_.push_back(backend.create_event());
     arrived_.push_back(backend.create_event());
   }
-  for (auto* const event : {&fork_, &joined_, &all_written_}) *event = backend.create_event();
+  for (auto* const event : {&joined_, &all_written_}) *event = backend.create_event();
   if (decodes_on_host) make_tables(blocks);
 }
 
@@ -295,10 +295,10 @@ void LayerwiseStorage::choose_work(std::span<const StepSequence> sequences) {
   preloaded_ = false;
 }
 
-// The first layers, before the pass: they wait for whatever the steps before still do.
+// The first layers, before the pass: they wait for whatever the steps before still do. That includes the last
+// thing that was written to the host, so the loads inside the pass need not wait for it: with as many buffers as
+// layers each layer is among the first, and with fewer each buffer is waited for, that of the last layer too.
 void LayerwiseStorage::preload(Stream& stream) {
-  all_written_->record(*write_stream_);
-  wait(LayerwiseWait::pass_of_writings, stream, *all_written_);
   const auto ahead = std::min(shape_.layers, static_cast<std::int64_t>(buffers_.size()));
   for (std::int64_t layer = 0; layer < ahead; ++layer) {
     load(layer);
@@ -307,13 +307,8 @@ void LayerwiseStorage::preload(Stream& stream) {
   traffic_.to_device += static_cast<std::uint64_t>(ahead) * bytes_of(loads_);
 }
 
-void LayerwiseStorage::begin_pass(Stream& stream) {
-  if (!repeats_) return;
-  fork_->record(stream);
-  wait(LayerwiseWait::load_of_pass, *load_stream_, *fork_);
-}
-
-// The buffer's next layer comes: of this pass, or the first one of the next pass that it will hold.
+// The buffer's next layer comes: of this pass, or the first one of the next pass that it will hold. The wait makes
+// the load stream part of the pass's capture.
 void LayerwiseStorage::leave_repeated_layer(Stream& stream) {
   const auto buffers = static_cast<std::int64_t>(buffers_.size());
   const std::int64_t next = layer_ + buffers < shape_.layers ? layer_ + buffers : layer_ % buffers;

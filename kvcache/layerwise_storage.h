@@ -46,11 +46,11 @@ enum class LayerwiseWait : std::uint8_t {
   load_of_layer,     // and until what was new in its layer has been written to the host
   pass_of_load,      // the pass waits for a layer's load
   writing_of_pass,   // what is new is written to the host after the pass has stored it
-  pass_of_writings,  // a pass that repeats begins after everything of before is on the host
-  load_of_pass,      // its loads begin with it, in one capture
-  load_of_leaving,   // its load of a layer waits until the one before in the buffer has been read
-  pass_of_loads,     // it ends after its loads
+  pass_of_writings,  // a step on the host begins after everything of before is there
+  load_of_leaving,  // a load of a pass that repeats waits until what was in its buffer has been read
+  pass_of_loads,    // such a pass ends after its loads
 };
+inline constexpr std::uint8_t kLayerwiseWaits = 8;
 
 // Used by one thread, with one stream for all passes.
 class LayerwiseStorage : public KvCache {
@@ -69,7 +69,7 @@ class LayerwiseStorage : public KvCache {
 
   TensorView tokens() const override { return tokens_; }
   StepPlan begin_step(const KvStep& step, Stream& stream) override;
-  void begin_pass(Stream& stream) override;
+  void begin_pass(Stream&) override {}
   kernels::KvView store_view(std::int64_t layer, Stream& stream) override;
   void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
   void end_pass(Stream& stream) override;
@@ -142,7 +142,7 @@ class LayerwiseStorage : public KvCache {
   std::vector<Part> work_loads_;  // of that
   bool preloaded_ = false;  // its first layers are in the buffers, or will be before the next pass
   std::vector<std::unique_ptr<Event>> left_, arrived_;  // of each layer, in a pass
-  std::unique_ptr<Event> fork_, joined_, all_written_;
+  std::unique_ptr<Event> joined_, all_written_;
 
   // Of steps on the host.
   const bool decodes_on_host_;

@@ -2,6 +2,7 @@
 // in the code, and a test can leave one out to see that it is missed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -20,6 +21,7 @@ enum class OffloadWait : std::uint8_t {
   host_of_write,      // and until the blocks that they read have been written out
   merge_of_host,      // results are merged when the cores are done
 };
+inline constexpr std::size_t kOffloadWaits = 6;
 
 enum class Transfer : std::uint8_t { to_device, to_host, by_host };
 

@@ -35,6 +35,7 @@ std::vector<BadCommandLine> engine_lines() {
           "ahead; pass 2 or more"),
       bad("--kv-buffers=0", "--kv-buffers 0: out of range; pass 1 to 1024"),
       bad("--transfer-block=100", "--transfer-block 100: not a multiple of 16; pass 96 or 112"),
+      bad("--transfer-block=24", "--transfer-block 24: not a multiple of 16; pass 16 or 32"),
       bad("--transfer-block=8", "--transfer-block 8: out of range; pass 16 to 1073741824"),
       bad("--kv-offloading-size=0", "--kv-offloading-size 0: out of range; pass 0.001 to 1048576"),
       bad("--prefill-attention=sparse",

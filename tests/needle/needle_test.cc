@@ -28,7 +28,7 @@ struct Mode {
   std::int64_t longest;  // prompt that it gets by default
 };
 
-std::vector<Mode> modes() {
+std::vector<Mode> storage_modes() {
   return {
       {"paged", {"--kv-cache-memory-bytes=1G"}, 32768},
       {"paged", {"--scheduling=prefill-first", "--no-async-scheduling", "--block-size=64"}, 8192},
@@ -41,6 +41,23 @@ std::vector<Mode> modes() {
        {"--kv-offload=layerwise", "--transfer-block=48", "--kv-buffers=2",
         "--max-num-batched-tokens=512"},
        1024},
+  };
+}
+
+// What reads less than everything: from 1024 tokens on prompts, from 2048 on answers. All lengths are multiples of
+// 128, so that the last tile of rows asks as often as the others. Every prompt is computed from its beginning,
+// as a part of a prompt is chosen for by what that part asks.
+std::vector<Mode> policies() {
+  const std::string whole = "--no-enable-prefix-caching";
+  return {
+      {"paged", {"--prefill-attention=minference", whole, "--max-num-seqs=1"}, 8192},
+      {"paged", {"--prefill-attention=xattention", whole, "--max-num-seqs=1"}, 8192},
+      {"paged", {"--decode-attention=quest", "--kv-cache-memory-bytes=1G"}, 8192},
+      {"contiguous", {"--prefill-attention=xattention", "--decode-attention=quest"}, 1024},
+      {"chunked",
+       {"--kv-offload=chunked", "--decode-attention=quest", "--transfer-block=1024",
+        "--ring-slots=2"},
+       8192},
   };
 }
 
@@ -81,11 +98,8 @@ class Model {
   model::TestFolder folder_;
 };
 
-}  // namespace
-
-TEST_CASE("needles are found at 11 depths in prompts of every length, in every mode") {
-  const Model model;
-  for (const Mode& mode : modes()) {
+void find_needles(const Model& model, const std::vector<Mode>& modes) {
+  for (const Mode& mode : modes) {
     const std::int64_t longest = longest_of(mode);
     for (const std::int64_t tokens : kLengths) {
       if (tokens > longest) break;
@@ -98,27 +112,37 @@ TEST_CASE("needles are found at 11 depths in prompts of every length, in every m
   }
 }
 
+}  // namespace
+
+TEST_CASE("needles are found at 11 depths in prompts of every length, in every mode") {
+  find_needles(Model(), storage_modes());
+}
+
+TEST_CASE("needles are found at 11 depths by every policy, in the modes that serve it") {
+  find_needles(Model(), policies());
+}
+
 TEST_CASE("what is not there is not found") {
   const Model model;
-  CHECK(model.found({ask_for_nothing(model.model(), {})}, modes().front()) == 1);
+  CHECK(model.found({ask_for_nothing(model.model(), {})}, storage_modes().front()) == 1);
 }
 
 TEST_CASE("a value of many tokens comes whole, and ends") {
   const Model model;
   const HaystackPlan plan{.depths = kDepths, .value_tokens = 9};
-  CHECK(model.found(ask_for_needles(model.model(), plan), modes().front()) == 1);
+  CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
 }
 
 TEST_CASE("a chain of variables is followed to its end") {
   const Model model;
   const HaystackPlan plan{.depths = {0, 0.3, 0.6, 0.95}, .value_tokens = 4, .hops = 4};
-  CHECK(model.found(ask_for_needles(model.model(), plan), modes().front()) == 1);
+  CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
 }
 
 TEST_CASE("one line is found among nothing but lines") {
   const Model model({.head_dim = 128});
   const HaystackPlan plan{.tokens = 3001, .depths = kDepths, .density = 1};
-  CHECK(model.found(ask_for_needles(model.model(), plan), modes().front()) == 1);
+  CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
 }
 
 TEST_CASE("all ranks' heads are needed, and there: 1 to 3 ranks, in 16 bits, too") {
