@@ -191,6 +191,31 @@ TEST_CASE("chunked: the same tokens, whatever the ring") {
   }
 }
 
+TEST_CASE("chunked, the host's cores attending: the same tokens, by any share") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  struct Case {
+    int ranks;
+    double share;
+    std::int64_t ring;
+  };
+  for (const Case& each : {Case{1, 0.3, 8}, Case{2, 0.5, 3}, Case{3, 1, 2}}) {
+    RANKS_OR_SKIP(each.ranks);
+    CAPTURE(each.ranks);
+    EngineOptions options = layerwise(2, kChunk);
+    options.kv_offload = KvOffload::chunked;
+    options.ring_slots = each.ring;
+    options.host_attention = each.share;
+    options.host_threads = 2;
+    TestEngine engine(model, each.ranks, options);
+    CHECK(compare(engine.run(requests), right) == "");
+    CHECK(engine.client().statistics().kv_bytes_by_host > 0);
+    engine.stop();
+  }
+}
+
 TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads what there is") {
   RANKS_OR_SKIP(1);
   const OpenModel model = open_float32();
