@@ -60,12 +60,6 @@ std::vector<BadCommandLine> engine_lines() {
           "xattention or auto"),
       bad("--decode-attention=minference",
           "--decode-attention 'minference': no such attention of answers; pass full or quest"),
-      {{"generate", "--prompt-ids=1", "--decode-attention=quest", "--kv-offload=layerwise"},
-       "--decode-attention quest is not available with --kv-offload layerwise; pass "
-       "--decode-attention full, or --kv-offload off or chunked"},
-      {{"generate", "--prompt-ids=1", "--prefill-attention=xattention", "--kv-offload=chunked"},
-       "--prefill-attention xattention is not available with --kv-offload chunked; pass "
-       "--prefill-attention full or --kv-offload off"},
       {{"generate", "--prompt-ids=1", "--decode-attention=quest", "--block-size=8"},
        "--decode-attention quest: --block-size is 8; it must be a multiple of 16"},
       bad("--max-num-seqs=0", "--max-num-seqs 0: out of range; pass 1 to 65536"),
