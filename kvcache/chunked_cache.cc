@@ -88,6 +88,17 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     written_.push_back(backend.create_event());
   }
+  NVLLM_CHECK(!options.quest || options.host_share == 0.0, "host attention beside Quest");
+  if (options.host_share != 0.0 && part_bytes_ > 0 && options.heads > 0) {
+    host_attention_.emplace(backend,
+                            HostAttention::Limits{.shape = shape,
+                                                  .heads = options.heads,
+                                                  .sequences = options.sequences,
+                                                  .threads = options.host_threads},
+                            options_.hooks);
+    host_share_ = options.host_share.value_or(0.0);
+    if (!options.host_share) measure_host();
+  }
   // One more than the steps that can be under way, so that none has to be waited for.
   for (int i = 0; i < options.steps_ahead + 2; ++i) {
     staged_.push_back(
@@ -104,6 +115,22 @@ ChunkedCache::~ChunkedCache() {
   } catch (
       const std::exception&) {  // whoever uses the cache has been told, or nobody wants to know
   }
+}
+
+// With as much of the host's memory as no cache holds.
+void ChunkedCache::measure_host() {
+  constexpr std::size_t kMemory = std::size_t{512} << 20;
+  const auto most =
+      static_cast<std::int64_t>(std::max(kMemory / shape_.kv_bytes(), std::size_t{1}));
+  std::vector<const unsigned char*> parts;
+  for (BlockId block = 0; block < std::min(most, host_.blocks()); ++block) {
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      parts.push_back(static_cast<const unsigned char*>(host_.part(block, layer)));
+    }
+  }
+  if (parts.empty() || slot_memory_.bytes() < part_bytes_) return;
+  host_speeds_ = host_attention_->measure(parts, slot_memory_.data());
+  host_share_ = host_speeds_->share();
 }
 
 std::size_t ChunkedCache::device_bytes(const BlockShape& shape, const ChunkedOptions& options) {
@@ -131,6 +158,7 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
   number_ = step.number;
   open_blocks(step);
   plan_reads(step);
+  if (host_attention_) give_to_host();
   repeated_ = std::exchange(repeats_, step.may_repeat && filled_.empty());
   const bool new_work = name_work();
   // Who reads the host's memory out of order waits for all that was written there.
@@ -143,14 +171,62 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
     options_.hooks.wait(OffloadWait::load_of_write, stream, *written_.back());
   }
   if (new_work) plan_loads();
+  if (new_work && host_attention_) plan_host_reads();
   stage(stream);
   const auto layers = static_cast<std::uint64_t>(shape_.layers);
   traffic_.to_device += layers * reads_.size() * part_bytes_;
+  traffic_.by_host += layers * host_reads_.size() * part_bytes_;
   for (const StepSequence& sequence : step.sequences) {
     if (quest_ && sequence.rows == 1) traffic_.to_device += layers * most_gathered(sequence);
   }
   traffic_.to_host += layers * filled_.size() * part_bytes_;
   return {.repeats = repeats_, .work = work_};
+}
+
+// Of the reads of the step's first sequences, as far as they have one row each, the host's share. What is staged
+// comes through the ring, and stays before all others there.
+void ChunkedCache::give_to_host() {
+  std::swap(host_reads_, last_host_reads_);
+  host_reads_.clear();
+  const auto several =
+      std::find_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.rows != 1; });
+  const auto rows = static_cast<std::size_t>(several - parts_.begin());
+  readers_.clear();
+  for (const Read& read : reads_) {
+    const bool can = read.staged == kNotStaged && read.sequences.back() < rows;
+    readers_.push_back(can ? static_cast<std::int32_t>(read.sequences.size()) : 0);
+  }
+  choose_for_host(readers_, host_share_, taken_);
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < reads_.size(); ++i) {
+    Read& read = reads_[i];
+    std::int32_t& place = read_of_[static_cast<std::size_t>(read.block)];
+    if (!taken_[i]) {
+      place = static_cast<std::int32_t>(left);
+      if (left != i) std::swap(reads_[left], read);
+      ++left;
+      continue;
+    }
+    place = kNoRead;
+    for (const std::size_t sequence : read.sequences) {
+      host_reads_.push_back({static_cast<std::int32_t>(sequence), read.block});
+    }
+  }
+  reads_.resize(left);
+  std::stable_sort(host_reads_.begin(), host_reads_.end(),
+                   [](const HostRead& a, const HostRead& b) { return a.row < b.row; });
+}
+
+void ChunkedCache::plan_host_reads() {
+  std::vector<kernels::HostAttentionBlock> blocks;
+  host_reads_recent_ = false;
+  for (const HostRead& read : host_reads_) {
+    host_reads_recent_ |= block_written_[static_cast<std::size_t>(read.block)] > settled_;
+    blocks.push_back({read.row, static_cast<const unsigned char*>(host_.part(read.block, 0))});
+  }
+  // Rows behind the last reader do not count: another number of them is no other work.
+  const std::int64_t rows = host_reads_.empty() ? 0 : host_reads_.back().row + 1;
+  host_attention_->plan(std::move(blocks), rows);
 }
 
 // Of pages that are gathered from the host's memory, in one layer: which ones those are only the device knows.
@@ -273,7 +349,8 @@ void ChunkedCache::read(BlockId block, std::size_t sequence) {
 // A pass that repeats is another one than before if it reads other blocks. After one that does not repeat
 // it is new, too: its first run is no graph, and puts the ring in order.
 bool ChunkedCache::name_work() {
-  const bool same = repeats_ && repeated_ && table_width_ == last_width_ && reads_ == last_reads_;
+  const bool same = repeats_ && repeated_ && table_width_ == last_width_ && reads_ == last_reads_ &&
+                    host_reads_ == last_host_reads_;
   if (!same) ++work_;
   return !same;
 }
@@ -379,6 +456,12 @@ void ChunkedCache::write_out(std::int64_t layer, Stream& stream) {
 }
 
 void ChunkedCache::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
+  // Before this layer's write-outs, which the cores' blocks have nothing to do with.
+  if (by_host()) {
+    host_attention_->begin(
+        layer, args, host_reads_recent_ ? written_[static_cast<std::size_t>(layer)].get() : nullptr,
+        stream);
+  }
   write_out(layer, stream);
   if (args.q.elements() == 0) return;
   if (!quest_) return attend_all(layer, args, stream);
@@ -436,10 +519,11 @@ void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args
   residents.kv.block_table = ints(at.table, {sequences, table_width_});
   residents.kv_length = ints(at.lengths, {sequences});
   residents.max_kv_length = table_width_ * shape_.block_size;
-  if (reads_.empty()) {
-    kernels::attention(residents, stream);
-  } else {
+  const bool in_parts = !reads_.empty() || by_host();
+  if (in_parts) {
     sums_.begin(residents, stream);
+  } else {
+    kernels::attention(residents, stream);
   }
   std::size_t taken = 0;
   for (std::size_t s = 0; any_prompt_ && s < parts_.size(); ++s) {
@@ -449,7 +533,7 @@ void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args
     attend_prompt(layer, parts_[s], rows_of(args, s), stream);
   }
   take_reads(layer, taken, reads_.size(), args, stream);
-  if (!reads_.empty()) finish_sums(args, stream);
+  if (in_parts) finish_sums(args, stream);
 }
 
 // What comes through the ring goes where it is wanted.
@@ -482,9 +566,12 @@ void ChunkedCache::attend_prompt(std::int64_t layer, const Part& part,
 
 // Prompts that were chosen for have their results.
 void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
-  if (!any_prompt_) return sums_.finish(args, 0, stream);
+  const kernels::MergeAttention::Part last =
+      by_host() ? host_attention_->end(stream) : kernels::MergeAttention::Part{};
+  if (!any_prompt_) return sums_.finish(args, 0, stream, last);
   for (std::size_t s = 0; s < parts_.size(); ++s) {
-    if (parts_[s].kind == Kind::everything) sums_.finish(rows_of(args, s), parts_[s].begin, stream);
+    if (parts_[s].kind != Kind::everything) continue;
+    sums_.finish(rows_of(args, s), parts_[s].begin, stream, last);
   }
 }
 

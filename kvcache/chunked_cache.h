@@ -9,6 +9,9 @@
 // block that comes through the ring, merged in a fixed order: results depend neither on the size of the ring
 // nor on the time that copies take. A block that a step fills goes out layer by layer behind the compute.
 //
+// The host's cores may attend to a share of the blocks where they are, for sequences of one row, while the others
+// come (host_attention.h): one part more, and always the last one.
+//
 // With Quest, a sequence's one row attends to the pages that Quest chooses, which are gathered from write slots and
 // straight from the host's memory, and the ring is left to the others.
 //
@@ -25,6 +28,7 @@
 #include <optional>
 #include <vector>
 
+#include "kvcache/host_attention.h"
 #include "kvcache/host_blocks.h"
 #include "kvcache/kv_cache.h"
 #include "kvcache/load_ring.h"
@@ -50,12 +54,17 @@ struct ChunkedOptions {
   PromptPolicy* prompts = nullptr;                   // of prompts of so many tokens and more
   std::int64_t least_tokens = 0;
   std::int64_t tokens = 0;  // of a sequence at most; for policies alone
+  // Of the full blocks that sequences of one row read, the share that the host's cores attend to; absent: as
+  // their speed and the link's are, which are measured at once. Not with Quest. And how many threads do.
+  std::optional<double> host_share = 0.0;
+  int host_threads = 0;  // 0: one for each core that the process may run on
   OffloadHooks hooks = {};
 };
 
 class ChunkedCache final : public KvCache {
  public:
-  // Ledger: "kv write slots", "kv ring", "kv partials", "kv tokens", "kv staging" (device), "kv cache" (pinned).
+  // Ledger: "kv write slots", "kv ring", "kv partials", "kv tokens", "kv staging" (device), "kv cache" and "host
+  // attention" (pinned).
   ChunkedCache(Backend& backend, const BlockShape& shape, const ChunkedOptions& options);
   ~ChunkedCache() override;
 
@@ -73,6 +82,10 @@ class ChunkedCache final : public KvCache {
   void end_step(Stream& stream) override;
   void end_sequence(std::uint32_t slot) override;
   KvTraffic traffic() const override { return traffic_; }
+
+  double host_share() const { return host_share_; }
+  // Where the share was measured: by what.
+  const std::optional<HostAttention::Speeds>& host_speeds() const { return host_speeds_; }
 
  private:
   static constexpr std::int64_t kNotStaged = -1;
@@ -101,6 +114,12 @@ class ChunkedCache final : public KvCache {
     std::size_t reads_end = 0;
     std::vector<Staged> staged;
   };
+  // A block that the host's cores attend to, for a row.
+  struct HostRead {
+    std::int32_t row = 0;
+    BlockId block = 0;
+    bool operator==(const HostRead&) const = default;
+  };
   struct Staged {
     Buffer memory;  // pinned
     std::unique_ptr<Event> copied;
@@ -114,6 +133,10 @@ class ChunkedCache final : public KvCache {
   void plan_prompt(const StepSequence& sequence, Part& part);
   void plan_sequence(const StepSequence& sequence, std::size_t place);
   void read(BlockId block, std::size_t sequence);
+  void give_to_host();
+  void plan_host_reads();
+  void measure_host();
+  bool by_host() const { return host_attention_ && host_attention_->planned(); }
   bool name_work();
   void plan_loads();
   void stage(Stream& stream);
@@ -155,6 +178,9 @@ class ChunkedCache final : public KvCache {
   std::unique_ptr<Event> stored_;
   std::vector<std::unique_ptr<Event>> written_;  // by layer: the last write-outs of it
   LoadRing ring_;
+  std::optional<HostAttention> host_attention_;  // if the share is not 0
+  double host_share_ = 0;
+  std::optional<HostAttention::Speeds> host_speeds_;
 
   std::vector<BlockId> open_;  // by the scheduler's slot: the block that is not full; kNoBlock
   // Which step wrote it out last, by block and by write slot; 0: none. The stream is behind all write-outs
@@ -170,10 +196,14 @@ class ChunkedCache final : public KvCache {
   bool any_prompt_ = false;
   std::vector<BlockId> filled_;
   std::vector<Part> parts_;
-  std::int64_t table_width_ = 0, last_width_ = 0;  // residents of a sequence, at most
-  std::vector<Read> reads_, last_reads_;           // in the order in which they come
-  std::vector<std::int32_t> read_of_;              // by block: its place in reads_; kNoRead
-  std::vector<LoadRing::Load> loads_;              // of all layers
+  std::int64_t table_width_ = 0, last_width_ = 0;       // residents of a sequence, at most
+  std::vector<Read> reads_, last_reads_;                // in the order in which they come
+  std::vector<std::int32_t> read_of_;                   // by block: its place in reads_; kNoRead
+  std::vector<LoadRing::Load> loads_;                   // of all layers
+  std::vector<HostRead> host_reads_, last_host_reads_;  // by ascending row
+  bool host_reads_recent_ = false;  // some of them may still be on their way to the host
+  std::vector<std::int32_t> readers_;
+  std::vector<bool> taken_;
 
   std::vector<Staged> staged_;
   std::size_t next_staged_ = 0;

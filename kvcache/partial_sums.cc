@@ -1,9 +1,9 @@
 #include "kvcache/partial_sums.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "base/check.h"
-#include "kernels/merge_attention.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -64,15 +64,26 @@ void PartialSums::add(kernels::Attention args, std::int64_t first_row, Stream& s
   kernels::merge_attention(merge, stream);
 }
 
-void PartialSums::finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream) {
+void PartialSums::finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
+                         const kernels::MergeAttention::Part& last) {
   const Sums all = sums();
-  kernels::MergeAttention result;
-  result.out = args.out;
-  result.lse = args.lse;
+  const auto merge = [&](std::int64_t first, std::int64_t rows, bool with_last) {
+    if (rows == 0) return;
+    const std::int64_t row = first_row + first;
+    kernels::MergeAttention result;
+    result.out = args.out.rows(first, rows);
+    if (args.lse.data != nullptr) result.lse = args.lse.rows(first, rows);
+    result.parts[0] = {all.sum.rows(row, rows), all.sum_lse.rows(row, rows)};
+    result.count = 1;
+    if (with_last)
+      result.parts[result.count++] = {last.out.rows(row, rows), last.lse.rows(row, rows)};
+    kernels::merge_attention(result, stream);
+  };
   const std::int64_t rows = args.q.shape[0];
-  result.parts[0] = {all.sum.rows(first_row, rows), all.sum_lse.rows(first_row, rows)};
-  result.count = 1;
-  kernels::merge_attention(result, stream);
+  const std::int64_t last_rows = last.out.data == nullptr ? 0 : last.out.shape[0];
+  const std::int64_t both = std::clamp(last_rows - first_row, std::int64_t{0}, rows);
+  merge(0, both, true);
+  merge(both, rows - both, false);
 }
 
 }  // namespace nvllm::kvcache

@@ -3,7 +3,7 @@
 //
 //   sums.begin(attention to what is readable at once, stream);       // of all rows
 //   sums.add(attention of some rows to other tokens, row, stream);   // as often as there are parts
-//   sums.finish(args, first row, stream);                            // to args.out and args.lse
+//   sums.finish(args, first row, stream, last);                      // to args.out and args.lse
 //
 // The parts of a row are disjoint and make up all of its tokens. They are summed up in the order of these
 // calls, in float32: no bit of a result depends on when a part came.
@@ -14,6 +14,7 @@
 
 #include "device/backend.h"
 #include "kernels/attention.h"
+#include "kernels/merge_attention.h"
 
 namespace nvllm::kvcache {
 
@@ -34,8 +35,10 @@ class PartialSums {
   void begin(kernels::Attention args, Stream& stream);
   // `args`: of rows [first_row, first_row + args.q.shape[0]) of the step.
   void add(kernels::Attention args, std::int64_t first_row, Stream& stream);
-  // `args`: of those rows that are wanted, [first_row, first_row + args.q.shape[0]).
-  void finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream);
+  // `args`: of those rows that are wanted, [first_row, first_row + args.q.shape[0]). last: a part of the step's first
+  // rows that came to be elsewhere; may be none.
+  void finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
+              const kernels::MergeAttention::Part& last = {});
 
  private:
   // Accumulators and a partial, for so many rows.

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <optional>
 
 #include "base/check.h"
+#include "base/logging.h"
+#include "base/text.h"
+#include "device/topology.h"
 #include "kernels/linear.h"
 #include "kvcache/chunked_cache.h"
 #include "kvcache/layerwise_storage.h"
@@ -65,6 +69,13 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
   return static_cast<std::size_t>((decoder_limits(options).rows_at_once() + kPadding) *
                                   (inputs + kPadding)) *
          sizeof(float);
+}
+
+void tell(const kvcache::HostAttention::Speeds& speeds) {
+  const auto rate = [](double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); };
+  log_info("attention in host memory: cores read ", rate(speeds.cores), " a second, while ",
+           rate(speeds.link), " go to the device; the cores' share is ",
+           std::lround(100 * speeds.share()), "%");
 }
 
 }  // namespace
@@ -136,6 +147,8 @@ struct ModelRunner::State {
             .prompts = sparse.prompts(),
             .least_tokens = sparse.least_tokens(),
             .tokens = options.max_model_len,
+            .host_share = options.host_attention,
+            .host_threads = host_threads(),
             .hooks = options.offload_hooks};
   }
   bool decodes_by_quest() const { return options.sparse.decode == DecodeAttention::quest; }
@@ -149,6 +162,7 @@ struct ModelRunner::State {
       cache = std::move(own);
     }
   }
+  int host_threads() const;
   void follow(const StepMessage& message);
   kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const StepPart> parts,
                                      bool may_repeat);
@@ -160,6 +174,13 @@ struct ModelRunner::State {
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
                          const layers::SampleStep& wishes);
 };
+
+// By default the ranks of GPUs, which may all be near the same cores, share them; those of the CPU have done so.
+int ModelRunner::State::host_threads() const {
+  if (options.host_threads > 0) return static_cast<int>(options.host_threads);
+  const int ranks = backend.kind() == DeviceKind::cpu ? 1 : decoder.shard().ranks;
+  return std::max(1, static_cast<int>(allowed_cores().size()) / ranks);
+}
 
 // What a step changes beside its rows, in the message's order.
 void ModelRunner::State::follow(const StepMessage& message) {
@@ -334,8 +355,10 @@ void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
   }
   if (state_->options.kv_mode == KvMode::chunked) {
     NVLLM_CHECK_EQ(host_blocks, 0);
-    state_->cache = std::make_unique<kvcache::ChunkedCache>(
+    auto chunked = std::make_unique<kvcache::ChunkedCache>(
         state_->backend, block_shape(), state_->chunked_options(blocks, write_slots));
+    if (const auto& speeds = chunked->host_speeds()) tell(*speeds);
+    state_->cache = std::move(chunked);
     return;
   }
   auto paged =

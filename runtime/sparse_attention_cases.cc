@@ -2,6 +2,9 @@
 // to three ranks, in every mode; of long prompts what a policy chooses does not depend on the mode.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -123,8 +126,7 @@ EngineOptions long_options(PrefillAttention prefill) {
 }
 
 // One after the other, so that every step is one prompt's; the second one shares a prefix with the first.
-std::vector<std::vector<std::int32_t>> long_tokens(const OpenModel& model, int ranks,
-                                                   const EngineOptions& options) {
+std::vector<Answer> long_answers(const OpenModel& model, int ranks, const EngineOptions& options) {
   constexpr std::size_t kPrefix = 1024, kFirst = 1500, kSecond = 1324;
   std::mt19937 random(11);
   const auto extend = [&](std::vector<std::int32_t> text, std::size_t length) {
@@ -136,33 +138,51 @@ std::vector<std::vector<std::int32_t>> long_tokens(const OpenModel& model, int r
   };
   const std::vector<std::int32_t> prefix = extend({}, kPrefix);
   TestEngine engine(model, ranks, options);
-  std::vector<std::vector<std::int32_t>> tokens;
+  std::vector<Answer> all;
   for (const std::size_t length : {kFirst, kSecond}) {
     Request request;
     request.prompt = extend(prefix, length);
     request.sampling.temperature = 0;
     request.sampling.max_tokens = 6;
+    request.sampling.logprobs = 0;
     request.sampling.ignore_eos = true;
     const auto answers = engine.run({request}, length);
     const Answer& answer = answers.front().front();
     CHECK(answer.error.empty());
     CHECK(answer.cached_tokens == (length == kSecond ? std::int32_t{kPrefix} : 0));
-    tokens.push_back(answer.tokens);
+    all.push_back(answer);
   }
   const EngineStatistics statistics = engine.client().statistics();
   CHECK((statistics.kv_bytes_to_device > 0) == (options.kv_offload != KvOffload::off));
   engine.stop();
-  return tokens;
+  return all;
+}
+
+// Between the log-probabilities of the same tokens; of others: infinitely.
+double most_apart(const std::vector<Answer>& a, const std::vector<Answer>& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i].tokens != b[i].tokens) return std::numeric_limits<double>::infinity();
+    for (std::size_t t = 0; t < a[i].tokens.size(); ++t) {
+      const float one = a[i].logprobs.at(t).chosen.logprob,
+                  other = b[i].logprobs.at(t).chosen.logprob;
+      most = std::max(most, std::fabs(double{one} - other));
+    }
+  }
+  return most;
 }
 
 TEST_CASE("long prompts get the same tokens of a policy wherever their keys and values are") {
   RANKS_OR_SKIP(1);
   OpenModel model = open_model({.path = kModel, .dtype = DType::f32});
   model.config.max_position_embeddings = 4096;
+  const auto full = long_answers(model, 1, long_options(PrefillAttention::full));
   for (const PrefillAttention prefill :
        {PrefillAttention::minference, PrefillAttention::xattention}) {
     CAPTURE(static_cast<int>(prefill));
-    const auto right = long_tokens(model, 1, long_options(prefill));
+    const auto right = long_answers(model, 1, long_options(prefill));
+    // Of tiles, the model's weights, which are random, make it keep all.
+    if (prefill == PrefillAttention::minference) CHECK(most_apart(right, full) > 1e-3);
     for (const KvOffload offload : {KvOffload::chunked, KvOffload::layerwise}) {
       CAPTURE(static_cast<int>(offload));
       const int ranks = offload == KvOffload::chunked ? 2 : 3;
@@ -172,7 +192,7 @@ TEST_CASE("long prompts get the same tokens of a policy wherever their keys and 
       options.transfer_block = kLongBlock;
       options.ring_slots = 2;
       options.kv_buffers = 2;
-      CHECK(long_tokens(model, ranks, options) == right);
+      CHECK(most_apart(long_answers(model, ranks, options), right) < 1e-4);
     }
   }
 }
