@@ -1,12 +1,17 @@
 #include "device/host_memory.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "base/error.h"
+#include "testing/sanitizers.h"
+#include "testing/skip.h"
 
 namespace nvllm {
 namespace {
@@ -94,6 +99,25 @@ TEST_CASE("memory that is held counts although nobody touched it") {
   const DeviceMemory memory = host_memory();
   require_host_memory(memory.available / 2, 0, "test");
   CHECK_THROWS_AS(require_host_memory(memory.available / 2, memory.total, "test"), Error);
+}
+
+TEST_CASE("a heap that may not grow is an Error that says what was asked, and what for") {
+  if (testing::kSanitized) SKIP_TEST("sanitizers reserve more than any limit");
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_DATA, &before) == 0);
+  rlimit little = before;
+  little.rlim_cur = 64 << 20;
+  Ledger ledger;
+  REQUIRE(::setrlimit(RLIMIT_DATA, &little) == 0);
+  std::string why;
+  try {
+    allocate_host(ledger, MemoryKind::pinned, 256 << 20, "kv cache", 0);
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  REQUIRE(::setrlimit(RLIMIT_DATA, &before) == 0);
+  CHECK(why.starts_with("asked 256 MiB of host memory for 'kv cache', which the system refuses"));
+  CHECK(ledger.total(MemoryKind::pinned) == 0);
 }
 
 }  // namespace

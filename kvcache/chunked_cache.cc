@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/gather_pages.h"
-#include "kernels/merge_attention.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -14,38 +12,25 @@ namespace {
 constexpr BlockId kNoBlock = -1;
 constexpr std::int32_t kNoRead = -1;
 
-std::size_t floats(std::int64_t count) {
-  return Arena::rounded(static_cast<std::size_t>(count) * sizeof(float));
-}
-
 std::size_t part_bytes_of(const BlockShape& shape) {
   return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
 }
 
-// Of the accumulators, and of a partial: with their log-sum-exps.
-std::size_t partial_bytes(const BlockShape& shape, const ChunkedOptions& options) {
-  const std::int64_t heads = options.rows * options.heads;
-  return floats(heads * shape.head_dim) + floats(heads);
+PartialSums::Limits sum_limits(const BlockShape& shape, const ChunkedOptions& options) {
+  return {.rows = options.rows, .heads = options.heads, .head_dim = shape.head_dim};
 }
-
-// Sequences whose pages are gathered at a time.
-constexpr std::int64_t kGathered = 16;
 
 QuestLimits quest_limits(const BlockShape& shape, const ChunkedOptions& options) {
-  return {
-      .shape = shape, .blocks = options.blocks, .sequences = kGathered, .tokens = options.tokens};
+  return {.shape = shape,
+          .blocks = options.blocks,
+          .sequences = GatheredQuest::kSequences,
+          .tokens = options.tokens,
+          .budget = options.quest_budget};
 }
 
-// Keys, or values, of a gathered sequence.
-std::int64_t gathered_elements(const BlockShape& shape) {
-  return QuestLimits{}.budget * shape.kv_heads * shape.head_dim;
-}
-
-// With the numbers of tokens behind them.
-std::size_t gathered_bytes(const BlockShape& shape) {
-  return Arena::rounded(static_cast<std::size_t>(2 * kGathered * gathered_elements(shape)) *
-                        size_of(shape.dtype)) +
-         Arena::rounded(kGathered * sizeof(std::int32_t));
+// Of the longest sequence.
+std::int64_t staged_blocks(const BlockShape& shape, const ChunkedOptions& options) {
+  return (options.tokens + shape.block_size - 1) / shape.block_size;
 }
 
 // What the device is told of a step, in words of 32 bits: where blocks are, then the tokens of a whole block,
@@ -79,8 +64,7 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
       step_memory_(backend.allocate(
           MemoryKind::device, static_cast<std::size_t>(words_of(options)) * sizeof(std::int32_t),
           "step input")),
-      partial_memory_(
-          backend.allocate(MemoryKind::device, 2 * partial_bytes(shape, options), "kv partials")),
+      sums_(backend, sum_limits(shape, options)),
       tokens_(token_memory_.data(), DType::i32, {options.blocks, shape.block_size}),
       writes_(backend.create_stream()),
       stored_(backend.create_event()),
@@ -92,13 +76,28 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
   homes_ = ints(0, {options.blocks});
   if (options.quest) {
     quest_.emplace(backend, quest_limits(shape, options));
-    gathered_memory_ = backend.allocate(MemoryKind::device, gathered_bytes(shape), "quest");
+    gathered_.emplace(backend, *quest_, shape);
     addresses_.resize(static_cast<std::size_t>(options.blocks));
     address_memory_ =
         backend.allocate(MemoryKind::device, addresses_.size() * sizeof(std::int64_t), "quest");
   }
+  if (options.prompts != nullptr) {
+    staging_.emplace(backend, shape, staged_blocks(shape, options));
+    staging_blocks_.resize(static_cast<std::size_t>(staged_blocks(shape, options)));
+  }
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     written_.push_back(backend.create_event());
+  }
+  NVLLM_CHECK(!options.quest || options.host_share == 0.0, "host attention beside Quest");
+  if (options.host_share != 0.0 && part_bytes_ > 0 && options.heads > 0) {
+    host_attention_.emplace(backend,
+                            HostAttention::Limits{.shape = shape,
+                                                  .heads = options.heads,
+                                                  .sequences = options.sequences,
+                                                  .threads = options.host_threads},
+                            options_.hooks);
+    host_share_ = options.host_share.value_or(0.0);
+    if (!options.host_share) measure_host();
   }
   // One more than the steps that can be under way, so that none has to be waited for.
   for (int i = 0; i < options.steps_ahead + 2; ++i) {
@@ -118,14 +117,31 @@ ChunkedCache::~ChunkedCache() {
   }
 }
 
+// With as much of the host's memory as no cache holds.
+void ChunkedCache::measure_host() {
+  constexpr std::size_t kMemory = std::size_t{512} << 20;
+  const auto most =
+      static_cast<std::int64_t>(std::max(kMemory / shape_.kv_bytes(), std::size_t{1}));
+  std::vector<const unsigned char*> parts;
+  for (BlockId block = 0; block < std::min(most, host_.blocks()); ++block) {
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      parts.push_back(static_cast<const unsigned char*>(host_.part(block, layer)));
+    }
+  }
+  if (parts.empty() || slot_memory_.bytes() < part_bytes_) return;
+  host_speeds_ = host_attention_->measure(parts, slot_memory_.data());
+  host_share_ = host_speeds_->share();
+}
+
 std::size_t ChunkedCache::device_bytes(const BlockShape& shape, const ChunkedOptions& options) {
   ChunkedOptions no_blocks = options;
   no_blocks.blocks = 0;
   return static_cast<std::size_t>(options.write_slots) * shape.kv_bytes() +
          static_cast<std::size_t>(words_of(no_blocks)) * sizeof(std::int32_t) +
-         2 * partial_bytes(shape, options) +
-         (options.quest ? Quest::bytes(quest_limits(shape, no_blocks)) + gathered_bytes(shape)
+         PartialSums::bytes(sum_limits(shape, options)) +
+         (options.quest ? Quest::bytes(quest_limits(shape, no_blocks)) + GatheredQuest::bytes(shape)
                         : 0) +
+         (options.prompts ? StagedLayer::bytes(shape, staged_blocks(shape, options)) : 0) +
          static_cast<std::size_t>(options.ring_slots) * part_bytes_of(shape);
 }
 
@@ -142,11 +158,12 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
   number_ = step.number;
   open_blocks(step);
   plan_reads(step);
+  if (host_attention_) give_to_host();
   repeated_ = std::exchange(repeats_, step.may_repeat && filled_.empty());
   const bool new_work = name_work();
   // Who reads the host's memory out of order waits for all that was written there.
-  const bool gathers =
-      std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.chosen; });
+  const bool gathers = std::any_of(parts_.begin(), parts_.end(),
+                                   [](const Part& part) { return part.kind == Kind::quest; });
   if (repeats_) {
     settle(stream);
   } else if (gathers && last_written_ != settled_) {
@@ -154,14 +171,62 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
     options_.hooks.wait(OffloadWait::load_of_write, stream, *written_.back());
   }
   if (new_work) plan_loads();
+  if (new_work && host_attention_) plan_host_reads();
   stage(stream);
   const auto layers = static_cast<std::uint64_t>(shape_.layers);
   traffic_.to_device += layers * reads_.size() * part_bytes_;
+  traffic_.by_host += layers * host_reads_.size() * part_bytes_;
   for (const StepSequence& sequence : step.sequences) {
     if (quest_ && sequence.rows == 1) traffic_.to_device += layers * most_gathered(sequence);
   }
   traffic_.to_host += layers * filled_.size() * part_bytes_;
   return {.repeats = repeats_, .work = work_};
+}
+
+// Of the reads of the step's first sequences, as far as they have one row each, the host's share. What is staged
+// comes through the ring, and stays before all others there.
+void ChunkedCache::give_to_host() {
+  std::swap(host_reads_, last_host_reads_);
+  host_reads_.clear();
+  const auto several =
+      std::find_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.rows != 1; });
+  const auto rows = static_cast<std::size_t>(several - parts_.begin());
+  readers_.clear();
+  for (const Read& read : reads_) {
+    const bool can = read.staged == kNotStaged && read.sequences.back() < rows;
+    readers_.push_back(can ? static_cast<std::int32_t>(read.sequences.size()) : 0);
+  }
+  choose_for_host(readers_, host_share_, taken_);
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < reads_.size(); ++i) {
+    Read& read = reads_[i];
+    std::int32_t& place = read_of_[static_cast<std::size_t>(read.block)];
+    if (!taken_[i]) {
+      place = static_cast<std::int32_t>(left);
+      if (left != i) std::swap(reads_[left], read);
+      ++left;
+      continue;
+    }
+    place = kNoRead;
+    for (const std::size_t sequence : read.sequences) {
+      host_reads_.push_back({static_cast<std::int32_t>(sequence), read.block});
+    }
+  }
+  reads_.resize(left);
+  std::stable_sort(host_reads_.begin(), host_reads_.end(),
+                   [](const HostRead& a, const HostRead& b) { return a.row < b.row; });
+}
+
+void ChunkedCache::plan_host_reads() {
+  std::vector<kernels::HostAttentionBlock> blocks;
+  host_reads_recent_ = false;
+  for (const HostRead& read : host_reads_) {
+    host_reads_recent_ |= block_written_[static_cast<std::size_t>(read.block)] > settled_;
+    blocks.push_back({read.row, static_cast<const unsigned char*>(host_.part(read.block, 0))});
+  }
+  // Rows behind the last reader do not count: another number of them is no other work.
+  const std::int64_t rows = host_reads_.empty() ? 0 : host_reads_.back().row + 1;
+  host_attention_->plan(std::move(blocks), rows);
 }
 
 // Of pages that are gathered from the host's memory, in one layer: which ones those are only the device knows.
@@ -170,7 +235,7 @@ std::uint64_t ChunkedCache::most_gathered(const StepSequence& sequence) const {
   for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
     if (slots_.home(sequence.blocks[number]) == WriteSlots::kNone) tokens += shape_.block_size;
   }
-  return static_cast<std::uint64_t>(std::min(tokens, QuestLimits{}.budget)) * part_bytes_ /
+  return static_cast<std::uint64_t>(std::min(tokens, options_.quest_budget)) * part_bytes_ /
          static_cast<std::uint64_t>(shape_.block_size);
 }
 
@@ -202,45 +267,81 @@ void ChunkedCache::open_blocks(const KvStep& step) {
   }
 }
 
+ChunkedCache::Kind ChunkedCache::kind_of(const StepSequence& sequence) const {
+  if (sequence.rows == 1) return quest_ ? Kind::quest : Kind::everything;
+  const bool chosen = staging_ && sequence.length() >= options_.least_tokens;
+  return chosen ? Kind::prompt : Kind::everything;
+}
+
 // Where every sequence finds its blocks: in write slots, its own or another one's of this step, or in the
-// ring.
+// ring. Through the ring those that are staged come first, sequence by sequence.
 void ChunkedCache::plan_reads(const KvStep& step) {
   for (const Read& read : reads_) read_of_[static_cast<std::size_t>(read.block)] = kNoRead;
   std::swap(reads_, last_reads_);
   reads_.clear();
+  std::fill(staging_blocks_.begin(), staging_blocks_.end(), kNoBlock);
   last_width_ = std::exchange(table_width_, 1);
+  any_prompt_ = false;
   parts_.resize(step.sequences.size());
   std::int64_t begin = 0;
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     const StepSequence& sequence = step.sequences[s];
     Part& part = parts_[s];
+    part.kind = kind_of(sequence);
     part.begin = begin;
     part.rows = sequence.rows;
-    begin += sequence.rows;
+    part.first = sequence.first;
     part.residents.clear();
-    part.chosen = quest_ && sequence.rows == 1;
-    part.resident_tokens = part.chosen ? 0 : sequence.length();
-    if (part.chosen) continue;
-    for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
-      const BlockId block = sequence.blocks[number];
-      const WriteSlot home = slots_.home(block);
-      if (home != WriteSlots::kNone) {
-        part.residents.push_back(home);
-      } else {
-        read(block, s);
-        part.resident_tokens -= shape_.block_size;
-      }
-    }
-    table_width_ = std::max(table_width_, static_cast<std::int64_t>(part.residents.size()));
+    part.resident_tokens = 0;
+    begin += sequence.rows;
+    if (part.kind == Kind::prompt) plan_prompt(sequence, part);
+  }
+  for (std::size_t s = 0; s < parts_.size(); ++s) {
+    if (parts_[s].kind == Kind::everything) plan_sequence(step.sequences[s], s);
   }
   if (part_bytes_ == 0) reads_.clear();  // a rank without heads
+}
+
+// What the prompt before has left in place, a prefix that both have, stays.
+void ChunkedCache::plan_prompt(const StepSequence& sequence, Part& part) {
+  any_prompt_ = true;
+  part.staged.clear();
+  for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
+    const BlockId block = sequence.blocks[number];
+    if (std::exchange(staging_blocks_[static_cast<std::size_t>(number)], block) == block) continue;
+    const WriteSlot home = slots_.home(block);
+    if (home != WriteSlots::kNone) {
+      part.staged.push_back({number, home});
+      continue;
+    }
+    std::int32_t& place = read_of_[static_cast<std::size_t>(block)];
+    if (place == kNoRead) place = static_cast<std::int32_t>(reads_.size());
+    reads_.push_back({block, {}, number});
+  }
+  part.reads_end = reads_.size();
+}
+
+void ChunkedCache::plan_sequence(const StepSequence& sequence, std::size_t place) {
+  Part& part = parts_[place];
+  part.resident_tokens = sequence.length();
+  for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
+    const BlockId block = sequence.blocks[number];
+    const WriteSlot home = slots_.home(block);
+    if (home != WriteSlots::kNone) {
+      part.residents.push_back(home);
+    } else {
+      read(block, place);
+      part.resident_tokens -= shape_.block_size;
+    }
+  }
+  table_width_ = std::max(table_width_, static_cast<std::int64_t>(part.residents.size()));
 }
 
 void ChunkedCache::read(BlockId block, std::size_t sequence) {
   std::int32_t& place = read_of_[static_cast<std::size_t>(block)];
   if (place == kNoRead) {
     place = static_cast<std::int32_t>(reads_.size());
-    reads_.push_back({block, {}});
+    reads_.push_back({block, {}, kNotStaged});
   }
   reads_[static_cast<std::size_t>(place)].sequences.push_back(sequence);
 }
@@ -248,7 +349,8 @@ void ChunkedCache::read(BlockId block, std::size_t sequence) {
 // A pass that repeats is another one than before if it reads other blocks. After one that does not repeat
 // it is new, too: its first run is no graph, and puts the ring in order.
 bool ChunkedCache::name_work() {
-  const bool same = repeats_ && repeated_ && table_width_ == last_width_ && reads_ == last_reads_;
+  const bool same = repeats_ && repeated_ && table_width_ == last_width_ && reads_ == last_reads_ &&
+                    host_reads_ == last_host_reads_;
   if (!same) ++work_;
   return !same;
 }
@@ -354,6 +456,12 @@ void ChunkedCache::write_out(std::int64_t layer, Stream& stream) {
 }
 
 void ChunkedCache::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
+  // Before this layer's write-outs, which the cores' blocks have nothing to do with.
+  if (by_host()) {
+    host_attention_->begin(
+        layer, args, host_reads_recent_ ? written_[static_cast<std::size_t>(layer)].get() : nullptr,
+        stream);
+  }
   write_out(layer, stream);
   if (args.q.elements() == 0) return;
   if (!quest_) return attend_all(layer, args, stream);
@@ -361,80 +469,49 @@ void ChunkedCache::attend(std::int64_t layer, const kernels::Attention& args, St
   stored.kv = slot_view(layer);
   stored.kv.block_table = args.kv.block_table;
   quest_->stored(layer, stored, stream, homes_);
-  attend_chosen(layer, args, stream);
+  attend_quest(layer, args, stream);
 }
 
-// Sequences of one row by what Quest chooses, others by everything.
-void ChunkedCache::attend_chosen(std::int64_t layer, const kernels::Attention& args,
-                                 Stream& stream) {
-  const auto chosen =
-      std::count_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.chosen; });
-  const auto part_of = [&](std::int64_t first, std::int64_t count, std::int64_t row) {
-    kernels::Attention part = args;
-    part.q = args.q.rows(row, count);
-    part.out = args.out.rows(row, count);
-    if (args.lse.data != nullptr) part.lse = args.lse.rows(row, count);
-    part.kv_length = args.kv_length.rows(first, count);
-    part.kv.block_table = args.kv.block_table.rows(first, count);
-    return part;
-  };
+GatheredQuest::Blocks ChunkedCache::quest_blocks(std::int64_t layer) const {
+  return {.near = slot_view(layer),
+          .homes = homes_,
+          .addresses = TensorView(address_memory_.data(), DType::i64, {options_.blocks}),
+          .offset = layer * static_cast<std::int64_t>(part_bytes_)};
+}
+
+// Sequences of one row by what Quest chooses, then the others.
+void ChunkedCache::attend_quest(std::int64_t layer, const kernels::Attention& args,
+                                Stream& stream) {
+  const auto chosen = std::count_if(parts_.begin(), parts_.end(),
+                                    [](const Part& part) { return part.kind == Kind::quest; });
   if (chosen == static_cast<std::ptrdiff_t>(parts_.size())) {  // and padding
-    const std::int64_t sequences = args.kv_length.shape[0];
-    for (std::int64_t first = 0; first < sequences; first += kGathered) {
-      const std::int64_t count = std::min(kGathered, sequences - first);
-      kernels::Attention part = part_of(first, count, first);
-      part.query_start = args.query_start.rows(0, count + 1);  // 0, 1, 2 ...
-      gather_and_attend(layer, part, stream);
-    }
-    return;
+    return gathered_->attend(layer, args, args.query_start, quest_blocks(layer), stream);
   }
   attend_all(layer, args, stream);
   const StepWords at(options_.blocks, options_.sequences);
   for (std::size_t s = 0; s < parts_.size(); ++s) {
-    if (!parts_[s].chosen) continue;
-    const auto first = static_cast<std::int64_t>(s);
-    kernels::Attention part = part_of(first, 1, parts_[s].begin);
-    part.query_start = ints(at.rows + 2 * first, {2});
-    part.max_query_rows = 1;
-    gather_and_attend(layer, part, stream);
+    if (parts_[s].kind != Kind::quest) continue;
+    const TensorView starts = ints(at.rows + 2 * static_cast<std::int64_t>(s), {2});
+    gathered_->attend(layer, rows_of(args, s), starts, quest_blocks(layer), stream);
   }
 }
 
-// Of at most kGathered sequences of one row.
-void ChunkedCache::gather_and_attend(std::int64_t layer, const kernels::Attention& args,
-                                     Stream& stream) {
-  const std::int64_t sequences = args.kv_length.shape[0];
-  const Quest::Choice choice = quest_->choose(layer, args, stream);
-  auto* const keys = static_cast<unsigned char*>(gathered_memory_.data());
-  const std::size_t half =
-      static_cast<std::size_t>(kGathered * gathered_elements(shape_)) * size_of(shape_.dtype);
-  const auto tensor = [&](unsigned char* data) {
-    return TensorView(data, shape_.dtype,
-                      {sequences, QuestLimits{}.budget, shape_.kv_heads, shape_.head_dim});
-  };
-  kernels::GatherPages gather;
-  gather.to = {.keys = tensor(keys), .values = tensor(keys + half), .block_table = {}};
-  gather.to_length = TensorView(keys + Arena::rounded(2 * half), DType::i32, {sequences});
-  gather.pages = choice.pages;
-  gather.page_counts = choice.counts;
-  gather.kv_length = args.kv_length;
-  gather.block_table = args.kv.block_table;
-  gather.page_tokens = Quest::kPageTokens;
-  gather.near = slot_view(layer);
-  gather.homes = homes_;
-  gather.addresses = TensorView(address_memory_.data(), DType::i64, {options_.blocks});
-  gather.offset = layer * static_cast<std::int64_t>(part_bytes_);
-  kernels::gather_pages(gather, stream);
-
-  kernels::Attention attention = args;
-  attention.kv = gather.to;
-  attention.kv_length = gather.to_length;
-  attention.max_kv_length = QuestLimits{}.budget;
-  kernels::attention(attention, stream);
+// The arguments of one sequence, but for what says how many rows it has.
+kernels::Attention ChunkedCache::rows_of(const kernels::Attention& args,
+                                         std::size_t sequence) const {
+  const Part& part = parts_[sequence];
+  const auto number = static_cast<std::int64_t>(sequence);
+  kernels::Attention own = args;
+  own.q = args.q.rows(part.begin, part.rows);
+  own.out = args.out.rows(part.begin, part.rows);
+  if (args.lse.data != nullptr) own.lse = args.lse.rows(part.begin, part.rows);
+  own.kv_length = args.kv_length.rows(number, 1);
+  own.kv.block_table = args.kv.block_table.rows(number, 1);
+  return own;
 }
 
+// All rows but those that Quest chooses for, whose results are to be written over.
 void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
-  const std::int64_t rows = args.q.shape[0];
   kernels::Attention residents = args;
   residents.kv = slot_view(layer);
   const std::int64_t sequences = args.kv_length.shape[0];
@@ -442,69 +519,76 @@ void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args
   residents.kv.block_table = ints(at.table, {sequences, table_width_});
   residents.kv_length = ints(at.lengths, {sequences});
   residents.max_kv_length = table_width_ * shape_.block_size;
-  if (reads_.empty()) return kernels::attention(residents, stream);
+  const bool in_parts = !reads_.empty() || by_host();
+  if (in_parts) {
+    sums_.begin(residents, stream);
+  } else {
+    kernels::attention(residents, stream);
+  }
+  std::size_t taken = 0;
+  for (std::size_t s = 0; any_prompt_ && s < parts_.size(); ++s) {
+    if (parts_[s].kind != Kind::prompt) continue;
+    take_reads(layer, taken, parts_[s].reads_end, args, stream);
+    taken = parts_[s].reads_end;
+    attend_prompt(layer, parts_[s], rows_of(args, s), stream);
+  }
+  take_reads(layer, taken, reads_.size(), args, stream);
+  if (in_parts) finish_sums(args, stream);
+}
 
-  const Partials all = partials(rows);
-  residents.out = all.sum;
-  residents.lse = all.sum_lse;
-  kernels::attention(residents, stream);
-  for (std::size_t i = 0; i < reads_.size(); ++i) {
+// What comes through the ring goes where it is wanted.
+void ChunkedCache::take_reads(std::int64_t layer, std::size_t first, std::size_t end,
+                              const kernels::Attention& args, Stream& stream) {
+  for (std::size_t i = first; i < end; ++i) {
+    const Read& read = reads_[i];
     const std::size_t load = static_cast<std::size_t>(layer) * reads_.size() + i;
-    const kernels::KvView block = ring_view(ring_.take(load, stream));
-    for (const std::size_t sequence : reads_[i].sequences) {
-      add_part(block, sequence, args, stream);
+    void* const part = ring_.take(load, stream);
+    if (read.staged != kNotStaged) staging_->put(read.staged, part, stream);
+    for (const std::size_t sequence : read.sequences) {
+      add_part(ring_view(part), sequence, args, stream);
     }
     ring_.done(load, stream);
   }
-  kernels::MergeAttention result;
-  result.out = args.out;
-  result.lse = args.lse;
-  result.parts[0] = {all.sum, all.sum_lse};
-  result.count = 1;
-  kernels::merge_attention(result, stream);
+}
+
+// Of a prompt whose other blocks are staged.
+void ChunkedCache::attend_prompt(std::int64_t layer, const Part& part,
+                                 const kernels::Attention& args, Stream& stream) {
+  for (const Part::Staged& staged : part.staged) {
+    const auto place = static_cast<std::size_t>(staged.slot * shape_.layers + layer);
+    staging_->put(staged.number,
+                  static_cast<unsigned char*>(slot_memory_.data()) + place * part_bytes_, stream);
+  }
+  kernels::Attention prompt = args;
+  prompt.kv = staging_->view();
+  options_.prompts->attend(prompt_attention(prompt, part.first), stream);
+}
+
+// Prompts that were chosen for have their results.
+void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
+  const kernels::MergeAttention::Part last =
+      by_host() ? host_attention_->end(stream) : kernels::MergeAttention::Part{};
+  if (!any_prompt_) return sums_.finish(args, 0, stream, last);
+  for (std::size_t s = 0; s < parts_.size(); ++s) {
+    if (parts_[s].kind != Kind::everything) continue;
+    sums_.finish(rows_of(args, s), parts_[s].begin, stream, last);
+  }
 }
 
 // The attention of a sequence's rows to a whole block of earlier tokens.
 void ChunkedCache::add_part(const kernels::KvView& kv, std::size_t sequence,
                             const kernels::Attention& args, Stream& stream) {
   const Part& own = parts_[sequence];
-  const Partials all = partials(args.q.shape[0]);
   const StepWords at(options_.blocks, options_.sequences);
   const TensorView full = ints(at.full, {1});
   kernels::Attention part = args;
   part.q = args.q.rows(own.begin, own.rows);
-  part.out = all.part.rows(own.begin, own.rows);
-  part.lse = all.part_lse.rows(own.begin, own.rows);
   part.kv = kv;
   part.query_start = ints(at.rows + 2 * static_cast<std::int64_t>(sequence), {2});
   part.kv_length = part.visible = full;
   part.max_query_rows = own.rows;
   part.max_kv_length = shape_.block_size;
-  kernels::attention(part, stream);
-
-  kernels::MergeAttention merge;
-  merge.out = all.sum.rows(own.begin, own.rows);
-  merge.lse = all.sum_lse.rows(own.begin, own.rows);
-  merge.parts[0] = {merge.out, merge.lse};
-  merge.parts[1] = {part.out, part.lse};
-  merge.count = 2;
-  kernels::merge_attention(merge, stream);
-}
-
-ChunkedCache::Partials ChunkedCache::partials(std::int64_t rows) const {
-  auto* data = static_cast<unsigned char*>(partial_memory_.data());
-  const auto next = [&](std::int64_t most, std::initializer_list<std::int64_t> shape) {
-    const TensorView tensor(data, DType::f32, shape);
-    data += floats(most);
-    return tensor;
-  };
-  const std::int64_t heads = options_.heads, most = options_.rows * heads;
-  Partials all;
-  all.sum = next(most * shape_.head_dim, {rows, heads, shape_.head_dim});
-  all.sum_lse = next(most, {rows, heads});
-  all.part = next(most * shape_.head_dim, {rows, heads, shape_.head_dim});
-  all.part_lse = next(most, {rows, heads});
-  return all;
+  sums_.add(part, own.begin, stream);
 }
 
 void ChunkedCache::end_pass(Stream& stream) {

@@ -9,8 +9,15 @@
 // block that comes through the ring, merged in a fixed order: results depend neither on the size of the ring
 // nor on the time that copies take. A block that a step fills goes out layer by layer behind the compute.
 //
+// The host's cores may attend to a share of the blocks where they are, for sequences of one row, while the others
+// come (host_attention.h): one part more, and always the last one.
+//
 // With Quest, a sequence's one row attends to the pages that Quest chooses, which are gathered from write slots and
 // straight from the host's memory, and the ring is left to the others.
+//
+// With a prompt policy, the rows of a long prompt attend to what the policy chooses out of all of the layer: its
+// blocks are staged on the device as they come through the ring (staged_layer.h), one such prompt after the other,
+// before the ring is the others'. The loads are the same.
 //
 // Everything else that a step reads is known before it, so loads run ahead of the compute, from layer to layer
 // and, unless the step runs as a graph, from step to step. A block that several sequences read is loaded once.
@@ -21,11 +28,15 @@
 #include <optional>
 #include <vector>
 
+#include "kvcache/host_attention.h"
 #include "kvcache/host_blocks.h"
 #include "kvcache/kv_cache.h"
 #include "kvcache/load_ring.h"
 #include "kvcache/offload_waits.h"
-#include "kvcache/policies/quest.h"
+#include "kvcache/partial_sums.h"
+#include "kvcache/policies/gathered_quest.h"
+#include "kvcache/policies/prompt_policy.h"
+#include "kvcache/staged_layer.h"
 #include "kvcache/write_slots.h"
 
 namespace nvllm::kvcache {
@@ -39,13 +50,21 @@ struct ChunkedOptions {
   std::int64_t heads = 0;       // query heads of this rank
   int steps_ahead = 2;          // steps that may be enqueued at once
   bool quest = false;
-  std::int64_t tokens = 0;  // of a sequence at most; for Quest alone
+  std::int64_t quest_budget = QuestLimits{}.budget;  // tokens
+  PromptPolicy* prompts = nullptr;                   // of prompts of so many tokens and more
+  std::int64_t least_tokens = 0;
+  std::int64_t tokens = 0;  // of a sequence at most; for policies alone
+  // Of the full blocks that sequences of one row read, the share that the host's cores attend to; absent: as
+  // their speed and the link's are, which are measured at once. Not with Quest. And how many threads do.
+  std::optional<double> host_share = 0.0;
+  int host_threads = 0;  // 0: one for each core that the process may run on
   OffloadHooks hooks = {};
 };
 
 class ChunkedCache final : public KvCache {
  public:
-  // Ledger: "kv write slots", "kv ring", "kv partials", "kv tokens" (device), "kv cache" (pinned).
+  // Ledger: "kv write slots", "kv ring", "kv partials", "kv tokens", "kv staging" (device), "kv cache" and "host
+  // attention" (pinned).
   ChunkedCache(Backend& backend, const BlockShape& shape, const ChunkedOptions& options);
   ~ChunkedCache() override;
 
@@ -64,23 +83,42 @@ class ChunkedCache final : public KvCache {
   void end_sequence(std::uint32_t slot) override;
   KvTraffic traffic() const override { return traffic_; }
 
+  double host_share() const { return host_share_; }
+  // Where the share was measured: by what.
+  const std::optional<HostAttention::Speeds>& host_speeds() const { return host_speeds_; }
+
  private:
-  // A block that comes through the ring, once in each layer, and the step's sequences that read it.
+  static constexpr std::int64_t kNotStaged = -1;
+
+  // A block that comes through the ring, once in each layer: the step's sequences that attend to it as it
+  // comes, and which block of a staged one it is.
   struct Read {
     BlockId block = 0;
     std::vector<std::size_t> sequences;
+    std::int64_t staged = kNotStaged;
     bool operator==(const Read&) const = default;
   };
+  enum class Kind { everything, quest, prompt };  // of others than the first there are no partials
   // Of a sequence of the step.
   struct Part {
+    Kind kind = Kind::everything;
     std::int64_t begin = 0, rows = 0;     // of the batch
+    std::int64_t first = 0;               // position of the first row
     std::vector<std::int32_t> residents;  // write slots of its blocks that are in some
     std::int64_t resident_tokens = 0;
-    bool chosen = false;  // by Quest: of nothing else is there a partial
+    // Of a prompt: it is staged when the ring has come so far, and these are too, from write slots.
+    struct Staged {
+      std::int64_t number;
+      WriteSlot slot;
+    };
+    std::size_t reads_end = 0;
+    std::vector<Staged> staged;
   };
-  // Accumulators and a partial, for all rows of a step.
-  struct Partials {
-    TensorView sum, sum_lse, part, part_lse;
+  // A block that the host's cores attend to, for a row.
+  struct HostRead {
+    std::int32_t row = 0;
+    BlockId block = 0;
+    bool operator==(const HostRead&) const = default;
   };
   struct Staged {
     Buffer memory;  // pinned
@@ -91,19 +129,31 @@ class ChunkedCache final : public KvCache {
   void open_blocks(const KvStep& step);
   std::uint64_t most_gathered(const StepSequence& sequence) const;
   void plan_reads(const KvStep& step);
+  Kind kind_of(const StepSequence& sequence) const;
+  void plan_prompt(const StepSequence& sequence, Part& part);
+  void plan_sequence(const StepSequence& sequence, std::size_t place);
   void read(BlockId block, std::size_t sequence);
+  void give_to_host();
+  void plan_host_reads();
+  void measure_host();
+  bool by_host() const { return host_attention_ && host_attention_->planned(); }
   bool name_work();
   void plan_loads();
   void stage(Stream& stream);
   void settle(Stream& stream);
   void write_out(std::int64_t layer, Stream& stream);
   kernels::KvView slot_view(std::int64_t layer) const;
-  Partials partials(std::int64_t rows) const;
+  GatheredQuest::Blocks quest_blocks(std::int64_t layer) const;
   void attend_all(std::int64_t layer, const kernels::Attention& args, Stream& stream);
-  void attend_chosen(std::int64_t layer, const kernels::Attention& args, Stream& stream);
-  void gather_and_attend(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  void attend_quest(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  void attend_prompt(std::int64_t layer, const Part& part, const kernels::Attention& args,
+                     Stream& stream);
+  void take_reads(std::int64_t layer, std::size_t first, std::size_t end,
+                  const kernels::Attention& args, Stream& stream);
   void add_part(const kernels::KvView& kv, std::size_t sequence, const kernels::Attention& args,
                 Stream& stream);
+  void finish_sums(const kernels::Attention& args, Stream& stream);
+  kernels::Attention rows_of(const kernels::Attention& args, std::size_t sequence) const;
   TensorView ints(std::int64_t first, std::initializer_list<std::int64_t> shape) const;
   kernels::KvView ring_view(void* part) const;
 
@@ -113,16 +163,24 @@ class ChunkedCache final : public KvCache {
   const std::size_t part_bytes_;
   HostBlocks host_;
   WriteSlots slots_;
-  Buffer slot_memory_, token_memory_, step_memory_, partial_memory_;
+  Buffer slot_memory_, token_memory_, step_memory_;
+  PartialSums sums_;
   TensorView tokens_, homes_;
-  // Of Quest: bounds, gathered pages and how many tokens they have, addresses of blocks in host memory.
+  // Of Quest: where blocks lie in host memory.
   std::optional<Quest> quest_;
-  Buffer gathered_memory_, address_memory_;
+  std::optional<GatheredQuest> gathered_;
+  Buffer address_memory_;
   std::vector<std::int64_t> addresses_;
+  // Of a prompt policy.
+  std::optional<StagedLayer> staging_;
+  std::vector<BlockId> staging_blocks_;  // as the step's reads go on: what is in which place
   std::unique_ptr<Stream> writes_;
   std::unique_ptr<Event> stored_;
   std::vector<std::unique_ptr<Event>> written_;  // by layer: the last write-outs of it
   LoadRing ring_;
+  std::optional<HostAttention> host_attention_;  // if the share is not 0
+  double host_share_ = 0;
+  std::optional<HostAttention::Speeds> host_speeds_;
 
   std::vector<BlockId> open_;  // by the scheduler's slot: the block that is not full; kNoBlock
   // Which step wrote it out last, by block and by write slot; 0: none. The stream is behind all write-outs
@@ -135,12 +193,17 @@ class ChunkedCache final : public KvCache {
   std::uint64_t number_ = 0, work_ = 0;
   bool repeats_ = false, repeated_ = false;  // this one, the last one
   bool reuses_slots_ = false;
+  bool any_prompt_ = false;
   std::vector<BlockId> filled_;
   std::vector<Part> parts_;
-  std::int64_t table_width_ = 0, last_width_ = 0;  // residents of a sequence, at most
-  std::vector<Read> reads_, last_reads_;           // in the order in which they come
-  std::vector<std::int32_t> read_of_;              // by block: its place in reads_; kNoRead
-  std::vector<LoadRing::Load> loads_;              // of all layers
+  std::int64_t table_width_ = 0, last_width_ = 0;       // residents of a sequence, at most
+  std::vector<Read> reads_, last_reads_;                // in the order in which they come
+  std::vector<std::int32_t> read_of_;                   // by block: its place in reads_; kNoRead
+  std::vector<LoadRing::Load> loads_;                   // of all layers
+  std::vector<HostRead> host_reads_, last_host_reads_;  // by ascending row
+  bool host_reads_recent_ = false;  // some of them may still be on their way to the host
+  std::vector<std::int32_t> readers_;
+  std::vector<bool> taken_;
 
   std::vector<Staged> staged_;
   std::size_t next_staged_ = 0;

@@ -1,8 +1,10 @@
 #include "kvcache/host_blocks.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "device/host_memory.h"
 
 namespace nvllm::kvcache {
@@ -35,6 +37,12 @@ HostBlocks::~HostBlocks() {
   thread_.join();
 }
 
+Error HostBlocks::why_no_more(std::size_t there, const char* what) const {
+  const std::size_t all = static_cast<std::size_t>(blocks_ * layers_) * part_bytes_;
+  return Error(str("KV cache in host memory: ", format_bytes(there), " of ", format_bytes(all),
+                   " are there, then: ", what, "; pass a smaller --kv-offloading-size"));
+}
+
 void HostBlocks::allocate_all() {
   const std::size_t block_bytes = static_cast<std::size_t>(layers_) * part_bytes_;
   for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
@@ -47,9 +55,9 @@ void HostBlocks::allocate_all() {
     try {
       pieces_[piece] = backend_.allocate(MemoryKind::pinned,
                                          static_cast<std::size_t>(count) * block_bytes, "kv cache");
-    } catch (...) {
+    } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
-      error_ = std::current_exception();
+      error_ = why_no_more(static_cast<std::size_t>(first) * block_bytes, error.what());
       news_.notify_all();
       return;
     }
@@ -65,7 +73,7 @@ void* HostBlocks::part(BlockId block, std::int64_t layer) {
   if (piece >= known_) {
     std::unique_lock lock(mutex_);
     news_.wait(lock, [&] { return there_ > piece || error_; });
-    if (there_ <= piece) std::rethrow_exception(error_);
+    if (there_ <= piece) throw *error_;
     known_ = there_;
   }
   const auto place = static_cast<std::size_t>(block % piece_blocks_ * layers_ + layer);

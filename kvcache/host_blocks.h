@@ -8,11 +8,12 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "device/backend.h"
 #include "kvcache/block_manager.h"
 #include "kvcache/paged_storage.h"
@@ -38,6 +39,7 @@ class HostBlocks {
 
  private:
   void allocate_all();  // the thread's
+  Error why_no_more(std::size_t there, const char* what) const;
 
   Backend& backend_;
   const std::int64_t layers_, blocks_;
@@ -48,7 +50,7 @@ class HostBlocks {
   std::condition_variable news_;
   std::size_t there_ = 0;  // pieces that have their memory; guarded by mutex_, as are the next two
   bool stopping_ = false;
-  std::exception_ptr error_;
+  std::optional<Error> error_;
   std::vector<Buffer> pieces_;  // the first there_ are not touched by the thread any more
   std::size_t known_ = 0;       // what the user knows of there_
   std::thread thread_;

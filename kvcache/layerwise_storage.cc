@@ -33,19 +33,23 @@ BlockShape whole_layer(const BlockShape& shape, std::int64_t blocks) {
 
 }  // namespace
 
-std::size_t LayerwiseStorage::device_bytes(const BlockShape& shape, std::int64_t buffers) {
-  return static_cast<std::size_t>(buffers) * layer_bytes(shape) + shape.token_bytes();
+std::size_t LayerwiseStorage::device_bytes(const BlockShape& shape, std::int64_t buffers,
+                                           bool decodes_on_host) {
+  const std::size_t tables = decodes_on_host ? sizeof(std::int64_t) + sizeof(std::int32_t) : 0;
+  return static_cast<std::size_t>(buffers) * layer_bytes(shape) + shape.token_bytes() + tables;
 }
 
 LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
-                                   std::int64_t buffers, std::uint32_t left_out)
+                                   std::int64_t buffers, std::uint32_t left_out,
+                                   bool decodes_on_host)
     : backend_(backend),
       shape_(shape),
       block_bytes_(layer_bytes(shape)),
       left_out_(left_out),
       host_(backend, whole_layer(shape, blocks), shape.layers),
       load_stream_(backend.create_stream()),
-      write_stream_(backend.create_stream()) {
+      write_stream_(backend.create_stream()),
+      decodes_on_host_(decodes_on_host) {
   NVLLM_CHECK(blocks > 0 && buffers >= 2, blocks, " blocks and ", buffers, " buffers");
   const auto count = static_cast<std::size_t>(blocks);
   device_ =
@@ -67,7 +71,8 @@ LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, st
     left_.push_back(backend.create_event());
     arrived_.push_back(backend.create_event());
   }
-  for (auto* const event : {&fork_, &joined_, &all_written_}) *event = backend.create_event();
+  for (auto* const event : {&joined_, &all_written_}) *event = backend.create_event();
+  if (decodes_on_host) make_tables(blocks);
 }
 
 LayerwiseStorage::~LayerwiseStorage() {
@@ -157,6 +162,11 @@ LayerwiseStorage::BufferState& LayerwiseStorage::buffer_of(std::int64_t layer) {
 
 StepPlan LayerwiseStorage::begin_step(const KvStep& step, Stream& stream) {
   NVLLM_CHECK_EQ(layer_, kNoLayer);
+  on_host_ =
+      decodes_on_host_ && std::all_of(step.sequences.begin(), step.sequences.end(),
+                                      [](const StepSequence& each) { return each.rows == 1; });
+  if (on_host_) return begin_host_step(step, stream);
+  writing_ = true;
   repeats_ = step.may_repeat;
   if (repeats_) {
     choose_work(step.sequences);
@@ -207,6 +217,10 @@ void LayerwiseStorage::copy_loads(std::int64_t layer) {
 }
 
 kernels::KvView LayerwiseStorage::store_view(std::int64_t layer, Stream& stream) {
+  if (on_host_) {
+    layer_ = layer;
+    return host_view(layer);
+  }
   BufferState& buffer = buffer_of(layer);
   if (layer != layer_) {
     NVLLM_CHECK_EQ(layer, layer_ + 1);
@@ -224,14 +238,12 @@ kernels::KvView LayerwiseStorage::store_view(std::int64_t layer, Stream& stream)
 void LayerwiseStorage::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
   NVLLM_CHECK_EQ(layer, layer_);
   kernels::Attention all = args;
-  all.kv = buffer_of(layer).view;
+  all.kv = store_view(layer, stream);
   all.kv.block_table = args.kv.block_table;
   kernels::attention(all, stream);
   if (!repeats_) return;
-  kernels::KvView to;
-  to.keys = layer_view(host(layer), shape_, all.kv.blocks());
-  to.values = layer_view(to.keys.as<unsigned char>() + block_bytes_ / 2, shape_, all.kv.blocks());
-  kernels::copy_newest({.to = to, .from = all.kv, .kv_length = args.kv_length}, stream);
+  kernels::copy_newest({.to = host_view(layer), .from = all.kv, .kv_length = args.kv_length},
+                       stream);
 }
 
 // What is new goes to the host behind the next layers, and the layer for which this one makes room comes.
@@ -250,6 +262,10 @@ void LayerwiseStorage::leave_layer(Stream& stream) {
 
 void LayerwiseStorage::end_pass(Stream& stream) {
   NVLLM_CHECK_EQ(layer_, shape_.layers - 1);
+  if (on_host_) {
+    layer_ = kNoLayer;
+    return;
+  }
   if (repeats_) {
     leave_repeated_layer(stream);
     joined_->record(*load_stream_);
@@ -279,10 +295,10 @@ void LayerwiseStorage::choose_work(std::span<const StepSequence> sequences) {
   preloaded_ = false;
 }
 
-// The first layers, before the pass: they wait for whatever the steps before still do.
+// The first layers, before the pass: they wait for whatever the steps before still do. That includes the last
+// thing that was written to the host, so the loads inside the pass need not wait for it: with as many buffers as
+// layers each layer is among the first, and with fewer each buffer is waited for, that of the last layer too.
 void LayerwiseStorage::preload(Stream& stream) {
-  all_written_->record(*write_stream_);
-  wait(LayerwiseWait::pass_of_writings, stream, *all_written_);
   const auto ahead = std::min(shape_.layers, static_cast<std::int64_t>(buffers_.size()));
   for (std::int64_t layer = 0; layer < ahead; ++layer) {
     load(layer);
@@ -291,13 +307,8 @@ void LayerwiseStorage::preload(Stream& stream) {
   traffic_.to_device += static_cast<std::uint64_t>(ahead) * bytes_of(loads_);
 }
 
-void LayerwiseStorage::begin_pass(Stream& stream) {
-  if (!repeats_) return;
-  fork_->record(stream);
-  wait(LayerwiseWait::load_of_pass, *load_stream_, *fork_);
-}
-
-// The buffer's next layer comes: of this pass, or the first one of the next pass that it will hold.
+// The buffer's next layer comes: of this pass, or the first one of the next pass that it will hold. The wait makes
+// the load stream part of the pass's capture.
 void LayerwiseStorage::leave_repeated_layer(Stream& stream) {
   const auto buffers = static_cast<std::int64_t>(buffers_.size());
   const std::int64_t next = layer_ + buffers < shape_.layers ? layer_ + buffers : layer_ % buffers;
@@ -308,9 +319,56 @@ void LayerwiseStorage::leave_repeated_layer(Stream& stream) {
   arrived_[static_cast<std::size_t>(next)]->record(*load_stream_);
 }
 
-// Loads of steps that do not repeat wait for these.
+// --- Steps on the host ---
+
+void LayerwiseStorage::make_tables(std::int64_t blocks) {
+  const auto count = static_cast<std::size_t>(blocks);
+  const std::size_t bytes = count * (sizeof(std::int64_t) + sizeof(std::int32_t));
+  tables_ = backend_.allocate(MemoryKind::device, bytes, "kv cache layers");
+  const Buffer staged = backend_.allocate(MemoryKind::pinned, bytes, "kv cache layers");
+  auto* const addresses = static_cast<std::int64_t*>(staged.data());
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    addresses[b] = b * static_cast<std::int64_t>(block_bytes_);
+  }
+  std::fill_n(reinterpret_cast<std::int32_t*>(addresses + blocks), blocks, -1);
+  backend_.copy(tables_.data(), staged.data(), bytes, *write_stream_);
+  write_stream_->synchronize();
+  addresses_ = TensorView(tables_.data(), DType::i64, {blocks});
+  homes_ = TensorView(static_cast<std::int64_t*>(tables_.data()) + blocks, DType::i32, {blocks});
+}
+
+// Every such step does the same, whatever its sequences: all that differs is in the device's tables.
+StepPlan LayerwiseStorage::begin_host_step(const KvStep& step, Stream& stream) {
+  repeats_ = false;
+  if (writing_) {
+    all_written_->record(*write_stream_);
+    wait(LayerwiseWait::pass_of_writings, stream, *all_written_);
+    writing_ = false;
+  }
+  traffic_.to_host +=
+      static_cast<std::uint64_t>(shape_.layers) * step.sequences.size() * token_bytes();
+  return {.repeats = step.may_repeat, .work = 0};
+}
+
+kernels::KvView LayerwiseStorage::host_view(std::int64_t layer) {
+  unsigned char* const data = host(layer);
+  const std::int64_t blocks = tokens_.shape[0];
+  kernels::KvView view;
+  view.keys = layer_view(data, shape_, blocks);
+  view.values = layer_view(data + block_bytes_ / 2, shape_, blocks);
+  return view;
+}
+
+GatheredQuest::Blocks LayerwiseStorage::host_blocks(std::int64_t layer) {
+  return {.near = host_view(layer),
+          .homes = homes_,
+          .addresses = addresses_,
+          .offset = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(host(layer)))};
+}
+
+// Loads of steps that neither repeat nor read on the host wait for these.
 void LayerwiseStorage::end_step(Stream& stream) {
-  if (!repeats_) return;
+  if (!repeats_ && !on_host_) return;
   for (BufferState& buffer : buffers_) buffer.computed->record(stream);
 }
 

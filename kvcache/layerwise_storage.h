@@ -19,6 +19,10 @@
 // block up to the next multiple of kGrain tokens, so that the same copies do for many steps, and a kernel
 // writes the new tokens, whose place the device knows. Behind its last layers the pass loads the first ones
 // again, for the next step of the same work; what comes otherwise loads them before its pass.
+//
+// Who reads but a few pages of a layer has no use for all of it on the device: with decodes_on_host, steps of one row
+// per sequence load nothing. The pass stores the new tokens straight in the host's memory, and finds all others there
+// (host_blocks()).
 #pragma once
 
 #include <cstddef>
@@ -30,6 +34,7 @@
 #include "kvcache/host_blocks.h"
 #include "kvcache/kv_cache.h"
 #include "kvcache/paged_storage.h"
+#include "kvcache/policies/gathered_quest.h"
 
 namespace nvllm::kvcache {
 
@@ -41,11 +46,11 @@ enum class LayerwiseWait : std::uint8_t {
   load_of_layer,     // and until what was new in its layer has been written to the host
   pass_of_load,      // the pass waits for a layer's load
   writing_of_pass,   // what is new is written to the host after the pass has stored it
-  pass_of_writings,  // a pass that repeats begins after everything of before is on the host
-  load_of_pass,      // its loads begin with it, in one capture
-  load_of_leaving,   // its load of a layer waits until the one before in the buffer has been read
-  pass_of_loads,     // it ends after its loads
+  pass_of_writings,  // a step on the host begins after everything of before is there
+  load_of_leaving,  // a load of a pass that repeats waits until what was in its buffer has been read
+  pass_of_loads,    // such a pass ends after its loads
 };
+inline constexpr std::uint8_t kLayerwiseWaits = 8;
 
 // Used by one thread, with one stream for all passes.
 class LayerwiseStorage : public KvCache {
@@ -53,22 +58,29 @@ class LayerwiseStorage : public KvCache {
   // buffers: at least 2. left_out: bits of LayerwiseWait, for tests. Ledger: "kv cache layers" (device) and "kv cache" (pinned), which add up to
   // device_bytes() and host_bytes() of each block.
   LayerwiseStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
-                   std::int64_t buffers, std::uint32_t left_out = 0);
+                   std::int64_t buffers, std::uint32_t left_out = 0, bool decodes_on_host = false);
   // Waits for its copies.
   ~LayerwiseStorage() override;
 
   // Of one block.
-  static std::size_t device_bytes(const BlockShape& shape, std::int64_t buffers);
+  static std::size_t device_bytes(const BlockShape& shape, std::int64_t buffers,
+                                  bool decodes_on_host = false);
   static std::size_t host_bytes(const BlockShape& shape) { return shape.kv_bytes(); }
 
   TensorView tokens() const override { return tokens_; }
   StepPlan begin_step(const KvStep& step, Stream& stream) override;
-  void begin_pass(Stream& stream) override;
+  void begin_pass(Stream&) override {}
   kernels::KvView store_view(std::int64_t layer, Stream& stream) override;
   void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
   void end_pass(Stream& stream) override;
   void end_step(Stream& stream) override;
   KvTraffic traffic() const override { return traffic_; }
+
+  bool decodes_on_host() const { return decodes_on_host_; }
+  // This step does: store_view() is in the host's memory. Its bytes to the device are the reader's to count.
+  bool on_host() const { return on_host_; }
+  // Then, where the layer's blocks are.
+  GatheredQuest::Blocks host_blocks(std::int64_t layer);
 
  private:
   static constexpr std::int64_t kNoLayer = -1;
@@ -101,6 +113,9 @@ class LayerwiseStorage : public KvCache {
   void copy_loads(std::int64_t layer);
   void load(std::int64_t layer);
   void leave_layer(Stream& stream);
+  void make_tables(std::int64_t blocks);
+  StepPlan begin_host_step(const KvStep& step, Stream& stream);
+  kernels::KvView host_view(std::int64_t layer);
   // Of steps that repeat.
   void choose_work(std::span<const StepSequence> sequences);
   void preload(Stream& stream);
@@ -127,7 +142,14 @@ class LayerwiseStorage : public KvCache {
   std::vector<Part> work_loads_;  // of that
   bool preloaded_ = false;  // its first layers are in the buffers, or will be before the next pass
   std::vector<std::unique_ptr<Event>> left_, arrived_;  // of each layer, in a pass
-  std::unique_ptr<Event> fork_, joined_, all_written_;
+  std::unique_ptr<Event> joined_, all_written_;
+
+  // Of steps on the host.
+  const bool decodes_on_host_;
+  bool on_host_ = false;  // this step
+  bool writing_ = false;  // copies to the host may be under way that such a step has not waited for
+  Buffer tables_;         // homes, of which there are none on the device, and places in a layer
+  TensorView homes_, addresses_;
 
   KvTraffic traffic_;
 };

@@ -2,6 +2,7 @@
 // in the code, and a test can leave one out to see that it is missed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -16,14 +17,20 @@ enum class OffloadWait : std::uint8_t {
   load_of_write,      // the load of a block waits for its write-out
   store_of_write,     // rows are stored in a write slot after what was in it has been written out
   loads_of_graph,     // loads of a step on its own wait for the end of a graph, which loads, too
-};
 
-enum class Transfer : std::uint8_t { to_device, to_host };
+  queries_of_host,  // the host's cores wait until a layer's queries are there
+  host_of_write,    // and until the blocks that they read have been written out
+  merge_of_host,    // results are merged when the cores are done
+};
+inline constexpr std::size_t kOffloadWaits = 6;        // of loads and write-outs
+inline constexpr std::size_t kHostAttentionWaits = 3;  // and of the host's cores, behind them
+
+enum class Transfer : std::uint8_t { to_device, to_host, by_host };
 
 // For tests; the default changes nothing.
 struct OffloadHooks {
   std::function<void(Transfer)>
-      before_copy;             // runs in the order of a copy stream, before each copy
+      before_copy;  // runs in the order of a copy stream, before each copy, or call of the host's cores
   std::uint32_t left_out = 0;  // bits of OffloadWait
 
   void wait(OffloadWait which, Stream& stream, const Event& event) const {

@@ -95,6 +95,9 @@ class Generation {
     if (statistics_.kv_bytes_to_host + statistics_.kv_bytes_to_device > 0) {
       text += str("; keys and values moved: ", format_bytes(statistics_.kv_bytes_to_host),
                   " to the host, ", format_bytes(statistics_.kv_bytes_to_device), " to the device");
+      if (statistics_.kv_bytes_by_host > 0) {
+        text += str(", ", format_bytes(statistics_.kv_bytes_by_host), " read by the host's cores");
+      }
     }
     print(format_log_line("launcher", LogLevel::info, text));
   }

@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "launcher/option_rows.h"
+#include "runtime/host_attention_options.h"
 #include "runtime/sparse_options.h"
 
 namespace nvllm::launcher {
@@ -17,6 +18,7 @@ constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMostBlockSize = 1024;
 constexpr double kMostGib = 1 << 20;
 constexpr std::int64_t kMostBuffers = 1024;
+constexpr std::int64_t kMostThreads = 1024;
 constexpr std::int64_t kTransferMultiple = 16;
 
 std::int64_t gib(const OptionValue& value, double least) {
@@ -120,6 +122,24 @@ void store_ring_slots(Options& options, const OptionValue& value) {
   }
 }
 
+void store_host_attention(Options& options, const OptionValue& value) {
+  std::optional<double>& share = options.engine.host_attention;
+  if (value.text() == "off") {
+    share = 0.0;
+  } else if (value.text() == "auto") {
+    share.reset();
+  } else {
+    if (value.text().find_first_of("0123456789") == std::string_view::npos) {
+      refuse(value.name(), " '", value.text(), "': not a share; pass off, auto, or 0 to 1");
+    }
+    share = value.real(0, 1);
+  }
+}
+
+void store_host_threads(Options& options, const OptionValue& value) {
+  options.engine.host_threads = value.whole(1, kMostThreads);
+}
+
 void store_kv_buffers(Options& options, const OptionValue& value) {
   options.engine.kv_buffers = value.whole(1, kMostBuffers);
   if (options.engine.kv_buffers == 1) {
@@ -192,6 +212,13 @@ OptionRows engine_rows() {
        "4", store_ring_slots},
       {"--transfer-block", nullptr, "N", "tokens of a block in host memory; a multiple of 16",
        "4096", store_transfer_block},
+      {"--kv-host-attention", nullptr, "off|auto|SHARE",
+       "chunked: how much of what answers attend to the host's cores do, where\n"
+       "it lies, while the rest comes to the device; auto: as much as they are\n"
+       "faster, which is measured when the engine starts; 0.5: half of it",
+       "off", store_host_attention},
+      {"--kv-host-threads", nullptr, "N", "threads of each rank for that",
+       "the cores near its GPU, shared among ranks", store_host_threads},
       {"--kv-buffers", nullptr, "N",
        "layerwise: layers on the device at a time, those to be read loading\n"
        "meanwhile",
@@ -234,6 +261,7 @@ void check_engine(const Options& options) {
            "one of the two");
   }
   if (const std::string why = runtime::sparse_refusal(engine); !why.empty()) refuse(why);
+  if (const std::string why = runtime::host_attention_refusal(engine); !why.empty()) refuse(why);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     refuse("--max-num-batched-tokens ", engine.max_num_batched_tokens,
            ": less than --max-num-seqs ", engine.max_num_seqs,

@@ -14,6 +14,7 @@
 
 #include "kvcache/offload_waits.h"
 #include "runtime/runner_fixture.h"
+#include "testing/rerun.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::runtime {
@@ -209,65 +210,129 @@ TEST_CASE("chunked: copies that take any time change nothing") {
   });
 }
 
+// A wait, in steps that need it: how long copies take, so that who does not wait is early.
+struct LeftOut {
+  OffloadWait wait;
+  std::chrono::microseconds load, write;
+  void (*run)(RunnerUnderTest&, const GoldenModel&);  // slot 0 gets the last prompt and some tokens
+};
+
+// Decoding, in graphs, and prompts in turn.
+void run_in_turn(RunnerUnderTest& runner, const GoldenModel& golden) {
+  runner.start(0, golden.prompts[2].ids);
+  runner.prefill(40);
+  runner.decode(6);
+  runner.start(1, golden.prompts[2].ids);
+  for (int i = 0; i < 3; ++i) runner.rows(0, 1).rows(1, 33).step();
+  runner.end(1);
+  runner.decode(20);
+}
+
+// Others fill every write slot that there is while a sequence's first blocks are on their way out. None of them
+// loads anything, or its loads would have waited for these blocks.
+void run_short_prompts(RunnerUnderTest& runner, const GoldenModel& golden) {
+  const std::vector<std::int32_t>& prompt = golden.prompts[2].ids;
+  const std::vector<std::int32_t> other(prompt.rbegin(), prompt.rbegin() + 33);
+  runner.start(0, prompt).rows(0, 32).step();
+  for (int i = 0; i < 6; ++i) {
+    runner.start(1, other).rows(1, 32).step();
+    runner.end(1);
+  }
+  runner.prefill(32);
+  runner.decode(6);
+}
+
+std::vector<LeftOut> all_waits() {
+  using std::chrono::microseconds;
+  const microseconds none(0), some(300), long_time(3000);
+  return {
+      {OffloadWait::load_of_slot, none, none, run_in_turn},
+      {OffloadWait::attention_of_load, some, none, run_in_turn},
+      {OffloadWait::write_of_store, none, none, run_in_turn},
+      {OffloadWait::load_of_write, none, long_time, run_in_turn},
+      {OffloadWait::store_of_write, none, microseconds(10000), run_short_prompts},
+      {OffloadWait::loads_of_graph, none, none, run_in_turn},
+  };
+}
+
+std::uint32_t bit_of(OffloadWait wait) {
+  return 1u << static_cast<unsigned>(wait);
+}
+
+// What is wrong with the tokens that come without these waits, by graphs or not.
+std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::uint32_t left_out,
+                          const LeftOut& each, bool graphs) {
+  RunnerTestOptions options = chunked(2, 16);
+  options.slots = 2;  // few write slots, which are soon used again
+  options.rows = 40;
+  options.logit_rows = 40;
+  options.graphs = graphs;
+  options.steps_ahead = 2;
+  options.hooks =
+      slow([each](Transfer what) { return what == Transfer::to_device ? each.load : each.write; });
+  options.hooks.left_out = left_out;
+  RunnerUnderTest runner(rank, golden, options);
+  each.run(runner, golden);
+  runner.finish();
+  return why_not_golden(golden.prompts[2], runner.tokens(0), 0);
+}
+
 // Whether any of a few runs gives other tokens without this wait. Where they are all the same by luck the
 // machine was slow at the wrong time.
-bool missed(DeviceRank& rank, const GoldenModel& golden, OffloadWait wait,
-            std::chrono::microseconds load, std::chrono::microseconds write) {
+bool missed(DeviceRank& rank, const GoldenModel& golden, const LeftOut& each) {
   for (int run = 0; run < 5; ++run) {
     for (const bool graphs : {true, false}) {
-      RunnerTestOptions options = chunked(2, 16);
-      options.slots = 2;  // few write slots, which are soon used again
-      options.rows = 40;
-      options.logit_rows = 40;
-      options.graphs = graphs;
-      options.steps_ahead = 2;
-      options.hooks =
-          slow([=](Transfer what) { return what == Transfer::to_device ? load : write; });
-      options.hooks.left_out = 1u << static_cast<unsigned>(wait);
-      RunnerUnderTest runner(rank, golden, options);
-      // Decoding, in graphs, and prompts in turn.
-      runner.start(0, golden.prompts[2].ids);
-      runner.prefill(40);
-      runner.decode(6);
-      runner.start(1, golden.prompts[2].ids);
-      for (int i = 0; i < 3; ++i) runner.rows(0, 1).rows(1, 33).step();
-      runner.end(1);
-      runner.decode(20);
-      runner.finish();
-      if (!why_not_golden(golden.prompts[2], runner.tokens(0), 0).empty()) return true;
+      if (!wrong_without(rank, golden, bit_of(each.wait), each, graphs).empty()) return true;
     }
   }
   return false;
 }
 
-// All but store_of_write: a block that is read again soon has been waited for by its loads.
 TEST_CASE("chunked: waits that are left out are missed") {
   RANKS_OR_SKIP(1);
   if (testing::kSanitized) SKIP_TEST("races on purpose");
   if (testing::device_under_test() == DeviceKind::cuda) SKIP_TEST("the CPU's streams show it");
-  using std::chrono::microseconds;
-  const microseconds none(0), some(300), long_time(3000);
+  CHECK(all_waits().size() == kvcache::kOffloadWaits);
   testing::run_on_devices(1, [&](DeviceRank& rank) {
     const GoldenModel golden(kModel);
-    CHECK(missed(rank, golden, OffloadWait::attention_of_load, some, none));
-    CHECK(missed(rank, golden, OffloadWait::load_of_slot, none, none));
-    CHECK(missed(rank, golden, OffloadWait::write_of_store, none, none));
-    CHECK(missed(rank, golden, OffloadWait::load_of_write, none, long_time));
-    CHECK(missed(rank, golden, OffloadWait::loads_of_graph, none, none));
+    for (const LeftOut& each : all_waits()) {
+      CAPTURE(static_cast<int>(each.wait));
+      CHECK(missed(rank, golden, each));
+    }
   });
 }
 
-// ThreadSanitizer finds a wait that is left out, too:
-//   bazel test --config=tsan --test_env=NVLLM_LEAVE_OUT=0 //runtime:chunked_runner_test
-// fails, with any number of OffloadWait.
-TEST_CASE("chunked: without the wait that NVLLM_LEAVE_OUT names") {
+constexpr const char* kVariable = "NVLLM_LEAVE_OUT";
+constexpr const char* kRacing = "chunked: ThreadSanitizer finds each wait that is left out";
+
+// What the case below starts: the steps of one wait without it, or those of all waits with all of them.
+void run_without(const std::string& number) {
   RANKS_OR_SKIP(1);
-  const char* const number = std::getenv("NVLLM_LEAVE_OUT");
-  if (number == nullptr) SKIP_TEST("for ThreadSanitizer");
   testing::run_on_devices(1, [&](DeviceRank& rank) {
-    CHECK(missed(rank, GoldenModel(kModel), static_cast<OffloadWait>(std::atoi(number)),
-                 std::chrono::microseconds(0), std::chrono::microseconds(0)));
+    const GoldenModel golden(kModel);
+    for (const LeftOut& each : all_waits()) {
+      CAPTURE(static_cast<int>(each.wait));
+      if (number == "none") {
+        CHECK(wrong_without(rank, golden, 0, each, true) == "");
+      } else if (number == str(static_cast<int>(each.wait))) {
+        missed(rank, golden, each);
+      }
+    }
   });
+}
+
+TEST_CASE(kRacing) {
+  if (const char* const number = std::getenv(kVariable)) return run_without(number);
+  if (!testing::kThreadSanitized) SKIP_TEST("not a build with ThreadSanitizer");
+  const testing::Rerun all = testing::rerun_case(kRacing, kVariable, "none");
+  CHECK_MESSAGE(all.passed(), all.output);
+  CHECK_FALSE(all.raced());
+  for (const LeftOut& each : all_waits()) {
+    CAPTURE(static_cast<int>(each.wait));
+    const testing::Rerun without =
+        testing::rerun_case(kRacing, kVariable, str(static_cast<int>(each.wait)));
+    CHECK_MESSAGE(without.raced(), without.output);
+  }
 }
 
 }  // namespace

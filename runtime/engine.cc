@@ -165,6 +165,7 @@ EngineStatistics Engine::State::statistics() {
   for (const kvcache::KvTraffic& rank : caller.call<kvcache::KvTraffic>("kv_traffic")) {
     statistics.kv_bytes_to_host += rank.to_host;
     statistics.kv_bytes_to_device += rank.to_device;
+    statistics.kv_bytes_by_host += rank.by_host;
   }
   return statistics;
 }

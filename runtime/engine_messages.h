@@ -37,13 +37,14 @@ struct EngineStatistics {
   double waiting_s = 0;      // the main thread waited for the device
   std::uint64_t step_message_bytes = 0;
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
-  // Of keys, values and their tokens, of all ranks together, that crossed between host and device.
-  std::uint64_t kv_bytes_to_host = 0, kv_bytes_to_device = 0;
+  // Of keys, values and their tokens, of all ranks together, that crossed between host and device; and of keys
+  // and values that the host's cores read instead.
+  std::uint64_t kv_bytes_to_host = 0, kv_bytes_to_device = 0, kv_bytes_by_host = 0;
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(scheduler, device_busy_s, host_s, waiting_s, step_message_bytes, prompt_tokens,
-            generated_tokens, kv_bytes_to_host, kv_bytes_to_device);
+            generated_tokens, kv_bytes_to_host, kv_bytes_to_device, kv_bytes_by_host);
   }
 };
 

@@ -41,8 +41,12 @@ struct EngineOptions {
   std::int64_t swap_space_bytes = kUsualSwapSpace;
   KvOffload kv_offload = KvOffload::off;
   std::optional<std::int64_t>
-      kv_offloading_bytes;             // host memory of all ranks; absent: what there is
-  std::int64_t ring_slots = 4;         // chunked: parts of blocks on the device while they are read
+      kv_offloading_bytes;      // host memory of all ranks; absent: what there is
+  std::int64_t ring_slots = 4;  // chunked: parts of blocks on the device while they are read
+  // chunked: of the blocks that decoding reads, the share that the host's cores attend to; absent: as their
+  // speed and the link's are. And their threads on each rank; 0: its cores.
+  std::optional<double> host_attention = 0.0;
+  std::int64_t host_threads = 0;
   std::int64_t transfer_block = 4096;  // chunked and layer-wise: tokens of a block in host memory
   std::int64_t kv_buffers = 4;         // layer-wise: layers on the device while they are read
   std::int64_t max_seq_len = 0;        // contiguous: tokens of the one sequence; 0: not contiguous
@@ -64,8 +68,9 @@ struct EngineOptions {
   void serialize(Archive& archive) {
     archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs,
             max_num_batched_tokens, prefix_caching, scheduling, preemption, swap_space_bytes,
-            kv_offload, kv_offloading_bytes, ring_slots, transfer_block, kv_buffers, max_seq_len,
-            prefill_attention, decode_attention, graphs, async_scheduling, seed, profile);
+            kv_offload, kv_offloading_bytes, ring_slots, host_attention, host_threads,
+            transfer_block, kv_buffers, max_seq_len, prefill_attention, decode_attention, graphs,
+            async_scheduling, seed, profile);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/trace.h"
+#include "runtime/host_attention_options.h"
 #include "runtime/memory_plan.h"
 #include "runtime/model_loading.h"
 #include "runtime/sparse_attention.h"
@@ -19,9 +20,7 @@ constexpr std::int64_t kPromptLogitRows = 64;
 // Where no prompt can be long enough for it, `auto` is full.
 SparseAttentionOptions sparse_options(const EngineOptions& options, std::int64_t max_model_len) {
   SparseAttentionOptions sparse{options.prefill_attention, options.decode_attention};
-  const bool never = options.kv_mode() == KvMode::chunked ||
-                     options.kv_mode() == KvMode::layerwise ||
-                     max_model_len < kAutomaticSparseTokens;
+  const bool never = max_model_len < kAutomaticSparseTokens;
   if (sparse.prefill == PrefillAttention::automatic && never) {
     sparse.prefill = PrefillAttention::full;
   }
@@ -43,6 +42,8 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .steps_ahead = options.async_scheduling ? 2 : 1,
       .kv_mode = options.kv_mode(),
       .ring_slots = options.ring_slots,
+      .host_attention = options.host_attention,
+      .host_threads = options.host_threads,
       .kv_buffers = options.kv_buffers,
       .sparse = sparse_options(options, max_model_len),
       .part_rows = options.kv_mode() == KvMode::layerwise ? part_rows : 0,
@@ -78,6 +79,7 @@ Runners make_runners(EngineOptions asked, std::int64_t model_limit, ipc::GroupCa
   Runners made;
   const auto make = [&] {
     check_sparse_attention(asked);
+    check_host_attention(asked);
     made.options = settled(asked, model_limit);
     made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
                                  asked.max_num_batched_tokens);
@@ -88,6 +90,7 @@ Runners make_runners(EngineOptions asked, std::int64_t model_limit, ipc::GroupCa
   // Which depends on what such a runner leaves of the devices.
   const auto memory = caller.call<RankMemory>("engine_memory");
   asked.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes);
+  check_host_attention(asked);
   if (asked.kv_offload != KvOffload::off) make();
   return made;
 }

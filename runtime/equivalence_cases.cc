@@ -183,6 +183,14 @@ std::vector<Way> all_ways() {
   way->options.ring_slots = 3;
   way->options.max_num_batched_tokens = 40;
   way->among_aborted = true;
+  way = &add("offloaded in chunks, the host's cores attending, among aborted ones");
+  way->options.kv_offload = KvOffload::chunked;
+  way->options.host_attention = 0.5;
+  way->options.host_threads = 2;
+  way->options.transfer_block = 16;
+  way->options.ring_slots = 3;
+  way->options.max_num_batched_tokens = 40;
+  way->among_aborted = true;
   add("not ahead").options.async_scheduling = false;
   add("prefill first").options.scheduling = Scheduling::prefill_first;
   add("among aborted ones").among_aborted = true;

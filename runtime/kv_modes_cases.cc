@@ -191,6 +191,31 @@ TEST_CASE("chunked: the same tokens, whatever the ring") {
   }
 }
 
+TEST_CASE("chunked, the host's cores attending: the same tokens, by any share") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  struct Case {
+    int ranks;
+    double share;
+    std::int64_t ring;
+  };
+  for (const Case& each : {Case{1, 0.3, 8}, Case{2, 0.5, 3}, Case{3, 1, 2}}) {
+    RANKS_OR_SKIP(each.ranks);
+    CAPTURE(each.ranks);
+    EngineOptions options = layerwise(2, kChunk);
+    options.kv_offload = KvOffload::chunked;
+    options.ring_slots = each.ring;
+    options.host_attention = each.share;
+    options.host_threads = 2;
+    TestEngine engine(model, each.ranks, options);
+    CHECK(compare(engine.run(requests), right) == "");
+    CHECK(engine.client().statistics().kv_bytes_by_host > 0);
+    engine.stop();
+  }
+}
+
 TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads what there is") {
   RANKS_OR_SKIP(1);
   const OpenModel model = open_float32();
@@ -219,7 +244,7 @@ TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads
 }
 
 // In a mode whose blocks are on the host, with room for two of the longest sequences.
-void share_and_preempt(KvOffload offload) {
+void share_and_preempt(KvOffload offload, DecodeAttention decode = DecodeAttention::full) {
   const OpenModel model = open_float32();
   const std::vector<Request> once = requests_of(model, {17, 20, 18, 33});
   std::vector<Request> requests;  // each twice, one behind the other
@@ -232,6 +257,7 @@ void share_and_preempt(KvOffload offload) {
   const Answers right = run(model, 1, paged(), requests);
   EngineOptions options = layerwise(2, kChunk);
   options.kv_offload = offload;
+  options.decode_attention = decode;
   options.kv_offloading_bytes = 2 * kMaxLen * model.config.layers * 2 * model.config.kv_heads *
                                 model.config.head_dim * std::int64_t{sizeof(float)};
   TestEngine engine(model, 2, options);
@@ -251,6 +277,14 @@ TEST_CASE("layer-wise: prefixes are shared, and what was preempted is computed a
 TEST_CASE("chunked: prefixes are shared, and what was preempted is computed again") {
   RANKS_OR_SKIP(2);
   share_and_preempt(KvOffload::chunked);
+}
+
+TEST_CASE("with quest: prefixes are shared, and what was preempted is computed again") {
+  RANKS_OR_SKIP(2);
+  for (const KvOffload offload : {KvOffload::layerwise, KvOffload::chunked}) {
+    CAPTURE(static_cast<int>(offload));
+    share_and_preempt(offload, DecodeAttention::quest);
+  }
 }
 
 }  // namespace

@@ -65,10 +65,7 @@ class Budget {
       return "use a machine with more of it";
     }
     if (bytes <= most(poorest_)) return str("pass --kv-cache-memory-bytes ", bytes);
-    const std::string less = options_.kv_mode() == KvMode::layerwise && options_.kv_buffers > 2
-                                 ? "pass a smaller --kv-buffers, or "
-                                 : "";
-    return less + (device_ == DeviceKind::cpu ? "free memory" : "use more GPUs (--tp)");
+    return smaller_part() + (device_ == DeviceKind::cpu ? "free memory" : "use more GPUs (--tp)");
   }
 
   // That fit beside so many blocks on every rank's device.
@@ -103,6 +100,20 @@ class Budget {
   }
 
  private:
+  // What of a mode's own may be less: "pass a smaller --kv-buffers, or "; empty: nothing.
+  std::string smaller_part() const {
+    switch (options_.kv_mode()) {
+      case KvMode::layerwise:
+        return options_.kv_buffers > 2 ? "pass a smaller --kv-buffers, or " : "";
+      case KvMode::chunked:
+        return options_.ring_slots > 2 ? "pass a smaller --ring-slots or --transfer-block, or "
+                                       : "pass a smaller --transfer-block, or ";
+      case KvMode::paged:
+      case KvMode::contiguous: break;
+    }
+    return "";
+  }
+
   static std::uint64_t gib_up(std::uint64_t bytes) {
     constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
     return (bytes + kGib - 1) / kGib;
@@ -263,7 +274,8 @@ void choose_write_slots(const EngineOptions& options, std::uint64_t slots_that_f
   if (!fits(1)) {
     fail("a step of ", options.max_num_batched_tokens, " tokens fills ", needed(1), " blocks of ",
          options.block_size, " tokens, there is room for ", slots_that_fit, " in ", budget,
-         "; pass a smaller --max-num-batched-tokens or --transfer-block");
+         "; pass a smaller ", options.ring_slots > 2 ? "--ring-slots, " : "",
+         "--max-num-batched-tokens or --transfer-block");
   }
   plan.max_num_seqs = options.max_num_seqs;
   while (!fits(plan.max_num_seqs)) --plan.max_num_seqs;

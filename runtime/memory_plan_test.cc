@@ -272,6 +272,43 @@ TEST_CASE("host memory: buffers that are too large for the device are refused") 
                     "more GPUs (--tp)"));
 }
 
+// A block of 4,096 tokens; a ring that takes what `fixed` says.
+RankMemory chunked_gpu(std::uint64_t fixed) {
+  RankMemory rank = gpu();
+  rank.block = 32 << 10;
+  rank.fixed = fixed;
+  rank.host_block = rank.write_slot = 512 * kMiB;
+  return rank;
+}
+
+TEST_CASE(
+    "host memory: a ring that is too large for the device is refused, with what to make smaller") {
+  EngineOptions options;
+  options.kv_offload = KvOffload::chunked;
+  options.max_num_seqs = 4;
+  options.ring_slots = 1024;
+  options = settled(options, kModelLimit);
+  CHECK(refusal(options, DeviceKind::cuda, {chunked_gpu(150 * kGiB)}) ==
+        "the KV cache has no room for a single block of 4096 tokens, 150 GiB: there is 108 GiB on "
+        "rank 0 (of 140 GiB, 123 GiB are free, --gpu-memory-utilization is 0.9); pass a smaller "
+        "--ring-slots or --transfer-block, or use more GPUs (--tp)");
+  CHECK(
+      refusal(options, DeviceKind::cuda, {chunked_gpu(108 * kGiB)})
+          .ends_with("pass a smaller --ring-slots, --max-num-batched-tokens or --transfer-block"));
+  CHECK(refusal(options, DeviceKind::cuda, {chunked_gpu(kGiB)}) == "");
+}
+
+TEST_CASE("host memory: a length that does not fit is refused, with the one that does") {
+  EngineOptions options;
+  options.kv_offload = KvOffload::chunked;
+  options.max_model_len = kModelLimit;
+  options.kv_offloading_bytes = static_cast<std::int64_t>(2 * kGiB);
+  CHECK(refusal(settled(options, kModelLimit), DeviceKind::cuda, {chunked_gpu(kGiB)}) ==
+        "--max-model-len 40960 tokens need 5 GiB of KV cache, there is 2 GiB of host memory "
+        "(--kv-offloading-size); pass --max-model-len 16384 or less, or pass --kv-offloading-size "
+        "5");
+}
+
 TEST_CASE("--kv-offload auto: off while all sequences fit on the device") {
   EngineOptions options;
   options.kv_offload = KvOffload::automatic;

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <optional>
 
 #include "base/check.h"
+#include "base/logging.h"
+#include "base/text.h"
+#include "device/topology.h"
 #include "kernels/linear.h"
 #include "kvcache/chunked_cache.h"
 #include "kvcache/layerwise_storage.h"
@@ -44,7 +48,7 @@ layers::SamplerLimits sampler_limits(const RunnerOptions& options) {
 
 SparseAttentionLimits sparse_limits(const model::Decoder& decoder, const RunnerOptions& options) {
   const StagingLimits limits = staging_limits(options);
-  return {.rows = limits.rows,
+  return {.rows = decoder_limits(options).rows_at_once(),
           .sequences = limits.slots,
           .tokens = options.max_model_len,
           .heads = decoder.heads().q.size()};
@@ -65,6 +69,13 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
   return static_cast<std::size_t>((decoder_limits(options).rows_at_once() + kPadding) *
                                   (inputs + kPadding)) *
          sizeof(float);
+}
+
+void tell(const kvcache::HostAttention::Speeds& speeds) {
+  const auto rate = [](double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); };
+  log_info("attention in host memory: cores read ", rate(speeds.cores), " a second, while ",
+           rate(speeds.link), " go to the device; the cores' share is ",
+           std::lround(100 * speeds.share()), "%");
 }
 
 }  // namespace
@@ -115,7 +126,7 @@ struct ModelRunner::State {
   DecodeGraphs graphs;
   StepTimer timer;
   SparseAttention sparse;
-  std::unique_ptr<kvcache::PagedStorage> storage;  // of a sparse cache
+  std::unique_ptr<kvcache::KvCache> storage;  // of a sparse cache
   std::optional<StepResults> results;
   std::unique_ptr<kvcache::KvCache> cache;
   kvcache::PagedStorage* paged = nullptr;        // if it is the cache: sequences can be swapped
@@ -123,7 +134,7 @@ struct ModelRunner::State {
 
   TensorView tokens;  // where the sampler leaves what it draws, in every step
 
-  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t write_slots) const {
+  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t write_slots) {
     const StagingLimits limits = staging_limits(options);
     return {.blocks = blocks,
             .write_slots = write_slots,
@@ -132,10 +143,26 @@ struct ModelRunner::State {
             .rows = limits.rows,
             .heads = decoder.heads().q.size(),
             .steps_ahead = options.steps_ahead,
-            .quest = options.sparse.decode == DecodeAttention::quest,
+            .quest = decodes_by_quest(),
+            .prompts = sparse.prompts(),
+            .least_tokens = sparse.least_tokens(),
             .tokens = options.max_model_len,
+            .host_share = options.host_attention,
+            .host_threads = host_threads(),
             .hooks = options.offload_hooks};
   }
+  bool decodes_by_quest() const { return options.sparse.decode == DecodeAttention::quest; }
+  // Of a cache that is on the device, all of it or by layers.
+  template <typename Storage>
+  void use(std::unique_ptr<Storage> own, const kvcache::BlockShape& shape, std::int64_t blocks) {
+    if (options.sparse.any()) {
+      cache = sparse.wrap(*own, shape, blocks, stream);
+      storage = std::move(own);
+    } else {
+      cache = std::move(own);
+    }
+  }
+  int host_threads() const;
   void follow(const StepMessage& message);
   kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const StepPart> parts,
                                      bool may_repeat);
@@ -147,6 +174,13 @@ struct ModelRunner::State {
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
                          const layers::SampleStep& wishes);
 };
+
+// By default the ranks of GPUs, which may all be near the same cores, share them; those of the CPU have done so.
+int ModelRunner::State::host_threads() const {
+  if (options.host_threads > 0) return static_cast<int>(options.host_threads);
+  const int ranks = backend.kind() == DeviceKind::cpu ? 1 : decoder.shard().ranks;
+  return std::max(1, static_cast<int>(allowed_cores().size()) / ranks);
+}
 
 // What a step changes beside its rows, in the message's order.
 void ModelRunner::State::follow(const StepMessage& message) {
@@ -293,15 +327,17 @@ kvcache::BlockShape ModelRunner::block_shape() const {
 ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
   const kvcache::BlockShape shape = block_shape();
   if (state_->options.kv_mode == KvMode::layerwise) {
-    return {.block = kvcache::LayerwiseStorage::device_bytes(shape, state_->options.kv_buffers),
-            .host_block = kvcache::LayerwiseStorage::host_bytes(shape)};
+    return {.block = kvcache::LayerwiseStorage::device_bytes(shape, state_->options.kv_buffers,
+                                                             state_->decodes_by_quest()) +
+                     state_->sparse.block_bytes(shape),
+            .host_block = kvcache::LayerwiseStorage::host_bytes(shape),
+            .fixed = state_->sparse.fixed_bytes(shape, true)};
   }
   if (state_->options.kv_mode != KvMode::chunked) {
     return {.block = shape.bytes() + state_->sparse.block_bytes(shape),
             .fixed = state_->sparse.fixed_bytes(shape)};
   }
-  return {.block = kvcache::ChunkedCache::device_bytes_per_block(
-              shape, state_->options.sparse.decode == DecodeAttention::quest),
+  return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape, state_->decodes_by_quest()),
           .host_block = shape.kv_bytes(),
           .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0)),
           .write_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *
@@ -312,25 +348,23 @@ void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
                              std::int64_t write_slots) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
   if (state_->options.kv_mode == KvMode::layerwise) {
-    state_->cache = std::make_unique<kvcache::LayerwiseStorage>(state_->backend, block_shape(),
-                                                                blocks, state_->options.kv_buffers);
-    return;
+    auto layerwise = std::make_unique<kvcache::LayerwiseStorage>(state_->backend, block_shape(),
+                                                                 blocks, state_->options.kv_buffers,
+                                                                 0, state_->decodes_by_quest());
+    return state_->use(std::move(layerwise), block_shape(), blocks);
   }
   if (state_->options.kv_mode == KvMode::chunked) {
     NVLLM_CHECK_EQ(host_blocks, 0);
-    state_->cache = std::make_unique<kvcache::ChunkedCache>(
+    auto chunked = std::make_unique<kvcache::ChunkedCache>(
         state_->backend, block_shape(), state_->chunked_options(blocks, write_slots));
+    if (const auto& speeds = chunked->host_speeds()) tell(*speeds);
+    state_->cache = std::move(chunked);
     return;
   }
   auto paged =
       std::make_unique<kvcache::PagedStorage>(state_->backend, block_shape(), blocks, host_blocks);
   state_->paged = paged.get();
-  if (state_->options.sparse.any()) {
-    state_->storage = std::move(paged);
-    state_->cache = state_->sparse.wrap(*state_->storage, block_shape(), blocks, state_->stream);
-  } else {
-    state_->cache = std::move(paged);
-  }
+  state_->use(std::move(paged), block_shape(), blocks);
 }
 
 void ModelRunner::step(const StepMessage& message) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct RunnerOptions {
   int steps_ahead = 2;         // steps that may be enqueued without their results being taken
   KvMode kv_mode = KvMode::paged;
   std::int64_t ring_slots = 4;  // EngineOptions
+  std::optional<double> host_attention = 0.0;
+  std::int64_t host_threads = 0;
   std::int64_t kv_buffers = 4;
   SparseAttentionOptions sparse = {};
   // Not 0: a step's rows go through each layer so many at a time, before the next layer; memory for
@@ -47,7 +50,8 @@ struct RunnerOptions {
   template <class Archive>
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
-            keeps_results, steps_ahead, kv_mode, ring_slots, kv_buffers, part_rows, sparse);
+            keeps_results, steps_ahead, kv_mode, ring_slots, host_attention, host_threads,
+            kv_buffers, part_rows, sparse);
   }
 };
 

@@ -57,6 +57,8 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                                                   .steps_ahead = options.steps_ahead,
                                                   .kv_mode = options.kv_mode,
                                                   .ring_slots = options.ring_slots,
+                                                  .host_attention = options.host_attention,
+                                                  .host_threads = options.host_threads,
                                                   .offload_hooks = options.hooks},
                                     options.trace);
   runner_->make_cache(options.blocks, options.kv_mode == KvMode::paged ? options.host_blocks : 0,

@@ -51,6 +51,8 @@ struct RunnerTestOptions {
   int steps_ahead = 1;
   KvMode kv_mode = KvMode::paged;
   std::int64_t ring_slots = 2;
+  std::optional<double> host_attention = 0.0;
+  std::int64_t host_threads = 2;
   kvcache::OffloadHooks hooks = {};
   Trace* trace = nullptr;
 };

@@ -34,15 +34,22 @@ std::size_t SparseAttention::block_bytes(const kvcache::BlockShape& shape) const
   return kvcache::Quest::block_bytes(shape);
 }
 
-std::size_t SparseAttention::fixed_bytes(const kvcache::BlockShape& shape) const {
+std::size_t SparseAttention::fixed_bytes(const kvcache::BlockShape& shape, bool layerwise) const {
   if (!options_.any()) return 0;
-  return kvcache::SparseCache::bytes(quest_limits(shape, 0), cache_limits());
+  return kvcache::SparseCache::bytes(quest_limits(shape, 0), cache_limits(), layerwise);
 }
 
 std::unique_ptr<kvcache::KvCache> SparseAttention::wrap(kvcache::ViewCache& views,
                                                         const kvcache::BlockShape& shape,
                                                         std::int64_t blocks, Stream& stream) {
   return std::make_unique<kvcache::SparseCache>(backend_, stream, views, prompts_.get(),
+                                                quest_limits(shape, blocks), cache_limits());
+}
+
+std::unique_ptr<kvcache::KvCache> SparseAttention::wrap(kvcache::LayerwiseStorage& storage,
+                                                        const kvcache::BlockShape& shape,
+                                                        std::int64_t blocks, Stream& stream) {
+  return std::make_unique<kvcache::SparseCache>(backend_, stream, storage, prompts_.get(),
                                                 quest_limits(shape, blocks), cache_limits());
 }
 

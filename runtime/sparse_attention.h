@@ -45,12 +45,18 @@ class SparseAttention {
                                   const SparseAttentionLimits& limits);
   // Of the cache, beside its own blocks: of each block, and beside them.
   std::size_t block_bytes(const kvcache::BlockShape& shape) const;
-  std::size_t fixed_bytes(const kvcache::BlockShape& shape) const;
+  std::size_t fixed_bytes(const kvcache::BlockShape& shape, bool layerwise = false) const;
 
-  // A cache of these views, whose blocks have this shape.
+  // A cache that asks the policies, over one whose blocks have this shape.
   std::unique_ptr<kvcache::KvCache> wrap(kvcache::ViewCache& views,
                                          const kvcache::BlockShape& shape, std::int64_t blocks,
                                          Stream& stream);
+  std::unique_ptr<kvcache::KvCache> wrap(kvcache::LayerwiseStorage& storage,
+                                         const kvcache::BlockShape& shape, std::int64_t blocks,
+                                         Stream& stream);
+  // For a cache that asks them itself.
+  kvcache::PromptPolicy* prompts() { return prompts_.get(); }
+  std::int64_t least_tokens() const { return cache_limits().least_tokens; }
 
  private:
   std::optional<kvcache::QuestLimits> quest_limits(const kvcache::BlockShape& shape,

@@ -1,4 +1,4 @@
-// When sparse attention is used, and which modes of the cache can serve it.
+// When sparse attention is used, and what it asks of other options.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ inline constexpr std::int64_t kLeastSparseTokens = 1024;
 // that.
 inline constexpr std::int64_t kAutomaticSparseTokens = 65536;
 
-// Why the mode that the options ask for cannot serve a policy that they ask for, in one line; empty: it can.
-// Nothing is ever replaced by another policy.
+// Why a policy that the options ask for cannot be served with the others, in one line; empty: it can. Nothing is
+// ever replaced by another policy.
 std::string sparse_refusal(const EngineOptions& options);
 // The same as an Error.
 void check_sparse_attention(const EngineOptions& options);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "device/nccl.h"
+#include "device/numa.h"
 #include "device/topology.h"
 #include "ipc/collective/communicator.h"
 #include "ipc/front_end.h"
@@ -55,12 +56,14 @@ std::unique_ptr<Backend> start_device(const WorkerOptions& options, int ranks) {
   return create_backend(options.device);
 }
 
-// CPU ranks split the cores; a GPU's rank runs beside its GPU.
-void choose_cores(int rank, int ranks, const Backend& backend) {
+// CPU ranks split the cores. A GPU's rank runs beside its GPU and takes its memory there, where copies are quickest; if
+// the system does not let it choose, it gets what its cores are given, and `doctor` says so.
+void choose_place(int rank, int ranks, const Backend& backend) {
   if (backend.kind() == DeviceKind::cpu) {
     run_on_cores(share_of_cores(allowed_cores(), rank, ranks));
   } else {
     run_on_cores(cores_near_pci_device(backend.pci_bus_id()));
+    prefer_memory_of(node_of_pci_device(backend.pci_bus_id()));
   }
 }
 
@@ -100,7 +103,7 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   StartTimes start{.joined_ns = now_ns()};
   const ipc::Heartbeat heartbeat(me);
   const std::unique_ptr<Backend> backend = start_device(options, me.size());
-  choose_cores(me.rank(), me.size(), *backend);
+  choose_place(me.rank(), me.size(), *backend);
   const std::unique_ptr<Stream> stream = backend->create_stream();
   start.backend_ns = now_ns();
   // A GPU is filled while its communicator comes to be; on the CPU both want the cores.

@@ -5,8 +5,6 @@
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "device/cpu/stream.h"
@@ -46,25 +44,14 @@ void merge(const Attention& args, const AttentionPart* parts, std::int64_t count
   const AttentionGroup group = attention_group(args, part.sequence, part.kv_head);
   const std::int64_t head_dim = args.q.shape[2];
   for (std::int64_t row = 0; row < part.rows; ++row) {
-    float highest = -std::numeric_limits<float>::infinity();
-    for (std::int64_t i = 0; i < count; ++i) {
-      highest = std::max(highest, partial_rows(parts[i].partial, part.rows, head_dim).highest[row]);
-    }
-    const float reference = std::isinf(highest) && highest < 0 ? 0 : highest;
-    float out[kMaxHeadDim] = {}, sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const PartialRows rows = partial_rows(parts[i].partial, part.rows, head_dim);
-      const float weight = std::exp2(rows.highest[row] - reference);
-      const float* values = rows.out + row * padded_head(head_dim);
-      for (std::int64_t d = 0; d < head_dim; ++d) out[d] += weight * values[d];
-      sum += weight * rows.sum[row];
-    }
-    const float factor = sum == 0 ? 0 : 1 / sum;
+    float out[kMaxHeadDim];
+    const float lse = merge_row(
+        count, row, head_dim,
+        [&](std::int64_t i) { return partial_rows(parts[i].partial, part.rows, head_dim); }, out);
     T* to = args.out.as<T>() + group.in_out(args, part.first_row + row);
-    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = from_float<T>(out[d] * factor);
+    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = from_float<T>(out[d]);
     if (args.lse.data != nullptr) {
-      args.lse.as<float>()[group.in_lse(args, part.first_row + row)] =
-          (highest + std::log2(sum)) * 0.6931471805599453f;
+      args.lse.as<float>()[group.in_lse(args, part.first_row + row)] = lse;
     }
   }
 }

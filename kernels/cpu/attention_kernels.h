@@ -7,7 +7,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "kernels/attention.h"
@@ -79,6 +81,28 @@ constexpr std::int64_t partial_floats(std::int64_t rows, std::int64_t head_dim) 
 inline PartialRows partial_rows(float* floats, std::int64_t rows, std::int64_t head_dim) {
   float* highest = floats + rows * padded_head(head_dim);
   return {floats, highest, highest + rows};
+}
+
+// Puts one row of `count` parts together, in their order: their average goes to out, [head_dim], what it returns is
+// the log-sum-exp. part(i): the PartialRows of part i.
+template <typename Part>
+float merge_row(std::int64_t count, std::int64_t row, std::int64_t head_dim, const Part& part,
+                float* out) {
+  float highest = -std::numeric_limits<float>::infinity();
+  for (std::int64_t i = 0; i < count; ++i) highest = std::max(highest, part(i).highest[row]);
+  const float reference = std::isinf(highest) && highest < 0 ? 0 : highest;
+  float sum = 0;
+  std::fill_n(out, head_dim, 0.0f);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const PartialRows rows = part(i);
+    const float weight = std::exp2(rows.highest[row] - reference);
+    const float* values = rows.out + row * padded_head(head_dim);
+    for (std::int64_t d = 0; d < head_dim; ++d) out[d] += weight * values[d];
+    sum += weight * rows.sum[row];
+  }
+  const float factor = sum == 0 ? 0 : 1 / sum;
+  for (std::int64_t d = 0; d < head_dim; ++d) out[d] *= factor;
+  return (highest + std::log2(sum)) * 0.6931471805599453f;
 }
 
 // A thread's memory for one part after another: 280 KiB, on its stack.

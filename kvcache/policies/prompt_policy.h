@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "device/backend.h"
+#include "kernels/attention.h"
 #include "kernels/prompt_rows.h"
 
 namespace nvllm::kvcache {
@@ -26,6 +27,20 @@ struct PromptAttention {
   TensorView out;  // [rows, heads, head_dim]
   kernels::PromptRows rows;
 };
+
+// Of an attention of one sequence's rows alone, whose first one is at this position.
+inline PromptAttention prompt_attention(const kernels::Attention& args,
+                                        std::int64_t first_position) {
+  PromptAttention prompt;
+  prompt.out = args.out;
+  prompt.rows.q = args.q;
+  prompt.rows.kv = args.kv;
+  prompt.rows.first_position = first_position;
+  prompt.rows.group = args.group;
+  prompt.rows.first_head = args.first_head;
+  prompt.rows.scale = args.scale;
+  return prompt;
+}
 
 // Used by one thread, with one stream.
 class PromptPolicy {

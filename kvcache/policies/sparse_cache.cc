@@ -1,7 +1,8 @@
 #include "kvcache/policies/sparse_cache.h"
 
-#include <cstring>
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "kvcache/policies/prompt_segments.h"
@@ -15,9 +16,19 @@ std::size_t start_words(const SparseLimits& limits) {
 
 }  // namespace
 
-SparseCache::SparseCache(Backend& backend, Stream& stream, ViewCache& views, PromptPolicy* prompts,
+SparseCache::SparseCache(Backend& backend, Stream& stream, LayerwiseStorage& cache,
+                         PromptPolicy* prompts, std::optional<QuestLimits> quest,
+                         const SparseLimits& limits)
+    : SparseCache(backend, stream, static_cast<KvCache&>(cache), prompts, quest, limits) {
+  if (!quest) return;
+  NVLLM_CHECK(cache.decodes_on_host());
+  layerwise_ = &cache;
+  gathered_.emplace(backend, *quest_, quest->shape);
+}
+
+SparseCache::SparseCache(Backend& backend, Stream& stream, KvCache& cache, PromptPolicy* prompts,
                          std::optional<QuestLimits> quest, const SparseLimits& limits)
-    : views_(views), prompts_(prompts), limits_(limits) {
+    : cache_(cache), prompts_(prompts), quest_limits_(quest), limits_(limits) {
   if (quest) quest_.emplace(backend, *quest);
   const std::size_t bytes = start_words(limits) * sizeof(std::int32_t);
   starts_ = backend.allocate(MemoryKind::device, bytes, "sparse attention");
@@ -36,55 +47,101 @@ SparseCache::SparseCache(Backend& backend, Stream& stream, ViewCache& views, Pro
   single_starts_ = TensorView(there + limits.sequences + 1, DType::i32, {limits.rows + 1, 2});
 }
 
-std::size_t SparseCache::bytes(const std::optional<QuestLimits>& quest,
-                               const SparseLimits& limits) {
-  return start_words(limits) * sizeof(std::int32_t) + (quest ? Quest::bytes(*quest) : 0);
+std::size_t SparseCache::bytes(const std::optional<QuestLimits>& quest, const SparseLimits& limits,
+                               bool layerwise) {
+  std::size_t bytes = start_words(limits) * sizeof(std::int32_t);
+  if (quest) bytes += Quest::bytes(*quest);
+  if (quest && layerwise) bytes += GatheredQuest::bytes(quest->shape);
+  return bytes;
 }
 
-SparseCache::Kind SparseCache::kind_of(const StepSequence& sequence) const {
-  if (sequence.rows == 1) return quest_ ? Kind::one_row : Kind::everything;
-  const bool chosen = prompts_ != nullptr && sequence.length() >= limits_.least_tokens;
+SparseCache::Kind SparseCache::kind_of(const Rows& rows) const {
+  if (rows.rows == 1) return quest_ ? Kind::one_row : Kind::everything;
+  const bool chosen = prompts_ != nullptr && rows.first + rows.rows >= limits_.least_tokens;
   return chosen ? Kind::chosen : Kind::everything;
 }
 
 StepPlan SparseCache::begin_step(const KvStep& step, Stream& stream) {
+  sequences_.clear();
+  decodes_ = true;
+  for (const StepSequence& sequence : step.sequences) {
+    sequences_.push_back({sequence.first, sequence.rows});
+    decodes_ &= sequence.rows == 1;
+  }
+  layer_ = -1;
+  const StepPlan plan = cache_.begin_step(step, stream);
+  if (layerwise_ != nullptr && layerwise_->on_host()) gathered_bytes_ += most_gathered(step);
+  return plan;
+}
+
+// Which pages it is only the device knows.
+std::uint64_t SparseCache::most_gathered(const KvStep& step) const {
+  const BlockShape& shape = quest_limits_->shape;
+  std::int64_t tokens = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    tokens += std::min(sequence.length(), quest_limits_->budget);
+  }
+  return static_cast<std::uint64_t>(tokens) * shape.kv_bytes() /
+         static_cast<std::uint64_t>(shape.block_size);
+}
+
+KvTraffic SparseCache::traffic() const {
+  KvTraffic traffic = cache_.traffic();
+  traffic.to_device += gathered_bytes_;
+  return traffic;
+}
+
+// For the layer's next rows.
+void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
+  if (layer != std::exchange(layer_, layer)) {
+    next_sequence_ = 0;
+    done_ = 0;
+  }
   runs_.clear();
   std::int64_t row = 0, number = 0;
-  bool decodes = true, all_everything = true;
-  for (const StepSequence& sequence : step.sequences) {
-    const Kind kind = kind_of(sequence);
-    decodes &= sequence.rows == 1;
-    all_everything &= kind == Kind::everything;
+  for (; row < rows && next_sequence_ < sequences_.size(); ++number) {
+    const Rows& sequence = sequences_[next_sequence_];
+    const Rows own{sequence.first + done_, std::min(sequence.rows - done_, rows - row)};
+    const Kind kind = kind_of(own);
     // Sequences of one row go together, however many they are; others are attended one by one.
-    const bool joins = sequence.rows == 1 && !runs_.empty() && runs_.back().kind == kind &&
+    const bool joins = own.rows == 1 && !runs_.empty() && runs_.back().kind == kind &&
                        runs_.back().rows == runs_.back().sequences;
     if (joins) {
       Run& run = runs_.back();
       ++run.sequences;
       ++run.rows;
-      run.longest = std::max(run.longest, sequence.length());
+      run.longest = std::max(run.longest, own.first + 1);
     } else {
-      runs_.push_back({kind, number, 1, row, sequence.rows, sequence.first, sequence.length()});
+      runs_.push_back({kind, number, 1, row, own.rows, own.first, own.first + own.rows});
     }
-    row += sequence.rows;
-    ++number;
+    row += own.rows;
+    done_ += own.rows;
+    if (done_ < sequence.rows) continue;
+    ++next_sequence_;
+    done_ = 0;
   }
-  // A step of one row per sequence is one call, which counts padding in: a graph may keep it.
-  whole_ = decodes && quest_ ? Kind::one_row : Kind::everything;
-  if (decodes || all_everything) runs_.clear();
-  return views_.begin_step(step, stream);
 }
 
 void SparseCache::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
   kernels::Attention all = args;
-  all.kv = views_.store_view(layer, stream);
+  all.kv = cache_.store_view(layer, stream);
   all.kv.block_table = args.kv.block_table;
   if (quest_) quest_->stored(layer, all, stream);
-  if (runs_.empty()) {
-    if (whole_ == Kind::one_row) return quest_->attend(layer, all, stream);
-    return views_.attend(layer, args, stream);
-  }
+  if (decodes_) return attend_decoding(layer, all, args, stream);
+  choose_runs(layer, args.q.shape[0]);
+  const bool everything = std::all_of(runs_.begin(), runs_.end(),
+                                      [](const Run& run) { return run.kind == Kind::everything; });
+  if (everything) return cache_.attend(layer, args, stream);
   for (const Run& run : runs_) attend_run(layer, run, all, stream);
+}
+
+// args: as it came, for a cache that attends by itself.
+void SparseCache::attend_decoding(std::int64_t layer, const kernels::Attention& all,
+                                  const kernels::Attention& args, Stream& stream) {
+  if (!quest_) return cache_.attend(layer, args, stream);
+  if (layerwise_ == nullptr || !layerwise_->on_host()) return quest_->attend(layer, all, stream);
+  if (args.q.elements() == 0) return;
+  gathered_->attend(layer, args, args.query_start, layerwise_->host_blocks(layer), stream);
 }
 
 void SparseCache::attend_run(std::int64_t layer, const Run& run, const kernels::Attention& all,
@@ -92,18 +149,10 @@ void SparseCache::attend_run(std::int64_t layer, const Run& run, const kernels::
   const kernels::Attention args = part_of(all, run);
   if (run.kind == Kind::one_row) return quest_->attend(layer, args, stream);
   if (run.kind == Kind::everything) return kernels::attention(args, stream);
-  PromptAttention prompt;
-  prompt.out = args.out;
-  prompt.rows.q = args.q;
-  prompt.rows.kv = args.kv;
-  prompt.rows.first_position = run.first_position;
-  prompt.rows.group = args.group;
-  prompt.rows.first_head = args.first_head;
-  prompt.rows.scale = args.scale;
-  if (args.q.elements() > 0) prompts_->attend(prompt, stream);
+  if (args.q.elements() > 0) prompts_->attend(prompt_attention(args, run.first_position), stream);
 }
 
-// The arguments of some of the step's sequences, as if they were all.
+// The arguments of some of a call's sequences, as if they were all.
 kernels::Attention SparseCache::part_of(const kernels::Attention& all, const Run& run) const {
   NVLLM_CHECK(run.rows <= limits_.rows && run.sequences <= limits_.sequences);
   kernels::Attention part = all;

@@ -1,10 +1,14 @@
-// SparseCache: a cache on the device whose attention reads only what policies choose.
+// SparseCache: a cache whose attention reads only what policies choose, of layers that are on the device as a whole:
+// all of them, or each when its turn comes (kvcache/layerwise_storage.h).
 //
-// What a sequence's rows of a step attend to:
+// What a sequence's rows of a step attend to, or, where a step goes through a layer in parts, those of a part:
 //   one row                         what Quest chooses; everything without Quest
 //   several, of a long sequence     what the prompt policy chooses; everything without one
 //   several, of a short sequence    everything
 // A chunk of a prompt that happens to be one row counts as one row.
+//
+// With Quest, a layer-wise cache leaves its layers in host memory for steps of one row per sequence. The pages are
+// gathered from there.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +19,15 @@
 
 #include "device/backend.h"
 #include "kvcache/kv_cache.h"
+#include "kvcache/layerwise_storage.h"
+#include "kvcache/policies/gathered_quest.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/policies/quest.h"
 
 namespace nvllm::kvcache {
 
 struct SparseLimits {
-  std::int64_t rows = 0;       // of a step
+  std::int64_t rows = 0;       // of a step, or of the largest part of one
   std::int64_t sequences = 0;  // of a step
   // Prompts are long from so many tokens on (those of the step's rows and all before them).
   std::int64_t least_tokens = 0;
@@ -30,29 +36,37 @@ struct SparseLimits {
 // Used by one thread, with one stream.
 class SparseCache final : public KvCache {
  public:
-  // views: where keys and values are, per layer; must outlive it, as all it is given. prompts: nullptr: none.
-  SparseCache(Backend& backend, Stream& stream, ViewCache& views, PromptPolicy* prompts,
+  // cache: attends to its store_view(); must outlive it, as all it is given. prompts: nullptr: none.
+  SparseCache(Backend& backend, Stream& stream, KvCache& cache, PromptPolicy* prompts,
+              std::optional<QuestLimits> quest, const SparseLimits& limits);
+  // The same; with Quest, a cache that decodes on the host.
+  SparseCache(Backend& backend, Stream& stream, LayerwiseStorage& cache, PromptPolicy* prompts,
               std::optional<QuestLimits> quest, const SparseLimits& limits);
 
   // Device memory that it takes.
-  static std::size_t bytes(const std::optional<QuestLimits>& quest, const SparseLimits& limits);
+  static std::size_t bytes(const std::optional<QuestLimits>& quest, const SparseLimits& limits,
+                           bool layerwise = false);
 
-  TensorView tokens() const override { return views_.tokens(); }
-  TensorView homes() const override { return views_.homes(); }
+  TensorView tokens() const override { return cache_.tokens(); }
+  TensorView homes() const override { return cache_.homes(); }
   StepPlan begin_step(const KvStep& step, Stream& stream) override;
-  void begin_pass(Stream& stream) override { views_.begin_pass(stream); }
+  void begin_pass(Stream& stream) override { cache_.begin_pass(stream); }
   kernels::KvView store_view(std::int64_t layer, Stream& stream) override {
-    return views_.store_view(layer, stream);
+    return cache_.store_view(layer, stream);
   }
   void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
-  void end_pass(Stream& stream) override { views_.end_pass(stream); }
-  void end_step(Stream& stream) override { views_.end_step(stream); }
-  void end_sequence(std::uint32_t slot) override { views_.end_sequence(slot); }
-  KvTraffic traffic() const override { return views_.traffic(); }
+  void end_pass(Stream& stream) override { cache_.end_pass(stream); }
+  void end_step(Stream& stream) override { cache_.end_step(stream); }
+  void end_sequence(std::uint32_t slot) override { cache_.end_sequence(slot); }
+  KvTraffic traffic() const override;
 
  private:
   enum class Kind { one_row, chosen, everything };
-  // Sequences of the step, one after the other, that are attended together.
+  // Rows of the step's sequences, from this position on.
+  struct Rows {
+    std::int64_t first, rows;
+  };
+  // Sequences of a call, one after the other, that are attended together.
   struct Run {
     Kind kind;
     std::int64_t first_sequence, sequences;
@@ -60,18 +74,31 @@ class SparseCache final : public KvCache {
     std::int64_t first_position, longest;  // longest: the tokens of the longest one
   };
 
-  Kind kind_of(const StepSequence& sequence) const;
+  Kind kind_of(const Rows& rows) const;
+  void choose_runs(std::int64_t layer, std::int64_t rows);
+  void attend_decoding(std::int64_t layer, const kernels::Attention& all,
+                       const kernels::Attention& args, Stream& stream);
+  std::uint64_t most_gathered(const KvStep& step) const;
   void attend_run(std::int64_t layer, const Run& run, const kernels::Attention& all,
                   Stream& stream);
   kernels::Attention part_of(const kernels::Attention& all, const Run& run) const;
 
-  ViewCache& views_;
+  KvCache& cache_;
+  LayerwiseStorage* layerwise_ = nullptr;  // the same, if it is one
   PromptPolicy* prompts_;
+  std::optional<QuestLimits> quest_limits_;
   std::optional<Quest> quest_;
+  std::optional<GatheredQuest> gathered_;
   SparseLimits limits_;
-  // Of the step; no runs: all rows are of one kind, `whole_`.
-  std::vector<Run> runs_;
-  Kind whole_ = Kind::everything;
+  // Of the step. One row per sequence is one call, which counts padding in: a graph may keep it.
+  bool decodes_ = false;
+  std::vector<Rows> sequences_;
+  // Where a layer's calls have come to: a sequence, and how many of its rows are done.
+  std::int64_t layer_ = -1;
+  std::size_t next_sequence_ = 0;
+  std::int64_t done_ = 0;
+  std::vector<Run> runs_;  // of a call
+  std::uint64_t gathered_bytes_ = 0;
   // Where sequences begin that have one row each, [sequences + 1]; and for every number of rows r, 0 and r,
   // [rows + 1, 2]: of a single sequence.
   Buffer starts_;

@@ -69,7 +69,8 @@ Json work_of(const EngineWork& work) {
           {"step_message_bytes", work.step_message_bytes},
           {"preemptions", work.preemptions},
           {"kv_bytes_to_host", work.kv_bytes_to_host},
-          {"kv_bytes_to_device", work.kv_bytes_to_device}};
+          {"kv_bytes_to_device", work.kv_bytes_to_device},
+          {"kv_bytes_by_host", work.kv_bytes_by_host}};
 }
 
 Json range_of(LengthRange range) {

@@ -17,6 +17,7 @@ EngineWork work_between(const runtime::EngineStatistics& before,
                   .preemptions = after.scheduler.preemptions - before.scheduler.preemptions,
                   .kv_bytes_to_host = after.kv_bytes_to_host - before.kv_bytes_to_host,
                   .kv_bytes_to_device = after.kv_bytes_to_device - before.kv_bytes_to_device,
+                  .kv_bytes_by_host = after.kv_bytes_by_host - before.kv_bytes_by_host,
                   .device_busy_s = after.device_busy_s - before.device_busy_s,
                   .host_s = after.host_s - before.host_s,
                   .waiting_s = after.waiting_s - before.waiting_s};

@@ -16,7 +16,7 @@ struct EngineWork {
   std::uint64_t steps = 0, rows = 0;
   std::uint64_t generated_tokens = 0;
   std::uint64_t preemptions = 0;
-  std::uint64_t kv_bytes_to_host = 0, kv_bytes_to_device = 0;
+  std::uint64_t kv_bytes_to_host = 0, kv_bytes_to_device = 0, kv_bytes_by_host = 0;
   double device_busy_s = 0, host_s = 0, waiting_s = 0;
   double step_message_bytes = 0;  // of a step
 };

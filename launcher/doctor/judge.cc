@@ -53,6 +53,11 @@ Finding judge_numa(const Machine& machine) {
             node.cores.empty() ? "no cores for us" : str("cores ", core_list(node.cores)), ", ",
             format_bytes(node.bytes));
   }
+  if (machine.nodes.size() > 1 && !machine.why_no_memory_policy.empty()) {
+    finding.verdict = Verdict::warning;
+    finding.found += str("; to choose between them is refused: ", machine.why_no_memory_policy);
+    finding.mend = "pinned memory may lie far from its GPU; docker run --cap-add SYS_NICE";
+  }
   return finding;
 }
 

@@ -161,6 +161,17 @@ TEST_CASE("memory that others hold, peers that do not reach each other, cores fa
             "GPU 1 warning: is beside NUMA node 1, of whose cores this process may use none"));
 }
 
+TEST_CASE("memory that cannot be taken from a node is told where there are several") {
+  const std::string why = "Operation not permitted (EPERM)";
+  CHECK(after([&](Machine& m) { m.why_no_memory_policy = why; }) == "");
+  CHECK(has(after([&](Machine& m) {
+              m.why_no_memory_policy = why;
+              m.nodes.push_back({.node = 1, .cores = {5}, .bytes = kGib});
+            }),
+            "to choose between them is refused: Operation not permitted (EPERM) | pinned memory "
+            "may lie far from its GPU; docker run --cap-add SYS_NICE"));
+}
+
 TEST_CASE("libraries are missed where something would load them") {
   const auto without = [](LibraryState Machine::*library, std::size_t gpus) {
     return after([&](Machine& m) {

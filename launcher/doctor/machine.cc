@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "device/host_memory.h"
+#include "device/numa.h"
 #include "device/topology.h"
 #include "ipc/group.h"
 #include "kernels/cpu/instruction_set.h"
@@ -156,6 +157,7 @@ Machine survey_machine(const Environment& environment, const std::string& root) 
   const std::vector<int> cores = allowed_cores();
   machine.cores = static_cast<int>(cores.size());
   machine.nodes = numa_nodes(base / "sys/devices/system/node", cores);
+  machine.why_no_memory_policy = why_no_memory_policy();
   const DeviceMemory memory = host_memory(root);
   machine.total_bytes = memory.total;
   machine.free_bytes = memory.available;

@@ -45,6 +45,8 @@ struct Machine {
   std::vector<std::string> instruction_sets;
   int cores = 0;  // that this process may use
   std::vector<NumaNode> nodes;
+  std::string
+      why_no_memory_policy;  // this process may not say where its pages come from; empty: it may
   std::uint64_t total_bytes = 0, free_bytes = 0;
   std::optional<std::uint64_t> lockable_bytes;  // absent: no limit
   std::string huge_pages;                       // "always", "madvise", "never"; empty: not told

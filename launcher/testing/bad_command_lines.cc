@@ -33,8 +33,26 @@ std::vector<BadCommandLine> engine_lines() {
       bad("--ring-slots=1",
           "--ring-slots 1: a slot cannot be loaded while it is read, and nothing would be loaded "
           "ahead; pass 2 or more"),
+      bad("--kv-host-attention=some",
+          "--kv-host-attention 'some': not a share; pass off, auto, or 0 to 1"),
+      bad("--kv-host-attention=1.5", "--kv-host-attention 1.5: out of range; pass 0 to 1"),
+      bad("--kv-host-threads=0", "--kv-host-threads 0: out of range; pass 1 to 1024"),
+      bad("--kv-host-attention=auto",
+          "--kv-host-attention auto: keys and values are paged, which the host's cores cannot "
+          "attend to; pass --kv-offload chunked, or --kv-host-attention off"),
+      {{"generate", "--prompt-ids=1", "--kv-host-attention=0.5", "--kv-offload=layerwise"},
+       "--kv-host-attention 0.5: keys and values are layerwise, which the host's cores cannot "
+       "attend to; pass --kv-offload chunked, or --kv-host-attention off"},
+      {{"generate", "--prompt-ids=1", "--kv-host-attention=0.5", "--max-seq-len=4K"},
+       "--kv-host-attention 0.5: keys and values are contiguous, which the host's cores cannot "
+       "attend to; pass --kv-offload chunked, or --kv-host-attention off"},
+      {{"generate", "--prompt-ids=1", "--kv-host-attention=0.5", "--kv-offload=chunked",
+        "--decode-attention=quest"},
+       "--kv-host-attention 0.5: --decode-attention quest gathers what it chooses; pass "
+       "--decode-attention full, or --kv-host-attention off"},
       bad("--kv-buffers=0", "--kv-buffers 0: out of range; pass 1 to 1024"),
       bad("--transfer-block=100", "--transfer-block 100: not a multiple of 16; pass 96 or 112"),
+      bad("--transfer-block=24", "--transfer-block 24: not a multiple of 16; pass 16 or 32"),
       bad("--transfer-block=8", "--transfer-block 8: out of range; pass 16 to 1073741824"),
       bad("--kv-offloading-size=0", "--kv-offloading-size 0: out of range; pass 0.001 to 1048576"),
       bad("--prefill-attention=sparse",
@@ -42,12 +60,6 @@ std::vector<BadCommandLine> engine_lines() {
           "xattention or auto"),
       bad("--decode-attention=minference",
           "--decode-attention 'minference': no such attention of answers; pass full or quest"),
-      {{"generate", "--prompt-ids=1", "--decode-attention=quest", "--kv-offload=layerwise"},
-       "--decode-attention quest is not available with --kv-offload layerwise; pass "
-       "--decode-attention full, or --kv-offload off or chunked"},
-      {{"generate", "--prompt-ids=1", "--prefill-attention=xattention", "--kv-offload=chunked"},
-       "--prefill-attention xattention is not available with --kv-offload chunked; pass "
-       "--prefill-attention full or --kv-offload off"},
       {{"generate", "--prompt-ids=1", "--decode-attention=quest", "--block-size=8"},
        "--decode-attention quest: --block-size is 8; it must be a multiple of 16"},
       bad("--max-num-seqs=0", "--max-num-seqs 0: out of range; pass 1 to 65536"),

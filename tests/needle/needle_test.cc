@@ -20,6 +20,8 @@ namespace {
 const std::vector<double> kDepths = {0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
 
 const std::vector<std::int64_t> kLengths = {1024, 8192, 32768, 262144};
+// Of policies, which have to choose everywhere: prompts that are computed anew each time take long.
+const std::vector<std::int64_t> kPolicyLengths = {1024, 2048, 4096, 32768, 262144};
 
 // A way to run the engine: that all of its answers tell, and its options.
 struct Mode {
@@ -28,7 +30,7 @@ struct Mode {
   std::int64_t longest;  // prompt that it gets by default
 };
 
-std::vector<Mode> modes() {
+std::vector<Mode> storage_modes() {
   return {
       {"paged", {"--kv-cache-memory-bytes=1G"}, 32768},
       {"paged", {"--scheduling=prefill-first", "--no-async-scheduling", "--block-size=64"}, 8192},
@@ -40,6 +42,28 @@ std::vector<Mode> modes() {
       {"layerwise",
        {"--kv-offload=layerwise", "--transfer-block=48", "--kv-buffers=2",
         "--max-num-batched-tokens=512"},
+       1024},
+  };
+}
+
+// What reads less than everything: prompts from 1024 tokens on, answers from 2048 on. All lengths are multiples of
+// 128, so that the last tile of rows asks as often as the others. Every prompt is computed from its beginning,
+// as a part of a prompt is chosen for by what that part asks.
+std::vector<Mode> policies() {
+  const std::string whole = "--no-enable-prefix-caching", one = "--max-num-seqs=1";
+  const std::string minference = "--prefill-attention=minference",
+                    xattention = "--prefill-attention=xattention",
+                    quest = "--decode-attention=quest";
+  return {
+      {"paged", {minference, whole, one}, 2048},
+      {"paged", {xattention, whole, one}, 4096},
+      {"paged", {quest}, 4096},
+      {"contiguous", {xattention, quest}, 1024},
+      {"chunked", {quest, "--kv-offload=chunked", "--transfer-block=1024", "--ring-slots=2"}, 4096},
+      {"chunked", {minference, "--kv-offload=chunked", "--transfer-block=512", whole, one}, 1024},
+      {"layerwise", {quest, "--kv-offload=layerwise", "--transfer-block=1024"}, 4096},
+      {"layerwise",
+       {xattention, "--kv-offload=layerwise", "--transfer-block=512", whole, one},
        1024},
   };
 }
@@ -81,13 +105,11 @@ class Model {
   model::TestFolder folder_;
 };
 
-}  // namespace
-
-TEST_CASE("needles are found at 11 depths in prompts of every length, in every mode") {
-  const Model model;
-  for (const Mode& mode : modes()) {
+void find_needles(const Model& model, const std::vector<Mode>& modes,
+                  const std::vector<std::int64_t>& lengths) {
+  for (const Mode& mode : modes) {
     const std::int64_t longest = longest_of(mode);
-    for (const std::int64_t tokens : kLengths) {
+    for (const std::int64_t tokens : lengths) {
       if (tokens > longest) break;
       CAPTURE(mode.options.front());
       CAPTURE(tokens);
@@ -98,27 +120,37 @@ TEST_CASE("needles are found at 11 depths in prompts of every length, in every m
   }
 }
 
+}  // namespace
+
+TEST_CASE("needles are found at 11 depths in prompts of every length, in every mode") {
+  find_needles(Model(), storage_modes(), kLengths);
+}
+
+TEST_CASE("needles are found at 11 depths by every policy, in the modes that serve it") {
+  find_needles(Model(), policies(), kPolicyLengths);
+}
+
 TEST_CASE("what is not there is not found") {
   const Model model;
-  CHECK(model.found({ask_for_nothing(model.model(), {})}, modes().front()) == 1);
+  CHECK(model.found({ask_for_nothing(model.model(), {})}, storage_modes().front()) == 1);
 }
 
 TEST_CASE("a value of many tokens comes whole, and ends") {
   const Model model;
   const HaystackPlan plan{.depths = kDepths, .value_tokens = 9};
-  CHECK(model.found(ask_for_needles(model.model(), plan), modes().front()) == 1);
+  CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
 }
 
 TEST_CASE("a chain of variables is followed to its end") {
   const Model model;
   const HaystackPlan plan{.depths = {0, 0.3, 0.6, 0.95}, .value_tokens = 4, .hops = 4};
-  CHECK(model.found(ask_for_needles(model.model(), plan), modes().front()) == 1);
+  CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
 }
 
 TEST_CASE("one line is found among nothing but lines") {
   const Model model({.head_dim = 128});
   const HaystackPlan plan{.tokens = 3001, .depths = kDepths, .density = 1};
-  CHECK(model.found(ask_for_needles(model.model(), plan), modes().front()) == 1);
+  CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
 }
 
 TEST_CASE("all ranks' heads are needed, and there: 1 to 3 ranks, in 16 bits, too") {
