@@ -131,7 +131,8 @@ class Run {
 
 }  // namespace
 
-void host_attention(const HostAttention& args, nvllm::cpu::Crew& crew, std::vector<float>& scratch) {
+void host_attention(const HostAttention& args, nvllm::cpu::Crew& crew,
+                    std::vector<float>& scratch) {
   NVLLM_CHECK(args.out.dtype == DType::f32 && args.out.contiguous() && args.lse.contiguous());
   NVLLM_CHECK(args.out.shape == args.q.shape);
   NVLLM_CHECK(args.block_tokens > 0 || args.blocks.empty());
