@@ -105,7 +105,7 @@ kernels::MergeAttention::Part HostAttention::end(Stream& stream) {
 
 HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* const> parts,
                                              void* device) {
-  constexpr std::int64_t kCopied = std::int64_t{1} << 30;
+  constexpr std::int64_t kCopied = std::int64_t{1} << 30, kMostCopies = 4096;
   std::vector<kernels::HostAttentionBlock> blocks;
   for (const unsigned char* part : parts) blocks.push_back({0, part});
   kernels::HostAttention call = attention(1);
@@ -116,8 +116,7 @@ HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* cons
   kernels::host_attention(call, crew_, scratch_);  // the threads come
   call.blocks = blocks;
 
-  const auto copies =
-      std::max<std::int64_t>(kCopied / part_bytes_, static_cast<std::int64_t>(parts.size()));
+  const std::int64_t copies = std::clamp<std::int64_t>(kCopied / part_bytes_, 1, kMostCopies);
   const auto begun = backend_.create_event(true), copied = backend_.create_event(true);
   const std::int64_t start = now_ns();
   begun->record(*stream_);

@@ -17,11 +17,13 @@ enum class OffloadWait : std::uint8_t {
   load_of_write,      // the load of a block waits for its write-out
   store_of_write,     // rows are stored in a write slot after what was in it has been written out
   loads_of_graph,     // loads of a step on its own wait for the end of a graph, which loads, too
-  queries_of_host,    // the host's cores wait until a layer's queries are there
-  host_of_write,      // and until the blocks that they read have been written out
-  merge_of_host,      // results are merged when the cores are done
+
+  queries_of_host,  // the host's cores wait until a layer's queries are there
+  host_of_write,    // and until the blocks that they read have been written out
+  merge_of_host,    // results are merged when the cores are done
 };
-inline constexpr std::size_t kOffloadWaits = 6;
+inline constexpr std::size_t kOffloadWaits = 6;        // of loads and write-outs
+inline constexpr std::size_t kHostAttentionWaits = 3;  // and of the host's cores, behind them
 
 enum class Transfer : std::uint8_t { to_device, to_host, by_host };
 

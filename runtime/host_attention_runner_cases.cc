@@ -14,6 +14,7 @@
 
 #include "kvcache/offload_waits.h"
 #include "runtime/runner_fixture.h"
+#include "testing/rerun.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::runtime {
@@ -220,25 +221,50 @@ TEST_CASE("host attention: copies and calls that take any time change nothing") 
   });
 }
 
-// Whether any of a few runs gives other tokens without this wait. Not in graphs, to which a stream belongs only
-// by these waits. Where they are all the same by luck the machine was slow at the wrong time.
-bool missed(DeviceRank& rank, const GoldenModel& golden, OffloadWait wait,
-            std::chrono::microseconds call, std::chrono::microseconds write) {
+// A wait to leave out, with the time that calls of the cores and write-outs take, so that it is missed.
+struct LeftOut {
+  OffloadWait wait;
+  std::chrono::microseconds call, write;
+};
+
+std::vector<LeftOut> all_waits() {
+  using std::chrono::microseconds;
+  const microseconds none(0), some(500), long_time(5000);
+  return {{OffloadWait::queries_of_host, none, none},
+          {OffloadWait::host_of_write, none, long_time},
+          {OffloadWait::merge_of_host, some, none}};
+}
+
+std::uint32_t bit_of(OffloadWait wait) {
+  return 1u << static_cast<unsigned>(wait);
+}
+
+// What is wrong with the tokens that come without these waits. Not in graphs, to which a stream belongs only by
+// these waits.
+std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::uint32_t left_out,
+                          const LeftOut& each) {
+  RunnerTestOptions options = with_share(1);
+  options.slots = 1;
+  options.graphs = false;
+  options.steps_ahead = 2;
+  options.hooks = slow([each](Transfer what) {
+    if (what == Transfer::by_host) return each.call;
+    return what == Transfer::to_host ? each.write : std::chrono::microseconds(0);
+  });
+  options.hooks.left_out = left_out;
+  RunnerUnderTest runner(rank, golden, options);
+  runner.start(0, golden.prompts[2].ids);
+  runner.prefill(40);
+  runner.decode(26);
+  runner.finish();
+  return why_not_golden(golden.prompts[2], runner.tokens(0), 0);
+}
+
+// Whether any of a few runs gives other tokens without this wait. Where they are all the same by luck the
+// machine was slow at the wrong time.
+bool missed(DeviceRank& rank, const GoldenModel& golden, const LeftOut& each) {
   for (int run = 0; run < 5; ++run) {
-    RunnerTestOptions options = with_share(1);
-    options.slots = 1;
-    options.graphs = false;
-    options.steps_ahead = 2;
-    options.hooks = slow([=](Transfer what) {
-      return what == Transfer::by_host ? call : what == Transfer::to_host ? write : call * 0;
-    });
-    options.hooks.left_out = 1u << static_cast<unsigned>(wait);
-    RunnerUnderTest runner(rank, golden, options);
-    runner.start(0, golden.prompts[2].ids);
-    runner.prefill(40);
-    runner.decode(26);
-    runner.finish();
-    if (!why_not_golden(golden.prompts[2], runner.tokens(0), 0).empty()) return true;
+    if (!wrong_without(rank, golden, bit_of(each.wait), each).empty()) return true;
   }
   return false;
 }
@@ -247,27 +273,45 @@ TEST_CASE("host attention: waits that are left out are missed") {
   RANKS_OR_SKIP(1);
   if (testing::kSanitized) SKIP_TEST("races on purpose");
   if (testing::device_under_test() == DeviceKind::cuda) SKIP_TEST("the CPU's streams show it");
-  using std::chrono::microseconds;
-  const microseconds none(0), some(500), long_time(5000);
+  CHECK(all_waits().size() == kvcache::kHostAttentionWaits);
   testing::run_on_devices(1, [&](DeviceRank& rank) {
     const GoldenModel golden(kModel);
-    CHECK(missed(rank, golden, OffloadWait::queries_of_host, none, none));
-    CHECK(missed(rank, golden, OffloadWait::merge_of_host, some, none));
-    CHECK(missed(rank, golden, OffloadWait::host_of_write, none, long_time));
+    for (const LeftOut& each : all_waits()) {
+      CAPTURE(static_cast<int>(each.wait));
+      CHECK(missed(rank, golden, each));
+    }
   });
 }
 
-// ThreadSanitizer finds a wait that is left out, too:
-//   bazel test --config=tsan --test_env=NVLLM_LEAVE_OUT=6 //runtime:host_attention_runner_test
-// fails, with 6, 7 and 8: OffloadWait.
-TEST_CASE("host attention: without the wait that NVLLM_LEAVE_OUT names") {
+constexpr const char* kVariable = "NVLLM_LEAVE_OUT";
+constexpr const char* kRacing = "host attention: ThreadSanitizer finds each wait that is left out";
+
+// What the case below starts: the steps without one wait, or with all of them.
+void run_without(const std::string& number) {
   RANKS_OR_SKIP(1);
-  const char* const number = std::getenv("NVLLM_LEAVE_OUT");
-  if (number == nullptr) SKIP_TEST("for ThreadSanitizer");
   testing::run_on_devices(1, [&](DeviceRank& rank) {
-    CHECK(missed(rank, GoldenModel(kModel), static_cast<OffloadWait>(std::atoi(number)),
-                 std::chrono::microseconds(0), std::chrono::microseconds(0)));
+    const GoldenModel golden(kModel);
+    for (const LeftOut& each : all_waits()) {
+      CAPTURE(static_cast<int>(each.wait));
+      if (number == "none") {
+        CHECK(wrong_without(rank, golden, 0, each) == "");
+      } else if (number == str(static_cast<int>(each.wait))) {
+        missed(rank, golden, each);
+      }
+    }
   });
+}
+
+TEST_CASE(kRacing) {
+  if (const char* const number = std::getenv(kVariable)) return run_without(number);
+  if (!testing::kThreadSanitized) SKIP_TEST("not a build with ThreadSanitizer");
+  const testing::Rerun all = testing::rerun_case(kRacing, kVariable, "none");
+  CHECK_MESSAGE(all.passed(), all.output);
+  CHECK_FALSE(all.raced());
+  for (const LeftOut& each : all_waits()) {
+    CAPTURE(static_cast<int>(each.wait));
+    CHECK(testing::rerun_case(kRacing, kVariable, str(static_cast<int>(each.wait))).raced());
+  }
 }
 
 }  // namespace

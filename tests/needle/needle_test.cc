@@ -20,6 +20,8 @@ namespace {
 const std::vector<double> kDepths = {0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
 
 const std::vector<std::int64_t> kLengths = {1024, 8192, 32768, 262144};
+// Of policies, which have to choose everywhere: prompts that are computed anew each time take long.
+const std::vector<std::int64_t> kPolicyLengths = {1024, 2048, 4096, 32768, 262144};
 
 // A way to run the engine: that all of its answers tell, and its options.
 struct Mode {
@@ -44,20 +46,25 @@ std::vector<Mode> storage_modes() {
   };
 }
 
-// What reads less than everything: from 1024 tokens on prompts, from 2048 on answers. All lengths are multiples of
+// What reads less than everything: prompts from 1024 tokens on, answers from 2048 on. All lengths are multiples of
 // 128, so that the last tile of rows asks as often as the others. Every prompt is computed from its beginning,
 // as a part of a prompt is chosen for by what that part asks.
 std::vector<Mode> policies() {
-  const std::string whole = "--no-enable-prefix-caching";
+  const std::string whole = "--no-enable-prefix-caching", one = "--max-num-seqs=1";
+  const std::string minference = "--prefill-attention=minference",
+                    xattention = "--prefill-attention=xattention",
+                    quest = "--decode-attention=quest";
   return {
-      {"paged", {"--prefill-attention=minference", whole, "--max-num-seqs=1"}, 8192},
-      {"paged", {"--prefill-attention=xattention", whole, "--max-num-seqs=1"}, 8192},
-      {"paged", {"--decode-attention=quest", "--kv-cache-memory-bytes=1G"}, 8192},
-      {"contiguous", {"--prefill-attention=xattention", "--decode-attention=quest"}, 1024},
-      {"chunked",
-       {"--kv-offload=chunked", "--decode-attention=quest", "--transfer-block=1024",
-        "--ring-slots=2"},
-       8192},
+      {"paged", {minference, whole, one}, 2048},
+      {"paged", {xattention, whole, one}, 4096},
+      {"paged", {quest}, 4096},
+      {"contiguous", {xattention, quest}, 1024},
+      {"chunked", {quest, "--kv-offload=chunked", "--transfer-block=1024", "--ring-slots=2"}, 4096},
+      {"chunked", {minference, "--kv-offload=chunked", "--transfer-block=512", whole, one}, 1024},
+      {"layerwise", {quest, "--kv-offload=layerwise", "--transfer-block=1024"}, 4096},
+      {"layerwise",
+       {xattention, "--kv-offload=layerwise", "--transfer-block=512", whole, one},
+       1024},
   };
 }
 
@@ -98,10 +105,11 @@ class Model {
   model::TestFolder folder_;
 };
 
-void find_needles(const Model& model, const std::vector<Mode>& modes) {
+void find_needles(const Model& model, const std::vector<Mode>& modes,
+                  const std::vector<std::int64_t>& lengths) {
   for (const Mode& mode : modes) {
     const std::int64_t longest = longest_of(mode);
-    for (const std::int64_t tokens : kLengths) {
+    for (const std::int64_t tokens : lengths) {
       if (tokens > longest) break;
       CAPTURE(mode.options.front());
       CAPTURE(tokens);
@@ -115,11 +123,11 @@ void find_needles(const Model& model, const std::vector<Mode>& modes) {
 }  // namespace
 
 TEST_CASE("needles are found at 11 depths in prompts of every length, in every mode") {
-  find_needles(Model(), storage_modes());
+  find_needles(Model(), storage_modes(), kLengths);
 }
 
 TEST_CASE("needles are found at 11 depths by every policy, in the modes that serve it") {
-  find_needles(Model(), policies());
+  find_needles(Model(), policies(), kPolicyLengths);
 }
 
 TEST_CASE("what is not there is not found") {
