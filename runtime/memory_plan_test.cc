@@ -293,7 +293,7 @@ TEST_CASE(
         "rank 0 (of 140 GiB, 123 GiB are free, --gpu-memory-utilization is 0.9); pass a smaller "
         "--ring-slots or --transfer-block, or use more GPUs (--tp)");
   CHECK(
-      refusal(options, DeviceKind::cuda, {chunked_gpu(108 * kGiB)})
+      refusal(options, DeviceKind::cuda, {chunked_gpu(107 * kGiB)})
           .ends_with("pass a smaller --ring-slots, --max-num-batched-tokens or --transfer-block"));
   CHECK(refusal(options, DeviceKind::cuda, {chunked_gpu(kGiB)}) == "");
 }

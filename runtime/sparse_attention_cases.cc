@@ -13,6 +13,7 @@
 #include "runtime/sparse_attention.h"
 #include "runtime/test_engine.h"
 #include "testing/device_ranks.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -179,6 +180,8 @@ TEST_CASE("long prompts get the same tokens of a policy wherever their keys and 
   const auto full = long_answers(model, 1, long_options(PrefillAttention::full));
   for (const PrefillAttention prefill :
        {PrefillAttention::minference, PrefillAttention::xattention}) {
+    // What races there are, are the caches', whatever the policy.
+    if (testing::kSanitized && prefill != PrefillAttention::minference) continue;
     CAPTURE(static_cast<int>(prefill));
     const auto right = long_answers(model, 1, long_options(prefill));
     // Of tiles, the model's weights, which are random, make it keep all.

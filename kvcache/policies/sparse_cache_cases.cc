@@ -13,6 +13,7 @@
 #include "kernels/testing/cases.h"
 #include "kvcache/chunked_cache.h"
 #include "kvcache/policies/sparse_cache.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -100,7 +101,9 @@ class Player {
                           .tokens = kMostTokens,
                           .budget = policies.quest_budget};
     }
+    const std::size_t before = backend.ledger().total(MemoryKind::device);
     if (policies.prompts) prompts_ = policies.prompts(backend, kPromptLimits);
+    policy_bytes_ = backend.ledger().total(MemoryKind::device) - before;
     const SparseLimits limits{
         .rows = kMostRows, .sequences = kSequences, .least_tokens = kLeastTokens};
     if (where == Where::paged) {
@@ -108,12 +111,15 @@ class Player {
       cache_ =
           std::make_unique<SparseCache>(backend, *stream_, *storage, prompts_.get(), quest, limits);
       storage_ = std::move(storage);
+      predicted_ = kBlocks * shape_.bytes() + SparseCache::bytes(quest, limits);
     } else if (where == Where::layerwise) {
       auto storage = std::make_unique<LayerwiseStorage>(backend, shape_, kBlocks, kBuffers, 0,
                                                         quest.has_value());
       cache_ =
           std::make_unique<SparseCache>(backend, *stream_, *storage, prompts_.get(), quest, limits);
       storage_ = std::move(storage);
+      predicted_ = kBlocks * LayerwiseStorage::device_bytes(shape_, kBuffers, quest.has_value()) +
+                   SparseCache::bytes(quest, limits, true);
     } else {
       ChunkedOptions options;
       options.blocks = kBlocks;
@@ -130,6 +136,8 @@ class Player {
       options.host_share = policies.host_share;
       options.host_threads = 1;
       cache_ = std::make_unique<ChunkedCache>(backend, shape_, options);
+      predicted_ = ChunkedCache::device_bytes(shape_, options) +
+                   kBlocks * ChunkedCache::device_bytes_per_block(shape_, options.quest);
     }
   }
   ~Player() { stream_->synchronize(); }
@@ -157,6 +165,8 @@ class Player {
   // Its slot and its blocks are free.
   void end(const Sequence& sequence) { cache_->end_sequence(sequence.slot); }
   KvTraffic traffic() const { return cache_->traffic(); }
+  // By arithmetic, of the device.
+  std::size_t predicted_bytes() const { return policy_bytes_ + predicted_; }
 
  private:
   // Rows of sequences that a layer takes at a time.
@@ -266,6 +276,7 @@ class Player {
   std::unique_ptr<KvCache> cache_;
   std::vector<std::int32_t> homes_;
   std::vector<std::vector<float>> stored_;  // on its way
+  std::size_t policy_bytes_ = 0, predicted_ = 0;
   std::uint64_t number_ = 0;
 };
 
@@ -338,11 +349,13 @@ TEST_CASE("with budgets for everything, policies attend to everything, wherever 
   }
 }
 
+// What races there are, are the caches', whatever the policy.
 std::vector<Policies> frugal() {
   Policies tiles = xattention(0.6f);
   Policies lines = minference(MInference::Budget::published);
   tiles.quest_budget = 64;
   lines.quest_budget = 48;
+  if (testing::kSanitized) return {tiles};
   return {tiles, lines};
 }
 
@@ -479,6 +492,17 @@ TEST_CASE("chunked: a prompt policy moves what attention to everything moves") {
   }
   CHECK(traffic[0].to_device > 0);
   CHECK(traffic[1] == traffic[0]);
+}
+
+TEST_CASE("caches with policies take what the arithmetic says, to the byte") {
+  BACKEND_OR_SKIP(backend);
+  for (const Where where : kEverywhere) {
+    for (const Policies& policies : frugal()) {
+      CAPTURE(static_cast<int>(where));
+      const Player player(*backend, policies, 16, where);
+      CHECK(backend->ledger().total(MemoryKind::device) == player.predicted_bytes());
+    }
+  }
 }
 
 TEST_CASE("quest refuses blocks that are no multiple of its pages") {
