@@ -10,7 +10,6 @@ namespace nvllm::kvcache {
 namespace {
 
 constexpr BlockId kNoBlock = -1;
-constexpr std::int32_t kNoRead = -1;
 
 std::size_t part_bytes_of(const BlockShape& shape) {
   return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
@@ -31,6 +30,16 @@ QuestLimits quest_limits(const BlockShape& shape, const ChunkedOptions& options)
 // Of the longest sequence.
 std::int64_t staged_blocks(const BlockShape& shape, const ChunkedOptions& options) {
   return (options.tokens + shape.block_size - 1) / shape.block_size;
+}
+
+StepReads::Rules read_rules(const BlockShape& shape, const ChunkedOptions& options) {
+  return {.blocks = options.blocks,
+          .block_size = shape.block_size,
+          .heads = part_bytes_of(shape) > 0,
+          .quest = options.quest,
+          .prompts = options.prompts != nullptr,
+          .least_tokens = options.least_tokens,
+          .staged_blocks = staged_blocks(shape, options)};
 }
 
 // What the device is told of a step, in words of 32 bits: where blocks are, then the tokens of a whole block,
@@ -72,7 +81,7 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
       open_(static_cast<std::size_t>(options.sequences), kNoBlock),
       block_written_(static_cast<std::size_t>(options.blocks)),
       slot_written_(static_cast<std::size_t>(slots_.size())),
-      read_of_(static_cast<std::size_t>(options.blocks), kNoRead) {
+      reads_(read_rules(shape, options)) {
   homes_ = ints(0, {options.blocks});
   if (options.quest) {
     quest_.emplace(backend, quest_limits(shape, options));
@@ -83,7 +92,6 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
   }
   if (options.prompts != nullptr) {
     staging_.emplace(backend, shape, staged_blocks(shape, options));
-    staging_blocks_.resize(static_cast<std::size_t>(staged_blocks(shape, options)));
   }
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     written_.push_back(backend.create_event());
@@ -157,16 +165,13 @@ TensorView ChunkedCache::ints(std::int64_t first, std::initializer_list<std::int
 StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
   number_ = step.number;
   open_blocks(step);
-  plan_reads(step);
-  if (host_attention_) give_to_host();
+  reads_.plan(step, slots_, host_attention_ ? host_share_ : 0);
   repeated_ = std::exchange(repeats_, step.may_repeat && filled_.empty());
   const bool new_work = name_work();
   // Who reads the host's memory out of order waits for all that was written there.
-  const bool gathers = std::any_of(parts_.begin(), parts_.end(),
-                                   [](const Part& part) { return part.kind == Kind::quest; });
   if (repeats_) {
     settle(stream);
-  } else if (gathers && last_written_ != settled_) {
+  } else if (reads_.any(Kind::quest) && last_written_ != settled_) {
     // Not settled: loads through the ring run ahead of the stream, so they wait for themselves.
     options_.hooks.wait(OffloadWait::load_of_write, stream, *written_.back());
   }
@@ -174,8 +179,8 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
   if (new_work && host_attention_) plan_host_reads();
   stage(stream);
   const auto layers = static_cast<std::uint64_t>(shape_.layers);
-  traffic_.to_device += layers * reads_.size() * part_bytes_;
-  traffic_.by_host += layers * host_reads_.size() * part_bytes_;
+  traffic_.to_device += layers * reads_.through_ring().size() * part_bytes_;
+  traffic_.by_host += layers * reads_.by_host().size() * part_bytes_;
   for (const StepSequence& sequence : step.sequences) {
     if (quest_ && sequence.rows == 1) traffic_.to_device += layers * most_gathered(sequence);
   }
@@ -183,49 +188,15 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
   return {.repeats = repeats_, .work = work_};
 }
 
-// Of the reads of the step's first sequences, as far as they have one row each, the host's share. What is staged
-// comes through the ring, and stays before all others there.
-void ChunkedCache::give_to_host() {
-  std::swap(host_reads_, last_host_reads_);
-  host_reads_.clear();
-  const auto several =
-      std::find_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.rows != 1; });
-  const auto rows = static_cast<std::size_t>(several - parts_.begin());
-  readers_.clear();
-  for (const Read& read : reads_) {
-    const bool can = read.staged == kNotStaged && read.sequences.back() < rows;
-    readers_.push_back(can ? static_cast<std::int32_t>(read.sequences.size()) : 0);
-  }
-  choose_for_host(readers_, host_share_, taken_);
-  std::size_t left = 0;
-  for (std::size_t i = 0; i < reads_.size(); ++i) {
-    Read& read = reads_[i];
-    std::int32_t& place = read_of_[static_cast<std::size_t>(read.block)];
-    if (!taken_[i]) {
-      place = static_cast<std::int32_t>(left);
-      if (left != i) std::swap(reads_[left], read);
-      ++left;
-      continue;
-    }
-    place = kNoRead;
-    for (const std::size_t sequence : read.sequences) {
-      host_reads_.push_back({static_cast<std::int32_t>(sequence), read.block});
-    }
-  }
-  reads_.resize(left);
-  std::stable_sort(host_reads_.begin(), host_reads_.end(),
-                   [](const HostRead& a, const HostRead& b) { return a.row < b.row; });
-}
-
 void ChunkedCache::plan_host_reads() {
   std::vector<kernels::HostAttentionBlock> blocks;
   host_reads_recent_ = false;
-  for (const HostRead& read : host_reads_) {
+  for (const StepReads::HostRead& read : reads_.by_host()) {
     host_reads_recent_ |= block_written_[static_cast<std::size_t>(read.block)] > settled_;
     blocks.push_back({read.row, static_cast<const unsigned char*>(host_.part(read.block, 0))});
   }
   // Rows behind the last reader do not count: another number of them is no other work.
-  const std::int64_t rows = host_reads_.empty() ? 0 : host_reads_.back().row + 1;
+  const std::int64_t rows = reads_.by_host().empty() ? 0 : reads_.by_host().back().row + 1;
   host_attention_->plan(std::move(blocks), rows);
 }
 
@@ -267,90 +238,10 @@ void ChunkedCache::open_blocks(const KvStep& step) {
   }
 }
 
-ChunkedCache::Kind ChunkedCache::kind_of(const StepSequence& sequence) const {
-  if (sequence.rows == 1) return quest_ ? Kind::quest : Kind::everything;
-  const bool chosen = staging_ && sequence.length() >= options_.least_tokens;
-  return chosen ? Kind::prompt : Kind::everything;
-}
-
-// Where every sequence finds its blocks: in write slots, its own or another one's of this step, or in the
-// ring. Through the ring those that are staged come first, sequence by sequence.
-void ChunkedCache::plan_reads(const KvStep& step) {
-  for (const Read& read : reads_) read_of_[static_cast<std::size_t>(read.block)] = kNoRead;
-  std::swap(reads_, last_reads_);
-  reads_.clear();
-  std::fill(staging_blocks_.begin(), staging_blocks_.end(), kNoBlock);
-  last_width_ = std::exchange(table_width_, 1);
-  any_prompt_ = false;
-  parts_.resize(step.sequences.size());
-  std::int64_t begin = 0;
-  for (std::size_t s = 0; s < parts_.size(); ++s) {
-    const StepSequence& sequence = step.sequences[s];
-    Part& part = parts_[s];
-    part.kind = kind_of(sequence);
-    part.begin = begin;
-    part.rows = sequence.rows;
-    part.first = sequence.first;
-    part.residents.clear();
-    part.resident_tokens = 0;
-    begin += sequence.rows;
-    if (part.kind == Kind::prompt) plan_prompt(sequence, part);
-  }
-  for (std::size_t s = 0; s < parts_.size(); ++s) {
-    if (parts_[s].kind == Kind::everything) plan_sequence(step.sequences[s], s);
-  }
-  if (part_bytes_ == 0) reads_.clear();  // a rank without heads
-}
-
-// What the prompt before has left in place, a prefix that both have, stays.
-void ChunkedCache::plan_prompt(const StepSequence& sequence, Part& part) {
-  any_prompt_ = true;
-  part.staged.clear();
-  for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
-    const BlockId block = sequence.blocks[number];
-    if (std::exchange(staging_blocks_[static_cast<std::size_t>(number)], block) == block) continue;
-    const WriteSlot home = slots_.home(block);
-    if (home != WriteSlots::kNone) {
-      part.staged.push_back({number, home});
-      continue;
-    }
-    std::int32_t& place = read_of_[static_cast<std::size_t>(block)];
-    if (place == kNoRead) place = static_cast<std::int32_t>(reads_.size());
-    reads_.push_back({block, {}, number});
-  }
-  part.reads_end = reads_.size();
-}
-
-void ChunkedCache::plan_sequence(const StepSequence& sequence, std::size_t place) {
-  Part& part = parts_[place];
-  part.resident_tokens = sequence.length();
-  for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
-    const BlockId block = sequence.blocks[number];
-    const WriteSlot home = slots_.home(block);
-    if (home != WriteSlots::kNone) {
-      part.residents.push_back(home);
-    } else {
-      read(block, place);
-      part.resident_tokens -= shape_.block_size;
-    }
-  }
-  table_width_ = std::max(table_width_, static_cast<std::int64_t>(part.residents.size()));
-}
-
-void ChunkedCache::read(BlockId block, std::size_t sequence) {
-  std::int32_t& place = read_of_[static_cast<std::size_t>(block)];
-  if (place == kNoRead) {
-    place = static_cast<std::int32_t>(reads_.size());
-    reads_.push_back({block, {}, kNotStaged});
-  }
-  reads_[static_cast<std::size_t>(place)].sequences.push_back(sequence);
-}
-
 // A pass that repeats is another one than before if it reads other blocks. After one that does not repeat
 // it is new, too: its first run is no graph, and puts the ring in order.
 bool ChunkedCache::name_work() {
-  const bool same = repeats_ && repeated_ && table_width_ == last_width_ && reads_ == last_reads_ &&
-                    host_reads_ == last_host_reads_;
+  const bool same = repeats_ && repeated_ && reads_.as_before();
   if (!same) ++work_;
   return !same;
 }
@@ -367,7 +258,7 @@ void ChunkedCache::plan_loads() {
   loads_.clear();
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     const Event* written = written_[static_cast<std::size_t>(layer)].get();
-    for (const Read& read : reads_) {
+    for (const Read& read : reads_.through_ring()) {
       const bool recent = block_written_[static_cast<std::size_t>(read.block)] > settled_;
       loads_.push_back({host_.part(read.block, layer), recent ? written : nullptr});
     }
@@ -383,13 +274,14 @@ void ChunkedCache::stage(Stream& stream) {
   const StepWords at(options_.blocks, options_.sequences);
   words[at.full] = static_cast<std::int32_t>(shape_.block_size);
   std::fill_n(words + at.lengths, options_.sequences, 0);
-  for (std::size_t s = 0; s < parts_.size(); ++s) {
-    const Part& part = parts_[s];
+  for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
+    const Part& part = reads_.parts()[s];
     const auto row = static_cast<std::int64_t>(s);
     words[at.lengths + row] = static_cast<std::int32_t>(part.resident_tokens);
     words[at.rows + 2 * row] = 0;
     words[at.rows + 2 * row + 1] = static_cast<std::int32_t>(part.rows);
-    std::copy(part.residents.begin(), part.residents.end(), words + at.table + row * table_width_);
+    std::copy(part.residents.begin(), part.residents.end(),
+              words + at.table + row * reads_.residents());
   }
   if (std::exchange(homes_changed_, false)) {
     std::copy(slots_.homes().begin(), slots_.homes().end(), words);
@@ -401,7 +293,8 @@ void ChunkedCache::stage(Stream& stream) {
                     stream);
     }
   }
-  const std::int64_t end = at.table + static_cast<std::int64_t>(parts_.size()) * table_width_;
+  const std::int64_t end =
+      at.table + static_cast<std::int64_t>(reads_.parts().size()) * reads_.residents();
   backend_.copy(ints(at.full, {1}).data, words + at.full,
                 static_cast<std::size_t>(end - at.full) * sizeof(std::int32_t), stream);
   staged.copied->record(stream);
@@ -482,15 +375,15 @@ GatheredQuest::Blocks ChunkedCache::quest_blocks(std::int64_t layer) const {
 // Sequences of one row by what Quest chooses, then the others.
 void ChunkedCache::attend_quest(std::int64_t layer, const kernels::Attention& args,
                                 Stream& stream) {
-  const auto chosen = std::count_if(parts_.begin(), parts_.end(),
+  const auto chosen = std::count_if(reads_.parts().begin(), reads_.parts().end(),
                                     [](const Part& part) { return part.kind == Kind::quest; });
-  if (chosen == static_cast<std::ptrdiff_t>(parts_.size())) {  // and padding
+  if (chosen == static_cast<std::ptrdiff_t>(reads_.parts().size())) {  // and padding
     return gathered_->attend(layer, args, args.query_start, quest_blocks(layer), stream);
   }
   attend_all(layer, args, stream);
   const StepWords at(options_.blocks, options_.sequences);
-  for (std::size_t s = 0; s < parts_.size(); ++s) {
-    if (parts_[s].kind != Kind::quest) continue;
+  for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
+    if (reads_.parts()[s].kind != Kind::quest) continue;
     const TensorView starts = ints(at.rows + 2 * static_cast<std::int64_t>(s), {2});
     gathered_->attend(layer, rows_of(args, s), starts, quest_blocks(layer), stream);
   }
@@ -499,7 +392,7 @@ void ChunkedCache::attend_quest(std::int64_t layer, const kernels::Attention& ar
 // The arguments of one sequence, but for what says how many rows it has.
 kernels::Attention ChunkedCache::rows_of(const kernels::Attention& args,
                                          std::size_t sequence) const {
-  const Part& part = parts_[sequence];
+  const Part& part = reads_.parts()[sequence];
   const auto number = static_cast<std::int64_t>(sequence);
   kernels::Attention own = args;
   own.q = args.q.rows(part.begin, part.rows);
@@ -516,34 +409,36 @@ void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args
   residents.kv = slot_view(layer);
   const std::int64_t sequences = args.kv_length.shape[0];
   const StepWords at(options_.blocks, options_.sequences);
-  residents.kv.block_table = ints(at.table, {sequences, table_width_});
+  residents.kv.block_table = ints(at.table, {sequences, reads_.residents()});
   residents.kv_length = ints(at.lengths, {sequences});
-  residents.max_kv_length = table_width_ * shape_.block_size;
-  const bool in_parts = !reads_.empty() || by_host();
+  residents.max_kv_length = reads_.residents() * shape_.block_size;
+  const bool in_parts = !reads_.through_ring().empty() || by_host();
   if (in_parts) {
     sums_.begin(residents, stream);
   } else {
     kernels::attention(residents, stream);
   }
   std::size_t taken = 0;
-  for (std::size_t s = 0; any_prompt_ && s < parts_.size(); ++s) {
-    if (parts_[s].kind != Kind::prompt) continue;
-    take_reads(layer, taken, parts_[s].reads_end, args, stream);
-    taken = parts_[s].reads_end;
-    attend_prompt(layer, parts_[s], rows_of(args, s), stream);
+  for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
+    const Part& part = reads_.parts()[s];
+    if (part.kind != Kind::prompt) continue;
+    take_reads(layer, taken, part.reads_end, args, stream);
+    taken = part.reads_end;
+    attend_prompt(layer, part, rows_of(args, s), stream);
   }
-  take_reads(layer, taken, reads_.size(), args, stream);
+  take_reads(layer, taken, reads_.through_ring().size(), args, stream);
   if (in_parts) finish_sums(args, stream);
 }
 
 // What comes through the ring goes where it is wanted.
 void ChunkedCache::take_reads(std::int64_t layer, std::size_t first, std::size_t end,
                               const kernels::Attention& args, Stream& stream) {
+  const std::vector<Read>& reads = reads_.through_ring();
   for (std::size_t i = first; i < end; ++i) {
-    const Read& read = reads_[i];
-    const std::size_t load = static_cast<std::size_t>(layer) * reads_.size() + i;
+    const Read& read = reads[i];
+    const std::size_t load = static_cast<std::size_t>(layer) * reads.size() + i;
     void* const part = ring_.take(load, stream);
-    if (read.staged != kNotStaged) staging_->put(read.staged, part, stream);
+    if (read.staged != StepReads::kNotStaged) staging_->put(read.staged, part, stream);
     for (const std::size_t sequence : read.sequences) {
       add_part(ring_view(part), sequence, args, stream);
     }
@@ -568,17 +463,17 @@ void ChunkedCache::attend_prompt(std::int64_t layer, const Part& part,
 void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
   const kernels::MergeAttention::Part last =
       by_host() ? host_attention_->end(stream) : kernels::MergeAttention::Part{};
-  if (!any_prompt_) return sums_.finish(args, 0, stream, last);
-  for (std::size_t s = 0; s < parts_.size(); ++s) {
-    if (parts_[s].kind != Kind::everything) continue;
-    sums_.finish(rows_of(args, s), parts_[s].begin, stream, last);
+  if (!reads_.any(Kind::prompt)) return sums_.finish(args, 0, stream, last);
+  for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
+    const Part& part = reads_.parts()[s];
+    if (part.kind == Kind::everything) sums_.finish(rows_of(args, s), part.begin, stream, last);
   }
 }
 
 // The attention of a sequence's rows to a whole block of earlier tokens.
 void ChunkedCache::add_part(const kernels::KvView& kv, std::size_t sequence,
                             const kernels::Attention& args, Stream& stream) {
-  const Part& own = parts_[sequence];
+  const Part& own = reads_.parts()[sequence];
   const StepWords at(options_.blocks, options_.sequences);
   const TensorView full = ints(at.full, {1});
   kernels::Attention part = args;

@@ -37,6 +37,7 @@
 #include "kvcache/policies/gathered_quest.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/staged_layer.h"
+#include "kvcache/step_reads.h"
 #include "kvcache/write_slots.h"
 
 namespace nvllm::kvcache {
@@ -88,38 +89,9 @@ class ChunkedCache final : public KvCache {
   const std::optional<HostAttention::Speeds>& host_speeds() const { return host_speeds_; }
 
  private:
-  static constexpr std::int64_t kNotStaged = -1;
-
-  // A block that comes through the ring, once in each layer: the step's sequences that attend to it as it
-  // comes, and which block of a staged one it is.
-  struct Read {
-    BlockId block = 0;
-    std::vector<std::size_t> sequences;
-    std::int64_t staged = kNotStaged;
-    bool operator==(const Read&) const = default;
-  };
-  enum class Kind { everything, quest, prompt };  // of others than the first there are no partials
-  // Of a sequence of the step.
-  struct Part {
-    Kind kind = Kind::everything;
-    std::int64_t begin = 0, rows = 0;     // of the batch
-    std::int64_t first = 0;               // position of the first row
-    std::vector<std::int32_t> residents;  // write slots of its blocks that are in some
-    std::int64_t resident_tokens = 0;
-    // Of a prompt: it is staged when the ring has come so far, and these are too, from write slots.
-    struct Staged {
-      std::int64_t number;
-      WriteSlot slot;
-    };
-    std::size_t reads_end = 0;
-    std::vector<Staged> staged;
-  };
-  // A block that the host's cores attend to, for a row.
-  struct HostRead {
-    std::int32_t row = 0;
-    BlockId block = 0;
-    bool operator==(const HostRead&) const = default;
-  };
+  using Kind = StepReads::Kind;
+  using Part = StepReads::Part;
+  using Read = StepReads::Read;
   struct Staged {
     Buffer memory;  // pinned
     std::unique_ptr<Event> copied;
@@ -128,12 +100,6 @@ class ChunkedCache final : public KvCache {
 
   void open_blocks(const KvStep& step);
   std::uint64_t most_gathered(const StepSequence& sequence) const;
-  void plan_reads(const KvStep& step);
-  Kind kind_of(const StepSequence& sequence) const;
-  void plan_prompt(const StepSequence& sequence, Part& part);
-  void plan_sequence(const StepSequence& sequence, std::size_t place);
-  void read(BlockId block, std::size_t sequence);
-  void give_to_host();
   void plan_host_reads();
   void measure_host();
   bool by_host() const { return host_attention_ && host_attention_->planned(); }
@@ -173,7 +139,6 @@ class ChunkedCache final : public KvCache {
   std::vector<std::int64_t> addresses_;
   // Of a prompt policy.
   std::optional<StagedLayer> staging_;
-  std::vector<BlockId> staging_blocks_;  // as the step's reads go on: what is in which place
   std::unique_ptr<Stream> writes_;
   std::unique_ptr<Event> stored_;
   std::vector<std::unique_ptr<Event>> written_;  // by layer: the last write-outs of it
@@ -193,17 +158,11 @@ class ChunkedCache final : public KvCache {
   std::uint64_t number_ = 0, work_ = 0;
   bool repeats_ = false, repeated_ = false;  // this one, the last one
   bool reuses_slots_ = false;
-  bool any_prompt_ = false;
   std::vector<BlockId> filled_;
-  std::vector<Part> parts_;
-  std::int64_t table_width_ = 0, last_width_ = 0;       // residents of a sequence, at most
-  std::vector<Read> reads_, last_reads_;                // in the order in which they come
-  std::vector<std::int32_t> read_of_;                   // by block: its place in reads_; kNoRead
-  std::vector<LoadRing::Load> loads_;                   // of all layers
-  std::vector<HostRead> host_reads_, last_host_reads_;  // by ascending row
-  bool host_reads_recent_ = false;  // some of them may still be on their way to the host
-  std::vector<std::int32_t> readers_;
-  std::vector<bool> taken_;
+  StepReads reads_;
+  std::vector<LoadRing::Load> loads_;  // of all layers
+  bool host_reads_recent_ =
+      false;  // some blocks of the host's cores may still be on their way to the host
 
   std::vector<Staged> staged_;
   std::size_t next_staged_ = 0;

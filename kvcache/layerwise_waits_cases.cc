@@ -120,7 +120,7 @@ TEST_CASE(kRacing) {
   CHECK_FALSE(all.raced());
   for (int wait = 0; wait < kLayerwiseWaits; ++wait) {
     CAPTURE(wait);
-    const testing::Rerun without = testing::rerun_case(kRacing, kVariable, str(wait));
+    const testing::Rerun without = testing::rerun_until_race(kRacing, kVariable, str(wait));
     CHECK_MESSAGE(without.raced(), without.output);
   }
 }

@@ -78,4 +78,14 @@ Rerun rerun_case(const std::string& case_name, const std::string& variable,
   return rerun;
 }
 
+Rerun rerun_until_race(const std::string& case_name, const std::string& variable,
+                       const std::string& value) {
+  constexpr int kMost = 5;
+  Rerun rerun;
+  for (int i = 0; i < kMost && !rerun.raced(); ++i) {
+    rerun = rerun_case(case_name, variable, value);
+  }
+  return rerun;
+}
+
 }  // namespace nvllm::testing

@@ -24,8 +24,11 @@ struct Rerun {
   bool raced() const { return output.find("ThreadSanitizer: data race") != std::string::npos; }
 };
 
-// case_name: as doctest's --test-case takes it. The case finds the value in its environment.
+// case_name, here and below: as doctest's --test-case takes it. The case finds the value in its environment.
 Rerun rerun_case(const std::string& case_name, const std::string& variable,
                  const std::string& value, std::chrono::seconds limit = std::chrono::seconds(100));
+// Until ThreadSanitizer reports a race, which is a matter of who is late; at most a few times.
+Rerun rerun_until_race(const std::string& case_name, const std::string& variable,
+                       const std::string& value);
 
 }  // namespace nvllm::testing

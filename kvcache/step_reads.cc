@@ -1,0 +1,142 @@
+#include "kvcache/step_reads.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvcache/host_attention.h"
+
+namespace nvllm::kvcache {
+namespace {
+
+constexpr BlockId kNoBlock = -1;
+constexpr std::int32_t kNoRead = -1;
+
+}  // namespace
+
+StepReads::StepReads(const Rules& rules)
+    : rules_(rules),
+      read_of_(static_cast<std::size_t>(rules.blocks), kNoRead),
+      staging_(static_cast<std::size_t>(rules.prompts ? rules.staged_blocks : 0), kNoBlock) {}
+
+bool StepReads::any(Kind kind) const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [&](const Part& part) { return part.kind == kind; });
+}
+
+bool StepReads::as_before() const {
+  return residents_ == last_residents_ && reads_ == last_reads_ && host_reads_ == last_host_reads_;
+}
+
+StepReads::Kind StepReads::kind_of(const StepSequence& sequence) const {
+  if (sequence.rows == 1) return rules_.quest ? Kind::quest : Kind::everything;
+  const bool chosen = rules_.prompts && sequence.length() >= rules_.least_tokens;
+  return chosen ? Kind::prompt : Kind::everything;
+}
+
+void StepReads::plan(const KvStep& step, const WriteSlots& slots, double host_share) {
+  forget_reads();
+  std::swap(reads_, last_reads_);
+  std::swap(host_reads_, last_host_reads_);
+  reads_.clear();
+  host_reads_.clear();
+  std::fill(staging_.begin(), staging_.end(), kNoBlock);
+  last_residents_ = std::exchange(residents_, 1);
+  parts_.resize(step.sequences.size());
+  std::int64_t begin = 0;
+  for (std::size_t s = 0; s < parts_.size(); ++s) {
+    const StepSequence& sequence = step.sequences[s];
+    Part& part = parts_[s];
+    part.kind = kind_of(sequence);
+    part.begin = begin;
+    part.rows = sequence.rows;
+    part.first = sequence.first;
+    part.residents.clear();
+    part.resident_tokens = 0;
+    begin += sequence.rows;
+    if (part.kind == Kind::prompt) stage(sequence, slots, part);
+  }
+  for (std::size_t s = 0; s < parts_.size(); ++s) {
+    if (parts_[s].kind == Kind::everything) find(step.sequences[s], slots, s);
+  }
+  if (host_share > 0) give_to_host(host_share);
+}
+
+// What the prompt before has left in place, a prefix that both have, stays.
+void StepReads::stage(const StepSequence& sequence, const WriteSlots& slots, Part& part) {
+  part.staged.clear();
+  for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
+    const BlockId block = sequence.blocks[number];
+    if (std::exchange(staging_[static_cast<std::size_t>(number)], block) == block) continue;
+    const WriteSlot home = slots.home(block);
+    if (home != WriteSlots::kNone) {
+      part.staged.push_back({number, home});
+    } else if (rules_.heads) {
+      std::int32_t& place = read_of_[static_cast<std::size_t>(block)];
+      if (place == kNoRead) place = static_cast<std::int32_t>(reads_.size());
+      reads_.push_back({block, {}, number});
+    }
+  }
+  part.reads_end = reads_.size();
+}
+
+void StepReads::find(const StepSequence& sequence, const WriteSlots& slots, std::size_t place) {
+  Part& part = parts_[place];
+  part.resident_tokens = sequence.length();
+  for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
+    const BlockId block = sequence.blocks[number];
+    const WriteSlot home = slots.home(block);
+    if (home != WriteSlots::kNone) {
+      part.residents.push_back(home);
+    } else {
+      if (rules_.heads) read(block, place);
+      part.resident_tokens -= rules_.block_size;
+    }
+  }
+  residents_ = std::max(residents_, static_cast<std::int64_t>(part.residents.size()));
+}
+
+void StepReads::read(BlockId block, std::size_t sequence) {
+  std::int32_t& place = read_of_[static_cast<std::size_t>(block)];
+  if (place == kNoRead) {
+    place = static_cast<std::int32_t>(reads_.size());
+    reads_.push_back({block, {}, kNotStaged});
+  }
+  reads_[static_cast<std::size_t>(place)].sequences.push_back(sequence);
+}
+
+void StepReads::forget_reads() {
+  for (const Read& read : reads_) read_of_[static_cast<std::size_t>(read.block)] = kNoRead;
+}
+
+// Of the reads of the step's first sequences, as far as they have one row each, the host's share. What is staged
+// comes through the ring, and stays before all others there.
+void StepReads::give_to_host(double share) {
+  const auto several =
+      std::find_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.rows != 1; });
+  const auto rows = static_cast<std::size_t>(several - parts_.begin());
+  readers_.clear();
+  for (const Read& read : reads_) {
+    const bool can = read.staged == kNotStaged && read.sequences.back() < rows;
+    readers_.push_back(can ? static_cast<std::int32_t>(read.sequences.size()) : 0);
+  }
+  choose_for_host(readers_, share, taken_);
+  forget_reads();
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < reads_.size(); ++i) {
+    Read& read = reads_[i];
+    if (!taken_[i]) {
+      read_of_[static_cast<std::size_t>(read.block)] = static_cast<std::int32_t>(left);
+      if (left != i) std::swap(reads_[left], read);
+      ++left;
+      continue;
+    }
+    for (const std::size_t sequence : read.sequences) {
+      host_reads_.push_back({static_cast<std::int32_t>(sequence), read.block});
+    }
+  }
+  reads_.resize(left);
+  std::stable_sort(host_reads_.begin(), host_reads_.end(),
+                   [](const HostRead& a, const HostRead& b) { return a.row < b.row; });
+}
+
+}  // namespace nvllm::kvcache

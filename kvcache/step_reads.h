@@ -1,0 +1,96 @@
+// StepReads: where the sequences of a ChunkedCache's step find the blocks that they attend to: in write slots,
+// through the ring, or where they lie in host memory, by the host's cores. Known before the step from who runs and what
+// is in write slots, so loads can run ahead.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kvcache/kv_cache.h"
+#include "kvcache/write_slots.h"
+
+namespace nvllm::kvcache {
+
+class StepReads {
+ public:
+  static constexpr std::int64_t kNotStaged = -1;
+
+  struct Rules {
+    std::int64_t blocks = 0;  // of the cache
+    std::int64_t block_size = 0;
+    bool heads = true;   // without heads nothing is read
+    bool quest = false;  // chooses for sequences of one row
+    // A prompt policy chooses for prompts of so many tokens and more, of as many blocks as are staged at most.
+    bool prompts = false;
+    std::int64_t least_tokens = 0, staged_blocks = 0;
+  };
+
+  // A block that comes through the ring, once in each layer: the step's sequences that attend to it as it
+  // comes, and which block of a staged one it is.
+  struct Read {
+    BlockId block = 0;
+    std::vector<std::size_t> sequences;
+    std::int64_t staged = kNotStaged;
+    bool operator==(const Read&) const = default;
+  };
+
+  // A block that the host's cores attend to, for a row.
+  struct HostRead {
+    std::int32_t row = 0;
+    BlockId block = 0;
+    bool operator==(const HostRead&) const = default;
+  };
+
+  enum class Kind { everything, quest, prompt };  // of others than the first there are no partials
+
+  // Of a sequence of the step.
+  struct Part {
+    Kind kind = Kind::everything;
+    std::int64_t begin = 0, rows = 0;     // of the batch
+    std::int64_t first = 0;               // position of the first row
+    std::vector<std::int32_t> residents;  // write slots of its blocks that are in some
+    std::int64_t resident_tokens = 0;
+    // Of a prompt: it is staged when the ring has come so far, and these are too, from write slots.
+    struct Staged {
+      std::int64_t number;
+      WriteSlot slot;
+    };
+    std::size_t reads_end = 0;
+    std::vector<Staged> staged;
+  };
+
+  explicit StepReads(const Rules& rules);
+
+  // host_share: of what sequences of one row read, the share of the host's cores.
+  void plan(const KvStep& step, const WriteSlots& slots, double host_share);
+
+  const std::vector<Part>& parts() const { return parts_; }
+  // In the order in which they come: those that are staged first, sequence by sequence.
+  const std::vector<Read>& through_ring() const { return reads_; }
+  const std::vector<HostRead>& by_host() const { return host_reads_; }  // by ascending row
+  std::int64_t residents() const { return residents_; }  // of a part, at most; 1 or more
+  bool any(Kind kind) const;
+  // The same work as in the step before, in the same order.
+  bool as_before() const;
+
+ private:
+  Kind kind_of(const StepSequence& sequence) const;
+  void stage(const StepSequence& sequence, const WriteSlots& slots, Part& part);
+  void find(const StepSequence& sequence, const WriteSlots& slots, std::size_t place);
+  void read(BlockId block, std::size_t sequence);
+  void forget_reads();
+  void give_to_host(double share);
+
+  const Rules rules_;
+  // The vectors are kept for their memory.
+  std::vector<Part> parts_;
+  std::int64_t residents_ = 0, last_residents_ = 0;
+  std::vector<Read> reads_, last_reads_;
+  std::vector<std::int32_t> read_of_;  // by block: its place in reads_; kNoRead
+  std::vector<BlockId> staging_;       // as the reads go on: what is in which place
+  std::vector<HostRead> host_reads_, last_host_reads_;
+  std::vector<std::int32_t> readers_;
+  std::vector<bool> taken_;
+};
+
+}  // namespace nvllm::kvcache

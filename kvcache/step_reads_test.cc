@@ -1,0 +1,120 @@
+#include "kvcache/step_reads.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+namespace nvllm::kvcache {
+namespace {
+
+using Kind = StepReads::Kind;
+using Read = StepReads::Read;
+using HostRead = StepReads::HostRead;
+
+constexpr std::int64_t kTokens = 4;  // of a block
+
+StepReads::Rules rules() {
+  return {.blocks = 16, .block_size = kTokens};
+}
+
+struct Sequence {
+  std::vector<BlockId> blocks;
+  std::int64_t first, rows;
+};
+
+void plan(StepReads& reads, const std::vector<Sequence>& sequences, const WriteSlots& slots,
+          double host_share = 0) {
+  std::vector<StepSequence> step;
+  for (const Sequence& each : sequences) {
+    step.push_back({.blocks = each.blocks, .first = each.first, .rows = each.rows});
+  }
+  reads.plan({.sequences = step}, slots, host_share);
+}
+
+std::vector<BlockId> blocks_through_ring(const StepReads& reads) {
+  std::vector<BlockId> blocks;
+  for (const Read& read : reads.through_ring()) blocks.push_back(read.block);
+  return blocks;
+}
+
+TEST_CASE("a block in a write slot is read there, every other one once, whoever shares it") {
+  WriteSlots slots(4, 16);
+  const WriteSlot open = slots.take(7), other = slots.take(8);
+  StepReads reads(rules());
+  plan(reads, {{{1, 2, 7}, 9, 1}, {{1, 3, 8}, 8, 2}}, slots);
+  CHECK(reads.through_ring() == std::vector<Read>{{1, {0, 1}}, {2, {0}}, {3, {1}}});
+  CHECK(reads.parts()[0].residents == std::vector<std::int32_t>{open});
+  CHECK(reads.parts()[0].resident_tokens == 2);
+  CHECK(reads.parts()[1].residents == std::vector<std::int32_t>{other});
+  CHECK(reads.parts()[1].begin == 1);
+  CHECK(reads.residents() == 1);
+}
+
+TEST_CASE("the next token reads what the one before has read, until a block is full") {
+  WriteSlots slots(4, 16);
+  slots.take(7);
+  StepReads reads(rules());
+  plan(reads, {{{1, 7}, 6, 1}}, slots);
+  CHECK_FALSE(reads.as_before());
+  plan(reads, {{{1, 7}, 7, 1}}, slots);
+  CHECK(reads.as_before());
+  slots.release(7);
+  slots.take(8);
+  plan(reads, {{{1, 7, 8}, 8, 1}}, slots);
+  CHECK_FALSE(reads.as_before());
+}
+
+TEST_CASE("without heads nothing is read, in no step") {
+  const WriteSlots slots(4, 16);
+  StepReads::Rules none = rules();
+  none.heads = false;
+  StepReads reads(none);
+  for (int step = 0; step < 3; ++step) {
+    plan(reads, {{{1, 2, 3}, 11, 1}, {{1, 2, 3}, 8, 4}}, slots, 0.5);
+    CHECK(reads.through_ring().empty());
+    CHECK(reads.by_host().empty());
+  }
+}
+
+TEST_CASE("prompts that a policy chooses for come first, and a prefix of both stays in place") {
+  WriteSlots slots(4, 16);
+  slots.take(6);
+  slots.take(7);
+  StepReads::Rules chosen = rules();
+  chosen.prompts = true;
+  chosen.least_tokens = 8;
+  chosen.staged_blocks = 3;
+  StepReads reads(chosen);
+  plan(reads, {{{5, 4}, 7, 1}, {{1, 2, 6}, 8, 3}, {{1, 3, 7}, 8, 2}}, slots);
+  CHECK(reads.parts()[0].kind == Kind::everything);
+  CHECK(reads.parts()[1].kind == Kind::prompt);
+  CHECK(reads.through_ring() ==
+        std::vector<Read>{{1, {}, 0}, {2, {}, 1}, {3, {}, 1}, {5, {0}}, {4, {0}}});
+  CHECK(reads.parts()[1].reads_end == 2);
+  CHECK(reads.parts()[2].reads_end == 3);
+  CHECK(reads.parts()[2].staged.size() == 1);
+}
+
+TEST_CASE("what Quest chooses for reads nothing that is known before") {
+  const WriteSlots slots(4, 16);
+  StepReads::Rules quest = rules();
+  quest.quest = true;
+  StepReads reads(quest);
+  plan(reads, {{{1, 2}, 7, 1}, {{3, 4}, 4, 4}}, slots);
+  CHECK(reads.any(Kind::quest));
+  CHECK(blocks_through_ring(reads) == std::vector<BlockId>{3, 4});
+}
+
+TEST_CASE("the host's cores take their share, for rows before any prompt") {
+  const WriteSlots slots(4, 16);
+  StepReads reads(rules());
+  plan(reads, {{{1, 2, 3, 4}, 15, 1}, {{5, 6}, 4, 4}}, slots, 1);
+  CHECK(reads.by_host() == std::vector<HostRead>{{0, 1}, {0, 2}, {0, 3}, {0, 4}});
+  CHECK(blocks_through_ring(reads) == std::vector<BlockId>{5, 6});
+  plan(reads, {{{1, 2, 3, 4}, 15, 1}}, slots, 0.5);
+  CHECK(reads.by_host() == std::vector<HostRead>{{0, 3}, {0, 4}});
+  CHECK(blocks_through_ring(reads) == std::vector<BlockId>{1, 2});
+}
+
+}  // namespace
+}  // namespace nvllm::kvcache
