@@ -2,60 +2,24 @@
 // predicted; copies that take their time change nothing, and each wait that is left out is missed.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
-#include <functional>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "kvcache/offload_waits.h"
 #include "runtime/runner_fixture.h"
-#include "testing/rerun.h"
-#include "testing/sanitizers.h"
+#include "runtime/runner_scripts.h"
 
 namespace nvllm::runtime {
 namespace {
 
 using kvcache::KvTraffic;
-using kvcache::OffloadHooks;
 using kvcache::OffloadWait;
 using kvcache::Transfer;
 using testing::DeviceRank;
 
 constexpr const char* kModel = "qwen3-uneven";  // 9 heads, 3 KV heads
 constexpr std::int64_t kWhole = 1 << 20;
-constexpr int kDecodeSteps = 47;
-
-RunnerTestOptions chunked(std::int64_t ring_slots, std::int64_t block_size) {
-  RunnerTestOptions options;
-  options.kv_mode = KvMode::chunked;
-  options.ring_slots = ring_slots;
-  options.block_size = block_size;
-  options.blocks = 8 * RunnerUnderTest::kMaxLength / block_size;
-  while (options.blocks % 23 == 0) ++options.blocks;
-  return options;
-}
-
-// What is wrong with all prompts' continuations.
-std::string continue_all(DeviceRank& rank, const GoldenModel& golden,
-                         const RunnerTestOptions& options, std::int64_t chunk) {
-  RunnerUnderTest runner(rank, golden, options);
-  for (std::uint32_t i = 0; i < golden.prompts.size(); ++i) runner.start(i, golden.prompts[i].ids);
-  runner.prefill(chunk);
-  runner.decode(kDecodeSteps);
-  runner.finish();
-  if (rank.member.rank() > 0) return {};
-  for (std::uint32_t i = 0; i < golden.prompts.size(); ++i) {
-    const std::string why = why_not_golden(golden.prompts[i], runner.tokens(i), 0);
-    if (!why.empty()) return str("prompt ", i, ": ", why);
-    if (runner.tokens(i).size() < golden.prompts[i].continuation.size()) return "too few tokens";
-  }
-  return {};
-}
 
 TEST_CASE(
     "chunked: any ring gives transformers' tokens, with graphs and without, on 1 to 4 ranks") {
@@ -168,15 +132,7 @@ TEST_CASE("chunked: sequences come and go, in slots and blocks that others had a
     options.steps_ahead = 2;
     RunnerUnderTest runner(rank, golden, options);
     const auto& prompts = golden.prompts;
-    runner.start(2, prompts[2].ids).rows(2, 150).step();
-    runner.start(0, prompts[0].ids).rows(2, 1).rows(0, 7).step();
-    runner.decode(5);
-    runner.end(2);  // while steps with it are under way
-    runner.start(1, prompts[1].ids).rows(0, 1).rows(1, 30).step();
-    runner.start(2, prompts[1].ids).rows(1, 3).rows(2, 33).rows(0, 1).step();
-    runner.decode(10);
-    runner.end(0);
-    runner.decode(3);
+    come_and_go(runner, prompts);
     runner.start(0, prompts[0].ids).rows(0, 7).rows(1, 1).rows(2, 1).step();
     runner.decode(20);
     runner.finish();
@@ -186,25 +142,13 @@ TEST_CASE("chunked: sequences come and go, in slots and blocks that others had a
   });
 }
 
-OffloadHooks slow(std::function<std::chrono::microseconds(Transfer)> time) {
-  OffloadHooks hooks;
-  hooks.before_copy = [time](Transfer what) {
-    const auto wait = time(what);
-    if (wait.count() > 0) std::this_thread::sleep_for(wait);
-  };
-  return hooks;
-}
-
 TEST_CASE("chunked: copies that take any time change nothing") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden(kModel);
     for (const unsigned seed : {1u, 2u}) {
       RunnerTestOptions options = chunked(3, 48);
-      options.hooks = slow([random = std::make_shared<std::atomic<unsigned>>(seed)](Transfer) {
-        const unsigned next = random->fetch_add(1) * 2654435761u >> 16;
-        return std::chrono::microseconds(next % 4 == 0 ? next % 300 : 0);
-      });
+      options.hooks = slow_at_random(seed);
       options.steps_ahead = 2;
       CHECK(continue_all(rank, golden, options, 40) == "");
     }
@@ -256,18 +200,15 @@ std::vector<LeftOut> all_waits() {
   };
 }
 
-std::uint32_t bit_of(OffloadWait wait) {
-  return 1u << static_cast<unsigned>(wait);
-}
-
-// What is wrong with the tokens that come without these waits, by graphs or not.
-std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::uint32_t left_out,
-                          const LeftOut& each, bool graphs) {
+// Their tokens, by graphs and without them in turn.
+std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size_t which,
+                          std::uint32_t left_out, int run) {
+  const LeftOut each = all_waits()[which];
   RunnerTestOptions options = chunked(2, 16);
   options.slots = 2;  // few write slots, which are soon used again
   options.rows = 40;
   options.logit_rows = 40;
-  options.graphs = graphs;
+  options.graphs = run % 2 == 0;
   options.steps_ahead = 2;
   options.hooks =
       slow([each](Transfer what) { return what == Transfer::to_device ? each.load : each.write; });
@@ -278,67 +219,21 @@ std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::uint
   return why_not_golden(golden.prompts[2], runner.tokens(0), 0);
 }
 
-// Whether any of a few runs gives other tokens without this wait. Where they are all the same by luck the
-// machine was slow at the wrong time.
-bool missed(DeviceRank& rank, const GoldenModel& golden, const LeftOut& each) {
-  for (int run = 0; run < 20; ++run) {
-    for (const bool graphs : {true, false}) {
-      if (!wrong_without(rank, golden, bit_of(each.wait), each, graphs).empty()) return true;
-    }
-  }
-  return false;
+std::vector<OffloadWait> waits() {
+  std::vector<OffloadWait> all;
+  for (const LeftOut& each : all_waits()) all.push_back(each.wait);
+  return all;
 }
 
 TEST_CASE("chunked: waits that are left out are missed") {
-  RANKS_OR_SKIP(1);
-  if (testing::kSanitized) SKIP_TEST("races on purpose");
-  if (testing::device_under_test() == DeviceKind::cuda) SKIP_TEST("the CPU's streams show it");
-  CHECK(all_waits().size() == kvcache::kOffloadWaits);
-  testing::run_on_devices(1, [&](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
-    for (const LeftOut& each : all_waits()) {
-      CAPTURE(static_cast<int>(each.wait));
-      CHECK(missed(rank, golden, each));
-    }
-  });
+  CHECK(waits().size() == kvcache::kOffloadWaits);
+  check_waits_are_missed(kModel, waits(), wrong_without, 40);
 }
 
-constexpr const char* kVariable = "NVLLM_LEAVE_OUT";
 constexpr const char* kRacing = "chunked: ThreadSanitizer finds each wait that is left out";
 
-// What the case below starts: the steps of one wait without it, or those of all waits with all of them.
-void run_without(const std::string& number) {
-  RANKS_OR_SKIP(1);
-  testing::run_on_devices(1, [&](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
-    for (const LeftOut& each : all_waits()) {
-      CAPTURE(static_cast<int>(each.wait));
-      if (number == "none") {
-        CHECK(wrong_without(rank, golden, 0, each, true) == "");
-      } else if (number == str(static_cast<int>(each.wait))) {
-        // Also behind wrong tokens: which runs have a race in them that shows is a matter of who is late.
-        for (int run = 0; run < 8; ++run) {
-          for (const bool graphs : {true, false}) {
-            wrong_without(rank, golden, bit_of(each.wait), each, graphs);
-          }
-        }
-      }
-    }
-  });
-}
-
 TEST_CASE(kRacing) {
-  if (const char* const number = std::getenv(kVariable)) return run_without(number);
-  if (!testing::kThreadSanitized) SKIP_TEST("not a build with ThreadSanitizer");
-  const testing::Rerun all = testing::rerun_case(kRacing, kVariable, "none");
-  CHECK_MESSAGE(all.passed(), all.output);
-  CHECK_FALSE(all.raced());
-  for (const LeftOut& each : all_waits()) {
-    CAPTURE(static_cast<int>(each.wait));
-    const testing::Rerun without =
-        testing::rerun_until_race(kRacing, kVariable, str(static_cast<int>(each.wait)));
-    CHECK_MESSAGE(without.raced(), without.output);
-  }
+  find_races(kRacing, kModel, waits(), wrong_without);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/runner_fixture.h"
+#include "runtime/runner_scripts.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -18,31 +19,6 @@ constexpr const char* kModels[] = {"llama-dynamic",  "llama-llama3", "llama-tied
                                    "mistral-hd128",  "qwen2-bias",   "qwen2-linear",
                                    "qwen3-gqa-tied", "qwen3-uneven", "qwen3-yarn"};
 constexpr std::int64_t kWhole = 1 << 20;  // chunks of this size are whole prompts
-constexpr int kDecodeSteps = 47;          // with the prompt's own token all of a continuation
-
-// As model/golden_cases.cc has it for transformers' own bfloat16.
-float margin_of(DType dtype) {
-  return dtype == DType::f32 ? 0.0f : 0.4f;
-}
-
-// All prompts of a model together, and what is wrong with their continuations.
-std::string continue_all(DeviceRank& rank, const GoldenModel& golden,
-                         const RunnerTestOptions& options, std::int64_t chunk) {
-  RunnerUnderTest runner(rank, golden, options);
-  for (std::uint32_t i = 0; i < golden.prompts.size(); ++i) runner.start(i, golden.prompts[i].ids);
-  runner.prefill(chunk);
-  // Whoever was done first waits for the others.
-  runner.decode(kDecodeSteps);
-  runner.finish();
-  if (rank.member.rank() > 0) return {};
-  for (std::uint32_t i = 0; i < golden.prompts.size(); ++i) {
-    const std::string why =
-        why_not_golden(golden.prompts[i], runner.tokens(i), margin_of(options.dtype));
-    if (!why.empty()) return str(golden.name, ", prompt ", i, ": ", why);
-    if (runner.tokens(i).size() < golden.prompts[i].continuation.size()) return "too few tokens";
-  }
-  return {};
-}
 
 void all_models(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);
@@ -128,15 +104,7 @@ TEST_CASE("sequences come and go, in slots and blocks that others had a step bef
     const GoldenModel golden("qwen3-uneven");
     RunnerUnderTest runner(rank, golden, {.slots = 3, .blocks = 20, .steps_ahead = 2});
     const auto& prompts = golden.prompts;
-    runner.start(2, prompts[2].ids).rows(2, 150).step();
-    runner.start(0, prompts[0].ids).rows(2, 1).rows(0, 7).step();
-    runner.decode(5);
-    runner.end(2);  // while steps with it are under way
-    runner.start(1, prompts[1].ids).rows(0, 1).rows(1, 30).step();
-    runner.start(2, prompts[1].ids).rows(1, 3).rows(2, 33).rows(0, 1).step();
-    runner.decode(10);
-    runner.end(0);
-    runner.decode(3);
+    come_and_go(runner, prompts);
     runner.start(0, prompts[0].ids).rows(0, 7).rows(1, 1).step();
     runner.decode(12);
     runner.finish();
