@@ -25,6 +25,7 @@ struct BenchOptions {
   std::vector<runtime::KvMode> modes = {runtime::KvMode::paged, runtime::KvMode::contiguous,
                                         runtime::KvMode::chunked, runtime::KvMode::layerwise};
   std::optional<double> link_gb_s;
+  bool one_prompt = false;
 
   // Of several; absent: what the benchmark does by itself.
   std::optional<LengthRange> input, output;
@@ -33,5 +34,9 @@ struct BenchOptions {
   std::optional<std::int64_t> warmup;
   std::optional<double> bandwidth_tb_s, tflops;
 };
+
+// The engine of bench long that keeps keys and values so. Options that say how a mode works are taken by the
+// modes that they are of.
+runtime::EngineOptions options_of_mode(runtime::EngineOptions options, runtime::KvMode mode);
 
 }  // namespace nvllm::launcher
