@@ -37,6 +37,18 @@ class HostBlocks {
   // A layer's part of a block. Throws why there is no memory for it.
   void* part(BlockId block, std::int64_t layer);
 
+  // No memory is taken as long as it exists: that keeps drivers from starting copies.
+  class Pause {
+   public:
+    explicit Pause(HostBlocks& blocks);
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    HostBlocks& blocks_;
+  };
+
  private:
   void allocate_all();  // the thread's
   Error why_no_more(std::size_t there, const char* what) const;
@@ -48,8 +60,8 @@ class HostBlocks {
 
   std::mutex mutex_;
   std::condition_variable news_;
-  std::size_t there_ = 0;  // pieces that have their memory; guarded by mutex_, as are the next two
-  bool stopping_ = false;
+  std::size_t there_ = 0;  // pieces that have their memory; guarded by mutex_, as are the next ones
+  bool stopping_ = false, paused_ = false, allocating_ = false;
   std::optional<Error> error_;
   std::vector<Buffer> pieces_;  // the first there_ are not touched by the thread any more
   std::size_t known_ = 0;       // what the user knows of there_
