@@ -179,12 +179,14 @@ std::vector<Way> all_ways() {
   way->prompts_first = true;
   way = &add("offloaded in chunks, among aborted ones");
   way->options.kv_offload = KvOffload::chunked;
+  way->options.resident_blocks = 0;
   way->options.transfer_block = 16;
   way->options.ring_slots = 3;
   way->options.max_num_batched_tokens = 40;
   way->among_aborted = true;
   way = &add("offloaded in chunks, the host's cores attending, among aborted ones");
   way->options.kv_offload = KvOffload::chunked;
+  way->options.resident_blocks = 0;
   way->options.host_attention = 0.5;
   way->options.host_threads = 2;
   way->options.transfer_block = 16;

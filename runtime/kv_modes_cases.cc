@@ -139,6 +139,7 @@ EngineOptions layerwise(std::int64_t buffers, std::int64_t chunk) {
   options.kv_buffers = buffers;
   options.max_num_batched_tokens = chunk;
   options.kv_offloading_bytes = std::int64_t{64} << 20;
+  options.resident_blocks = 0;  // chunked: everything crosses
   return options;
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "kvcache/write_slots.h"
+#include "kvcache/device_slots.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -69,13 +69,13 @@ class Budget {
   }
 
   // That fit beside so many blocks on every rank's device.
-  std::uint64_t write_slots(std::int64_t blocks) const {
+  std::uint64_t device_slots(std::int64_t blocks) const {
     std::uint64_t slots = kMostBlocks;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       const RankMemory& own = ranks_[rank];
-      if (own.write_slot == 0) continue;  // it has no KV heads
+      if (own.device_slot == 0) continue;  // it has no KV heads
       slots =
-          std::min(slots, minus(of(rank), own.fixed + times(blocks, own.block)) / own.write_slot);
+          std::min(slots, minus(of(rank), own.fixed + times(blocks, own.block)) / own.device_slot);
     }
     return slots;
   }
@@ -260,10 +260,29 @@ std::int64_t choose_host_blocks(const EngineOptions& options, DeviceKind device,
   return std::min({fits, useful, kMostBlocks});
 }
 
+// What stays on the device beside blocks that are filled, for which it has to have so many slots.
+void choose_resident_blocks(const EngineOptions& options, std::int64_t to_fill,
+                            std::int64_t slots_that_fit, const std::string& budget,
+                            MemoryPlan& plan) {
+  if (!options.resident_blocks) {
+    plan.device_slots = std::min(slots_that_fit, plan.blocks);
+    plan.resident_blocks =
+        plan.device_slots == plan.blocks ? plan.blocks : plan.device_slots - to_fill;
+    return;
+  }
+  plan.resident_blocks = std::min(*options.resident_blocks, plan.blocks);
+  plan.device_slots = std::min(to_fill + plan.resident_blocks, plan.blocks);
+  if (plan.device_slots <= slots_that_fit) return;
+  fail("--kv-resident-blocks ", *options.resident_blocks, ": beside ", to_fill,
+       " blocks that are filled there is room for ", slots_that_fit - to_fill, " of ",
+       options.block_size, " tokens, in ", budget, "; pass ", slots_that_fit - to_fill,
+       " or less, or auto");
+}
+
 // How many sequences may run so that what they fill has room on the device: their blocks that are not full,
 // and what a step fills. All of them together never need more slots than there are blocks.
-void choose_write_slots(const EngineOptions& options, std::uint64_t slots_that_fit,
-                        const std::string& budget, MemoryPlan& plan) {
+void choose_device_slots(const EngineOptions& options, std::uint64_t slots_that_fit,
+                         const std::string& budget, MemoryPlan& plan) {
   const auto needed = [&](std::int64_t sequences) {
     const std::int64_t rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
     return std::min(kvcache::most_write_slots(sequences, rows, options.block_size), plan.blocks);
@@ -279,13 +298,23 @@ void choose_write_slots(const EngineOptions& options, std::uint64_t slots_that_f
   }
   plan.max_num_seqs = options.max_num_seqs;
   while (!fits(plan.max_num_seqs)) --plan.max_num_seqs;
-  plan.write_slots = needed(plan.max_num_seqs);
   if (plan.max_num_seqs < options.max_num_seqs) {
     plan.notes.push_back(str("max_num_seqs is ", plan.max_num_seqs, " instead of ",
                              options.max_num_seqs, ": each sequence fills a block of ",
                              options.block_size, " tokens on the device, in ", budget,
                              "; for more, pass a smaller --transfer-block"));
   }
+  choose_resident_blocks(options, needed(plan.max_num_seqs),
+                         static_cast<std::int64_t>(std::min<std::uint64_t>(
+                             slots_that_fit, static_cast<std::uint64_t>(kMostBlocks))),
+                         budget, plan);
+}
+
+// Of blocks that lie in host memory.
+std::string describe_residents(const EngineOptions& options, const MemoryPlan& plan) {
+  if (plan.resident_blocks == plan.blocks) return "all of it stays on the device while it is used";
+  return str(plan.resident_blocks * options.block_size, " tokens of it stay on the device (",
+             plan.resident_blocks, " blocks, --kv-resident-blocks)");
 }
 
 }  // namespace
@@ -357,12 +386,15 @@ MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, D
   plan.host_blocks = choose_host_blocks(options, device, ranks, plan.blocks, useful, plan.notes);
   plan.max_num_seqs = options.max_num_seqs;
   if (options.kv_mode() == KvMode::chunked) {
-    choose_write_slots(options, budget.write_slots(plan.blocks), budget.describe_device(), plan);
+    choose_device_slots(options, budget.device_slots(plan.blocks), budget.describe_device(), plan);
   }
   if (ranks.front().host_block > 0) {
     plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,
                              " tokens in ", format_bytes(budget.host_bytes_for(plan.blocks)),
                              " of host memory; there may be ", budget.describe_host()));
+  }
+  if (options.kv_mode() == KvMode::chunked) {
+    plan.notes.push_back(str("KV cache: ", describe_residents(options, plan)));
   }
   return plan;
 }

@@ -277,7 +277,7 @@ RankMemory chunked_gpu(std::uint64_t fixed) {
   RankMemory rank = gpu();
   rank.block = 32 << 10;
   rank.fixed = fixed;
-  rank.host_block = rank.write_slot = 512 * kMiB;
+  rank.host_block = rank.device_slot = 512 * kMiB;
   return rank;
 }
 

@@ -34,6 +34,7 @@ struct SchedulerLimits {
   std::int64_t max_num_batched_tokens = 0;  // rows of a step
   std::int64_t max_logit_rows = 0;          // rows of a step whose logits are wanted
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
+  std::int64_t resident_blocks = 0;  // chunked: that may stay on the device
   bool prefix_caching = true;
   Scheduling scheduling = Scheduling::mixed;
   Preemption preemption = Preemption::swap;
@@ -59,6 +60,7 @@ struct Progress {
   std::vector<TokenLogprobs> prompt_logprobs;  // those that came with this step
   FinishReason finish = FinishReason::none;
   std::int32_t cached_tokens = 0, preemptions = 0;  // so far
+  Residence residence = Residence::none;            // chunked: since it entered last
 };
 
 struct SchedulerStatistics {

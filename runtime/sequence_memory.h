@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kvcache/block_manager.h"
+#include "runtime/resident_blocks.h"
 #include "runtime/scheduler.h"
 #include "runtime/sequence.h"
 #include "runtime/step.h"
@@ -46,6 +47,7 @@ class SequenceMemory {
   bool holds(std::int64_t tokens) const;  // whether the whole cache does
   const kvcache::BlockManager& device() const { return device_; }
   std::int64_t free_host_blocks() const;
+  const ResidentBlocks& resident() const { return resident_; }
 
   // `sequences`: all that there are. For tests: everything that must always hold, or a failed check.
   void check_invariants(std::span<const Sequence* const> sequences) const;
@@ -54,6 +56,7 @@ class SequenceMemory {
   void tell(Sequence& sequence, std::int64_t first_block, StepMessage& message) const;
 
   kvcache::BlockManager device_;
+  ResidentBlocks resident_;
   const bool look_up_;
   const std::int64_t host_blocks_;
   std::vector<kvcache::BlockId> free_host_;

@@ -123,7 +123,7 @@ class Player {
     } else {
       ChunkedOptions options;
       options.blocks = kBlocks;
-      options.write_slots = most_write_slots(kSequences, kMostRows, block_size);
+      options.device_slots = most_write_slots(kSequences, kMostRows, block_size);
       options.ring_slots = kRingSlots;
       options.sequences = kSequences;
       options.rows = kMostRows;
