@@ -219,8 +219,7 @@ void ChunkedCache::open_blocks(const KvStep& step) {
 void ChunkedCache::keep_blocks(const KvStep& step, Stream& stream) {
   for (const StepSequence& sequence : step.sequences) {
     std::vector<BlockId>& kept = kept_[sequence.slot];
-    const std::int64_t there =
-        (sequence.length() + shape_.block_size - 1) / shape_.block_size;
+    const std::int64_t there = (sequence.length() + shape_.block_size - 1) / shape_.block_size;
     const auto end = static_cast<std::size_t>(std::min(sequence.resident, there));
     for (std::size_t number = kept.size(); number < end; ++number) {
       const BlockId block = sequence.blocks[number];

@@ -47,13 +47,14 @@ class DeviceSlots {
  private:
   static constexpr BlockId kNoBlock = -1;
   struct Slot {
-    BlockId block = kNoBlock;            // that is or was there last; kNoBlock: nothing that anybody could want
+    BlockId block =
+        kNoBlock;  // that is or was there last; kNoBlock: nothing that anybody could want
     std::list<DeviceSlot>::iterator at;  // in free_, if it is
   };
   struct Block {
     std::int32_t holders = 0;
-    bool whole = false;        // held: all of it is there
-    DeviceSlot last = kNone;   // where it still is; kept when nobody holds it
+    bool whole = false;       // held: all of it is there
+    DeviceSlot last = kNone;  // where it still is; kept when nobody holds it
   };
 
   DeviceSlot take(BlockId block);

@@ -9,7 +9,9 @@ namespace {
 
 constexpr DeviceSlot kNone = DeviceSlots::kNone;
 
-TEST_CASE("a block that is filled and released has no home, but is found again until its slot is another's") {
+TEST_CASE(
+    "a block that is filled and released has no home, but is found again until its slot is "
+    "another's") {
   DeviceSlots slots(2, 8);
   const DeviceSlot first = slots.open(5);
   CHECK(slots.home(5) == first);

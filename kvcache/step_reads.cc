@@ -59,9 +59,9 @@ void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_s
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     if (parts_[s].kind == Kind::everything) find(step.sequences[s], slots, s);
   }
-  residents_ = std::min(static_cast<std::int64_t>(
-                            std::bit_ceil(static_cast<std::uint64_t>(residents_))),
-                        std::max<std::int64_t>(slots.size(), 1));
+  residents_ =
+      std::min(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(residents_))),
+               std::max<std::int64_t>(slots.size(), 1));
   if (host_share > 0) give_to_host(host_share);
 }
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kvcache/kv_cache.h"
 #include "kvcache/device_slots.h"
+#include "kvcache/kv_cache.h"
 
 namespace nvllm::kvcache {
 

@@ -39,9 +39,9 @@ class StepTables {
   TensorView addresses() const;  // [blocks], int64
   TensorView whole() const;      // [1], int32: the tokens of a block
   // Of the step's sequences, int32: {0, rows} of one; the tokens of each in slots; and these slots.
-  TensorView rows(std::size_t sequence) const;                           // [2]
-  TensorView lengths(std::int64_t sequences) const;                      // [sequences]
-  TensorView table(std::int64_t sequences, std::int64_t blocks) const;   // [sequences, blocks]
+  TensorView rows(std::size_t sequence) const;                          // [2]
+  TensorView lengths(std::int64_t sequences) const;                     // [sequences]
+  TensorView table(std::int64_t sequences, std::int64_t blocks) const;  // [sequences, blocks]
 
  private:
   // Words of 32 bits, one kind of them behind the other.

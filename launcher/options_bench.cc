@@ -75,16 +75,17 @@ void store_link(Options& options, const OptionValue& value) {
 }
 
 void store_modes(Options& options, const OptionValue& value) {
-  using runtime::KvMode;
   options.bench.modes.clear();
   const std::string_view text = value.text();
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const OptionValue one(value.name(), text.substr(begin, end - begin));
-    options.bench.modes.push_back(one.one_of<KvMode>("mode", {{"paged", KvMode::paged},
-                                                              {"contiguous", KvMode::contiguous},
-                                                              {"chunked", KvMode::chunked},
-                                                              {"layerwise", KvMode::layerwise}}));
+    options.bench.modes.push_back(
+        one.one_of<LongMode>("mode", {{"paged", LongMode::paged},
+                                      {"contiguous", LongMode::contiguous},
+                                      {"hybrid", LongMode::hybrid},
+                                      {"chunked", LongMode::chunked},
+                                      {"layerwise", LongMode::layerwise}}));
     begin = end + 1;
   }
 }
@@ -200,9 +201,10 @@ Command bench_long_options() {
       "bench long", "measures one long sequence, however its keys and values are kept",
       join_rows({{{"--modes", nullptr, "MODE,MODE...",
                    "how keys and values are kept, one run for each: paged, contiguous,\n"
-                   "chunked, layerwise; lengths beyond a model's limit:\n"
+                   "layerwise, chunked (all of them come through the ring), or hybrid\n"
+                   "(--kv-resident-blocks do not); lengths beyond a model's limit:\n"
                    "--hf-overrides '{\"max_position_embeddings\": 1048576}'",
-                   "paged,contiguous,chunked,layerwise", store_modes},
+                   "paged,contiguous,hybrid,chunked,layerwise", store_modes},
                   {"--output-len", nullptr, "N",
                    "tokens of the answer; a prompt before it, and another one that\n"
                    "leaves room for a single token, fill --max-model-len, which is\n"

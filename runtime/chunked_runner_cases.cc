@@ -143,7 +143,8 @@ TEST_CASE("chunked: sequences come and go, in slots and blocks that others had a
   });
 }
 
-TEST_CASE("resident: blocks that stay give the same tokens, all of them or the first, on 1 to 4 ranks") {
+TEST_CASE(
+    "resident: blocks that stay give the same tokens, all of them or the first, on 1 to 4 ranks") {
   struct Case {
     int ranks;
     std::int64_t resident, ring;
@@ -199,7 +200,8 @@ TEST_CASE("resident: what stays is written to the host once, and never comes bac
   });
 }
 
-TEST_CASE("resident: beside sequences in chunks, with a prefix of one of these and the other way round") {
+TEST_CASE(
+    "resident: beside sequences in chunks, with a prefix of one of these and the other way round") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden(kModel);

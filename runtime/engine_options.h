@@ -77,8 +77,8 @@ struct EngineOptions {
     archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs,
             max_num_batched_tokens, prefix_caching, scheduling, preemption, swap_space_bytes,
             kv_offload, kv_offloading_bytes, ring_slots, resident_blocks, host_attention,
-            host_threads, transfer_block, kv_buffers, max_seq_len, prefill_attention, decode_attention, graphs,
-            async_scheduling, seed, profile);
+            host_threads, transfer_block, kv_buffers, max_seq_len, prefill_attention,
+            decode_attention, graphs, async_scheduling, seed, profile);
   }
 };
 

@@ -35,7 +35,7 @@ struct RankMemory {
   std::uint64_t block = 0;           // of one block of the cache, on the device; more than 0
   std::uint64_t fixed = 0;           // of the cache, on the device, however many blocks it has
   std::uint64_t host_block = 0;      // of one block, in host memory; 0: there are none
-  std::uint64_t device_slot = 0;      // of a whole block's slot, on the device; 0: there are none
+  std::uint64_t device_slot = 0;     // of a whole block's slot, on the device; 0: there are none
   std::uint64_t host_available = 0;  // the machine's, which all ranks share
 
   template <class Archive>
@@ -53,8 +53,8 @@ struct RankMemory {
 EngineOptions settled(EngineOptions options, std::int64_t model_limit);
 
 struct MemoryPlan {
-  std::int64_t blocks = 0;       // of every rank
-  std::int64_t host_blocks = 0;  // likewise, to swap sequences to
+  std::int64_t blocks = 0;           // of every rank
+  std::int64_t host_blocks = 0;      // likewise, to swap sequences to
   std::int64_t device_slots = 0;     // likewise: for blocks that are filled, or stay on the device
   std::int64_t resident_blocks = 0;  // so many may stay
   std::int64_t max_model_len = 0;

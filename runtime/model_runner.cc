@@ -342,7 +342,7 @@ ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
           .host_block = shape.kv_bytes(),
           .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0)),
           .device_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *
-                                               sizeof(std::int32_t)};
+                                                sizeof(std::int32_t)};
 }
 
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,

@@ -108,8 +108,11 @@ std::vector<NewSequence> RequestBook::open(std::uint64_t id, Request request, st
     sequence.rules.seed = seed + static_cast<std::uint64_t>(index);
     // The answers have the same prompt, whose own log-probabilities come with the first of them.
     if (index > 0) sequence.prompt_logprobs = -1;
-    answers_[sequence.id] = {
-        .request = id, .index = index, .times = {.arrived_ns = now}, .prompt_logprobs = {}, .residence = {}};
+    answers_[sequence.id] = {.request = id,
+                             .index = index,
+                             .times = {.arrived_ns = now},
+                             .prompt_logprobs = {},
+                             .residence = {}};
     ids.push_back(sequence.id);
   }
   return sequences;

@@ -10,8 +10,6 @@
 namespace nvllm::launcher {
 namespace {
 
-using runtime::KvMode;
-
 constexpr std::int64_t kWarmupOutput = 16;
 
 runtime::Request request_of(std::int64_t prompt_tokens, std::int64_t output_tokens,
@@ -35,8 +33,17 @@ void finish(LoadGenerator& load) {
   while (load.unfinished() > 0) load.poll();
 }
 
-bool in_host_memory(KvMode mode) {
-  return mode == KvMode::chunked || mode == KvMode::layerwise;
+bool in_chunks(LongMode mode) {
+  return mode == LongMode::chunked || mode == LongMode::hybrid;
+}
+
+bool in_host_memory(LongMode mode) {
+  return in_chunks(mode) || mode == LongMode::layerwise;
+}
+
+// Of so many first tokens of a sequence.
+double not_resident(const LongResult& result, double tokens) {
+  return std::max(tokens - static_cast<double>(result.resident_blocks * result.block_size), 0.0);
 }
 
 }  // namespace
@@ -73,12 +80,13 @@ LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, cons
   return result;
 }
 
-runtime::EngineOptions options_of_mode(runtime::EngineOptions options, KvMode mode) {
+runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode) {
   using runtime::KvOffload;
-  options.kv_offload = mode == KvMode::chunked     ? KvOffload::chunked
-                       : mode == KvMode::layerwise ? KvOffload::layerwise
-                                                   : KvOffload::off;
-  options.max_seq_len = mode == KvMode::contiguous ? options.max_model_len.value() : 0;
+  options.kv_offload = in_chunks(mode)               ? KvOffload::chunked
+                       : mode == LongMode::layerwise ? KvOffload::layerwise
+                                                     : KvOffload::off;
+  if (mode == LongMode::chunked) options.resident_blocks = 0;
+  options.max_seq_len = mode == LongMode::contiguous ? options.max_model_len.value() : 0;
   return options;
 }
 
@@ -88,10 +96,10 @@ LongFloor prefill_floor(const LongResult& result, const ModelCost& cost, const D
   LongFloor floor{.compute_s = prompt_floor(cost, speed, 1, tokens)};
   if (!in_host_memory(result.mode)) return floor;
   floor.link_s = tokens * cost.kv_bytes / link.to_host;
-  if (result.mode == KvMode::chunked) {
+  if (in_chunks(result.mode)) {
     double read = 0;
     for (std::int64_t begin = 0; begin < result.prefill_tokens; begin += step_tokens) {
-      read += static_cast<double>(begin);
+      read += not_resident(result, static_cast<double>(begin));
     }
     floor.link_s = std::max(floor.link_s, read * cost.kv_bytes / link.to_device);
   }
@@ -102,7 +110,9 @@ LongFloor decode_floor(const LongResult& result, const ModelCost& cost, const De
                        const LinkSpeed& link) {
   const auto context = static_cast<double>(result.context);
   LongFloor floor{.compute_s = decode_floor(cost, speed, 1, context)};
-  if (in_host_memory(result.mode)) floor.link_s = context * cost.kv_bytes / link.to_device;
+  if (in_host_memory(result.mode)) {
+    floor.link_s = not_resident(result, context) * cost.kv_bytes / link.to_device;
+  }
   return floor;
 }
 
