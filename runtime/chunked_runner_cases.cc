@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "kvcache/offload_waits.h"
 #include "runtime/runner_fixture.h"
 #include "runtime/runner_scripts.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -303,6 +305,48 @@ TEST_CASE("resident: sequences come and go, and copies take any time") {
       CHECK(why_not_golden(prompts[1], runner.tokens(1), 0) == "");
       CHECK(why_not_golden(prompts[1], runner.tokens(2), 0) == "");
     }
+  });
+}
+
+// One of three slots after the other gets another sequence, which begins with what a running one has computed or
+// not, and keeps some blocks or none, in as few slots of the device as can do.
+TEST_CASE("resident: slots come back from hundreds of sequences that come and go at random") {
+  RANKS_OR_SKIP(1);
+  testing::run_on_devices(1, [](DeviceRank& rank) {
+    const GoldenModel golden(kModel);
+    const std::int64_t block = 16;
+    std::mt19937 random(5);
+    const auto below = [&](std::int64_t end) {
+      return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end));
+    };
+    RunnerTestOptions options = chunked(2, block);
+    options.slots = 3;
+    options.resident = 6;
+    options.steps_ahead = 2;
+    RunnerUnderTest runner(rank, golden, options);
+    std::vector<std::size_t> prompt_of(3, golden.prompts.size());  // none
+    for (int i = 0; i < (testing::kSanitized ? 40 : 300); ++i) {
+      const auto slot = static_cast<std::uint32_t>(below(3));
+      const std::size_t before = prompt_of[slot];
+      if (before < golden.prompts.size()) {
+        REQUIRE(why_not_golden(golden.prompts[before], runner.tokens(slot), 0) == "");
+        runner.end(slot);
+      }
+      const auto which = static_cast<std::size_t>(below(3));
+      const std::vector<std::int32_t>& prompt = golden.prompts[which].ids;
+      const auto other = static_cast<std::uint32_t>((slot + 1) % 3);
+      std::vector<kvcache::BlockId> prefix;
+      if (prompt_of[other] == which && below(3) > 0) {
+        const auto& blocks = runner.blocks(other);
+        const auto most = (static_cast<std::int64_t>(prompt.size()) - 1) / block;
+        prefix.assign(blocks.begin(), blocks.begin() + below(most + 1));
+      }
+      runner.start(slot, prompt, prefix).keep(below(options.resident + 1));
+      prompt_of[slot] = which;
+      runner.prefill(1 + below(70));
+      runner.decode(static_cast<int>(below(4)));
+    }
+    runner.finish();
   });
 }
 

@@ -61,6 +61,7 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
       .block_size = options.block_size,
       .host_blocks = plan.host_blocks,
       .resident_blocks = plan.resident_blocks,
+      .chunked_seqs = plan.chunked_seqs,
       .prefix_caching = options.prefix_caching,
       .scheduling = options.scheduling,
       .preemption = options.preemption,

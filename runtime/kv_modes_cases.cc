@@ -254,6 +254,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "chunked, with little room on the device: others wait until those that fill blocks there are "
+    "done") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1, 5, 40, 20});
+  const Answers right = run(model, 1, paged(), requests);
+  EngineOptions options = layerwise(2, kChunk);
+  options.kv_offload = KvOffload::chunked;
+  options.resident_blocks.reset();
+  options.kv_cache_memory_bytes = 840 << 10;
+  TestEngine engine(model, 1, options);
+  CAPTURE(engine.info().notes.front());
+  CHECK(engine.info().resident_blocks > 4);
+  CHECK(engine.info().resident_blocks < 12);
+  const Answers got = engine.run(requests);
+  CHECK(compare(got, right) == "");
+  CHECK(count_of(got, "resident") > 0);
+  CHECK(count_of(got, "chunked") + count_of(got, "hybrid") > 0);
+  engine.stop();
+}
+
 TEST_CASE("chunked, the host's cores attending: the same tokens, by any share") {
   RANKS_OR_SKIP(1);
   const OpenModel model = open_float32();

@@ -59,6 +59,7 @@ struct MemoryPlan {
   std::int64_t resident_blocks = 0;  // so many may stay
   std::int64_t max_model_len = 0;
   std::int64_t max_num_seqs = 0;  // no more than the option says
+  std::int64_t chunked_seqs = 0;  // of these, that do not stay on the device whole; chunked
   std::vector<std::string>
       notes;  // for people, one line each: what came to be less than was wished
 };

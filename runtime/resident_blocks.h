@@ -18,6 +18,8 @@ class ResidentBlocks {
   // The device has room for so many, of so many that there are. Where it has room for all, nobody has to share.
   ResidentBlocks(std::int64_t places, std::int64_t blocks);
 
+  // All of so many blocks could stay.
+  bool has_room_for(std::int64_t blocks) const { return all_ || blocks <= free(); }
   // The sequence has these blocks, and may have `most` one day. How many it keeps: that many places are its own from
   // now on, whether it has the blocks already or not.
   std::int64_t enter(std::span<const kvcache::BlockId> blocks, std::int64_t most);

@@ -12,6 +12,7 @@ SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
                .block_size = limits.block_size,
                .prefix_caching = limits.prefix_caching}),
       resident_(limits.resident_blocks, limits.blocks),
+      most_chunked_(limits.chunked_seqs),
       look_up_(limits.prefix_caching),
       host_blocks_(limits.host_blocks) {
   // Nothing is allocated when a sequence is swapped. Taken from the end: the lowest first.
@@ -38,6 +39,10 @@ SequenceMemory::Room SequenceMemory::room_for(const Sequence& sequence,
           .computed = std::max(prefix.tokens, sequence.computed)};
 }
 
+bool SequenceMemory::place_for(const Sequence& sequence) const {
+  return chunked_ < most_chunked_ || resident_.has_room_for(device_.blocks_for(sequence.limit));
+}
+
 void SequenceMemory::enter(Sequence& sequence, StepMessage& message) {
   const std::int64_t cached =
       device_.begin(sequence.id, sequence.tokens, look_up_ && !sequence.scores_prompt());
@@ -53,6 +58,7 @@ void SequenceMemory::enter(Sequence& sequence, StepMessage& message) {
   sequence.residence = sequence.resident == 0      ? Residence::none
                        : sequence.resident == most ? Residence::all
                                                    : Residence::some;
+  if (sequence.residence != Residence::all) ++chunked_;
   for (auto i = static_cast<std::size_t>(device_.blocks_for(cached));
        i < sequence.host_blocks.size(); ++i)
     message.swap_in.push_back({.from = sequence.host_blocks[i], .to = blocks[i]});
@@ -88,6 +94,7 @@ void SequenceMemory::commit(Sequence& sequence) {
 }
 
 void SequenceMemory::leave(Sequence& sequence) {
+  if (sequence.residence != Residence::all) --chunked_;
   resident_.leave(device_.blocks_of(sequence.id), sequence.resident);
   device_.end(sequence.id);
   sequence.capacity = 0;
@@ -119,7 +126,7 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
     for (const kvcache::BlockId block : blocks) ++holders.at(static_cast<std::size_t>(block));
   };
   count(free_host_);
-  std::int64_t references = 0, expected = 0, promised = 0;
+  std::int64_t references = 0, expected = 0, promised = 0, chunked = 0;
   std::set<kvcache::BlockId> kept;
   for (const Sequence* sequence : sequences) {
     count(sequence->host_blocks);
@@ -139,10 +146,13 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
     const auto own = std::min(static_cast<std::int64_t>(blocks.size()), sequence->resident);
     kept.insert(blocks.begin(), blocks.begin() + own);
     promised += sequence->resident - own;
+    if (sequence->residence != Residence::all) ++chunked;
   }
   for (std::int64_t block = 0; block < device_.total_blocks(); ++block)
     references += device_.references(static_cast<kvcache::BlockId>(block));
   NVLLM_CHECK_EQ(references, expected);
+  NVLLM_CHECK_EQ(chunked, chunked_);
+  NVLLM_CHECK_LE(chunked, most_chunked_);
   if (resident_.shared()) {
     NVLLM_CHECK_EQ(resident_.free(),
                    resident_.places() - static_cast<std::int64_t>(kept.size()) - promised);

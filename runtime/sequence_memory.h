@@ -26,6 +26,8 @@ class SequenceMemory {
     std::int64_t computed = 0;  // tokens that it would begin with, cached or swapped
   };
   Room room_for(const Sequence& sequence, std::int64_t spare_blocks) const;
+  // Whether the device has room for what stays of it there, and for what it fills.
+  bool place_for(const Sequence& sequence) const;
 
   // There must be room. The sequence's host blocks are copied back, as far as their tokens are not cached
   // on the device. Its slot must be set: message.blocks gets its blocks.
@@ -57,6 +59,8 @@ class SequenceMemory {
 
   kvcache::BlockManager device_;
   ResidentBlocks resident_;
+  const std::int64_t most_chunked_;
+  std::int64_t chunked_ = 0;  // sequences that do not stay on the device whole
   const bool look_up_;
   const std::int64_t host_blocks_;
   std::vector<kvcache::BlockId> free_host_;
