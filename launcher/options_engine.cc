@@ -214,11 +214,11 @@ OptionRows engine_rows() {
        store_swap_space},
       {"--kv-offload", nullptr, "off|chunked|layerwise|auto",
        "keeps keys and values in host memory; chunked: blocks that do not fit\n"
-       "on the device come back to be read, through a ring; layerwise: a prompt goes through one "
-       "layer after\n"
-       "the other, and whole layers come back; auto: off if --max-num-seqs\n"
-       "sequences of --max-model-len fit on the device, else layerwise for one\n"
-       "sequence at a time and chunked for several",
+       "on the device come back to be read, through a ring; layerwise: a prompt\n"
+       "goes through one layer after the other, and whole layers come back;\n"
+       "auto: off if --max-num-seqs sequences of --max-model-len fit on the\n"
+       "device, layerwise for one at a time of which less than half does, else\n"
+       "chunked",
        "off", store_kv_offload},
       {"--kv-offloading-size", nullptr, "GIB", "host memory of all ranks for that",
        "half of what is available", store_kv_offloading_size},

@@ -386,11 +386,12 @@ KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit,
   const std::int64_t wished = options.max_num_seqs * blocks_for(longest, options.block_size);
   if (wished <= budget.blocks()) return KvOffload::off;
   const bool alone = options.max_num_seqs == 1;
+  const bool layerwise = alone && 2 * budget.blocks() < wished;
   notes.push_back(
-      str("--kv-offload auto is ", alone ? "layerwise: " : "chunked: ", options.max_num_seqs,
+      str("--kv-offload auto is ", layerwise ? "layerwise: " : "chunked: ", options.max_num_seqs,
           alone ? " sequence of " : " sequences of ", longest, " tokens need ",
           format_bytes(budget.bytes_for(wished)), " on the device, there is ", budget.describe()));
-  return alone ? KvOffload::layerwise : KvOffload::chunked;
+  return layerwise ? KvOffload::layerwise : KvOffload::chunked;
 }
 
 MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,

@@ -66,8 +66,8 @@ struct MemoryPlan {
 
 // --kv-offload auto: what it comes to. `ranks`: as a paged cache would take it. Off if all sequences that may
 // run at a time can be as long as one may be, and still be on the device; else a note says why not. One
-// sequence at a time: layer-wise, which moves nothing twice; several: chunked, where a prompt does not hold
-// the others up for as long as it takes.
+// sequence at a time of which less than half can stay there: layer-wise, which moves nothing twice. Else chunked,
+// where what stays does not move, and a prompt does not hold others up for as long as it takes.
 KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
                          std::span<const RankMemory> ranks, std::vector<std::string>& notes);
 

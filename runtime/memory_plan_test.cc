@@ -372,6 +372,9 @@ TEST_CASE("--kv-offload auto: off while all sequences fit on the device") {
   small.block = kGiB;
   CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, std::vector<RankMemory>{small},
                        notes) == KvOffload::layerwise);
+  small.block = 60 * kMiB;  // 2560 of them; most stay on the device
+  CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, std::vector<RankMemory>{small},
+                       notes) == KvOffload::chunked);
 }
 
 TEST_CASE("swap space: as wished, of each rank") {
