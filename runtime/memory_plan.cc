@@ -335,6 +335,7 @@ class DeviceSlotPlan {
 // Of blocks that lie in host memory.
 std::string describe_residents(const EngineOptions& options, const MemoryPlan& plan) {
   if (plan.resident_blocks == plan.blocks) return "all of it stays on the device while it is used";
+  if (plan.resident_blocks == 0) return "nothing of it stays on the device";
   return str(plan.resident_blocks * options.block_size, " tokens of it stay on the device (",
              plan.resident_blocks, " blocks, --kv-resident-blocks)");
 }
