@@ -50,8 +50,8 @@ namespace nvllm::kvcache {
 
 struct ChunkedOptions {
   std::int64_t blocks = 0;  // in host memory
-  std::int64_t device_slots =
-      0;  // for what is open or filled (most_write_slots), and for what is kept
+  // For what is open or filled at once (most_write_slots), and for what stays.
+  std::int64_t device_slots = 0;
   std::int64_t ring_slots = 4;  // at least 2
   std::int64_t sequences = 0;   // that run at once
   std::int64_t rows = 0;        // of a step

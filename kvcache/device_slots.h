@@ -47,8 +47,8 @@ class DeviceSlots {
  private:
   static constexpr BlockId kNoBlock = -1;
   struct Slot {
-    BlockId block =
-        kNoBlock;  // that is or was there last; kNoBlock: nothing that anybody could want
+    // That is there, or was there last; kNoBlock: nothing that anybody could want.
+    BlockId block = kNoBlock;
     std::list<DeviceSlot>::iterator at;  // in free_, if it is
   };
   struct Block {
