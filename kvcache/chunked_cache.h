@@ -1,18 +1,23 @@
-// ChunkedCache: keys and values of all sequences in host memory, in blocks; on the device only blocks that
-// are being filled, and a ring through which the others come when a layer reads them.
+// ChunkedCache: keys and values of all sequences in host memory, in blocks; on the device the blocks that are being
+// filled, those that their sequences keep there, and a ring through which the others come when a layer reads them.
 //
-//   host      [block][layer][keys, values]...   all blocks                 (host_blocks.h)
-//   device    write slots, [slot][layer]...     blocks that are not full   (write_slots.h)
-//             ring slots, a layer's part each   blocks that are read       (load_ring.h)
+//   host      [block][layer][keys, values]...   all blocks                     (host_blocks.h)
+//   device    slots, [slot][layer]...           blocks that are open or kept   (device_slots.h)
+//             ring slots, a layer's part each   blocks that are read           (load_ring.h)
 //
-// A layer's attention is a partial over what lies in write slots, this step's rows too, and one for each
-// block that comes through the ring, merged in a fixed order: results depend neither on the size of the ring
-// nor on the time that copies take. A block that a step fills goes out layer by layer behind the compute.
+// A layer's attention is a partial over what lies in slots, this step's rows too, and one for each block that
+// comes through the ring, merged in a fixed order: results depend neither on the size of the ring nor on the time
+// that copies take. A block that a step fills goes out layer by layer behind the compute, so the host has all
+// that is full, wherever else it is.
+//
+// A sequence keeps its first blocks in slots until it ends, as many as it was given (StepSequence::resident). Where
+// that is all of them nothing comes through the ring, and attention is that to blocks on the device. Whoever shares a
+// block that is kept reads it there.
 //
 // The host's cores may attend to a share of the blocks where they are, for sequences of one row, while the others
 // come (host_attention.h): one part more, and always the last one.
 //
-// With Quest, a sequence's one row attends to the pages that Quest chooses, which are gathered from write slots and
+// With Quest, a sequence's one row attends to the pages that Quest chooses, which are gathered from slots and
 // straight from the host's memory, and the ring is left to the others.
 //
 // With a prompt policy, the rows of a long prompt attend to what the policy chooses out of all of the layer: its
@@ -28,6 +33,7 @@
 #include <optional>
 #include <vector>
 
+#include "kvcache/device_slots.h"
 #include "kvcache/host_attention.h"
 #include "kvcache/host_blocks.h"
 #include "kvcache/kv_cache.h"
@@ -38,13 +44,14 @@
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/staged_layer.h"
 #include "kvcache/step_reads.h"
-#include "kvcache/write_slots.h"
+#include "kvcache/step_tables.h"
 
 namespace nvllm::kvcache {
 
 struct ChunkedOptions {
   std::int64_t blocks = 0;  // in host memory
-  std::int64_t write_slots = 0;
+  // For what is open or filled at once (most_write_slots), and for what stays.
+  std::int64_t device_slots = 0;
   std::int64_t ring_slots = 4;  // at least 2
   std::int64_t sequences = 0;   // that run at once
   std::int64_t rows = 0;        // of a step
@@ -64,7 +71,7 @@ struct ChunkedOptions {
 
 class ChunkedCache final : public KvCache {
  public:
-  // Ledger: "kv write slots", "kv ring", "kv partials", "kv tokens", "kv staging" (device), "kv cache" and "host
+  // Ledger: "kv device slots", "kv ring", "kv partials", "kv tokens", "kv staging" (device), "kv cache" and "host
   // attention" (pinned).
   ChunkedCache(Backend& backend, const BlockShape& shape, const ChunkedOptions& options);
   ~ChunkedCache() override;
@@ -74,7 +81,7 @@ class ChunkedCache final : public KvCache {
   static std::size_t device_bytes_per_block(const BlockShape& shape, bool quest = false);
 
   TensorView tokens() const override { return tokens_; }
-  TensorView homes() const override { return homes_; }
+  TensorView homes() const override { return tables_.homes(); }
   StepPlan begin_step(const KvStep& step, Stream& stream) override;
   void begin_pass(Stream& stream) override;
   kernels::KvView store_view(std::int64_t layer, Stream& stream) override;
@@ -92,21 +99,22 @@ class ChunkedCache final : public KvCache {
   using Kind = StepReads::Kind;
   using Part = StepReads::Part;
   using Read = StepReads::Read;
-  struct Staged {
-    Buffer memory;  // pinned
-    std::unique_ptr<Event> copied;
-    Buffer addresses;  // pinned; with Quest
-  };
 
+  // Of begin_step().
   void open_blocks(const KvStep& step);
-  std::uint64_t most_gathered(const StepSequence& sequence) const;
-  void plan_host_reads();
-  void measure_host();
-  bool by_host() const { return host_attention_ && host_attention_->planned(); }
+  void keep_blocks(const KvStep& step, Stream& stream);
+  void bring_back(BlockId block, Stream& stream);
   bool name_work();
-  void plan_loads();
-  void stage(Stream& stream);
+  void await_writes(Stream& stream);
   void settle(Stream& stream);
+  void plan_loads();
+  void plan_host_reads();
+  void count(const KvStep& step);
+  std::uint64_t most_gathered(const StepSequence& sequence) const;
+  void measure_host();
+
+  // Of a pass (chunked_attention.cc).
+  bool by_host() const { return host_attention_ && host_attention_->planned(); }
   void write_out(std::int64_t layer, Stream& stream);
   kernels::KvView slot_view(std::int64_t layer) const;
   GatheredQuest::Blocks quest_blocks(std::int64_t layer) const;
@@ -120,7 +128,6 @@ class ChunkedCache final : public KvCache {
                 Stream& stream);
   void finish_sums(const kernels::Attention& args, Stream& stream);
   kernels::Attention rows_of(const kernels::Attention& args, std::size_t sequence) const;
-  TensorView ints(std::int64_t first, std::initializer_list<std::int64_t> shape) const;
   kernels::KvView ring_view(void* part) const;
 
   Backend& backend_;
@@ -128,15 +135,13 @@ class ChunkedCache final : public KvCache {
   const ChunkedOptions options_;
   const std::size_t part_bytes_;
   HostBlocks host_;
-  WriteSlots slots_;
-  Buffer slot_memory_, token_memory_, step_memory_;
+  DeviceSlots slots_;
+  Buffer slot_memory_, token_memory_;
+  StepTables tables_;
   PartialSums sums_;
-  TensorView tokens_, homes_;
-  // Of Quest: where blocks lie in host memory.
+  TensorView tokens_;
   std::optional<Quest> quest_;
   std::optional<GatheredQuest> gathered_;
-  Buffer address_memory_;
-  std::vector<std::int64_t> addresses_;
   // Of a prompt policy.
   std::optional<StagedLayer> staging_;
   std::unique_ptr<Stream> writes_;
@@ -147,12 +152,13 @@ class ChunkedCache final : public KvCache {
   double host_share_ = 0;
   std::optional<HostAttention::Speeds> host_speeds_;
 
-  std::vector<BlockId> open_;  // by the scheduler's slot: the block that is not full; kNoBlock
-  // Which step wrote it out last, by block and by write slot; 0: none. The stream is behind all write-outs
+  // By the scheduler's slot: the block that is not full, or kNoBlock; and the first blocks, which stay.
+  std::vector<BlockId> open_;
+  std::vector<std::vector<BlockId>> kept_;
+  // Which step wrote it out last, by block and by slot of the device; 0: none. The stream is behind all write-outs
   // of steps up to settled_.
   std::vector<std::uint64_t> block_written_, slot_written_;
   std::uint64_t last_written_ = 0, settled_ = 0;
-  bool homes_changed_ = true;
 
   // Of the step; the vectors are kept for their memory.
   std::uint64_t number_ = 0, work_ = 0;
@@ -164,8 +170,9 @@ class ChunkedCache final : public KvCache {
   bool host_reads_recent_ =
       false;  // some blocks of the host's cores may still be on their way to the host
 
-  std::vector<Staged> staged_;
-  std::size_t next_staged_ = 0;
+  // Names that were given to the work of passes; the one of those without loads, for tables of this width.
+  std::uint64_t works_ = 0, resident_work_ = 0;
+  std::int64_t resident_width_ = 0;
   KvTraffic traffic_;
 };
 

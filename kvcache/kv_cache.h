@@ -29,6 +29,8 @@ struct StepSequence {
   std::span<const BlockId> blocks;  // for all tokens, these rows' included
   std::int64_t first = 0;           // position of the first row
   std::int64_t rows = 0;
+  // Of the first blocks, so many stay on the device while the sequence runs, where others do not; always the same.
+  std::int64_t resident = 0;
 
   std::int64_t length() const { return first + rows; }
 };

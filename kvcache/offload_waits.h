@@ -14,9 +14,9 @@ enum class OffloadWait : std::uint8_t {
   load_of_slot,       // a load waits until what was in its ring slot has been read
   attention_of_load,  // attention to a ring slot waits for its load
   write_of_store,     // a block's write-out waits until its rows have been stored
-  load_of_write,      // the load of a block waits for its write-out
-  store_of_write,     // rows are stored in a write slot after what was in it has been written out
-  loads_of_graph,     // loads of a step on its own wait for the end of a graph, which loads, too
+  load_of_write,  // the load of a block waits for its write-out, and in a slot for that of what was there
+  store_of_write,  // rows are stored in a slot after what was in it has been written out
+  loads_of_graph,  // loads of a step on its own wait for the end of a graph, which loads, too
 
   queries_of_host,  // the host's cores wait until a layer's queries are there
   host_of_write,    // and until the blocks that they read have been written out

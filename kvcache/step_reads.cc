@@ -1,6 +1,7 @@
 #include "kvcache/step_reads.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "kvcache/host_attention.h"
@@ -33,7 +34,7 @@ StepReads::Kind StepReads::kind_of(const StepSequence& sequence) const {
   return chosen ? Kind::prompt : Kind::everything;
 }
 
-void StepReads::plan(const KvStep& step, const WriteSlots& slots, double host_share) {
+void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_share) {
   forget_reads();
   std::swap(reads_, last_reads_);
   std::swap(host_reads_, last_host_reads_);
@@ -58,17 +59,20 @@ void StepReads::plan(const KvStep& step, const WriteSlots& slots, double host_sh
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     if (parts_[s].kind == Kind::everything) find(step.sequences[s], slots, s);
   }
+  residents_ =
+      std::min(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(residents_))),
+               std::max<std::int64_t>(slots.size(), 1));
   if (host_share > 0) give_to_host(host_share);
 }
 
 // What the prompt before has left in place, a prefix that both have, stays.
-void StepReads::stage(const StepSequence& sequence, const WriteSlots& slots, Part& part) {
+void StepReads::stage(const StepSequence& sequence, const DeviceSlots& slots, Part& part) {
   part.staged.clear();
   for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
     const BlockId block = sequence.blocks[number];
     if (std::exchange(staging_[static_cast<std::size_t>(number)], block) == block) continue;
-    const WriteSlot home = slots.home(block);
-    if (home != WriteSlots::kNone) {
+    const DeviceSlot home = slots.home(block);
+    if (home != DeviceSlots::kNone) {
       part.staged.push_back({number, home});
     } else if (rules_.heads) {
       std::int32_t& place = read_of_[static_cast<std::size_t>(block)];
@@ -79,13 +83,13 @@ void StepReads::stage(const StepSequence& sequence, const WriteSlots& slots, Par
   part.reads_end = reads_.size();
 }
 
-void StepReads::find(const StepSequence& sequence, const WriteSlots& slots, std::size_t place) {
+void StepReads::find(const StepSequence& sequence, const DeviceSlots& slots, std::size_t place) {
   Part& part = parts_[place];
   part.resident_tokens = sequence.length();
   for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
     const BlockId block = sequence.blocks[number];
-    const WriteSlot home = slots.home(block);
-    if (home != WriteSlots::kNone) {
+    const DeviceSlot home = slots.home(block);
+    if (home != DeviceSlots::kNone) {
       part.residents.push_back(home);
     } else {
       if (rules_.heads) read(block, place);

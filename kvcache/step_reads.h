@@ -1,13 +1,13 @@
-// StepReads: where the sequences of a ChunkedCache's step find the blocks that they attend to: in write slots,
-// through the ring, or where they lie in host memory, by the host's cores. Known before the step from who runs and what
-// is in write slots, so loads can run ahead.
+// StepReads: where the sequences of a ChunkedCache's step find the blocks that they attend to: in the device's
+// slots, through the ring, or where they lie in host memory, by the host's cores. Known before the step from who runs
+// and what is in slots, so loads can run ahead.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "kvcache/device_slots.h"
 #include "kvcache/kv_cache.h"
-#include "kvcache/write_slots.h"
 
 namespace nvllm::kvcache {
 
@@ -48,12 +48,12 @@ class StepReads {
     Kind kind = Kind::everything;
     std::int64_t begin = 0, rows = 0;     // of the batch
     std::int64_t first = 0;               // position of the first row
-    std::vector<std::int32_t> residents;  // write slots of its blocks that are in some
+    std::vector<std::int32_t> residents;  // slots of its blocks that are in some
     std::int64_t resident_tokens = 0;
-    // Of a prompt: it is staged when the ring has come so far, and these are too, from write slots.
+    // Of a prompt: it is staged when the ring has come so far, and these are too, from slots.
     struct Staged {
       std::int64_t number;
-      WriteSlot slot;
+      DeviceSlot slot;
     };
     std::size_t reads_end = 0;
     std::vector<Staged> staged;
@@ -62,21 +62,25 @@ class StepReads {
   explicit StepReads(const Rules& rules);
 
   // host_share: of what sequences of one row read, the share of the host's cores.
-  void plan(const KvStep& step, const WriteSlots& slots, double host_share);
+  void plan(const KvStep& step, const DeviceSlots& slots, double host_share);
 
   const std::vector<Part>& parts() const { return parts_; }
   // In the order in which they come: those that are staged first, sequence by sequence.
   const std::vector<Read>& through_ring() const { return reads_; }
   const std::vector<HostRead>& by_host() const { return host_reads_; }  // by ascending row
-  std::int64_t residents() const { return residents_; }  // of a part, at most; 1 or more
+  // As many as a part has residents, or more: a power of two as far as there are slots, and 1 at least. So it seldom is
+  // another one than before.
+  std::int64_t residents() const { return residents_; }
+  // Nothing but what is on the device.
+  bool none() const { return reads_.empty() && host_reads_.empty(); }
   bool any(Kind kind) const;
   // The same work as in the step before, in the same order.
   bool as_before() const;
 
  private:
   Kind kind_of(const StepSequence& sequence) const;
-  void stage(const StepSequence& sequence, const WriteSlots& slots, Part& part);
-  void find(const StepSequence& sequence, const WriteSlots& slots, std::size_t place);
+  void stage(const StepSequence& sequence, const DeviceSlots& slots, Part& part);
+  void find(const StepSequence& sequence, const DeviceSlots& slots, std::size_t place);
   void read(BlockId block, std::size_t sequence);
   void forget_reads();
   void give_to_host(double share);

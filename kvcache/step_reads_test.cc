@@ -22,7 +22,7 @@ struct Sequence {
   std::int64_t first, rows;
 };
 
-void plan(StepReads& reads, const std::vector<Sequence>& sequences, const WriteSlots& slots,
+void plan(StepReads& reads, const std::vector<Sequence>& sequences, const DeviceSlots& slots,
           double host_share = 0) {
   std::vector<StepSequence> step;
   for (const Sequence& each : sequences) {
@@ -37,9 +37,9 @@ std::vector<BlockId> blocks_through_ring(const StepReads& reads) {
   return blocks;
 }
 
-TEST_CASE("a block in a write slot is read there, every other one once, whoever shares it") {
-  WriteSlots slots(4, 16);
-  const WriteSlot open = slots.take(7), other = slots.take(8);
+TEST_CASE("a block in a slot is read there, every other one once, whoever shares it") {
+  DeviceSlots slots(4, 16);
+  const DeviceSlot open = slots.open(7), other = slots.open(8);
   StepReads reads(rules());
   plan(reads, {{{1, 2, 7}, 9, 1}, {{1, 3, 8}, 8, 2}}, slots);
   CHECK(reads.through_ring() == std::vector<Read>{{1, {0, 1}}, {2, {0}}, {3, {1}}});
@@ -51,21 +51,21 @@ TEST_CASE("a block in a write slot is read there, every other one once, whoever 
 }
 
 TEST_CASE("the next token reads what the one before has read, until a block is full") {
-  WriteSlots slots(4, 16);
-  slots.take(7);
+  DeviceSlots slots(4, 16);
+  slots.open(7);
   StepReads reads(rules());
   plan(reads, {{{1, 7}, 6, 1}}, slots);
   CHECK_FALSE(reads.as_before());
   plan(reads, {{{1, 7}, 7, 1}}, slots);
   CHECK(reads.as_before());
   slots.release(7);
-  slots.take(8);
+  slots.open(8);
   plan(reads, {{{1, 7, 8}, 8, 1}}, slots);
   CHECK_FALSE(reads.as_before());
 }
 
 TEST_CASE("without heads nothing is read, in no step") {
-  const WriteSlots slots(4, 16);
+  const DeviceSlots slots(4, 16);
   StepReads::Rules none = rules();
   none.heads = false;
   StepReads reads(none);
@@ -77,9 +77,9 @@ TEST_CASE("without heads nothing is read, in no step") {
 }
 
 TEST_CASE("prompts that a policy chooses for come first, and a prefix of both stays in place") {
-  WriteSlots slots(4, 16);
-  slots.take(6);
-  slots.take(7);
+  DeviceSlots slots(4, 16);
+  slots.open(6);
+  slots.open(7);
   StepReads::Rules chosen = rules();
   chosen.prompts = true;
   chosen.least_tokens = 8;
@@ -96,7 +96,7 @@ TEST_CASE("prompts that a policy chooses for come first, and a prefix of both st
 }
 
 TEST_CASE("what Quest chooses for reads nothing that is known before") {
-  const WriteSlots slots(4, 16);
+  const DeviceSlots slots(4, 16);
   StepReads::Rules quest = rules();
   quest.quest = true;
   StepReads reads(quest);
@@ -106,7 +106,7 @@ TEST_CASE("what Quest chooses for reads nothing that is known before") {
 }
 
 TEST_CASE("the host's cores take their share, for rows before any prompt") {
-  const WriteSlots slots(4, 16);
+  const DeviceSlots slots(4, 16);
   StepReads reads(rules());
   plan(reads, {{{1, 2, 3, 4}, 15, 1}, {{5, 6}, 4, 4}}, slots, 1);
   CHECK(reads.by_host() == std::vector<HostRead>{{0, 1}, {0, 2}, {0, 3}, {0, 4}});

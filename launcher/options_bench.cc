@@ -80,16 +80,17 @@ void store_one_prompt(Options& options, const OptionValue&) {
 }
 
 void store_modes(Options& options, const OptionValue& value) {
-  using runtime::KvMode;
   options.bench.modes.clear();
   const std::string_view text = value.text();
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const OptionValue one(value.name(), text.substr(begin, end - begin));
-    options.bench.modes.push_back(one.one_of<KvMode>("mode", {{"paged", KvMode::paged},
-                                                              {"contiguous", KvMode::contiguous},
-                                                              {"chunked", KvMode::chunked},
-                                                              {"layerwise", KvMode::layerwise}}));
+    options.bench.modes.push_back(
+        one.one_of<LongMode>("mode", {{"paged", LongMode::paged},
+                                      {"contiguous", LongMode::contiguous},
+                                      {"hybrid", LongMode::hybrid},
+                                      {"chunked", LongMode::chunked},
+                                      {"layerwise", LongMode::layerwise}}));
     begin = end + 1;
   }
 }
@@ -141,9 +142,8 @@ void check_long(const Options& options) {
         "--max-seq-len");
   }
   const auto& modes = options.bench.modes;
-  const bool host_reads =
-      std::find(modes.begin(), modes.end(), runtime::KvMode::chunked) != modes.end();
-  for (const runtime::KvMode mode : modes) {
+  const bool host_reads = std::any_of(modes.begin(), modes.end(), in_chunks);
+  for (const LongMode mode : modes) {
     Options of_mode = options;
     of_mode.engine = options_of_mode(options.engine, mode);
     if (!host_reads) of_mode.engine.host_attention = options.engine.host_attention;  // is refused
@@ -213,9 +213,10 @@ Command bench_long_options() {
       "bench long", "measures one long sequence, however its keys and values are kept",
       join_rows({{{"--modes", nullptr, "MODE,MODE...",
                    "how keys and values are kept, one run for each: paged, contiguous,\n"
-                   "chunked, layerwise; lengths beyond a model's limit:\n"
+                   "layerwise, chunked (all of them come through the ring), or hybrid\n"
+                   "(--kv-resident-blocks do not); lengths beyond a model's limit:\n"
                    "--hf-overrides '{\"max_position_embeddings\": 1048576}'",
-                   "paged,contiguous,chunked,layerwise", store_modes},
+                   "paged,contiguous,hybrid,chunked,layerwise", store_modes},
                   {"--output-len", nullptr, "N",
                    "tokens of the answer; a prompt before it, and another one that\n"
                    "leaves room for a single token, fill --max-model-len, which is\n"
@@ -244,15 +245,15 @@ Command bench_startup_options() {
       check_startup);
 }
 
-runtime::EngineOptions options_of_mode(runtime::EngineOptions options, runtime::KvMode mode) {
-  using runtime::KvMode;
+runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode) {
   using runtime::KvOffload;
   if (!options.max_model_len) options.max_model_len = kLongModelLen;
-  options.kv_offload = mode == KvMode::chunked     ? KvOffload::chunked
-                       : mode == KvMode::layerwise ? KvOffload::layerwise
-                                                   : KvOffload::off;
-  options.max_seq_len = mode == KvMode::contiguous ? *options.max_model_len : 0;
-  if (mode != KvMode::chunked) options.host_attention = 0.0;
+  options.kv_offload = in_chunks(mode)               ? KvOffload::chunked
+                       : mode == LongMode::layerwise ? KvOffload::layerwise
+                                                     : KvOffload::off;
+  if (mode == LongMode::chunked) options.resident_blocks = 0;
+  options.max_seq_len = mode == LongMode::contiguous ? *options.max_model_len : 0;
+  if (!in_chunks(mode)) options.host_attention = 0.0;
   return options;
 }
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "launcher/bench/long_mode.h"
 #include "launcher/bench/workload.h"
-#include "runtime/engine_options.h"
 
 namespace nvllm::launcher {
 
@@ -22,8 +22,8 @@ struct BenchOptions {
   std::int64_t repeat = 3;
 
   // Of long.
-  std::vector<runtime::KvMode> modes = {runtime::KvMode::paged, runtime::KvMode::contiguous,
-                                        runtime::KvMode::chunked, runtime::KvMode::layerwise};
+  std::vector<LongMode> modes = {LongMode::paged, LongMode::contiguous, LongMode::hybrid,
+                                 LongMode::chunked, LongMode::layerwise};
   std::optional<double> link_gb_s;
   bool one_prompt = false;
 
@@ -37,6 +37,6 @@ struct BenchOptions {
 
 // The engine of bench long that keeps keys and values so. Options that say how a mode works are taken by the
 // modes that they are of.
-runtime::EngineOptions options_of_mode(runtime::EngineOptions options, runtime::KvMode mode);
+runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode);
 
 }  // namespace nvllm::launcher

@@ -122,6 +122,19 @@ void store_ring_slots(Options& options, const OptionValue& value) {
   }
 }
 
+void store_resident_blocks(Options& options, const OptionValue& value) {
+  std::optional<std::int64_t>& blocks = options.engine.resident_blocks;
+  if (value.text() == "auto") {
+    blocks.reset();
+  } else {
+    if (value.text().find_first_of("0123456789") == std::string_view::npos) {
+      refuse(value.name(), " '", value.text(),
+             "': not a number of blocks; pass auto, or 0 or more");
+    }
+    blocks = value.whole(0, kMostTokens);
+  }
+}
+
 void store_host_attention(Options& options, const OptionValue& value) {
   std::optional<double>& share = options.engine.host_attention;
   if (value.text() == "off") {
@@ -200,11 +213,12 @@ OptionRows engine_rows() {
       {"--swap-space", nullptr, "GIB", "host memory of each rank for that", "4, or what there is",
        store_swap_space},
       {"--kv-offload", nullptr, "off|chunked|layerwise|auto",
-       "keeps keys and values in host memory; chunked: blocks come back to be\n"
-       "read through a ring; layerwise: a prompt goes through one layer after\n"
-       "the other, and whole layers come back; auto: off if --max-num-seqs\n"
-       "sequences of --max-model-len fit on the device, else layerwise for one\n"
-       "sequence at a time and chunked for several",
+       "keeps keys and values in host memory; chunked: blocks that do not fit\n"
+       "on the device come back to be read, through a ring; layerwise: a prompt\n"
+       "goes through one layer after the other, and whole layers come back;\n"
+       "auto: off if --max-num-seqs sequences of --max-model-len fit on the\n"
+       "device, layerwise for one at a time of which less than half does, else\n"
+       "chunked",
        "off", store_kv_offload},
       {"--kv-offloading-size", nullptr, "GIB", "host memory of all ranks for that",
        "half of what is available", store_kv_offloading_size},
@@ -212,6 +226,11 @@ OptionRows engine_rows() {
        "4", store_ring_slots},
       {"--transfer-block", nullptr, "N", "tokens of a block in host memory; a multiple of 16",
        "4096", store_transfer_block},
+      {"--kv-resident-blocks", nullptr, "auto|N",
+       "chunked: blocks that stay on the device while their sequences run,\n"
+       "and need not come back; auto: as many as there is room for; 0: all\n"
+       "blocks come through the ring",
+       "auto", store_resident_blocks},
       {"--kv-host-attention", nullptr, "off|auto|SHARE",
        "chunked: how much of what answers attend to the host's cores do, where\n"
        "it lies, while the rest comes to the device; auto: as much as they are\n"

@@ -16,6 +16,7 @@ struct EngineInfo {
   KvMode kv_mode = KvMode::paged;
   std::int64_t max_model_len = 0;
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
+  std::int64_t resident_blocks = 0;      // chunked: of these, so many may stay on the device
   std::uint64_t kv_bytes_per_token = 0;  // of all ranks together
   std::uint64_t weight_bytes = 0;        // of all ranks together
   std::vector<RankLoad> ranks;           // memory reports are in there
@@ -24,8 +25,8 @@ struct EngineInfo {
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(kv_mode, max_model_len, blocks, block_size, host_blocks, kv_bytes_per_token,
-            weight_bytes, ranks, notes, ready_ns);
+    archive(kv_mode, max_model_len, blocks, block_size, host_blocks, resident_blocks,
+            kv_bytes_per_token, weight_bytes, ranks, notes, ready_ns);
   }
 };
 

@@ -23,6 +23,12 @@ constexpr const char* name_of(KvMode mode) {
   }
   return "";
 }
+// Chunked: how much of a sequence stays on the device as long as it runs.
+enum class Residence : std::uint8_t { none, some, all };
+constexpr const char* name_of(KvMode mode, Residence residence) {
+  if (mode != KvMode::chunked || residence == Residence::none) return name_of(mode);
+  return residence == Residence::all ? "resident" : "hybrid";
+}
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
 
@@ -43,6 +49,8 @@ struct EngineOptions {
   std::optional<std::int64_t>
       kv_offloading_bytes;      // host memory of all ranks; absent: what there is
   std::int64_t ring_slots = 4;  // chunked: parts of blocks on the device while they are read
+  // chunked: blocks that stay on the device while their sequences run; absent: as many as it has room for.
+  std::optional<std::int64_t> resident_blocks;
   // chunked: of the blocks that decoding reads, the share that the host's cores attend to; absent: as their
   // speed and the link's are. And their threads on each rank; 0: its cores.
   std::optional<double> host_attention = 0.0;
@@ -68,9 +76,9 @@ struct EngineOptions {
   void serialize(Archive& archive) {
     archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs,
             max_num_batched_tokens, prefix_caching, scheduling, preemption, swap_space_bytes,
-            kv_offload, kv_offloading_bytes, ring_slots, host_attention, host_threads,
-            transfer_block, kv_buffers, max_seq_len, prefill_attention, decode_attention, graphs,
-            async_scheduling, seed, profile);
+            kv_offload, kv_offloading_bytes, ring_slots, resident_blocks, host_attention,
+            host_threads, transfer_block, kv_buffers, max_seq_len, prefill_attention,
+            decode_attention, graphs, async_scheduling, seed, profile);
   }
 };
 

@@ -40,7 +40,7 @@ RankMemory EngineRank::memory() {
       .block = cache.block,
       .fixed = cache.fixed,
       .host_block = cache.host_block,
-      .write_slot = cache.write_slot,
+      .device_slot = cache.device_slot,
       .host_available = host_memory().available,
   };
 }
@@ -60,9 +60,9 @@ void EngineRank::take_part(const char* what, const Part& part) {
 }
 
 void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
-                            std::int64_t write_slots) {
+                            std::int64_t device_slots) {
   const Trace::Span span(trace(), "host", "make cache");
-  take_part("make_cache", [&] { runner_->make_cache(blocks, host_blocks, write_slots); });
+  take_part("make_cache", [&] { runner_->make_cache(blocks, host_blocks, device_slots); });
 }
 
 void EngineRank::step(const StepMessage& message) {

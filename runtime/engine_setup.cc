@@ -60,6 +60,8 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
       .blocks = plan.blocks,
       .block_size = options.block_size,
       .host_blocks = plan.host_blocks,
+      .resident_blocks = plan.resident_blocks,
+      .chunked_seqs = plan.chunked_seqs,
       .prefix_caching = options.prefix_caching,
       .scheduling = options.scheduling,
       .preemption = options.preemption,
@@ -107,7 +109,7 @@ EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::Grou
 
   const auto memory = caller.call<RankMemory>("engine_memory");
   MemoryPlan plan = plan_memory(options, model_limit, own.device(), memory);
-  caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.write_slots);
+  caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.device_slots);
 
   EngineSetup setup;
   setup.limits = scheduler_limits(options, made.runner, plan);
@@ -117,6 +119,7 @@ EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::Grou
   info.blocks = plan.blocks;
   info.block_size = options.block_size;
   info.host_blocks = plan.host_blocks;
+  info.resident_blocks = plan.resident_blocks;
   for (const RankMemory& rank : memory) {
     const std::uint64_t block = rank.host_block > 0 ? rank.host_block : rank.block;
     info.kv_bytes_per_token += block / static_cast<std::uint64_t>(options.block_size);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -139,6 +141,7 @@ EngineOptions layerwise(std::int64_t buffers, std::int64_t chunk) {
   options.kv_buffers = buffers;
   options.max_num_batched_tokens = chunk;
   options.kv_offloading_bytes = std::int64_t{64} << 20;
+  options.resident_blocks = 0;  // chunked: everything crosses
   return options;
 }
 
@@ -189,6 +192,88 @@ TEST_CASE("chunked: the same tokens, whatever the ring") {
     CHECK(statistics.kv_bytes_to_device > 0);
     engine.stop();
   }
+}
+
+// How many answers were kept so.
+std::ptrdiff_t count_of(const Answers& answers, const std::string& kv_mode) {
+  return std::ranges::count_if(answers,
+                               [&](const auto& each) { return each.front().kv_mode == kv_mode; });
+}
+
+TEST_CASE(
+    "chunked, some of it staying: the same tokens, of sequences that stay as far as there is "
+    "room") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  // Of four blocks each, one day.
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  for (const int ranks : {1, 2, 3}) {
+    RANKS_OR_SKIP(ranks);
+    CAPTURE(ranks);
+    EngineOptions options = layerwise(2, kChunk);
+    options.kv_offload = KvOffload::chunked;
+    options.resident_blocks = 6;
+    options.graphs = ranks != 2;
+    TestEngine engine(model, ranks, options);
+    CHECK(engine.info().resident_blocks == 6);
+    const Answers got = engine.run(requests);
+    CHECK(compare(got, right) == "");
+    CHECK(got[0].front().kv_mode == "resident");
+    CHECK(got[1].front().kv_mode == "hybrid");
+    CHECK(count_of(got, "chunked") > 0);
+    // Later ones find the room that those before have left.
+    CHECK(engine.run({requests[3]}, 100).front().front().kv_mode == "resident");
+    engine.stop();
+  }
+}
+
+TEST_CASE(
+    "chunked, all of it staying: nothing comes back to the device, and everything is on the host") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  for (const int ranks : {1, 2}) {
+    RANKS_OR_SKIP(ranks);
+    CAPTURE(ranks);
+    EngineOptions options = layerwise(2, kChunk);
+    options.kv_offload = KvOffload::chunked;
+    options.resident_blocks.reset();
+    TestEngine engine(model, ranks, options);
+    CHECK(engine.info().resident_blocks == engine.info().blocks);
+    const Answers got = engine.run(requests);
+    CHECK(compare(got, right) == "");
+    CHECK(count_of(got, "resident") == static_cast<std::ptrdiff_t>(got.size()));
+    const EngineStatistics statistics = engine.client().statistics();
+    // The last token of a sequence is stored nowhere, so its last block is not full.
+    CHECK(statistics.kv_bytes_to_host ==
+          requests.size() * (kMaxLen / 16 - 1) * 16 * engine.info().kv_bytes_per_token);
+    CHECK(statistics.kv_bytes_to_device == 0);
+    engine.stop();
+  }
+}
+
+TEST_CASE(
+    "chunked, with little room on the device: others wait until those that fill blocks there are "
+    "done") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1, 5, 40, 20});
+  const Answers right = run(model, 1, paged(), requests);
+  EngineOptions options = layerwise(2, kChunk);
+  options.kv_offload = KvOffload::chunked;
+  options.resident_blocks.reset();
+  options.kv_cache_memory_bytes = 840 << 10;
+  TestEngine engine(model, 1, options);
+  CAPTURE(engine.info().notes.front());
+  CHECK(engine.info().resident_blocks > 4);
+  CHECK(engine.info().resident_blocks < 12);
+  const Answers got = engine.run(requests);
+  CHECK(compare(got, right) == "");
+  CHECK(count_of(got, "resident") > 0);
+  CHECK(count_of(got, "chunked") + count_of(got, "hybrid") > 0);
+  engine.stop();
 }
 
 TEST_CASE("chunked, the host's cores attending: the same tokens, by any share") {
@@ -244,7 +329,8 @@ TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads
 }
 
 // In a mode whose blocks are on the host, with room for two of the longest sequences.
-void share_and_preempt(KvOffload offload, DecodeAttention decode = DecodeAttention::full) {
+void share_and_preempt(KvOffload offload, DecodeAttention decode = DecodeAttention::full,
+                       std::optional<std::int64_t> resident = 0) {
   const OpenModel model = open_float32();
   const std::vector<Request> once = requests_of(model, {17, 20, 18, 33});
   std::vector<Request> requests;  // each twice, one behind the other
@@ -258,6 +344,7 @@ void share_and_preempt(KvOffload offload, DecodeAttention decode = DecodeAttenti
   EngineOptions options = layerwise(2, kChunk);
   options.kv_offload = offload;
   options.decode_attention = decode;
+  options.resident_blocks = resident;
   options.kv_offloading_bytes = 2 * kMaxLen * model.config.layers * 2 * model.config.kv_heads *
                                 model.config.head_dim * std::int64_t{sizeof(float)};
   TestEngine engine(model, 2, options);
@@ -277,6 +364,15 @@ TEST_CASE("layer-wise: prefixes are shared, and what was preempted is computed a
 TEST_CASE("chunked: prefixes are shared, and what was preempted is computed again") {
   RANKS_OR_SKIP(2);
   share_and_preempt(KvOffload::chunked);
+}
+
+TEST_CASE("chunked, some or all of it staying: what was preempted gives its places back") {
+  RANKS_OR_SKIP(2);
+  for (const std::optional<std::int64_t> resident : {std::optional<std::int64_t>(), {1}, {3}}) {
+    CAPTURE(resident.value_or(-1));
+    share_and_preempt(KvOffload::chunked, DecodeAttention::full, resident);
+    share_and_preempt(KvOffload::chunked, DecodeAttention::quest, resident);
+  }
 }
 
 TEST_CASE("with quest: prefixes are shared, and what was preempted is computed again") {

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "kvcache/write_slots.h"
+#include "kvcache/device_slots.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -69,15 +69,15 @@ class Budget {
   }
 
   // That fit beside so many blocks on every rank's device.
-  std::uint64_t write_slots(std::int64_t blocks) const {
+  std::int64_t device_slots(std::int64_t blocks) const {
     std::uint64_t slots = kMostBlocks;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       const RankMemory& own = ranks_[rank];
-      if (own.write_slot == 0) continue;  // it has no KV heads
+      if (own.device_slot == 0) continue;  // it has no KV heads
       slots =
-          std::min(slots, minus(of(rank), own.fixed + times(blocks, own.block)) / own.write_slot);
+          std::min(slots, minus(of(rank), own.fixed + times(blocks, own.block)) / own.device_slot);
     }
-    return slots;
+    return static_cast<std::int64_t>(slots);
   }
 
   // On the poorest rank, or of all of them in host memory: where the blocks are bounded.
@@ -260,32 +260,84 @@ std::int64_t choose_host_blocks(const EngineOptions& options, DeviceKind device,
   return std::min({fits, useful, kMostBlocks});
 }
 
-// How many sequences may run so that what they fill has room on the device: their blocks that are not full,
-// and what a step fills. All of them together never need more slots than there are blocks.
-void choose_write_slots(const EngineOptions& options, std::uint64_t slots_that_fit,
-                        const std::string& budget, MemoryPlan& plan) {
-  const auto needed = [&](std::int64_t sequences) {
-    const std::int64_t rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
-    return std::min(kvcache::most_write_slots(sequences, rows, options.block_size), plan.blocks);
-  };
-  const auto fits = [&](std::int64_t sequences) {
-    return static_cast<std::uint64_t>(needed(sequences)) <= slots_that_fit;
-  };
-  if (!fits(1)) {
-    fail("a step of ", options.max_num_batched_tokens, " tokens fills ", needed(1), " blocks of ",
-         options.block_size, " tokens, there is room for ", slots_that_fit, " in ", budget,
-         "; pass a smaller ", options.ring_slots > 2 ? "--ring-slots, " : "",
-         "--max-num-batched-tokens or --transfer-block");
+// Chunked: how many blocks stay on the device, and how many sequences may run that do not stay there whole: each of
+// these has a block there that is not full, and steps fill others. All of them together never need more slots
+// than there are blocks.
+class DeviceSlotPlan {
+ public:
+  // There is room for so many slots in `budget`.
+  DeviceSlotPlan(const EngineOptions& options, std::int64_t slots, const std::string& budget,
+                 MemoryPlan& plan)
+      : options_(options), slots_(slots), budget_(budget), plan_(plan) {}
+
+  void choose() {
+    check_room();
+    if (!options_.resident_blocks && plan_.blocks <= slots_) {
+      plan_.device_slots = plan_.resident_blocks = plan_.blocks;
+      return;
+    }
+    plan_.chunked_seqs = options_.max_num_seqs;
+    while (to_fill(plan_.chunked_seqs) > room_to_fill()) --plan_.chunked_seqs;
+    const std::int64_t filled = to_fill(plan_.chunked_seqs);
+    plan_.resident_blocks =
+        std::min(options_.resident_blocks.value_or(slots_ - filled), plan_.blocks);
+    plan_.device_slots = std::min(filled + plan_.resident_blocks, plan_.blocks);
+    plan_.max_num_seqs =
+        std::min(options_.max_num_seqs, plan_.chunked_seqs + plan_.resident_blocks);
+    if (plan_.chunked_seqs < options_.max_num_seqs) tell();
   }
-  plan.max_num_seqs = options.max_num_seqs;
-  while (!fits(plan.max_num_seqs)) --plan.max_num_seqs;
-  plan.write_slots = needed(plan.max_num_seqs);
-  if (plan.max_num_seqs < options.max_num_seqs) {
-    plan.notes.push_back(str("max_num_seqs is ", plan.max_num_seqs, " instead of ",
-                             options.max_num_seqs, ": each sequence fills a block of ",
-                             options.block_size, " tokens on the device, in ", budget,
-                             "; for more, pass a smaller --transfer-block"));
+
+ private:
+  // Slots for what so many sequences fill.
+  std::int64_t to_fill(std::int64_t sequences) const {
+    const std::int64_t rows = std::max(options_.max_num_batched_tokens, options_.max_num_seqs);
+    return std::min(kvcache::most_write_slots(sequences, rows, options_.block_size), plan_.blocks);
   }
+
+  // By default a quarter of the room, and at least what one sequence needs.
+  std::int64_t room_to_fill() const {
+    if (options_.resident_blocks) return std::max(slots_ - *options_.resident_blocks, to_fill(1));
+    return std::max(slots_ / 4, to_fill(1));
+  }
+
+  void check_room() const {
+    if (to_fill(1) > slots_) {
+      fail("a step of ", options_.max_num_batched_tokens, " tokens fills ", to_fill(1),
+           " blocks of ", options_.block_size, " tokens, there is room for ", slots_, " in ",
+           budget_, "; pass a smaller ", options_.ring_slots > 2 ? "--ring-slots, " : "",
+           "--max-num-batched-tokens or --transfer-block");
+    }
+    const std::int64_t wished = std::min(options_.resident_blocks.value_or(0), plan_.blocks);
+    if (std::min(to_fill(1) + wished, plan_.blocks) <= slots_) return;
+    fail("--kv-resident-blocks ", *options_.resident_blocks, ": beside ", to_fill(1),
+         " blocks that are filled there is room for ", slots_ - to_fill(1), " of ",
+         options_.block_size, " tokens, in ", budget_, "; pass ", slots_ - to_fill(1),
+         " or less, or auto");
+  }
+
+  void tell() {
+    const std::string what =
+        plan_.resident_blocks == 0
+            ? str("max_num_seqs is ", plan_.max_num_seqs, " instead of ", options_.max_num_seqs)
+            : str("at most ", plan_.chunked_seqs,
+                  " sequences run at a time that do not stay on the device whole");
+    plan_.notes.push_back(str(what, ": each sequence fills a block of ", options_.block_size,
+                              " tokens on the device, in ", budget_,
+                              "; for more, pass a smaller --transfer-block"));
+  }
+
+  const EngineOptions& options_;
+  const std::int64_t slots_;
+  const std::string& budget_;
+  MemoryPlan& plan_;
+};
+
+// Of blocks that lie in host memory.
+std::string describe_residents(const EngineOptions& options, const MemoryPlan& plan) {
+  if (plan.resident_blocks == plan.blocks) return "all of it stays on the device while it is used";
+  if (plan.resident_blocks == 0) return "nothing of it stays on the device";
+  return str(plan.resident_blocks * options.block_size, " tokens of it stay on the device (",
+             plan.resident_blocks, " blocks, --kv-resident-blocks)");
 }
 
 }  // namespace
@@ -335,11 +387,12 @@ KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit,
   const std::int64_t wished = options.max_num_seqs * blocks_for(longest, options.block_size);
   if (wished <= budget.blocks()) return KvOffload::off;
   const bool alone = options.max_num_seqs == 1;
+  const bool layerwise = alone && 2 * budget.blocks() < wished;
   notes.push_back(
-      str("--kv-offload auto is ", alone ? "layerwise: " : "chunked: ", options.max_num_seqs,
+      str("--kv-offload auto is ", layerwise ? "layerwise: " : "chunked: ", options.max_num_seqs,
           alone ? " sequence of " : " sequences of ", longest, " tokens need ",
           format_bytes(budget.bytes_for(wished)), " on the device, there is ", budget.describe()));
-  return alone ? KvOffload::layerwise : KvOffload::chunked;
+  return layerwise ? KvOffload::layerwise : KvOffload::chunked;
 }
 
 MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
@@ -355,14 +408,18 @@ MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, D
   const bool as_wished = options.kv_cache_memory_bytes && options.kv_mode() == KvMode::paged;
   plan.blocks = as_wished ? budget.blocks() : std::min(budget.blocks(), useful);
   plan.host_blocks = choose_host_blocks(options, device, ranks, plan.blocks, useful, plan.notes);
-  plan.max_num_seqs = options.max_num_seqs;
+  plan.max_num_seqs = plan.chunked_seqs = options.max_num_seqs;
   if (options.kv_mode() == KvMode::chunked) {
-    choose_write_slots(options, budget.write_slots(plan.blocks), budget.describe_device(), plan);
+    DeviceSlotPlan(options, budget.device_slots(plan.blocks), budget.describe_device(), plan)
+        .choose();
   }
   if (ranks.front().host_block > 0) {
     plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,
                              " tokens in ", format_bytes(budget.host_bytes_for(plan.blocks)),
                              " of host memory; there may be ", budget.describe_host()));
+  }
+  if (options.kv_mode() == KvMode::chunked) {
+    plan.notes.push_back(str("KV cache: ", describe_residents(options, plan)));
   }
   return plan;
 }

@@ -35,12 +35,12 @@ struct RankMemory {
   std::uint64_t block = 0;           // of one block of the cache, on the device; more than 0
   std::uint64_t fixed = 0;           // of the cache, on the device, however many blocks it has
   std::uint64_t host_block = 0;      // of one block, in host memory; 0: there are none
-  std::uint64_t write_slot = 0;      // of one write slot, on the device; 0: there are none
+  std::uint64_t device_slot = 0;     // of a whole block's slot, on the device; 0: there are none
   std::uint64_t host_available = 0;  // the machine's, which all ranks share
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(total, available, taken, graphs, block, fixed, host_block, write_slot, host_available);
+    archive(total, available, taken, graphs, block, fixed, host_block, device_slot, host_available);
   }
 };
 
@@ -53,19 +53,21 @@ struct RankMemory {
 EngineOptions settled(EngineOptions options, std::int64_t model_limit);
 
 struct MemoryPlan {
-  std::int64_t blocks = 0;       // of every rank
-  std::int64_t host_blocks = 0;  // likewise, to swap sequences to
-  std::int64_t write_slots = 0;  // likewise: blocks on their way to host memory
+  std::int64_t blocks = 0;           // of every rank
+  std::int64_t host_blocks = 0;      // likewise, to swap sequences to
+  std::int64_t device_slots = 0;     // likewise: for blocks that are filled, or stay on the device
+  std::int64_t resident_blocks = 0;  // so many may stay
   std::int64_t max_model_len = 0;
   std::int64_t max_num_seqs = 0;  // no more than the option says
+  std::int64_t chunked_seqs = 0;  // of these, that do not stay on the device whole; chunked
   std::vector<std::string>
       notes;  // for people, one line each: what came to be less than was wished
 };
 
 // --kv-offload auto: what it comes to. `ranks`: as a paged cache would take it. Off if all sequences that may
 // run at a time can be as long as one may be, and still be on the device; else a note says why not. One
-// sequence at a time: layer-wise, which moves nothing twice; several: chunked, where a prompt does not hold
-// the others up for as long as it takes.
+// sequence at a time of which less than half can stay there: layer-wise, which moves nothing twice. Else chunked,
+// where what stays does not move, and a prompt does not hold others up for as long as it takes.
 KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
                          std::span<const RankMemory> ranks, std::vector<std::string>& notes);
 

@@ -277,7 +277,7 @@ RankMemory chunked_gpu(std::uint64_t fixed) {
   RankMemory rank = gpu();
   rank.block = 32 << 10;
   rank.fixed = fixed;
-  rank.host_block = rank.write_slot = 512 * kMiB;
+  rank.host_block = rank.device_slot = 512 * kMiB;
   return rank;
 }
 
@@ -296,6 +296,49 @@ TEST_CASE(
       refusal(options, DeviceKind::cuda, {chunked_gpu(107 * kGiB)})
           .ends_with("pass a smaller --ring-slots, --max-num-batched-tokens or --transfer-block"));
   CHECK(refusal(options, DeviceKind::cuda, {chunked_gpu(kGiB)}) == "");
+}
+
+TEST_CASE("chunked: what the device has room for stays there, or what was asked for") {
+  EngineOptions options;
+  options.kv_offload = KvOffload::chunked;
+  options.max_num_seqs = 4;
+  options = settled(options, kModelLimit);
+  const auto planned = [&](std::uint64_t fixed) {
+    const std::vector<RankMemory> ranks = {chunked_gpu(kGiB), chunked_gpu(fixed)};
+    return plan_memory(options, kModelLimit, DeviceKind::cuda, ranks);
+  };
+  // Four sequences of ten blocks each; so many may fill ten at once: one of each is open, a step fills one of each
+  // and two more.
+  MemoryPlan plan = planned(kGiB);
+  CHECK(plan.blocks == 40);
+  CHECK(plan.device_slots == 40);
+  CHECK(plan.resident_blocks == 40);
+  CHECK(plan.notes.back() == "KV cache: all of it stays on the device while it is used");
+  plan = planned(93 * kGiB);  // of 108; the poorest decides
+  CHECK(plan.device_slots == 29);
+  CHECK(plan.resident_blocks == 23);
+  CHECK(plan.chunked_seqs == 2);  // in a quarter of the room
+  CHECK(plan.max_num_seqs == 4);
+  REQUIRE(plan.notes.size() == 3);
+  CHECK(plan.notes[0] ==
+        "at most 2 sequences run at a time that do not stay on the device whole: each sequence "
+        "fills a block of 4096 tokens on the device, in 108 GiB on rank 0 (of 140 GiB, 123 GiB are "
+        "free, --gpu-memory-utilization is 0.9); for more, pass a smaller --transfer-block");
+  CHECK(plan.notes[2] ==
+        "KV cache: 94208 tokens of it stay on the device (23 blocks, --kv-resident-blocks)");
+  options.resident_blocks = 0;
+  plan = planned(kGiB);
+  CHECK(plan.device_slots == 10);
+  CHECK(plan.resident_blocks == 0);
+  CHECK(plan.chunked_seqs == 4);
+  options.resident_blocks = 35;
+  plan = planned(kGiB);
+  CHECK(plan.device_slots == 40);
+  CHECK(plan.resident_blocks == 35);
+  CHECK(refusal(options, DeviceKind::cuda, {chunked_gpu(93 * kGiB)}) ==
+        "--kv-resident-blocks 35: beside 4 blocks that are filled there is room for 25 of 4096 "
+        "tokens, in 108 GiB on rank 0 (of 140 GiB, 123 GiB are free, --gpu-memory-utilization is "
+        "0.9); pass 25 or less, or auto");
 }
 
 TEST_CASE("host memory: a length that does not fit is refused, with the one that does") {
@@ -329,6 +372,9 @@ TEST_CASE("--kv-offload auto: off while all sequences fit on the device") {
   small.block = kGiB;
   CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, std::vector<RankMemory>{small},
                        notes) == KvOffload::layerwise);
+  small.block = 60 * kMiB;  // 2560 of them; most stay on the device
+  CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, std::vector<RankMemory>{small},
+                       notes) == KvOffload::chunked);
 }
 
 TEST_CASE("swap space: as wished, of each rank") {

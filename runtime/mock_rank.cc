@@ -1,6 +1,7 @@
 #include "runtime/mock_rank.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -88,6 +89,7 @@ void MockRank::start(const SlotStart& started) {
   slot.prompt = started.rules.prompt_length;
   slot.logprobs = started.rules.logprobs >= 0;
   slot.prompt_logprobs = started.prompt_logprobs >= 0;
+  slot.resident = started.resident;
 }
 
 void MockRank::set_rows(const StepMessage& message) {
@@ -161,6 +163,18 @@ void MockRank::attend(const StepRows& rows, StepResult& result) {
   ++logit_rows_;
 }
 
+// What stays on the device has its places there.
+void MockRank::check_residents() const {
+  std::set<kvcache::BlockId> kept;
+  for (const Slot& slot : slots_) {
+    if (!slot.taken) continue;
+    const auto count = std::min(static_cast<std::int64_t>(slot.table.size()), slot.resident);
+    kept.insert(slot.table.begin(), slot.table.begin() + count);
+  }
+  require(static_cast<std::int64_t>(kept.size()) <= limits_.resident_blocks, "step ", number_,
+          " keeps ", kept.size(), " blocks on the device");
+}
+
 StepResult MockRank::step(const StepMessage& message) {
   require(message.number == number_ + 1, "step ", message.number, " after step ", number_);
   number_ = message.number;
@@ -170,6 +184,7 @@ StepResult MockRank::step(const StepMessage& message) {
   for (const SlotStart& started : message.started) start(started);
   for (const BlockAppend& block : message.blocks) taken(block.slot).table.push_back(block.block);
   set_rows(message);
+  check_residents();
 
   StepResult result;
   result.number = message.number;

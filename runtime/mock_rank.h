@@ -45,6 +45,7 @@ class MockRank {
     std::int64_t computed = 0;
     std::int64_t prompt = 0;
     bool logprobs = false, prompt_logprobs = false;
+    std::int64_t resident = 0;
     std::vector<kvcache::BlockId> table;
 
     void append(std::int32_t token);
@@ -58,6 +59,7 @@ class MockRank {
   void set_rows(const StepMessage& message);
   void store(const StepRows& rows);
   void attend(const StepRows& rows, StepResult& result);
+  void check_residents() const;
 
   const SchedulerLimits limits_;
   const MockModel model_;

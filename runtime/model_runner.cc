@@ -135,10 +135,10 @@ struct ModelRunner::State {
 
   TensorView tokens;  // where the sampler leaves what it draws, in every step
 
-  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t write_slots) {
+  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t device_slots) {
     const StagingLimits limits = staging_limits(options);
     return {.blocks = blocks,
-            .write_slots = write_slots,
+            .device_slots = device_slots,
             .ring_slots = options.ring_slots,
             .sequences = limits.slots,
             .rows = limits.rows,
@@ -204,7 +204,8 @@ kvcache::StepPlan ModelRunner::State::begin_cache_step(std::uint64_t number,
       sequences.push_back({.slot = part.slot,
                            .blocks = slots[part.slot].blocks,
                            .first = part.first,
-                           .rows = part.rows});
+                           .rows = part.rows,
+                           .resident = slots[part.slot].resident});
     }
   }
   return cache->begin_step({.number = number, .sequences = sequences, .may_repeat = may_repeat},
@@ -343,12 +344,12 @@ ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
   return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape, state_->decodes_by_quest()),
           .host_block = shape.kv_bytes(),
           .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0)),
-          .write_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *
-                                               sizeof(std::int32_t)};
+          .device_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *
+                                                sizeof(std::int32_t)};
 }
 
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
-                             std::int64_t write_slots) {
+                             std::int64_t device_slots) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
   if (state_->options.kv_mode == KvMode::layerwise) {
     auto layerwise = std::make_unique<kvcache::LayerwiseStorage>(state_->backend, block_shape(),
@@ -359,7 +360,7 @@ void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
   if (state_->options.kv_mode == KvMode::chunked) {
     NVLLM_CHECK_EQ(host_blocks, 0);
     auto chunked = std::make_unique<kvcache::ChunkedCache>(
-        state_->backend, block_shape(), state_->chunked_options(blocks, write_slots));
+        state_->backend, block_shape(), state_->chunked_options(blocks, device_slots));
     if (const auto& speeds = chunked->host_speeds()) tell(*speeds);
     state_->cache = std::move(chunked);
     return;

@@ -76,10 +76,10 @@ class ModelRunner {
   static std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                                  DeviceKind device);
   kvcache::BlockShape block_shape() const;
-  // What a cache takes: of each block on the device and on the host (0: nothing), of each write slot, and
-  // beside them on the device.
+  // What a cache takes: of each block on the device and on the host (0: nothing), of each of the device's
+  // slots, and beside them on the device.
   struct CacheBytes {
-    std::size_t block = 0, host_block = 0, fixed = 0, write_slot = 0;
+    std::size_t block = 0, host_block = 0, fixed = 0, device_slot = 0;
   };
   CacheBytes cache_bytes() const;
 
@@ -90,8 +90,8 @@ class ModelRunner {
   // time where it was measured.
   //
   // blocks: of the device, or of the host if the mode keeps them there; then there is nothing to swap to.
-  // write_slots: chunked: kvcache/write_slots.h.
-  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t write_slots = 0);
+  // device_slots: chunked: of whole blocks (kvcache/device_slots.h).
+  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots = 0);
 
   // Bytes between this rank's device and the host, of all steps so far.
   kvcache::KvTraffic kv_traffic() const;

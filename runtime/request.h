@@ -107,7 +107,9 @@ struct Update {
   // With the last one.
   std::int32_t cached_tokens = 0;  // of the prompt, when it was first scheduled
   std::int32_t preemptions = 0;
-  std::string kv_mode = "";  // "paged", "contiguous"
+  // "paged", "contiguous", "layerwise"; of keys and values in chunks, how many stayed on the device: "resident": all,
+  // "hybrid": some, "chunked": none.
+  std::string kv_mode = "";
   RequestTimes times = {};
 
   template <class Archive>

@@ -108,8 +108,11 @@ std::vector<NewSequence> RequestBook::open(std::uint64_t id, Request request, st
     sequence.rules.seed = seed + static_cast<std::uint64_t>(index);
     // The answers have the same prompt, whose own log-probabilities come with the first of them.
     if (index > 0) sequence.prompt_logprobs = -1;
-    answers_[sequence.id] = {
-        .request = id, .index = index, .times = {.arrived_ns = now}, .prompt_logprobs = {}};
+    answers_[sequence.id] = {.request = id,
+                             .index = index,
+                             .times = {.arrived_ns = now},
+                             .prompt_logprobs = {},
+                             .residence = {}};
     ids.push_back(sequence.id);
   }
   return sequences;
@@ -126,6 +129,8 @@ void RequestBook::report(Progress progress, std::int64_t now, std::vector<Update
   const auto found = answers_.find(progress.id);
   NVLLM_CHECK(found != answers_.end(), "sequence ", progress.id, " belongs to no request");
   Answer& answer = found->second;
+  // Who ends it from outside knows nothing of it.
+  if (progress.finish != FinishReason::abort) answer.residence = progress.residence;
   auto& kept = answer.prompt_logprobs;
   kept.insert(kept.end(), std::make_move_iterator(progress.prompt_logprobs.begin()),
               std::make_move_iterator(progress.prompt_logprobs.end()));
@@ -146,7 +151,7 @@ void RequestBook::report(Progress progress, std::int64_t now, std::vector<Update
   if (progress.finish == FinishReason::none) return;
   update.cached_tokens = progress.cached_tokens;
   update.preemptions = progress.preemptions;
-  update.kv_mode = name_of(limits_.kv_mode);
+  update.kv_mode = name_of(limits_.kv_mode, answer.residence);
   update.times = answer.times;
   forget(progress.id);
 }

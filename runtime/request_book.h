@@ -57,6 +57,7 @@ class RequestBook {
     std::int32_t index = 0;
     RequestTimes times;
     std::vector<TokenLogprobs> prompt_logprobs;  // until the first token
+    Residence residence = Residence::none;
   };
 
   void check(const Request& request) const;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -123,6 +124,26 @@ TEST_CASE("a number that is taken is refused, and the first request goes on") {
   std::vector<Update> updates;
   book.report(progress_of(sequence, {5}), 1, updates);
   CHECK(updates.size() == 1);
+}
+
+TEST_CASE(
+    "of keys and values in chunks, kv_mode says how much of the answer's stayed on the device") {
+  for (const auto& [residence, name] :
+       {std::pair(Residence::all, "resident"), std::pair(Residence::some, "hybrid"),
+        std::pair(Residence::none, "chunked")}) {
+    RequestBook book({.vocabulary = 100, .eos_ids = {}, .kv_mode = KvMode::chunked});
+    const auto ended = book.open(1, request_of({1, 2}), 100);
+    const auto aborted = book.open(2, request_of({1, 2}), 100);
+    std::vector<Update> updates;
+    Progress progress = progress_of(ended[0].id, {7}, FinishReason::length);
+    progress.residence = residence;
+    book.report(progress, 200, updates);
+    progress = progress_of(aborted[0].id, {7});
+    progress.residence = residence;
+    book.report(progress, 200, updates);
+    CHECK(updates[0].kv_mode == name);
+    CHECK(book.close(2, 300).updates[0].kv_mode == name);
+  }
 }
 
 TEST_CASE("progress becomes updates, the last of which tells the whole life") {

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/json_text.h"
 #include "base/text.h"
-#include "kvcache/write_slots.h"
+#include "kvcache/device_slots.h"
 #include "model/loader.h"
 #include "testing/golden.h"
 
@@ -62,7 +62,8 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                                                   .offload_hooks = options.hooks},
                                     options.trace);
   runner_->make_cache(options.blocks, options.kv_mode == KvMode::paged ? options.host_blocks : 0,
-                      kvcache::most_write_slots(options.slots, options.rows, options.block_size));
+                      kvcache::most_write_slots(options.slots, options.rows, options.block_size) +
+                          options.slots * options.resident);
   // Neighbours in a sequence are no neighbours in memory.
   for (std::size_t i = 0; i < free_.size(); ++i) {
     free_[i] = static_cast<kvcache::BlockId>(i * 23 % free_.size());
@@ -84,12 +85,19 @@ RunnerUnderTest& RunnerUnderTest::start(std::uint32_t slot, const std::vector<st
                               .tokens = tokens,
                               .computed = static_cast<std::int32_t>(sequence.computed),
                               .rules = own,
-                              .prompt_logprobs = prompt_logprobs});
+                              .prompt_logprobs = prompt_logprobs,
+                              .resident = static_cast<std::int32_t>(options_.resident)});
   for (const kvcache::BlockId block : prefix) {
     ++references_[static_cast<std::size_t>(block)];
     sequence.blocks.push_back(block);
     message_.blocks.push_back({slot, block});
   }
+  return *this;
+}
+
+RunnerUnderTest& RunnerUnderTest::keep(std::int64_t blocks) {
+  NVLLM_CHECK_LE(blocks, options_.resident);
+  message_.started.back().resident = static_cast<std::int32_t>(blocks);
   return *this;
 }
 

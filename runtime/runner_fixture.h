@@ -51,6 +51,7 @@ struct RunnerTestOptions {
   int steps_ahead = 1;
   KvMode kv_mode = KvMode::paged;
   std::int64_t ring_slots = 2;
+  std::int64_t resident = 0;  // chunked: so many blocks of every sequence stay on the device
   std::optional<double> host_attention = 0.0;
   std::int64_t host_threads = 2;
   kvcache::OffloadHooks hooks = {};
@@ -76,6 +77,8 @@ class RunnerUnderTest {
                          const std::vector<kvcache::BlockId>& prefix = {},
                          const layers::SamplingRules& rules = greedy(),
                          std::int32_t prompt_logprobs = -1);
+  // The sequence that has just been started keeps so many blocks on the device, at most RunnerTestOptions::resident.
+  RunnerUnderTest& keep(std::int64_t blocks);
   RunnerUnderTest& end(std::uint32_t slot);
   // The slot's blocks go to the host and are free; another one may have them back. Returns how many.
   std::int64_t swap_out(std::uint32_t slot);

@@ -90,6 +90,7 @@ std::vector<Progress> Scheduler::State::complete(const StepResult& result) {
     news.id = sequence.id;
     news.cached_tokens = sequence.cached_tokens;
     news.preemptions = sequence.preemptions;
+    news.residence = sequence.residence;
     progress.push_back(std::move(news));
     if (ends) end(sequence);
   }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,6 +35,9 @@ struct SchedulerLimits {
   std::int64_t max_num_batched_tokens = 0;  // rows of a step
   std::int64_t max_logit_rows = 0;          // rows of a step whose logits are wanted
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
+  // Chunked: blocks that may stay on the device, and sequences at a time that do not stay there whole; at least 1.
+  std::int64_t resident_blocks = 0;
+  std::int64_t chunked_seqs = std::numeric_limits<std::int64_t>::max();
   bool prefix_caching = true;
   Scheduling scheduling = Scheduling::mixed;
   Preemption preemption = Preemption::swap;
@@ -59,6 +63,7 @@ struct Progress {
   std::vector<TokenLogprobs> prompt_logprobs;  // those that came with this step
   FinishReason finish = FinishReason::none;
   std::int32_t cached_tokens = 0, preemptions = 0;  // so far
+  Residence residence = Residence::none;            // chunked: since it entered last
 };
 
 struct SchedulerStatistics {

@@ -60,7 +60,8 @@ void Scheduler::State::start(Sequence& sequence) {
        .tokens = sequence.tokens,
        .computed = static_cast<std::int32_t>(sequence.computed),
        .rules = sequence.rules,
-       .prompt_logprobs = sequence.scores_prompt() ? sequence.prompt_logprobs : -1});
+       .prompt_logprobs = sequence.scores_prompt() ? sequence.prompt_logprobs : -1,
+       .resident = static_cast<std::int32_t>(sequence.resident)});
 }
 
 // Slot and blocks are free from the next step on: what is enqueued before has the older right to them.

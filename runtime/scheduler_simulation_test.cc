@@ -69,6 +69,8 @@ SchedulerLimits random_limits(Random& random) {
   limits.block_size = random.from(1, 8);
   limits.blocks = random.chance(20) ? random.from(1, 4) : random.from(3, 30);
   limits.host_blocks = random.chance(30) ? 0 : random.from(1, 30);
+  limits.resident_blocks = random.chance(30) ? 0 : random.from(1, limits.blocks);
+  if (random.chance(50)) limits.chunked_seqs = random.from(1, 4);
   limits.max_model_len = random.chance(20) ? random.from(2, 10) : random.from(10, 120);
   limits.max_num_seqs = random.from(1, 12);
   limits.max_num_batched_tokens = random.chance(40) ? random.from(1, 8) : random.from(8, 80);

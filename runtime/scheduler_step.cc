@@ -80,6 +80,8 @@ void Scheduler::State::admit(Wanted wanted) {
     if (limits.whole_prompts && cut_) return;
     if (wanted != Wanted::anybody && next.decodes() != (wanted == Wanted::decoding)) return;
 
+    if (!memory_.place_for(next)) return;
+
     // Everybody who runs can have one more block before somebody has to be preempted for it; else who
     // comes in now might be the one, at once.
     const auto spare = static_cast<std::int64_t>(running_.size());

@@ -40,8 +40,10 @@ struct Sequence {
   std::int64_t results_due = 0;  // steps in flight whose result has something for it
   std::int64_t scored = 0;       // prompt logprobs that were passed on
 
-  std::int64_t capacity = 0;                  // tokens its blocks hold
-  std::int64_t committed = 0;                 // tokens that others can find
+  std::int64_t capacity = 0;   // tokens its blocks hold
+  std::int64_t committed = 0;  // tokens that others can find
+  std::int64_t resident = 0;   // chunked: so many blocks, the first, stay on the device
+  Residence residence = Residence::none;
   std::vector<kvcache::BlockId> host_blocks;  // waiting: they hold the tokens that are computed
 
   std::int64_t lost = 0;            // tokens that were computed, and have to be once more

@@ -1,6 +1,7 @@
 #include "runtime/sequence_memory.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/check.h"
 
@@ -10,6 +11,8 @@ SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
     : device_({.blocks = limits.blocks,
                .block_size = limits.block_size,
                .prefix_caching = limits.prefix_caching}),
+      resident_(limits.resident_blocks, limits.blocks),
+      most_chunked_(limits.chunked_seqs),
       look_up_(limits.prefix_caching),
       host_blocks_(limits.host_blocks) {
   // Nothing is allocated when a sequence is swapped. Taken from the end: the lowest first.
@@ -36,6 +39,10 @@ SequenceMemory::Room SequenceMemory::room_for(const Sequence& sequence,
           .computed = std::max(prefix.tokens, sequence.computed)};
 }
 
+bool SequenceMemory::place_for(const Sequence& sequence) const {
+  return chunked_ < most_chunked_ || resident_.has_room_for(device_.blocks_for(sequence.limit));
+}
+
 void SequenceMemory::enter(Sequence& sequence, StepMessage& message) {
   const std::int64_t cached =
       device_.begin(sequence.id, sequence.tokens, look_up_ && !sequence.scores_prompt());
@@ -46,6 +53,12 @@ void SequenceMemory::enter(Sequence& sequence, StepMessage& message) {
   tell(sequence, 0, message);
 
   const auto blocks = device_.blocks_of(sequence.id);
+  const std::int64_t most = device_.blocks_for(sequence.limit);
+  sequence.resident = resident_.enter(blocks, most);
+  sequence.residence = sequence.resident == 0      ? Residence::none
+                       : sequence.resident == most ? Residence::all
+                                                   : Residence::some;
+  if (sequence.residence != Residence::all) ++chunked_;
   for (auto i = static_cast<std::size_t>(device_.blocks_for(cached));
        i < sequence.host_blocks.size(); ++i)
     message.swap_in.push_back({.from = sequence.host_blocks[i], .to = blocks[i]});
@@ -60,6 +73,9 @@ bool SequenceMemory::grow(Sequence& sequence, std::int64_t tokens, StepMessage& 
   const std::int64_t first = sequence.capacity / device_.block_size();
   sequence.capacity = device_.blocks_for(tokens) * device_.block_size();
   tell(sequence, first, message);
+  const auto blocks = device_.blocks_of(sequence.id);
+  const auto kept = std::min(static_cast<std::int64_t>(blocks.size()), sequence.resident);
+  for (std::int64_t i = first; i < kept; ++i) resident_.add(blocks[static_cast<std::size_t>(i)]);
   return true;
 }
 
@@ -78,6 +94,8 @@ void SequenceMemory::commit(Sequence& sequence) {
 }
 
 void SequenceMemory::leave(Sequence& sequence) {
+  if (sequence.residence != Residence::all) --chunked_;
+  resident_.leave(device_.blocks_of(sequence.id), sequence.resident);
   device_.end(sequence.id);
   sequence.capacity = 0;
 }
@@ -108,7 +126,8 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
     for (const kvcache::BlockId block : blocks) ++holders.at(static_cast<std::size_t>(block));
   };
   count(free_host_);
-  std::int64_t references = 0, expected = 0;
+  std::int64_t references = 0, expected = 0, promised = 0, chunked = 0;
+  std::set<kvcache::BlockId> kept;
   for (const Sequence* sequence : sequences) {
     count(sequence->host_blocks);
     if (sequence->place == Sequence::Place::waiting && !sequence->host_blocks.empty())
@@ -124,10 +143,21 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
                    sequence->capacity);
     NVLLM_CHECK_LE(sequence->computed, sequence->capacity);
     expected += static_cast<std::int64_t>(blocks.size());
+    const auto own = std::min(static_cast<std::int64_t>(blocks.size()), sequence->resident);
+    kept.insert(blocks.begin(), blocks.begin() + own);
+    promised += sequence->resident - own;
+    if (sequence->residence != Residence::all) ++chunked;
   }
   for (std::int64_t block = 0; block < device_.total_blocks(); ++block)
     references += device_.references(static_cast<kvcache::BlockId>(block));
   NVLLM_CHECK_EQ(references, expected);
+  NVLLM_CHECK_EQ(chunked, chunked_);
+  NVLLM_CHECK_LE(chunked, most_chunked_);
+  if (resident_.shared()) {
+    NVLLM_CHECK_EQ(resident_.free(),
+                   resident_.places() - static_cast<std::int64_t>(kept.size()) - promised);
+    NVLLM_CHECK_LE(0, resident_.free());
+  }
   for (const int holder : holders) NVLLM_CHECK_EQ(holder, 1);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kvcache/block_manager.h"
+#include "runtime/resident_blocks.h"
 #include "runtime/scheduler.h"
 #include "runtime/sequence.h"
 #include "runtime/step.h"
@@ -25,6 +26,8 @@ class SequenceMemory {
     std::int64_t computed = 0;  // tokens that it would begin with, cached or swapped
   };
   Room room_for(const Sequence& sequence, std::int64_t spare_blocks) const;
+  // Whether the device has room for what stays of it there, and for what it fills.
+  bool place_for(const Sequence& sequence) const;
 
   // There must be room. The sequence's host blocks are copied back, as far as their tokens are not cached
   // on the device. Its slot must be set: message.blocks gets its blocks.
@@ -46,6 +49,7 @@ class SequenceMemory {
   bool holds(std::int64_t tokens) const;  // whether the whole cache does
   const kvcache::BlockManager& device() const { return device_; }
   std::int64_t free_host_blocks() const;
+  const ResidentBlocks& resident() const { return resident_; }
 
   // `sequences`: all that there are. For tests: everything that must always hold, or a failed check.
   void check_invariants(std::span<const Sequence* const> sequences) const;
@@ -54,6 +58,9 @@ class SequenceMemory {
   void tell(Sequence& sequence, std::int64_t first_block, StepMessage& message) const;
 
   kvcache::BlockManager device_;
+  ResidentBlocks resident_;
+  const std::int64_t most_chunked_;
+  std::int64_t chunked_ = 0;  // sequences that do not stay on the device whole
   const bool look_up_;
   const std::int64_t host_blocks_;
   std::vector<kvcache::BlockId> free_host_;

@@ -51,6 +51,7 @@ void SlotTable::start(const SlotStart& start) {
   sequence.tokens.assign(start.tokens.begin(), start.tokens.end());
   sequence.computed = start.computed;
   sequence.blocks.clear();
+  sequence.resident = start.resident;
   sequence.blocks_told = 0;
   sequence.prompt_length = start.rules.prompt_length;
   sequence.prompt_logprobs = start.prompt_logprobs;

@@ -17,6 +17,7 @@ struct SlotSequence {
   std::vector<std::int32_t> tokens;  // of SlotStart; later ones only the device knows
   std::int64_t computed = 0;         // tokens in the cache once the steps so far have run
   std::vector<kvcache::BlockId> blocks;
+  std::int64_t resident = 0;     // of these, so many of the first ones stay on the device
   std::int64_t blocks_told = 0;  // of those, the device has so many in its table
   std::int64_t prompt_length = 0;
   std::int32_t prompt_logprobs = -1, logprobs = -1;

@@ -90,6 +90,7 @@ EngineOptions in_host_memory(KvOffload offload, std::int64_t chunk) {
   options.transfer_block = 16;
   options.kv_buffers = 2;
   options.max_num_batched_tokens = chunk;
+  options.resident_blocks = 0;
   return options;
 }
 
@@ -106,6 +107,9 @@ TEST_CASE("in host memory: the same, of pages from the host's memory and the dev
         EngineOptions options = in_host_memory(offload, chunk);
         options.decode_attention = DecodeAttention::quest;
         options.graphs = ranks != 3 || chunk != 24;
+        CHECK(tokens_of(model, ranks, options) == right);
+        if (offload != KvOffload::chunked) continue;
+        options.resident_blocks = 5;
         CHECK(tokens_of(model, ranks, options) == right);
       }
     }
@@ -195,6 +199,10 @@ TEST_CASE("long prompts get the same tokens of a policy wherever their keys and 
       options.transfer_block = kLongBlock;
       options.ring_slots = 2;
       options.kv_buffers = 2;
+      options.resident_blocks = 0;
+      CHECK(most_apart(long_answers(model, ranks, options), right) < 1e-4);
+      if (offload != KvOffload::chunked) continue;
+      options.resident_blocks = 5;  // less than half of a prompt
       CHECK(most_apart(long_answers(model, ranks, options), right) < 1e-4);
     }
   }

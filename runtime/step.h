@@ -24,10 +24,11 @@ struct SlotStart {
       0;  // of those: already in its blocks (cached prefix, swapped in); less than all
   layers::SamplingRules rules;
   std::int32_t prompt_logprobs = -1;  // of the prompt's tokens that are computed now; -1: none
+  std::int32_t resident = 0;          // chunked: of its first blocks, so many stay on the device
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(slot, tokens, computed, rules, prompt_logprobs);
+    archive(slot, tokens, computed, rules, prompt_logprobs, resident);
   }
 };
 

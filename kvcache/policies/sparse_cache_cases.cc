@@ -77,8 +77,10 @@ Policies minference(MInference::Budget budget) {
   }};
 }
 
-enum class Where { paged, chunked, layerwise };
-constexpr Where kEverywhere[] = {Where::paged, Where::chunked, Where::layerwise};
+// hybrid: chunked, but some sequences keep blocks on the device: those of slot 0 all, and of slot 1 the first.
+enum class Where { paged, chunked, hybrid, layerwise };
+constexpr Where kEverywhere[] = {Where::paged, Where::chunked, Where::hybrid, Where::layerwise};
+constexpr std::int64_t kKept[] = {64, 3, 0, 0, 0, 0};
 // Of kMostRows in a step, layer-wise in one part.
 constexpr std::int64_t kLeastTokens = 100, kRingSlots = 2, kBuffers = 2;
 
@@ -87,6 +89,7 @@ class Player {
   Player(Backend& backend, const Policies& policies, std::int64_t block_size = 16,
          Where where = Where::paged)
       : backend_(backend),
+        hybrid_(where == Where::hybrid),
         stream_(backend.create_stream()),
         shape_{.layers = kLayers,
                .block_size = block_size,
@@ -123,7 +126,8 @@ class Player {
     } else {
       ChunkedOptions options;
       options.blocks = kBlocks;
-      options.write_slots = most_write_slots(kSequences, kMostRows, block_size);
+      options.device_slots =
+          most_write_slots(kSequences, kMostRows, block_size) + (hybrid_ ? kKept[0] + kKept[1] : 0);
       options.ring_slots = kRingSlots;
       options.sequences = kSequences;
       options.rows = kMostRows;
@@ -148,7 +152,8 @@ class Player {
   void step(const Rows& rows, std::int64_t part_rows = kMostRows) {
     std::vector<StepSequence> parts;
     for (const auto& [sequence, count] : rows) {
-      parts.push_back({sequence->slot, sequence->blocks, sequence->length, count});
+      parts.push_back({sequence->slot, sequence->blocks, sequence->length, count,
+                       hybrid_ ? kKept[sequence->slot] : 0});
     }
     cache_->begin_step({.number = ++number_, .sequences = parts, .may_repeat = false}, *stream_);
     fetch_homes();
@@ -269,6 +274,7 @@ class Player {
   }
 
   Backend& backend_;
+  const bool hybrid_;
   std::unique_ptr<Stream> stream_;
   BlockShape shape_;
   std::unique_ptr<PromptPolicy> prompts_;
@@ -373,7 +379,7 @@ TEST_CASE("of keys and values in host memory they choose the same") {
   BACKEND_OR_SKIP(backend);
   for (const Policies& policies : frugal()) {
     const std::vector<Sequence> right = played(*backend, policies, Where::paged);
-    for (const Where where : {Where::chunked, Where::layerwise}) {
+    for (const Where where : {Where::chunked, Where::hybrid, Where::layerwise}) {
       CAPTURE(static_cast<int>(where));
       const std::vector<Sequence> got = played(*backend, policies, where);
       for (std::size_t i = 0; i < right.size(); ++i) {

@@ -183,6 +183,21 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("long: what stays on the device comes back to it in no mode but chunked") {
+  const Json report =
+      report_of("long", {"--modes", "hybrid,chunked", "--max-model-len", "64", "--output-len", "30",
+                         "--warmup", "0", "--link", "20", "--transfer-block", "16"});
+  for (const int mode : {0, 1}) {
+    CAPTURE(mode);
+    const Json& decode = report.at("modes").at(mode).at("decode");
+    const bool stays = mode == 0;
+    CHECK(report.at("modes").at(mode).at("kv_mode") == (stays ? "hybrid" : "chunked"));
+    CHECK((report.at("modes").at(mode).at("resident_blocks") > 0) == stays);
+    CHECK((decode.at("work").at("kv_bytes_to_device") == 0) == stays);
+    CHECK((decode.at("floor").at("link_s") == 0) == stays);
+  }
+}
+
 TEST_CASE("long: a mode that cannot be says why, and the others are measured") {
   const Json report =
       report_of("long", {"--modes", "chunked,paged", "--max-model-len", "64", "--output-len", "4",

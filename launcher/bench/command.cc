@@ -109,7 +109,7 @@ int run_bench_long(const Options& options, std::int64_t started_ns) {
   LongReport report;
   int last_failure = kExitFine;
   std::size_t measured = 0;
-  for (const runtime::KvMode mode : bench.modes) {
+  for (const LongMode mode : bench.modes) {
     Options of_mode = options;
     of_mode.engine = options_of_mode(options.engine, mode);
     BenchSubject one{.benchmark = subject.benchmark};
@@ -131,6 +131,7 @@ int run_bench_long(const Options& options, std::int64_t started_ns) {
       result.blocks = one.info.blocks;
       result.block_size = one.info.block_size;
       result.host_blocks = one.info.host_blocks;
+      result.resident_blocks = one.info.resident_blocks;
       subject = one;
     } else {
       last_failure = exit_code;

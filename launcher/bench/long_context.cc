@@ -10,8 +10,6 @@
 namespace nvllm::launcher {
 namespace {
 
-using runtime::KvMode;
-
 constexpr std::int64_t kWarmupOutput = 16;
 
 runtime::Request request_of(std::int64_t prompt_tokens, std::int64_t output_tokens,
@@ -35,8 +33,13 @@ void finish(LoadGenerator& load) {
   while (load.unfinished() > 0) load.poll();
 }
 
-bool in_host_memory(KvMode mode) {
-  return mode == KvMode::chunked || mode == KvMode::layerwise;
+bool in_host_memory(LongMode mode) {
+  return in_chunks(mode) || mode == LongMode::layerwise;
+}
+
+// Of so many first tokens of a sequence.
+double not_resident(const LongResult& result, double tokens) {
+  return std::max(tokens - static_cast<double>(result.resident_blocks * result.block_size), 0.0);
 }
 
 }  // namespace
@@ -88,10 +91,10 @@ LongFloor prefill_floor(const LongResult& result, const ModelCost& cost, const D
   LongFloor floor{.compute_s = prompt_floor(cost, speed, 1, tokens)};
   if (!in_host_memory(result.mode)) return floor;
   floor.link_s = tokens * cost.kv_bytes / link.to_host;
-  if (result.mode == KvMode::chunked) {
+  if (in_chunks(result.mode)) {
     double read = 0;
     for (std::int64_t begin = 0; begin < result.prefill_tokens; begin += step_tokens) {
-      read += static_cast<double>(begin);
+      read += not_resident(result, static_cast<double>(begin));
     }
     floor.link_s = std::max(floor.link_s, read * cost.kv_bytes / link.to_device);
   }
@@ -102,7 +105,9 @@ LongFloor decode_floor(const LongResult& result, const ModelCost& cost, const De
                        const LinkSpeed& link) {
   const auto context = static_cast<double>(result.context);
   LongFloor floor{.compute_s = decode_floor(cost, speed, 1, context)};
-  if (in_host_memory(result.mode)) floor.link_s = context * cost.kv_bytes / link.to_device;
+  if (in_host_memory(result.mode)) {
+    floor.link_s = not_resident(result, context) * cost.kv_bytes / link.to_device;
+  }
   return floor;
 }
 

@@ -6,6 +6,7 @@
 
 #include "launcher/bench/floor.h"
 #include "launcher/bench/load_generator.h"
+#include "launcher/bench/long_mode.h"
 #include "launcher/bench/python_random.h"
 #include "launcher/bench/summary.h"
 #include "launcher/bench/throughput.h"
@@ -31,9 +32,9 @@ struct LongPlan {
 // A prompt of max_model_len - 1 tokens until its one token; then another prompt, which leaves room for
 // output_tokens, and these. One prompt: the second is both.
 struct LongResult {
-  runtime::KvMode mode = runtime::KvMode::paged;
+  LongMode mode = LongMode::paged;
   std::string error = {};  // why it was not measured
-  std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
+  std::int64_t blocks = 0, block_size = 0, host_blocks = 0, resident_blocks = 0;
 
   std::int64_t prefill_tokens = 0;
   double prefill_s = 0;
@@ -54,7 +55,7 @@ struct LongFloor {
   double compute_s = 0, link_s = 0;
   double seconds() const { return compute_s > link_s ? compute_s : link_s; }
 };
-// Chunked: a step of so many tokens reads what all steps before it wrote.
+// Chunked: a step of so many tokens reads what all steps before it wrote, but what has stayed on the device.
 LongFloor prefill_floor(const LongResult& result, const ModelCost& cost, const DeviceSpeed& speed,
                         const LinkSpeed& link, std::int64_t step_tokens);
 // Of one step.

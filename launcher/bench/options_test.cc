@@ -61,11 +61,10 @@ TEST_CASE("the benchmarks' own options") {
 }
 
 TEST_CASE("long runs the modes that it is told, in their order") {
-  using runtime::KvMode;
-  CHECK(parsed({"bench", "long"}).bench.modes.size() == 4);
+  CHECK(parsed({"bench", "long"}).bench.modes.size() == 5);
   const BenchOptions bench =
-      parsed({"bench", "long", "--modes", "layerwise,paged", "--link", "50"}).bench;
-  CHECK(bench.modes == std::vector{KvMode::layerwise, KvMode::paged});
+      parsed({"bench", "long", "--modes", "layerwise,hybrid", "--link", "50"}).bench;
+  CHECK(bench.modes == std::vector{LongMode::layerwise, LongMode::hybrid});
   CHECK(bench.link_gb_s == 50);
   CHECK(refusal({"bench", "long", "--modes", "paged,"}).starts_with("--modes"));
   CHECK(refusal({"bench", "long", "--max-seq-len", "100"}) ==

@@ -166,6 +166,7 @@ Json mode_of(const BenchSubject& subject, const LongReport& report, const LongRe
           {"blocks", mode.blocks},
           {"block_size", mode.block_size},
           {"host_blocks", mode.host_blocks},
+          {"resident_blocks", mode.resident_blocks},
           {"prefill",
            {{"tokens", mode.prefill_tokens},
             {"seconds", mode.prefill_s},

@@ -41,7 +41,7 @@ LatencyResult latency() {
   return result;
 }
 
-LongResult long_result(runtime::KvMode mode) {
+LongResult long_result(LongMode mode) {
   LongResult result{.mode = mode};
   result.prefill_tokens = 1000;
   result.prefill_s = 40;
@@ -109,19 +109,29 @@ TEST_CASE("throughput tells tokens per second, the floor and the warm-up") {
 TEST_CASE("what a mode moves over PCIe is its floor, where that takes longer than computing") {
   const LinkSpeed link{.to_device = 0.5e9, .to_host = 0.25e9, .source = "given"};
   const BenchSubject one = subject("long");
-  const auto prefill = [&](runtime::KvMode mode, std::int64_t step_tokens) {
+  const auto prefill = [&](LongMode mode, std::int64_t step_tokens) {
     return prefill_floor(long_result(mode), one.cost, one.speed, link, step_tokens).link_s;
   };
-  CHECK(prefill(runtime::KvMode::paged, 8192) == 0);
-  CHECK(prefill(runtime::KvMode::layerwise, 100) == doctest::Approx(4));  // 1 GB out
-  CHECK(prefill(runtime::KvMode::chunked, 1000) == doctest::Approx(4));
+  CHECK(prefill(LongMode::paged, 8192) == 0);
+  CHECK(prefill(LongMode::layerwise, 100) == doctest::Approx(4));  // 1 GB out
+  CHECK(prefill(LongMode::chunked, 1000) == doctest::Approx(4));
   // 100 + 200 + ... + 900 tokens of 1 MB in, at 0.5 GB/s.
-  CHECK(prefill(runtime::KvMode::chunked, 100) == doctest::Approx(9));
+  CHECK(prefill(LongMode::chunked, 100) == doctest::Approx(9));
+
+  // Half of it stays: 100 + ... + 400 tokens are left to be read.
+  LongResult half = long_result(LongMode::hybrid);
+  half.resident_blocks = 50;
+  half.block_size = 10;
+  CHECK(prefill_floor(half, one.cost, one.speed, link, 100).link_s == doctest::Approx(4));
+  CHECK(prefill_floor(half, one.cost, one.speed, {.to_device = 0.1e9, .to_host = 1e9, .source = ""},
+                      100)
+            .link_s == doctest::Approx(10));
+  CHECK(decode_floor(half, one.cost, one.speed, link).link_s == doctest::Approx(1));
 
   LongReport report{.plan = {}, .link = link, .modes = {}};
-  report.modes = {long_result(runtime::KvMode::paged),
-                  long_result(runtime::KvMode::layerwise),
-                  {.mode = runtime::KvMode::chunked, .error = "no room"}};
+  report.modes = {long_result(LongMode::paged),
+                  long_result(LongMode::layerwise),
+                  {.mode = LongMode::chunked, .error = "no room"}};
   const Json modes = parse_json(format_json(one, report)).at("modes");
   CHECK(modes.at(0).at("decode").at("floor").at("link_s") == 0);
   CHECK(modes.at(0).at("decode").at("floor").at("of_floor") == doctest::Approx(0.5));  // 2 of 4 s

@@ -33,6 +33,9 @@ std::vector<BadCommandLine> engine_lines() {
       bad("--ring-slots=1",
           "--ring-slots 1: a slot cannot be loaded while it is read, and nothing would be loaded "
           "ahead; pass 2 or more"),
+      bad("--kv-resident-blocks=most",
+          "--kv-resident-blocks 'most': not a number of blocks; pass auto, or 0 or more"),
+      bad("--kv-resident-blocks=-1", "--kv-resident-blocks -1: out of range; pass 0 to 1073741824"),
       bad("--kv-host-attention=some",
           "--kv-host-attention 'some': not a share; pass off, auto, or 0 to 1"),
       bad("--kv-host-attention=1.5", "--kv-host-attention 1.5: out of range; pass 0 to 1"),

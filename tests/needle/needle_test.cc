@@ -30,14 +30,20 @@ struct Mode {
   std::int64_t longest;  // prompt that it gets by default
 };
 
+const std::string chunked = "--kv-offload=chunked", all_cross = "--kv-resident-blocks=0";
+
 std::vector<Mode> storage_modes() {
   return {
       {"paged", {"--kv-cache-memory-bytes=1G"}, 32768},
       {"paged", {"--scheduling=prefill-first", "--no-async-scheduling", "--block-size=64"}, 8192},
       {"paged", {"--no-enable-prefix-caching", "--max-num-seqs=2"}, 1024},
       {"contiguous", {"--max-num-batched-tokens=1000"}, 1024},
-      {"chunked", {"--kv-offload=chunked", "--transfer-block=1024", "--ring-slots=2"}, 8192},
-      {"chunked", {"--kv-offload=chunked", "--transfer-block=48", "--ring-slots=3"}, 1024},
+      {"chunked", {chunked, all_cross, "--transfer-block=1024", "--ring-slots=2"}, 8192},
+      {"chunked", {chunked, all_cross, "--transfer-block=48", "--ring-slots=3"}, 1024},
+      {"hybrid",
+       {chunked, "--kv-resident-blocks=5", "--transfer-block=128", "--max-num-seqs=1"},
+       1024},
+      {"resident", {chunked, "--transfer-block=1024"}, 8192},
       {"layerwise", {"--kv-offload=layerwise", "--transfer-block=1024"}, 8192},
       {"layerwise",
        {"--kv-offload=layerwise", "--transfer-block=48", "--kv-buffers=2",
@@ -59,8 +65,8 @@ std::vector<Mode> policies() {
       {"paged", {xattention, whole, one}, 4096},
       {"paged", {quest}, 4096},
       {"contiguous", {xattention, quest}, 1024},
-      {"chunked", {quest, "--kv-offload=chunked", "--transfer-block=1024", "--ring-slots=2"}, 4096},
-      {"chunked", {minference, "--kv-offload=chunked", "--transfer-block=512", whole, one}, 1024},
+      {"chunked", {quest, chunked, all_cross, "--transfer-block=1024", "--ring-slots=2"}, 4096},
+      {"chunked", {minference, chunked, all_cross, "--transfer-block=512", whole, one}, 1024},
       {"layerwise", {quest, "--kv-offload=layerwise", "--transfer-block=1024"}, 4096},
       {"layerwise",
        {xattention, "--kv-offload=layerwise", "--transfer-block=512", whole, one},

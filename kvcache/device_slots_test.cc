@@ -1,0 +1,81 @@
+#include "kvcache/device_slots.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+namespace nvllm::kvcache {
+namespace {
+
+constexpr DeviceSlot kNone = DeviceSlots::kNone;
+
+TEST_CASE(
+    "a block that is filled and released has no home, but is found again until its slot is "
+    "another's") {
+  DeviceSlots slots(2, 8);
+  const DeviceSlot first = slots.open(5);
+  CHECK(slots.home(5) == first);
+  slots.filled(5);
+  slots.release(5);
+  CHECK(slots.home(5) == kNone);
+  CHECK(slots.free() == 2);
+  CHECK(slots.hold(5));
+  CHECK(slots.home(5) == first);
+  slots.release(5);
+  slots.open(1);
+  slots.open(2);  // in the slot of block 5, which was free for a shorter time
+  CHECK(slots.home(2) == first);
+  slots.release(1);
+  CHECK_FALSE(slots.hold(5));
+}
+
+TEST_CASE("a block that is opened again holds nothing of what it held") {
+  DeviceSlots slots(3, 8);
+  slots.open(5);
+  slots.filled(5);
+  slots.release(5);
+  slots.open(5);
+  slots.release(5);  // it never was full
+  CHECK_FALSE(slots.hold(5));
+}
+
+TEST_CASE("a block stays until the last of its holders releases it") {
+  DeviceSlots slots(2, 8);
+  const DeviceSlot home = slots.open(3);
+  CHECK(slots.hold(3));
+  CHECK(slots.hold(3));
+  slots.filled(3);
+  slots.release(3);
+  slots.release(3);
+  CHECK(slots.home(3) == home);
+  CHECK(slots.free() == 1);
+  slots.release(3);
+  CHECK(slots.free() == 2);
+}
+
+TEST_CASE("the slot that has been free for longest is given away first") {
+  DeviceSlots slots(3, 8);
+  std::vector<DeviceSlot> homes;
+  for (const BlockId block : {0, 1, 2}) homes.push_back(slots.open(block));
+  for (const BlockId block : {1, 0, 2}) slots.release(block);
+  CHECK(slots.open(4) == homes[1]);
+  CHECK(slots.open(5) == homes[0]);
+  CHECK(slots.open(6) == homes[2]);
+}
+
+TEST_CASE("whether homes have changed is said once") {
+  DeviceSlots slots(2, 8);
+  CHECK(slots.take_changes());
+  slots.open(1);
+  CHECK(slots.take_changes());
+  CHECK_FALSE(slots.take_changes());
+  slots.hold(1);
+  slots.filled(1);
+  slots.release(1);
+  CHECK_FALSE(slots.take_changes());  // somebody holds it still
+  slots.release(1);
+  CHECK(slots.take_changes());
+}
+
+}  // namespace
+}  // namespace nvllm::kvcache
