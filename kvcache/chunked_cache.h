@@ -52,7 +52,7 @@ struct ChunkedOptions {
   std::int64_t blocks = 0;  // in host memory
   // For what is open or filled at once (most_write_slots), and for what stays.
   std::int64_t device_slots = 0;
-  std::int64_t ring_slots = 4;  // at least 2
+  std::int64_t ring_slots = 8;  // at least 2
   std::int64_t sequences = 0;   // that run at once
   std::int64_t rows = 0;        // of a step
   std::int64_t heads = 0;       // query heads of this rank

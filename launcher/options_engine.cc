@@ -223,7 +223,7 @@ OptionRows engine_rows() {
       {"--kv-offloading-size", nullptr, "GIB", "host memory of all ranks for that",
        "half of what is available", store_kv_offloading_size},
       {"--ring-slots", nullptr, "N", "chunked: parts of blocks on the device while they are read",
-       "4", store_ring_slots},
+       "8", store_ring_slots},
       {"--transfer-block", nullptr, "N", "tokens of a block in host memory; a multiple of 16",
        "4096", store_transfer_block},
       {"--kv-resident-blocks", nullptr, "auto|N",

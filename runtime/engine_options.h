@@ -48,7 +48,7 @@ struct EngineOptions {
   KvOffload kv_offload = KvOffload::off;
   std::optional<std::int64_t>
       kv_offloading_bytes;      // host memory of all ranks; absent: what there is
-  std::int64_t ring_slots = 4;  // chunked: parts of blocks on the device while they are read
+  std::int64_t ring_slots = 8;  // chunked: parts of blocks on the device while they are read
   // chunked: blocks that stay on the device while their sequences run; absent: as many as it has room for.
   std::optional<std::int64_t> resident_blocks;
   // chunked: of the blocks that decoding reads, the share that the host's cores attend to; absent: as their
