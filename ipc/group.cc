@@ -156,6 +156,7 @@ RankSnapshot Group::snapshot(int rank) const {
   snapshot.pid = record.pid.load();
   snapshot.phase = static_cast<Phase>(record.phase.load());
   snapshot.step = record.step.load();
+  snapshot.progress = record.progress.load();
   snapshot.heartbeat_ns = record.heartbeat_ns.load();
   snapshot.call = snapshot_of(record.call);
   snapshot.collective = snapshot_of(record.collective);
@@ -254,6 +255,14 @@ void Member::set_phase(Phase phase) {
 
 void Member::set_step(std::uint64_t step) {
   state_->record().step.store(step, std::memory_order_release);
+}
+
+void Member::note_progress() {
+  state_->record().progress.fetch_add(1, std::memory_order_release);
+}
+
+std::uint64_t Member::progress() const {
+  return state_->record().progress.load(std::memory_order_acquire);
 }
 
 void Member::set_last_words(std::string_view text) {

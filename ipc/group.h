@@ -71,6 +71,7 @@ struct RankSnapshot {
   int pid = 0;  // 0: has not joined yet
   Phase phase = Phase::absent;
   std::uint64_t step = 0;
+  std::uint64_t progress = 0;     // how often it said that it got on within a step
   std::int64_t heartbeat_ns = 0;  // when it last gave a sign of life (now_ns())
   ActivitySnapshot call;
   ActivitySnapshot collective;
@@ -134,6 +135,9 @@ class Member {
 
   void set_phase(Phase phase);
   void set_step(std::uint64_t step);
+  // A long step gets on: the step timeout begins again, for everybody who waits for it. Callable from any thread.
+  void note_progress();
+  std::uint64_t progress() const;  // of this member
   void set_last_words(std::string_view text);
   void beat();  // a sign of life; a Heartbeat (ipc/heartbeat.h) gives them regularly
 

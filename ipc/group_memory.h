@@ -23,6 +23,7 @@ struct alignas(64) PlaceRecord {
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint32_t> phase;
   std::atomic<std::uint64_t> step;
+  std::atomic<std::uint64_t> progress;
   std::atomic<std::int64_t> heartbeat_ns;
   std::atomic<std::int32_t> waits_for;  // + 2, so that zeroed memory means RankSnapshot::kNobody
   ActivityCell call;

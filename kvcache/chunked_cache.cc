@@ -121,6 +121,7 @@ void ChunkedCache::measure_host() {
     }
   }
   if (parts.empty() || slot_memory_.bytes() < part_bytes_) return;
+  const HostBlocks::Pause pause(host_);
   host_speeds_ = host_attention_->measure(parts, slot_memory_.data());
   host_share_ = host_speeds_->share();
 }

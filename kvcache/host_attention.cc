@@ -10,6 +10,10 @@
 namespace nvllm::kvcache {
 namespace {
 
+// The device's work between two layers' attention takes some hundred microseconds, and on virtual machines waking
+// a crew takes as long.
+constexpr Nanoseconds kSpin = std::chrono::milliseconds(1);
+
 std::size_t bytes_of(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements) * size_of(dtype);
 }
@@ -36,7 +40,7 @@ HostAttention::HostAttention(Backend& backend, const Limits& limits, const Offlo
       stream_(backend.create_stream()),
       asked_(backend.create_event()),
       attended_(backend.create_event()),
-      crew_(limits.threads) {}
+      crew_(limits.threads, kSpin) {}
 
 HostAttention::~HostAttention() {
   try {

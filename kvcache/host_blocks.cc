@@ -51,8 +51,9 @@ void HostBlocks::allocate_all() {
   for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
     {
       std::unique_lock lock(mutex_);
-      news_.wait(lock, [&] { return stopping_ || piece < wanted_; });
+      news_.wait(lock, [&] { return stopping_ || (piece < wanted_ && !paused_); });
       if (stopping_) return;
+      allocating_ = true;
     }
     const auto first = static_cast<std::int64_t>(piece) * piece_blocks_;
     const std::int64_t count = std::min(piece_blocks_, blocks_ - first);
@@ -61,14 +62,28 @@ void HostBlocks::allocate_all() {
                                          static_cast<std::size_t>(count) * block_bytes, "kv cache");
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
+      allocating_ = false;
       error_ = why_no_more(static_cast<std::size_t>(first) * block_bytes, error.what());
       news_.notify_all();
       return;
     }
     const std::lock_guard lock(mutex_);
+    allocating_ = false;
     ++there_;
     news_.notify_all();
   }
+}
+
+HostBlocks::Pause::Pause(HostBlocks& blocks) : blocks_(blocks) {
+  std::unique_lock lock(blocks_.mutex_);
+  blocks_.paused_ = true;
+  blocks_.news_.wait(lock, [&] { return !blocks_.allocating_; });
+}
+
+HostBlocks::Pause::~Pause() {
+  const std::lock_guard lock(blocks_.mutex_);
+  blocks_.paused_ = false;
+  blocks_.news_.notify_all();
 }
 
 void* HostBlocks::part(BlockId block, std::int64_t layer) {

@@ -39,6 +39,18 @@ class HostBlocks {
   // A layer's part of a block. Throws why there is no memory for it.
   void* part(BlockId block, std::int64_t layer);
 
+  // No memory is taken as long as it exists: that keeps drivers from starting copies.
+  class Pause {
+   public:
+    explicit Pause(HostBlocks& blocks);
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    HostBlocks& blocks_;
+  };
+
  private:
   void allocate_all();  // the thread's
   Error why_no_more(std::size_t there, const char* what) const;
@@ -53,7 +65,7 @@ class HostBlocks {
   std::condition_variable news_;
   // Guarded by mutex_: pieces that have their memory, and that should have it.
   std::size_t there_ = 0, wanted_ = 0;
-  bool stopping_ = false;
+  bool stopping_ = false, paused_ = false, allocating_ = false;
   std::optional<Error> error_;
   std::vector<Buffer> pieces_;  // the first there_ are not touched by the thread any more
   std::size_t asked_ = 0;       // pieces that the user has asked for and knows to be there

@@ -69,6 +69,21 @@ TEST_CASE("blocks behind the piece that is refused say why, those before it are 
   CHECK(why_not(blocks, 6) == why);  // as often as it is asked for
 }
 
+TEST_CASE("no memory is taken during a pause, and all of it afterwards") {
+  const auto cpu = create_backend(DeviceKind::cpu);
+  for (int i = 0; i < 20; ++i) {
+    HostBlocks blocks(*cpu, kShape, kBlocks, kPiece);
+    const auto taken = [&] { return cpu->ledger().total(MemoryKind::pinned); };
+    {
+      const HostBlocks::Pause pause(blocks);
+      const std::size_t before = taken();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      CHECK(taken() == before);
+    }
+    CHECK(why_not(blocks, 9) == "");
+  }
+}
+
 TEST_CASE("who waits for a block is told when it is refused") {
   const auto cpu = create_backend(DeviceKind::cpu);
   std::promise<void> refuse;

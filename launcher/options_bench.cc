@@ -10,6 +10,7 @@ constexpr std::int64_t kMostSequences = 1'000'000;
 constexpr std::int64_t kMostTokens = 10'000'000;
 constexpr std::int64_t kMostWarmup = 100'000;
 constexpr std::int64_t kMostRepeats = 1000;
+constexpr std::int64_t kLongModelLen = 40960;
 
 // "1024" or "100:1024"
 LengthRange length_range(const OptionValue& value) {
@@ -74,6 +75,10 @@ void store_link(Options& options, const OptionValue& value) {
   options.bench.link_gb_s = value.real(1e-3, 1e6);
 }
 
+void store_one_prompt(Options& options, const OptionValue&) {
+  options.bench.one_prompt = true;
+}
+
 void store_modes(Options& options, const OptionValue& value) {
   options.bench.modes.clear();
   const std::string_view text = value.text();
@@ -130,12 +135,19 @@ void check_latency(const Options& options) {
 }
 
 void check_long(const Options& options) {
-  check_engine(options);
   check_one_length("--output-len", options.bench.output);
   if (options.engine.max_seq_len > 0 || options.engine.kv_offload != runtime::KvOffload::off) {
     refuse(
         "bench long runs every mode that --modes names; pass that instead of --kv-offload or "
         "--max-seq-len");
+  }
+  const auto& modes = options.bench.modes;
+  const bool host_reads = std::any_of(modes.begin(), modes.end(), in_chunks);
+  for (const LongMode mode : modes) {
+    Options of_mode = options;
+    of_mode.engine = options_of_mode(options.engine, mode);
+    if (!host_reads) of_mode.engine.host_attention = options.engine.host_attention;  // is refused
+    check_engine(of_mode);
   }
   if (!options.profile.empty() && options.bench.modes.size() > 1) {
     refuse("--profile ", options.profile, " with ", options.bench.modes.size(),
@@ -210,6 +222,9 @@ Command bench_long_options() {
                    "leaves room for a single token, fill --max-model-len, which is\n"
                    "40960 here unless it is given",
                    "128", store_output},
+                  {"--one-prompt", nullptr, nullptr,
+                   "measures the time of the prompt before the answer, and no other", nullptr,
+                   store_one_prompt},
                   dataset_seed_row(),
                   {"--warmup", nullptr, "N", "tokens of a prompt that comes first; 0: none does",
                    "4096", store_warmup},
@@ -228,6 +243,18 @@ Command bench_startup_options() {
                   dataset_seed_row()},
                  {json_row("prints the result as JSON")}}),
       check_startup);
+}
+
+runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode) {
+  using runtime::KvOffload;
+  if (!options.max_model_len) options.max_model_len = kLongModelLen;
+  options.kv_offload = in_chunks(mode)               ? KvOffload::chunked
+                       : mode == LongMode::layerwise ? KvOffload::layerwise
+                                                     : KvOffload::off;
+  if (mode == LongMode::chunked) options.resident_blocks = 0;
+  options.max_seq_len = mode == LongMode::contiguous ? *options.max_model_len : 0;
+  if (!in_chunks(mode)) options.host_attention = 0.0;
+  return options;
 }
 
 }  // namespace nvllm::launcher

@@ -7,6 +7,7 @@
 
 #include "launcher/bench/long_mode.h"
 #include "launcher/bench/workload.h"
+#include "runtime/engine_options.h"
 
 namespace nvllm::launcher {
 
@@ -25,6 +26,7 @@ struct BenchOptions {
   std::vector<LongMode> modes = {LongMode::paged, LongMode::contiguous, LongMode::hybrid,
                                  LongMode::chunked, LongMode::layerwise};
   std::optional<double> link_gb_s;
+  bool one_prompt = false;
 
   // Of several; absent: what the benchmark does by itself.
   std::optional<LengthRange> input, output;
@@ -33,5 +35,9 @@ struct BenchOptions {
   std::optional<std::int64_t> warmup;
   std::optional<double> bandwidth_tb_s, tflops;
 };
+
+// The engine of bench long that keeps keys and values so. Options that say how a mode works are taken by the
+// modes that they are of.
+runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode);
 
 }  // namespace nvllm::launcher

@@ -122,10 +122,12 @@ void Supervisor::kill_all() {
 void Supervisor::note_progress(WorkerView& worker) {
   Progress& last = progress_[static_cast<std::size_t>(worker.rank)];
   const ipc::RankSnapshot& record = worker.record;
-  const Progress now{record.call.number, record.collective.number, record.step, record.phase,
-                     last_look_ns_};
+  const Progress now{record.call.number, record.collective.number,
+                     record.step,        record.progress,
+                     record.phase,       last_look_ns_};
   const bool moved = now.calls != last.calls || now.collectives != last.collectives ||
-                     now.step != last.step || now.phase != last.phase || last.since_ns == 0;
+                     now.step != last.step || now.within_step != last.within_step ||
+                     now.phase != last.phase || last.since_ns == 0;
   const bool ready = record.phase == ipc::Phase::ready;
   const bool busy = !ready || !record.call.text.empty() || !record.collective.text.empty();
   if (moved || !busy) last = now;

@@ -54,7 +54,7 @@ class Supervisor {
  private:
   // What the supervisor remembers of one rank between two rounds.
   struct Progress {
-    std::uint64_t calls = 0, collectives = 0, step = 0;
+    std::uint64_t calls = 0, collectives = 0, step = 0, within_step = 0;
     ipc::Phase phase = ipc::Phase::absent;
     std::int64_t since_ns = 0;  // when one of the above last changed
   };

@@ -222,6 +222,27 @@ TEST_CASE("a worker that hangs within a collective while its heart beats is stuc
   CHECK(output.says("is alive but stuck (no progress), in all_reduce 8 float32 #1 for "));
 }
 
+TEST_CASE("a worker that is long in a call is not stuck as long as it gets on") {
+  const Output output;
+  WorkerGroup workers(options_for(output, 1, std::chrono::milliseconds(500)),
+                      [](const ipc::Group& group, int rank) {
+                        ipc::Member me = group.join(rank);
+                        const ipc::Heartbeat heartbeat(me);
+                        me.set_phase(ipc::Phase::ready);
+                        const ipc::Member::Doing doing(me, ipc::Member::Activity::call, "step");
+                        for (int i = 0; i < 40; ++i) {
+                          ::usleep(100'000);
+                          me.note_progress();
+                        }
+                        while (!group.aborted()) ::usleep(1000);
+                        return 0;
+                      });
+  const double seconds = seconds_until_abort(workers);
+  CHECK(seconds > 4);
+  CHECK(workers.finish() == kExitStuck);
+  CHECK(output.says("is alive but stuck (no progress), in step #1 for "));
+}
+
 TEST_CASE("a worker that does not take part is named though the others notice first, and end") {
   const Output output;
   WorkerGroup workers(options_for(output, 3, std::chrono::milliseconds(500)),

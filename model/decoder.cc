@@ -120,7 +120,7 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
   layers::ResidualStream stream(embedded, memory.normed_.rows(0, rows), memory.part_.rows(0, rows),
                                 context);
   if (!batch.parts.empty()) {
-    run_in_parts(batch, kv, memory, context);
+    run_in_parts(batch, kv, memory, context, device.progress);
     const TensorView logits = compute_logits(stream, batch, memory, context, {});
     kv.end_pass(context.stream);
     return logits;
@@ -138,7 +138,8 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
 }
 
 void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
-                           const layers::Context& context) const {
+                           const layers::Context& context,
+                           const std::function<void()>& progress) const {
   for (const layers::BatchPart& part : batch.parts) {
     embedding_.forward(memory.sum_.rows(part.first_row, part.rows),
                        batch.tokens.rows(part.first_row, part.rows), context);
@@ -152,6 +153,7 @@ void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, Dec
                          memory.rope_.cos_sin(), context);
       stream.sum(norm_);  // what waits to be added is in memory that the next part needs
     }
+    if (progress) context.stream.host_call(progress);
   }
 }
 

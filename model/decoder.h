@@ -67,6 +67,9 @@ struct Device {
   Stream& stream;
   kernels::Matmul& matmul;
   ipc::Communicator* communicator = nullptr;  // nullptr: one rank
+  // Called by the stream behind each layer of a pass in parts, which may take minutes; by what thread is the
+  // stream's affair.
+  std::function<void()> progress = {};
 };
 
 // Sees hidden states as they come: "embed", "layer0", "layer1", ..., each [rows, hidden], and "norm",
@@ -111,7 +114,7 @@ class Decoder {
   // All rows through one layer after the other, each in the batch's parts. Of the residual stream nothing
   // but its sums is left.
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
-                    const layers::Context& context) const;
+                    const layers::Context& context, const std::function<void()>& progress) const;
   TensorView compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,
                             DecoderMemory& memory, const layers::Context& context,
                             const Observer& observer) const;

@@ -287,11 +287,16 @@ StepResult Engine::State::take_result() {
 
 // Until there is a result, or so late that whoever takes it finds out why there is none.
 void Engine::State::poll_result() {
-  const std::int64_t begin = now_ns();
+  std::int64_t begin = now_ns();
+  std::uint64_t progress = me.progress();
   const Nanoseconds limit = me.group().step_timeout();
   while (!own.runner().result_ready()) {
     const Nanoseconds waited(now_ns() - begin);
-    if (waited > limit) return;
+    if (waited > limit) {
+      if (me.progress() == progress) return;
+      progress = me.progress();
+      begin = now_ns();
+    }
     me.check_abort();
     if (waited < kSpin) {
       cpu_relax();

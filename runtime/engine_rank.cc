@@ -25,7 +25,8 @@ void EngineRank::make_runner(const RunnerOptions& options, bool profile) {
   options_ = options;
   options_.keeps_results = me_.rank() == 0;
   model_.await_bound();
-  runner_.emplace(model_.decoder(), backend_, stream_, partners(), options_, trace());
+  runner_.emplace(model_.decoder(), backend_, stream_, partners(), options_, trace(),
+                  [this] { me_.note_progress(); });
 }
 
 RankMemory EngineRank::memory() {

@@ -117,6 +117,7 @@ struct ModelRunner::State {
   ipc::Communicator* communicator;
   const RunnerOptions options;
   Trace* trace;
+  std::function<void()> progress;
 
   std::unique_ptr<kernels::Matmul> matmul;
   model::DecoderMemory memory;
@@ -258,7 +259,7 @@ void ModelRunner::State::forward(const StepShape& shape) {
   layers::Batch batch = staging.batch(shape);
   // Kernels need not look up where the one sequence lies.
   if (options.kv_mode == KvMode::contiguous) batch.block_table = {};
-  decoder.forward(batch, *cache, memory, {stream, *matmul, communicator});
+  decoder.forward(batch, *cache, memory, {stream, *matmul, communicator, progress});
 }
 
 // What the rows of a step want of the sampler.
@@ -289,8 +290,10 @@ layers::Sampled ModelRunner::State::sample(const StepShape& shape, std::int64_t 
 
 ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
                          ipc::Communicator* communicator, const RunnerOptions& options,
-                         Trace* trace)
-    : state_(std::make_unique<State>(decoder, backend, stream, communicator, options, trace)) {}
+                         Trace* trace, std::function<void()> progress)
+    : state_(std::make_unique<State>(decoder, backend, stream, communicator, options, trace)) {
+  state_->progress = std::move(progress);
+}
 
 ModelRunner::~ModelRunner() = default;
 

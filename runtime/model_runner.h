@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,9 +61,10 @@ class ModelRunner {
  public:
   // Takes everything but the cache: activations, sampler, step input, results. The decoder's parameters
   // are bound, though perhaps not filled yet. All must outlive it. communicator: nullptr for one rank.
+  // progress: called from some thread as the device gets on in steps that may take minutes.
   ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
-              ipc::Communicator* communicator, const RunnerOptions& options,
-              Trace* trace = nullptr);
+              ipc::Communicator* communicator, const RunnerOptions& options, Trace* trace = nullptr,
+              std::function<void()> progress = {});
   ~ModelRunner();
   ModelRunner(const ModelRunner&) = delete;
   ModelRunner& operator=(const ModelRunner&) = delete;

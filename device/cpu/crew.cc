@@ -20,9 +20,6 @@
 namespace nvllm::cpu {
 namespace {
 
-// Longer than the gap between two kernels of a step, shorter than waking a thread twice.
-constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
-
 // A thread's share is handed out in so many pieces, so that others can help who is slow.
 constexpr std::int64_t kPiecesPerShare = 8;
 
@@ -40,7 +37,7 @@ constexpr std::int64_t kPiecesPerShare = 8;
 // before anything else changes. And while it can take a piece of that number, the job is not done.
 class Crew::Impl {
  public:
-  explicit Impl(int threads) : wanted_(threads) {}
+  Impl(int threads, Nanoseconds spin) : wanted_(threads), spin_(spin) {}
 
   ~Impl() {
     stopping_.store(true);
@@ -112,6 +109,7 @@ class Crew::Impl {
   bool all_finished(const Work& work) const;
 
   const int wanted_;
+  const Nanoseconds spin_;
   std::atomic<int> size_{0};  // 0: not started
   std::atomic<bool> busy_{false};
   std::uint64_t number_ = 0;  // of the last job; its callers' own
@@ -171,7 +169,7 @@ void Crew::Impl::serve(int member) {
 
 // Until there is a job of a number above `seen`.
 void Crew::Impl::wait_beyond(std::uint64_t seen) {
-  const std::int64_t spin_until = now_ns() + kSpin.count();
+  const std::int64_t spin_until = now_ns() + spin_.count();
   do {
     for (int i = 0; i < 32; ++i) {
       if (job_.number.load(std::memory_order_acquire) > seen) return;
@@ -263,7 +261,7 @@ void Crew::Impl::run_piece(const Work& work, std::int64_t piece) {
   }
 }
 
-Crew::Crew(int threads) : impl_(std::make_unique<Impl>(threads)) {}
+Crew::Crew(int threads, Nanoseconds spin) : impl_(std::make_unique<Impl>(threads, spin)) {}
 Crew::~Crew() = default;
 
 int Crew::size() const {

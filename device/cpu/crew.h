@@ -9,6 +9,8 @@
 #include <memory>
 #include <type_traits>
 
+#include "base/clock.h"
+
 namespace nvllm::cpu {
 
 // A crew has one thread per core that the process may run on, the caller's included, when it first has
@@ -17,8 +19,11 @@ namespace nvllm::cpu {
 // its work alone.
 class Crew {
  public:
-  // threads: 0: as many as there are cores.
-  explicit Crew(int threads = 0);
+  // Longer than the gap between two kernels of a step, shorter than waking a thread twice.
+  static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+
+  // threads: 0: as many as there are cores. spin: how long they wait for more work before they sleep.
+  explicit Crew(int threads = 0, Nanoseconds spin = kSpin);
   ~Crew();
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;

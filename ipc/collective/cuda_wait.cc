@@ -35,10 +35,15 @@ template <typename DoneWithin>
 void wait_for(const DoneWithin& done_within, Member& member, std::span<Transport* const> transports,
               Nanoseconds limit) {
   WaitClock clock(limit, now_ns());
+  std::uint64_t progress = member.progress();
   bool done = false;
   while (!done) {
     done = done_within(kLookEvery);
     clock.look(now_ns());
+    if (const std::uint64_t now = member.progress(); now != progress) {
+      progress = now;
+      clock = WaitClock(limit, now_ns());
+    }
     try {
       if (!done) member.check_abort();  // its reason tells more than what follows from it
       for (Transport* transport : transports) transport->check();

@@ -19,7 +19,6 @@ constexpr std::int64_t kLatencyPrompt = 1024;
 constexpr std::int64_t kLatencySteps = 256;
 constexpr std::int64_t kLatencyWarmup = 16;
 constexpr std::int64_t kStartupPrompt = 16;
-constexpr std::int64_t kLongModelLen = 40960;
 constexpr std::int64_t kLongOutput = 128;
 constexpr std::int64_t kLongWarmup = 4096;
 
@@ -112,15 +111,15 @@ int run_bench_long(const Options& options, std::int64_t started_ns) {
   std::size_t measured = 0;
   for (const LongMode mode : bench.modes) {
     Options of_mode = options;
-    if (!of_mode.engine.max_model_len) of_mode.engine.max_model_len = kLongModelLen;
-    of_mode.engine = options_of_mode(of_mode.engine, mode);
+    of_mode.engine = options_of_mode(options.engine, mode);
     BenchSubject one{.benchmark = subject.benchmark};
     LongResult result;
     const int exit_code = run_bench(of_mode, started_ns, one, [&](const BenchRun& run) {
       report.plan = {.max_model_len = one.info.max_model_len,
                      .output_tokens = bench.output ? bench.output->most : kLongOutput,
                      .warmup_tokens = bench.warmup.value_or(kLongWarmup),
-                     .vocabulary = run.vocabulary};
+                     .vocabulary = run.vocabulary,
+                     .one_prompt = bench.one_prompt};
       PythonRandom random(bench.dataset_seed);
       result = measure_long(run.load, run.session.client(), report.plan, random);
       say(run.session, str(name_of(mode), ": ", result.prefill_s, " s for the prompt, ",

@@ -33,10 +33,6 @@ void finish(LoadGenerator& load) {
   while (load.unfinished() > 0) load.poll();
 }
 
-bool in_chunks(LongMode mode) {
-  return mode == LongMode::chunked || mode == LongMode::hybrid;
-}
-
 bool in_host_memory(LongMode mode) {
   return in_chunks(mode) || mode == LongMode::layerwise;
 }
@@ -61,14 +57,23 @@ LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, cons
     begin(load, request_of(tokens, output, plan.vocabulary, random));
     finish(load);
   }
-  LongResult result{.prefill_tokens = plan.max_model_len - 1};
+  LongResult result{.prefill_tokens = plan.one_prompt ? decode_prompt : plan.max_model_len - 1};
   runtime::EngineStatistics before = client.statistics();
-  result.prefill_s =
-      begin(load, request_of(result.prefill_tokens, 1, plan.vocabulary, random)).first_token_s();
-  finish(load);
-  result.prefill_work = work_between(before, client.statistics());
-
-  begin(load, request_of(decode_prompt, plan.output_tokens, plan.vocabulary, random));
+  const auto prompt_done = [&](double first_token_s) {
+    const runtime::EngineStatistics now = client.statistics();
+    result.prefill_s = first_token_s;
+    result.prefill_work = work_between(before, now);
+    before = now;
+  };
+  if (!plan.one_prompt) {
+    const auto prompt = request_of(result.prefill_tokens, 1, plan.vocabulary, random);
+    const double first_token_s = begin(load, prompt).first_token_s();
+    finish(load);
+    prompt_done(first_token_s);
+  }
+  const auto prompt = request_of(decode_prompt, plan.output_tokens, plan.vocabulary, random);
+  const double first_token_s = begin(load, prompt).first_token_s();
+  if (plan.one_prompt) prompt_done(first_token_s);
   before = client.statistics();
   finish(load);
   result.decode_work = work_between(before, client.statistics());
@@ -78,16 +83,6 @@ LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, cons
   result.decode_s = static_cast<double>(record.last_ns - record.first_ns) * 1e-9;
   result.step_s = summary_of({record.gaps_s.begin(), record.gaps_s.end()});
   return result;
-}
-
-runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode) {
-  using runtime::KvOffload;
-  options.kv_offload = in_chunks(mode)               ? KvOffload::chunked
-                       : mode == LongMode::layerwise ? KvOffload::layerwise
-                                                     : KvOffload::off;
-  if (mode == LongMode::chunked) options.resident_blocks = 0;
-  options.max_seq_len = mode == LongMode::contiguous ? options.max_model_len.value() : 0;
-  return options;
 }
 
 LongFloor prefill_floor(const LongResult& result, const ModelCost& cost, const DeviceSpeed& speed,

@@ -26,10 +26,11 @@ struct LongPlan {
   std::int64_t output_tokens = 128;
   std::int64_t warmup_tokens = 4096;  // of a prompt that comes first; 0: none does
   std::int64_t vocabulary = 0;
+  bool one_prompt = false;
 };
 
 // A prompt of max_model_len - 1 tokens until its one token; then another prompt, which leaves room for
-// output_tokens, and these.
+// output_tokens, and these. One prompt: the second is both.
 struct LongResult {
   LongMode mode = LongMode::paged;
   std::string error = {};  // why it was not measured
@@ -48,9 +49,6 @@ struct LongResult {
 };
 LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, const LongPlan& plan,
                         PythonRandom& random);
-
-// The options that keep keys and values so.
-runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode);
 
 // The least times of it: of computing, and of moving keys and values that the mode has to.
 struct LongFloor {

@@ -18,4 +18,8 @@ constexpr const char* name_of(LongMode mode) {
   return "";
 }
 
+constexpr bool in_chunks(LongMode mode) {
+  return mode == LongMode::chunked || mode == LongMode::hybrid;
+}
+
 }  // namespace nvllm::launcher

@@ -193,6 +193,7 @@ std::string format_json(const BenchSubject& subject, const LongReport& report) {
                             {"source", report.link.source}};
   json["output_len"] = report.plan.output_tokens;
   json["warmup_tokens"] = report.plan.warmup_tokens;
+  json["one_prompt"] = report.plan.one_prompt;
   json["modes"] = Json::array();
   for (const LongResult& mode : report.modes) {
     json["modes"].push_back(mode_of(subject, report, mode));

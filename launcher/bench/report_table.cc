@@ -138,7 +138,8 @@ std::string format_table(const BenchSubject& subject, const LongReport& report) 
   const LongPlan& plan = report.plan;
   std::string text = title(subject);
   text += str("  one sequence of up to ", plan.max_model_len, " tokens: a prompt of ",
-              plan.max_model_len - 1, "; then one of ", plan.max_model_len - plan.output_tokens,
+              plan.one_prompt ? plan.max_model_len - plan.output_tokens : plan.max_model_len - 1,
+              plan.one_prompt ? "" : str("; then one of ", plan.max_model_len - plan.output_tokens),
               " and ", plan.output_tokens, " tokens of an answer\n");
   TextTable prompts, answers;
   prompts.add({"prompt", "s", "tokens/s", "compute floor", "PCIe floor", "of floor", "GiB to host",

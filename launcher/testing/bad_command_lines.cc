@@ -49,6 +49,9 @@ std::vector<BadCommandLine> engine_lines() {
       {{"generate", "--prompt-ids=1", "--kv-host-attention=0.5", "--max-seq-len=4K"},
        "--kv-host-attention 0.5: keys and values are contiguous, which the host's cores cannot "
        "attend to; pass --kv-offload chunked, or --kv-host-attention off"},
+      {{"bench", "long", "--modes=paged,layerwise", "--kv-host-attention=0.5"},
+       "--kv-host-attention 0.5: keys and values are paged, which the host's cores cannot "
+       "attend to; pass --kv-offload chunked, or --kv-host-attention off"},
       {{"generate", "--prompt-ids=1", "--kv-host-attention=0.5", "--kv-offload=chunked",
         "--decode-attention=quest"},
        "--kv-host-attention 0.5: --decode-attention quest gathers what it chooses; pass "
