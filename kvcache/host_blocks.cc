@@ -10,7 +10,7 @@
 namespace nvllm::kvcache {
 
 HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t blocks,
-                       std::size_t piece_bytes)
+                       std::size_t piece_bytes, std::size_t ahead_bytes)
     : backend_(backend),
       layers_(shape.layers),
       blocks_(blocks),
@@ -20,6 +20,8 @@ HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t b
   if (block_bytes == 0 || blocks == 0) return;
   piece_blocks_ =
       std::clamp<std::int64_t>(static_cast<std::int64_t>(piece_bytes / block_bytes), 1, blocks);
+  const std::size_t all_of_piece = static_cast<std::size_t>(piece_blocks_) * block_bytes;
+  wanted_ = ahead_ = std::max(ahead_bytes / all_of_piece, std::size_t{1});
   const Ledger& ledger = backend.ledger();
   require_host_memory(static_cast<std::size_t>(blocks) * block_bytes,
                       ledger.total(MemoryKind::pinned) + ledger.total(MemoryKind::host),
@@ -49,7 +51,7 @@ void HostBlocks::allocate_all() {
   for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
     {
       std::unique_lock lock(mutex_);
-      news_.wait(lock, [&] { return stopping_ || !paused_; });
+      news_.wait(lock, [&] { return stopping_ || (piece < wanted_ && !paused_); });
       if (stopping_) return;
       allocating_ = true;
     }
@@ -87,11 +89,13 @@ HostBlocks::Pause::~Pause() {
 void* HostBlocks::part(BlockId block, std::int64_t layer) {
   NVLLM_CHECK(block >= 0 && block < blocks_, "there is no host block ", block, " of ", blocks_);
   const auto piece = static_cast<std::size_t>(block / piece_blocks_);
-  if (piece >= known_) {
+  if (piece >= asked_) {
     std::unique_lock lock(mutex_);
+    wanted_ = std::max(wanted_, piece + 1 + ahead_);
+    news_.notify_all();
     news_.wait(lock, [&] { return there_ > piece || error_; });
     if (there_ <= piece) throw *error_;
-    known_ = there_;
+    asked_ = piece + 1;
   }
   const auto place = static_cast<std::size_t>(block % piece_blocks_ * layers_ + layer);
   return static_cast<unsigned char*>(pieces_[piece].data()) + place * part_bytes_;

@@ -1,8 +1,9 @@
 // HostBlocks: keys and values of blocks in pinned host memory, block by block:
 // [block][layer][keys, values][token][kv_head][head_dim], so that a layer's part of a block is one copy.
 //
-// Pinned memory takes long to get, so it comes in pieces, in their order, from a thread of its own, while
-// the first steps run; who needs a piece that is not there yet waits for it.
+// Pinned memory takes long to get, and the driver does little else meanwhile. So it comes in pieces, in their order,
+// from a thread of its own, while steps run, a little ahead of what they have come to; who needs a piece that is
+// not there yet waits for it.
 #pragma once
 
 #include <condition_variable>
@@ -24,10 +25,11 @@ namespace nvllm::kvcache {
 class HostBlocks {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{256} << 20;
+  static constexpr std::size_t kAheadBytes = std::size_t{8} << 30;  // and one piece at least
 
   // An Error if the host has less memory than all of them take. Ledger: "kv cache" (pinned).
   HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t blocks,
-             std::size_t piece_bytes = kPieceBytes);
+             std::size_t piece_bytes = kPieceBytes, std::size_t ahead_bytes = kAheadBytes);
   ~HostBlocks();
   HostBlocks(const HostBlocks&) = delete;
   HostBlocks& operator=(const HostBlocks&) = delete;
@@ -57,14 +59,16 @@ class HostBlocks {
   const std::int64_t layers_, blocks_;
   const std::size_t part_bytes_;
   std::int64_t piece_blocks_ = 1;
+  std::size_t ahead_ = 1;  // pieces behind the last that was asked for
 
   std::mutex mutex_;
   std::condition_variable news_;
-  std::size_t there_ = 0;  // pieces that have their memory; guarded by mutex_, as are the next ones
+  // Guarded by mutex_: pieces that have their memory, and that should have it.
+  std::size_t there_ = 0, wanted_ = 0;
   bool stopping_ = false, paused_ = false, allocating_ = false;
   std::optional<Error> error_;
   std::vector<Buffer> pieces_;  // the first there_ are not touched by the thread any more
-  std::size_t known_ = 0;       // what the user knows of there_
+  std::size_t asked_ = 0;       // pieces that the user has asked for and knows to be there
   std::thread thread_;
 };
 

@@ -95,6 +95,26 @@ TEST_CASE("who waits for a block is told when it is refused") {
   CHECK(waiting.get().find("the driver refuses it") != std::string::npos);
 }
 
+TEST_CASE("memory is taken a little ahead of the blocks that are asked for") {
+  const auto cpu = create_backend(DeviceKind::cpu);
+  HostBlocks blocks(*cpu, kShape, kBlocks, kPiece, 2 * kPiece);
+  const auto settles_at = [&](std::size_t bytes) {
+    const auto pinned = [&] { return cpu->ledger().total(MemoryKind::pinned); };
+    for (int i = 0; i < 1000 && pinned() < bytes; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // or the thread has gone on
+    return pinned() == bytes;
+  };
+  CHECK(settles_at(2 * kPiece));
+  blocks.part(2, 0);
+  CHECK(settles_at(3 * kPiece));
+  blocks.part(1, 0);
+  CHECK(settles_at(3 * kPiece));
+  blocks.part(3, 0);
+  CHECK(settles_at(3 * kPiece + kPiece / 3));  // all: the last piece has one block
+}
+
 TEST_CASE("more than the machine has is refused at once") {
   const auto cpu = create_backend(DeviceKind::cpu);
   BlockShape shape = kShape;
