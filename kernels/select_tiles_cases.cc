@@ -166,32 +166,48 @@ bool follows(const std::vector<std::int32_t>& kept, const std::vector<double>& s
   return enough && no_more && most <= least + off;
 }
 
+template <typename T>
+void check_choice(Backend& backend, const PromptShape& shape, float spread) {
+  CAPTURE(shape.rows);
+  CAPTURE(shape.first_position);
+  CAPTURE(spread);
+  PromptCase<T> asked(shape, 11, spread);
+  std::vector<double> scores;
+  run_reference(asked, 0.9f, &scores);
+  const Chosen chosen = run(backend, asked, 0.9f);
+  const std::int64_t tiles = (shape.tokens() + 127) / 128;
+  // A strided score is a sum of 8 head_dim products in float32: it is off by as many of its roundings of
+  // sums of such size at the worst, and a weight by that relatively; the 16 strided rows' weights sum
+  // up to 16.
+  const double size = 8 * spread * std::sqrt(8.0 * shape.head_dim) * asked.scale / 8;
+  const double off = 16 * (size * shape.head_dim * 0x1p-22 + 1e-5);
+  for (std::int64_t tile = 0; tile < chosen.row_tiles; ++tile) {
+    const std::int64_t last = shape.first_position + std::min((tile + 1) * 128, shape.rows) - 1;
+    for (std::int64_t head = 0; head < shape.heads; ++head) {
+      const auto begin = scores.begin() + (tile * shape.heads + head) * tiles;
+      CHECK(follows(chosen.of(tile, head), {begin, begin + tiles},
+                    (shape.first_position + tile * 128) / 128, last / 128 + 1, 0.9f, off));
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("tiles are chosen as the definition says", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   for (const PromptShape& shape : testing::prompt_shapes()) {
-    for (const float spread : {1.0f, 20.0f}) {
-      CAPTURE(shape.rows);
-      CAPTURE(shape.first_position);
-      CAPTURE(spread);
-      PromptCase<T> asked(shape, 11, spread);
-      std::vector<double> scores;
-      run_reference(asked, 0.9f, &scores);
-      const Chosen chosen = run(*backend, asked, 0.9f);
-      const std::int64_t tiles = (shape.tokens() + 127) / 128;
-      // A strided score is a sum of 8 head_dim products in float32: it is off by as many of its roundings of
-      // sums of such size at the worst, and a weight by that relatively; the 16 strided rows' weights sum
-      // up to 16.
-      const double size = 8 * spread * std::sqrt(8.0 * shape.head_dim) * asked.scale / 8;
-      const double off = 16 * (size * shape.head_dim * 0x1p-22 + 1e-5);
-      for (std::int64_t tile = 0; tile < chosen.row_tiles; ++tile) {
-        const std::int64_t last = shape.first_position + std::min((tile + 1) * 128, shape.rows) - 1;
-        for (std::int64_t head = 0; head < shape.heads; ++head) {
-          const auto begin = scores.begin() + (tile * shape.heads + head) * tiles;
-          CHECK(follows(chosen.of(tile, head), {begin, begin + tiles},
-                        (shape.first_position + tile * 128) / 128, last / 128 + 1, 0.9f, off));
-        }
-      }
-    }
+    for (const float spread : {1.0f, 20.0f}) check_choice<T>(*backend, shape, spread);
+  }
+}
+
+// Several tiles of strided rows and tokens, in every way that keys may lie. A spread of 4 keeps about half.
+TEST_CASE_TEMPLATE("tiles of long prompts are chosen as the definition says", T, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  const PromptShape shapes[] = {
+      {1100, 4931, 3, 2, 2, 1, 128, 16}, {5003, 0, 2, 1, 2, 0, 64, 32},
+      {2048, 2048, 1, 1, 1, 0, 128, 64}, {1030, 3000, 2, 2, 1, 0, 128, 0},
+      {700, 1300, 5, 2, 3, 1, 96, 8},    {1025, 2047, 1, 1, 1, 0, 128, 12},
+      {1500, 777, 1, 1, 1, 0, 256, 16}};
+  for (const PromptShape& shape : shapes) {
+    for (const float spread : {1.0f, 4.0f}) check_choice<T>(*backend, shape, spread);
   }
 }
 
