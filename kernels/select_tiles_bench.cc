@@ -36,6 +36,7 @@ class Work {
     const std::int64_t tiles = shape.tokens / kSelectTile, row_tiles = shape.segment / kSelectTile;
     counts_ = make(DType::i32, {row_tiles, shape.heads});
     tiles_ = make(DType::i32, {row_tiles, shape.heads, tiles});
+    gathered_ = make(DType::bf16, {shape.tokens, shape.kv_heads, shape.head_dim});
     workspace_ = make(DType::u8, {static_cast<std::int64_t>(select_tiles_workspace(
                                      shape.segment, shape.heads, shape.tokens))});
   }
@@ -51,6 +52,8 @@ class Work {
       args.tiles = tiles_;
       args.tile_counts = counts_;
       args.workspace = workspace_;
+      args.gathered = gathered_;
+      args.gathered_tokens = first;
       args.threshold = 0.95f;
       select_tiles(args, stream_);
     }
@@ -95,7 +98,7 @@ class Work {
   Stream& stream_;
   Shape shape_;
   std::vector<Buffer> buffers_;
-  TensorView q_, counts_, tiles_, workspace_;
+  TensorView q_, counts_, tiles_, workspace_, gathered_;
   KvView kv_;
 };
 

@@ -89,11 +89,9 @@ __device__ __forceinline__ Covered score_row(const TileParams<T>& p, const TileR
     parts[1][warp] = others;
   }
   __syncthreads();
-  Covered covered{};
-  for (int w = 0; w < kTakeWarps; ++w) covered.always += parts[0][w];
-  for (int w = 0; w < kTakeWarps; ++w) covered.all += parts[1][w];
-  covered.all += covered.always;
-  return covered;
+  static_assert(kTakeWarps <= 32);
+  always = add_warp(lane < kTakeWarps ? parts[0][lane] : 0);
+  return {always, always + add_warp(lane < kTakeWarps ? parts[1][lane] : 0)};
 }
 
 // The sum of the scores that are not below one given by its bits, by a warp, in the same order for any.
@@ -114,21 +112,26 @@ struct Cut {
   int ties;
 };
 
+inline constexpr unsigned kInfinity = 0x7f800000u;  // bits of a score that no tile has
+inline constexpr int kTries =
+    4;  // warps that look for the cut: more are hardly sooner done, and more work
+
 // The highest score down to which tiles cover `wanted`, which all of them do and none do not. Scores are not
-// negative, so their bits ascend as they do. Each warp tries one score: a round leaves a seventeenth of
-// those that are possible.
-__device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted,
-                                        bool (&enough)[kTakeWarps]) {
+// negative, so their bits ascend as they do. Each warp tries one score: a round leaves a fifth of those
+// that are possible. The first kTries warps call it together.
+__device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted, bool (&enough)[kTries]) {
+  const auto sync = [] { asm volatile("bar.sync 1, %0;" ::"n"(kTries * 32) : "memory"); };
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  unsigned least = 0, high = 0x7f800000u;  // enough; too little
+  unsigned least = 0, high = kInfinity;  // enough; too little
   while (high - least > 1) {
-    const unsigned step = (high - least + kTakeWarps) / (kTakeWarps + 1);
+    const unsigned step = (high - least + kTries) / (kTries + 1);
     const float sum = sum_from(row, least + step * (warp + 1), lane);
     if (lane == 0) enough[warp] = sum >= wanted;
-    __syncthreads();
+    sync();
     int steps = 0;
-    while (steps < kTakeWarps && enough[steps]) ++steps;
-    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < kTries; ++w) steps += enough[w];  // lower scores cover more
+    sync();
     least += steps * step;
     high = min(high, least + step);
   }
@@ -144,7 +147,8 @@ __global__ void __launch_bounds__(kTakeThreads) keep_tiles_kernel(const TilePara
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ TakeShared shared;
   __shared__ float parts[2][kTakeWarps], row_sums[kTile];
-  __shared__ bool enough[kTakeWarps];
+  __shared__ bool enough[kTries];
+  __shared__ Cut cut;
   constexpr int kRows = static_cast<int>(kSelectTile);
   const int row_tile = blockIdx.x, head = blockIdx.y;
   const int first = p.first_position + row_tile * kRows;
@@ -152,11 +156,13 @@ __global__ void __launch_bounds__(kTakeThreads) keep_tiles_kernel(const TilePara
   const TileRow row{reinterpret_cast<float*>(memory), last / kRows + 1, first / kRows};
   const Covered covered = score_row(p, row, head, row_sums, parts);
 
-  Cut cut{0, row.reach};  // all
-  if (p.threshold < 1) {
+  if (threadIdx.x < kTries * 32) {
     const float wanted = p.threshold * covered.all - covered.always;
-    cut = wanted <= 0 ? Cut{0x7f800000u, 0} : find_cut(row, wanted, enough);
+    Cut found{0, row.reach};  // all
+    if (p.threshold < 1) found = wanted <= 0 ? Cut{kInfinity, 0} : find_cut(row, wanted, enough);
+    if (threadIdx.x == 0) cut = found;
   }
+  __syncthreads();
   const long long at = static_cast<long long>(row_tile) * p.heads + head;
   int* kept = p.tiles + at * p.capacity;
   const int count = write_chosen(

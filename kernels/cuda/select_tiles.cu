@@ -198,14 +198,14 @@ __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileP
 }
 
 template <typename T>
-void score(const TileParams<T>& p, cudaStream_t stream) {
+void score(const SelectTiles& args, const TileParams<T>& p, cudaStream_t stream) {
   const int strides = (p.rows + kStep - 1) / kStep;
   if constexpr (sizeof(T) == 4) {
     const dim3 grid(static_cast<unsigned>((p.token_tiles + kThreads - 1) / kThreads),
                     static_cast<unsigned>(strides), static_cast<unsigned>(p.heads));
     launch_early("launching select_tiles", score_tiles_plain_kernel<T>, grid, kThreads, stream, p);
   } else {
-    if (score_tiles_sm90(p, stream)) return;
+    if (score_tiles_sm90(args, p, stream)) return;
     const auto kernel = score_tiles_kernel<T>;
     nvllm::cuda::check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
@@ -224,7 +224,7 @@ void select_tiles(const SelectTiles& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
     const TileParams<T> p(args);
-    score(p, native);
+    score(args, p, native);
     keep_tiles(p, native);
   });
 }

@@ -65,9 +65,9 @@ struct TileParams {
   }
 };
 
-// The sums of bfloat16 and float16 with what Hopper has. False, with nothing done: not for this device, or not
-// for keys that lie so.
+// The sums of bfloat16 and float16 with what Hopper has. False, with nothing done: not on this device, or without
+// room for gathered keys.
 template <typename T>
-bool score_tiles_sm90(const TileParams<T>& params, cudaStream_t stream);
+bool score_tiles_sm90(const SelectTiles& args, const TileParams<T>& params, cudaStream_t stream);
 
 }  // namespace nvllm::kernels::cuda

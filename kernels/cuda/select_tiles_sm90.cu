@@ -1,277 +1,113 @@
 // Scores of strided rows and tokens on Hopper (select_tiles.cu says what they are): a product of matrices of
-// depth 8 head_dim. Blocks stay and take one tile of 128 strided rows and 256 strided tokens after the other.
-// A producer warpgroup copies queries and keys, 64 elements deep, into a ring of stages, which two consumer
-// warpgroups multiply, each with 64 of the rows. While those take logarithms, the next tile's first stages arrive.
+// depth 8 head_dim. Blocks stay, and take one tile of 128 strided rows and 256 strided tokens after the other. A
+// producer thread copies queries and keys in bulk, 64 elements deep, into a ring of stages, each block of a
+// cluster a part of the keys for all; two consumer warpgroups multiply them, each with 64 of the rows. They are
+// kSkew stages apart, so that one's scores become sums under the other's products.
+//
+// A strided token is 8 keys of the same distance, wherever it begins: bulk copies take every eighth key at once.
+// Keys in blocks are first gathered for that, one behind the other.
+#include "kernels/cuda/attention_block_sm90.cuh"
 #include "kernels/cuda/attention_maps_sm90.cuh"
-#include "kernels/cuda/attention_tile.cuh"
-#include "kernels/cuda/select_tiles.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/strided_sums_sm90.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace strided {
 namespace {
 
-constexpr int kRows = 128, kTokens = 256;  // strided, of a tile
-constexpr int kConsumers = 2, kGroupThreads = 128;
-constexpr int kThreads = (kConsumers + 1) * kGroupThreads;
-constexpr int kGroupRows = kRows / kConsumers;
-constexpr int kStages = 4;
-constexpr int kRowBytes = kDepth * 2;
-constexpr int kRowsBytes = kRows * kRowBytes, kTokensBytes = kTokens * kRowBytes;
-constexpr int kStageBytes = kRowsBytes + kTokensBytes;
-constexpr int kAlignment = 1024, kBarrierBytes = 128;
-constexpr int kSharedBytes = kStages * kStageBytes + kBarrierBytes + kAlignment;
-constexpr int kTogether = 4;  // tiles of rows that are worked on together
+#ifndef SKEW
+#define SKEW 2
+#endif
+constexpr int kSkew = SKEW;  // stages, fewer than there are
+constexpr int kGatherThreads = 256;
+
+// Keys of tokens [first, end) to their places in the sequence; zeros for those beyond the last one. A warp
+// for each.
+template <typename T>
+__global__ void __launch_bounds__(kGatherThreads)
+    gather_keys_kernel(const TileParams<T> p, T* gathered, int kv_heads, int first, int end) {
+  begin_after_previous_kernel();
+  const int warps = static_cast<int>(gridDim.x) * kGatherThreads / 32;
+  const int warp = (static_cast<int>(blockIdx.x) * kGatherThreads + threadIdx.x) / 32;
+  const int head_chunks = p.head_dim / 8, chunks = kv_heads * head_chunks;
+  for (int token = first + warp; token < end; token += warps) {
+    const long long block =
+        p.table == nullptr || token >= p.tokens ? 0 : p.table[token / p.block_size];
+    const T* const keys = p.keys + block * p.block_stride + token % p.block_size * p.token_stride;
+    T* const to = gathered + static_cast<long long>(token) * kv_heads * p.head_dim;
+#pragma unroll 4
+    for (int chunk = threadIdx.x % 32; chunk < chunks; chunk += 32) {
+      const int head = chunk / head_chunks;
+      uint4 value{};
+      if (token < p.tokens) {
+        value = *reinterpret_cast<const uint4*>(keys + head * p.head_stride +
+                                                (chunk - head * head_chunks) * 8);
+      }
+      *reinterpret_cast<uint4*>(to + chunk * 8) = value;
+    }
+  }
+}
+
+// Queries and keys as bulk copies see them.
+struct Maps {
+  CUtensorMap
+      queries;  // elements, rows of a strided row, strided rows, heads; of whole strided rows
+  CUtensorMap
+      last_queries;  // elements, rows in steps of 8, heads: for tiles that end in the middle of one
+  CUtensorMap keys;  // elements, tokens of a strided token, strided tokens, KV heads
+};
+constexpr int kStridesOfBox = 32;  // of last_queries: at most 256 rows with those between them
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-struct Place {
-  int head, row, token;  // the first strided ones
-};
-
-// The tiles of a block, in an order in which those of all blocks at a time share rows and tokens: parts of the
-// heads of a KV head and kTogether tiles of rows, in a part a tile of tokens after the other. Both roles walk
-// through them.
 template <typename T>
-class Walk {
- public:
-  __device__ __forceinline__ explicit Walk(const TileParams<T>& p)
-      : p_(p), left_(static_cast<int>(blockIdx.x)) {
-    enter_kv_head();
+__device__ __forceinline__ void copy_queries(const TileParams<T>& p, const Maps& maps,
+                                             const Place& place, int t, int d, unsigned to,
+                                             const Barrier& full) {
+  const bool whole = p.rows % kStep == 0 || kStep * (place.row + kRows) <= p.rows;
+  if (whole) return copy_box(to, maps.queries, d, kStep - 1 - t, place.row, place.head, full);
+  for (int i = 0; i < kRows; i += kStridesOfBox) {
+    copy_box(to + i * kRowBytes, maps.last_queries, d, kStep * (place.row + i) + kStep - 1 - t,
+             place.head, 0, full);
   }
+}
 
-  // False when there are no more.
-  __device__ __forceinline__ bool next(Place& place) {
-    for (; next_head_ <= p_.heads && head_ < p_.heads; left_ += static_cast<int>(gridDim.x)) {
-      while (left_ >= rows_ * heads_ * token_tiles_) {
-        left_ -= rows_ * heads_ * token_tiles_;
-        if (!next_part()) return false;
-      }
-      const int in_row = left_ % (rows_ * heads_);
-      place.head = head_ + in_row % heads_;
-      place.row = row_ + in_row / heads_ * kRows;
-      place.token = left_ / (rows_ * heads_) * kTokens;
-      if (place.token < seen_to(place.row)) {
-        left_ += static_cast<int>(gridDim.x);
-        return true;
-      }
-    }
-    return false;
-  }
-
- private:
-  // Strided tokens that a tile of rows sees.
-  __device__ __forceinline__ int seen_to(int row) const {
-    return p_.seen(min(row + kRows, p_.strides()) - 1);
-  }
-  __device__ __forceinline__ void enter_kv_head() {
-    next_head_ = min(p_.heads, head_ + p_.group - (p_.first_head + head_) % p_.group);
-    heads_ = next_head_ - head_;
-    row_ = 0;
-    enter_rows();
-  }
-  __device__ __forceinline__ void enter_rows() {
-    rows_ = min(kTogether, (p_.strides() - row_ + kRows - 1) / kRows);
-    token_tiles_ = (seen_to(row_ + (rows_ - 1) * kRows) + kTokens - 1) / kTokens;
-  }
-  __device__ __forceinline__ bool next_part() {
-    row_ += kTogether * kRows;
-    if (row_ < p_.strides()) {
-      enter_rows();
-      return true;
-    }
-    head_ = next_head_;
-    if (head_ >= p_.heads) return false;
-    enter_kv_head();
-    return true;
-  }
-
-  const TileParams<T>& p_;
-  int left_;  // tiles from the part's first to the block's next one
-  int head_ = 0, next_head_ = 0, heads_ = 0, row_ = 0, rows_ = 0, token_tiles_ = 0;
-};
-
-struct Shared {
-  unsigned base;
-
-  __device__ __forceinline__ explicit Shared(const void* memory)
-      : base((shared_address(memory) + kAlignment - 1) & ~(kAlignment - 1)) {}
-  __device__ __forceinline__ unsigned rows(int stage) const { return base + stage * kStageBytes; }
-  __device__ __forceinline__ unsigned tokens(int stage) const { return rows(stage) + kRowsBytes; }
-  __device__ __forceinline__ Barrier full(int stage) const { return {rows(kStages) + stage * 8}; }
-  __device__ __forceinline__ Barrier empty(int stage) const { return full(kStages + stage); }
-};
-
-// Which stage of the ring is next, and the parity of its barriers' phase.
-struct Turn {
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
-// What a thread of the producers copies: a chunk of 8 elements of every 16th row and token of a stage.
+// The producer, one thread.
 template <typename T>
-class Copies {
- public:
-  __device__ __forceinline__ explicit Copies(const TileParams<T>& p)
-      : p_(p),
-        row_(static_cast<int>(threadIdx.x) % kGroupThreads / kChunks),
-        chunk_(static_cast<int>(threadIdx.x) % kChunks) {}
-
-  // Finds the keys: strided tokens lie in one block each.
-  __device__ __forceinline__ void begin(const Place& place) {
-    query_ = kStep * (place.row + row_) + kStep - 1;
-    token_ = kStep * (place.token + row_);
-    queries_ = p_.q + query_ * p_.q_row + place.head * p_.head_dim + chunk_ * 8;
-#pragma unroll
-    for (int n = 0; n < kTokens / kApart; ++n) {
-      const int token = token_ + n * kApart * kStep;
-      keys_[n] = token < p_.tokens
-                     ? static_cast<unsigned>((p_.key(token, place.head) - p_.keys) / 8) + chunk_
-                     : 0;
-    }
-  }
-
-  // Elements [d, d + kDepth) of the rows' and tokens' t-th ones.
-  __device__ __forceinline__ void copy(int t, int d, unsigned rows, unsigned tokens) const {
-    const bool inside = d + chunk_ * 8 < p_.head_dim;
-#pragma unroll
-    for (int n = 0; n < kRows / kApart; ++n) {
-      const int after = n * kApart * kStep - t;
-      const bool valid = inside && query_ + after < p_.rows;
-      copy_chunk(chunk_at<kDepth>(rows, row_ + n * kApart, chunk_),
-                 valid ? queries_ + after * p_.q_row + d : p_.q, valid);
-    }
-    const T* const keys = p_.keys + t * p_.token_stride + d;
-#pragma unroll
-    for (int n = 0; n < kTokens / kApart; ++n) {
-      const bool valid = inside && token_ + n * kApart * kStep + t < p_.tokens;
-      copy_chunk(chunk_at<kDepth>(tokens, row_ + n * kApart, chunk_),
-                 valid ? keys + static_cast<long long>(keys_[n]) * 8 : p_.keys, valid);
-    }
-  }
-
- private:
-  static constexpr int kChunks = kDepth / 8;
-  static constexpr int kApart = kGroupThreads / kChunks;
-
-  const TileParams<T>& p_;
-  int row_, chunk_;
-  int query_ = 0, token_ = 0;
-  const T* queries_ = nullptr;
-  unsigned keys_[kTokens / kApart] = {};  // in chunks of 8 elements
-};
-
-// The producer warpgroup. Stages are told to be full when the copies of two more are on their way.
-template <typename T>
-__device__ __forceinline__ void produce(const TileParams<T>& p, const Shared& shared) {
-  constexpr int kLag = 2;
-  Turn turn, done;
+__device__ __forceinline__ void produce(const TileParams<T>& p, const Shared& shared,
+                                        const Maps& maps) {
+  constexpr int kPart = kTokens / kCluster;
+  const int part = static_cast<int>(blockIdx.x) % kCluster * kPart;
+  Turn turn;
   Walk<T> walk(p);
-  Copies<T> copies(p);
-  const auto tell = [&] {
-    fence_shared_writes();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) shared.full(done.stage).arrive();
-    done.advance();
-  };
-  int on_their_way = 0;
   for (Place place; walk.next(place);) {
-    copies.begin(place);
+    const int kv_head = (p.first_head + place.head) / p.group;
     for (int t = 0; t < kStep; ++t) {
       for (int d = 0; d < p.padded_dim; d += kDepth) {
+        const Barrier full = shared.full(turn.stage);
         shared.empty(turn.stage).wait(turn.parity ^ 1);
-        copies.copy(t, d, shared.rows(turn.stage), shared.tokens(turn.stage));
-        commit_copies();
+        full.arrive_and_expect(kStageBytes);
+        copy_queries(p, maps, place, t, d, shared.rows(turn.stage), full);
+        copy_box_to_all(shared.tokens(turn.stage) + part * kRowBytes, maps.keys, d, t,
+                        place.token + part, kv_head, full);
         turn.advance();
-        if (on_their_way < kLag) {
-          ++on_their_way;
-        } else {
-          wait_for_copies<kLag>();
-          tell();
-        }
       }
     }
   }
-  wait_for_copies<0>();
-  for (; on_their_way > 0; --on_their_way) tell();
 }
 
-// Of four values, one after the other, the one that is added up over the four lanes of a row: a lane gets that
-// of its number.
-__device__ __forceinline__ float add_quads(const float (&value)[4], int lane) {
-  const bool high = lane & 2, odd = lane & 1;
-  const float first =
-      (high ? value[2] : value[0]) + __shfl_xor_sync(~0u, high ? value[0] : value[2], 2);
-  const float second =
-      (high ? value[3] : value[1]) + __shfl_xor_sync(~0u, high ? value[1] : value[3], 2);
-  return (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 1);
-}
-
-constexpr int kScores = kTokens / 2;  // of a thread, of two rows: wgmma.cuh says which
-
-// Scores become log-sum-exps of tiles of 16 tokens, of a row's parts in four lanes. One reference does for all
-// 256 tokens: a tile that is zero beside it is so beside all of the row.
-template <int kHalf>
-__device__ __forceinline__ void sum_tiles(const float (&scores)[kScores], float scale, int seen,
-                                          int lane, float (&sums)[kTokens / kTile / 4]) {
-  constexpr int kTiles = kTokens / kTile;
-  const int own = lane % 4;
-  const auto at = [&](int j, int i) {
-    return j * 8 + 2 * own + i < seen ? scores[4 * j + 2 * kHalf + i] : -INFINITY;
-  };
-  float highest = -INFINITY;
+// A stage's part of a warpgroup's scores, enqueued.
+template <typename T>
+__device__ __forceinline__ void multiply(float (&scores)[kScores], unsigned rows, unsigned tokens,
+                                         bool first) {
+  wgmma_fence();
 #pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) highest = fmaxf(highest, fmaxf(at(j, 0), at(j, 1)));
-  highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-  highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-  const float reference = reference_of(highest) * scale;
-#pragma unroll
-  for (int m = 0; m < kTiles / 4; ++m) {  // lane l gets tiles 4 l to 4 l + 3
-    float sum[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int j = 2 * (4 * n + m);
-      sum[n] =
-          (power_of_2(at(j, 0) * scale - reference) + power_of_2(at(j, 1) * scale - reference)) +
-          (power_of_2(at(j + 1, 0) * scale - reference) +
-           power_of_2(at(j + 1, 1) * scale - reference));
-    }
-    sums[m] = reference + __log2f(add_quads(sum, lane));
+  for (int k = 0; k < kDepth / 16; ++k) {
+    wgmma<T>(scores, wgmma_factor(rows + k * 32, 16, 1024), wgmma_factor(tokens + k * 32, 16, 1024),
+             !first || k > 0);
   }
-}
-
-template <typename T, int kHalf>
-__device__ __forceinline__ void store_row(const TileParams<T>& p, const Place& place, int row,
-                                          const float (&scores)[kScores], bool masked, int lane) {
-  constexpr int kOwn = kTokens / kTile / 4;
-  static_assert(kOwn == 4);
-  const int i = place.row + row + 8 * kHalf;
-  float sums[kOwn];
-  if (masked) {
-    const int seen = i < p.strides() ? p.seen(i) - place.token : 0;
-    sum_tiles<kHalf>(scores, p.scale, seen, lane, sums);
-  } else {
-    sum_tiles<kHalf>(scores, p.scale, kTokens, lane, sums);
-  }
-  if (i >= p.strides()) return;
-  const int tile = place.token / kTile + lane % 4 * kOwn;
-  float* to = p.sums_of(place.head, i) + tile;
-  if (p.token_tiles % kOwn == 0) {
-    if (tile < p.token_tiles) {
-      *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
-    }
-    return;
-  }
-#pragma unroll
-  for (int m = 0; m < kOwn; ++m) {
-    if (tile + m < p.token_tiles) to[m] = sums[m];
-  }
+  wgmma_commit();
 }
 
 // A consumer warpgroup.
@@ -279,28 +115,29 @@ template <typename T>
 __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& shared, int group,
                                         int thread) {
   const int lane = thread % 32;
-  const int steps = kStep * (p.padded_dim / kDepth);
+  const int steps = kStep * (p.padded_dim / kDepth);  // at least 8
   const auto free_stage = [&](int stage) {
     __syncwarp();
-    if (lane == 0) shared.empty(stage).arrive();
+    if (lane < kCluster) arrive_in(shared.empty(stage), lane);
   };
+  constexpr int kApart = 1,
+                kBoth = kConsumers * kGroupThreads;  // a barrier's number, and its threads
+  bool ahead = group == 0;
+  if (!ahead) sm90::sync_threads(kApart, kBoth);
   Turn turn;
   Walk<T> walk(p);
   float scores[kScores];
   for (Place place; walk.next(place);) {
     hold(scores);
-    int before = 0;
+    int before = 0;  // the stage
     for (int step = 0; step < steps; ++step) {
       shared.full(turn.stage).wait(turn.parity);
-      const unsigned rows = shared.rows(turn.stage) + group * kGroupRows * kRowBytes;
-      const unsigned tokens = shared.tokens(turn.stage);
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kDepth / 16; ++k) {
-        wgmma<T>(scores, wgmma_factor(rows + k * 32, 16, 1024),
-                 wgmma_factor(tokens + k * 32, 16, 1024), step > 0 || k > 0);
+      multiply<T>(scores, shared.rows(turn.stage) + group * kGroupRows * kRowBytes,
+                  shared.tokens(turn.stage), step == 0);
+      if (ahead && step == kSkew) {
+        sm90::arrive_at(kApart, kBoth);
+        ahead = false;
       }
-      wgmma_commit();
       if (step > 0) {
         wgmma_wait<1>();
         free_stage(before);
@@ -311,59 +148,139 @@ __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& sh
     wgmma_wait<0>();
     hold(scores);
     free_stage(before);
-    const int row = group * kGroupRows + thread / 32 * 16 + lane / 4;
     const int first = place.row + group * kGroupRows;
+    const int row = first + thread / 32 * 16 + lane / 4;
     const bool masked = first >= p.strides() || place.token + kTokens > p.seen(first);
-    store_row<T, 0>(p, place, row, scores, masked, lane);
-    store_row<T, 1>(p, place, row, scores, masked, lane);
+    store_sums<T, 0>(p, place, row, scores, masked, lane);
+    store_sums<T, 1>(p, place, row, scores, masked, lane);
   }
+  if (ahead) sm90::arrive_at(kApart, kBoth);  // there was nothing to do
 }
 
 #endif
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
-    score_tiles_kernel_sm90(const __grid_constant__ TileParams<T> p) {
+    score_tiles_kernel_sm90(const __grid_constant__ TileParams<T> p,
+                            const __grid_constant__ Maps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char memory[];
   const Shared shared(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      shared.full(stage).init(kGroupThreads / 32);
-      shared.empty(stage).init(kConsumers * kGroupThreads / 32);
+      shared.full(stage).init(1);
+      shared.empty(stage).init(kCluster * kConsumers * kGroupThreads / 32);
     }
     fence_barrier_init();
   }
-  __syncthreads();
+  sync_cluster();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
-    fewer_registers<72>();
-    produce(p, shared);
+    sm90::fewer_registers<40>();
+    if (thread == 0) produce(p, shared, maps);
   } else {
-    more_registers<216>();
-    consume(p, shared, group, static_cast<int>(threadIdx.x) % kGroupThreads);
+    sm90::more_registers<232>();
+    consume(p, shared, group, thread);
   }
+  sync_cluster();  // nobody copies to a block that has ended, or arrives there
 #endif
+}
+
+// A dimension of a tensor, as bulk copies see it.
+struct Dimension {
+  std::int64_t size, stride;  // stride in elements
+  std::int64_t box, step = 1;
+};
+
+template <typename T>
+CUtensorMap describe(const void* data, const Dimension (&dimensions)[4]) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    nvllm::cuda::check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                        cudaEnableDefault, &found),
+                       "looking for cuTensorMapEncodeTiled");
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  cuuint64_t sizes[4], strides[4];
+  cuuint32_t box[4], steps[4];
+  for (int i = 0; i < 4; ++i) {
+    sizes[i] = static_cast<cuuint64_t>(dimensions[i].size);
+    strides[i] = static_cast<cuuint64_t>(dimensions[i].stride * 2);
+    box[i] = static_cast<cuuint32_t>(dimensions[i].box);
+    steps[i] = static_cast<cuuint32_t>(dimensions[i].step);
+  }
+  CUtensorMap map{};
+  const CUresult result =
+      encode(&map,
+             dtype_of<T> == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+             4, const_cast<void*>(data), sizes, strides + 1, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    fail("select_tiles: describing a tensor to the GPU: CUresult ", result);
+  return map;
+}
+
+template <typename T>
+Maps describe(const TileParams<T>& p, const T* gathered, std::int64_t kv_heads) {
+  const Dimension elements{p.head_dim, 1, kDepth};
+  const Dimension heads{p.heads, p.head_dim, 1};
+  const std::int64_t whole_rows = std::max(1, p.rows / kStep);
+  const std::int64_t token = kv_heads * p.head_dim;
+  return {
+      .queries = describe<T>(
+          p.q, {elements, {kStep, p.q_row, 1}, {whole_rows, kStep * p.q_row, kRows}, heads}),
+      .last_queries = describe<T>(
+          p.q, {elements, {p.rows, p.q_row, kStridesOfBox * kStep, kStep}, heads, {1, p.q_row, 1}}),
+      .keys = describe<T>(gathered,
+                          {elements,
+                           {kStep, token, 1},
+                           {(p.tokens + kStep - 1) / kStep, kStep * token, kTokens / kCluster},
+                           {kv_heads, p.head_dim, 1}})};
 }
 
 }  // namespace
 }  // namespace strided
 
 template <typename T>
-bool score_tiles_sm90(const TileParams<T>& p, cudaStream_t stream) {
-  const bool together = p.table == nullptr || p.block_size % kStep == 0;
-  if (!together || !(p.scale > 0) || !sm90::is_hopper()) return false;
+bool score_tiles_sm90(const SelectTiles& args, const TileParams<T>& p, cudaStream_t stream) {
+  if (args.gathered.data == nullptr || !(p.scale > 0) || !sm90::is_hopper()) return false;
+  const std::int64_t kv_heads = args.prompt.kv.kv_heads();
+  auto* const gathered = args.gathered.as<T>();
+  const int blocks = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
+  const int first = static_cast<int>(args.gathered_tokens);
+  const int end = (p.tokens + kStep - 1) / kStep * kStep;
+  if (first < end) {
+    launch_early("gathering keys for select_tiles", strided::gather_keys_kernel<T>, blocks * 4,
+                 strided::kGatherThreads, stream, p, gathered, static_cast<int>(kv_heads), first,
+                 end);
+  }
   const auto kernel = strided::score_tiles_kernel_sm90<T>;
   nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           strided::kSharedBytes),
                      "preparing select_tiles");
-  const int blocks = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
-  kernel<<<blocks, strided::kThreads, strided::kSharedBytes, stream>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching select_tiles");
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {strided::kCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks / strided::kCluster * strided::kCluster;
+  config.blockDim = strided::kThreads;
+  config.dynamicSmemBytes = strided::kSharedBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  nvllm::cuda::check(
+      cudaLaunchKernelEx(&config, kernel, p, strided::describe(p, gathered, kv_heads)),
+      "launching select_tiles");
   return true;
 }
 
-template bool score_tiles_sm90<Bf16>(const TileParams<Bf16>& p, cudaStream_t stream);
-template bool score_tiles_sm90<F16>(const TileParams<F16>& p, cudaStream_t stream);
+template bool score_tiles_sm90<Bf16>(const SelectTiles& args, const TileParams<Bf16>& p,
+                                     cudaStream_t stream);
+template bool score_tiles_sm90<F16>(const SelectTiles& args, const TileParams<F16>& p,
+                                    cudaStream_t stream);
 
 }  // namespace nvllm::kernels::cuda
