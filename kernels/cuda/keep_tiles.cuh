@@ -94,16 +94,26 @@ __device__ __forceinline__ Covered score_row(const TileParams<T>& p, const TileR
   return {always, always + add_warp(lane < kTakeWarps ? parts[1][lane] : 0)};
 }
 
-// The sum of the scores that are not below one given by its bits, by a warp, in the same order for any.
-__device__ __forceinline__ float sum_from(const TileRow& row, unsigned bits, int lane) {
-  float sum = 0;
+// The scores that are not below one given by its bits: how many there are, and their sum, in the same order for
+// any.
+struct From {
+  float sum;
+  int count;
+};
+
+// By a warp; all lanes get it.
+__device__ __forceinline__ From scores_from(const TileRow& row, unsigned bits, int lane) {
+  From from{};
+#pragma unroll 2
   for (int tile = lane * 4; tile < row.reach; tile += kScoresAtOnce) {
     const float4 four = *reinterpret_cast<const float4*>(row.scores + tile);
     for (const float score : {four.x, four.y, four.z, four.w}) {
-      if (__float_as_uint(score) >= bits) sum += score;
+      if (__float_as_uint(score) < bits) continue;
+      from.sum += score;
+      ++from.count;
     }
   }
-  return add_warp(sum);
+  return {add_warp(from.sum), __reduce_add_sync(~0u, from.count)};
 }
 
 // Where the choice ends: tiles above the score with these bits are kept, and so many of those that have it.
@@ -118,25 +128,33 @@ inline constexpr int kTries =
 
 // The highest score down to which tiles cover `wanted`, which all of them do and none do not. Scores are not
 // negative, so their bits ascend as they do. Each warp tries one score: a round leaves a fifth of those
-// that are possible. The first kTries warps call it together.
-__device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted, bool (&enough)[kTries]) {
+// that are possible, until a single tile is left, or tiles that are equal. The first kTries warps call it
+// together.
+__device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted, From (&tried)[kTries]) {
   const auto sync = [] { asm volatile("bar.sync 1, %0;" ::"n"(kTries * 32) : "memory"); };
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  unsigned least = 0, high = kInfinity;  // enough; too little
+  unsigned least = 0, high = kInfinity;       // enough; too little
+  int above_least = 1 << 30, above_high = 0;  // scores that are not below them; not counted yet
   while (high - least > 1) {
     const unsigned step = (high - least + kTries) / (kTries + 1);
-    const float sum = sum_from(row, least + step * (warp + 1), lane);
-    if (lane == 0) enough[warp] = sum >= wanted;
+    const From from = scores_from(row, least + step * (warp + 1), lane);
+    if (lane == 0) tried[warp] = from;
     sync();
-    int steps = 0;
+    unsigned steps = 0;
 #pragma unroll
-    for (int w = 0; w < kTries; ++w) steps += enough[w];  // lower scores cover more
+    for (int w = 0; w < kTries; ++w) {
+      const bool enough = tried[w].sum >= wanted;  // lower scores cover more
+      steps += enough;
+      (enough ? above_least : above_high) =
+          enough ? tried[w].count : max(above_high, tried[w].count);
+    }
     sync();
     least += steps * step;
     high = min(high, least + step);
+    if (above_least - above_high == 1) return {least - 1, 0};
   }
   const float score = __uint_as_float(least);
-  const float missing = wanted - sum_from(row, least + 1, lane);
+  const float missing = wanted - scores_from(row, least + 1, lane).sum;
   if (!(score > 0)) return {least, row.reach};
   return {least, static_cast<int>(fminf(ceilf(missing / score), 1e9f))};
 }
@@ -147,7 +165,7 @@ __global__ void __launch_bounds__(kTakeThreads) keep_tiles_kernel(const TilePara
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ TakeShared shared;
   __shared__ float parts[2][kTakeWarps], row_sums[kTile];
-  __shared__ bool enough[kTries];
+  __shared__ From tried[kTries];
   __shared__ Cut cut;
   constexpr int kRows = static_cast<int>(kSelectTile);
   const int row_tile = blockIdx.x, head = blockIdx.y;
@@ -159,7 +177,7 @@ __global__ void __launch_bounds__(kTakeThreads) keep_tiles_kernel(const TilePara
   if (threadIdx.x < kTries * 32) {
     const float wanted = p.threshold * covered.all - covered.always;
     Cut found{0, row.reach};  // all
-    if (p.threshold < 1) found = wanted <= 0 ? Cut{kInfinity, 0} : find_cut(row, wanted, enough);
+    if (p.threshold < 1) found = wanted <= 0 ? Cut{kInfinity, 0} : find_cut(row, wanted, tried);
     if (threadIdx.x == 0) cut = found;
   }
   __syncthreads();
@@ -182,8 +200,8 @@ void keep_tiles(const TileParams<T>& p, cudaStream_t stream) {
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
       "preparing select_tiles (a prompt may have as many tiles as fit into shared memory)");
   const dim3 grid(static_cast<unsigned>(p.row_tiles), static_cast<unsigned>(p.heads));
-  kernel<<<grid, kTakeThreads, bytes, stream>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching select_tiles");
+  launch_early("launching select_tiles", kernel,
+               LaunchShape{grid, kTakeThreads, static_cast<std::size_t>(bytes)}, stream, p);
 }
 
 }  // namespace nvllm::kernels::cuda

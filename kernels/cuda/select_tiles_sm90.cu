@@ -174,6 +174,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   sync_cluster();
+  begin_after_previous_kernel();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
@@ -262,19 +263,10 @@ bool score_tiles_sm90(const SelectTiles& args, const TileParams<T>& p, cudaStrea
   nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           strided::kSharedBytes),
                      "preparing select_tiles");
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {strided::kCluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks / strided::kCluster * strided::kCluster;
-  config.blockDim = strided::kThreads;
-  config.dynamicSmemBytes = strided::kSharedBytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  nvllm::cuda::check(
-      cudaLaunchKernelEx(&config, kernel, p, strided::describe(p, gathered, kv_heads)),
-      "launching select_tiles");
+  const LaunchShape shape{dim3(blocks / strided::kCluster * strided::kCluster), strided::kThreads,
+                          strided::kSharedBytes, strided::kCluster};
+  launch_early("launching select_tiles", kernel, shape, stream, p,
+               strided::describe(p, gathered, kv_heads));
   return true;
 }
 
