@@ -128,18 +128,18 @@ inline constexpr int kTries =
 
 // The highest score down to which tiles cover `wanted`, which all of them do and none do not. Scores are not
 // negative, so their bits ascend as they do. Each warp tries one score: a round leaves a fifth of those
-// that are possible, until a single tile is left, or tiles that are equal. The first kTries warps call it
-// together.
+// that are possible, until a single tile is left, or tiles that are equal. All threads call it together.
 __device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted, From (&tried)[kTries]) {
-  const auto sync = [] { asm volatile("bar.sync 1, %0;" ::"n"(kTries * 32) : "memory"); };
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   unsigned least = 0, high = kInfinity;       // enough; too little
   int above_least = 1 << 30, above_high = 0;  // scores that are not below them; not counted yet
   while (high - least > 1) {
     const unsigned step = (high - least + kTries) / (kTries + 1);
-    const From from = scores_from(row, least + step * (warp + 1), lane);
-    if (lane == 0) tried[warp] = from;
-    sync();
+    if (warp < kTries) {
+      const From from = scores_from(row, least + step * (warp + 1), lane);
+      if (lane == 0) tried[warp] = from;
+    }
+    __syncthreads();
     unsigned steps = 0;
 #pragma unroll
     for (int w = 0; w < kTries; ++w) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted, From (
       (enough ? above_least : above_high) =
           enough ? tried[w].count : max(above_high, tried[w].count);
     }
-    sync();
+    __syncthreads();
     least += steps * step;
     high = min(high, least + step);
     if (above_least - above_high == 1) return {least - 1, 0};
@@ -166,7 +166,6 @@ __global__ void __launch_bounds__(kTakeThreads) keep_tiles_kernel(const TilePara
   __shared__ TakeShared shared;
   __shared__ float parts[2][kTakeWarps], row_sums[kTile];
   __shared__ From tried[kTries];
-  __shared__ Cut cut;
   constexpr int kRows = static_cast<int>(kSelectTile);
   const int row_tile = blockIdx.x, head = blockIdx.y;
   const int first = p.first_position + row_tile * kRows;
@@ -174,13 +173,9 @@ __global__ void __launch_bounds__(kTakeThreads) keep_tiles_kernel(const TilePara
   const TileRow row{reinterpret_cast<float*>(memory), last / kRows + 1, first / kRows};
   const Covered covered = score_row(p, row, head, row_sums, parts);
 
-  if (threadIdx.x < kTries * 32) {
-    const float wanted = p.threshold * covered.all - covered.always;
-    Cut found{0, row.reach};  // all
-    if (p.threshold < 1) found = wanted <= 0 ? Cut{kInfinity, 0} : find_cut(row, wanted, tried);
-    if (threadIdx.x == 0) cut = found;
-  }
-  __syncthreads();
+  const float wanted = p.threshold * covered.all - covered.always;
+  Cut cut{0, row.reach};  // all
+  if (p.threshold < 1) cut = wanted <= 0 ? Cut{kInfinity, 0} : find_cut(row, wanted, tried);
   const long long at = static_cast<long long>(row_tile) * p.heads + head;
   int* kept = p.tiles + at * p.capacity;
   const int count = write_chosen(

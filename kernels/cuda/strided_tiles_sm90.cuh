@@ -117,8 +117,9 @@ struct Turn {
   }
 };
 
-// What follows is of clusters: all threads of all blocks; a barrier of another block; a box to the same place in
-// all blocks, telling their barriers.
+// What follows is of clusters: all threads of all blocks; a barrier of another block (whoever arrives has written
+// nothing: a release at the cluster would cost a fence of all memory); a box to the same place in all
+// blocks, telling their barriers.
 __device__ __forceinline__ void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
@@ -126,7 +127,7 @@ __device__ __forceinline__ void arrive_in(const Barrier& barrier, int block) {
   asm volatile(
       "{\n.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier.address),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier.address),
       "r"(block)
       : "memory");
 }
