@@ -60,7 +60,8 @@ class Work {
   }
 
   double flops() const {
-    const auto strides = static_cast<double>(shape_.tokens / kStride);
+    const std::int64_t strided = shape_.tokens / kStride;
+    const auto strides = static_cast<double>(strided);
     const auto depth = static_cast<double>(kStride * shape_.head_dim);
     return static_cast<double>(shape_.heads) * strides * (strides + 1) * depth;
   }

@@ -8,6 +8,8 @@
 
 namespace nvllm::kernels::cuda {
 
+inline constexpr int kKeepWarps = 4, kKeepThreads = kKeepWarps * 32;
+
 // Scores in shared memory are filled up with zeros to a multiple of this.
 inline constexpr int kScoresAtOnce = 128;
 
@@ -60,17 +62,17 @@ struct Covered {
 template <typename T>
 __device__ __forceinline__ Covered score_row(const TileParams<T>& p, const TileRow& row, int head,
                                              float (&row_sums)[kTile],
-                                             float (&parts)[2][kTakeWarps]) {
+                                             float (&parts)[2][kKeepWarps]) {
   const int first = static_cast<int>(blockIdx.x) * kTile, strides = min(kTile, p.strides() - first);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int i = warp; i < strides; i += kTakeWarps) {
+  for (int i = warp; i < strides; i += kKeepWarps) {
     const float sum = sum_row(p.sums_of(head, first + i), row.reach, lane);
     if (lane == 0) row_sums[i] = sum;
   }
   __syncthreads();
   float always = 0, others = 0;
   const int filled = (row.reach + kScoresAtOnce - 1) / kScoresAtOnce * kScoresAtOnce;
-  for (int tile = threadIdx.x; tile < filled; tile += kTakeThreads) {
+  for (int tile = threadIdx.x; tile < filled; tile += kKeepThreads) {
     float score = 0;
     if (tile < row.reach) {
       const float* sums = p.sums_of(head, first) + tile;
@@ -89,9 +91,9 @@ __device__ __forceinline__ Covered score_row(const TileParams<T>& p, const TileR
     parts[1][warp] = others;
   }
   __syncthreads();
-  static_assert(kTakeWarps <= 32);
-  always = add_warp(lane < kTakeWarps ? parts[0][lane] : 0);
-  return {always, always + add_warp(lane < kTakeWarps ? parts[1][lane] : 0)};
+  static_assert(kKeepWarps <= 32);
+  always = add_warp(lane < kKeepWarps ? parts[0][lane] : 0);
+  return {always, always + add_warp(lane < kKeepWarps ? parts[1][lane] : 0)};
 }
 
 // The scores that are not below one given by its bits: how many there are, and their sum, in the same order for
@@ -123,26 +125,23 @@ struct Cut {
 };
 
 inline constexpr unsigned kInfinity = 0x7f800000u;  // bits of a score that no tile has
-inline constexpr int kTries =
-    4;  // warps that look for the cut: more are hardly sooner done, and more work
 
 // The highest score down to which tiles cover `wanted`, which all of them do and none do not. Scores are not
 // negative, so their bits ascend as they do. Each warp tries one score: a round leaves a fifth of those
 // that are possible, until a single tile is left, or tiles that are equal. All threads call it together.
-__device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted, From (&tried)[kTries]) {
+__device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted,
+                                        From (&tried)[kKeepWarps]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   unsigned least = 0, high = kInfinity;       // enough; too little
   int above_least = 1 << 30, above_high = 0;  // scores that are not below them; not counted yet
   while (high - least > 1) {
-    const unsigned step = (high - least + kTries) / (kTries + 1);
-    if (warp < kTries) {
-      const From from = scores_from(row, least + step * (warp + 1), lane);
-      if (lane == 0) tried[warp] = from;
-    }
+    const unsigned step = (high - least + kKeepWarps) / (kKeepWarps + 1);
+    const From from = scores_from(row, least + step * (warp + 1), lane);
+    if (lane == 0) tried[warp] = from;
     __syncthreads();
     unsigned steps = 0;
 #pragma unroll
-    for (int w = 0; w < kTries; ++w) {
+    for (int w = 0; w < kKeepWarps; ++w) {
       const bool enough = tried[w].sum >= wanted;  // lower scores cover more
       steps += enough;
       (enough ? above_least : above_high) =
@@ -160,12 +159,12 @@ __device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted, From (
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kTakeThreads) keep_tiles_kernel(const TileParams<T> p) {
+__global__ void __launch_bounds__(kKeepThreads, 12) keep_tiles_kernel(const TileParams<T> p) {
   begin_after_previous_kernel();
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ TakeShared shared;
-  __shared__ float parts[2][kTakeWarps], row_sums[kTile];
-  __shared__ From tried[kTries];
+  __shared__ int warp_counts[2][kKeepWarps];
+  __shared__ float parts[2][kKeepWarps], row_sums[kTile];
+  __shared__ From tried[kKeepWarps];
   constexpr int kRows = static_cast<int>(kSelectTile);
   const int row_tile = blockIdx.x, head = blockIdx.y;
   const int first = p.first_position + row_tile * kRows;
@@ -179,7 +178,7 @@ __global__ void __launch_bounds__(kTakeThreads) keep_tiles_kernel(const TilePara
   const long long at = static_cast<long long>(row_tile) * p.heads + head;
   int* kept = p.tiles + at * p.capacity;
   const int count = write_chosen(
-      shared, row.reach, cut.ties,
+      warp_counts, row.reach, cut.ties,
       [&](int tile) { return row.always(tile) || __float_as_uint(row.scores[tile]) > cut.bits; },
       [&](int tile) { return __float_as_uint(row.scores[tile]) == cut.bits; },
       [&](int place, int tile) { kept[place] = tile; });
@@ -196,7 +195,7 @@ void keep_tiles(const TileParams<T>& p, cudaStream_t stream) {
       "preparing select_tiles (a prompt may have as many tiles as fit into shared memory)");
   const dim3 grid(static_cast<unsigned>(p.row_tiles), static_cast<unsigned>(p.heads));
   launch_early("launching select_tiles", kernel,
-               LaunchShape{grid, kTakeThreads, static_cast<std::size_t>(bytes)}, stream, p);
+               LaunchShape{grid, kKeepThreads, static_cast<std::size_t>(bytes)}, stream, p);
 }
 
 }  // namespace nvllm::kernels::cuda

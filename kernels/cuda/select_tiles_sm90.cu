@@ -1,8 +1,8 @@
 // Scores of strided rows and tokens on Hopper (select_tiles.cu says what they are): a product of matrices of
 // depth 8 head_dim. Blocks stay, and take one tile of 128 strided rows and 256 strided tokens after the other. A
 // producer thread copies queries and keys in bulk, 64 elements deep, into a ring of stages, each block of a
-// cluster a part of the keys for all; two consumer warpgroups multiply them, each with 64 of the rows. They are
-// kSkew stages apart, so that one's scores become sums under the other's products.
+// cluster a part of the keys for all; two consumer warpgroups multiply them, each with 64 of the rows. While those
+// make sums of their scores, the next tile's first stages arrive.
 //
 // A strided token is 8 keys of the same distance, wherever it begins: bulk copies take every eighth key at once.
 // Keys in blocks are first gathered for that, one behind the other.
@@ -16,10 +16,6 @@ namespace nvllm::kernels::cuda {
 namespace strided {
 namespace {
 
-#ifndef SKEW
-#define SKEW 2
-#endif
-constexpr int kSkew = SKEW;  // stages, fewer than there are
 constexpr int kGatherThreads = 256;
 
 // Keys of tokens [first, end) to their places in the sequence; zeros for those beyond the last one. A warp
@@ -120,10 +116,6 @@ __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& sh
     __syncwarp();
     if (lane < kCluster) arrive_in(shared.empty(stage), lane);
   };
-  constexpr int kApart = 1,
-                kBoth = kConsumers * kGroupThreads;  // a barrier's number, and its threads
-  bool ahead = group == 0;
-  if (!ahead) sm90::sync_threads(kApart, kBoth);
   Turn turn;
   Walk<T> walk(p);
   float scores[kScores];
@@ -134,10 +126,6 @@ __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& sh
       shared.full(turn.stage).wait(turn.parity);
       multiply<T>(scores, shared.rows(turn.stage) + group * kGroupRows * kRowBytes,
                   shared.tokens(turn.stage), step == 0);
-      if (ahead && step == kSkew) {
-        sm90::arrive_at(kApart, kBoth);
-        ahead = false;
-      }
       if (step > 0) {
         wgmma_wait<1>();
         free_stage(before);
@@ -154,7 +142,6 @@ __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& sh
     store_sums<T, 0>(p, place, row, scores, masked, lane);
     store_sums<T, 1>(p, place, row, scores, masked, lane);
   }
-  if (ahead) sm90::arrive_at(kApart, kBoth);  // there was nothing to do
 }
 
 #endif
