@@ -95,6 +95,20 @@ void check_select_tiles(const SelectTiles& args) {
     fail("select_tiles: workspace is ", args.workspace.describe(), "; it must be ", needed,
          " bytes for float32");
   }
+  if (args.gathered.data != nullptr) {
+    const KvView& kv = args.prompt.kv;
+    const std::int64_t room = args.gathered.rank == 3 ? args.gathered.shape[0] : 0;
+    kCheck.require(args.gathered, "gathered", args.prompt.q.dtype,
+                   {room, kv.kv_heads(), kv.head_dim()});
+    kCheck.require_dense(args.gathered, "gathered");
+    if (room < args.token_tiles() * kSelectTile || !args.gathered.aligned(16)) {
+      fail("select_tiles: gathered is ", args.gathered.describe(), "; it must have room for ",
+           args.token_tiles() * kSelectTile, " tokens, at a multiple of 16 bytes");
+    }
+    if (args.gathered_tokens < 0 || args.gathered_tokens > args.prompt.tokens()) {
+      fail("select_tiles: gathered_tokens is ", args.gathered_tokens, " of ", args.prompt.tokens());
+    }
+  }
   if (!(args.threshold > 0 && args.threshold <= 1)) {
     fail("select_tiles: threshold is ", args.threshold, "; it must be above 0 and at most 1");
   }

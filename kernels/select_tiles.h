@@ -27,6 +27,11 @@ struct SelectTiles {
   TensorView tiles;  // [tiles of rows, heads, capacity], int32, ascending; the rest is undefined
   TensorView tile_counts;  // [tiles of rows, heads], int32
   TensorView workspace;    // [select_tiles_workspace(...)], uint8
+  // Room for keys, one token behind the other: [at least token_tiles() * kSelectTile, kv_heads, head_dim], of
+  // q's type, dense. May be none; it makes the choice faster on Hopper. An earlier call for the same keys may
+  // have left those of so many tokens there.
+  TensorView gathered;
+  std::int64_t gathered_tokens = 0;
   float threshold = 0.95f;
 
   std::int64_t row_tiles() const { return (prompt.rows() + kSelectTile - 1) / kSelectTile; }

@@ -2,6 +2,7 @@
 // backend against the definition.
 #include <functional>
 #include <limits>
+#include <optional>
 
 #include "kernels/select_tiles.h"
 #include "kernels/testing/prompt_case.h"
@@ -59,8 +60,18 @@ Chosen run_reference(PromptCase<T>& asked, float threshold, std::vector<double>*
   return chosen;
 }
 
+// Room for gathered keys of so many tokens.
 template <typename T>
-Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold, std::int64_t slack = 3) {
+std::vector<T> room_for(const PromptShape& shape) {
+  const std::int64_t tokens = (shape.tokens() + kSelectTile - 1) / kSelectTile * kSelectTile;
+  return std::vector<T>(tokens * shape.kv_heads * shape.head_dim, from_float<T>(testing::kNan));
+}
+
+// room: for gathered keys, if not nullptr; those of `gathered` tokens are there.
+template <typename T>
+Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold,
+           std::vector<T>* room = nullptr, std::int64_t gathered = 0) {
+  constexpr std::int64_t slack = 3;
   const auto stream = backend.create_stream();
   const PlacedPrompt<T> prompt(backend, *stream, asked);
   Chosen chosen(asked.shape, slack);
@@ -77,7 +88,16 @@ Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold, std::i
   args.tile_counts = counts.view({chosen.row_tiles, chosen.heads});
   args.workspace = TensorView(workspace.data(), DType::u8,
                               {static_cast<std::int64_t>(nothing.size() * sizeof(float))});
+  std::optional<Placed<T>> keys;
+  if (room != nullptr) {
+    keys.emplace(backend, *stream, *room);
+    const PromptShape& s = asked.shape;
+    const std::int64_t tokens = static_cast<std::int64_t>(room->size()) / (s.kv_heads * s.head_dim);
+    args.gathered = keys->view({tokens, s.kv_heads, s.head_dim});
+    args.gathered_tokens = gathered;
+  }
   select_tiles(args, *stream);
+  if (keys) *room = keys->fetch();
   chosen.tiles = tiles.fetch();
   chosen.counts = counts.fetch();
   workspace.fetch();  // looks after its guards
@@ -166,32 +186,55 @@ bool follows(const std::vector<std::int32_t>& kept, const std::vector<double>& s
   return enough && no_more && most <= least + off;
 }
 
+template <typename T>
+void check_choice(Backend& backend, const PromptShape& shape, float spread, bool gather) {
+  CAPTURE(gather);
+  CAPTURE(shape.rows);
+  CAPTURE(shape.first_position);
+  CAPTURE(spread);
+  PromptCase<T> asked(shape, 11, spread);
+  std::vector<double> scores;
+  run_reference(asked, 0.9f, &scores);
+  std::vector<T> room = room_for<T>(shape);
+  const Chosen chosen = run(backend, asked, 0.9f, gather ? &room : nullptr);
+  const std::int64_t tiles = (shape.tokens() + 127) / 128;
+  // A strided score is a sum of 8 head_dim products in float32: it is off by as many of its roundings of
+  // sums of such size at the worst, and a weight by that relatively; the 16 strided rows' weights sum
+  // up to 16.
+  const double size = 8 * spread * std::sqrt(8.0 * shape.head_dim) * asked.scale / 8;
+  const double off = 16 * (size * shape.head_dim * 0x1p-22 + 1e-5);
+  for (std::int64_t tile = 0; tile < chosen.row_tiles; ++tile) {
+    const std::int64_t last = shape.first_position + std::min((tile + 1) * 128, shape.rows) - 1;
+    for (std::int64_t head = 0; head < shape.heads; ++head) {
+      const auto begin = scores.begin() + (tile * shape.heads + head) * tiles;
+      CHECK(follows(chosen.of(tile, head), {begin, begin + tiles},
+                    (shape.first_position + tile * 128) / 128, last / 128 + 1, 0.9f, off));
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("tiles are chosen as the definition says", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   for (const PromptShape& shape : testing::prompt_shapes()) {
     for (const float spread : {1.0f, 20.0f}) {
-      CAPTURE(shape.rows);
-      CAPTURE(shape.first_position);
-      CAPTURE(spread);
-      PromptCase<T> asked(shape, 11, spread);
-      std::vector<double> scores;
-      run_reference(asked, 0.9f, &scores);
-      const Chosen chosen = run(*backend, asked, 0.9f);
-      const std::int64_t tiles = (shape.tokens() + 127) / 128;
-      // A strided score is a sum of 8 head_dim products in float32: it is off by as many of its roundings of
-      // sums of such size at the worst, and a weight by that relatively; the 16 strided rows' weights sum
-      // up to 16.
-      const double size = 8 * spread * std::sqrt(8.0 * shape.head_dim) * asked.scale / 8;
-      const double off = 16 * (size * shape.head_dim * 0x1p-22 + 1e-5);
-      for (std::int64_t tile = 0; tile < chosen.row_tiles; ++tile) {
-        const std::int64_t last = shape.first_position + std::min((tile + 1) * 128, shape.rows) - 1;
-        for (std::int64_t head = 0; head < shape.heads; ++head) {
-          const auto begin = scores.begin() + (tile * shape.heads + head) * tiles;
-          CHECK(follows(chosen.of(tile, head), {begin, begin + tiles},
-                        (shape.first_position + tile * 128) / 128, last / 128 + 1, 0.9f, off));
-        }
-      }
+      check_choice<T>(*backend, shape, spread, false);
+      check_choice<T>(*backend, shape, spread, true);
     }
+  }
+}
+
+// Several tiles of strided rows and tokens, in every way that keys may lie.
+TEST_CASE_TEMPLATE("tiles of long prompts are chosen as the definition says", T, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  const PromptShape shapes[] = {
+      {1100, 4931, 3, 2, 2, 1, 128, 16}, {5003, 0, 2, 1, 2, 0, 64, 32},
+      {2048, 2048, 1, 1, 1, 0, 128, 64}, {1030, 3000, 2, 2, 1, 0, 128, 0},
+      {700, 1300, 5, 2, 3, 1, 96, 8},    {1025, 2047, 1, 1, 1, 0, 128, 12},
+      {1500, 777, 1, 1, 1, 0, 256, 16}};
+  for (const PromptShape& shape : shapes) {
+    check_choice<T>(*backend, shape, 1, true);
+    check_choice<T>(*backend, shape, 4, true);
+    check_choice<T>(*backend, shape, 4, false);
   }
 }
 
@@ -232,21 +275,26 @@ TEST_CASE_TEMPLATE("equal scores: lower tiles first", T, float, Bf16) {
   CHECK(chosen.of(0, 0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 9});
 }
 
-TEST_CASE("a prompt in segments chooses as it does at once") {
+TEST_CASE_TEMPLATE("a prompt in segments chooses as it does at once", T, float, Bf16) {
   BACKEND_OR_SKIP(backend);
-  const PromptShape whole{512, 0, 2, 1, 2, 0, 64};
-  PromptCase<float> all(whole, 23, 6);
-  const Chosen at_once = run(*backend, all, 0.9f);
-  for (std::int64_t from = 0; from < 512; from += 256) {
-    PromptCase<float> part = all;
-    part.shape.rows = 256;
-    part.shape.first_position = from;
-    part.q.assign(all.q.begin() + from * all.row_elements(),
-                  all.q.begin() + (from + 256) * all.row_elements());
-    const Chosen chosen = run(*backend, part, 0.9f);
-    for (std::int64_t tile = 0; tile < 2; ++tile) {
-      for (std::int64_t head = 0; head < 2; ++head) {
-        CHECK(chosen.of(tile, head) == at_once.of(from / 128 + tile, head));
+  const PromptShape whole{1200, 0, 2, 1, 2, 0, 64};
+  PromptCase<T> all(whole, 23, 6);
+  for (const bool gather : {false, true}) {
+    CAPTURE(gather);
+    std::vector<T> room = room_for<T>(whole);
+    const Chosen at_once = run(*backend, all, 0.9f, gather ? &room : nullptr);
+    room = room_for<T>(whole);
+    for (std::int64_t from = 0; from < whole.rows; from += 256) {
+      PromptCase<T> part = all;
+      part.shape.rows = std::min<std::int64_t>(256, whole.rows - from);
+      part.shape.first_position = from;
+      part.q.assign(all.q.begin() + from * all.row_elements(),
+                    all.q.begin() + (from + part.shape.rows) * all.row_elements());
+      const Chosen chosen = run(*backend, part, 0.9f, gather ? &room : nullptr, from);
+      for (std::int64_t tile = 0; tile < chosen.row_tiles; ++tile) {
+        for (std::int64_t head = 0; head < 2; ++head) {
+          CHECK(chosen.of(tile, head) == at_once.of(from / 128 + tile, head));
+        }
       }
     }
   }
@@ -274,6 +322,14 @@ TEST_CASE("what cannot be is refused by name") {
   says("threshold is 1.5", [](SelectTiles& a) { a.threshold = 1.5f; });
   says("workspace", [](SelectTiles& a) { a.workspace.shape[0] = 8; });
   says("tiles is", [](SelectTiles& a) { a.tiles.shape[2] = 0; });
+  std::vector<float> room(128 * 64);
+  says("gathered is", [&](SelectTiles& a) {
+    a.gathered = TensorView(room.data(), DType::f32, {127, 1, 64});
+  });
+  says("gathered_tokens is 129", [&](SelectTiles& a) {
+    a.gathered = TensorView(room.data(), DType::f32, {128, 1, 64});
+    a.gathered_tokens = 129;
+  });
   says("too few KV heads", [](SelectTiles& a) { a.prompt.group = 1; });
   says("first_position is -1", [](SelectTiles& a) { a.prompt.first_position = -1; });
   says("cache holds", [](SelectTiles& a) {

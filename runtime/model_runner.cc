@@ -46,12 +46,16 @@ layers::SamplerLimits sampler_limits(const RunnerOptions& options) {
   return {.slots = limits.slots, .rows = limits.logit_rows};
 }
 
-SparseAttentionLimits sparse_limits(const model::Decoder& decoder, const RunnerOptions& options) {
+SparseAttentionLimits sparse_limits(const model::Decoder& decoder, const RunnerOptions& options,
+                                    DeviceKind device) {
   const StagingLimits limits = staging_limits(options);
+  const std::int64_t keys = decoder.heads().kv.size() * decoder.config().head_dim;
+  const bool gathers = device == DeviceKind::cuda && decoder.dtype() != DType::f32;
   return {.rows = decoder_limits(options).rows_at_once(),
           .sequences = limits.slots,
           .tokens = options.max_model_len,
-          .heads = decoder.heads().q.size()};
+          .heads = decoder.heads().q.size(),
+          .key_bytes = gathers ? static_cast<std::size_t>(keys) * size_of(decoder.dtype()) : 0};
 }
 
 std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
@@ -97,7 +101,7 @@ struct ModelRunner::State {
         slots(options.max_num_seqs, options.max_model_len, options.block_size),
         graphs(backend, options.max_num_seqs, options.max_model_len),
         timer(trace, backend, stream, kTimedSteps),
-        sparse(backend, options.sparse, sparse_limits(decoder, options)) {
+        sparse(backend, options.sparse, sparse_limits(decoder, options, backend.kind())) {
     if (!options.keeps_results) return;
     const layers::SamplerLimits limits = sampler_limits(options);
     results.emplace(backend, limits.rows, limits.max_logprobs, options.steps_ahead + 1);
@@ -304,7 +308,7 @@ std::size_t ModelRunner::workspace_bytes(const model::Decoder& decoder,
          layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
                                 decoder.shard(), sampler_limits(options)) +
          StepStaging::bytes(staging_limits(options)) + kernels::matmul_bytes(device) +
-         SparseAttention::prompt_bytes(options.sparse, sparse_limits(decoder, options));
+         SparseAttention::prompt_bytes(options.sparse, sparse_limits(decoder, options, device));
 }
 
 std::size_t ModelRunner::graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,

@@ -6,7 +6,10 @@ namespace {
 static_assert(kQuestPageTokens == kvcache::Quest::kPageTokens);
 
 kvcache::PromptLimits prompt_limits(const SparseAttentionLimits& limits) {
-  return {.rows = limits.rows, .tokens = limits.tokens, .heads = limits.heads};
+  return {.rows = limits.rows,
+          .tokens = limits.tokens,
+          .heads = limits.heads,
+          .key_bytes = limits.key_bytes};
 }
 
 }  // namespace

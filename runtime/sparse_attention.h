@@ -32,6 +32,7 @@ struct SparseAttentionLimits {
   std::int64_t sequences = 0;  // of a step
   std::int64_t tokens = 0;     // of a sequence
   std::int64_t heads = 0;      // this rank's query heads
+  std::size_t key_bytes = 0;   // kvcache::PromptLimits
 };
 
 // A runner's policies, and the cache that asks them. Used by one thread.

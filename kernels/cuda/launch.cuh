@@ -21,20 +21,35 @@ __device__ __forceinline__ void begin_after_previous_kernel() {
 #endif
 }
 
+struct LaunchShape {
+  dim3 grid, block;
+  std::size_t shared_bytes = 0;  // beside those that the kernel declares
+  unsigned cluster = 1;          // blocks of a cluster, from compute capability 9.0 on
+};
+
+template <typename... Params, typename... Args>
+void launch_early(const char* what, void (*kernel)(Params...), const LaunchShape& shape,
+                  cudaStream_t stream, const Args&... args) {
+  const int major = nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor);
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = major < 9 ? 0 : shape.cluster > 1 ? 2 : 1;
+  nvllm::cuda::check(cudaLaunchKernelEx(&config, kernel, args...), what);
+}
+
 template <typename... Params, typename... Args>
 void launch_early(const char* what, void (*kernel)(Params...), dim3 grid, dim3 block,
                   cudaStream_t stream, const Args&... args) {
-  const int major = nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = major >= 9 ? 1 : 0;
-  nvllm::cuda::check(cudaLaunchKernelEx(&config, kernel, args...), what);
+  launch_early(what, kernel, LaunchShape{grid, block}, stream, args...);
 }
 
 }  // namespace nvllm::kernels

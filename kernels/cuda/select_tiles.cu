@@ -1,78 +1,22 @@
 // XAttention's choice on the GPU. Strided scores are a product of matrices: strided row i is the 8 head_dim
 // elements of its rows, in descending order of rows, strided token j those of its keys in ascending order. A
-// block computes 128 x 128 of them on tensor cores (mma.sync, Ampere and later) and leaves of them one
-// log-sum-exp (in base 2) for each strided row and tile of 16 strided tokens. Then a block for each tile of rows
-// and head makes them scores of tiles, finds the score down to which tiles are kept, and writes them down.
+// block computes 128 x 128 of them on tensor cores (mma.sync, Ampere and later; select_tiles_sm90.cu does it on
+// Hopper) and leaves of them one log-sum-exp (in base 2) for each strided row and tile of 16 strided tokens.
+// From those keep_tiles.cuh chooses.
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/keep_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/select_tiles.h"
-#include "kernels/cuda/take_highest.cuh"
+#include "kernels/cuda/select_tiles.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kStrides = 128;  // strided rows, and strided tokens, of a block
 constexpr int kThreads = 256;
-constexpr int kDepth = 64;  // elements of a strided row that are in shared memory at once: a stage
 constexpr int kStages = 3;
 constexpr int kOperandBytes = kStrides * kDepth * 2;
 constexpr int kSharedBytes = kStages * 2 * kOperandBytes;
 constexpr int kWarpRows = 64, kWarpTokens = 32;  // of a warp: 2 x 4 warps
-constexpr int kTile = static_cast<int>(kTileStrides);
-constexpr int kStep = static_cast<int>(kStride);
-
-template <typename T>
-struct TileParams {
-  const T* q;
-  const T* keys;
-  const int* table;
-  float* sums;  // [heads][row_tiles * 16][token_tiles]
-  int *tiles, *counts;
-  long long q_row, block_stride, token_stride, head_stride;
-  int block_size, heads, group, first_head, head_dim, padded_dim;  // padded to a multiple of kDepth
-  int rows, tokens, first_position, row_tiles, token_tiles, capacity;
-  float scale, threshold;  // scale: of exponents of 2
-
-  explicit TileParams(const SelectTiles& args)
-      : q(args.prompt.q.as<T>()),
-        keys(args.prompt.kv.keys.as<T>()),
-        table(args.prompt.kv.block_table.as<int>()),
-        sums(args.workspace.as<float>()),
-        tiles(args.tiles.as<int>()),
-        counts(args.tile_counts.as<int>()),
-        q_row(args.prompt.q.stride[0]),
-        block_stride(args.prompt.kv.keys.stride[0]),
-        token_stride(args.prompt.kv.keys.stride[1]),
-        head_stride(args.prompt.kv.keys.stride[2]),
-        block_size(static_cast<int>(args.prompt.kv.block_size())),
-        heads(static_cast<int>(args.prompt.heads())),
-        group(static_cast<int>(args.prompt.group)),
-        first_head(static_cast<int>(args.prompt.first_head)),
-        head_dim(static_cast<int>(args.prompt.head_dim())),
-        padded_dim((head_dim + kDepth - 1) / kDepth * kDepth),
-        rows(static_cast<int>(args.prompt.rows())),
-        tokens(static_cast<int>(args.prompt.tokens())),
-        first_position(static_cast<int>(args.prompt.first_position)),
-        row_tiles(static_cast<int>(args.row_tiles())),
-        token_tiles(static_cast<int>(args.token_tiles())),
-        capacity(static_cast<int>(args.tiles.shape[2])),
-        scale(args.prompt.scale / kStride * kLog2E),
-        threshold(args.threshold) {}
-
-  __device__ __forceinline__ int strides() const { return (rows + kStep - 1) / kStep; }
-  // Strided tokens that a strided row sees.
-  __device__ __forceinline__ int seen(int i) const {
-    return (first_position + min(kStep * (i + 1), rows) - 1) / kStep + 1;
-  }
-  __device__ __forceinline__ const T* key(int token, int head) const {
-    const long long block = table == nullptr ? 0 : table[token / block_size];
-    return keys + block * block_stride + token % block_size * token_stride +
-           (first_head + head) / group * head_stride;
-  }
-  __device__ __forceinline__ float* sums_of(int head, int i) const {
-    return sums + (static_cast<long long>(head) * row_tiles * kTile + i) * token_tiles;
-  }
-};
 
 // What a thread copies of a stage: a chunk of each of four strided rows and four strided tokens.
 template <typename T>
@@ -253,119 +197,15 @@ __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileP
   p.sums_of(head, i)[tile] = sum == 0 ? -INFINITY : highest + log2f(sum);
 }
 
-// The sum of a value of each thread, in a fixed order; all threads get it.
-__device__ __forceinline__ float add_block(float value, float (&parts)[kTakeWarps]) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-  for (int w = 0; w < kTakeWarps; ++w) sum += parts[w];
-  return sum;
-}
-
-// A tile of rows' choice among the tiles that it sees.
-struct TileRow {
-  float* scores;  // in shared memory
-  int reach, diagonal;
-
-  __device__ __forceinline__ bool always(int tile) const { return tile == 0 || tile >= diagonal; }
-  // The sum of the scores of tiles that are always kept, or not below a score given by its bits.
-  __device__ __forceinline__ float covered(unsigned bits, float (&parts)[kTakeWarps]) const {
-    float sum = 0;
-    for (int tile = threadIdx.x; tile < reach; tile += kTakeThreads) {
-      if (always(tile) || __float_as_uint(scores[tile]) >= bits) sum += scores[tile];
-    }
-    return add_block(sum, parts);
-  }
-};
-
 template <typename T>
-__device__ __forceinline__ void score_row(const TileParams<T>& p, const TileRow& row, int head,
-                                          float (&row_sums)[kTile]) {
-  const int first = static_cast<int>(blockIdx.x) * kTile, strides = min(kTile, p.strides() - first);
-  const int lane = threadIdx.x % 32;
-  for (int i = threadIdx.x / 32; i < strides; i += kTakeWarps) {
-    const float* sums = p.sums_of(head, first + i);
-    float highest = -INFINITY, sum = 0;
-    for (int tile = lane; tile < row.reach; tile += 32) highest = fmaxf(highest, sums[tile]);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
-    }
-    const float reference = reference_of(highest);
-    for (int tile = lane; tile < row.reach; tile += 32) sum += exp2f(sums[tile] - reference);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (lane == 0) row_sums[i] = reference + log2f(sum);
-  }
-  __syncthreads();
-  for (int tile = threadIdx.x; tile < row.reach; tile += kTakeThreads) {
-    float score = 0;
-    for (int i = 0; i < strides; ++i)
-      score += exp2f(p.sums_of(head, first + i)[tile] - row_sums[i]);
-    row.scores[tile] = score;
-  }
-  __syncthreads();
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kTakeThreads) keep_tiles_kernel(const TileParams<T> p) {
-  begin_after_previous_kernel();
-  extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ TakeShared shared;
-  __shared__ float parts[kTakeWarps], row_sums[kTile];
-  constexpr int kRows = static_cast<int>(kSelectTile);
-  const int row_tile = blockIdx.x, head = blockIdx.y;
-  const int first = p.first_position + row_tile * kRows;
-  const int last = p.first_position + min((row_tile + 1) * kRows, p.rows) - 1;
-  const TileRow row{reinterpret_cast<float*>(memory), last / kRows + 1, first / kRows};
-  score_row(p, row, head, row_sums);
-
-  // The highest score down to which tiles cover enough; scores are not negative, so their bits ascend as they
-  // do. No score is above `nothing`: it stands for the tiles that are always kept, alone.
-  constexpr unsigned nothing = 0x7f800000u;
-  const float wanted = p.threshold * row.covered(0, parts);
-  unsigned least = 0;
-  int ties = row.reach;
-  if (p.threshold < 1) {
-    if (row.covered(nothing, parts) >= wanted) {
-      least = nothing;
-      ties = 0;
-    } else {
-      unsigned high = nothing;
-      while (least + 1 < high) {
-        const unsigned middle = least + (high - least) / 2;
-        if (row.covered(middle, parts) >= wanted) {
-          least = middle;
-        } else {
-          high = middle;
-        }
-      }
-      const float score = __uint_as_float(least);
-      const float missing = wanted - row.covered(least + 1, parts);
-      if (score > 0) ties = static_cast<int>(fminf(ceilf(missing / score), 1e9f));
-    }
-  }
-  const long long at = static_cast<long long>(row_tile) * p.heads + head;
-  int* kept = p.tiles + at * p.capacity;
-  const int count = write_chosen(
-      shared, row.reach, ties,
-      [&](int tile) { return row.always(tile) || __float_as_uint(row.scores[tile]) > least; },
-      [&](int tile) { return __float_as_uint(row.scores[tile]) == least; },
-      [&](int place, int tile) { kept[place] = tile; });
-  if (threadIdx.x == 0) p.counts[at] = count;
-}
-
-template <typename T>
-void score(const TileParams<T>& p, cudaStream_t stream) {
+void score(const SelectTiles& args, const TileParams<T>& p, cudaStream_t stream) {
   const int strides = (p.rows + kStep - 1) / kStep;
   if constexpr (sizeof(T) == 4) {
     const dim3 grid(static_cast<unsigned>((p.token_tiles + kThreads - 1) / kThreads),
                     static_cast<unsigned>(strides), static_cast<unsigned>(p.heads));
     launch_early("launching select_tiles", score_tiles_plain_kernel<T>, grid, kThreads, stream, p);
   } else {
+    if (score_tiles_sm90(args, p, stream)) return;
     const auto kernel = score_tiles_kernel<T>;
     nvllm::cuda::check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
@@ -384,15 +224,8 @@ void select_tiles(const SelectTiles& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
     const TileParams<T> p(args);
-    score(p, native);
-    const auto kernel = keep_tiles_kernel<T>;
-    const int bytes = p.token_tiles * static_cast<int>(sizeof(float));
-    nvllm::cuda::check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        "preparing select_tiles (a prompt may have as many tiles as fit into shared memory)");
-    const dim3 grid(static_cast<unsigned>(p.row_tiles), static_cast<unsigned>(p.heads));
-    kernel<<<grid, kTakeThreads, bytes, native>>>(p);
-    nvllm::cuda::check(cudaGetLastError(), "launching select_tiles");
+    score(args, p, native);
+    keep_tiles(p, native);
   });
 }
 

@@ -28,14 +28,15 @@ struct Counted {
   int before, all;
 };
 
-// All threads call it together. `row` of warp_counts is overwritten.
-__device__ __forceinline__ Counted count_block(bool yes, int (&warp_counts)[kTakeWarps]) {
+// All threads of a block of so many warps call it together. warp_counts is overwritten.
+template <int kWarps>
+__device__ __forceinline__ Counted count_block(bool yes, int (&warp_counts)[kWarps]) {
   const unsigned ballot = __ballot_sync(~0u, yes);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (lane == 0) warp_counts[warp] = __popc(ballot);
   __syncthreads();
   Counted counted{__popc(ballot & ((1u << lane) - 1)), 0};
-  for (int w = 0; w < kTakeWarps; ++w) {
+  for (int w = 0; w < kWarps; ++w) {
     if (w < warp) counted.before += warp_counts[w];
     counted.all += warp_counts[w];
   }
@@ -44,26 +45,33 @@ __device__ __forceinline__ Counted count_block(bool yes, int (&warp_counts)[kTak
 }
 
 // Writes the numbers i < count for which above(i), and the first `ties` of those for which equal(i), ascending;
-// write(place, i) writes one. Returns how many.
-template <typename Above, typename Equal, typename Write>
-__device__ __forceinline__ int write_chosen(TakeShared& shared, int count, int ties,
+// write(place, i) writes one. Returns how many. By a block of so many warps.
+template <int kWarps, typename Above, typename Equal, typename Write>
+__device__ __forceinline__ int write_chosen(int (&warp_counts)[2][kWarps], int count, int ties,
                                             const Above& above, const Equal& equal,
                                             const Write& write) {
   int written = 0, equals = 0;
-  for (int first = 0; first < count; first += kTakeThreads) {
+  for (int first = 0; first < count; first += kWarps * 32) {
     const int i = first + static_cast<int>(threadIdx.x);
     bool taken = i < count && above(i);
     const bool tie = i < count && !taken && equal(i);
     if (equals < ties) {  // the same for all threads
-      const Counted counted = count_block(tie, shared.warp_counts[0]);
+      const Counted counted = count_block(tie, warp_counts[0]);
       taken |= tie && equals + counted.before < ties;
       equals += counted.all;
     }
-    const Counted counted = count_block(taken, shared.warp_counts[1]);
+    const Counted counted = count_block(taken, warp_counts[1]);
     if (taken) write(written + counted.before, i);
     written += counted.all;
   }
   return written;
+}
+
+template <typename Above, typename Equal, typename Write>
+__device__ __forceinline__ int write_chosen(TakeShared& shared, int count, int ties,
+                                            const Above& above, const Equal& equal,
+                                            const Write& write) {
+  return write_chosen(shared.warp_counts, count, ties, above, equal, write);
 }
 
 // The `keep` <= count highest of key(i), i < count: eight bits at a time, from the highest on, the key of the

@@ -58,6 +58,15 @@ __device__ __forceinline__ void hold(float (&registers)[N]) {
   "%40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, " \
   "%56, %57, %58, %59, %60, %61, %62, %63"
+#define NVLLM_SUMS_128 NVLLM_SUMS_64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, " \
+  "%72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, " \
+  "%88, %89, %90, %91, %92, %93, %94, %95, " \
+  "%96, %97, %98, %99, %100, %101, %102, %103, " \
+  "%104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, " \
+  "%120, %121, %122, %123, %124, %125, %126, %127"
 #define NVLLM_OUT_32 \
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
@@ -68,6 +77,15 @@ __device__ __forceinline__ void hold(float (&registers)[N]) {
   "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
   "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define NVLLM_OUT_128 NVLLM_OUT_64, \
+  "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), \
+  "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), \
+  "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), \
+  "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), \
+  "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), \
+  "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), \
+  "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), \
+  "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 #define NVLLM_WGMMA(n, type, sums, factors, added) \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " added ", 0;\n" \
   "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" sums "}, " factors ";\n}\n"
@@ -83,6 +101,21 @@ __device__ __forceinline__ void wgmma(float (&d)[64], std::uint64_t a, std::uint
   } else {
     asm volatile(NVLLM_WGMMA("128", "f16", NVLLM_SUMS_64, "%64, %65, p, 1, 1, 0, 0", "%66")
                  : NVLLM_OUT_64
+                 : "l"(a), "l"(b), "r"(added));
+  }
+}
+
+// d (+)= a b^T: a, 64 x 16, and b, 256 x 16, in shared memory.
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[128], std::uint64_t a, std::uint64_t b,
+                                      int added) {
+  if constexpr (dtype_of<T> == DType::bf16) {
+    asm volatile(NVLLM_WGMMA("256", "bf16", NVLLM_SUMS_128, "%128, %129, p, 1, 1, 0, 0", "%130")
+                 : NVLLM_OUT_128
+                 : "l"(a), "l"(b), "r"(added));
+  } else {
+    asm volatile(NVLLM_WGMMA("256", "f16", NVLLM_SUMS_128, "%128, %129, p, 1, 1, 0, 0", "%130")
+                 : NVLLM_OUT_128
                  : "l"(a), "l"(b), "r"(added));
   }
 }
@@ -122,8 +155,10 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const unsigned (&a)[4], st
 }
 
 #undef NVLLM_WGMMA
+#undef NVLLM_OUT_128
 #undef NVLLM_OUT_64
 #undef NVLLM_OUT_32
+#undef NVLLM_SUMS_128
 #undef NVLLM_SUMS_64
 #undef NVLLM_SUMS_32
 

@@ -9,13 +9,15 @@ constexpr std::int64_t tiles_of(std::int64_t tokens) {
   return (tokens + kernels::kSelectTile - 1) / kernels::kSelectTile;
 }
 
-// What segments need: counts and lists of tiles, and the choice's workspace.
+// What segments need: counts and lists of tiles, the choice's workspace, and room for all keys.
 struct Sizes {
-  std::int64_t rows;  // of a segment
-  std::size_t counts, tiles, workspace;
+  std::int64_t rows;    // of a segment
+  std::int64_t tokens;  // that there is room for, if any
+  std::size_t counts, tiles, workspace, gathered;
 
   explicit Sizes(const PromptLimits& limits) {
     const std::int64_t tiles_seen = tiles_of(limits.tokens);
+    tokens = tiles_seen * kernels::kSelectTile;
     rows = segment_rows(limits.rows, static_cast<std::int64_t>(kernels::select_tiles_workspace(
                                          kSegmentRows, limits.heads, limits.tokens)) /
                                          kSegmentRows);
@@ -23,8 +25,11 @@ struct Sizes {
     counts = lists * sizeof(std::int32_t);
     tiles = counts * static_cast<std::size_t>(tiles_seen);
     workspace = kernels::select_tiles_workspace(rows, limits.heads, limits.tokens);
+    gathered = static_cast<std::size_t>(tokens) * limits.key_bytes;
   }
-  std::size_t bytes() const { return counts + tiles + workspace + 3 * Arena::kAlignment; }
+  std::size_t bytes() const {
+    return counts + tiles + workspace + gathered + 4 * Arena::kAlignment;
+  }
 };
 
 class XAttentionPolicy final : public PromptPolicy {
@@ -35,7 +40,8 @@ class XAttentionPolicy final : public PromptPolicy {
         arena_(backend.allocate(MemoryKind::device, sizes_.bytes(), "xattention")),
         counts_(arena_.allocate(sizes_.counts, "counts of tiles")),
         tiles_(arena_.allocate(sizes_.tiles, "tiles")),
-        workspace_(arena_.allocate(sizes_.workspace, "scores")) {}
+        workspace_(arena_.allocate(sizes_.workspace, "scores")),
+        gathered_(arena_.allocate(sizes_.gathered, "keys")) {}
 
   const char* name() const override { return "xattention"; }
 
@@ -43,12 +49,15 @@ class XAttentionPolicy final : public PromptPolicy {
     const std::int64_t rows = args.rows.rows();
     for (std::int64_t first = 0; first < rows; first += sizes_.rows) {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
-      attend_segment(segment_of(args.rows, first, count), args.out.rows(first, count), stream);
+      const kernels::PromptRows segment = segment_of(args.rows, first, count);
+      const std::int64_t gathered = first == 0 ? 0 : segment.first_position;  // by those before
+      attend_segment(segment, gathered, args.out.rows(first, count), stream);
     }
   }
 
  private:
-  void attend_segment(const kernels::PromptRows& rows, const TensorView& out, Stream& stream) {
+  void attend_segment(const kernels::PromptRows& rows, std::int64_t gathered, const TensorView& out,
+                      Stream& stream) {
     kernels::SelectTiles choice;
     choice.prompt = rows;
     choice.threshold = threshold_;
@@ -57,6 +66,8 @@ class XAttentionPolicy final : public PromptPolicy {
     choice.tiles = TensorView(tiles_, DType::i32, {row_tiles, heads, choice.token_tiles()});
     choice.workspace =
         TensorView(workspace_, DType::u8, {static_cast<std::int64_t>(sizes_.workspace)});
+    choice.gathered = room_for_keys(rows.kv.keys);
+    choice.gathered_tokens = gathered;
     kernels::select_tiles(choice, stream);
 
     kernels::SparseAttention attention = sparse_of(rows, out);
@@ -65,10 +76,16 @@ class XAttentionPolicy final : public PromptPolicy {
     kernels::sparse_attention(attention, stream);
   }
 
+  // None where keys are not those that it was made for.
+  TensorView room_for_keys(const TensorView& keys) const {
+    const TensorView room(gathered_, keys.dtype, {sizes_.tokens, keys.shape[2], keys.shape[3]});
+    return room.bytes() == sizes_.gathered ? room : TensorView();
+  }
+
   Sizes sizes_;
   float threshold_;
   Arena arena_;
-  void *counts_, *tiles_, *workspace_;
+  void *counts_, *tiles_, *workspace_, *gathered_;
 };
 
 }  // namespace
