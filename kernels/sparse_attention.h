@@ -5,7 +5,8 @@
 
 namespace nvllm::kernels {
 
-inline constexpr std::int64_t kSparseTile = 128;  // rows that share their lists, and tokens of a tile
+inline constexpr std::int64_t kSparseTile =
+    128;  // rows that share their lists, and tokens of a tile
 
 // As Attention, of one sequence, whose row r is its token first_position + r: it attends to those chosen
 // tokens that do not come after it. One of two choices is given for each block i of rows, [128 i, 128 i + 128),

@@ -63,6 +63,46 @@ TEST_CASE_TEMPLATE("rows attend to the chosen ranges and columns only", T, float
   }
 }
 
+// As MInference has them: a range that ends with the rows, ranges of some hundred tokens and columns between them.
+SparseLists lines_of_prompt(std::mt19937& random, const AttentionShape& shape) {
+  SparseLists lines;
+  const std::int64_t rows = shape.sequences[0].rows, tokens = shape.sequences[0].tokens;
+  for (std::int64_t i = 0; i < row_blocks(shape) * shape.heads; ++i) {
+    auto& ranges = lines.ranges.emplace_back();
+    auto& columns = lines.columns.emplace_back();
+    const std::int64_t last = (i / shape.heads + 1) * kSparseTile;
+    const auto end = static_cast<std::int32_t>(tokens - rows + std::min(rows, last));
+    const auto band = std::max(0, end - static_cast<std::int32_t>(200 + random() % 400));
+    for (std::int32_t t = 0; t < band; ++t) {
+      const auto length = static_cast<std::int32_t>(128 + random() % 200);
+      if (random() % 300 == 0 && t + length < band) {
+        ranges.emplace_back(t, t + length);
+        t += length;
+      } else if (random() % 50 == 0) {
+        columns.push_back(t);
+      }
+    }
+    ranges.emplace_back(band, end);
+  }
+  return lines;
+}
+
+TEST_CASE_TEMPLATE("rows attend to bands and columns of a long prompt", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  std::mt19937 random(27);
+  for (const std::int64_t head_dim : {64, 128, 128}) {
+    const std::int64_t rows = 130 + random() % 200;
+    const AttentionShape shape =
+        whole_groups({{rows, 2000 + static_cast<std::int64_t>(random() % 500)}}, 2, 2, head_dim,
+                     head_dim == 64 ? 48 : 16);
+    SparseCase<T> c{AttentionCase<T>::random(shape, random()), lines_of_prompt(random, shape)};
+    c.dense.as_float = random() % 2 == 0;
+    CAPTURE(head_dim);
+    CAPTURE(rows);
+    check_sparse(*backend, c);
+  }
+}
+
 TEST_CASE_TEMPLATE("all tiles, or one range of all tokens, are attention itself", T, float, Bf16,
                    F16) {
   BACKEND_OR_SKIP(backend);

@@ -15,8 +15,9 @@ namespace nvllm::kernels::cuda::sm90 {
 inline constexpr int kPositionSlots = 2 * kStages;
 inline constexpr int kProducerWarps = kGroupThreads / 32;
 template <int D>
-inline constexpr int kListedSharedBytes =
-    kSharedBytes<D> + kPositionSlots*(kTokens + kProducerWarps) * static_cast<int>(sizeof(int));
+inline constexpr int kListedSharedBytes = kSharedBytes<D> +
+                                          kPositionSlots*(kTokens + kProducerWarps) *
+                                              static_cast<int>(sizeof(int));
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -24,7 +25,10 @@ __device__ __forceinline__ void store_word(unsigned to, int word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
 __device__ __forceinline__ void load_words(unsigned from, int (&word)[2]) {
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(word[0]), "=r"(word[1]) : "r"(from) : "memory");
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(word[0]), "=r"(word[1])
+               : "r"(from)
+               : "memory");
 }
 __device__ __forceinline__ void load_words(unsigned from, int (&word)[4]) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -71,19 +75,22 @@ struct Positions {
   }
 };
 
-// Of the 32 rows of a tile that a warp copies, from row `first` on, each lane knows the place of one in
-// the cache; negative: there is none, and the row becomes zero.
+// Of the 32 rows of a tile that a warp copies, from row `first` on, each lane knows the place of one in the cache.
+// Rows from `count` of the tile on are made zero.
 template <typename T, int D>
 __device__ __forceinline__ void copy_places(const T* cache, long long place, unsigned tile,
-                                            int first, int lane) {
+                                            int first, int count, int lane) {
   constexpr int kChunks = D / 8, kAtOnce = 32 / kChunks;
-  const int chunk = lane % kChunks;
+  // Unknown to the compiler, or it would keep in registers what follows from it for every row.
+  asm volatile("" : "+r"(lane));
+  const int row = lane / kChunks, chunk = lane % kChunks;
+  const unsigned to = chunk_of<kTokens>(tile, first + row, chunk);
 #pragma unroll
-  for (int i = 0; i < 32 / kAtOnce; ++i) {
-    const int row = i * kAtOnce + lane / kChunks;
-    const long long from = __shfl_sync(~0u, place, row);
-    copy_chunk(chunk_of<kTokens>(tile, first + row, chunk),
-               cache + (from < 0 ? 0 : from) + chunk * 8, from >= 0);
+  for (int i = 0; i < 32; i += kAtOnce) {
+    const long long from = __shfl_sync(~0u, place, row + i);
+    // i and row have no bit in common, so this is chunk_of row + i.
+    copy_chunk((to ^ (i & 7) * 16) + i * kRowBytes, cache + from + chunk * 8,
+               first + row + i < count);
   }
 }
 
@@ -97,18 +104,19 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
   for (int i = 0; i < tiles; ++i) {
     const int number = i * kTokens + thread;
     const int position = listed.position(number);  // asked for before there is room
-    const long long place = number < listed.tokens() ? listed.place_of(position) : -1;
+    const long long place = number < listed.tokens() ? listed.place_of(position) : 0;
+    const int count = listed.tokens() - i * kTokens;
     const int newest = __reduce_max_sync(~0u, position);
     const Turn turn(i);
     shared.keys_empty(turn.stage).wait(turn.parity ^ 1);
     store_word(positions.of_tile(i) + thread * 4, position);
     if (lane == 0) store_word(positions.newest_of(i) + warp * 4, newest);
-    copy_places<T, D>(listed.p.keys, place, shared.keys(turn.stage), warp * 32, lane);
+    copy_places<T, D>(listed.p.keys, place, shared.keys(turn.stage), warp * 32, count, lane);
     shared.keys_full(turn.stage).arrive_after_copies();
     __syncwarp();
     if (lane == 0) shared.keys_full(turn.stage).arrive();  // positions are there
     shared.values_empty(turn.stage).wait(turn.parity ^ 1);
-    copy_places<T, D>(listed.p.values, place, shared.values(turn.stage), warp * 32, lane);
+    copy_places<T, D>(listed.p.values, place, shared.values(turn.stage), warp * 32, count, lane);
     shared.values_full(turn.stage).arrive_after_copies();
   }
 }
@@ -143,7 +151,9 @@ struct ListedTiles {
   }
 
   // The producer's copies are writes of its threads.
-  __device__ __forceinline__ void arrived() const { fence_shared_writes(); }
+  __device__ __forceinline__ void arrived() const {
+    fence_shared_writes();
+  }
   template <int>
   __device__ __forceinline__ void fill_up(const Shared<D>&, int) const {}
 };

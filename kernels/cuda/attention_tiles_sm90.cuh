@@ -85,10 +85,10 @@ __device__ __forceinline__ unsigned chunk_of(unsigned tile, int row, int chunk) 
 template <int kTileRows>
 __device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
                                             const unsigned (&word)[4]) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
-                   chunk_of<kTileRows>(tile, row, chunk)),
-               "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
-               : "memory");
+  asm volatile(
+      "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(chunk_of<kTileRows>(tile, row, chunk)),
+      "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+      : "memory");
 }
 
 // A tile's boxes in bulk, from token `first` on: a lane for each box and half of its rows' elements.
