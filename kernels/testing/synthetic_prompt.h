@@ -11,9 +11,10 @@
 //   4096th token or so.
 // Strengths differ by up to 15% of the score from one query head to the next, distances at will.
 //
-// What comes of it: shares of a row's attention, mean of 8 heads and 16 rows in 131072 tokens: sink SINK, columns COL,
-// less than 1024 tokens back BAND1, less than 8192 BAND8, diagonals SLASH, everything else REST. They were chosen so that the
-// structures hold 95 to 98%; no kernel was asked.
+// What comes of it: shares of a row's attention, mean of 8 heads and 16 rows of each, in 131072 tokens: the sink 9%,
+// columns 14%, less than 1024 tokens back 56%, less than 8192 another 10%, diagonals 9%, everything else 2.4%
+// (1.4% in 65536 tokens, 0.6% in 32768); from one head to the next a structure may have a fifth or five times as
+// much. The constants were chosen so that structures hold 95% or more; no policy was asked.
 #pragma once
 
 #include <algorithm>
