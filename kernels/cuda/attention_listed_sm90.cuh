@@ -136,9 +136,13 @@ struct ListedTiles {
           least(tiles.listed.first_position + group_row) {}
   };
   __device__ __forceinline__ void mask(const Mask& mask, int i, Rows<T, D>& rows, int lane) const {
-    int newest[kProducerWarps];
-    load_words(positions.newest_of(i), newest);
-    if (max(max(newest[0], newest[1]), max(newest[2], newest[3])) <= mask.least) return;
+    bool later = false;
+    if (lane == 0) {  // it is lane 0 that gives the slot back, too
+      int newest[kProducerWarps];
+      load_words(positions.newest_of(i), newest);
+      later = max(max(newest[0], newest[1]), max(newest[2], newest[3])) > mask.least;
+    }
+    if (!__any_sync(~0u, later)) return;
 #pragma unroll
     for (int j = 0; j < kTokens / 8; ++j) {
       int at[2];

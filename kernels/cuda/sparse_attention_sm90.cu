@@ -1,5 +1,6 @@
 // Sparse attention on Hopper: a block has a tile of 128 rows of a head (attention_block_sm90.cuh), and copies the
 // tiles of its list in bulk, or the tokens of its ranges and columns one by one (attention_listed_sm90.cuh).
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/attention_block_sm90.cuh"
@@ -13,12 +14,14 @@ namespace {
 
 static_assert(kRows == kSparseTile && kTokens == kSparseTile);
 
-// The last rows have the most tokens: they go first. The heads of a KV head lie next to one another.
+// blockIdx: a query head of its KV head, a tile of rows, the KV head. One KV head after the other: what is near to its
+// rows is read by all of them at about the same time. The last rows have the most tokens: they go first.
 template <typename T>
 __device__ __forceinline__ AttentionRows<T> rows_of_block(const AttentionParams<T>& p,
                                                           const SparseLists& lists) {
+  const int head = static_cast<int>(blockIdx.z * gridDim.x + blockIdx.x);
   const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
-  return rows_of_head(p, lists, blockIdx.x, block * kRows, kRows);
+  return rows_of_head(p, lists, head, block * kRows, kRows);
 }
 
 template <typename T, int D>
@@ -29,6 +32,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char memory[];
   const AttentionRows<T> rows = rows_of_block(p, lists);
+  if (rows.head_begin >= p.heads) return;
   attend<T, D>(listed(rows, lists, tiles_of(rows, lists)), 0, keys, values, boxes, memory);
 #endif
 }
@@ -39,6 +43,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char memory[];
   const AttentionRows<T> rows = rows_of_block(p, lists);
+  if (rows.head_begin >= p.heads) return;
   attend_listed<T, D>(ListedTokens<T>(rows, ranges_of(rows, lists), columns_of(rows, lists),
                                       lists.first_position + rows.first_row),
                       memory);
@@ -51,8 +56,9 @@ void launch(void (*kernel)(Params...), int shared_bytes, const SparseAttention& 
   nvllm::cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
       "preparing sparse_attention");
-  const dim3 blocks(static_cast<unsigned>(args.q.shape[1]),
-                    static_cast<unsigned>(args.row_blocks()));
+  const std::int64_t heads = args.q.shape[1], together = std::min(args.group, heads);
+  const dim3 blocks(static_cast<unsigned>(together), static_cast<unsigned>(args.row_blocks()),
+                    static_cast<unsigned>((heads + together - 1) / together));
   kernel<<<blocks, kThreads, shared_bytes, stream>>>(params...);
   nvllm::cuda::check(cudaGetLastError(), "launching sparse_attention");
 }
