@@ -73,12 +73,13 @@ SparseLists lines_of_prompt(std::mt19937& random, const AttentionShape& shape) {
     const std::int64_t last = (i / shape.heads + 1) * kSparseTile;
     const auto end = static_cast<std::int32_t>(tokens - rows + std::min(rows, last));
     const auto band = std::max(0, end - static_cast<std::int32_t>(200 + random() % 400));
+    const unsigned one_in = random() % 2 == 0 ? 50 : 3;  // so that columns fill several tiles, too
     for (std::int32_t t = 0; t < band; ++t) {
       const auto length = static_cast<std::int32_t>(128 + random() % 200);
       if (random() % 300 == 0 && t + length < band) {
         ranges.emplace_back(t, t + length);
         t += length;
-      } else if (random() % 50 == 0) {
+      } else if (random() % one_in == 0) {
         columns.push_back(t);
       }
     }
