@@ -1,14 +1,17 @@
 // What versions of select_lines share: from offsets to bands, and from bands to a block's ranges.
 //
-// Offset o covers, of a block of 64 rows that ends before token e, the distances (o, o + 64] from e. Bands are
+// Offset o covers, of a block of W = kLineRows rows that ends before token e, the distances (o, o + W] from e. Bands are
 // such distances, merged: [a, b) stands for the tokens [e - b, e - a), whatever e is.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/on_both.h"
+#include "kernels/select_lines.h"
 
 namespace nvllm::kernels {
+
+inline constexpr std::int32_t kLineWidth = kLineRows;
 
 struct Band {
   std::int32_t a, b;
@@ -23,7 +26,7 @@ NVLLM_ON_BOTH std::int32_t merge_offsets(const std::int32_t* offsets, std::int64
                                          Band* bands) {
   std::int32_t merged = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t a = offsets[i], b = a + 64;
+    const std::int32_t a = offsets[i], b = a + kLineWidth;
     if (merged > 0 && a <= bands[merged - 1].b) {
       bands[merged - 1].b = b;
     } else {
@@ -51,10 +54,10 @@ NVLLM_ON_BOTH std::int32_t count_below(std::int32_t count, std::int32_t bound, c
 // The lines of one head, as a block of rows sees them.
 struct BlockLines {
   const Band* bands;
-  std::int32_t e;      // the block's rows are [e - 64, e)
+  std::int32_t e;      // the block's rows are [e - W, e)
   std::int32_t end;    // tokens from here on are nobody's: min(e, tokens)
   std::int32_t reach;  // the first so many bands reach below e
-  bool base;           // an offset within 64 of e covers tokens [0, 64), not only [0, e - o)
+  bool base;           // an offset within W of e covers tokens [0, W), not only [0, e - o)
   bool joined;         // and these touch the second range
 
   NVLLM_ON_BOTH BlockLines(const Band* bands, std::int32_t band_count, const std::int32_t* offsets,
@@ -63,8 +66,8 @@ struct BlockLines {
     reach = count_below(band_count, e, [&](std::int32_t i) { return bands[i].a; });
     const auto offset = [&](std::int32_t i) { return offsets[i]; };
     const std::int32_t below = count_below(offset_count, e, offset);
-    base = below > 0 && offsets[below - 1] > e - 64;
-    joined = base && reach > 1 && e - bands[reach - 2].b <= 64;
+    base = below > 0 && offsets[below - 1] > e - kLineWidth;
+    joined = base && reach > 1 && e - bands[reach - 2].b <= kLineWidth;
   }
 
   NVLLM_ON_BOTH std::int32_t ranges() const { return joined ? reach - 1 : reach; }
@@ -75,13 +78,13 @@ struct BlockLines {
     const Band& last = joined ? bands[reach - 2 - i] : first;
     if (joined && i > 0) return clipped(e - last.b, e - last.a);
     std::int32_t to = e - last.a;
-    if (base && i == 0 && to < 64) to = 64;
+    if (base && i == 0 && to < kLineWidth) to = kLineWidth;
     return clipped(e - first.b, to);
   }
 
   // Whether a token is the block's, but in none of its ranges.
   NVLLM_ON_BOTH bool outside(std::int32_t token) const {
-    if (token >= end || (base && token < 64)) return false;
+    if (token >= end || (base && token < kLineWidth)) return false;
     const std::int32_t distance = e - token;
     const std::int32_t before =
         count_below(reach, distance, [&](std::int32_t i) { return bands[i].a; });

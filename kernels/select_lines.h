@@ -11,7 +11,7 @@
 namespace nvllm::kernels {
 
 inline constexpr std::int64_t kJudgingRows = 64;     // the last ones of a prompt
-inline constexpr std::int64_t kLineRows = 64;        // of a block of rows that share their ranges
+inline constexpr std::int64_t kLineRows = 128;       // of a block of rows that share their ranges
 inline constexpr std::int64_t kFirstVerticals = 30;  // always kept: tokens 0 to 29
 inline constexpr std::int64_t kFirstSlashes = 100;   // always kept: offsets 0 to 99
 
@@ -44,9 +44,9 @@ void choose_lines(const ChooseLines& args, Stream& stream);
 void check_choose_lines(const ChooseLines& args);
 void choose_lines_reference(const ChooseLines& args);
 
-// The tokens that blocks of 64 rows attend to, as lists. The block whose rows end before token e (block b of
-// rows from first_position on: e = first_position + 64 (b + 1)) attends, for every chosen offset o < e, to
-// tokens [x - 64, x) with x = max(e - o, 64): these are the ranges, merged where they touch; and beside them
+// The tokens that blocks of 128 rows attend to, as lists. The block whose rows end before token e (block b of
+// rows from first_position on: e = first_position + 128 (b + 1)) attends, for every chosen offset o < e, to
+// tokens [x - 128, x) with x = max(e - o, 128): these are the ranges, merged where they touch; and beside them
 // to the chosen columns. All of it up to the last row.
 struct ListLines {
   TensorView columns;  // as chosen

@@ -103,8 +103,8 @@ void sparse_attention_reference(const SparseAttention& args) {
   check_sparse_attention(args);
   const Attention shared = args.shared();
   for (std::int64_t block = 0; block < args.row_blocks(); ++block) {
-    const std::int64_t begin = block * args.block_rows();
-    const std::int64_t end = std::min(args.q.shape[0], begin + args.block_rows());
+    const std::int64_t begin = block * kSparseTile;
+    const std::int64_t end = std::min(args.q.shape[0], begin + kSparseTile);
     for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
       const std::vector<std::int32_t> tokens = listed_tokens(args, block, head);
       for (std::int64_t row = begin; row < end; ++row) {

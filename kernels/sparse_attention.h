@@ -5,18 +5,18 @@
 
 namespace nvllm::kernels {
 
-inline constexpr std::int64_t kSparseTile = 128;      // rows and tokens of a tile
-inline constexpr std::int64_t kSparseRangeRows = 64;  // that share ranges and columns
+inline constexpr std::int64_t kSparseTile =
+    128;  // rows that share their lists, and tokens of a tile
 
 // As Attention, of one sequence, whose row r is its token first_position + r: it attends to those chosen
-// tokens that do not come after it. One of two choices is given, both of a block of rows and a query head, int32,
-// in device memory.
+// tokens that do not come after it. One of two choices is given for each block i of rows, [128 i, 128 i + 128),
+// and query head h, int32, in device memory.
 //
-// Tiles: for rows [128 i, 128 i + 128), tiles[i][h] has tile_counts[i][h] numbers, ascending; number j stands
-// for the tokens [128 j, 128 j + 128).
+// Tiles: tiles[i][h] has tile_counts[i][h] numbers, ascending; number j stands for the tokens
+// [128 j, 128 j + 128).
 //
-// Ranges and columns: for rows [64 i, 64 i + 64), ranges[i][h] has range_counts[i][h] pairs of a begin and an
-// end, and columns[i][h] has column_counts[i][h] tokens. Both ascend, and no token is named twice.
+// Ranges and columns: ranges[i][h] has range_counts[i][h] pairs of a begin and an end, and columns[i][h] has
+// column_counts[i][h] tokens. Both ascend, and no token is named twice.
 //
 // Tokens that come after a block's last row may be named; they are not read.
 struct SparseAttention {
@@ -32,14 +32,13 @@ struct SparseAttention {
   TensorView tile_counts;  // [ceil(rows / 128), heads]
   TensorView tiles;        // [ceil(rows / 128), heads, capacity]
 
-  TensorView range_counts;   // [ceil(rows / 64), heads]
-  TensorView ranges;         // [ceil(rows / 64), heads, capacity, 2]
-  TensorView column_counts;  // [ceil(rows / 64), heads]
-  TensorView columns;        // [ceil(rows / 64), heads, capacity]
+  TensorView range_counts;   // [ceil(rows / 128), heads]
+  TensorView ranges;         // [ceil(rows / 128), heads, capacity, 2]
+  TensorView column_counts;  // [ceil(rows / 128), heads]
+  TensorView columns;        // [ceil(rows / 128), heads, capacity]
 
   bool by_tiles() const { return tile_counts.data != nullptr; }
-  std::int64_t block_rows() const { return by_tiles() ? kSparseTile : kSparseRangeRows; }
-  std::int64_t row_blocks() const { return (q.shape[0] + block_rows() - 1) / block_rows(); }
+  std::int64_t row_blocks() const { return (q.shape[0] + kSparseTile - 1) / kSparseTile; }
   // Those of its arguments that it shares with Attention.
   Attention shared() const;
 };

@@ -1,5 +1,5 @@
 // Sparse attention of a whole prompt beside attention to all tokens, in the same run. A row block keeps the first
-// tile, a band before it, and the rest spread evenly: as tiles; or as ranges of two 64-row slashes and, for a fifth of
+// tile, a band before it, and the rest spread evenly: as tiles; or as ranges of a tile each and, for a fifth of
 // the tokens, single columns. "density" is the share of the causal tokens that is kept, "over_dense" how many times
 // faster that is, TFLOP_per_s counts the kept tokens only.
 #include <benchmark/benchmark.h>
@@ -134,23 +134,23 @@ class Work {
 
   // Four of five kept tiles are a range, of the fifth there are as many columns behind it, each alone.
   void add_ranges(const Shape& shape) {
-    const std::int64_t blocks = shape.tokens / 64;
+    const std::int64_t blocks = shape.tokens / 128;
     const auto is_columns = [&](std::int64_t tile, std::int64_t last) {
       return tile != 0 && tile <= last - kBand && tile / shape.one_in % 5 == 4;
     };
-    const Lists ranges = make_lists(shape, 64, 2, [&](std::int64_t block) {
+    const Lists ranges = make_lists(shape, 128, 2, [&](std::int64_t block) {
       std::vector<std::int32_t> list;
-      for (const std::int32_t tile : kept_tiles(shape, block / 2)) {
-        if (is_columns(tile, block / 2)) continue;
+      for (const std::int32_t tile : kept_tiles(shape, block)) {
+        if (is_columns(tile, block)) continue;
         list.push_back(tile * 128);
         list.push_back(tile * 128 + 128);
       }
       return list;
     });
-    const Lists columns = make_lists(shape, 64, 1, [&](std::int64_t block) {
+    const Lists columns = make_lists(shape, 128, 1, [&](std::int64_t block) {
       std::vector<std::int32_t> list;
-      for (const std::int32_t tile : kept_tiles(shape, block / 2)) {
-        if (!is_columns(tile, block / 2)) continue;
+      for (const std::int32_t tile : kept_tiles(shape, block)) {
+        if (!is_columns(tile, block)) continue;
         for (int i = 0; i < 64; ++i) list.push_back(tile * 128 + 2 * i);
         for (int i = 0; i < 64 && shape.one_in > 1; ++i) list.push_back(tile * 128 + 128 + 2 * i);
       }
@@ -161,7 +161,7 @@ class Work {
     sparse_.column_counts = tensors_.numbers(columns.counts, {blocks, kHeads});
     sparse_.columns = tensors_.numbers(columns.entries, {blocks, kHeads, columns.capacity});
     for (std::size_t i = 0; i < ranges.counts.size(); ++i) {
-      kept_ += (ranges.counts[i] * 128 + columns.counts[i]) * 64 / kHeads;
+      kept_ += (ranges.counts[i] * 128 + columns.counts[i]) * 128 / kHeads;
     }
   }
 

@@ -26,8 +26,8 @@ AttentionShape some_shape(std::mt19937& random, std::int64_t head_dim) {
   return shape;
 }
 
-std::int64_t row_blocks(const AttentionShape& shape, std::int64_t rows) {
-  return (shape.sequences[0].rows + rows - 1) / rows;
+std::int64_t row_blocks(const AttentionShape& shape) {
+  return (shape.sequences[0].rows + kSparseTile - 1) / kSparseTile;
 }
 
 TEST_CASE_TEMPLATE("rows attend to the chosen tiles only", T, float, Bf16, F16) {
@@ -37,7 +37,7 @@ TEST_CASE_TEMPLATE("rows attend to the chosen tiles only", T, float, Bf16, F16) 
     const AttentionShape shape = some_shape(random, head_dim);
     SparseCase<T> c{
         AttentionCase<T>::random(shape, random()),
-        random_tiles(random, row_blocks(shape, 128) * shape.heads, shape.sequences[0].tokens)};
+        random_tiles(random, row_blocks(shape) * shape.heads, shape.sequences[0].tokens)};
     c.dense.q_gap = random() % 2 * 64;
     c.dense.as_float = random() % 2 == 0;
     CAPTURE(head_dim);
@@ -54,11 +54,52 @@ TEST_CASE_TEMPLATE("rows attend to the chosen ranges and columns only", T, float
     const AttentionShape shape = some_shape(random, head_dim);
     SparseCase<T> c{
         AttentionCase<T>::random(shape, random()),
-        random_ranges(random, row_blocks(shape, 64) * shape.heads, shape.sequences[0].tokens)};
+        random_ranges(random, row_blocks(shape) * shape.heads, shape.sequences[0].tokens)};
     c.dense.q_gap = random() % 2 * 64;
     CAPTURE(head_dim);
     CAPTURE(c.rows());
     CAPTURE(c.tokens());
+    check_sparse(*backend, c);
+  }
+}
+
+// As MInference has them: a range that ends with the rows, ranges of some hundred tokens and columns between them.
+SparseLists lines_of_prompt(std::mt19937& random, const AttentionShape& shape) {
+  SparseLists lines;
+  const std::int64_t rows = shape.sequences[0].rows, tokens = shape.sequences[0].tokens;
+  for (std::int64_t i = 0; i < row_blocks(shape) * shape.heads; ++i) {
+    auto& ranges = lines.ranges.emplace_back();
+    auto& columns = lines.columns.emplace_back();
+    const std::int64_t last = (i / shape.heads + 1) * kSparseTile;
+    const auto end = static_cast<std::int32_t>(tokens - rows + std::min(rows, last));
+    const auto band = std::max(0, end - static_cast<std::int32_t>(200 + random() % 400));
+    const unsigned one_in = random() % 2 == 0 ? 50 : 3;  // so that columns fill several tiles, too
+    for (std::int32_t t = 0; t < band; ++t) {
+      const auto length = static_cast<std::int32_t>(128 + random() % 200);
+      if (random() % 300 == 0 && t + length < band) {
+        ranges.emplace_back(t, t + length);
+        t += length;
+      } else if (random() % one_in == 0) {
+        columns.push_back(t);
+      }
+    }
+    ranges.emplace_back(band, end);
+  }
+  return lines;
+}
+
+TEST_CASE_TEMPLATE("rows attend to bands and columns of a long prompt", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  std::mt19937 random(27);
+  for (const std::int64_t head_dim : {64, 128, 128}) {
+    const std::int64_t rows = 130 + random() % 200;
+    const AttentionShape shape =
+        whole_groups({{rows, 2000 + static_cast<std::int64_t>(random() % 500)}}, 2, 2, head_dim,
+                     head_dim == 64 ? 48 : 16);
+    SparseCase<T> c{AttentionCase<T>::random(shape, random()), lines_of_prompt(random, shape)};
+    c.dense.as_float = random() % 2 == 0;
+    CAPTURE(head_dim);
+    CAPTURE(rows);
     check_sparse(*backend, c);
   }
 }
@@ -73,8 +114,8 @@ TEST_CASE_TEMPLATE("all tiles, or one range of all tokens, are attention itself"
   for (const T value : whole.out) out.push_back(to_float(value));
   SparseLists tiles, ranges;
   tiles.tiles.assign(2 * 4, {0, 1, 2});
-  ranges.ranges.assign(4 * 4, {{0, 333}});
-  ranges.columns.assign(4 * 4, {});
+  ranges.ranges.assign(2 * 4, {{0, 333}});
+  ranges.columns.assign(2 * 4, {});
   for (const SparseLists& lists : {tiles, ranges}) {
     SparseCase<T> c{whole, lists};
     c.run(*backend);
@@ -91,8 +132,8 @@ TEST_CASE_TEMPLATE("tokens that are not chosen may be anything", T, float, Bf16,
     if (tiled) {
       c.lists.tiles = {{0, 2, 3}, {2}};
     } else {
-      c.lists.ranges.assign(4, {{0, 128}, {256, 400}});
-      c.lists.columns.assign(4, {});
+      c.lists.ranges.assign(2, {{0, 128}, {256, 400}});
+      c.lists.columns.assign(2, {});
     }
     std::fill_n(c.dense.k.begin() + 128 * 64, 128 * 64, from_float<T>(kNan));
     std::fill_n(c.dense.v.begin() + 128 * 64, 128 * 64, from_float<T>(kNan));
@@ -110,8 +151,8 @@ TEST_CASE_TEMPLATE("rows for which nothing is chosen give 0 and an lse of -infin
   SparseLists later;  // the second tile comes after all rows of the first
   later.tiles = {{1, 5}, {}};
   SparseLists none;
-  none.ranges.assign(3, {});
-  none.columns = {{}, {}, {129}};
+  none.ranges.assign(2, {});
+  none.columns = {{}, {129}};
   SparseCase<T> c{AttentionCase<T>::random(shape, 25), later};
   c.run(*backend);
   CHECK(std::count(c.dense.lse.begin(), c.dense.lse.end(), -kInfinity) == 130);

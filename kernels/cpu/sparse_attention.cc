@@ -12,7 +12,7 @@ namespace {
 
 using nvllm::cpu::Crew;
 
-static_assert(kSparseTile % kTileRows == 0 && kSparseRangeRows == kTileRows);
+static_assert(kSparseTile % kTileRows == 0);
 
 // Rows [begin, end) of a head, which share their lists.
 struct HeadRows {
@@ -71,7 +71,7 @@ class Run {
         tokens.push_back(static_cast<std::int32_t>(t));
       }
     };
-    const std::int64_t list = rows.begin / args_.block_rows() * args_.q.shape[1] + rows.head;
+    const std::int64_t list = rows.begin / kSparseTile * args_.q.shape[1] + rows.head;
     if (args_.by_tiles()) {
       const auto* tiles = args_.tiles.as<std::int32_t>() + list * args_.tiles.shape[2];
       for (int i = 0; i < args_.tile_counts.as<std::int32_t>()[list]; ++i) {

@@ -75,15 +75,20 @@ struct Turn {
   __device__ __forceinline__ explicit Turn(int i) : stage(i % kStages), parity(i / kStages & 1) {}
 };
 
-// A chunk of 8 elements of a row of a tile of kTileRows rows.
+// Where a chunk of 8 elements of a row of a tile of kTileRows rows lies.
+template <int kTileRows>
+__device__ __forceinline__ unsigned chunk_of(unsigned tile, int row, int chunk) {
+  return tile + chunk / 8 * kTileRows * kRowBytes + row * kRowBytes +
+         ((chunk & 7) ^ (row & 7)) * 16;
+}
+
 template <int kTileRows>
 __device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
                                             const unsigned (&word)[4]) {
-  const unsigned to =
-      tile + chunk / 8 * kTileRows * kRowBytes + row * kRowBytes + ((chunk & 7) ^ (row & 7)) * 16;
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(word[0]), "r"(word[1]),
-               "r"(word[2]), "r"(word[3])
-               : "memory");
+  asm volatile(
+      "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(chunk_of<kTileRows>(tile, row, chunk)),
+      "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+      : "memory");
 }
 
 // A tile's boxes in bulk, from token `first` on: a lane for each box and half of its rows' elements.

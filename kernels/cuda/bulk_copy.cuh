@@ -25,6 +25,10 @@ struct Barrier {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                  : "memory");
   }
+  // When all copies (cp.async) that this thread has asked for are there.
+  __device__ __forceinline__ void arrive_after_copies() const {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+  }
   // Until the phase of this parity is complete.
   __device__ __forceinline__ void wait(unsigned parity) const {
     asm volatile(

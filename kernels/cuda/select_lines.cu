@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kTakeThreads)
   __shared__ TakeShared shared;
   const int* mine = offsets + static_cast<long long>(blockIdx.x) * slashes;
   Band* to = bands + static_cast<long long>(blockIdx.x) * (slashes + 1);
-  const auto begins = [&](int i) { return i == 0 || mine[i] > mine[i - 1] + 64; };
+  const auto begins = [&](int i) { return i == 0 || mine[i] > mine[i - 1] + kLineWidth; };
   int written = 0;
   for (int first = 0; first < slashes; first += kTakeThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kTakeThreads)
     const Counted counted = count_block(begin, shared.warp_counts[0]);
     const int band = written + counted.before + (begin ? 1 : 0);  // bands are numbered from 1
     if (begin) to[band].a = mine[i];
-    if (i < slashes && (i + 1 == slashes || begins(i + 1))) to[band].b = mine[i] + 64;
+    if (i < slashes && (i + 1 == slashes || begins(i + 1))) to[band].b = mine[i] + kLineWidth;
     written += counted.all;
   }
   if (threadIdx.x == 0) to[0] = {written, 0};
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kTakeThreads) list_lines_kernel(const ListPara
   __shared__ TakeShared shared;
   const int block = blockIdx.x, head = blockIdx.y;
   const Band* bands = p.bands + static_cast<long long>(head) * (p.slashes + 1);
-  const int e = p.first_position + (block + 1) * static_cast<int>(kLineRows);
+  const int e = p.first_position + (block + 1) * kLineWidth;
   const BlockLines lines(bands + 1, bands->a, p.offsets + static_cast<long long>(head) * p.slashes,
                          p.slashes, e, min(e, p.end));
   const long long at = static_cast<long long>(block) * p.heads + head;

@@ -7,12 +7,14 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
+constexpr int kTileRows = static_cast<int>(kSparseTile);
+
 __global__ void __launch_bounds__(plain::kWarps * 32)
     sparse_float_kernel(const AttentionParams<float> p, const SparseLists lists) {
   const int q_row = blockIdx.y * plain::kWarps + threadIdx.y;
   if (q_row >= lists.rows) return;
-  const int first = q_row / kSparseRangeRows * kSparseRangeRows;
-  const AttentionRows<float> rows = rows_of_head(p, lists, blockIdx.x, first, kSparseRangeRows);
+  const int first = q_row / kTileRows * kTileRows;
+  const AttentionRows<float> rows = rows_of_head(p, lists, blockIdx.x, first, kTileRows);
   plain::Row row = plain::start_row(rows, q_row - first);
 #pragma unroll 1
   for (int i = 0; i < lists.count; ++i) {

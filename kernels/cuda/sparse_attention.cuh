@@ -53,30 +53,44 @@ __device__ __forceinline__ ListedPart<T> listed(const AttentionRows<T>& rows,
   return {rows, list, first + 1, first + rows.packed_rows};
 }
 
+// The number of the rows' lists.
+template <typename T>
+__device__ __forceinline__ long long list_at(const AttentionRows<T>& rows) {
+  return static_cast<long long>(rows.first_row >> kTileShift) * rows.p.heads + rows.head_begin;
+}
+
 template <typename T>
 __device__ __forceinline__ TokenList tiles_of(const AttentionRows<T>& rows,
                                               const SparseLists& lists) {
-  const long long at =
-      static_cast<long long>(rows.first_row >> kTileShift) * rows.p.heads + rows.head_begin;
+  const long long at = list_at(rows);
   return {lists.tiles + at * lists.tile_capacity, lists.tile_counts[at], kTileShift};
+}
+
+template <typename T>
+__device__ __forceinline__ TokenList ranges_of(const AttentionRows<T>& rows,
+                                               const SparseLists& lists) {
+  const long long at = list_at(rows);
+  return {lists.ranges + at * lists.range_capacity * 2, lists.range_counts[at], TokenList::kRanges};
+}
+
+template <typename T>
+__device__ __forceinline__ TokenList columns_of(const AttentionRows<T>& rows,
+                                                const SparseLists& lists) {
+  const long long at = list_at(rows);
+  return {lists.columns + at * lists.column_capacity, lists.column_counts[at], 0};
 }
 
 template <typename T>
 __device__ __forceinline__ TokenList list_of(const AttentionRows<T>& rows, const SparseLists& lists,
                                              int number) {
   if (lists.tile_counts != nullptr) return tiles_of(rows, lists);
-  const long long at = rows.first_row / kSparseRangeRows * rows.p.heads + rows.head_begin;
-  if (number == 0) {
-    return {lists.ranges + at * lists.range_capacity * 2, lists.range_counts[at],
-            TokenList::kRanges};
-  }
-  return {lists.columns + at * lists.column_capacity, lists.column_counts[at], 0};
+  return number == 0 ? ranges_of(rows, lists) : columns_of(rows, lists);
 }
 
 // The version for bfloat16 and float16.
 template <typename T>
 void sparse_attention_prefill(const SparseAttention& args, cudaStream_t stream);
-// The one for tiles with what Hopper has. False, with nothing done: not for this device or this head.
+// The same with what Hopper has. False, with nothing done: not for this device or this head.
 template <typename T>
 bool sparse_attention_sm90(const SparseAttention& args, cudaStream_t stream);
 

@@ -7,7 +7,7 @@ namespace nvllm::kernels::cuda {
 namespace prefill {
 namespace {
 
-static_assert(kRows == kSparseRangeRows && kSparseTile % kRows == 0);
+static_assert(kSparseTile % kRows == 0);
 
 template <typename T, int D>
 __global__ void __launch_bounds__(kWarps * 32)

@@ -1,6 +1,10 @@
-// Sparse attention to tiles on Hopper: a block has a tile of 128 rows of a head (attention_block_sm90.cuh), and
-// copies the tiles of its list.
+// Sparse attention on Hopper: a block has a tile of 128 rows of a head (attention_block_sm90.cuh), and copies the
+// tiles of its list in bulk, or the tokens of its ranges and columns one by one (attention_listed_sm90.cuh).
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/attention_block_sm90.cuh"
+#include "kernels/cuda/attention_listed_sm90.cuh"
 #include "kernels/cuda/attention_maps_sm90.cuh"
 #include "kernels/cuda/sparse_attention.cuh"
 
@@ -10,35 +14,68 @@ namespace {
 
 static_assert(kRows == kSparseTile && kTokens == kSparseTile);
 
+// blockIdx: a query head of its KV head, a tile of rows, the KV head. One KV head after the other: what is near to its
+// rows is read by all of them at about the same time. The last rows have the most tokens: they go first.
+template <typename T>
+__device__ __forceinline__ AttentionRows<T> rows_of_block(const AttentionParams<T>& p,
+                                                          const SparseLists& lists) {
+  const int head = static_cast<int>(blockIdx.z * gridDim.x + blockIdx.x);
+  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
+  return rows_of_head(p, lists, head, block * kRows, kRows);
+}
+
 template <typename T, int D>
 __global__ void __launch_bounds__(kThreads, 1)
-    sparse_kernel_sm90(const AttentionParams<T> p, const SparseLists lists,
-                       const __grid_constant__ CUtensorMap keys,
-                       const __grid_constant__ CUtensorMap values, const Boxes boxes) {
+    tiles_kernel_sm90(const AttentionParams<T> p, const SparseLists lists,
+                      const __grid_constant__ CUtensorMap keys,
+                      const __grid_constant__ CUtensorMap values, const Boxes boxes) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char memory[];
-  // The last rows have the most tokens: they go first. The heads of a KV head lie next to one another.
-  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
-  const AttentionRows<T> rows = rows_of_head(p, lists, blockIdx.x, block * kRows, kRows);
+  const AttentionRows<T> rows = rows_of_block(p, lists);
+  if (rows.head_begin >= p.heads) return;
   attend<T, D>(listed(rows, lists, tiles_of(rows, lists)), 0, keys, values, boxes, memory);
 #endif
 }
 
 template <typename T, int D>
-void launch(const SparseAttention& args, cudaStream_t stream) {
+__global__ void __launch_bounds__(kThreads, 1)
+    ranges_kernel_sm90(const AttentionParams<T> p, const SparseLists lists) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ unsigned char memory[];
+  const AttentionRows<T> rows = rows_of_block(p, lists);
+  if (rows.head_begin >= p.heads) return;
+  attend_listed<T, D>(ListedTokens<T>(rows, ranges_of(rows, lists), columns_of(rows, lists),
+                                      lists.first_position + rows.first_row),
+                      memory);
+#endif
+}
+
+template <typename... Params>
+void launch(void (*kernel)(Params...), int shared_bytes, const SparseAttention& args,
+            cudaStream_t stream, const std::type_identity_t<Params>&... params) {
+  nvllm::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+      "preparing sparse_attention");
+  const std::int64_t heads = args.q.shape[1], together = std::min(args.group, heads);
+  const dim3 blocks(static_cast<unsigned>(together), static_cast<unsigned>(args.row_blocks()),
+                    static_cast<unsigned>((heads + together - 1) / together));
+  kernel<<<blocks, kThreads, shared_bytes, stream>>>(params...);
+  nvllm::cuda::check(cudaGetLastError(), "launching sparse_attention");
+}
+
+template <typename T, int D>
+void enqueue(const SparseAttention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args.shared());
+  const SparseLists lists(args);
+  if (!args.by_tiles()) {
+    return launch(ranges_kernel_sm90<T, D>, kListedSharedBytes<D>, args, stream, p, lists);
+  }
   const Boxes boxes = boxes_for(args.kv);
   const auto map_of = [&](const TensorView& cache) {
     return boxes.bulk ? describe<T, D>(cache, boxes.tokens) : CUtensorMap{};
   };
-  const auto kernel = sparse_kernel_sm90<T, D>;
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
-      "preparing sparse_attention");
-  const dim3 blocks(p.heads, static_cast<unsigned>(args.row_blocks()));
-  kernel<<<blocks, kThreads, kSharedBytes<D>, stream>>>(p, SparseLists(args), map_of(args.kv.keys),
-                                                        map_of(args.kv.values), boxes);
-  nvllm::cuda::check(cudaGetLastError(), "launching sparse_attention");
+  launch(tiles_kernel_sm90<T, D>, kSharedBytes<D>, args, stream, p, lists, map_of(args.kv.keys),
+         map_of(args.kv.values), boxes);
 }
 
 }  // namespace
@@ -46,8 +83,8 @@ void launch(const SparseAttention& args, cudaStream_t stream) {
 
 template <typename T>
 bool sparse_attention_sm90(const SparseAttention& args, cudaStream_t stream) {
-  if (!args.by_tiles() || !sm90::serves(args.shared())) return false;
-  args.q.shape[2] == 64 ? sm90::launch<T, 64>(args, stream) : sm90::launch<T, 128>(args, stream);
+  if (!sm90::serves(args.shared())) return false;
+  args.q.shape[2] == 64 ? sm90::enqueue<T, 64>(args, stream) : sm90::enqueue<T, 128>(args, stream);
   return true;
 }
 

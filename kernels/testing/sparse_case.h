@@ -79,7 +79,7 @@ struct SparseCase {
     const Placed first_there(backend, stream, first.first);
     const Placed second_there(backend, stream, second.first);
     const std::int64_t heads = dense.shape.heads;
-    const std::int64_t blocks = (rows() + (tiled ? 127 : 63)) / (tiled ? 128 : 64);
+    const std::int64_t blocks = (rows() + kSparseTile - 1) / kSparseTile;
     if (tiled) {
       args.tile_counts = first_counts.view({blocks, heads});
       args.tiles = first_there.view({blocks, heads, first.second});

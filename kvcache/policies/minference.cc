@@ -5,22 +5,15 @@
 namespace nvllm::kvcache {
 namespace {
 
-using Budget = MInference::Budget;
-
-kernels::LineBudget budget_of(std::int64_t tokens, Budget budget) {
-  if (budget == Budget::everything) return {tokens, tokens};
-  return kernels::line_budget(tokens);
-}
-
 // What is chosen once for a call, and what its segments need.
 struct Sizes {
   std::int64_t rows;  // of a segment
   std::size_t columns, offsets, bands, workspace;
   std::size_t counts, ranges, singles;
 
-  Sizes(const PromptLimits& limits, Budget budget) {
+  Sizes(const PromptLimits& limits, float budget) {
     constexpr std::size_t kInt = sizeof(std::int32_t);
-    const kernels::LineBudget lines = budget_of(limits.tokens, budget);
+    const kernels::LineBudget lines = MInference::lines(limits.tokens, budget);
     const std::int64_t most = kernels::most_line_ranges(limits.tokens, lines.slashes);
     const std::int64_t list_bytes = limits.heads * (2 * most + lines.verticals) * 4;
     rows = segment_rows(limits.rows, list_bytes / kernels::kLineRows);
@@ -43,7 +36,7 @@ struct Sizes {
 
 class MInferencePolicy final : public PromptPolicy {
  public:
-  MInferencePolicy(Backend& backend, const PromptLimits& limits, Budget budget)
+  MInferencePolicy(Backend& backend, const PromptLimits& limits, float budget)
       : sizes_(limits, budget),
         budget_(budget),
         arena_(backend.allocate(MemoryKind::device, sizes_.bytes(), "minference")),
@@ -60,7 +53,7 @@ class MInferencePolicy final : public PromptPolicy {
 
   void attend(const PromptAttention& args, Stream& stream) override {
     const std::int64_t heads = args.rows.heads(), rows = args.rows.rows();
-    const kernels::LineBudget lines = budget_of(args.rows.tokens(), budget_);
+    const kernels::LineBudget lines = MInference::lines(args.rows.tokens(), budget_);
     kernels::ChooseLines choice;
     choice.prompt = args.rows;
     choice.columns = TensorView(columns_, DType::i32, {heads, lines.verticals});
@@ -104,7 +97,7 @@ class MInferencePolicy final : public PromptPolicy {
   }
 
   Sizes sizes_;
-  Budget budget_;
+  float budget_;
   Arena arena_;
   void *columns_, *offsets_, *bands_, *workspace_;
   void *range_counts_, *ranges_, *single_counts_, *singles_;
@@ -112,12 +105,23 @@ class MInferencePolicy final : public PromptPolicy {
 
 }  // namespace
 
-std::size_t MInference::bytes(const PromptLimits& limits, Budget budget) {
+kernels::LineBudget MInference::lines(std::int64_t tokens, float budget) {
+  const kernels::LineBudget published = kernels::line_budget(tokens);
+  const auto times = [&](std::int64_t lines, std::int64_t always) {
+    const double wanted =
+        std::min(static_cast<double>(lines) * budget, static_cast<double>(tokens));
+    return std::min(std::max(static_cast<std::int64_t>(wanted), always + 1), tokens);
+  };
+  return {times(published.verticals, kernels::kFirstVerticals),
+          times(published.slashes, kernels::kFirstSlashes)};
+}
+
+std::size_t MInference::bytes(const PromptLimits& limits, float budget) {
   return Sizes(limits, budget).bytes();
 }
 
 std::unique_ptr<PromptPolicy> MInference::create(Backend& backend, const PromptLimits& limits,
-                                                 Budget budget) {
+                                                 float budget) {
   return std::make_unique<MInferencePolicy>(backend, limits, budget);
 }
 

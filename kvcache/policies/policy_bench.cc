@@ -1,12 +1,18 @@
 // Prompt policies beside dense attention: a whole synthetic prompt (kernels/testing/synthetic_prompt.h), choice and
 // attention together, and attention to all of it, in one run.
 //   us_per_call, dense_us, times_dense   dense_us / us_per_call
-//   choice_us                            of us_per_call
+//   choice_us, attention_us              each alone, of us_per_call; list_us is that part of MInference's choice
+//                                        that is made anew for every block of rows
+//   TFLOP_per_s                          of attention alone, of pairs that are attended to
 //   kept                                 the share of (row, token) pairs that are attended to
-// XAttention at several thresholds is the curve over density.
+//   mass                                 the share of the rows' attention that these have, mean of all rows
+//   error                                |out - dense out| / |dense out|, of some rows
+// XAttention at several thresholds and MInference at several parts of its published budgets are curves over
+// density.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +22,7 @@
 #include "kernels/attention.h"
 #include "kernels/select_lines.h"
 #include "kernels/select_tiles.h"
+#include "kernels/sparse_attention.h"
 #include "kernels/testing/bench.h"
 #include "kernels/testing/synthetic_prompt.h"
 #include "kvcache/policies/prompt_policy.h"
@@ -27,210 +34,330 @@ namespace {
 using kernels::testing::SyntheticPrompt;
 using kernels::testing::SyntheticShape;
 
-// The best of a few runs.
-double seconds_of(Backend& backend, Stream& stream, const std::function<void()>& work) {
-  const auto graph = backend.capture(stream, work);
-  graph->launch(stream);
-  stream.synchronize();
-  return kernels::testing::seconds_of(*graph, stream);
-}
+// What is known of a choice.
+struct Choice {
+  double seconds = 0, list_seconds = 0, attention_seconds = 0;
+  double kept = 0, mass = 0;
+};
 
+// A prompt, what attention to all of it gives, and what is measured of it.
 class Bench {
  public:
-  Bench(Backend& backend, const SyntheticShape& shape)
-      : backend_(backend),
-        stream_(backend.create_stream()),
+  Bench(std::unique_ptr<Backend> backend, const SyntheticShape& shape)
+      : backend_(std::move(backend)),
+        stream_(backend_->create_stream()),
         shape_(shape),
-        prompt_(backend, *stream_, shape),
-        limits_{.rows = shape.tokens, .tokens = shape.tokens, .heads = shape.heads},
-        out_(backend.allocate(MemoryKind::device, prompt_.rows().q.bytes(), "benchmark")),
-        numbers_(backend.allocate(MemoryKind::device, 3 * sizeof(std::int32_t), "benchmark")) {
-    const Buffer host = backend.allocate(MemoryKind::pinned, numbers_.bytes(), "benchmark");
+        prompt_(*backend_, *stream_, shape),
+        out_(device(prompt_.rows().q.bytes())),
+        lse_(device(static_cast<std::size_t>(shape.tokens * shape.heads) * sizeof(float))),
+        numbers_(device(3 * sizeof(std::int32_t))) {
+    const Buffer host = backend_->allocate(MemoryKind::pinned, numbers_.bytes(), "benchmark");
     auto* words = static_cast<std::int32_t*>(host.data());
     words[0] = 0;
     words[1] = words[2] = static_cast<std::int32_t>(shape.tokens);
-    backend.copy(numbers_.data(), host.data(), host.bytes(), *stream_);
+    backend_->copy(numbers_.data(), host.data(), host.bytes(), *stream_);
     stream_->synchronize();
+    dense_seconds_ = seconds_of([&] { kernels::attention(dense(), *stream_); });
+    dense_rows_ = some_rows();
+    dense_lse_ = fetch<float>(lse_);
   }
 
-  const PromptLimits& limits() const { return limits_; }
-
-  double dense_seconds() {
-    const kernels::PromptRows rows = prompt_.rows();
-    auto* const words = static_cast<std::int32_t*>(numbers_.data());
-    kernels::Attention args;
-    args.q = rows.q;
-    args.out = out();
-    args.kv = rows.kv;
-    args.query_start = TensorView(words, DType::i32, {2});
-    args.kv_length = TensorView(words + 2, DType::i32, {1});
-    args.group = rows.group;
-    args.scale = rows.scale;
-    args.max_query_rows = args.max_kv_length = shape_.tokens;
-    return seconds_of(backend_, *stream_, [&] { kernels::attention(args, *stream_); });
+  Backend& backend() { return *backend_; }
+  const SyntheticShape& shape() const { return shape_; }
+  PromptLimits limits() const {
+    return {.rows = shape_.tokens, .tokens = shape_.tokens, .heads = shape_.heads};
   }
+  double dense_seconds() const { return dense_seconds_; }
 
   double seconds(PromptPolicy& policy) {
     const PromptAttention args{out(), prompt_.rows()};
-    return seconds_of(backend_, *stream_, [&] { policy.attend(args, *stream_); });
+    return seconds_of([&] { policy.attend(args, *stream_); });
   }
 
-  struct Choice {
-    double seconds, kept;
-  };
+  // Of what was attended to last.
+  double error() {
+    const std::vector<float> rows = some_rows();
+    double off = 0, all = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      off += std::pow(double{rows[i]} - dense_rows_[i], 2);
+      all += std::pow(double{dense_rows_[i]}, 2);
+    }
+    return std::sqrt(off / all);
+  }
 
   // Of all tiles, segment by segment as the policy does.
   Choice choose_tiles(float threshold) {
-    constexpr std::int64_t kRows = 4096;
-    const std::int64_t row_tiles = kRows / kernels::kSelectTile, heads = shape_.heads;
+    const std::int64_t step = std::min<std::int64_t>(4096, shape_.tokens), heads = shape_.heads;
+    const std::int64_t row_tiles = step / kernels::kSelectTile;
     const std::int64_t tiles = shape_.tokens / kernels::kSelectTile;
     const Buffer counts = ints(row_tiles * heads), lists = ints(row_tiles * heads * tiles);
-    const Buffer workspace = backend_.allocate(
-        MemoryKind::device, kernels::select_tiles_workspace(kRows, heads, shape_.tokens),
-        "benchmark");
-    Choice choice{};
-    double kept = 0;
-    for (std::int64_t first = 0; first < shape_.tokens; first += kRows) {
+    const Buffer workspace = device(kernels::select_tiles_workspace(step, heads, shape_.tokens));
+    Choice choice;
+    for (std::int64_t first = 0; first < shape_.tokens; first += step) {
       kernels::SelectTiles args;
-      args.prompt = segment(first, kRows);
+      args.prompt = segment(first, step);
       args.threshold = threshold;
       args.tile_counts = TensorView(counts.data(), DType::i32, {row_tiles, heads});
       args.tiles = TensorView(lists.data(), DType::i32, {row_tiles, heads, args.token_tiles()});
       args.workspace =
           TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.bytes())});
-      choice.seconds +=
-          seconds_of(backend_, *stream_, [&] { kernels::select_tiles(args, *stream_); });
-      for (const std::int32_t count : fetch(counts)) kept += count;
+      choice.seconds += seconds_of([&] { kernels::select_tiles(args, *stream_); });
+      kernels::SparseAttention attention = attention_to(first, step);
+      attention.tile_counts = args.tile_counts;
+      attention.tiles = args.tiles;
+      choice.attention_seconds +=
+          seconds_of([&] { kernels::sparse_attention(attention, *stream_); });
+      for (const std::int32_t count : fetch<std::int32_t>(counts)) choice.kept += count;
     }
-    choice.kept = kept / (static_cast<double>(heads * tiles) * static_cast<double>(tiles + 1) / 2);
+    // On the diagonal half of a tile is attended to.
+    const auto whole = static_cast<double>(tiles * tiles) / 2;
+    choice.kept =
+        (choice.kept / static_cast<double>(heads) - static_cast<double>(tiles) / 2) / whole;
+    choice.mass = mass();
     return choice;
   }
 
-  Choice choose_lines() {
-    const kernels::LineBudget budget = kernels::line_budget(shape_.tokens);
+  Choice choose_lines(const kernels::LineBudget& budget) {
     const std::int64_t heads = shape_.heads;
     const Buffer columns = ints(heads * budget.verticals), offsets = ints(heads * budget.slashes);
     const Buffer bands = ints(heads * (budget.slashes + 1) * 2);
-    const Buffer workspace = backend_.allocate(
-        MemoryKind::device, kernels::choose_lines_workspace(heads, shape_.tokens), "benchmark");
+    const Buffer workspace = device(kernels::choose_lines_workspace(heads, shape_.tokens));
     kernels::ChooseLines choose;
     choose.prompt = prompt_.rows();
     choose.columns = TensorView(columns.data(), DType::i32, {heads, budget.verticals});
     choose.offsets = TensorView(offsets.data(), DType::i32, {heads, budget.slashes});
     choose.workspace =
         TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.bytes())});
-    const TensorView bands_view(bands.data(), DType::i32, {heads, budget.slashes + 1, 2});
-    Choice choice{};
-    choice.seconds = seconds_of(backend_, *stream_, [&] {
+    kernels::ListLines list;
+    list.columns = choose.columns;
+    list.offsets = choose.offsets;
+    list.bands = TensorView(bands.data(), DType::i32, {heads, budget.slashes + 1, 2});
+    list.rows = shape_.tokens;
+    const std::int64_t most = kernels::most_line_ranges(shape_.tokens, budget.slashes);
+    const std::int64_t blocks = list.blocks();
+    const Buffer ranges = ints(blocks * heads * most * 2), range_counts = ints(blocks * heads);
+    const Buffer singles = ints(blocks * heads * budget.verticals);
+    const Buffer single_counts = ints(blocks * heads);
+    list.ranges = TensorView(ranges.data(), DType::i32, {blocks, heads, most, 2});
+    list.range_counts = TensorView(range_counts.data(), DType::i32, {blocks, heads});
+    list.singles = TensorView(singles.data(), DType::i32, {blocks, heads, budget.verticals});
+    list.single_counts = TensorView(single_counts.data(), DType::i32, {blocks, heads});
+    kernels::SparseAttention attention = attention_to(0, shape_.tokens);
+    attention.ranges = list.ranges;
+    attention.range_counts = list.range_counts;
+    attention.columns = list.singles;
+    attention.column_counts = list.single_counts;
+
+    Choice choice;
+    const double choose_seconds = seconds_of([&] {
       kernels::choose_lines(choose, *stream_);
-      kernels::band_lines(bands_view, choose.offsets, *stream_);
+      kernels::band_lines(list.bands, choose.offsets, *stream_);
     });
-    choice.kept = kept_by_lines(fetch(columns), fetch(bands), budget);
+    choice.list_seconds = seconds_of([&] { kernels::list_lines(list, *stream_); });
+    choice.seconds = choose_seconds + choice.list_seconds;
+    choice.attention_seconds = seconds_of([&] { kernels::sparse_attention(attention, *stream_); });
+    choice.kept = kept_by_lines(list);
+    choice.mass = mass();
     return choice;
   }
 
  private:
+  // The best of a few runs.
+  double seconds_of(const std::function<void()>& work) {
+    const auto graph = backend_->capture(*stream_, work);
+    graph->launch(*stream_);
+    stream_->synchronize();
+    return kernels::testing::seconds_of(*graph, *stream_);
+  }
+
+  Buffer device(std::size_t bytes) {
+    return backend_->allocate(MemoryKind::device, bytes, "benchmark");
+  }
+  Buffer ints(std::int64_t count) {
+    return device(static_cast<std::size_t>(count) * sizeof(std::int32_t));
+  }
   TensorView out() const {
     return TensorView(out_.data(), DType::bf16, {shape_.tokens, shape_.heads, shape_.head_dim});
   }
-  Buffer ints(std::int64_t count) {
-    return backend_.allocate(MemoryKind::device,
-                             static_cast<std::size_t>(count) * sizeof(std::int32_t), "benchmark");
+  TensorView lse() const {
+    return TensorView(lse_.data(), DType::f32, {shape_.tokens, shape_.heads});
   }
-  std::vector<std::int32_t> fetch(const Buffer& buffer) {
-    const Buffer host = backend_.allocate(MemoryKind::pinned, buffer.bytes(), "benchmark");
-    backend_.copy(host.data(), buffer.data(), buffer.bytes(), *stream_);
-    stream_->synchronize();
-    const auto* words = static_cast<const std::int32_t*>(host.data());
-    return {words, words + buffer.bytes() / sizeof(std::int32_t)};
+
+  kernels::Attention dense() const {
+    const kernels::PromptRows rows = prompt_.rows();
+    auto* const words = static_cast<std::int32_t*>(numbers_.data());
+    kernels::Attention args;
+    args.q = rows.q;
+    args.out = out();
+    args.lse = lse();
+    args.kv = rows.kv;
+    args.query_start = TensorView(words, DType::i32, {2});
+    args.kv_length = TensorView(words + 2, DType::i32, {1});
+    args.group = rows.group;
+    args.scale = rows.scale;
+    args.max_query_rows = args.max_kv_length = shape_.tokens;
+    return args;
   }
   kernels::PromptRows segment(std::int64_t first, std::int64_t count) const {
     kernels::PromptRows rows = prompt_.rows();
-    rows.q = TensorView(rows.q.as<Bf16>() + first * rows.q.stride[0], DType::bf16,
-                        {count, shape_.heads, shape_.head_dim});
+    rows.q = rows.q.rows(first, count);
     rows.first_position = first;
     return rows;
   }
+  kernels::SparseAttention attention_to(std::int64_t first, std::int64_t count) const {
+    const kernels::PromptRows rows = segment(first, count);
+    kernels::SparseAttention args;
+    args.out = out().rows(first, count);
+    args.lse = lse().rows(first, count);
+    args.q = rows.q;
+    args.kv = rows.kv;
+    args.group = rows.group;
+    args.scale = rows.scale;
+    args.first_position = first;
+    return args;
+  }
 
-  // Tokens that bands hold of a prompt of `tokens`, and columns beside them, for rows at every distance.
-  double kept_by_lines(const std::vector<std::int32_t>& columns,
-                       const std::vector<std::int32_t>& bands, kernels::LineBudget budget) const {
-    double kept = 0;
-    const std::int64_t width = (budget.slashes + 1) * 2;
-    for (std::int64_t head = 0; head < shape_.heads; ++head) {
-      const std::int32_t* mine = bands.data() + head * width;
-      for (std::int64_t e = kernels::kLineRows; e <= shape_.tokens; e += kernels::kLineRows) {
-        double inside = 0;
-        for (std::int32_t i = 1; i <= mine[0]; ++i) {
-          const auto to = std::min<std::int64_t>(mine[2 * i + 1], e);
-          inside += static_cast<double>(std::max<std::int64_t>(0, to - mine[2 * i]));
-        }
-        // Columns are counted as if none lay in a band: at most a percent or so more.
-        const auto seen = std::lower_bound(columns.begin() + head * budget.verticals,
-                                           columns.begin() + (head + 1) * budget.verticals,
-                                           static_cast<std::int32_t>(e));
-        const auto beside = static_cast<double>(seen - (columns.begin() + head * budget.verticals));
-        kept += std::min(inside + beside, static_cast<double>(e)) * kernels::kLineRows;
+  template <typename T>
+  std::vector<T> fetch(const Buffer& buffer) {
+    return fetch<T>(buffer.data(), buffer.bytes());
+  }
+  template <typename T>
+  std::vector<T> fetch(const void* from, std::size_t bytes) {
+    const Buffer host = backend_->allocate(MemoryKind::pinned, bytes, "benchmark");
+    backend_->copy(host.data(), from, bytes, *stream_);
+    stream_->synchronize();
+    const auto* values = static_cast<const T*>(host.data());
+    return {values, values + bytes / sizeof(T)};
+  }
+  // 256 rows of the results, all over the prompt and at all places in a tile.
+  std::vector<float> some_rows() {
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < 256; ++i) {
+      const std::int64_t row = (i * 2 + 1) * shape_.tokens / 512 + i * 37 % 128 - 64;
+      const TensorView one = out().rows(std::clamp<std::int64_t>(row, 0, shape_.tokens - 1), 1);
+      for (const Bf16 value : fetch<Bf16>(one.data, one.bytes())) {
+        values.push_back(to_float(value));
       }
     }
-    const auto tokens = static_cast<double>(shape_.tokens);
-    return kept / (static_cast<double>(shape_.heads) * tokens * (tokens + 1) / 2);
+    return values;
+  }
+  // What part of all weights those have whose log-sum-exps are there.
+  double mass() {
+    const std::vector<float> lse = fetch<float>(lse_);
+    double sum = 0;
+    for (std::size_t i = 0; i < lse.size(); ++i) sum += std::exp(lse[i] - dense_lse_[i]);
+    return sum / static_cast<double>(lse.size());
   }
 
-  Backend& backend_;
-  std::unique_ptr<Stream> stream_;
-  SyntheticShape shape_;
-  SyntheticPrompt prompt_;
+  // Pairs that are attended to, by the lists of every 16th block of rows.
+  double kept_by_lines(const kernels::ListLines& list) {
+    const std::int64_t heads = shape_.heads, most = list.ranges.shape[2];
+    const auto ranges_of = fetch<std::int32_t>(list.range_counts.data, list.range_counts.bytes());
+    const auto singles_of =
+        fetch<std::int32_t>(list.single_counts.data, list.single_counts.bytes());
+    double kept = 0, all = 0;
+    for (std::int64_t block = list.blocks() - 1; block >= 0; block -= 16) {
+      const TensorView of_block = list.ranges.rows(block, 1);
+      const auto ranges = fetch<std::int32_t>(of_block.data, of_block.bytes());
+      const std::int64_t end = (block + 1) * kernels::kLineRows;
+      for (std::int64_t head = 0; head < heads; ++head) {
+        const std::int64_t at = block * heads + head;
+        kept += singles_of[at];
+        for (std::int32_t i = 0; i < ranges_of[at]; ++i) {
+          const std::int32_t* range = &ranges[(head * most + i) * 2];
+          kept += range[1] - range[0];
+        }
+        kept -= static_cast<double>(kernels::kLineRows) / 2;  // half of those on the diagonal
+        all += static_cast<double>(end) - static_cast<double>(kernels::kLineRows) / 2;
+      }
+    }
+    return kept / all;
+  }
 
-  const PromptLimits limits_;
-  Buffer out_, numbers_;
+  const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<Stream> stream_;
+  const SyntheticShape shape_;
+  const SyntheticPrompt prompt_;
+  const Buffer out_, lse_, numbers_;
+  double dense_seconds_ = 0;
+  std::vector<float> dense_rows_, dense_lse_;
 };
 
-void measure(benchmark::State& state, DeviceKind kind, const SyntheticShape& shape,
-             float threshold) {  // 0: MInference
-  const auto backend = nvllm::testing::backend_or_skip(state, kind);
-  if (backend == nullptr) return;
-  try {
-    Bench bench(*backend, shape);
-    const auto choice = threshold > 0 ? bench.choose_tiles(threshold) : bench.choose_lines();
-    const auto policy = threshold > 0 ? XAttention::create(*backend, bench.limits(), threshold)
-                                      : MInference::create(*backend, bench.limits());
-    const double dense = bench.dense_seconds();
-    double seconds = 0;
-    for (auto _ : state) {
-      seconds = bench.seconds(*policy);
-      state.SetIterationTime(seconds);
-    }
-    state.counters["us_per_call"] = seconds * 1e6;
-    state.counters["dense_us"] = dense * 1e6;
-    state.counters["times_dense"] = dense / seconds;
-    state.counters["choice_us"] = choice.seconds * 1e6;
-    state.counters["kept"] = choice.kept;
-  } catch (const Error& error) {  // too little memory, say
-    state.SkipWithError(error.what());
+// A policy and how it is asked for: XAttention's threshold, or what part of MInference's budgets.
+struct Asked {
+  bool tiles;
+  float amount;
+};
+
+void measure(benchmark::State& state, Bench& bench, const Asked& asked) {
+  const SyntheticShape& shape = bench.shape();
+  const Choice choice = asked.tiles
+                            ? bench.choose_tiles(asked.amount)
+                            : bench.choose_lines(MInference::lines(shape.tokens, asked.amount));
+  const auto policy = asked.tiles
+                          ? XAttention::create(bench.backend(), bench.limits(), asked.amount)
+                          : MInference::create(bench.backend(), bench.limits(), asked.amount);
+  double seconds = 0;
+  for (auto _ : state) {
+    seconds = bench.seconds(*policy);
+    state.SetIterationTime(seconds);
   }
+  const auto pairs = static_cast<double>(shape.heads * shape.tokens) *
+                     static_cast<double>(shape.tokens) / 2 * choice.kept;
+  state.counters["us_per_call"] = seconds * 1e6;
+  state.counters["dense_us"] = bench.dense_seconds() * 1e6;
+  state.counters["times_dense"] = bench.dense_seconds() / seconds;
+  state.counters["choice_us"] = choice.seconds * 1e6;
+  if (!asked.tiles) state.counters["list_us"] = choice.list_seconds * 1e6;
+  state.counters["attention_us"] = choice.attention_seconds * 1e6;
+  state.counters["TFLOP_per_s"] =
+      pairs * 4 * static_cast<double>(shape.head_dim) / choice.attention_seconds * 1e-12;
+  state.counters["kept"] = choice.kept;
+  state.counters["mass"] = choice.mass;
+  state.counters["error"] = bench.error();
 }
 
-void add(DeviceKind kind, const SyntheticShape& shape, float threshold) {
-  std::string name = "prompt_policy/" + std::string(name_of(kind)) + "/bfloat16/" +
-                     std::to_string(shape.heads) + "x" + std::to_string(shape.kv_heads) + "x128/" +
-                     std::to_string(shape.tokens);
-  name += threshold > 0 ? "/xattention/" + std::to_string(threshold).substr(0, 4) : "/minference";
-  benchmark::RegisterBenchmark(
-      name.c_str(), [=](benchmark::State& state) { measure(state, kind, shape, threshold); })
-      ->UseManualTime()
-      ->Iterations(1);
+// The prompt that was measured last: making one takes longer than measuring a policy on it.
+using LastBench = std::shared_ptr<std::unique_ptr<Bench>>;
+
+void add(const LastBench& last, DeviceKind kind, const SyntheticShape& shape, const Asked& asked) {
+  const std::string amount = std::to_string(asked.amount);
+  const std::string name = "prompt_policy/" + std::string(name_of(kind)) + "/bfloat16/" +
+                           std::to_string(shape.heads) + "x" + std::to_string(shape.kv_heads) +
+                           "x128/" + std::to_string(shape.tokens) +
+                           (asked.tiles ? "/xattention/" : "/minference/") + amount.substr(0, 4);
+  const auto run = [=](benchmark::State& state) {
+    try {
+      const bool there = *last != nullptr && (*last)->backend().kind() == kind &&
+                         (*last)->shape().tokens == shape.tokens;
+      if (!there) {
+        last->reset();
+        auto backend = nvllm::testing::backend_or_skip(state, kind);
+        if (backend == nullptr) return;
+        *last = std::make_unique<Bench>(std::move(backend), shape);
+      }
+      measure(state, **last, asked);
+    } catch (const Error& error) {  // too little memory, say
+      state.SkipWithError(error.what());
+    }
+  };
+  benchmark::RegisterBenchmark(name.c_str(), run)->UseManualTime()->Iterations(1);
 }
 
 const bool registered = [] {
+  const auto last = std::make_shared<std::unique_ptr<Bench>>();
   for (const std::int64_t tokens : {32768, 65536, 131072}) {
-    for (const float threshold : {0.0f, 0.5f, 0.8f, 0.9f, 0.95f, 0.99f}) {
-      add(DeviceKind::cuda, {.tokens = tokens}, threshold);
+    const SyntheticShape shape{.tokens = tokens};
+    for (const float budget : {1.0f, 0.25f, 0.5f, 2.0f}) {
+      add(last, DeviceKind::cuda, shape, {false, budget});
+    }
+    for (const float threshold : {0.5f, 0.8f, 0.9f, 0.95f, 0.99f}) {
+      add(last, DeviceKind::cuda, shape, {true, threshold});
     }
   }
-  for (const float threshold : {0.0f, 0.95f}) {
-    add(DeviceKind::cpu, {.tokens = 4096, .heads = 2, .kv_heads = 1}, threshold);
-  }
+  const SyntheticShape small{.tokens = 4096, .heads = 2, .kv_heads = 1};
+  add(last, DeviceKind::cpu, small, {false, 1.0f});
+  add(last, DeviceKind::cpu, small, {true, 0.95f});
   return true;
 }();
 

@@ -8,11 +8,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "device/backend.h"
 #include "kernels/attention.h"
 #include "kernels/prompt_rows.h"
+#include "kernels/select_lines.h"
 
 namespace nvllm::kvcache {
 
@@ -62,12 +64,14 @@ struct XAttention {
                                               float threshold = kThreshold);
 };
 
-// MInference: columns and diagonals, as many as kernels::line_budget() says, or all.
+// MInference: columns and diagonals, `budget` times as many as kernels::line_budget() says, or all.
 struct MInference {
-  enum class Budget { published, everything };
-  static std::size_t bytes(const PromptLimits& limits, Budget budget = Budget::published);
+  static constexpr float kPublished = 1;
+  static constexpr float kEverything = std::numeric_limits<float>::infinity();
+  static kernels::LineBudget lines(std::int64_t tokens, float budget = kPublished);
+  static std::size_t bytes(const PromptLimits& limits, float budget = kPublished);
   static std::unique_ptr<PromptPolicy> create(Backend& backend, const PromptLimits& limits,
-                                              Budget budget = Budget::published);
+                                              float budget = kPublished);
 };
 
 }  // namespace nvllm::kvcache

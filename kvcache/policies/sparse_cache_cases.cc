@@ -71,7 +71,7 @@ Policies xattention(float threshold) {
     return XAttention::create(backend, limits, threshold);
   }};
 }
-Policies minference(MInference::Budget budget) {
+Policies minference(float budget) {
   return {[=](Backend& backend, const PromptLimits& limits) {
     return MInference::create(backend, limits, budget);
   }};
@@ -342,7 +342,7 @@ TEST_CASE("with budgets for everything, policies attend to everything, wherever 
   const std::vector<Sequence> right = played(*backend, {}, Where::paged);
   Policies all = xattention(1);
   all.quest_budget = kMostTokens;
-  Policies lines = minference(MInference::Budget::everything);
+  Policies lines = minference(MInference::kEverything);
   lines.quest_budget = kMostTokens;
   for (const Where where : kEverywhere) {
     CAPTURE(static_cast<int>(where));
@@ -358,7 +358,7 @@ TEST_CASE("with budgets for everything, policies attend to everything, wherever 
 // What races there are, are the caches', whatever the policy.
 std::vector<Policies> frugal() {
   Policies tiles = xattention(0.6f);
-  Policies lines = minference(MInference::Budget::published);
+  Policies lines = minference(MInference::kPublished);
   tiles.quest_budget = 64;
   lines.quest_budget = 48;
   if (testing::kSanitized) return {tiles};
