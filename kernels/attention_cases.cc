@@ -94,10 +94,18 @@ TEST_CASE_TEMPLATE("rows without a token give 0 and an lse of -infinity", T, flo
 
 TEST_CASE_TEMPLATE("long contexts, which several threads or blocks share", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
+  std::mt19937 random(23);
   const AttentionShape decode = whole_groups({{1, 2100}, {1, 3}, {2, 600}}, 2, 2, 64, 32);
   check_against_reference(*backend, AttentionCase<T>::random(decode, 1));
   const AttentionShape many = whole_groups(std::vector<Sequence>(70, {1, 70}), 2, 2, 64, 32);
   check_against_reference(*backend, AttentionCase<T>::random(many, 2));
+  // So many that few blocks share the longest; and as many as two blocks to each multiprocessor of 132.
+  std::vector<Sequence> uneven = some_sequences(random, 70, 1, 100);
+  uneven[31] = {1, 9001};
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 1, 2, 64), 4));
+  uneven = some_sequences(random, 125, 1, 100);
+  uneven[124] = {1, 5003};
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 2, 2, 64), 5));
   const AttentionShape chunk = whole_groups({{40, 700}}, 1, 2, 128, 32);
   check_against_reference(*backend, AttentionCase<T>::random(chunk, 3));
 }
