@@ -34,6 +34,11 @@ struct Attention {
   std::int64_t first_head = 0;  // of this rank's first query head in its group
   float scale = 1.0f;
 
+  // Whether of all that is read here the operation enqueued just before writes nothing but the rows' own queries,
+  // keys and values: no lengths, no table, no earlier tokens. Those may then be read before it has ended.
+  // With `visible` it says nothing.
+  bool only_rows_are_new = false;
+
   // Bounds that hold for every value of query_start and kv_length that a captured graph will see.
   std::int64_t max_query_rows = 0;  // of a sequence
   std::int64_t max_kv_length = 0;

@@ -2,7 +2,8 @@
 // floating-point operations of the tokens that are seen (4 * head_dim each), and its limit is what a large
 // product reaches in the same run; decoding counts bytes of keys and values read, and its limit is the
 // bandwidth of a matrix-vector product or of a copy, whichever is more. "of_limit" is the share reached. Decoding
-// goes round among enough caches that none is left in the GPU's L2.
+// goes round among enough caches that none is left in the GPU's L2, and one call begins to read while the one before
+// ends. "in_layers" it is measured between the kernels that a layer has before and after it: what it adds to them.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "device/backend.h"
 #include "kernels/attention.h"
 #include "kernels/linear.h"
+#include "kernels/norm_rope_store.h"
 #include "kernels/random_fill.h"
 #include "kernels/testing/bench.h"
 #include "testing/bench_backend.h"
@@ -133,6 +135,7 @@ class Work {
     call.scale = 0.1f;
     call.max_query_rows = shape.rows;
     call.max_kv_length = shape.tokens;
+    call.only_rows_are_new = !shape.prefill();  // as in a step of the engine
     for (std::int64_t i = 0; i < caches; ++i) {
       for (TensorView* half : {&call.kv.keys, &call.kv.values}) {
         caches_.push_back(random_memory(backend, stream, cache));
@@ -144,8 +147,9 @@ class Work {
   }
 
   void enqueue(int count, Stream& stream) const {
-    for (int i = 0; i < count; ++i) attention(calls_[i % calls_.size()], stream);
+    for (int i = 0; i < count; ++i) attention(call(i), stream);
   }
+  const Attention& call(int i) const { return calls_[i % calls_.size()]; }
 
   double flops() const {
     const double later = shape_.part ? 0 : (shape_.rows - 1) / 2.0;
@@ -202,6 +206,76 @@ void attention_in_graph(benchmark::State& state, DeviceKind kind, Shape shape) {
   state.counters["of_limit"] = amount / seconds / limit;
 }
 
+// A layer's kernels from the store of keys and values to the product after attention, as a model with 1,024
+// columns has them.
+class Layers {
+ public:
+  Layers(Backend& backend, Stream& stream, const Shape& shape)
+      : work_(backend, stream, shape), matmul_(create_matmul(backend)) {
+    const std::int64_t rows = shape.sequences, inputs = shape.heads * shape.head_dim;
+    const std::int64_t qkv = inputs + 2 * shape.kv_heads * shape.head_dim;
+    const auto take = [&](std::int64_t elements) {
+      buffers_.push_back(random_memory(backend, stream, elements));
+      return buffers_.back().data();
+    };
+    store_.qkv = TensorView(take(rows * qkv), DType::bf16, {rows, qkv});
+    store_.q_norm = TensorView(take(shape.head_dim), DType::bf16, {shape.head_dim});
+    store_.k_norm = store_.q_norm;
+    store_.cos_sin = TensorView(take(2 * shape.head_dim), DType::f32, {1, shape.head_dim});
+    store_.heads = shape.heads;
+    // Of zeros: all rows are at position 0, and stored to one place, which costs as much.
+    const std::size_t bytes = rows * sizeof(std::int64_t);
+    buffers_.push_back(backend.allocate(MemoryKind::device, bytes, "benchmark"));
+    backend.fill(buffers_.back().data(), 0, bytes, stream);
+    store_.slots = TensorView(buffers_.back().data(), DType::i64, {rows});
+    store_.positions = TensorView(buffers_.back().data(), DType::i32, {rows});
+    product_.out = TensorView(take(rows * kColumns), DType::bf16, {rows, kColumns});
+    product_.residual = product_.out;
+    weights_ = take(kLayers * kColumns * inputs);
+    product_.weight = TensorView(weights_, DType::bf16, {kColumns, inputs});
+  }
+
+  void enqueue(bool with_attention, Stream& stream) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const Attention& call = work_.call(layer);
+      const std::int64_t rows = call.q.shape[0], inputs = call.q.shape[1] * call.q.shape[2];
+      store_.kv = call.kv;
+      norm_rope_store(store_, stream);
+      if (with_attention) attention(call, stream);
+      product_.x = TensorView(call.out.data, DType::bf16, {rows, inputs});
+      product_.weight.data = static_cast<Bf16*>(weights_) + layer * kColumns * inputs;
+      matmul_->linear(product_, stream);
+    }
+  }
+
+  static constexpr int kLayers = 28;
+
+ private:
+  static constexpr std::int64_t kColumns = 1024;
+
+  const Work work_;
+  std::unique_ptr<Matmul> matmul_;
+  std::vector<Buffer> buffers_;
+  void* weights_ = nullptr;
+  NormRopeStore store_;
+  Linear product_;
+};
+
+void attention_in_layers(benchmark::State& state, DeviceKind kind, Shape shape) {
+  const auto backend = nvllm::testing::backend_or_skip(state, kind);
+  if (backend == nullptr) return;
+  const auto stream = backend->create_stream();
+  Layers layers(*backend, *stream, shape);
+  layers.enqueue(true, *stream);  // what is done once
+  const auto others = backend->capture(*stream, [&] { layers.enqueue(false, *stream); });
+  const auto all = backend->capture(*stream, [&] { layers.enqueue(true, *stream); });
+  double seconds = 1e9;
+  for (auto _ : state) seconds = std::min(seconds, testing::seconds_of(*all, *stream));
+  const double without = testing::seconds_of(*others, *stream);
+  state.counters["us_per_layer"] = seconds / Layers::kLayers * 1e6;
+  state.counters["us_of_attention"] = (seconds - without) / Layers::kLayers * 1e6;
+}
+
 std::string name_of_case(DeviceKind kind, const Shape& shape) {
   return std::string("attention/") + name_of(kind) + "/bfloat16/" + std::to_string(shape.heads) +
          "x" + std::to_string(shape.kv_heads) + "x" + std::to_string(shape.head_dim) +
@@ -225,17 +299,27 @@ const bool registered = [] {
       {DeviceKind::cuda, {8, 1024, 1024, 16, 8, 128, 16}},
       {DeviceKind::cuda, {1, 4096, 4096, 32, 8, 128, 4096, true}},
       {DeviceKind::cuda, {1, 4096, 16384, 32, 8, 128, 4096, true}},
-      {DeviceKind::cuda, {1, 1, 1024, 32, 8, 128}},
-      {DeviceKind::cuda, {1, 1, 8192, 32, 8, 128}},
-      {DeviceKind::cuda, {8, 1, 1024, 32, 8, 128}},
-      {DeviceKind::cuda, {64, 1, 1024, 32, 8, 128}},
-      {DeviceKind::cuda, {256, 1, 1024, 32, 8, 128}},
-      {DeviceKind::cuda, {1, 1, 32768, 32, 8, 128}},
-      {DeviceKind::cuda, {8, 1, 8192, 32, 8, 128}}};
+      {DeviceKind::cuda, {1, 1, 1024, 16, 8, 128, 16}},
+      {DeviceKind::cuda, {1, 1, 1024, 32, 8, 128, 16}},
+      {DeviceKind::cuda, {1, 1, 8192, 32, 8, 128, 16}},
+      {DeviceKind::cuda, {8, 1, 1024, 32, 8, 128, 16}},
+      {DeviceKind::cuda, {8, 1, 8192, 32, 8, 128, 16}},
+      {DeviceKind::cuda, {1, 1, 32768, 32, 8, 128, 16}},
+      {DeviceKind::cuda, {64, 1, 1024, 32, 8, 128, 16}},
+      {DeviceKind::cuda, {256, 1, 1024, 32, 8, 128, 16}}};
   for (const auto& [kind, shape] : cases) {
     benchmark::RegisterBenchmark(name_of_case(kind, shape).c_str(), [kind = kind, shape = shape](
                                                                         benchmark::State& state) {
       attention_in_graph(state, kind, shape);
+    })->UseRealTime();
+  }
+  for (const Shape& shape : {Shape{1, 1, 1024, 16, 8, 128, 16},
+                             {8, 1, 1024, 16, 8, 128, 16},
+                             {1, 1, 8192, 32, 8, 128, 16},
+                             {1, 1, 32768, 32, 8, 128, 16}}) {
+    const std::string name = name_of_case(DeviceKind::cuda, shape) + "/in_layers";
+    benchmark::RegisterBenchmark(name.c_str(), [shape](benchmark::State& state) {
+      attention_in_layers(state, DeviceKind::cuda, shape);
     })->UseRealTime();
   }
   return true;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/norm_rope_store.h"
 #include "kernels/testing/attention_case.h"
 
 namespace nvllm::kernels::testing {
@@ -93,12 +94,56 @@ TEST_CASE_TEMPLATE("rows without a token give 0 and an lse of -infinity", T, flo
 
 TEST_CASE_TEMPLATE("long contexts, which several threads or blocks share", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
+  std::mt19937 random(23);
   const AttentionShape decode = whole_groups({{1, 2100}, {1, 3}, {2, 600}}, 2, 2, 64, 32);
   check_against_reference(*backend, AttentionCase<T>::random(decode, 1));
   const AttentionShape many = whole_groups(std::vector<Sequence>(70, {1, 70}), 2, 2, 64, 32);
   check_against_reference(*backend, AttentionCase<T>::random(many, 2));
+  // So many that few blocks share the longest; and as many as two blocks to each multiprocessor of 132.
+  std::vector<Sequence> uneven = some_sequences(random, 70, 1, 100);
+  uneven[31] = {1, 9001};
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 1, 2, 64), 4));
+  uneven = some_sequences(random, 125, 1, 100);
+  uneven[124] = {1, 5003};
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 2, 2, 64), 5));
   const AttentionShape chunk = whole_groups({{40, 700}}, 1, 2, 128, 32);
   check_against_reference(*backend, AttentionCase<T>::random(chunk, 3));
+}
+
+TEST_CASE_TEMPLATE("few rows, with all lengths, groups and ways to share the tokens out", T, float,
+                   Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  std::mt19937 random(31);
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const std::int64_t group : {1, 2, 3, 4, 7, 8, 16}) {
+      const int most_rows = static_cast<int>(16 / group);
+      // Lengths at, before and after multiples of 16, the shortest ones too; the bound on them chooses how many
+      // blocks share a sequence.
+      for (const std::int64_t bound : {0, 500, 3000}) {
+        AttentionShape shape =
+            whole_groups({{1, 1}, {1, 16}, {most_rows, 17}, {0, 40}, {1, 31}, {most_rows, 1033}},
+                         1 + random() % 2, group, head_dim, 16 << random() % 3);
+        for (Sequence& sequence : some_sequences(random, 3, most_rows, 300)) {
+          shape.sequences.push_back(sequence);
+        }
+        AttentionCase<T> c = AttentionCase<T>::random(shape, random());
+        c.slack_tokens = bound;
+        c.q_gap = 8 * (random() % 3);
+        c.layout = random();
+        CAPTURE(head_dim);
+        CAPTURE(group);
+        CAPTURE(bound);
+        check_against_reference(*backend, c);
+        // Once more, in blocks of other sizes: no bit depends on timing or on where tokens lie.
+        AttentionCase<T> once = c, again = c;
+        again.shape.block_size = random() % 2 == 0 ? 16 : 24;
+        once.run(*backend);
+        again.run(*backend);
+        CHECK(same_bits(once.out, again.out));
+        CHECK(same_bits(once.lse, again.lse));
+      }
+    }
+  }
 }
 
 TEST_CASE_TEMPLATE("where blocks lie, and how large they are, changes no bit", T, float, Bf16,
@@ -242,6 +287,90 @@ TEST_CASE("attention runs in graphs, with lengths that change") {
     stream->synchronize();
     CHECK(to_float(*reinterpret_cast<Bf16*>(at(host, 1024))) == (length - 1) / 2.0f);
   }
+}
+
+TEST_CASE(
+    "what was stored before the newest tokens may be read ahead of the kernel that stores them") {
+  BACKEND_OR_SKIP(backend);
+  constexpr std::int64_t kSequences = 3, kHeads = 4, kKvHeads = 2, kHead = 128, kBlock = 16;
+  constexpr std::int64_t kSteps = 40, kWidth = 8, kColumns = (kHeads + 2 * kKvHeads) * kHead;
+  const auto stream = backend->create_stream();
+  std::mt19937 bits(17);
+  std::normal_distribution<float> normal;
+  const auto random = [&](std::int64_t elements) {
+    std::vector<Bf16> values(elements);
+    for (Bf16& value : values) value = from_float<Bf16>(normal(bits));
+    return values;
+  };
+  // Sequence s has blocks s * kWidth on. Tokens that no step has stored yet are NaN.
+  const std::int64_t first[kSequences] = {1, 31, 80};
+  constexpr std::int64_t kTokenElements = kKvHeads * kHead;
+  std::vector<Bf16> cache(kSequences * kWidth * kBlock * kTokenElements, from_float<Bf16>(kNan));
+  std::vector<std::int32_t> table(kSequences * kWidth), starts{0, 1, 2, 3}, lengths;
+  std::iota(table.begin(), table.end(), 0);
+  std::vector<std::int64_t> slots;
+  for (std::int64_t s = 0; s < kSequences; ++s) {
+    const std::vector<Bf16> old = random(first[s] * kTokenElements);
+    std::copy(old.begin(), old.end(), cache.begin() + s * kWidth * kBlock * kTokenElements);
+  }
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    for (std::int64_t s = 0; s < kSequences; ++s) {
+      slots.push_back(s * kWidth * kBlock + first[s] + step);
+      lengths.push_back(static_cast<std::int32_t>(first[s] + step + 1));
+    }
+  }
+  std::vector<float> angles(kHead, 0.0f);
+  std::fill_n(angles.begin(), kHead / 2, 1.0f);
+  const std::vector<Bf16> rows = random(kSteps * kSequences * kColumns);
+
+  const auto run = [&](bool only_rows_are_new) {
+    const Placed keys(*backend, *stream, cache), values(*backend, *stream, cache);
+    const Placed table_there(*backend, *stream, table), starts_there(*backend, *stream, starts);
+    const Placed lengths_there(*backend, *stream, lengths);
+    const Placed slots_there(*backend, *stream, slots);
+    const Placed positions(*backend, *stream, std::vector<std::int32_t>(kSequences, 0));
+    const Placed angles_there(*backend, *stream, angles);
+    const Placed qkv(*backend, *stream, rows);
+    Placed out(*backend, *stream,
+               std::vector<Bf16>(kSteps * kSequences * kHeads * kHead, from_float<Bf16>(kNan)));
+    NormRopeStore store;
+    Attention args;
+    store.kv.keys = keys.view({kSequences * kWidth, kBlock, kKvHeads, kHead});
+    store.kv.values = values.view({kSequences * kWidth, kBlock, kKvHeads, kHead});
+    store.positions = positions.view({kSequences});
+    store.cos_sin = angles_there.view({1, kHead});
+    store.heads = kHeads;
+    args.kv = store.kv;
+    args.kv.block_table = table_there.view({kSequences, kWidth});
+    args.query_start = starts_there.view({kSequences + 1});
+    args.group = kHeads / kKvHeads;
+    args.scale = 0.1f;
+    args.max_query_rows = 1;
+    args.max_kv_length = kWidth * kBlock;
+    args.only_rows_are_new = only_rows_are_new;
+    const auto graph = backend->capture(*stream, [&] {
+      for (std::int64_t step = 0; step < kSteps; ++step) {
+        const std::int64_t row = step * kSequences;
+        store.qkv = qkv.view({kSequences, kColumns});
+        store.qkv.data = qkv.data() + row * kColumns;
+        store.slots = slots_there.view({kSequences});
+        store.slots.data = slots_there.data() + row;
+        args.q = TensorView(store.qkv.data, DType::bf16, {kSequences, kHeads, kHead});
+        args.q.stride[0] = kColumns;
+        args.out =
+            TensorView(out.data() + row * kHeads * kHead, DType::bf16, {kSequences, kHeads, kHead});
+        args.kv_length = TensorView(lengths_there.data() + row, DType::i32, {kSequences});
+        norm_rope_store(store, *stream);
+        attention(args, *stream);
+      }
+    });
+    graph->launch(*stream);
+    return out.fetch();
+  };
+  const std::vector<Bf16> expected = run(false);
+  CHECK(std::none_of(expected.begin(), expected.end(),
+                     [](Bf16 x) { return std::isnan(to_float(x)); }));
+  CHECK(same_bits(run(true), expected));
 }
 
 TEST_CASE_TEMPLATE("the CPU's threads and other sequences change no bit", T, float, Bf16, F16) {

@@ -67,8 +67,8 @@ class KvCache {
   virtual void begin_pass(Stream& /*stream*/) {}
   // Where the rows' keys and values of a layer are to be stored, at Batch::slots.
   virtual kernels::KvView store_view(std::int64_t layer, Stream& stream) = 0;
-  // The layer's attention, after its rows have been stored. `args` is complete but for `kv`, of which it
-  // has the batch's block table.
+  // The layer's attention, after its rows have been stored, by what was enqueued last. `args` is complete but for
+  // `kv`, of which it has the batch's block table.
   virtual void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) = 0;
   virtual void end_pass(Stream& /*stream*/) {}
   virtual void end_step(Stream& /*stream*/) {}
@@ -99,6 +99,7 @@ class ViewCache : public KvCache {
     kernels::Attention all = args;
     all.kv = store_view(layer, stream);
     all.kv.block_table = args.kv.block_table;
+    all.only_rows_are_new = true;  // of the step's other inputs all are older
     kernels::attention(all, stream);
   }
 

@@ -34,7 +34,7 @@ constexpr long long kDecodeRows = 32;
 template <typename T>
 void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
   if (args.max_query_rows * std::min(args.group, args.q.shape[1]) <= kDecodeRows) {
-    attention_decode<T>(args, stream);
+    if (!attention_decode_sm90<T>(args, stream)) attention_decode<T>(args, stream);
   } else if (!attention_prefill_sm90<T>(args, stream)) {
     attention_prefill<T>(args, stream);
   }

@@ -200,6 +200,9 @@ template <typename T>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
 template <typename T>
 void attention_decode(const Attention& args, cudaStream_t stream);
+// The same with what Hopper has. False, with nothing done: not for this device or these heads.
+template <typename T>
+bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));

@@ -65,6 +65,14 @@ __device__ __forceinline__ unsigned chunk_at(unsigned tile, int row, int chunk) 
   return tile + (row * (D / 8) + (chunk ^ (row & 7))) * 16;
 }
 
+// Tiles as above.
+template <int D>
+struct WholeRows {
+  static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
+    return chunk_at<D>(tile, row, chunk);
+  }
+};
+
 // A warp copies the keys and values of tokens [first, first + kTokens) into rows [row, row + kTokens) of
 // two tiles; zeros for tokens that the sequence does not have. All lanes call it together.
 template <int D, int kTokens, typename Part>
@@ -102,7 +110,8 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, int f
   }
 }
 
-template <typename T, int D, int kTokens>
+// Tile::at(tile, row, chunk): where a chunk of a tile of keys or values lies.
+template <typename T, int D, int kTokens, typename Tile = WholeRows<D>>
 class WarpRows {
  public:
   float out[D / 8][4] = {};                   // not yet divided by the sum
@@ -118,6 +127,25 @@ class WarpRows {
     if constexpr (kKeepQueries) {
 #pragma unroll
       for (int step = 0; step < D / 16; ++step) kept_[step] = load_queries(step);
+    }
+  }
+
+  // Instead: the packed rows [first, first + 16), as they lie in memory; zeros for those that do not exist.
+  __device__ __forceinline__ void start(const AttentionRows<T>& part, int first) {
+    static_assert(kKeepQueries);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = first + lane_ / 4 + 8 * i;
+      const bool valid = row < part.packed_rows;
+      const T* from = valid ? part.query(row) + 2 * (lane_ % 4) : part.p.q;
+#pragma unroll
+      for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          kept_[step].word[i + 2 * half] =
+              valid ? *reinterpret_cast<const unsigned*>(from + step * 16 + half * 8) : 0;
+        }
+      }
     }
   }
 
@@ -165,15 +193,26 @@ class WarpRows {
 
   __device__ __forceinline__ void multiply_keys(unsigned keys, float (&score)[kTokens / 8][4]) {
     const int token = lane_ / 16 * 8 + lane_ % 8;
+    // Of a few tokens the even steps and the odd ones are added up on their own: shorter chains of products.
+    constexpr bool kTwoSums = kTokens <= 16;
+    float other[kTwoSums ? kTokens / 8 : 1][4] = {};
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       const Quad q = kKeepQueries ? kept_[step] : load_queries(step);
 #pragma unroll
       for (int n = 0; n < kTokens / 8; n += 2) {
         const Quad k =
-            load_matrices<false>(chunk_at<D>(keys, n * 8 + token, step * 2 + lane_ / 8 % 2));
-        multiply_add<T>(score[n], q, k.word[0], k.word[1]);
-        multiply_add<T>(score[n + 1], q, k.word[2], k.word[3]);
+            load_matrices<false>(Tile::at(keys, n * 8 + token, step * 2 + lane_ / 8 % 2));
+        const bool odd = kTwoSums && step % 2 == 1;
+        multiply_add<T>(odd ? other[n] : score[n], q, k.word[0], k.word[1]);
+        multiply_add<T>(odd ? other[n + 1] : score[n + 1], q, k.word[2], k.word[3]);
+      }
+    }
+    if constexpr (kTwoSums) {
+#pragma unroll
+      for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[n][i] += other[n][i];
       }
     }
   }
@@ -203,6 +242,8 @@ class WarpRows {
         }
       }
     }
+    // Mostly the highest score stays.
+    if (__all_sync(~0u, fade[0] == 1 && fade[1] == 1)) return;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
@@ -221,7 +262,7 @@ class WarpRows {
 #pragma unroll
       for (int n = 0; n < D / 8; n += 2) {
         const Quad v =
-            load_matrices<true>(chunk_at<D>(values, step * 16 + lane_ % 16, n + lane_ / 16));
+            load_matrices<true>(Tile::at(values, step * 16 + lane_ % 16, n + lane_ / 16));
         multiply_add<T>(out[n], weights, v.word[0], v.word[1]);
         multiply_add<T>(out[n + 1], weights, v.word[2], v.word[3]);
       }
