@@ -17,6 +17,7 @@
 
 #include "device/backend.h"
 #include "kernels/linear.h"
+#include "kernels/linear_before.h"
 #include "kernels/linear_bench_limits.h"
 #include "kernels/random_fill.h"
 #include "testing/bench_backend.h"
@@ -28,7 +29,8 @@ constexpr std::int64_t kFewRows = 16;
 
 struct Shape {
   std::int64_t rows, inputs, outputs;
-  bool norm = false;
+  Linear::Before before = Linear::Before::nothing;
+  bool apart = false;  // what comes before is a kernel of its own, whatever the product would do
   DType dtype = DType::bf16;
 
   std::size_t weight_bytes() const { return inputs * outputs * size_of(dtype); }
@@ -44,24 +46,32 @@ class Calls {
     const std::size_t bytes = shape.weight_bytes();
     const auto copies = few ? static_cast<std::int64_t>((beyond_caches + bytes - 1) / bytes) : 1;
     weights_ = random(backend, stream, copies * shape.outputs, shape.inputs, 0.03f);
-    x_ = random(backend, stream, shape.rows, shape.inputs, 1);
+    const bool gated = shape.before == Linear::Before::gated_activation;
+    const std::int64_t columns = gated ? 2 * shape.inputs : shape.inputs;
+    x_ = random(backend, stream, shape.rows, columns, 1);
     out_ = random(backend, stream, shape.rows, shape.outputs, 1);
     norm_weight_ = random(backend, stream, 1, shape.inputs, 1);
     scratch_ = random(backend, stream, shape.rows, shape.inputs, 1);
     for (std::int64_t copy = 0; copy < copies; ++copy) {
       Linear call;
       call.out = TensorView(out_.data(), shape.dtype, {shape.rows, shape.outputs});
-      call.x = TensorView(x_.data(), shape.dtype, {shape.rows, shape.inputs});
+      call.x = TensorView(x_.data(), shape.dtype, {shape.rows, columns});
       call.weight = TensorView(static_cast<char*>(weights_.data()) + copy * bytes, shape.dtype,
                                {shape.outputs, shape.inputs});
       call.scratch = TensorView(scratch_.data(), shape.dtype, {shape.rows, shape.inputs});
       call.norm_weight = TensorView(norm_weight_.data(), shape.dtype, {shape.inputs});
-      if (shape.norm) call.before = Linear::Before::rms_norm;
+      call.before = shape.before;
       all_.push_back(call);
     }
     stream.synchronize();
   }
   const std::vector<Linear>& all() const { return all_; }
+
+  void enqueue(const Linear& call, Matmul& matmul, Stream& stream) const {
+    if (!shape_.apart) return matmul.linear(call, stream);
+    enqueue_before(call, stream);
+    matmul.linear(product_after(call), stream);
+  }
 
  private:
   Buffer random(Backend& backend, Stream& stream, std::int64_t rows, std::int64_t columns,
@@ -90,7 +100,7 @@ void set_few_rows_counters(benchmark::State& state, const Shape& shape, double s
   state.counters["limit_GB_per_s"] = limit * 1e-9;
   state.counters["of_limit"] = bytes / seconds / limit;
   state.counters["over_floor_us"] = (seconds - bytes / limit) * 1e6;
-  if (backend.kind() == DeviceKind::cuda && !shape.norm) {
+  if (backend.kind() == DeviceKind::cuda && shape.before == Linear::Before::nothing) {
     const Searched searched = search_cublaslt(backend, stream, calls, false, graph, graph_calls);
     state.counters["cublaslt_us"] = searched.seconds * 1e6;
     state.counters["beside_us"] = searched.ours_seconds * 1e6;
@@ -126,7 +136,7 @@ void linear_in_graph(benchmark::State& state, DeviceKind kind, const Shape& shap
           : 1;
   const auto graph = backend->capture(*stream, [&] {
     for (std::size_t turn = 0; turn < turns; ++turn) {
-      for (const Linear& call : calls.all()) matmul->linear(call, *stream);
+      for (const Linear& call : calls.all()) calls.enqueue(call, *matmul, *stream);
     }
   });
   double seconds = 1e9;  // per call, the best
@@ -145,10 +155,20 @@ void linear_in_graph(benchmark::State& state, DeviceKind kind, const Shape& shap
   }
 }
 
+std::string what_before(const Shape& shape) {
+  const std::string apart = shape.apart ? "_apart" : "";
+  switch (shape.before) {
+    case Linear::Before::rms_norm: return "/norm" + apart;
+    case Linear::Before::gated_activation: return "/silu" + apart;
+    case Linear::Before::nothing: break;
+  }
+  return "";
+}
+
 void register_case(DeviceKind kind, const Shape& shape) {
   const std::string name = std::string("linear/") + name_of(kind) + "/" + name_of(shape.dtype) +
                            "/" + std::to_string(shape.rows) + "x" + std::to_string(shape.inputs) +
-                           "->" + std::to_string(shape.outputs) + (shape.norm ? "/norm" : "");
+                           "->" + std::to_string(shape.outputs) + what_before(shape);
   benchmark::RegisterBenchmark(
       name.c_str(), [=](benchmark::State& state) { linear_in_graph(state, kind, shape); })
       ->UseManualTime()
@@ -170,7 +190,16 @@ const bool registered = [] {
   }
   for (const int which : {0, 2, 7, 9}) {  // those that come after a norm
     for (const std::int64_t rows : {1, 8}) {
-      register_case(DeviceKind::cuda, {rows, kFew[which][0], kFew[which][1], true});
+      register_case(DeviceKind::cuda,
+                    {rows, kFew[which][0], kFew[which][1], Linear::Before::rms_norm});
+    }
+  }
+  for (const int which : {3, 5, 10}) {  // those that come after an activation
+    for (const std::int64_t rows : {1, 2, 3, 4, 8, 16}) {
+      for (const bool apart : {false, true}) {
+        register_case(DeviceKind::cuda, {rows, kFew[which][0], kFew[which][1],
+                                         Linear::Before::gated_activation, apart});
+      }
     }
   }
   for (const auto& [inputs, outputs] : kMany) {

@@ -129,6 +129,29 @@ TEST_CASE_TEMPLATE("with a gated activation before: as that and then the product
   }
 }
 
+TEST_CASE_TEMPLATE("with a gated activation before, for every number of rows and odd lengths", T,
+                   Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  std::mt19937 random(50);
+  for (std::int64_t rows = 1; rows <= 17; ++rows) {
+    for (const std::int64_t inputs : {1024, 3072, 8 * (1 + static_cast<int>(random() % 400))}) {
+      Setting setting{.rows = rows, .outputs = 20, .inputs = inputs, .type = dtype_of<T>};
+      setting.outputs += static_cast<std::int64_t>(random() % 60);
+      setting.before = Before::gated_activation;
+      setting.in_place = rows % 2 == 0;
+      setting.bias = rows % 3 == 0;
+      setting.float_out = !setting.in_place && random() % 4 == 0;
+      bench.check(setting, random());
+    }
+  }
+  for (const std::int64_t rows : {1, 2, 4, 8}) {  // more blocks than the GPU has room for
+    Setting setting{.rows = rows, .outputs = 8200, .inputs = 136, .type = dtype_of<T>};
+    setting.before = Before::gated_activation;
+    bench.check(setting, random());
+  }
+}
+
 TEST_CASE_TEMPLATE("a NaN spoils its row or its output, and no other", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
