@@ -127,7 +127,7 @@ void linear_in_graph(benchmark::State& state, DeviceKind kind, const Shape& shap
   const auto matmul = create_matmul(*backend);
   const std::size_t beyond_caches = std::size_t{256} << 20;
   const Calls calls(*backend, *stream, shape, beyond_caches);
-  matmul->tune(calls.all().front(), *stream);
+  matmul->tune(calls.all(), *stream);
   // On the GPU so many that the graph takes a millisecond or more.
   const std::size_t turns =
       kind == DeviceKind::cuda && shape.rows <= kFewRows
@@ -204,7 +204,7 @@ const bool registered = [] {
   }
   for (const auto& [inputs, outputs] : kMany) {
     register_case(DeviceKind::cpu, {512, inputs, outputs});
-    for (const std::int64_t rows : {512, 4096, 16384}) {
+    for (const std::int64_t rows : {64, 256, 512, 4096, 16384}) {
       register_case(DeviceKind::cuda, {rows, inputs, outputs});
     }
   }

@@ -1,5 +1,6 @@
 // Products on the GPU: which of the ways there are takes which.
-#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "device/cuda/stream.h"
 #include "kernels/cuda/dot.h"
@@ -39,20 +40,19 @@ class CudaMatmul final : public Matmul {
     dot(product, stream);
   }
 
-  // Each power of two is measured, from the number of rows on that a gemm may be the fastest for.
-  void tune(const Linear& args, Stream& stream) override {
-    check_linear(args);
-    if (args.out.elements() == 0) return;
-    enqueue_before(args, stream);
-    Linear part = product_after(args);
-    const std::int64_t rows = args.out.shape[0];
-    for (std::int64_t some = kMatvecMaxRows; some < 2 * rows; some *= 2) {
-      part.x.shape[0] = part.out.shape[0] = part.residual.shape[0] = std::min(some, rows);
-      if (part.out.shape[0] > kMatvecMaxRows || gemm_may_win(part)) {
-        gemm_.tune(part, stream);
-      }
-    }
+  void tune(std::span<const Linear> alike, Stream& stream) override {
+    for (const Linear& args : alike) check_linear(args);
+    if (alike.front().out.elements() == 0) return;
+    std::vector<Linear> products;
+    for (const Linear& args : alike) products.push_back(product_after(args));
+    if (alike.front().out.shape[0] <= kMatvecMaxRows && !gemm_may_win(products.front())) return;
+    for (const Linear& args : alike) enqueue_before(args, stream);
+    gemm_.tune(products, stream);
   }
+
+  ProductChoices choices() const override { return gemm_.choices(); }
+  void adopt(ProductChoices choices) override { gemm_.adopt(std::move(choices)); }
+  std::size_t known() override { return gemm_.known(); }
 
  private:
   const Matvec matvec_;

@@ -115,8 +115,7 @@ using UpTo8Rows = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<3, 4, 16, 1>, Instan
                          InstanceOf<2, 6, 16, 1>, InstanceOf<2, 8, 8, 2>>;
 using UpTo16Rows = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<1, 4, 16, 2>, InstanceOf<2, 5, 8, 2>>;
 using WithNorm = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<3, 4, 16, 1>, InstanceOf<2, 6, 16, 1>>;
-using WithActivation =
-    Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<1, 5, 8, 4>, InstanceOf<2, 6, 16, 1>>;
+using WithActivation = WithNorm;
 
 // --- launching --------------------------------------------------------------------------------------
 
