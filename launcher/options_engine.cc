@@ -160,7 +160,7 @@ void store_async_scheduling(Options& options, const OptionValue& value) {
 void store_tuning(Options& options, const OptionValue& value) {
   using runtime::Tuning;
   options.engine.tuning = value.one_of<Tuning>(
-      "way to choose", {{"off", Tuning::off}, {"cached", Tuning::cached}, {"full", Tuning::full}});
+      "way to tune", {{"off", Tuning::off}, {"cached", Tuning::cached}, {"full", Tuning::full}});
 }
 
 void store_profile(Options& options, const OptionValue& value) {

@@ -14,8 +14,8 @@ using Before = Linear::Before;
 // for so many elements of x, and only where all blocks run at once.
 constexpr std::int64_t kMaxNormRows = 8, kMaxNormElements = 8192;
 
-// The activation in the same kernel, which every block does again, likewise.
-constexpr std::int64_t kMaxActivatedRows = 8;
+// SiLU in the same kernel, which every block does again, likewise; of one row it always does.
+constexpr int kMaxActivatedRows = 4;
 
 constexpr int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -142,6 +142,14 @@ void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStrea
   });
 }
 
+template <typename Instances>
+bool all_blocks_run(const Linear& args, int multiprocessors) {
+  int which = 0;
+  return Instances::best(static_cast<int>(args.out.shape[1]),
+                         static_cast<int>(args.weight.shape[1]), multiprocessors, &which)
+      .all_run;
+}
+
 bool whole_vectors(const TensorView& tensor) {
   const bool rows_aligned = tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0;
   return tensor.aligned(16) && tensor.shape[tensor.rank - 1] % 8 == 0 && rows_aligned;
@@ -160,8 +168,7 @@ bool Matvec::takes(const Linear& args) const {
   switch (args.before) {
     case Before::nothing: return true;
     case Before::rms_norm: return takes_norm(args);
-    case Before::gated_activation:
-      return args.activation == Activation::silu && rows <= kMaxActivatedRows;
+    case Before::gated_activation: return takes_activation(args);
   }
   return false;
 }
@@ -169,11 +176,13 @@ bool Matvec::takes(const Linear& args) const {
 bool Matvec::takes_norm(const Linear& args) const {
   const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
   if (rows > kMaxNormRows || rows * inputs > kMaxNormElements) return false;
-  if (!whole_vectors(args.norm_weight)) return false;
-  int which = 0;
-  return WithNorm::best(static_cast<int>(args.out.shape[1]), static_cast<int>(inputs),
-                        multiprocessors_, &which)
-      .all_run;
+  return whole_vectors(args.norm_weight) && all_blocks_run<WithNorm>(args, multiprocessors_);
+}
+
+bool Matvec::takes_activation(const Linear& args) const {
+  const std::int64_t rows = args.out.shape[0];
+  if (args.activation != Activation::silu || rows > kMaxActivatedRows) return false;
+  return rows == 1 || all_blocks_run<WithActivation>(args, multiprocessors_);
 }
 
 template <typename T>
@@ -189,8 +198,7 @@ void Matvec::enqueue_as(const Linear& args, Stream& stream) const {
       constexpr Before kGated = Before::gated_activation;
       if (p.rows == 1) return enqueue.template operator()<kGated, 1, WithActivation>();
       if (p.rows == 2) return enqueue.template operator()<kGated, 2, WithActivation>();
-      if (p.rows <= 4) return enqueue.template operator()<kGated, 4, WithActivation>();
-      return enqueue.template operator()<kGated, 8, WithActivation>();
+      return enqueue.template operator()<kGated, kMaxActivatedRows, WithActivation>();
     }
     case Before::nothing: break;
   }

@@ -127,7 +127,7 @@ struct NormedRows {
 
 // A round's vectors of x out of their gates and what these let through, as gated_activation has them. With
 // few rows, most of a warp's lanes belong to rows that do not exist; so each vector is computed by one
-// lane, whichever it is, and handed to the one that multiplies with it. kRows: 1, 2, 4 or 8, at least
+// lane, whichever it is, and handed to the one that multiplies with it. kRows: 1, 2 or 4, at least
 // p.rows; lanes of further rows get something, which nobody looks at. For all lanes of a warp.
 template <Activation kActivation, int kRows, typename T, int kSlices>
 __device__ __forceinline__ void activate_round(const LinearParams<T>& p, int begin,
@@ -148,8 +148,6 @@ __device__ __forceinline__ void activate_round(const LinearParams<T>& p, int beg
 #pragma unroll
   for (int slice = 0; slice < kSlices; ++slice) {
     const Vector<T>& from = own[slice * kRows / kGroups];
-    x[slice] = from;
-    if (kRows == kGroups) continue;  // a lane's own are what it needs
     const int source = (slice * kRows % kGroups + group % kRows) * 4 + lane % 4;
 #pragma unroll
     for (int word = 0; word < 4; ++word) {

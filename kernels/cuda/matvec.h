@@ -21,6 +21,7 @@ class Matvec {
 
  private:
   bool takes_norm(const Linear& args) const;
+  bool takes_activation(const Linear& args) const;
   template <typename T>
   void enqueue_as(const Linear& args, Stream& stream) const;
 
