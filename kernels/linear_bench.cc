@@ -7,7 +7,7 @@
 // the same form and measured in turns with ours ("beside_us").
 // More rows: floating-point operations per second after tuning; the limit is the fastest of all
 // algorithms of cuBLASLt ("algorithms" of them, configurations counted), found by search in the
-// same run, and measured in turns too.
+// same run, and measured in turns too. "untuned_us": with what its heuristics propose.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -26,6 +26,7 @@ namespace nvllm::kernels {
 namespace {
 
 constexpr std::int64_t kFewRows = 16;
+constexpr std::int64_t kReadingRows = 256;  // up to which reading weights takes most of the time
 
 struct Shape {
   std::int64_t rows, inputs, outputs;
@@ -42,9 +43,9 @@ class Calls {
  public:
   Calls(Backend& backend, Stream& stream, const Shape& shape, std::size_t beyond_caches)
       : shape_(shape) {
-    const bool few = shape.rows <= kFewRows;
+    const bool reads = shape.rows <= kReadingRows;
     const std::size_t bytes = shape.weight_bytes();
-    const auto copies = few ? static_cast<std::int64_t>((beyond_caches + bytes - 1) / bytes) : 1;
+    const auto copies = reads ? static_cast<std::int64_t>((beyond_caches + bytes - 1) / bytes) : 1;
     weights_ = random(backend, stream, copies * shape.outputs, shape.inputs, 0.03f);
     const bool gated = shape.before == Linear::Before::gated_activation;
     const std::int64_t columns = gated ? 2 * shape.inputs : shape.inputs;
@@ -116,6 +117,12 @@ void set_many_rows_counters(benchmark::State& state, const Shape& shape, double 
   state.counters["cublaslt_us"] = searched.seconds * 1e6;
   state.counters["algorithms"] = searched.algorithms;
   state.counters["limit_TFLOP_per_s"] = shape.operations() / searched.seconds * 1e-12;
+  const auto untuned = create_matmul(backend);
+  const auto untuned_graph = backend.capture(stream, [&] {
+    for (const Linear& call : calls) untuned->linear(call, stream);
+  });
+  state.counters["untuned_us"] =
+      seconds_of(*untuned_graph, backend, stream) / static_cast<double>(calls.size()) * 1e6;
   state.counters["beside_us"] = searched.ours_seconds * 1e6;
   state.counters["of_limit"] = searched.seconds / searched.ours_seconds;
 }
@@ -188,10 +195,12 @@ const bool registered = [] {
       register_case(DeviceKind::cuda, {rows, inputs, outputs});
     }
   }
-  for (const int which : {0, 2, 7, 9}) {  // those that come after a norm
-    for (const std::int64_t rows : {1, 8}) {
-      register_case(DeviceKind::cuda,
-                    {rows, kFew[which][0], kFew[which][1], Linear::Before::rms_norm});
+  for (const int which : {0, 2, 4, 7, 9}) {  // those that come after a norm
+    for (const std::int64_t rows : {1, 2, 4, 8, 16}) {
+      for (const bool apart : {false, true}) {
+        register_case(DeviceKind::cuda,
+                      {rows, kFew[which][0], kFew[which][1], Linear::Before::rms_norm, apart});
+      }
     }
   }
   for (const int which : {3, 5, 10}) {  // those that come after an activation

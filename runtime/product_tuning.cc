@@ -9,9 +9,8 @@
 namespace nvllm::runtime {
 namespace {
 
-// Up to so many rows products are bound by reading weights, and nothing is left to choose, but for the few
-// that have very many outputs: kernels/cuda/linear.cu.
-constexpr std::int64_t kLeastRows = 9;
+// With fewer rows products are bound by reading weights, and nothing is left to choose: kernels/cuda/matvec.h.
+constexpr std::int64_t kLeastRows = 17;
 constexpr std::int64_t kLeastPromptRows = 512;
 
 // Keys and values go nowhere, and attention leaves its output as it is.

@@ -25,10 +25,10 @@ TEST_CASE("prompts are tuned for the most rows and powers of two, largest first"
 
 TEST_CASE("decode steps are tuned for the sizes that they are padded to") {
   CHECK(rows_of(tuned_sizes(256, 8192), true) ==
-        Rows{256, 240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 56, 48, 40, 32, 24, 16});
-  CHECK(rows_of(tuned_sizes(30, 8192), true) == Rows{30, 24, 16});
-  CHECK(rows_of(tuned_sizes(8, 8192), true).empty());
-  CHECK(rows_of(tuned_sizes(100, 20), true) == Rows{16});
+        Rows{256, 240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 56, 48, 40, 32, 24});
+  CHECK(rows_of(tuned_sizes(30, 8192), true) == Rows{30, 24});
+  CHECK(rows_of(tuned_sizes(16, 8192), true).empty());
+  CHECK(rows_of(tuned_sizes(100, 30), true) == Rows{24});
 }
 
 }  // namespace

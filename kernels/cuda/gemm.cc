@@ -116,12 +116,6 @@ const cublasLtMatmulAlgo_t* Gemm::measured(const Linear& args, GemmProblem& prob
   return found->second.has_value() ? &*found->second : nullptr;
 }
 
-bool Gemm::has_measured(const Linear& args) {
-  if (!GemmProblem::possible(args)) return false;
-  GemmProblem problem(args);
-  return measured(args, problem) != nullptr;
-}
-
 const cublasLtMatmulAlgo_t* Gemm::guess(const Shape& shape, GemmProblem& problem) {
   auto found = guessed_.find(shape);
   if (found == guessed_.end()) {
@@ -151,13 +145,15 @@ bool Gemm::enqueue(const Linear& args, cudaStream_t stream) {
 }
 
 void Gemm::tune(std::span<const Linear> alike, Stream& stream) {
-  if (!GemmProblem::possible(alike.front()) || has_measured(alike.front())) return;
-  GemmTuning tuning(handle_.get(), workspace_, backend_, stream);
-  const std::optional<GemmConfig> best = tuning.fastest(alike);
+  if (!GemmProblem::possible(alike.front())) return;
+  const cublasLtHandle_t handle = handle_.get();
+  GemmProblem problem(alike.front());
+  if (measured(alike.front(), problem) != nullptr) return;
+  const std::optional<GemmConfig> best =
+      GemmTuning(handle, workspace_, backend_, stream).fastest(alike);
   if (!best) return;
   const Shape shape = class_of(alike.front());
-  GemmProblem problem(alike.front());
-  measured_[shape] = problem.algorithm_of(handle_.get(), *best, kWorkspaceBytes);
+  measured_[shape] = problem.algorithm_of(handle, *best, kWorkspaceBytes);
   found_[machine() + shape.text()] = text_of(*best);
 }
 

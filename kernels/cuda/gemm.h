@@ -28,10 +28,6 @@ class Gemm {
   // if cuBLASLt has no algorithm for it.
   bool enqueue(const Linear& args, cudaStream_t stream);
 
-  // Whether the fastest algorithm for such a product and about so many rows is known, by tune() or from an
-  // earlier run.
-  bool has_measured(const Linear& args);
-
   // The same as Matmul's, of products with nothing before them. What is known is not measured again.
   void tune(std::span<const Linear> alike, Stream& stream);
   const ProductChoices& choices() const { return found_; }

@@ -15,14 +15,6 @@ namespace {
 // Without tensor cores, up to so many rows are faster when each row reads the weights itself.
 constexpr std::int64_t kMaxDotRows = 4;
 
-// From so many rows and outputs on cuBLASLt's best algorithm for them, which tuning finds, is faster
-// than Matvec (by 1 to 5% on an H200); its heuristic's first is not.
-constexpr std::int64_t kGemmRows = 9, kGemmOutputs = 16384;
-
-bool gemm_may_win(const Linear& args) {
-  return args.out.shape[0] >= kGemmRows && args.out.shape[1] >= kGemmOutputs;
-}
-
 class CudaMatmul final : public Matmul {
  public:
   explicit CudaMatmul(Backend& backend) : gemm_(backend) {}
@@ -33,8 +25,7 @@ class CudaMatmul final : public Matmul {
     if (matvec_.takes(args)) return matvec_.enqueue(args, stream);
     enqueue_before(args, stream);
     const Linear product = product_after(args);
-    const bool better_gemm = gemm_may_win(product) && gemm_.has_measured(product);
-    if (!better_gemm && matvec_.takes(product)) return matvec_.enqueue(product, stream);
+    if (matvec_.takes(product)) return matvec_.enqueue(product, stream);
     const bool few = product.weight.dtype == DType::f32 && product.out.shape[0] <= kMaxDotRows;
     if (!few && gemm_.enqueue(product, nvllm::cuda::native(stream))) return;
     dot(product, stream);
@@ -45,7 +36,7 @@ class CudaMatmul final : public Matmul {
     if (alike.front().out.elements() == 0) return;
     std::vector<Linear> products;
     for (const Linear& args : alike) products.push_back(product_after(args));
-    if (alike.front().out.shape[0] <= kMatvecMaxRows && !gemm_may_win(products.front())) return;
+    if (matvec_.takes(products.front())) return;
     for (const Linear& args : alike) enqueue_before(args, stream);
     gemm_.tune(products, stream);
   }

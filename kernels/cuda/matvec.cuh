@@ -99,25 +99,36 @@ struct NormedRows {
   }
 
   __device__ void finish(const LinearParams<T>& p) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    for (int item = warp; item < p.rows * slots; item += warps) {
-      const int row = item / slots, chunk = item % slots, vector = chunk * 32 + lane;
-      Vector<T> x = {};
-      if (vector < vectors) {
-        x = load_vector(p.x + row * p.x_stride + vector * 8);
-        *at(row, vector) = x;
+    constexpr int kAtOnce = 4;  // chunks of a warp that are on their way together
+    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const int chunks = p.rows * slots;
+    for (int first = threadIdx.x / 32; first < chunks; first += kAtOnce * warps) {
+      Vector<T> x[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int chunk = first + i * warps, row = chunk / slots;
+        const int vector = chunk % slots * 32 + lane;
+        x[i] = {};
+        if (chunk < chunks && vector < vectors) {
+          x[i] = load_vector(p.x + row * p.x_stride + vector * 8);
+        }
       }
-      const float sum = rms_norm_chunk(x);
-      if (lane == 0) sums[item] = sum;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int chunk = first + i * warps, vector = chunk % slots * 32 + lane;
+        if (chunk >= chunks) break;
+        if (vector < vectors) *at(chunk / slots, vector) = x[i];
+        const float sum = rms_norm_chunk(x[i]);
+        if (lane == 0) sums[chunk] = sum;
+      }
     }
     wait_for_async_copies();
     __syncthreads();
-    for (int row = 0; row < p.rows; ++row) {
+    for (int i = threadIdx.x; i < p.rows * vectors; i += blockDim.x) {
+      const int row = i / vectors, v = i % vectors;
       const float squares = rms_norm_add_chunks(sums + row * slots, slots);
       const float scale = rms_norm_scale(squares, p.inverse_inputs, p.epsilon);
-      for (int v = threadIdx.x; v < vectors; v += blockDim.x) {
-        *at(row, v) = rms_norm_apply(*at(row, v), scale, weight[v]);
-      }
+      *at(row, v) = rms_norm_apply(*at(row, v), scale, weight[v]);
     }
     __syncthreads();
   }
