@@ -82,7 +82,8 @@ ProductFile::Contents parse(std::string_view text) {
 
 std::string format(const kernels::ProductChoices& choices) {
   std::string text(kHeader);
-  for (const auto& [key, choice] : choices) text += key + '\t' + choice + '\n';
+  for (const auto& [key, choice] : choices)
+    text.append(key).append("\t").append(choice).append("\n");
   return text;
 }
 

@@ -12,7 +12,7 @@ using Before = Linear::Before;
 
 // RMSNorm in the same kernel, which every block does again, costs less than a kernel of its own only
 // for so many elements of x, and only where all blocks run at once.
-constexpr std::int64_t kMaxNormRows = 8, kMaxNormElements = 16384;
+constexpr std::int64_t kMaxNormRows = 4, kMaxNormElements = 8192;
 
 // SiLU in the same kernel, which every block does again, likewise; of one row it always does.
 constexpr int kMaxActivatedRows = 4;
@@ -176,8 +176,6 @@ bool Matvec::takes(const Linear& args) const {
 bool Matvec::takes_norm(const Linear& args) const {
   const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
   if (rows > kMaxNormRows || rows * inputs > kMaxNormElements) return false;
-  if (normed_shared_bytes(static_cast<int>(rows), static_cast<int>(inputs)) > 32 << 10)
-    return false;
   return whole_vectors(args.norm_weight) && all_blocks_run<WithNorm>(args, multiprocessors_);
 }
 
