@@ -211,13 +211,9 @@ const bool registered = [] {
       }
     }
   }
-  for (const auto& [inputs, outputs] : kFew) {
-    for (const std::int64_t rows : {32, 64})
-      register_case(DeviceKind::cuda, {rows, inputs, outputs});
-  }
   for (const auto& [inputs, outputs] : kMany) {
     register_case(DeviceKind::cpu, {512, inputs, outputs});
-    for (const std::int64_t rows : {256, 512, 4096, 16384}) {
+    for (const std::int64_t rows : {64, 256, 512, 4096, 16384}) {
       register_case(DeviceKind::cuda, {rows, inputs, outputs});
     }
   }

@@ -52,31 +52,6 @@ TEST_CASE_TEMPLATE("long sums, for every number of rows", T, Bf16, F16) {
   }
 }
 
-TEST_CASE_TEMPLATE("long sums of 17 to 64 rows, shared out among few and many blocks", T, Bf16,
-                   F16) {
-  BACKEND_OR_SKIP(backend);
-  Bench bench(*backend);
-  std::mt19937 random(70);
-  for (const std::int64_t rows : {17, 24, 31, 32, 33, 40, 63, 64, 65}) {
-    // outputs, inputs
-    const std::array<std::array<std::int64_t, 2>, 4> shapes = {
-        {{40, 64 * (1 + static_cast<std::int64_t>(random() % 40))},
-         {64 + static_cast<std::int64_t>(random() % 200), 1024},
-         {1 + static_cast<std::int64_t>(random() % 300), 3072},
-         {1500 + static_cast<std::int64_t>(random() % 500), 192}}};
-    for (const auto& [outputs, inputs] : shapes) {
-      Setting setting{.rows = rows, .outputs = outputs, .inputs = inputs, .type = dtype_of<T>};
-      setting.bias = random() % 2 == 0;
-      setting.residual = random() % 2 == 0;
-      setting.float_out = random() % 4 == 0;
-      setting.in_place = !setting.float_out && random() % 2 == 0;
-      setting.x_gap = random() % 2 == 0 ? 64 : 0;
-      setting.out_gap = random() % 2 == 0 ? 3 : 0;
-      bench.check(setting, random());
-    }
-  }
-}
-
 TEST_CASE("float32 out of 16 bits is not rounded to 16 bits first") {
   BACKEND_OR_SKIP(backend);
   Bench bench(*backend);

@@ -7,7 +7,6 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/matvec.h"
-#include "kernels/cuda/skinny.h"
 #include "kernels/linear_before.h"
 
 namespace nvllm::kernels::cuda {
@@ -27,7 +26,6 @@ class CudaMatmul final : public Matmul {
     enqueue_before(args, stream);
     const Linear product = product_after(args);
     if (matvec_.takes(product)) return matvec_.enqueue(product, stream);
-    if (skinny_.takes(product)) return skinny_.enqueue(product, stream);
     const bool few = product.weight.dtype == DType::f32 && product.out.shape[0] <= kMaxDotRows;
     if (!few && gemm_.enqueue(product, nvllm::cuda::native(stream))) return;
     dot(product, stream);
@@ -38,7 +36,7 @@ class CudaMatmul final : public Matmul {
     if (alike.front().out.elements() == 0) return;
     std::vector<Linear> products;
     for (const Linear& args : alike) products.push_back(product_after(args));
-    if (matvec_.takes(products.front()) || skinny_.takes(products.front())) return;
+    if (matvec_.takes(products.front())) return;
     for (const Linear& args : alike) enqueue_before(args, stream);
     gemm_.tune(products, stream);
   }
@@ -49,7 +47,6 @@ class CudaMatmul final : public Matmul {
 
  private:
   const Matvec matvec_;
-  const Skinny skinny_;
   Gemm gemm_;
 };
 
