@@ -4,8 +4,12 @@
 //   matmul->linear({.out = q, .x = hidden, .weight = w, .bias = b}, *stream);
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
@@ -43,6 +47,10 @@ struct Linear {
   TensorView scratch;  // [at least rows, inputs], of x's type
 };
 
+// What Matmul::tune() chose, as text: by what it holds for (the device, its libraries, a kind of product and a
+// number of rows) how such products are computed.
+using ProductChoices = std::map<std::string, std::string>;
+
 // Products of one rank: the handles, tuned choices and workspaces that they keep between calls.
 // Used by one thread and for one stream at a time.
 class Matmul {
@@ -53,10 +61,21 @@ class Matmul {
   // not fit is an Error that names it.
   virtual void linear(const Linear& args, Stream& stream) = 0;
 
-  // Chooses the fastest way for products like this one up to this many rows, by measuring where that is
-  // worth it. Optional; without it the choice is made from what is known of the shape. May allocate and
-  // waits for the stream. Nothing of what args point to is changed but `out` and `scratch`.
-  virtual void tune(const Linear& args, Stream& stream) = 0;
+  // Chooses the fastest way for products like these, of which there is at least one, with about as many rows,
+  // by measuring where that is worth it and has not been done. They differ in nothing but where their tensors
+  // lie; it is best to give those of all layers. Optional; without it the choice is made from what is known of
+  // the shape. May allocate and waits for the stream. Nothing of what args point to is changed but `out` and
+  // `scratch`.
+  virtual void tune(std::span<const Linear> alike, Stream& stream) = 0;
+  void tune(const Linear& one, Stream& stream) { tune(std::span(&one, 1), stream); }
+
+  // What tune() has found.
+  virtual ProductChoices choices() const { return {}; }
+  // What it found in earlier runs, here or elsewhere; before the first product. What does not hold here, or
+  // is no choice at all, counts for nothing.
+  virtual void adopt(ProductChoices /*choices*/) {}
+  // How many of those may hold here. May wait until libraries have been loaded.
+  virtual std::size_t known() { return 0; }
 };
 
 std::unique_ptr<Matmul> create_matmul(Backend& backend);

@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "device/cublaslt.h"
 #include "device/cuda/stream.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_problem.h"
 #include "kernels/cuda/read_all.h"
 #endif
 

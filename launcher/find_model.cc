@@ -114,6 +114,11 @@ std::string find_model(const std::string& given, const Environment& environment)
        "', or pass a folder or a .gguf file");
 }
 
+std::string products_path(const Environment& environment) {
+  const std::string cache = cache_folder(environment);
+  return cache.empty() ? "" : cache + "/nvllm/products.txt";
+}
+
 std::string default_model_path(const Environment& environment) {
   const std::string cache = cache_folder(environment);
   if (cache.empty()) {

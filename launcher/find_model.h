@@ -16,6 +16,10 @@ std::optional<std::string> process_environment(const char* name);
 // do for an id that is not there.
 std::string find_model(const std::string& given, const Environment& environment);
 
+// Where measured choices for products are kept (runtime/product_file.h); empty if there is no cache for want of a
+// home.
+std::string products_path(const Environment& environment);
+
 // The default model, SmolLM2-135M-Instruct, in the user's cache. tools/fetch-model puts it there; it is run if
 // the file is missing and NVLLM_FETCH_MODEL names it. An Error says what to do if it is still not there.
 std::string default_model(const Environment& environment);

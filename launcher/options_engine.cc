@@ -170,6 +170,12 @@ void store_async_scheduling(Options& options, const OptionValue& value) {
   options.engine.async_scheduling = value.on();
 }
 
+void store_tuning(Options& options, const OptionValue& value) {
+  using runtime::Tuning;
+  options.engine.tuning = value.one_of<Tuning>(
+      "way to tune", {{"off", Tuning::off}, {"cached", Tuning::cached}, {"full", Tuning::full}});
+}
+
 void store_profile(Options& options, const OptionValue& value) {
   options.profile = value.path("a file for the trace, such as trace.json");
   options.engine.profile = true;
@@ -254,6 +260,12 @@ OptionRows engine_rows() {
        store_enforce_eager},
       {"--async-scheduling", "--no-async-scheduling", nullptr,
        "whether the next step is chosen while one runs", "on", store_async_scheduling},
+      {"--tune", nullptr, "off|cached|full",
+       "how products are computed on GPUs; off: as their shapes suggest;\n"
+       "cached: as an earlier run measured it on such a GPU, where one did;\n"
+       "full: the same, and measures what is missing, which takes seconds, for\n"
+       "this run and later ones",
+       "cached", store_tuning},
       {"--seed", nullptr, "N",
        "what the seeds of requests that have none are made from: the same\n"
        "run gives the same tokens",

@@ -74,11 +74,12 @@ TEST_CASE("what is not said of sampling stays as it was") {
 }
 
 TEST_CASE("every option of the engine sets its field") {
-  const runtime::EngineOptions options = engine(
-      {"--block-size=32", "--gpu-memory-utilization=0.5", "--kv-cache-memory-bytes=512M",
-       "--max-model-len=32k", "--max-num-seqs=8", "--max-num-batched-tokens=4K",
-       "--no-enable-prefix-caching", "--scheduling=prefill-first", "--preemption=recompute",
-       "--swap-space=0.5", "--enforce-eager", "--no-async-scheduling", "--seed=5", "--profile=t"});
+  const runtime::EngineOptions options =
+      engine({"--block-size=32", "--gpu-memory-utilization=0.5", "--kv-cache-memory-bytes=512M",
+              "--max-model-len=32k", "--max-num-seqs=8", "--max-num-batched-tokens=4K",
+              "--no-enable-prefix-caching", "--scheduling=prefill-first", "--preemption=recompute",
+              "--swap-space=0.5", "--enforce-eager", "--no-async-scheduling", "--tune=full",
+              "--seed=5", "--profile=t"});
   CHECK(options.block_size == 32);
   CHECK(options.gpu_memory_utilization == 0.5);
   CHECK(options.kv_cache_memory_bytes == 512 << 20);
@@ -101,6 +102,14 @@ TEST_CASE("sizes are bytes, thousands or powers of 1024") {
   for (const auto& [text, value] : cases) {
     CHECK(engine({"--kv-cache-memory-bytes", text}).kv_cache_memory_bytes == value);
   }
+}
+
+TEST_CASE("products are chosen as earlier runs measured, unless more or nothing is asked for") {
+  using runtime::Tuning;
+  CHECK(engine({}).tuning == Tuning::cached);
+  CHECK(engine({"--tune", "off"}).tuning == Tuning::off);
+  CHECK(engine({"--tune", "cached"}).tuning == Tuning::cached);
+  CHECK(engine({"--tune", "full"}).tuning == Tuning::full);
 }
 
 TEST_CASE("of a switch and its opposite the last one counts") {

@@ -1,8 +1,15 @@
-// TuningMatmul: tunes a kind of product when it first meets one, then computes it. A forward pass with it
-// tunes all products of passes like that one.
+// TuningMatmul: computes the products of a forward pass and notes them; then they can be tuned, those of all
+// layers together.
+//
+//   TuningMatmul tuning(matmul);
+//   decoder.forward(batch, cache, memory, {stream, tuning, communicator});
+//   tuning.tune_all(stream);
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <span>
+#include <tuple>
 #include <vector>
 
 #include "kernels/linear.h"
@@ -14,18 +21,20 @@ class TuningMatmul final : public kernels::Matmul {
   explicit TuningMatmul(kernels::Matmul& matmul) : matmul_(matmul) {}
 
   void linear(const kernels::Linear& args, Stream& stream) override;
-  void tune(const kernels::Linear& args, Stream& stream) override;
+  void tune(std::span<const kernels::Linear> alike, Stream& stream) override {
+    matmul_.tune(alike, stream);
+  }
+
+  // Tunes what has been noted, kind by kind. The tensors must still be there; of their values, what
+  // products write is worth nothing afterwards.
+  void tune_all(Stream& stream);
 
  private:
-  struct Kind {
-    std::int64_t rows, outputs, inputs;
-    kernels::Linear::Before before;
-    bool residual;
-    bool operator==(const Kind&) const = default;
-  };
+  // Rows, outputs, inputs, what comes before, whether there is a residual.
+  using Kind = std::tuple<std::int64_t, std::int64_t, std::int64_t, kernels::Linear::Before, bool>;
 
   kernels::Matmul& matmul_;
-  std::vector<Kind> seen_;
+  std::map<Kind, std::vector<kernels::Linear>> noted_;
 };
 
 }  // namespace nvllm::layers

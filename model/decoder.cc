@@ -161,11 +161,9 @@ void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemo
                    const Device& device) const {
   layers::TuningMatmul tuning(device.matmul);
   forward(batch, kv, memory, {device.stream, tuning, device.communicator});
-  if (device.communicator != nullptr) {
-    device.communicator->wait(device.stream);
-  } else {
-    device.stream.synchronize();
-  }
+  if (device.communicator != nullptr) device.communicator->wait(device.stream);
+  tuning.tune_all(device.stream);
+  device.stream.synchronize();
 }
 
 TensorView Decoder::compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,

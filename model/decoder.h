@@ -101,7 +101,7 @@ class Decoder {
   TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                      const Device& device, const Observer& observer = {}) const;
 
-  // Lets the matmul choose how to compute the products of passes of up to so many rows
+  // Lets the matmul choose how to compute the products of passes of about so many rows
   // (kernels::Matmul::tune) by running such a pass, whose results are worth nothing. Waits for it. A
   // collective call, as forward() is.
   void tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,

@@ -19,14 +19,16 @@ struct EngineInfo {
   std::int64_t resident_blocks = 0;      // chunked: of these, so many may stay on the device
   std::uint64_t kv_bytes_per_token = 0;  // of all ranks together
   std::uint64_t weight_bytes = 0;        // of all ranks together
-  std::vector<RankLoad> ranks;           // memory reports are in there
-  std::vector<std::string> notes;        // one line each, for people: "max_model_len is 8192: ..."
+  std::uint64_t products_known = 0, products_measured = 0;  // runtime/engine_products.h
+  std::vector<RankLoad> ranks;                              // memory reports are in there
+  std::vector<std::string> notes;  // one line each, for people: "max_model_len is 8192: ..."
   std::int64_t ready_ns = 0;
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(kv_mode, max_model_len, blocks, block_size, host_blocks, resident_blocks,
-            kv_bytes_per_token, weight_bytes, ranks, notes, ready_ns);
+            kv_bytes_per_token, weight_bytes, products_known, products_measured, ranks, notes,
+            ready_ns);
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace nvllm::runtime {
 
@@ -31,6 +32,18 @@ constexpr const char* name_of(KvMode mode, Residence residence) {
 }
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
+
+// How the GPU's products are chosen: by what is known of their shapes; by measurements of earlier runs where there
+// are any; or these, and what is missing is measured now.
+enum class Tuning : std::uint8_t { off, cached, full };
+constexpr const char* name_of(Tuning tuning) {
+  switch (tuning) {
+    case Tuning::off: return "off";
+    case Tuning::cached: return "cached";
+    case Tuning::full: return "full";
+  }
+  return "";
+}
 
 struct EngineOptions {
   std::int64_t block_size = 16;
@@ -62,6 +75,8 @@ struct EngineOptions {
   DecodeAttention decode_attention = DecodeAttention::full;
   bool graphs = true;            // --enforce-eager: false
   bool async_scheduling = true;  // one step ahead
+  Tuning tuning = Tuning::cached;
+  std::string products_file;  // what was measured (runtime/product_file.h); empty: it is not kept
   std::uint64_t seed = 0;  // of requests that have none: theirs come from this one and their number
   bool profile = false;    // record a trace
 
@@ -78,7 +93,7 @@ struct EngineOptions {
             max_num_batched_tokens, prefix_caching, scheduling, preemption, swap_space_bytes,
             kv_offload, kv_offloading_bytes, ring_slots, resident_blocks, host_attention,
             host_threads, transfer_block, kv_buffers, max_seq_len, prefill_attention,
-            decode_attention, graphs, async_scheduling, seed, profile);
+            decode_attention, graphs, async_scheduling, tuning, products_file, seed, profile);
   }
 };
 

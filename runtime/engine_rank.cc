@@ -1,13 +1,18 @@
 #include "runtime/engine_rank.h"
 
+#include <utility>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "device/host_memory.h"
+#include "runtime/product_file.h"
 
 namespace nvllm::runtime {
 
 void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::make_runner>("make_runner", this);
+  methods.bind<&EngineRank::tune_products>("tune_products", this);
+  methods.bind<&EngineRank::product_report>("product_report", this);
   methods.bind<&EngineRank::memory>("engine_memory", this);
   methods.bind<&EngineRank::make_cache>("make_cache", this);
   methods.bind<&EngineRank::step>("step", this);
@@ -20,13 +25,28 @@ ipc::Communicator* EngineRank::partners() {
   return communicator_.size() > 1 ? &communicator_ : nullptr;
 }
 
-void EngineRank::make_runner(const RunnerOptions& options, bool profile) {
+void EngineRank::make_runner(const RunnerOptions& options, const std::string& products_file,
+                             bool profile) {
   if (profile && !trace_) trace_.emplace();
   options_ = options;
   options_.keeps_results = me_.rank() == 0;
   model_.await_bound();
   runner_.emplace(model_.decoder(), backend_, stream_, partners(), options_, trace(),
                   [this] { me_.note_progress(); });
+  if (products_file.empty()) return;
+  ProductFile::Contents products = ProductFile(products_file).read();
+  products_problem_ = std::move(products.problem);
+  runner_->adopt(std::move(products.choices));
+}
+
+void EngineRank::tune_products(const TunedSize& size) {
+  take_part("tune_products", [&] { runner_->tune_products(size); });
+}
+
+ProductReport EngineRank::product_report() {
+  ProductReport report = runner_->products();
+  report.problem = products_problem_;
+  return report;
 }
 
 RankMemory EngineRank::memory() {

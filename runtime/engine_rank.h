@@ -17,8 +17,8 @@
 
 namespace nvllm::runtime {
 
-// Used by the rank's main thread. What rank 0 calls, in this order: make_runner, engine_memory,
-// make_cache, then step as often as it likes; settle whenever no step is under way.
+// Used by the rank's main thread. What rank 0 calls, in this order: make_runner, tune_products and
+// product_report, engine_memory, make_cache, then step as often as it likes; settle whenever no step is under way.
 class EngineRank {
  public:
   // All must outlive it.
@@ -35,7 +35,10 @@ class EngineRank {
 
  private:
   // The weights may still be loading. With `profile` this rank records a trace from now on.
-  void make_runner(const RunnerOptions& options, bool profile);
+  // products_file: runtime/product_file.h; empty: there is none.
+  void make_runner(const RunnerOptions& options, const std::string& products_file, bool profile);
+  void tune_products(const TunedSize& size);
+  ProductReport product_report();
   // What the cache is sized from: as it is with weights and runner there.
   RankMemory memory();
   void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots);
@@ -56,6 +59,7 @@ class EngineRank {
   ipc::Communicator& communicator_;
   std::optional<Trace> trace_;
   RunnerOptions options_;
+  std::string products_problem_;
   std::optional<ModelRunner> runner_;
   std::int64_t last_step_ns_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/trace.h"
+#include "runtime/engine_products.h"
 #include "runtime/host_attention_options.h"
 #include "runtime/memory_plan.h"
 #include "runtime/model_loading.h"
@@ -85,7 +86,7 @@ Runners make_runners(EngineOptions asked, std::int64_t model_limit, ipc::GroupCa
     made.options = settled(asked, model_limit);
     made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
                                  asked.max_num_batched_tokens);
-    caller.call<void>("make_runner", made.runner, asked.profile);
+    caller.call<void>("make_runner", made.runner, products_to_read(asked, device), asked.profile);
   };
   make();
   if (asked.kv_offload != KvOffload::automatic) return made;
@@ -106,6 +107,7 @@ EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::Grou
   const EngineOptions& options = made.options;
   ModelLoading loading(me, caller, desk);
   loading.await_all();
+  EngineProducts products = choose_products(options, made.runner, own.device(), caller);
 
   const auto memory = caller.call<RankMemory>("engine_memory");
   MemoryPlan plan = plan_memory(options, model_limit, own.device(), memory);
@@ -126,7 +128,10 @@ EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::Grou
   }
   info.ranks = loading.report();
   for (const RankLoad& rank : info.ranks) info.weight_bytes += rank.times.bytes_loaded;
+  info.products_known = products.known;
+  info.products_measured = products.measured;
   info.notes = std::move(made.notes);
+  info.notes.insert(info.notes.end(), products.notes.begin(), products.notes.end());
   info.notes.insert(info.notes.end(), plan.notes.begin(), plan.notes.end());
   return setup;
 }

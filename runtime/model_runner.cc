@@ -5,6 +5,7 @@
 #include <cmath>
 #include <exception>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/logging.h"
@@ -350,6 +351,19 @@ ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
           .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0)),
           .device_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *
                                                 sizeof(std::int32_t)};
+}
+
+void ModelRunner::adopt(kernels::ProductChoices choices) {
+  state_->matmul->adopt(std::move(choices));
+}
+
+void ModelRunner::tune_products(const TunedSize& size) {
+  runtime::tune_products(size, state_->decoder, state_->memory,
+                         {state_->stream, *state_->matmul, state_->communicator}, state_->backend);
+}
+
+ProductReport ModelRunner::products() {
+  return {.known = state_->matmul->known(), .measured = state_->matmul->choices(), .problem = {}};
 }
 
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,

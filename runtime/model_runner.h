@@ -23,6 +23,7 @@
 #include "kvcache/paged_storage.h"
 #include "model/decoder.h"
 #include "runtime/engine_options.h"
+#include "runtime/product_tuning.h"
 #include "runtime/sparse_attention.h"
 #include "runtime/step.h"
 
@@ -83,12 +84,15 @@ class ModelRunner {
   };
   CacheBytes cache_bytes() const;
 
+  // How products are computed, as earlier runs measured it (kernels::Matmul::adopt). Before the first step.
+  void adopt(kernels::ProductChoices choices);
+  // Measures it for steps of this size, as far as it is not known; between steps, after the weights have been
+  // loaded. A collective call.
+  void tune_products(const TunedSize& size);
+  // What is known and what was measured.
+  ProductReport products();
+
   // Once, before the first step, after the weights have been loaded.
-  //
-  // Products are not tuned (kernels::Matmul::tune): that takes about a tenth of a second for each kind of
-  // product and power of two of rows, which is seconds for a model, and saved a few percent of the products'
-  // time where it was measured.
-  //
   // blocks: of the device, or of the host if the mode keeps them there; then there is nothing to swap to.
   // device_slots: chunked: of whole blocks (kvcache/device_slots.h).
   void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots = 0);

@@ -99,6 +99,26 @@ void check_tokens(DeviceRank& rank, RunnerUnderTest& runner, std::uint32_t slot,
   CHECK(runner.tokens(slot).size() >= least);
 }
 
+TEST_CASE("products tuned between steps: the same tokens, so no cache was written to") {
+  on_few_ranks([](DeviceRank& rank) {
+    const GoldenModel golden("qwen3-uneven");
+    const auto& prompt = golden.prompts[0];
+    const auto length = static_cast<std::int64_t>(prompt.ids.size());
+    for (const KvMode mode : {KvMode::paged, KvMode::chunked}) {
+      RunnerUnderTest runner(rank, golden, {.kv_mode = mode});
+      for (const TunedSize& size : {TunedSize{224, false}, {4, true}, {1, true}}) {
+        runner.runner().tune_products(size);
+      }
+      runner.start(0, prompt.ids).rows(0, length).step();
+      runner.decode(4);
+      runner.runner().tune_products({40, true});
+      runner.decode(4);
+      runner.finish();
+      check_tokens(rank, runner, 0, prompt, 9);
+    }
+  });
+}
+
 TEST_CASE("sequences come and go, in slots and blocks that others had a step before") {
   on_few_ranks([](DeviceRank& rank) {
     const GoldenModel golden("qwen3-uneven");

@@ -92,9 +92,9 @@ class CpuMatmul final : public Matmul {
     submit(args, stream);
   }
 
-  void tune(const Linear& args, Stream& stream) override {
-    check_linear(args);
-    const Product product = product_of(product_after(args));
+  void tune(std::span<const Linear> alike, Stream& stream) override {
+    for (const Linear& args : alike) check_linear(args);
+    const Product product = product_of(product_after(alike.front()));
     stream.synchronize();
     reserve(packed_floats(kernels_of(set_, product.dtype), product));
   }

@@ -1,5 +1,6 @@
 // Gated activations on the GPU. Bound by memory: two elements read for one written.
 #include "kernels/arguments.h"
+#include "kernels/cuda/gated_activation.cuh"
 #include "kernels/cuda/gated_activation.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/row_tiles.cuh"
@@ -8,29 +9,6 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kVectors = 2;  // of a thread, of gates and of what they let through
-
-// e^x and quotients as exact as float32 needs it, or, where the result is rounded to 16 bits, as the
-// hardware has them.
-template <typename T>
-__device__ __forceinline__ float exponential(float x) {
-  return sizeof(T) == 4 ? expf(x) : __expf(x);
-}
-
-template <typename T>
-__device__ __forceinline__ float quotient(float a, float b) {
-  return sizeof(T) == 4 ? __fdiv_rn(a, b) : __fdividef(a, b);
-}
-
-template <typename T, Activation kActivation>
-__device__ __forceinline__ float activate(float g) {
-  if constexpr (kActivation == Activation::gelu) return g * normcdff(g);
-  float minus = -g;
-  if constexpr (kActivation == Activation::gelu_tanh) {
-    // (1 + tanh(z)) / 2 = 1 / (1 + e^-2z)
-    minus = minus * 1.5957691216f * fmaf(g * g, 0.044715f, 1.0f);
-  }
-  return quotient<T>(g, 1.0f + exponential<T>(minus));
-}
 
 template <typename T, Activation kActivation, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
@@ -52,14 +30,8 @@ __global__ void __launch_bounds__(kTileBlockThreads)
   for (int v = 0; v < kVectors; ++v) {
     const long long vector = place.vector + v * blockDim.x;
     if (vector >= tiles.vectors) continue;
-    Floats<T> values = widen(gates[v]);
-    const Floats<T> factors = widen(ups[v]);
-#pragma unroll
-    for (int i = 0; i < Vector<T>::kElements; ++i) {
-      values.element[i] =
-          __fmul_rn(activate<T, kActivation>(values.element[i]), factors.element[i]);
-    }
-    store_of_row<kAligned>(out + place.row * tiles.columns, vector, tiles.columns, narrow(values));
+    store_of_row<kAligned>(out + place.row * tiles.columns, vector, tiles.columns,
+                           activate_gated<kActivation>(gates[v], ups[v]));
   }
 }
 

@@ -8,43 +8,14 @@
 #include <future>
 #include <map>
 #include <optional>
-#include <vector>
+#include <span>
+#include <string>
 
 #include "device/backend.h"
+#include "kernels/cuda/gemm_problem.h"
 #include "kernels/linear.h"
 
 namespace nvllm::kernels::cuda {
-
-// A product as cuBLASLt sees it: all matrices column-major, so everything transposed,
-// outᵀ [outputs, rows] = weightᵀᵀ [outputs, inputs] · xᵀ [inputs, rows] + residualᵀ. Checked
-// arguments with nothing before the product. Points into itself and into what the arguments point to.
-struct GemmProblem {
-  explicit GemmProblem(const Linear& args);
-  GemmProblem(const GemmProblem&) = delete;
-  GemmProblem& operator=(const GemmProblem&) = delete;
-
-  // Whether cuBLASLt can be asked at all: a bias or residual must be of out's type.
-  static bool possible(const Linear& args);
-
-  cublasStatus_t enqueue(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
-                         void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
-
-  // The heuristic's `count` best algorithms, or fewer, best first. Sums are in float32 to their end.
-  std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle, std::size_t workspace_bytes,
-                                               int count);
-
-  // Configurations that the heuristic does not propose and that were the fastest for one shape or
-  // another of up to kShortlistRows rows, as far as they fit this problem.
-  static constexpr std::int64_t kShortlistRows = 4096;
-  std::vector<cublasLtMatmulAlgo_t> shortlist(cublasLtHandle_t handle, std::size_t workspace_bytes);
-
-  cudaDataType_t type, out_type;
-  cublasLtMatmulDescOpaque_t product{};
-  cublasLtMatrixLayoutOpaque_t weight{}, x{}, residual{}, out{};
-  const void *weight_data, *x_data, *residual_data;
-  void* out_data;
-  float beta;
-};
 
 // Used by one thread and for one stream at a time. cuBLASLt is loaded in the background (0.04 to
 // 0.2 s), so that a start need not wait for it.
@@ -57,18 +28,18 @@ class Gemm {
   // if cuBLASLt has no algorithm for it.
   bool enqueue(const Linear& args, cudaStream_t stream);
 
-  // Whether tune() has found the fastest algorithm for this product.
-  bool has_measured(const Linear& args) const { return measured(Shape(args)) != nullptr; }
-
-  // Measures the heuristic's candidates and keeps the fastest.
-  void tune(const Linear& args, Stream& stream);
+  // The same as Matmul's, of products with nothing before them. What is known is not measured again.
+  void tune(std::span<const Linear> alike, Stream& stream);
+  const ProductChoices& choices() const { return found_; }
+  void adopt(ProductChoices choices) { remembered_ = std::move(choices); }
+  std::size_t known();
 
  private:
-  // All that the choice of an algorithm may depend on. Rows come last, for the order.
+  // All that the choice of an algorithm may depend on.
   struct Shape {
     explicit Shape(const Linear& args);
-    bool like(const Shape& other) const;  // the same but for rows
     auto operator<=>(const Shape&) const = default;
+    std::string text() const;
 
     DType type, out_type;
     bool bias, residual;
@@ -76,18 +47,24 @@ class Gemm {
     std::int64_t x_alignment, weight_alignment, out_alignment, residual_alignment;
     std::int64_t rows;
   };
+  using Algorithms = std::map<Shape, std::optional<cublasLtMatmulAlgo_t>>;
 
-  // nullptr: nothing was measured for such a shape, or cuBLASLt has no algorithm.
-  const cublasLtMatmulAlgo_t* measured(const Shape& shape) const;
+  // The same shape with as many rows as one measurement holds for.
+  static Shape class_of(const Linear& args);
+  // What measurements hold for, beside shapes: the start of all keys in choices() and adopt().
+  const std::string& machine();
+  // nullptr: nothing was measured for such a product, or cuBLASLt has no algorithm.
+  const cublasLtMatmulAlgo_t* measured(const Linear& args, GemmProblem& problem);
   const cublasLtMatmulAlgo_t* guess(const Shape& shape, GemmProblem& problem);
-  double seconds_of(GemmProblem& problem, const cublasLtMatmulAlgo_t& algorithm, int repeats,
-                    Stream& stream);
 
   Backend& backend_;
   Buffer workspace_;
   std::shared_future<cublasLtHandle_t> handle_;
-  std::map<Shape, std::optional<cublasLtMatmulAlgo_t>> guessed_;  // the heuristic's first
-  std::map<Shape, cublasLtMatmulAlgo_t> measured_;
+  std::string machine_;
+  ProductChoices remembered_;  // of earlier runs
+  ProductChoices found_;       // by tune()
+  Algorithms guessed_;         // the heuristic's first
+  Algorithms measured_;        // by class; without an algorithm: neither remembered nor found
 };
 
 }  // namespace nvllm::kernels::cuda

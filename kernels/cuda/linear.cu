@@ -1,5 +1,6 @@
 // Products on the GPU: which of the ways there are takes which.
-#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "device/cuda/stream.h"
 #include "kernels/cuda/dot.h"
@@ -14,14 +15,6 @@ namespace {
 // Without tensor cores, up to so many rows are faster when each row reads the weights itself.
 constexpr std::int64_t kMaxDotRows = 4;
 
-// From so many rows and outputs on cuBLASLt's best algorithm for them, which tuning finds, is faster
-// than Matvec (by 1 to 5% on an H200); its heuristic's first is not.
-constexpr std::int64_t kGemmRows = 9, kGemmOutputs = 16384;
-
-bool gemm_may_win(const Linear& args) {
-  return args.out.shape[0] >= kGemmRows && args.out.shape[1] >= kGemmOutputs;
-}
-
 class CudaMatmul final : public Matmul {
  public:
   explicit CudaMatmul(Backend& backend) : gemm_(backend) {}
@@ -32,27 +25,25 @@ class CudaMatmul final : public Matmul {
     if (matvec_.takes(args)) return matvec_.enqueue(args, stream);
     enqueue_before(args, stream);
     const Linear product = product_after(args);
-    const bool better_gemm = gemm_may_win(product) && gemm_.has_measured(product);
-    if (!better_gemm && matvec_.takes(product)) return matvec_.enqueue(product, stream);
+    if (matvec_.takes(product)) return matvec_.enqueue(product, stream);
     const bool few = product.weight.dtype == DType::f32 && product.out.shape[0] <= kMaxDotRows;
     if (!few && gemm_.enqueue(product, nvllm::cuda::native(stream))) return;
     dot(product, stream);
   }
 
-  // Each power of two is measured, from the number of rows on that a gemm may be the fastest for.
-  void tune(const Linear& args, Stream& stream) override {
-    check_linear(args);
-    if (args.out.elements() == 0) return;
-    enqueue_before(args, stream);
-    Linear part = product_after(args);
-    const std::int64_t rows = args.out.shape[0];
-    for (std::int64_t some = kMatvecMaxRows; some < 2 * rows; some *= 2) {
-      part.x.shape[0] = part.out.shape[0] = part.residual.shape[0] = std::min(some, rows);
-      if (part.out.shape[0] > kMatvecMaxRows || gemm_may_win(part)) {
-        gemm_.tune(part, stream);
-      }
-    }
+  void tune(std::span<const Linear> alike, Stream& stream) override {
+    for (const Linear& args : alike) check_linear(args);
+    if (alike.front().out.elements() == 0) return;
+    std::vector<Linear> products;
+    for (const Linear& args : alike) products.push_back(product_after(args));
+    if (matvec_.takes(products.front())) return;
+    for (const Linear& args : alike) enqueue_before(args, stream);
+    gemm_.tune(products, stream);
   }
+
+  ProductChoices choices() const override { return gemm_.choices(); }
+  void adopt(ProductChoices choices) override { gemm_.adopt(std::move(choices)); }
+  std::size_t known() override { return gemm_.known(); }
 
  private:
   const Matvec matvec_;

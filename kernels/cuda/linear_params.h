@@ -18,7 +18,7 @@ struct LinearParams {
   bool float_out;
   float inverse_inputs, epsilon;
 
-  // Of checked arguments, with nothing or a norm before the product.
+  // Of checked arguments. Before an activation, x has 2 * inputs columns.
   explicit LinearParams(const Linear& args)
       : out(args.out.data),
         x(args.x.as<T>()),

@@ -8,9 +8,14 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
+using Before = Linear::Before;
+
 // RMSNorm in the same kernel, which every block does again, costs less than a kernel of its own only
 // for so many elements of x, and only where all blocks run at once.
-constexpr std::int64_t kMaxNormRows = 8, kMaxNormElements = 8192;
+constexpr std::int64_t kMaxNormRows = 4, kMaxNormElements = 8192;
+
+// SiLU in the same kernel, which every block does again, likewise; of one row it always does.
+constexpr int kMaxActivatedRows = 4;
 
 constexpr int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -77,9 +82,9 @@ template <int kTiles, int kSlices, int kWarps, int kBlocks>
 struct InstanceOf<kTiles, kSlices, kWarps, kBlocks> {
   static constexpr Instance value{kTiles, kSlices, kWarps, kBlocks};
 
-  template <typename T, bool kNorm, int kHalves>
+  template <typename T, Linear::Before kBefore, int kMaxRows>
   static auto kernel() {
-    return &matvec_kernel<T, kNorm, kHalves, kTiles, kSlices, kWarps, kBlocks>;
+    return &matvec_kernel<T, kBefore, kMaxRows, kTiles, kSlices, kWarps, kBlocks>;
   }
 };
 
@@ -110,10 +115,11 @@ using UpTo8Rows = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<3, 4, 16, 1>, Instan
                          InstanceOf<2, 6, 16, 1>, InstanceOf<2, 8, 8, 2>>;
 using UpTo16Rows = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<1, 4, 16, 2>, InstanceOf<2, 5, 8, 2>>;
 using WithNorm = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<3, 4, 16, 1>, InstanceOf<2, 6, 16, 1>>;
+using WithActivation = WithNorm;
 
 // --- launching --------------------------------------------------------------------------------------
 
-template <typename T, bool kNorm, int kHalves, typename Instances>
+template <typename T, Linear::Before kBefore, int kMaxRows, typename Instances>
 void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStream_t stream) {
   int which = 0;
   const Plan plan = Instances::best(p.outputs, p.inputs, multiprocessors, &which);
@@ -125,13 +131,23 @@ void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStrea
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = early ? 1 : 0;
-  if (kNorm) config.dynamicSmemBytes = normed_shared_bytes(p.rows, p.inputs);
+  if (kBefore == Before::rms_norm) {
+    config.dynamicSmemBytes = normed_shared_bytes(p.rows, p.inputs);
+  }
   Instances::with(which, [&](auto instance) {
     config.blockDim = dim3(instance.value.warps * 32);
-    nvllm::cuda::check(
-        cudaLaunchKernelEx(&config, instance.template kernel<T, kNorm, kHalves>(), p, plan.share),
-        "launching linear");
+    nvllm::cuda::check(cudaLaunchKernelEx(&config, instance.template kernel<T, kBefore, kMaxRows>(),
+                                          p, plan.share),
+                       "launching linear");
   });
+}
+
+template <typename Instances>
+bool all_blocks_run(const Linear& args, int multiprocessors) {
+  int which = 0;
+  return Instances::best(static_cast<int>(args.out.shape[1]),
+                         static_cast<int>(args.weight.shape[1]), multiprocessors, &which)
+      .all_run;
 }
 
 bool whole_vectors(const TensorView& tensor) {
@@ -146,30 +162,48 @@ Matvec::Matvec()
       early_(nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {}
 
 bool Matvec::takes(const Linear& args) const {
-  const std::int64_t rows = args.out.shape[0], outputs = args.out.shape[1],
-                     inputs = args.weight.shape[1];
+  const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
   if (args.weight.dtype == DType::f32 || rows > kMatvecMaxRows || inputs == 0) return false;
   if (!whole_vectors(args.weight) || !whole_vectors(args.x)) return false;
-  if (args.before == Linear::Before::nothing) return true;
-  if (args.before != Linear::Before::rms_norm || rows > kMaxNormRows ||
-      rows * inputs > kMaxNormElements || !whole_vectors(args.norm_weight)) {
-    return false;
+  switch (args.before) {
+    case Before::nothing: return true;
+    case Before::rms_norm: return takes_norm(args);
+    case Before::gated_activation: return takes_activation(args);
   }
-  int which = 0;
-  return WithNorm::best(static_cast<int>(outputs), static_cast<int>(inputs), multiprocessors_,
-                        &which)
-      .all_run;
+  return false;
+}
+
+bool Matvec::takes_norm(const Linear& args) const {
+  const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
+  if (rows > kMaxNormRows || rows * inputs > kMaxNormElements) return false;
+  return whole_vectors(args.norm_weight) && all_blocks_run<WithNorm>(args, multiprocessors_);
+}
+
+bool Matvec::takes_activation(const Linear& args) const {
+  const std::int64_t rows = args.out.shape[0];
+  if (args.activation != Activation::silu || rows > kMaxActivatedRows) return false;
+  return rows == 1 || all_blocks_run<WithActivation>(args, multiprocessors_);
 }
 
 template <typename T>
 void Matvec::enqueue_as(const Linear& args, Stream& stream) const {
   const LinearParams<T> p(args);
-  const cudaStream_t native = nvllm::cuda::native(stream);
-  if (p.norm_weight != nullptr) {
-    return launch<T, true, 1, WithNorm>(p, multiprocessors_, early_, native);
+  const auto enqueue = [&]<Before kBefore, int kMaxRows, typename Instances>() {
+    launch<T, kBefore, kMaxRows, Instances>(p, multiprocessors_, early_,
+                                            nvllm::cuda::native(stream));
+  };
+  switch (args.before) {
+    case Before::rms_norm: return enqueue.template operator()<Before::rms_norm, 8, WithNorm>();
+    case Before::gated_activation: {
+      constexpr Before kGated = Before::gated_activation;
+      if (p.rows == 1) return enqueue.template operator()<kGated, 1, WithActivation>();
+      if (p.rows == 2) return enqueue.template operator()<kGated, 2, WithActivation>();
+      return enqueue.template operator()<kGated, kMaxActivatedRows, WithActivation>();
+    }
+    case Before::nothing: break;
   }
-  if (p.rows <= 8) return launch<T, false, 1, UpTo8Rows>(p, multiprocessors_, early_, native);
-  launch<T, false, 2, UpTo16Rows>(p, multiprocessors_, early_, native);
+  if (p.rows <= 8) return enqueue.template operator()<Before::nothing, 8, UpTo8Rows>();
+  enqueue.template operator()<Before::nothing, 16, UpTo16Rows>();
 }
 
 void Matvec::enqueue(const Linear& args, Stream& stream) const {

@@ -16,6 +16,7 @@
 // ascending order, so results are reproducible.
 #pragma once
 
+#include "kernels/cuda/gated_activation.cuh"
 #include "kernels/cuda/linear_parts.cuh"
 #include "kernels/cuda/rmsnorm.cuh"
 
@@ -98,40 +99,87 @@ struct NormedRows {
   }
 
   __device__ void finish(const LinearParams<T>& p) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    for (int item = warp; item < p.rows * slots; item += warps) {
-      const int row = item / slots, chunk = item % slots, vector = chunk * 32 + lane;
-      Vector<T> x = {};
-      if (vector < vectors) {
-        x = load_vector(p.x + row * p.x_stride + vector * 8);
-        *at(row, vector) = x;
+    constexpr int kAtOnce = 4;  // chunks of a warp that are on their way together
+    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const int chunks = p.rows * slots;
+    for (int first = threadIdx.x / 32; first < chunks; first += kAtOnce * warps) {
+      Vector<T> x[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int chunk = first + i * warps, row = chunk / slots;
+        const int vector = chunk % slots * 32 + lane;
+        x[i] = {};
+        if (chunk < chunks && vector < vectors) {
+          x[i] = load_vector(p.x + row * p.x_stride + vector * 8);
+        }
       }
-      const float sum = rms_norm_chunk(x);
-      if (lane == 0) sums[item] = sum;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int chunk = first + i * warps, vector = chunk % slots * 32 + lane;
+        if (chunk >= chunks) break;
+        if (vector < vectors) *at(chunk / slots, vector) = x[i];
+        const float sum = rms_norm_chunk(x[i]);
+        if (lane == 0) sums[chunk] = sum;
+      }
     }
     wait_for_async_copies();
     __syncthreads();
-    for (int row = 0; row < p.rows; ++row) {
+    for (int i = threadIdx.x; i < p.rows * vectors; i += blockDim.x) {
+      const int row = i / vectors, v = i % vectors;
       const float squares = rms_norm_add_chunks(sums + row * slots, slots);
       const float scale = rms_norm_scale(squares, p.inverse_inputs, p.epsilon);
-      for (int v = threadIdx.x; v < vectors; v += blockDim.x) {
-        *at(row, v) = rms_norm_apply(*at(row, v), scale, weight[v]);
-      }
+      *at(row, v) = rms_norm_apply(*at(row, v), scale, weight[v]);
     }
     __syncthreads();
   }
 };
 
+// --- x with its activation, in registers --------------------------------------------------------------
+
+// A round's vectors of x out of their gates and what these let through, as gated_activation has them. With
+// few rows, most of a warp's lanes belong to rows that do not exist; so each vector is computed by one
+// lane, whichever it is, and handed to the one that multiplies with it. kRows: 1, 2 or 4, at least
+// p.rows; lanes of further rows get something, which nobody looks at. For all lanes of a warp.
+template <Activation kActivation, int kRows, typename T, int kSlices>
+__device__ __forceinline__ void activate_round(const LinearParams<T>& p, int begin,
+                                               Vector<T> (&x)[kSlices]) {
+  constexpr int kGroups = 8;  // of 4 lanes: a group has a row of the products
+  constexpr int kTurns = (kRows * kSlices + kGroups - 1) / kGroups;
+  const int lane = threadIdx.x % 32, group = lane / 4, within = lane % 4 * 8;
+  Vector<T> own[kTurns];
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int item = turn * kGroups + group, slice = item / kRows;
+    const int row = min(item % kRows, p.rows - 1), input = begin + slice * kSliceInputs + within;
+    own[turn] = {};
+    if (slice >= kSlices || input >= p.inputs) continue;
+    const T* const gates = p.x + row * p.x_stride + input;
+    own[turn] = activate_gated<kActivation>(load_vector(gates), load_vector(gates + p.inputs));
+  }
+#pragma unroll
+  for (int slice = 0; slice < kSlices; ++slice) {
+    const Vector<T>& from = own[slice * kRows / kGroups];
+    const int source = (slice * kRows % kGroups + group % kRows) * 4 + lane % 4;
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      x[slice].word[word] = __shfl_sync(~0u, from.word[word], source);
+    }
+  }
+}
+
 // --- the kernel -------------------------------------------------------------------------------------
 
-// kHalves: 1 for up to 8 rows, 2 for up to 16. kBlocks: of a multiprocessor, at once. `share`: the
+// kMaxRows: how many there are at most, 1, 2, 4, 8 or 16. kBlocks: of a multiprocessor, at once. `share`: the
 // outputs of a block, at most kTiles tiles.
-template <typename T, bool kNorm, int kHalves, int kTiles, int kSlices, int kWarps, int kBlocks>
+template <typename T, Linear::Before kBefore, int kMaxRows, int kTiles, int kSlices, int kWarps,
+          int kBlocks>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     matvec_kernel(const LinearParams<T> p, int share) {
   constexpr int kOutputs = kTiles * kTileOutputs;
-  constexpr int kRows = kHalves * 8;
-  __shared__ float sums[kWarps][kRows][kOutputs];
+  constexpr int kHalves = (kMaxRows + 7) / 8;
+  constexpr bool kNorm = kBefore == Linear::Before::rms_norm;
+  constexpr bool kActivates = kBefore == Linear::Before::gated_activation;
+  __shared__ float sums[kWarps][kHalves * 8][kOutputs];
   extern __shared__ __align__(128) char shared[];
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -176,11 +224,15 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   }
   float d[kTiles][4] = {};
   while (begin < p.inputs) {
+    [[maybe_unused]] Vector<T> activated[kSlices];  // while the weights are on their way
+    if constexpr (kActivates) activate_round<Activation::silu, kMaxRows>(p, begin, activated);
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
       const int input = begin + slice * kSliceInputs;
       Vector<T> a[2] = {};
-      if (input < inputs) {
+      if constexpr (kActivates) {
+        a[0] = activated[slice];
+      } else if (input < inputs) {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) a[half] = load_vector(x[half] + input);
       }

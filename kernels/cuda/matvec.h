@@ -14,12 +14,14 @@ class Matvec {
 
   // Whether enqueue() can do a product of checked arguments that is not empty: at most
   // kMatvecMaxRows rows, those of x and weight whole vectors of 16 bytes; with nothing before it, or
-  // with RMSNorm where that is faster here than as a kernel of its own.
+  // with RMSNorm or SiLU where that is faster here than as a kernel of its own.
   bool takes(const Linear& args) const;
 
   void enqueue(const Linear& args, Stream& stream) const;
 
  private:
+  bool takes_norm(const Linear& args) const;
+  bool takes_activation(const Linear& args) const;
   template <typename T>
   void enqueue_as(const Linear& args, Stream& stream) const;
 

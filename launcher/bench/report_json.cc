@@ -36,6 +36,9 @@ Json engine_of(const BenchSubject& subject) {
       {"scheduling", options.scheduling == runtime::Scheduling::mixed ? "mixed" : "prefill-first"},
       {"graphs", options.graphs},
       {"async_scheduling", options.async_scheduling},
+      {"tune", name_of(options.tuning)},
+      {"products_known", subject.info.products_known},
+      {"products_measured", subject.info.products_measured},
       {"weight_bytes", subject.info.weight_bytes},
       {"kv_bytes_per_token", subject.info.kv_bytes_per_token}};
 }

@@ -106,6 +106,7 @@ std::vector<BadCommandLine> engine_lines() {
       bad("--swap-space=4G", "--swap-space '4G': not a number; pass 0 to 1048576"),
       bad("--enforce-eager=true", "--enforce-eager takes no value; pass it alone"),
       bad("--enforce-eagre", "unknown option '--enforce-eagre'; did you mean '--enforce-eager'?"),
+      bad("--tune=on", "--tune 'on': no such way to tune; pass off, cached or full"),
       bad("--async-scheduling=off", "--async-scheduling takes no value; pass it alone"),
       bad("--seed=-1", "--seed -1: out of range; pass 0 to 9223372036854775807"),
       bad("--seed=random", "--seed 'random': not a whole number; pass 0 to 9223372036854775807"),
