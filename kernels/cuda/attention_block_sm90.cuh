@@ -34,112 +34,147 @@ inline constexpr int kAllConsumers = 1;                      // the number of th
 inline constexpr int kFirstGroup = 2;                        // of each warpgroup alone
 inline constexpr int kFirstTurn = kFirstGroup + kConsumers;  // its turn has come
 
-// A consumer warpgroup.
-template <typename T, int D, typename Part>
-__device__ __forceinline__ void consume(const Part& part, const Shared<D>& shared,
-                                        const Boxes& boxes, int block_row, int tokens, int group,
-                                        int thread) {
-  const int lane = thread % 32;
-  const int group_row = block_row + group * kGroupRows, row = group_row + thread / 32 * 16;
-  const int tiles = (tokens + kTokens - 1) / kTokens;
-  const unsigned queries = shared.queries() + group * kGroupRows * kRowBytes;
-  copy_queries<T, D>(part, shared.queries(), group * kGroupRows, group_row, thread);
-  fence_shared_writes();
-  sync_threads(kFirstGroup + group, kGroupThreads);
+// A consumer warpgroup, which works on one piece after the other: some packed rows with the tiles of tokens
+// that they see.
+template <typename T, int D>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(const Shared<D>& shared, int group, int thread)
+      : shared_(shared), group_(group), thread_(thread) {
+    if (group == 1) arrive_at(kFirstTurn, kBoth);  // the first turn is group 0's
+  }
 
-  Rows<T, D> rows;
+  __device__ __forceinline__ int lane() const { return thread_ % 32; }
+
+  // The warpgroup copies the queries of a piece whose rows begin at block_row.
+  template <typename Part>
+  __device__ __forceinline__ void fetch_queries(const Part& part, int block_row) const {
+    sync_threads(kFirstGroup + group_, kGroupThreads);  // products with those before are done
+    copy_queries<T, D>(part, shared_.queries(), group_ * kGroupRows,
+                       block_row + group_ * kGroupRows, thread_);
+    fence_shared_writes();
+    sync_threads(kFirstGroup + group_, kGroupThreads);
+  }
+
+  // The queries are there. queries_done() is called when they are needed no more.
+  template <typename Part, typename QueriesDone>
+  __device__ __forceinline__ void work(const Part& part, const Boxes& boxes, int block_row,
+                                       int tokens, const QueriesDone& queries_done) {
+    const int group_row = block_row + group_ * kGroupRows, row = group_row + thread_ / 32 * 16;
+    const int tiles = count_tiles(tokens);
+    const unsigned queries = shared_.queries() + group_ * kGroupRows * kRowBytes;
+    Rows<T, D> rows;
 #pragma unroll
-  for (float& value : rows.out) value = 0;
-  const float scale = part.p.scale * kLog2E;
-  const int visible[2] = {part.visible(row + lane / 4), part.visible(row + lane / 4 + 8)};
-  const int least = part.visible(group_row);
-  const auto weigh = [&](int first) {
-    if (first + kTokens > least) {
-      const int within[2] = {visible[0] - first, visible[1] - first};
-      rows.mask(within, lane);
-    }
-    rows.weigh(scale);
-  };
-  const auto free_stage = [&](const Barrier& empty) {
-    __syncwarp();
-    if (lane == 0) empty.arrive();
-  };
-  // The warpgroups take turns in enqueueing products.
-  const int own_turn = kFirstTurn + group, other_turn = kFirstTurn + 1 - group;
-  constexpr int kBoth = kConsumers * kGroupThreads;
+    for (float& value : rows.out) value = 0;
+    const float scale = part.p.scale * kLog2E;
+    const int visible[2] = {part.visible(row + lane() / 4), part.visible(row + lane() / 4 + 8)};
+    const int least = part.visible(group_row);
+    const auto weigh = [&](int first) {
+      if (first + kTokens > least) {
+        const int within[2] = {visible[0] - first, visible[1] - first};
+        rows.mask(within, lane());
+      }
+      rows.weigh(scale);
+    };
+    const int own_turn = kFirstTurn + group_, other_turn = kFirstTurn + 1 - group_;
 
-  if (tiles > 0) {
-    const int first = (tiles - 1) * kTokens;
-    shared.keys_full(0).wait(0);
-    rows.multiply_keys(queries, shared.keys(0));
-    wgmma_wait<0>();
-    hold(rows.scores);
-    free_stage(shared.keys_empty(0));
-    weigh(first);
-    rows.pack_weights();
+    if (tiles > 0) {
+      const Turn turn(done_);
+      const int first = (tiles - 1) * kTokens;
+      shared_.keys_full(turn.stage).wait(turn.parity);
+      rows.multiply_keys(queries, shared_.keys(turn.stage));
+      wgmma_wait<0>();
+      hold(rows.scores);
+      release(shared_.keys_empty(turn.stage));
+      weigh(first);
+      rows.pack_weights();
+      shared_.values_full(turn.stage).wait(turn.parity);
+      clear_missing(part, boxes, first, tokens, turn.stage);
+    }
+    for (int i = 1; i < tiles; ++i) {
+      const Turn turn(done_ + i), before(done_ + i - 1);
+      shared_.keys_full(turn.stage).wait(turn.parity);
+      // The warpgroups take turns in enqueueing products.
+      sync_threads(own_turn, kBoth);
+      rows.multiply_keys(queries, shared_.keys(turn.stage));
+      rows.multiply_values(shared_.values(before.stage), i == 1);
+      arrive_at(other_turn, kBoth);
+      wgmma_wait<1>();
+      hold(rows.scores);
+      release(shared_.keys_empty(turn.stage));
+      weigh((tiles - 1 - i) * kTokens);
+      // Waited for here, since the assembler moves no wait for products across it: they and taking weights overlap.
+      shared_.values_full(turn.stage).wait(turn.parity);
+      wgmma_wait<0>();
+      hold(rows.out);
+      release(shared_.values_empty(before.stage));
+      rows.fade_out();
+      rows.pack_weights();
+    }
+    queries_done();
+    if (tiles > 0) {
+      const Turn last(done_ + tiles - 1);
+      rows.multiply_values(shared_.values(last.stage), tiles == 1);
+      wgmma_wait<0>();
+      hold(rows.out);
+      release(shared_.values_empty(last.stage));
+    }
+    done_ += tiles;
+    rows.write(part, row, lane());
+  }
+
+  __device__ __forceinline__ void release(const Barrier& empty) const {
+    __syncwarp();
+    if (lane() == 0) empty.arrive();
+  }
+
+ private:
+  static constexpr int kBoth = kConsumers * kGroupThreads;
+
+  // Values of the last tile that nobody has copied.
+  template <typename Part>
+  __device__ __forceinline__ void clear_missing(const Part& part, const Boxes& boxes, int first,
+                                                int tokens, int stage) const {
     const int count = (min(kTokens, tokens - first) + boxes.tokens - 1) / boxes.tokens;
     const int filled = min(count * boxes.tokens, part.tokens - first);
-    if (filled < kTokens) {
-      shared.values_full(0).wait(0);
-      clear_rows<D>(shared.values(0), filled, group * kGroupThreads + thread);
-      fence_shared_writes();
-      sync_threads(kAllConsumers, kBoth);
-    }
-    if (group == 1) arrive_at(other_turn, kBoth);  // the first turn
+    if (filled >= kTokens) return;
+    clear_rows<D>(shared_.values(stage), filled, group_ * kGroupThreads + thread_);
+    fence_shared_writes();
+    sync_threads(kAllConsumers, kBoth);
   }
-  for (int i = 1; i < tiles; ++i) {
-    const Turn turn(i), before(i - 1);
-    shared.keys_full(turn.stage).wait(turn.parity);
-    sync_threads(own_turn, kBoth);
-    rows.multiply_keys(queries, shared.keys(turn.stage));
-    shared.values_full(before.stage).wait(before.parity);
-    rows.multiply_values(shared.values(before.stage), i == 1);
-    arrive_at(other_turn, kBoth);
-    wgmma_wait<1>();
-    hold(rows.scores);
-    free_stage(shared.keys_empty(turn.stage));
-    weigh((tiles - 1 - i) * kTokens);
-    wgmma_wait<0>();
-    hold(rows.out);
-    free_stage(shared.values_empty(before.stage));
-    rows.fade_out();
-    rows.pack_weights();
-  }
-  if (tiles > 0) {
-    const Turn last(tiles - 1);
-    shared.values_full(last.stage).wait(last.parity);
-    rows.multiply_values(shared.values(last.stage), tiles == 1);
-    wgmma_wait<0>();
-    hold(rows.out);
-  }
-  rows.write(part, row, lane);
+
+  const Shared<D> shared_;
+  const int group_, thread_;
+  int done_ = 0;  // tiles of earlier pieces
+};
+
+// Tokens that the last of the first `packed_rows` rows sees, which is all that those before it see.
+template <typename Part>
+__device__ __forceinline__ int seen_by(const Part& part, int packed_rows) {
+  return max(0, part.visible(packed_rows - 1));
 }
 
-// What a block does whose rows are those from block_row on.
+// What a block does that has one piece, whose rows are those from block_row on.
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void attend(const Part& part, int block_row, const CUtensorMap& keys,
                                        const CUtensorMap& values, const Boxes& boxes,
                                        const void* memory) {
   const Shared<D> shared(memory);
-  const int tokens = max(0, part.visible(min(block_row + kRows, part.packed_rows) - 1));
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      shared.keys_full(stage).init(1);
-      shared.values_full(stage).init(1);
-      shared.keys_empty(stage).init(kConsumers * kGroupThreads / 32);
-      shared.values_empty(stage).init(kConsumers * kGroupThreads / 32);
-    }
-    fence_barrier_init();
-  }
+  const int tokens = seen_by(part, min(block_row + kRows, part.packed_rows));
+  if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     fewer_registers<24>();
-    if (thread < 32) produce<T, D>(part, shared, keys, values, boxes, tokens, thread);
+    if (thread < 32) {
+      produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
+    }
   } else {
     more_registers<240>();
-    consume<T, D>(part, shared, boxes, block_row, tokens, group, thread);
+    Consumer<T, D> consumer(shared, group, thread);
+    consumer.fetch_queries(part, block_row);
+    consumer.work(part, boxes, block_row, tokens, [] {});
   }
 }
 

@@ -1,40 +1,143 @@
-// Attention of many query rows per sequence on Hopper: a block has 128 packed rows of a sequence and a KV head
-// (attention_block_sm90.cuh).
+// Attention of many query rows per sequence on Hopper: blocks work on pieces of 128 packed rows of a sequence and a
+// KV head (attention_block_sm90.cuh), one or several each.
+#include <cstdio>
+#include <cstdlib>
+
 #include "kernels/cuda/attention_block_sm90.cuh"
 #include "kernels/cuda/attention_maps_sm90.cuh"
+#include "kernels/cuda/attention_pieces_sm90.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace sm90 {
 namespace {
 
+struct PrefillMaps {
+  CUtensorMap queries, keys, values, key_runs, value_runs;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <typename T, int D>
+__device__ __forceinline__ void produce_pieces(const AttentionParams<T>& p, const Order& order,
+                                               const PrefillMaps& maps, const Boxes& boxes,
+                                               const Shared<D>& shared, int lane) {
+  if (lane == 0) {
+    if (order.queries_in_bulk) prefetch(maps.queries);
+    if (boxes.bulk) {
+      prefetch(maps.keys);
+      prefetch(maps.values);
+    }
+    if (boxes.runs) {
+      prefetch(maps.key_runs);
+      prefetch(maps.value_runs);
+    }
+  }
+  const CacheMaps cache{maps.keys, maps.values, maps.key_runs, maps.value_runs};
+  const Barrier full = shared.queries_full(), empty = shared.queries_empty();
+  int done = 0, given = 0;
+  for (int round = 0;; ++round) {
+    const int number = number_of(round);
+    const bool more = round * static_cast<int>(gridDim.x) < order.pieces();
+    Piece piece;
+    if (number < order.pieces()) piece = find_piece(p, order, number);
+    if (more && piece.sequence < 0) continue;
+    empty.wait((given & 1) ^ 1);
+    ++given;
+    if (lane == 0) {
+      piece.store(shared.piece());
+      if (piece.sequence >= 0 && order.queries_in_bulk) {
+        full.arrive_and_expect(order.rows * D * 2);
+      } else {
+        full.arrive();
+      }
+    }
+    __syncwarp();
+    if (piece.sequence < 0) return;
+    const AttentionPart<T> part = piece.part(p);
+    if (order.queries_in_bulk && lane < kHalves<D>) {
+      copy_box(shared.queries() + lane * kRows * kRowBytes, maps.queries, lane * kHalf,
+               part.head_begin, piece.first_row + piece.block_row / part.group_heads, full);
+    }
+    const int tokens = seen_by(part, part.packed_rows);
+    produce<T, D>(part, shared, cache, boxes, tokens, done, lane);
+    done += count_tiles(tokens);
+  }
+}
+
+template <typename T, int D>
+__device__ __forceinline__ void consume_pieces(const AttentionParams<T>& p, const Order& order,
+                                               const Boxes& boxes, const Shared<D>& shared,
+                                               int group, int thread) {
+  Consumer<T, D> consumer(shared, group, thread);
+  for (int given = 0;; ++given) {
+    shared.queries_full().wait(given & 1);
+    const Piece piece = Piece::load(shared.piece());
+    if (piece.sequence < 0) return;
+    const AttentionPart<T> part = piece.part(p);
+    if (!order.queries_in_bulk) consumer.fetch_queries(part, piece.block_row);
+    consumer.work(part, boxes, piece.block_row, seen_by(part, part.packed_rows),
+                  [&] { consumer.release(shared.queries_empty()); });
+  }
+}
+
+#endif
+
 template <typename T, int D>
 __global__ void __launch_bounds__(kThreads, 1)
-    prefill_kernel_sm90(const AttentionParams<T> p, const __grid_constant__ CUtensorMap keys,
-                        const __grid_constant__ CUtensorMap values, const Boxes boxes) {
+    prefill_kernel_sm90(const AttentionParams<T> p, const Order order,
+                        const __grid_constant__ PrefillMaps maps, const Boxes boxes) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char memory[];
-  const RowBlock block =
-      find_row_block<kRows>(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
-  if (block.sequence < 0) return;
-  attend<T, D>(AttentionPart<T>(p, block.sequence, blockIdx.y), block.first_row, keys, values,
-               boxes, memory);
+  const Shared<D> shared(memory);
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  if (group == kConsumers) {
+    fewer_registers<72>();
+    if (thread < 32) produce_pieces<T, D>(p, order, maps, boxes, shared, thread);
+  } else {
+    more_registers<216>();
+    consume_pieces<T, D>(p, order, boxes, shared, group, thread);
+  }
 #endif
+}
+
+int option(const char* name, int otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoi(value);
 }
 
 template <int D, typename T>
 void launch(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
-  const Boxes boxes = boxes_for(args.kv);
-  const auto map_of = [&](const TensorView& cache) {
-    return boxes.bulk ? describe<T, D>(cache, boxes.tokens) : CUtensorMap{};
-  };
+  Boxes boxes = boxes_for(args.kv);
+  Order order{};
+  order.kv_heads = p.kv_heads();
+  order.queries_in_bulk = option("PRE8_BULKQ", 1) != 0 && queries_are_boxes(args);
+  order.rows = order.queries_in_bulk ? static_cast<int>(kRows / args.group * args.group) : kRows;
+  order.row_blocks = static_cast<int>(p.most_row_blocks(args.q.shape[0], order.rows));
+  const double head_bytes = 4.0 * D * static_cast<double>(args.max_kv_length);
+  order.heads_at_once = std::clamp(
+      static_cast<int>(option("PRE8_L2", 32) * 1048576.0 / head_bytes), 1, order.kv_heads);
+  boxes.runs = option("PRE8_RUNS", 1) != 0 && blocks_make_tiles(args.kv, boxes);
+  PrefillMaps maps{};
+  if (order.queries_in_bulk) maps.queries = describe_queries<T, D>(args, order.rows);
+  if (boxes.bulk) {
+    maps.keys = describe<T, D>(args.kv.keys, boxes.tokens);
+    maps.values = describe<T, D>(args.kv.values, boxes.tokens);
+  }
+  if (boxes.runs) {
+    maps.key_runs = describe<T, D>(args.kv.keys, boxes.tokens, kTokens / boxes.tokens);
+    maps.value_runs = describe<T, D>(args.kv.values, boxes.tokens, kTokens / boxes.tokens);
+  }
   const auto kernel = prefill_kernel_sm90<T, D>;
   nvllm::cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
       "preparing attention");
-  const dim3 blocks(static_cast<unsigned>(p.most_row_blocks(args.q.shape[0], kRows)), p.kv_heads());
-  kernel<<<blocks, kThreads, kSharedBytes<D>, stream>>>(p, map_of(args.kv.keys),
-                                                        map_of(args.kv.values), boxes);
+  const int most = option("PRE8_BLOCKS", 1 << 30);
+  kernel<<<std::min(order.pieces(), most), kThreads, kSharedBytes<D>, stream>>>(p, order, maps,
+                                                                                boxes);
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
 }
 

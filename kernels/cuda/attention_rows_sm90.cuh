@@ -89,12 +89,7 @@ struct Rows {
     for (int k = 0; k < kTokens / 16; ++k) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float low = scores[8 * k + 2 * i], high = scores[8 * k + 2 * i + 1];
-        if constexpr (dtype_of<T> == DType::bf16) {
-          asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(weights[k][i]) : "f"(high), "f"(low));
-        } else {
-          asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(weights[k][i]) : "f"(high), "f"(low));
-        }
+        weights[k][i] = pack(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
       }
     }
   }
@@ -113,18 +108,66 @@ struct Rows {
       sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
       sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
       const int packed_row = row + lane / 4 + 8 * i;
-      if (packed_row >= part.packed_rows) continue;
-      const long long index = part.index(packed_row);
+      const bool exists = packed_row < part.packed_rows;
+      const long long index = part.index(exists ? packed_row : 0);
       const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
-      const long long to = index * D + lane % 4 * 2;
-#pragma unroll
-      for (int j = 0; j < D / 8; ++j) {
-        part.p.store(to + j * 8, out[4 * j + 2 * i] * factor, out[4 * j + 2 * i + 1] * factor);
+      if (part.p.floats != nullptr) {
+        if (exists) write_floats(part.p.floats + index * D + lane % 4 * 2, i, factor);
+      } else {
+        write_rounded(part.p.out + index * D, i, factor, exists, lane % 4);
       }
-      if (part.p.lse != nullptr && lane % 4 == 0) {
+      if (exists && part.p.lse != nullptr && lane % 4 == 0) {
         part.p.lse[index] = log_sum_exp(highest[i] * part.p.scale * kLog2E, sum[i]);
       }
     }
+  }
+
+ private:
+  // A row's results, one of two: this thread's columns of each 8.
+  __device__ __forceinline__ void write_floats(float* to, int i, float factor) const {
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      *reinterpret_cast<float2*>(to + j * 8) =
+          make_float2(out[4 * j + 2 * i] * factor, out[4 * j + 2 * i + 1] * factor);
+    }
+  }
+
+  // Of 32 columns a thread has 4 words, of each 8 columns one; the four threads of a row exchange them so that each
+  // has 8 columns that follow each other.
+  __device__ __forceinline__ void write_rounded(T* to, int i, float factor, bool exists,
+                                                int place) const {
+#pragma unroll
+    for (int j = 0; j < D / 8; j += 4) {
+      unsigned word[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        word[k] = pack(out[4 * (j + k) + 2 * i] * factor, out[4 * (j + k) + 2 * i + 1] * factor);
+      }
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        const bool upper = (place & step) != 0;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (k & step) continue;
+          const unsigned got = __shfl_xor_sync(~0u, upper ? word[k] : word[k + step], step);
+          (upper ? word[k] : word[k + step]) = got;
+        }
+      }
+      if (exists) {
+        *reinterpret_cast<uint4*>(to + (j + place) * 8) =
+            make_uint4(word[0], word[1], word[2], word[3]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static unsigned pack(float low, float high) {
+    unsigned word;
+    if constexpr (dtype_of<T> == DType::bf16) {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    } else {
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    }
+    return word;
   }
 };
 
