@@ -95,10 +95,10 @@ class Consumer {
       const Turn turn(done_ + i), before(done_ + i - 1);
       shared_.keys_full(turn.stage).wait(turn.parity);
       // The warpgroups take turns in enqueueing products.
-      sync_threads(own_turn, kBoth);
+      if constexpr ((kVariant & 1) == 0) sync_threads(own_turn, kBoth);
       rows.multiply_keys(queries, shared_.keys(turn.stage));
       rows.multiply_values(shared_.values(before.stage), i == 1);
-      arrive_at(other_turn, kBoth);
+      if constexpr ((kVariant & 1) == 0) arrive_at(other_turn, kBoth);
       wgmma_wait<1>();
       hold(rows.scores);
       release(shared_.keys_empty(turn.stage));
@@ -108,7 +108,11 @@ class Consumer {
       wgmma_wait<0>();
       hold(rows.out);
       release(shared_.values_empty(before.stage));
-      rows.fade_out();
+      if constexpr ((kVariant & 2) != 0) {
+        if (__any_sync(~0u, rows.fade[0] != 1 || rows.fade[1] != 1)) rows.fade_out();
+      } else {
+        rows.fade_out();
+      }
       rows.pack_weights();
     }
     queries_done();

@@ -8,17 +8,18 @@
 
 namespace nvllm::kernels::cuda::sm90 {
 
+inline constexpr int kVariant = 0;
 inline constexpr int kConsumers = 2;  // warpgroups
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
 inline constexpr int kGroupRows = 64;
 inline constexpr int kRows = kConsumers * kGroupRows;
 inline constexpr int kTokens = 128;  // of a tile
-inline constexpr int kStages = 2;
+inline constexpr int kStages = 3;
 inline constexpr int kHalf = 64;  // elements of a row of a tile in shared memory
 inline constexpr int kRowBytes = kHalf * 2;
 inline constexpr int kLeastBoxTokens = 8;  // the swizzle repeats after so many rows
-inline constexpr int kBarrierBytes = 128;
+inline constexpr int kBarrierBytes = 256;
 inline constexpr int kAlignment = 1024;
 
 template <int D>
