@@ -36,7 +36,7 @@ inline constexpr int kFirstTurn = kFirstGroup + kConsumers;  // its turn has com
 
 // A consumer warpgroup, which works on one piece after the other: some packed rows with the tiles of tokens
 // that they see.
-template <typename T, int D>
+template <typename T, int D, int kCluster>
 class Consumer {
  public:
   __device__ __forceinline__ Consumer(const Shared<D>& shared, int group, int thread)
@@ -54,6 +54,17 @@ class Consumer {
                        block_row + group_ * kGroupRows, thread_);
     fence_shared_writes();
     sync_threads(kFirstGroup + group_, kGroupThreads);
+  }
+
+  // Tiles that only the other blocks of the cluster need.
+  __device__ __forceinline__ void skip(int tiles) {
+    for (int i = 0; i < tiles; ++i, ++done_) {
+      const Turn turn(done_);
+      shared_.keys_full(turn.stage).wait(turn.parity);
+      release_tile(shared_.keys_empty(turn.stage));
+      shared_.values_full(turn.stage).wait(turn.parity);
+      release_tile(shared_.values_empty(turn.stage));
+    }
   }
 
   // The queries are there. queries_done() is called when they are needed no more.
@@ -85,7 +96,7 @@ class Consumer {
       rows.multiply_keys(queries, shared_.keys(turn.stage));
       wgmma_wait<0>();
       hold(rows.scores);
-      release(shared_.keys_empty(turn.stage));
+      release_tile(shared_.keys_empty(turn.stage));
       weigh(first);
       rows.pack_weights();
       shared_.values_full(turn.stage).wait(turn.parity);
@@ -101,13 +112,13 @@ class Consumer {
       if constexpr ((kVariant & 1) == 0) arrive_at(other_turn, kBoth);
       wgmma_wait<1>();
       hold(rows.scores);
-      release(shared_.keys_empty(turn.stage));
+      release_tile(shared_.keys_empty(turn.stage));
       weigh((tiles - 1 - i) * kTokens);
       // Waited for here, since the assembler moves no wait for products across it: they and taking weights overlap.
       shared_.values_full(turn.stage).wait(turn.parity);
       wgmma_wait<0>();
       hold(rows.out);
-      release(shared_.values_empty(before.stage));
+      release_tile(shared_.values_empty(before.stage));
       if constexpr ((kVariant & 2) != 0) {
         if (__any_sync(~0u, rows.fade[0] != 1 || rows.fade[1] != 1)) rows.fade_out();
       } else {
@@ -121,7 +132,7 @@ class Consumer {
       rows.multiply_values(shared_.values(last.stage), tiles == 1);
       wgmma_wait<0>();
       hold(rows.out);
-      release(shared_.values_empty(last.stage));
+      release_tile(shared_.values_empty(last.stage));
     }
     done_ += tiles;
     rows.write(part, row, lane());
@@ -134,6 +145,16 @@ class Consumer {
 
  private:
   static constexpr int kBoth = kConsumers * kGroupThreads;
+
+  // In all blocks of the cluster, since each copies to all.
+  __device__ __forceinline__ void release_tile(const Barrier& empty) const {
+    if constexpr (kCluster == 1) {
+      release(empty);
+    } else {
+      __syncwarp();
+      if (lane() < kCluster) empty.arrive_in(lane());
+    }
+  }
 
   // Values of the last tile that nobody has copied.
   template <typename Part>
@@ -152,12 +173,6 @@ class Consumer {
   int done_ = 0;  // tiles of earlier pieces
 };
 
-// Tokens that the last of the first `packed_rows` rows sees, which is all that those before it see.
-template <typename Part>
-__device__ __forceinline__ int seen_by(const Part& part, int packed_rows) {
-  return max(0, part.visible(packed_rows - 1));
-}
-
 // What a block does that has one piece, whose rows are those from block_row on.
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void attend(const Part& part, int block_row, const CUtensorMap& keys,
@@ -165,18 +180,18 @@ __device__ __forceinline__ void attend(const Part& part, int block_row, const CU
                                        const void* memory) {
   const Shared<D> shared(memory);
   const int tokens = seen_by(part, min(block_row + kRows, part.packed_rows));
-  if (threadIdx.x == 0) shared.init_barriers();
+  if (threadIdx.x == 0) shared.init_barriers(1);
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     fewer_registers<24>();
     if (thread < 32) {
-      produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
+      produce<T, D, 1>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
     }
   } else {
     more_registers<240>();
-    Consumer<T, D> consumer(shared, group, thread);
+    Consumer<T, D, 1> consumer(shared, group, thread);
     consumer.fetch_queries(part, block_row);
     consumer.work(part, boxes, block_row, tokens, [] {});
   }

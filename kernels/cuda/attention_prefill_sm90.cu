@@ -17,7 +17,7 @@ struct PrefillMaps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <typename T, int D>
+template <typename T, int D, int kCluster>
 __device__ __forceinline__ void produce_pieces(const AttentionParams<T>& p, const Order& order,
                                                const PrefillMaps& maps, const Boxes& boxes,
                                                const Shared<D>& shared, int lane) {
@@ -36,10 +36,10 @@ __device__ __forceinline__ void produce_pieces(const AttentionParams<T>& p, cons
   const Barrier full = shared.queries_full(), empty = shared.queries_empty();
   int done = 0, given = 0;
   for (int round = 0;; ++round) {
-    const int number = number_of(round);
-    const bool more = round * static_cast<int>(gridDim.x) < order.pieces();
+    const int number = number_of<kCluster>(round);
+    const bool more = round * static_cast<int>(gridDim.x) / kCluster < order.pieces();
     Piece piece;
-    if (number < order.pieces()) piece = find_piece(p, order, number);
+    if (number < order.pieces()) piece = find_piece<kCluster>(p, order, number);
     if (more && piece.sequence < 0) continue;
     empty.wait((given & 1) ^ 1);
     ++given;
@@ -58,48 +58,54 @@ __device__ __forceinline__ void produce_pieces(const AttentionParams<T>& p, cons
       copy_box(shared.queries() + lane * kRows * kRowBytes, maps.queries, lane * kHalf,
                part.head_begin, piece.first_row + piece.block_row / part.group_heads, full);
     }
-    const int tokens = seen_by(part, part.packed_rows);
-    produce<T, D>(part, shared, cache, boxes, tokens, done, lane);
-    done += count_tiles(tokens);
+    produce<T, D, kCluster>(part, shared, cache, boxes, piece.seen, done, lane);
+    done += count_tiles(piece.seen);
   }
 }
 
-template <typename T, int D>
+template <typename T, int D, int kCluster>
 __device__ __forceinline__ void consume_pieces(const AttentionParams<T>& p, const Order& order,
                                                const Boxes& boxes, const Shared<D>& shared,
                                                int group, int thread) {
-  Consumer<T, D> consumer(shared, group, thread);
+  Consumer<T, D, kCluster> consumer(shared, group, thread);
   for (int given = 0;; ++given) {
     shared.queries_full().wait(given & 1);
     const Piece piece = Piece::load(shared.piece());
     if (piece.sequence < 0) return;
     const AttentionPart<T> part = piece.part(p);
+    int tokens = piece.seen;
+    if constexpr (kCluster > 1) {
+      const bool has_rows = piece.block_row < part.packed_rows;
+      tokens = has_rows ? seen_by(part, part.packed_rows) : 0;
+      consumer.skip(count_tiles(piece.seen) - count_tiles(tokens));
+    }
     if (!order.queries_in_bulk) consumer.fetch_queries(part, piece.block_row);
-    consumer.work(part, boxes, piece.block_row, seen_by(part, part.packed_rows),
+    consumer.work(part, boxes, piece.block_row, tokens,
                   [&] { consumer.release(shared.queries_empty()); });
   }
 }
 
 #endif
 
-template <typename T, int D>
+template <typename T, int D, int kCluster>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_kernel_sm90(const AttentionParams<T> p, const Order order,
                         const __grid_constant__ PrefillMaps maps, const Boxes boxes) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char memory[];
   const Shared<D> shared(memory);
-  if (threadIdx.x == 0) shared.init_barriers();
-  __syncthreads();
+  if (threadIdx.x == 0) shared.init_barriers(kCluster);
+  kCluster == 1 ? __syncthreads() : sync_cluster();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     fewer_registers<72>();
-    if (thread < 32) produce_pieces<T, D>(p, order, maps, boxes, shared, thread);
+    if (thread < 32) produce_pieces<T, D, kCluster>(p, order, maps, boxes, shared, thread);
   } else {
     more_registers<216>();
-    consume_pieces<T, D>(p, order, boxes, shared, group, thread);
+    consume_pieces<T, D, kCluster>(p, order, boxes, shared, group, thread);
   }
+  if constexpr (kCluster > 1) sync_cluster();  // nobody copies to a block that has left
 #endif
 }
 
@@ -108,19 +114,20 @@ int option(const char* name, int otherwise) {
   return value == nullptr ? otherwise : std::atoi(value);
 }
 
-template <int D, typename T>
+template <int D, int kCluster, typename T>
 void launch(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
-  Boxes boxes = boxes_for(args.kv);
+  Boxes boxes = boxes_for(args.kv, kTokens / kCluster);
   Order order{};
   order.kv_heads = p.kv_heads();
   order.queries_in_bulk = option("PRE8_BULKQ", 1) != 0 && queries_are_boxes(args);
   order.rows = order.queries_in_bulk ? static_cast<int>(kRows / args.group * args.group) : kRows;
-  order.row_blocks = static_cast<int>(p.most_row_blocks(args.q.shape[0], order.rows));
+  order.row_blocks = static_cast<int>(p.most_row_blocks(args.q.shape[0], order.rows * kCluster));
   const double head_bytes = 4.0 * D * static_cast<double>(args.max_kv_length);
   order.heads_at_once = std::clamp(
       static_cast<int>(option("PRE8_L2", 32) * 1048576.0 / head_bytes), 1, order.kv_heads);
-  boxes.runs = option("PRE8_RUNS", 1) != 0 && blocks_make_tiles(args.kv, boxes);
+  const int share = kTokens / kCluster;
+  boxes.runs = option("PRE8_RUNS", 1) != 0 && blocks_make_tiles(args.kv, boxes, share);
   PrefillMaps maps{};
   if (order.queries_in_bulk) maps.queries = describe_queries<T, D>(args, order.rows);
   if (boxes.bulk) {
@@ -128,17 +135,35 @@ void launch(const Attention& args, cudaStream_t stream) {
     maps.values = describe<T, D>(args.kv.values, boxes.tokens);
   }
   if (boxes.runs) {
-    maps.key_runs = describe<T, D>(args.kv.keys, boxes.tokens, kTokens / boxes.tokens);
-    maps.value_runs = describe<T, D>(args.kv.values, boxes.tokens, kTokens / boxes.tokens);
+    maps.key_runs = describe<T, D>(args.kv.keys, boxes.tokens, share / boxes.tokens);
+    maps.value_runs = describe<T, D>(args.kv.values, boxes.tokens, share / boxes.tokens);
   }
-  const auto kernel = prefill_kernel_sm90<T, D>;
+  const auto kernel = prefill_kernel_sm90<T, D, kCluster>;
   nvllm::cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
       "preparing attention");
   const int most = option("PRE8_BLOCKS", 1 << 30);
-  kernel<<<std::min(order.pieces(), most), kThreads, kSharedBytes<D>, stream>>>(p, order, maps,
-                                                                                boxes);
-  nvllm::cuda::check(cudaGetLastError(), "launching attention");
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(std::min(order.pieces(), most / kCluster) * kCluster);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = kSharedBytes<D>;
+  config.stream = stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kCluster, 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = kCluster > 1 ? 1 : 0;
+  nvllm::cuda::check(cudaLaunchKernelEx(&config, kernel, p, order, maps, boxes),
+                     "launching attention");
+}
+
+// Blocks of a cluster copy less each, but a sequence's last ones may have no rows.
+template <int D, typename T>
+void launch(const Attention& args, cudaStream_t stream) {
+  const std::int64_t packed = args.q.shape[0] * std::min(args.group, args.q.shape[1]);
+  const bool many = packed >= args.kv_length.shape[0] * kRows * option("PRE8_CLUSTER", 8);
+  if (many && boxes_for(args.kv, kTokens / 2).bulk) return launch<D, 2, T>(args, stream);
+  launch<D, 1, T>(args, stream);
 }
 
 }  // namespace
