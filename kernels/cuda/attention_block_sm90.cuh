@@ -80,12 +80,11 @@ class Consumer {
     const float scale = part.p.scale * kLog2E;
     const int visible[2] = {part.visible(row + lane() / 4), part.visible(row + lane() / 4 + 8)};
     const int least = part.visible(group_row);
-    const auto weigh = [&](int first) {
+    const auto mask = [&](int first) {
       if (first + kTokens > least) {
         const int within[2] = {visible[0] - first, visible[1] - first};
         rows.mask(within, lane());
       }
-      rows.weigh(scale);
     };
     const int own_turn = kFirstTurn + group_, other_turn = kFirstTurn + 1 - group_;
 
@@ -97,7 +96,9 @@ class Consumer {
       wgmma_wait<0>();
       hold(rows.scores);
       release_tile(shared_.keys_empty(turn.stage));
-      weigh(first);
+      mask(first);
+      rows.find_highest(scale);
+      rows.template weigh<0, kTokens / 8>(scale);
       rows.pack_weights();
       shared_.values_full(turn.stage).wait(turn.parity);
       clear_missing(part, boxes, first, tokens, turn.stage);
@@ -106,24 +107,24 @@ class Consumer {
       const Turn turn(done_ + i), before(done_ + i - 1);
       shared_.keys_full(turn.stage).wait(turn.parity);
       // The warpgroups take turns in enqueueing products.
-      if constexpr ((kVariant & 1) == 0) sync_threads(own_turn, kBoth);
+      sync_threads(own_turn, kBoth);
       rows.multiply_keys(queries, shared_.keys(turn.stage));
       rows.multiply_values(shared_.values(before.stage), i == 1);
-      if constexpr ((kVariant & 1) == 0) arrive_at(other_turn, kBoth);
+      arrive_at(other_turn, kBoth);
       wgmma_wait<1>();
       hold(rows.scores);
       release_tile(shared_.keys_empty(turn.stage));
-      weigh((tiles - 1 - i) * kTokens);
-      // Waited for here, since the assembler moves no wait for products across it: they and taking weights overlap.
+      mask((tiles - 1 - i) * kTokens);
+      rows.find_highest(scale);
+      rows.template weigh<0, kEarly>(scale);
+      // By now the sum with the weights before is about done. What is waited for here is a loop, which the assembler
+      // moves neither that wait nor the weights across: they and the products overlap.
       shared_.values_full(turn.stage).wait(turn.parity);
       wgmma_wait<0>();
       hold(rows.out);
       release_tile(shared_.values_empty(before.stage));
-      if constexpr ((kVariant & 2) != 0) {
-        if (__any_sync(~0u, rows.fade[0] != 1 || rows.fade[1] != 1)) rows.fade_out();
-      } else {
-        rows.fade_out();
-      }
+      rows.template weigh<kEarly, kTokens / 8>(scale);
+      rows.fade_out();
       rows.pack_weights();
     }
     queries_done();
@@ -144,6 +145,7 @@ class Consumer {
   }
 
  private:
+  static constexpr int kEarly = 8;  // pieces of 8 columns whose weights are taken under the products before
   static constexpr int kBoth = kConsumers * kGroupThreads;
 
   // In all blocks of the cluster, since each copies to all.

@@ -17,7 +17,7 @@ struct Rows {
   unsigned weights[kTokens / 16][4];  // as left factors
   float highest[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};  // of this thread's columns
-  float fade[2];
+  float reference[2], fade[2];
 
   // scores = q k^T, enqueued.
   __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys) {
@@ -57,31 +57,57 @@ struct Rows {
     }
   }
 
-  // Scores become weights, relative to the highest score so far; what was added up so far fades.
-  __device__ __forceinline__ void weigh(float scale) {
+  // The highest score so far, and by how much what was added up so far fades.
+  __device__ __forceinline__ void find_highest(float scale) {
+    // Several numbers of each row at a time: one after the other would wait for the one before.
+    constexpr int kAtOnce = 4;
+    float higher[2][kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float& most = higher[row][j % kAtOnce];
+        const float here = fmaxf(scores[4 * j + 2 * row], scores[4 * j + 2 * row + 1]);
+        most = j < kAtOnce ? here : fmaxf(most, here);
+      }
+    }
+    float most[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      float higher = highest[row];
-#pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j) {
-        higher = fmaxf(higher, fmaxf(scores[4 * j + 2 * row], scores[4 * j + 2 * row + 1]));
-      }
-      higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, 1));
-      higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, 2));
-      const float reference = reference_of(higher) * scale;
-      fade[row] = power_of_2(highest[row] * scale - reference);
-      highest[row] = higher;
-      float more = 0;
-#pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j) {
-#pragma unroll
-        for (int i = 2 * row; i < 2 * row + 2; ++i) {
-          scores[4 * j + i] = power_of_2(scores[4 * j + i] * scale - reference);
-          more += scores[4 * j + i];
-        }
-      }
-      sum[row] = sum[row] * fade[row] + more;
+      most[row] = fmaxf(fmaxf(higher[row][0], higher[row][1]), fmaxf(higher[row][2], higher[row][3]));
+      most[row] = fmaxf(most[row], highest[row]);
     }
+#pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        most[row] = fmaxf(most[row], __shfl_xor_sync(~0u, most[row], lanes));
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      reference[row] = reference_of(most[row]) * scale;
+      fade[row] = power_of_2(highest[row] * scale - reference[row]);
+      highest[row] = most[row];
+      sum[row] *= fade[row];
+    }
+  }
+
+  // Scores of columns 8 * from to 8 * to become weights, relative to the highest score so far.
+  template <int kFrom, int kTo>
+  __device__ __forceinline__ void weigh(float scale) {
+    float more[2][2] = {};
+#pragma unroll
+    for (int j = kFrom; j < kTo; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& score = scores[4 * j + i];
+        score = power_of_2(score * scale - reference[i / 2]);
+        more[i / 2][i % 2] += score;
+      }
+    }
+    sum[0] += more[0][0] + more[0][1];
+    sum[1] += more[1][0] + more[1][1];
   }
 
   __device__ __forceinline__ void pack_weights() {

@@ -8,7 +8,6 @@
 
 namespace nvllm::kernels::cuda::sm90 {
 
-inline constexpr int kVariant = 0;
 inline constexpr int kConsumers = 2;  // warpgroups
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
