@@ -14,6 +14,11 @@ struct Order {
   int kv_heads;
   int heads_at_once;
   bool queries_in_bulk;  // a piece's queries are a box
+  // Clusters take pieces that follow one another, the first ones four each, then some two each, the others one each: in
+  // between, the next one's queries and tiles are copied while the last one ends. Or, with `in_turns`, there are only
+  // as many clusters as run at a time, and each takes its next pieces from both ends alternately.
+  int with_four, with_two;
+  bool in_turns;
 
   __host__ __device__ int pieces() const { return row_blocks * kv_heads; }
 };
@@ -79,13 +84,23 @@ __device__ __forceinline__ Piece find_piece(const AttentionParams<T>& p, const O
   return piece;
 }
 
-// A block's pieces: the first round goes to the blocks in their order, the next one in the opposite order, and so on,
-// so that who had a long one has a short one next.
+// The number of the i-th piece of the block's cluster; -1: there are no more.
 template <int kCluster>
-__device__ __forceinline__ int number_of(int round) {
-  const int blocks = static_cast<int>(gridDim.x) / kCluster;
-  const int block = static_cast<int>(blockIdx.x) / kCluster;
-  return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
+__device__ __forceinline__ int number_of(const Order& order, int i) {
+  const int cluster = static_cast<int>(blockIdx.x) / kCluster;
+  int number;
+  if (order.in_turns) {
+    // Who had a long one has a short one next.
+    const int clusters = static_cast<int>(gridDim.x) / kCluster;
+    number = i * clusters + (i % 2 == 0 ? cluster : clusters - 1 - cluster);
+    if (i * clusters >= order.pieces()) return -1;
+    return number;
+  }
+  const int four = min(cluster, order.with_four);
+  const int two = min(cluster - four, order.with_two);
+  const int count = cluster < order.with_four ? 4 : cluster < order.with_four + order.with_two ? 2 : 1;
+  number = cluster + 3 * four + two + i;
+  return i < count ? number : -1;
 }
 
 #endif

@@ -35,12 +35,11 @@ __device__ __forceinline__ void produce_pieces(const AttentionParams<T>& p, cons
   const CacheMaps cache{maps.keys, maps.values, maps.key_runs, maps.value_runs};
   const Barrier full = shared.queries_full(), empty = shared.queries_empty();
   int done = 0, given = 0;
-  for (int round = 0;; ++round) {
-    const int number = number_of<kCluster>(round);
-    const bool more = round * static_cast<int>(gridDim.x) / kCluster < order.pieces();
+  for (int i = 0;; ++i) {
+    const int number = number_of<kCluster>(order, i);
     Piece piece;
-    if (number < order.pieces()) piece = find_piece<kCluster>(p, order, number);
-    if (more && piece.sequence < 0) continue;
+    if (number >= 0 && number < order.pieces()) piece = find_piece<kCluster>(p, order, number);
+    if (number >= 0 && piece.sequence < 0) continue;
     empty.wait((given & 1) ^ 1);
     ++given;
     if (lane == 0) {
@@ -142,9 +141,21 @@ void launch(const Attention& args, cudaStream_t stream) {
   nvllm::cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
       "preparing attention");
-  const int most = option("PRE8_BLOCKS", 1 << 30);
+  static const int processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
+  const int at_once = option("PRE8_BLOCKS", processors) / kCluster, pieces = order.pieces();
+  const int mode = option("PRE8_MODE", 2);
+  int clusters = pieces;
+  if (mode == 1 || (mode == 3 && p.sequences == 1 && pieces <= 16 * at_once)) {
+    order.in_turns = true;
+    clusters = std::min(pieces, at_once);
+  } else if (mode >= 2) {
+    const int f = option("PRE8_SHARE", 75);
+    order.with_four = pieces * f / 100 / (4 * at_once) * at_once;
+    order.with_two = (pieces - 4 * order.with_four) * f / 100 / (2 * at_once) * at_once;
+    clusters -= 3 * order.with_four + order.with_two;
+  }
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(std::min(order.pieces(), most / kCluster) * kCluster);
+  config.gridDim = static_cast<unsigned>(clusters * kCluster);
   config.blockDim = kThreads;
   config.dynamicSmemBytes = kSharedBytes<D>;
   config.stream = stream;
