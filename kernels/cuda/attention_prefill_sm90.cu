@@ -172,7 +172,7 @@ void launch(const Attention& args, cudaStream_t stream) {
 template <int D, typename T>
 void launch(const Attention& args, cudaStream_t stream) {
   const std::int64_t packed = args.q.shape[0] * std::min(args.group, args.q.shape[1]);
-  const bool many = packed >= args.kv_length.shape[0] * kRows * option("PRE8_CLUSTER", 8);
+  const bool many = packed >= args.kv_length.shape[0] * kRows * option("PRE8_CLUSTER", 1000000);
   if (many && boxes_for(args.kv, kTokens / 2).bulk) return launch<D, 2, T>(args, stream);
   launch<D, 1, T>(args, stream);
 }
