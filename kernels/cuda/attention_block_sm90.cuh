@@ -36,7 +36,7 @@ inline constexpr int kFirstTurn = kFirstGroup + kConsumers;  // its turn has com
 
 // A consumer warpgroup, which works on one piece after the other: some packed rows with the tiles of tokens
 // that they see.
-template <typename T, int D, int kCluster>
+template <typename T, int D>
 class Consumer {
  public:
   __device__ __forceinline__ Consumer(const Shared<D>& shared, int group, int thread)
@@ -54,17 +54,6 @@ class Consumer {
                        block_row + group_ * kGroupRows, thread_);
     fence_shared_writes();
     sync_threads(kFirstGroup + group_, kGroupThreads);
-  }
-
-  // Tiles that only the other blocks of the cluster need.
-  __device__ __forceinline__ void skip(int tiles) {
-    for (int i = 0; i < tiles; ++i, ++done_) {
-      const Turn turn(done_);
-      shared_.keys_full(turn.stage).wait(turn.parity);
-      release_tile(shared_.keys_empty(turn.stage));
-      shared_.values_full(turn.stage).wait(turn.parity);
-      release_tile(shared_.values_empty(turn.stage));
-    }
   }
 
   // The queries are there. queries_done() is called when they are needed no more.
@@ -95,7 +84,7 @@ class Consumer {
       rows.multiply_keys(queries, shared_.keys(turn.stage));
       wgmma_wait<0>();
       hold(rows.scores);
-      release_tile(shared_.keys_empty(turn.stage));
+      release(shared_.keys_empty(turn.stage));
       mask(first);
       rows.find_highest(scale);
       rows.template weigh<0, kTokens / 8>(scale);
@@ -113,7 +102,7 @@ class Consumer {
       arrive_at(other_turn, kBoth);
       wgmma_wait<1>();
       hold(rows.scores);
-      release_tile(shared_.keys_empty(turn.stage));
+      release(shared_.keys_empty(turn.stage));
       mask((tiles - 1 - i) * kTokens);
       rows.find_highest(scale);
       rows.template weigh<0, kEarly>(scale);
@@ -122,7 +111,7 @@ class Consumer {
       shared_.values_full(turn.stage).wait(turn.parity);
       wgmma_wait<0>();
       hold(rows.out);
-      release_tile(shared_.values_empty(before.stage));
+      release(shared_.values_empty(before.stage));
       rows.template weigh<kEarly, kTokens / 8>(scale);
       rows.fade_out();
       rows.pack_weights();
@@ -133,7 +122,7 @@ class Consumer {
       rows.multiply_values(shared_.values(last.stage), tiles == 1);
       wgmma_wait<0>();
       hold(rows.out);
-      release_tile(shared_.values_empty(last.stage));
+      release(shared_.values_empty(last.stage));
     }
     done_ += tiles;
     rows.write(part, row, lane());
@@ -147,16 +136,6 @@ class Consumer {
  private:
   static constexpr int kEarly = 8;  // pieces of 8 columns whose weights are taken under the products before
   static constexpr int kBoth = kConsumers * kGroupThreads;
-
-  // In all blocks of the cluster, since each copies to all.
-  __device__ __forceinline__ void release_tile(const Barrier& empty) const {
-    if constexpr (kCluster == 1) {
-      release(empty);
-    } else {
-      __syncwarp();
-      if (lane() < kCluster) empty.arrive_in(lane());
-    }
-  }
 
   // Values of the last tile that nobody has copied.
   template <typename Part>
@@ -182,18 +161,18 @@ __device__ __forceinline__ void attend(const Part& part, int block_row, const CU
                                        const void* memory) {
   const Shared<D> shared(memory);
   const int tokens = seen_by(part, min(block_row + kRows, part.packed_rows));
-  if (threadIdx.x == 0) shared.init_barriers(1);
+  if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     fewer_registers<24>();
     if (thread < 32) {
-      produce<T, D, 1>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
+      produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
     }
   } else {
     more_registers<240>();
-    Consumer<T, D, 1> consumer(shared, group, thread);
+    Consumer<T, D> consumer(shared, group, thread);
     consumer.fetch_queries(part, block_row);
     consumer.work(part, boxes, block_row, tokens, [] {});
   }

@@ -76,21 +76,21 @@ inline bool can_be_described(const TensorView& cache) {
   });
 }
 
-// Boxes do not cross blocks, and have `most` tokens at most, a divisor of a tile's.
-inline Boxes boxes_for(const kernels::KvView& kv, int most = kTokens) {
+// Boxes do not cross blocks.
+inline Boxes boxes_for(const kernels::KvView& kv) {
   const bool paged = kv.block_table.data != nullptr;
   const auto block_size = static_cast<int>(kv.block_size());
-  const int tokens = paged ? std::gcd(block_size, most) : most;
+  const int tokens = paged ? std::gcd(block_size, kTokens) : kTokens;
   if (tokens < kLeastBoxTokens || !can_be_described(kv.keys) || !can_be_described(kv.values)) {
     return {.bulk = false, .tokens = 1, .block_size = block_size};
   }
   return {.bulk = true, .tokens = tokens, .block_size = block_size};
 }
 
-// Whether so many tokens are several whole blocks.
-inline bool blocks_make_tiles(const kernels::KvView& kv, const Boxes& boxes, int tokens) {
+// Whether a tile is several whole blocks.
+inline bool blocks_make_tiles(const kernels::KvView& kv, const Boxes& boxes) {
   return boxes.bulk && kv.block_table.data != nullptr && boxes.tokens == boxes.block_size &&
-         boxes.tokens < tokens;
+         boxes.tokens < kTokens;
 }
 
 // Whether the packed rows of a KV head are whole groups, and a tile holds some of them.

@@ -1,23 +1,24 @@
-// The pieces of work of attention on Hopper, 128 packed rows of a sequence and a KV head each: their order, and
-// what a producer tells the consumers of one.
+// The pieces of work of attention on Hopper, up to 128 packed rows of a sequence and a KV head each: in which order
+// blocks take them, and what a block's producer tells its consumers of one.
 #pragma once
 
 #include "kernels/cuda/attention_tiles_sm90.cuh"
 
 namespace nvllm::kernels::cuda::sm90 {
 
-// Pieces are numbered so that those with the longest way come first, but only among as many KV heads as the
-// GPU's L2 holds the keys and values of.
+// Pieces have numbers: those with the longest way come first, but only among as many KV heads as the GPU's L2 holds
+// the keys and values of.
 struct Order {
   int row_blocks;  // of a KV head, at most
-  int rows;        // of each
+  int rows;        // packed ones, of each
   int kv_heads;
   int heads_at_once;
   bool queries_in_bulk;  // a piece's queries are a box
-  // Clusters take pieces that follow one another, the first ones four each, then some two each, the others one each: in
-  // between, the next one's queries and tiles are copied while the last one ends. Or, with `in_turns`, there are only
-  // as many clusters as run at a time, and each takes its next pieces from both ends alternately.
+  // A block with several pieces copies the queries and tiles of the next one while the last one ends, but which
+  // block has how much to do is only made even by many blocks with little each. So the first blocks take four
+  // pieces that follow one another, some more two, all others one.
   int with_four, with_two;
+  // Or there are only as many blocks as run at a time: each takes its next pieces from both ends alternately.
   bool in_turns;
 
   __host__ __device__ int pieces() const { return row_blocks * kv_heads; }
@@ -26,10 +27,9 @@ struct Order {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct Piece {
-  int sequence = -1;  // -1: there are no more
+  int sequence = -1;  // -1: it has no rows
   int kv_head, block_row;
-  int first_row, packed_rows, tokens, first_visible;  // AttentionPart's; rows up to the piece's last one
-  int seen;  // tokens that the last row of the cluster sees
+  int first_row, packed_rows, tokens, first_visible;  // AttentionPart's; no rows beyond the piece
 
   template <typename T>
   __device__ __forceinline__ AttentionPart<T> part(const AttentionParams<T>& p) const {
@@ -41,7 +41,7 @@ struct Piece {
                  "r"(block_row), "r"(first_row)
                  : "memory");
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16), "r"(packed_rows),
-                 "r"(tokens), "r"(first_visible), "r"(seen)
+                 "r"(tokens), "r"(first_visible), "r"(0)
                  : "memory");
   }
   __device__ __forceinline__ static Piece load(unsigned from) {
@@ -51,17 +51,20 @@ struct Piece {
                    "=r"(piece.first_row)
                  : "r"(from)
                  : "memory");
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(piece.packed_rows), "=r"(piece.tokens), "=r"(piece.first_visible),
-                   "=r"(piece.seen)
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(piece.packed_rows), "=r"(piece.tokens)
                  : "r"(from + 16)
+                 : "memory");
+    asm volatile("ld.shared.b32 %0, [%1];"
+                 : "=r"(piece.first_visible)
+                 : "r"(from + 24)
                  : "memory");
     return piece;
   }
 };
 
-// All lanes of a warp call it together. -1 as sequence: the piece has no rows.
-template <int kCluster, typename T>
+// All lanes of a warp call it together.
+template <typename T>
 __device__ __forceinline__ Piece find_piece(const AttentionParams<T>& p, const Order& order,
                                             int number) {
   const int together = order.row_blocks * order.heads_at_once;
@@ -70,37 +73,28 @@ __device__ __forceinline__ Piece find_piece(const AttentionParams<T>& p, const O
   const int rest = number % together;
   Piece piece;
   piece.kv_head = first_head + rest % heads;
-  const RowBlock block = find_row_block(p, piece.kv_head, rest / heads, order.rows * kCluster);
+  const RowBlock block = find_row_block(p, piece.kv_head, rest / heads, order.rows);
   piece.sequence = block.sequence;
   if (block.sequence < 0) return piece;
   const AttentionPart<T> part(p, block.sequence, piece.kv_head);
   piece.block_row = block.first_row;
-  if constexpr (kCluster > 1) piece.block_row += rank_in_cluster() * order.rows;
   piece.first_row = part.first_row;
-  piece.packed_rows = min(part.packed_rows, piece.block_row + order.rows);
+  piece.packed_rows = min(part.packed_rows, block.first_row + order.rows);
   piece.tokens = part.tokens;
   piece.first_visible = part.first_visible;
-  piece.seen = seen_by(part, min(part.packed_rows, block.first_row + order.rows * kCluster));
   return piece;
 }
 
-// The number of the i-th piece of the block's cluster; -1: there are no more.
-template <int kCluster>
+// The number of this block's i-th piece; -1: there are no more.
 __device__ __forceinline__ int number_of(const Order& order, int i) {
-  const int cluster = static_cast<int>(blockIdx.x) / kCluster;
-  int number;
+  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   if (order.in_turns) {
-    // Who had a long one has a short one next.
-    const int clusters = static_cast<int>(gridDim.x) / kCluster;
-    number = i * clusters + (i % 2 == 0 ? cluster : clusters - 1 - cluster);
-    if (i * clusters >= order.pieces()) return -1;
-    return number;
+    const int number = i * blocks + (i % 2 == 0 ? block : blocks - 1 - block);
+    return i * blocks < order.pieces() ? number : -1;
   }
-  const int four = min(cluster, order.with_four);
-  const int two = min(cluster - four, order.with_two);
-  const int count = cluster < order.with_four ? 4 : cluster < order.with_four + order.with_two ? 2 : 1;
-  number = cluster + 3 * four + two + i;
-  return i < count ? number : -1;
+  const int four = min(block, order.with_four), two = min(block - four, order.with_two);
+  const int count = block < order.with_four ? 4 : block < order.with_four + order.with_two ? 2 : 1;
+  return i < count ? block + 3 * four + two + i : -1;
 }
 
 #endif

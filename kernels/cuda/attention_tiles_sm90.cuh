@@ -82,14 +82,14 @@ struct Shared {
     return barrier(4 * kStages + 2).address;
   }
 
-  // By one thread; then the blocks of the cluster, which share tiles, are synchronised.
-  __device__ __forceinline__ void init_barriers(int blocks) const {
+  // By one thread; __syncthreads() follows.
+  __device__ __forceinline__ void init_barriers() const {
     constexpr int kWarps = kConsumers * kGroupThreads / 32;
     for (int stage = 0; stage < kStages; ++stage) {
       keys_full(stage).init(1);
       values_full(stage).init(1);
-      keys_empty(stage).init(kWarps * blocks);
-      values_empty(stage).init(kWarps * blocks);
+      keys_empty(stage).init(kWarps);
+      values_empty(stage).init(kWarps);
     }
     queries_full().init(1);
     queries_empty().init(kWarps);
@@ -128,23 +128,18 @@ __device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
 // Where the boxes of a tile begin. A lane copies one, or the half of its rows' elements.
 struct TileBoxes {
   int count;
-  int begin, mine;    // of them, those that this block copies
   int block, within;  // of this lane's box
 };
 
 // Asks the table; the answer is waited for where it is used.
-template <int D, int kCluster, typename Part>
+template <int D, typename Part>
 __device__ __forceinline__ TileBoxes find_boxes(const Part& part, const Boxes& boxes, int tokens,
                                                 int tile, int lane) {
   const int first = tile * kTokens;
   TileBoxes found;
   found.count = (min(kTokens, tokens - first) + boxes.tokens - 1) / boxes.tokens;
-  const int share = kTokens / kCluster / boxes.tokens;
-  found.begin = kCluster == 1 ? 0 : rank_in_cluster() * share;
-  found.mine = max(0, min(share, found.count - found.begin));
   found.block = part.sequence;
-  found.within = part.token(first) +
-                 min(found.begin + lane / kHalves<D>, found.count - 1) * boxes.tokens;
+  found.within = part.token(first) + min(lane / kHalves<D>, found.count - 1) * boxes.tokens;
   if (part.p.block_table != nullptr) {
     const int shift = part.p.block_shift;
     const int number = shift >= 0 ? found.within >> shift : found.within / boxes.block_size;
@@ -155,17 +150,17 @@ __device__ __forceinline__ TileBoxes find_boxes(const Part& part, const Boxes& b
   return found;
 }
 
-// Whether this block's are blocks of the cache that follow one another, as many as make its share of a tile.
-template <int D, int kCluster>
+// Whether they are blocks of the cache that follow one another and make a tile.
+template <int D>
 __device__ __forceinline__ bool are_run(const TileBoxes& found, const Boxes& boxes, int lane) {
-  if (!boxes.runs || found.mine * boxes.tokens != kTokens / kCluster) return false;
-  const int box = min(lane / kHalves<D>, found.mine - 1);
+  if (!boxes.runs || found.count * boxes.tokens != kTokens) return false;
+  const int box = min(lane / kHalves<D>, found.count - 1);
   const int first = __shfl_sync(~0u, found.block, 0);
   return __all_sync(~0u, found.block == first + box && found.within == 0);
 }
 
 // Boxes to a tile of keys or values.
-template <int D, int kCluster>
+template <int D>
 __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxes& boxes,
                                            const TileBoxes& found, int count, int kv_head,
                                            unsigned tile, const Barrier& full, int lane) {
@@ -173,34 +168,28 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxe
   __syncwarp();
   const int box = lane / kHalves<D>, half = lane % kHalves<D>;
   if (box >= count) return;
-  const unsigned to =
-      tile + half * kTokens * kRowBytes + (found.begin + box) * boxes.tokens * kRowBytes;
-  if constexpr (kCluster == 1) {
-    copy_box(to, tensor, half * kHalf, found.within, kv_head, found.block, full);
-  } else {
-    copy_box_to((1u << kCluster) - 1, to, tensor, half * kHalf, found.within, kv_head, found.block,
-                full);
-  }
+  const unsigned to = tile + half * kTokens * kRowBytes + box * boxes.tokens * kRowBytes;
+  copy_box(to, tensor, half * kHalf, found.within, kv_head, found.block, full);
 }
 
 // The tiles of a piece, the last one first; `done` tiles of earlier pieces went before.
-template <int D, int kCluster, typename Part>
+template <int D, typename Part>
 __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>& shared,
                                               const CacheMaps& maps, const Boxes& boxes,
                                               int tokens, int done, int lane) {
   int tile = count_tiles(tokens) - 1;
-  TileBoxes next = find_boxes<D, kCluster>(part, boxes, tokens, tile, lane);
+  TileBoxes next = find_boxes<D>(part, boxes, tokens, tile, lane);
   for (; tile >= 0; --tile, ++done) {
     const TileBoxes found = next;
-    if (tile > 0) next = find_boxes<D, kCluster>(part, boxes, tokens, tile - 1, lane);
-    const bool run = are_run<D, kCluster>(found, boxes, lane);
-    const int count = run ? 1 : found.mine;
+    if (tile > 0) next = find_boxes<D>(part, boxes, tokens, tile - 1, lane);
+    const bool run = are_run<D>(found, boxes, lane);
+    const int count = run ? 1 : found.count;
     const Turn turn(done);
     shared.keys_empty(turn.stage).wait(turn.parity ^ 1);
-    copy_boxes<D, kCluster>(run ? maps.key_runs : maps.keys, boxes, found, count, part.kv_head,
+    copy_boxes<D>(run ? maps.key_runs : maps.keys, boxes, found, count, part.kv_head,
                             shared.keys(turn.stage), shared.keys_full(turn.stage), lane);
     shared.values_empty(turn.stage).wait(turn.parity ^ 1);
-    copy_boxes<D, kCluster>(run ? maps.value_runs : maps.values, boxes, found, count, part.kv_head,
+    copy_boxes<D>(run ? maps.value_runs : maps.values, boxes, found, count, part.kv_head,
                             shared.values(turn.stage), shared.values_full(turn.stage), lane);
   }
 }
@@ -239,14 +228,14 @@ __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>
   }
 }
 
-// The producer warp. The blocks of a cluster work on the same tiles and copy a share of each to all of them.
-template <typename T, int D, int kCluster, typename Part>
+// The producer warp.
+template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
                                         const CacheMaps& maps, const Boxes& boxes, int tokens,
                                         int done, int lane) {
   if (tokens == 0) return;
-  if (kCluster > 1 || boxes.bulk) {
-    produce_boxes<D, kCluster>(part, shared, maps, boxes, tokens, done, lane);
+  if (boxes.bulk) {
+    produce_boxes<D>(part, shared, maps, boxes, tokens, done, lane);
   } else {
     produce_tokens<T, D>(part, shared, tokens, done, lane);
   }

@@ -25,15 +25,6 @@ struct Barrier {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                  : "memory");
   }
-  // The same at the barrier which lies here in a block of this cluster.
-  __device__ __forceinline__ void arrive_in(int block) const {
-    asm volatile(
-        "{\n.reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(address),
-        "r"(block)
-        : "memory");
-  }
   // Until the phase of this parity is complete.
   __device__ __forceinline__ void wait(unsigned parity) const {
     asm volatile(
@@ -79,28 +70,6 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
       "l"(reinterpret_cast<std::uint64_t>(&tensor)), "r"(arrived.address), "r"(x0), "r"(x1),
       "r"(x2), "r"(x3)
       : "memory");
-}
-
-// The same to the same place in each block of the cluster that has a bit; it arrives at the barriers there.
-__device__ __forceinline__ void copy_box_to(unsigned blocks, unsigned to, const CUtensorMap& tensor,
-                                            int x0, int x1, int x2, int x3,
-                                            const Barrier& arrived) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-      "l"(reinterpret_cast<std::uint64_t>(&tensor)), "r"(arrived.address), "r"(x0), "r"(x1),
-      "r"(x2), "r"(x3), "h"(static_cast<unsigned short>(blocks))
-      : "memory");
-}
-
-__device__ __forceinline__ int rank_in_cluster() {
-  int rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-// All threads of all blocks of the cluster.
-__device__ __forceinline__ void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 #endif
