@@ -23,16 +23,45 @@ __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Barriers of some warps, by number; 0 is __syncthreads().
-__device__ __forceinline__ void sync_threads(int number, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void arrive_at(int number, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-inline constexpr int kAllConsumers = 1;                      // the number of their barrier
-inline constexpr int kFirstGroup = 2;                        // of each warpgroup alone
-inline constexpr int kFirstTurn = kFirstGroup + kConsumers;  // its turn has come
+// The tiles of the tokens [0, count) of a part, of which each row sees the first so many.
+template <typename Part>
+struct PrefixTiles {
+  const Part& part;
+  const Boxes& boxes;
+  int tokens;
+  int stage = 0;  // of the first tile that is worked on
+
+  __device__ __forceinline__ int count() const { return count_tiles(tokens); }
+  // The first token of the i-th tile that is worked on.
+  __device__ __forceinline__ int first(int i) const { return (count() - 1 - i) * kTokens; }
+
+  // What a thread must know to mask its scores, of rows `row` and row + 8 of a group that begins at group_row.
+  struct Mask {
+    int visible[2], least;
+    __device__ __forceinline__ Mask(const PrefixTiles& tiles, int group_row, int row)
+        : visible{tiles.part.visible(row), tiles.part.visible(row + 8)},
+          least(tiles.part.visible(group_row)) {}
+  };
+  template <typename Rows>
+  __device__ __forceinline__ void mask(const Mask& mask, int i, Rows& rows, int lane) const {
+    if (first(i) + kTokens <= mask.least) return;
+    const int within[2] = {mask.visible[0] - first(i), mask.visible[1] - first(i)};
+    rows.mask(within, lane);
+  }
+
+  // Keys or values were waited for.
+  __device__ __forceinline__ void arrived() const {}
+  // What no copy wrote of the values of the first tile worked on, which are there, is made zero.
+  template <int D>
+  __device__ __forceinline__ void fill_up(const Shared<D>& shared, int thread) const {
+    const int count = (min(kTokens, tokens - first(0)) + boxes.tokens - 1) / boxes.tokens;
+    const int filled = min(count * boxes.tokens, part.tokens - first(0));
+    if (filled >= kTokens) return;
+    clear_rows<D>(shared.values(stage), filled, thread);
+    fence_shared_writes();
+    sync_threads(kAllConsumers, kConsumers * kGroupThreads);
+  }
+};
 
 // A consumer warpgroup, which works on one piece after the other: some packed rows with the tiles of tokens
 // that they see.
@@ -44,11 +73,12 @@ class Consumer {
     if (group == 1) arrive_at(kFirstTurn, kBoth);  // the first turn is group 0's
   }
 
-  __device__ __forceinline__ int lane() const { return thread_ % 32; }
+  // Tiles of the pieces before.
+  __device__ __forceinline__ int done() const { return done_; }
 
   // The warpgroup copies the queries of a piece whose rows begin at block_row.
-  template <typename Part>
-  __device__ __forceinline__ void fetch_queries(const Part& part, int block_row) const {
+  __device__ __forceinline__ void copy_own_queries(const AttentionRows<T>& part,
+                                                   int block_row) const {
     sync_threads(kFirstGroup + group_, kGroupThreads);  // products with those before are done
     copy_queries<T, D>(part, shared_.queries(), group_ * kGroupRows,
                        block_row + group_ * kGroupRows, thread_);
@@ -56,45 +86,41 @@ class Consumer {
     sync_threads(kFirstGroup + group_, kGroupThreads);
   }
 
-  // The queries are there. queries_done() is called when they are needed no more.
-  template <typename Part, typename QueriesDone>
-  __device__ __forceinline__ void work(const Part& part, const Boxes& boxes, int block_row,
-                                       int tokens, const QueriesDone& queries_done) {
+  // Of a piece whose queries are there; queries_done() is called when they are needed no more. Tiles: as PrefixTiles.
+  template <typename Tiles, typename QueriesDone>
+  __device__ __forceinline__ void work(const AttentionRows<T>& part, const Tiles& tiles,
+                                       int block_row, const QueriesDone& queries_done) {
     const int group_row = block_row + group_ * kGroupRows, row = group_row + thread_ / 32 * 16;
-    const int tiles = count_tiles(tokens);
+    const int count = tiles.count();
     const unsigned queries = shared_.queries() + group_ * kGroupRows * kRowBytes;
     Rows<T, D> rows;
 #pragma unroll
     for (float& value : rows.out) value = 0;
     const float scale = part.p.scale * kLog2E;
-    const int visible[2] = {part.visible(row + lane() / 4), part.visible(row + lane() / 4 + 8)};
-    const int least = part.visible(group_row);
-    const auto mask = [&](int first) {
-      if (first + kTokens > least) {
-        const int within[2] = {visible[0] - first, visible[1] - first};
-        rows.mask(within, lane());
-      }
+    const typename Tiles::Mask mask(tiles, group_row, row + lane() / 4);
+    const auto wait_for = [&](const Barrier& full, const Turn& turn) {
+      full.wait(turn.parity);
+      tiles.arrived();
     };
     const int own_turn = kFirstTurn + group_, other_turn = kFirstTurn + 1 - group_;
 
-    if (tiles > 0) {
+    if (count > 0) {
       const Turn turn(done_);
-      const int first = (tiles - 1) * kTokens;
-      shared_.keys_full(turn.stage).wait(turn.parity);
+      wait_for(shared_.keys_full(turn.stage), turn);
       rows.multiply_keys(queries, shared_.keys(turn.stage));
       wgmma_wait<0>();
       hold(rows.scores);
       release(shared_.keys_empty(turn.stage));
-      mask(first);
+      tiles.mask(mask, 0, rows, lane());
       rows.find_highest(scale);
       rows.template weigh<0, kTokens / 8>(scale);
       rows.pack_weights();
-      shared_.values_full(turn.stage).wait(turn.parity);
-      clear_missing(part, boxes, first, tokens, turn.stage);
+      wait_for(shared_.values_full(turn.stage), turn);
+      tiles.template fill_up<D>(shared_, group_ * kGroupThreads + thread_);
     }
-    for (int i = 1; i < tiles; ++i) {
+    for (int i = 1; i < count; ++i) {
       const Turn turn(done_ + i), before(done_ + i - 1);
-      shared_.keys_full(turn.stage).wait(turn.parity);
+      wait_for(shared_.keys_full(turn.stage), turn);
       // The warpgroups take turns in enqueueing products.
       sync_threads(own_turn, kBoth);
       rows.multiply_keys(queries, shared_.keys(turn.stage));
@@ -103,12 +129,12 @@ class Consumer {
       wgmma_wait<1>();
       hold(rows.scores);
       release(shared_.keys_empty(turn.stage));
-      mask((tiles - 1 - i) * kTokens);
+      tiles.mask(mask, i, rows, lane());
       rows.find_highest(scale);
       rows.template weigh<0, kEarly>(scale);
-      // By now the sum with the weights before is about done. What is waited for here is a loop, which the assembler
-      // moves neither that wait nor the weights across: they and the products overlap.
-      shared_.values_full(turn.stage).wait(turn.parity);
+      // By now the products with the weights before are about done. To wait for a barrier is a loop, which the
+      // assembler moves neither weights nor the next wait across: so taking weights and the products overlap.
+      wait_for(shared_.values_full(turn.stage), turn);
       wgmma_wait<0>();
       hold(rows.out);
       release(shared_.values_empty(before.stage));
@@ -117,17 +143,18 @@ class Consumer {
       rows.pack_weights();
     }
     queries_done();
-    if (tiles > 0) {
-      const Turn last(done_ + tiles - 1);
-      rows.multiply_values(shared_.values(last.stage), tiles == 1);
+    if (count > 0) {
+      const Turn last(done_ + count - 1);
+      rows.multiply_values(shared_.values(last.stage), count == 1);
       wgmma_wait<0>();
       hold(rows.out);
       release(shared_.values_empty(last.stage));
     }
-    done_ += tiles;
+    done_ += count;
     rows.write(part, row, lane());
   }
 
+  // Of what the warps of all consumers have read.
   __device__ __forceinline__ void release(const Barrier& empty) const {
     __syncwarp();
     if (lane() == 0) empty.arrive();
@@ -137,22 +164,21 @@ class Consumer {
   static constexpr int kEarly = 8;  // pieces of 8 columns whose weights are taken under the products before
   static constexpr int kBoth = kConsumers * kGroupThreads;
 
-  // Values of the last tile that nobody has copied.
-  template <typename Part>
-  __device__ __forceinline__ void clear_missing(const Part& part, const Boxes& boxes, int first,
-                                                int tokens, int stage) const {
-    const int count = (min(kTokens, tokens - first) + boxes.tokens - 1) / boxes.tokens;
-    const int filled = min(count * boxes.tokens, part.tokens - first);
-    if (filled >= kTokens) return;
-    clear_rows<D>(shared_.values(stage), filled, group_ * kGroupThreads + thread_);
-    fence_shared_writes();
-    sync_threads(kAllConsumers, kBoth);
-  }
+  __device__ __forceinline__ int lane() const { return thread_ % 32; }
 
   const Shared<D> shared_;
   const int group_, thread_;
-  int done_ = 0;  // tiles of earlier pieces
+  int done_ = 0;
 };
+
+// A consumer warpgroup that has one piece.
+template <typename T, int D, typename Tiles>
+__device__ __forceinline__ void consume(const AttentionRows<T>& part, const Shared<D>& shared,
+                                        const Tiles& tiles, int block_row, int group, int thread) {
+  Consumer<T, D> consumer(shared, group, thread);
+  consumer.copy_own_queries(part, block_row);
+  consumer.work(part, tiles, block_row, [] {});
+}
 
 // What a block does that has one piece, whose rows are those from block_row on.
 template <typename T, int D, typename Part>
@@ -161,20 +187,16 @@ __device__ __forceinline__ void attend(const Part& part, int block_row, const CU
                                        const void* memory) {
   const Shared<D> shared(memory);
   const int tokens = seen_by(part, min(block_row + kRows, part.packed_rows));
-  if (threadIdx.x == 0) shared.init_barriers();
+  if (threadIdx.x == 0) start_barriers(shared, 1, 1);
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
-    fewer_registers<24>();
-    if (thread < 32) {
-      produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
-    }
+    fewer_registers<40>();
+    produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
   } else {
-    more_registers<240>();
-    Consumer<T, D> consumer(shared, group, thread);
-    consumer.fetch_queries(part, block_row);
-    consumer.work(part, boxes, block_row, tokens, [] {});
+    more_registers<232>();
+    consume<T, D>(part, shared, PrefixTiles<Part>{part, boxes, tokens}, block_row, group, thread);
   }
 }
 

@@ -17,49 +17,46 @@ struct PrefillMaps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// A warp tells consumers of their next piece, or that there are no more, and copies its queries if it can.
+template <typename T, int D>
+__device__ __forceinline__ void give_piece(const Piece& piece, const AttentionParams<T>& p,
+                                           const Order& order, const CUtensorMap& queries,
+                                           const Shared<D>& shared, int lane) {
+  const bool bulk = piece.sequence >= 0 && order.queries_in_bulk;
+  const Barrier full = shared.queries_full();
+  if (lane == 0) {
+    piece.store(shared.piece());
+    bulk ? full.arrive_and_expect(order.rows * D * 2) : full.arrive();
+  }
+  __syncwarp();
+  if (bulk && lane < kHalves<D>) {
+    const int group = p.group_heads(piece.kv_head);
+    copy_box(shared.queries() + lane * kRows * kRowBytes, queries, lane * kHalf,
+             p.head_begin(piece.kv_head), piece.first_row + piece.block_row / group, full);
+  }
+}
+
+// The producer warpgroup; its first warp copies queries.
 template <typename T, int D>
 __device__ __forceinline__ void produce_pieces(const AttentionParams<T>& p, const Order& order,
                                                const PrefillMaps& maps, const Boxes& boxes,
-                                               const Shared<D>& shared, int lane) {
-  if (lane == 0) {
-    if (order.queries_in_bulk) prefetch(maps.queries);
-    if (boxes.bulk) {
-      prefetch(maps.keys);
-      prefetch(maps.values);
-    }
-    if (boxes.runs) {
-      prefetch(maps.key_runs);
-      prefetch(maps.value_runs);
-    }
-  }
+                                               const Shared<D>& shared, int thread) {
   const CacheMaps cache{maps.keys, maps.values, maps.key_runs, maps.value_runs};
-  const Barrier full = shared.queries_full(), empty = shared.queries_empty();
-  int done = 0, given = 0;
+  int tiles = 0, pieces = 0;
   for (int i = 0;; ++i) {
     const int number = number_of(order, i);
     Piece piece;
     if (number >= 0 && number < order.pieces()) piece = find_piece(p, order, number);
     if (number >= 0 && piece.sequence < 0) continue;
-    empty.wait((given & 1) ^ 1);
-    ++given;
-    if (lane == 0) {
-      piece.store(shared.piece());
-      if (piece.sequence >= 0 && order.queries_in_bulk) {
-        full.arrive_and_expect(order.rows * D * 2);
-      } else {
-        full.arrive();
-      }
+    if (thread < 32) {
+      shared.queries_empty().wait((pieces++ & 1) ^ 1);
+      give_piece<T, D>(piece, p, order, maps.queries, shared, thread);
     }
-    __syncwarp();
-    if (piece.sequence < 0) return;
+    if (number < 0) return;
     const AttentionPart<T> part = piece.part(p);
-    if (order.queries_in_bulk && lane < kHalves<D>) {
-      copy_box(shared.queries() + lane * kRows * kRowBytes, maps.queries, lane * kHalf,
-               part.head_begin, piece.first_row + piece.block_row / part.group_heads, full);
-    }
     const int tokens = seen_by(part, part.packed_rows);
-    produce<T, D>(part, shared, cache, boxes, tokens, done, lane);
-    done += count_tiles(tokens);
+    produce<T, D>(part, shared, cache, boxes, tokens, tiles, thread);
+    tiles += count_tiles(tokens);
   }
 }
 
@@ -68,13 +65,15 @@ __device__ __forceinline__ void consume_pieces(const AttentionParams<T>& p, cons
                                                const Boxes& boxes, const Shared<D>& shared,
                                                int group, int thread) {
   Consumer<T, D> consumer(shared, group, thread);
-  for (int given = 0;; ++given) {
-    shared.queries_full().wait(given & 1);
+  for (int pieces = 0;; ++pieces) {
+    shared.queries_full().wait(pieces & 1);
     const Piece piece = Piece::load(shared.piece());
     if (piece.sequence < 0) return;
     const AttentionPart<T> part = piece.part(p);
-    if (!order.queries_in_bulk) consumer.fetch_queries(part, piece.block_row);
-    consumer.work(part, boxes, piece.block_row, seen_by(part, part.packed_rows),
+    if (!order.queries_in_bulk) consumer.copy_own_queries(part, piece.block_row);
+    const PrefixTiles<AttentionPart<T>> tiles{part, boxes, seen_by(part, part.packed_rows),
+                                              Turn(consumer.done()).stage};
+    consumer.work(part, tiles, piece.block_row,
                   [&] { consumer.release(shared.queries_empty()); });
   }
 }
@@ -88,13 +87,20 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char memory[];
   const Shared<D> shared(memory);
-  if (threadIdx.x == 0) shared.init_barriers();
+  if (threadIdx.x == 0) {
+    start_barriers(shared, 1, 1);
+    if (order.queries_in_bulk) prefetch(maps.queries);
+    if (boxes.bulk) {
+      prefetch(maps.keys);
+      prefetch(maps.values);
+    }
+  }
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     fewer_registers<72>();
-    if (thread < 32) produce_pieces<T, D>(p, order, maps, boxes, shared, thread);
+    produce_pieces<T, D>(p, order, maps, boxes, shared, thread);
   } else {
     more_registers<216>();
     consume_pieces<T, D>(p, order, boxes, shared, group, thread);

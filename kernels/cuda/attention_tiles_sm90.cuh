@@ -11,6 +11,7 @@ namespace nvllm::kernels::cuda::sm90 {
 inline constexpr int kConsumers = 2;  // warpgroups
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+inline constexpr int kProducerWarps = kGroupThreads / 32;
 inline constexpr int kGroupRows = 64;
 inline constexpr int kRows = kConsumers * kGroupRows;
 inline constexpr int kTokens = 128;  // of a tile
@@ -41,6 +42,18 @@ struct Boxes {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Barriers of some warps, by number; 0 is __syncthreads().
+__device__ __forceinline__ void sync_threads(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void arrive_at(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+inline constexpr int kAllConsumers = 1;                      // the number of their barrier
+inline constexpr int kFirstGroup = 2;                        // of each warpgroup alone
+inline constexpr int kFirstTurn = kFirstGroup + kConsumers;  // its turn has come
+inline constexpr int kAllProducers = kFirstTurn + kConsumers;
 
 // The cache as boxes, and as runs of blocks that make a tile.
 struct CacheMaps {
@@ -81,21 +94,22 @@ struct Shared {
   __device__ __forceinline__ unsigned piece() const {
     return barrier(4 * kStages + 2).address;
   }
-
-  // By one thread; __syncthreads() follows.
-  __device__ __forceinline__ void init_barriers() const {
-    constexpr int kWarps = kConsumers * kGroupThreads / 32;
-    for (int stage = 0; stage < kStages; ++stage) {
-      keys_full(stage).init(1);
-      values_full(stage).init(1);
-      keys_empty(stage).init(kWarps);
-      values_empty(stage).init(kWarps);
-    }
-    queries_full().init(1);
-    queries_empty().init(kWarps);
-    fence_barrier_init();
-  }
 };
+
+// By one thread, before all others begin: so many arrivals announce a tile of keys, or one of values.
+template <int D>
+__device__ __forceinline__ void start_barriers(const Shared<D>& shared, int keys, int values) {
+  constexpr int kWarps = kConsumers * kGroupThreads / 32;
+  for (int stage = 0; stage < kStages; ++stage) {
+    shared.keys_full(stage).init(keys);
+    shared.values_full(stage).init(values);
+    shared.keys_empty(stage).init(kWarps);
+    shared.values_empty(stage).init(kWarps);
+  }
+  shared.queries_full().init(1);
+  shared.queries_empty().init(kWarps);
+  fence_barrier_init();
+}
 
 // The i-th tile that a block works on has this stage, and its barriers this parity.
 struct Turn {
@@ -114,18 +128,24 @@ __device__ __forceinline__ int seen_by(const Part& part, int packed_rows) {
   return max(0, part.visible(packed_rows - 1));
 }
 
-// A chunk of 8 elements of a row of a tile of kTileRows rows.
+// Where a chunk of 8 elements of a row of a tile of kTileRows rows lies.
+template <int kTileRows>
+__device__ __forceinline__ unsigned chunk_of(unsigned tile, int row, int chunk) {
+  return tile + chunk / 8 * kTileRows * kRowBytes + row * kRowBytes +
+         ((chunk & 7) ^ (row & 7)) * 16;
+}
+
 template <int kTileRows>
 __device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
                                             const unsigned (&word)[4]) {
-  const unsigned to =
-      tile + chunk / 8 * kTileRows * kRowBytes + row * kRowBytes + ((chunk & 7) ^ (row & 7)) * 16;
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(word[0]), "r"(word[1]),
-               "r"(word[2]), "r"(word[3])
-               : "memory");
+  asm volatile(
+      "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(chunk_of<kTileRows>(tile, row, chunk)),
+      "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+      : "memory");
 }
 
-// Where the boxes of a tile begin. A lane copies one, or the half of its rows' elements.
+// Where the boxes of a tile begin. Each warp of the producer knows all of them: a lane one, or the half of its rows'
+// elements.
 struct TileBoxes {
   int count;
   int block, within;  // of this lane's box
@@ -159,15 +179,18 @@ __device__ __forceinline__ bool are_run(const TileBoxes& found, const Boxes& box
   return __all_sync(~0u, found.block == first + box && found.within == 0);
 }
 
-// Boxes to a tile of keys or values.
+// The first `count` boxes to a tile of keys or values, once there is room. The lanes of a warp copy one after the
+// other, so each warp does some; only one waits for room, as the others could miss that there was some.
 template <int D>
 __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxes& boxes,
                                            const TileBoxes& found, int count, int kv_head,
-                                           unsigned tile, const Barrier& full, int lane) {
-  if (lane == 0) full.arrive_and_expect(found.count * boxes.tokens * D * 2);
-  __syncwarp();
-  const int box = lane / kHalves<D>, half = lane % kHalves<D>;
-  if (box >= count) return;
+                                           unsigned tile, const Barrier& full,
+                                           const Barrier& empty, unsigned parity, int thread) {
+  if (thread < 32) empty.wait(parity);
+  if (thread == 0) full.arrive_and_expect(found.count * boxes.tokens * D * 2);
+  sync_threads(kAllProducers, kGroupThreads);
+  const int lane = thread % 32, box = lane / kHalves<D>, half = lane % kHalves<D>;
+  if (box >= count || box % kProducerWarps != thread / 32) return;
   const unsigned to = tile + half * kTokens * kRowBytes + box * boxes.tokens * kRowBytes;
   copy_box(to, tensor, half * kHalf, found.within, kv_head, found.block, full);
 }
@@ -176,7 +199,8 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxe
 template <int D, typename Part>
 __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>& shared,
                                               const CacheMaps& maps, const Boxes& boxes,
-                                              int tokens, int done, int lane) {
+                                              int tokens, int done, int thread) {
+  const int lane = thread % 32;
   int tile = count_tiles(tokens) - 1;
   TileBoxes next = find_boxes<D>(part, boxes, tokens, tile, lane);
   for (; tile >= 0; --tile, ++done) {
@@ -185,12 +209,12 @@ __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>&
     const bool run = are_run<D>(found, boxes, lane);
     const int count = run ? 1 : found.count;
     const Turn turn(done);
-    shared.keys_empty(turn.stage).wait(turn.parity ^ 1);
     copy_boxes<D>(run ? maps.key_runs : maps.keys, boxes, found, count, part.kv_head,
-                            shared.keys(turn.stage), shared.keys_full(turn.stage), lane);
-    shared.values_empty(turn.stage).wait(turn.parity ^ 1);
+                  shared.keys(turn.stage), shared.keys_full(turn.stage),
+                  shared.keys_empty(turn.stage), turn.parity ^ 1, thread);
     copy_boxes<D>(run ? maps.value_runs : maps.values, boxes, found, count, part.kv_head,
-                            shared.values(turn.stage), shared.values_full(turn.stage), lane);
+                  shared.values(turn.stage), shared.values_full(turn.stage),
+                  shared.values_empty(turn.stage), turn.parity ^ 1, thread);
   }
 }
 
@@ -228,16 +252,16 @@ __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>
   }
 }
 
-// The producer warp.
+// The producer warpgroup.
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
                                         const CacheMaps& maps, const Boxes& boxes, int tokens,
-                                        int done, int lane) {
+                                        int done, int thread) {
   if (tokens == 0) return;
   if (boxes.bulk) {
-    produce_boxes<D>(part, shared, maps, boxes, tokens, done, lane);
-  } else {
-    produce_tokens<T, D>(part, shared, tokens, done, lane);
+    produce_boxes<D>(part, shared, maps, boxes, tokens, done, thread);
+  } else if (thread < 32) {
+    produce_tokens<T, D>(part, shared, tokens, done, thread);
   }
 }
 
