@@ -30,7 +30,8 @@ struct Shape {
   std::int64_t heads, kv_heads, head_dim;
   std::int64_t block_size = 256;
   bool part = false;  // of tokens before the rows, all visible; results are float32
-  std::int64_t layers = 1;  // whose keys and values a block holds, one behind the other, as the engine's do
+  std::int64_t layers =
+      1;  // whose keys and values a block holds, one behind the other, as the engine's do
 
   bool prefill() const { return rows > 1; }
 };
@@ -217,7 +218,8 @@ std::string name_of_case(DeviceKind kind, const Shape& shape) {
           : shape.prefill() ? "/prefill/"
                             : "/decode/") +
          std::to_string(shape.sequences) + "x" + std::to_string(shape.tokens) +
-         (shape.layers > 1 ? "/blocks_of_" + std::to_string(shape.block_size) + "_as_in_engine" : "");
+         (shape.layers > 1 ? "/blocks_of_" + std::to_string(shape.block_size) + "_as_in_engine"
+                           : "");
 }
 
 // Registers all cases when the program starts.

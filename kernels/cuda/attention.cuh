@@ -114,7 +114,8 @@ __device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, 
   for (int first = 0; first < p.sequences; first += 32) {
     const int sequence = min(first + lane, p.sequences - 1);
     const int rows = p.query_start[sequence + 1] - p.query_start[sequence];
-    const int blocks = first + lane < p.sequences ? (rows * group_heads + block_rows - 1) / block_rows : 0;
+    const int blocks =
+        first + lane < p.sequences ? (rows * group_heads + block_rows - 1) / block_rows : 0;
     int before = blocks;  // with its own
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes *= 2) {

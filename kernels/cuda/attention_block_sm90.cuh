@@ -161,10 +161,13 @@ class Consumer {
   }
 
  private:
-  static constexpr int kEarly = 8;  // pieces of 8 columns whose weights are taken under the products before
+  static constexpr int kEarly =
+      8;  // pieces of 8 columns whose weights are taken under the products before
   static constexpr int kBoth = kConsumers * kGroupThreads;
 
-  __device__ __forceinline__ int lane() const { return thread_ % 32; }
+  __device__ __forceinline__ int lane() const {
+    return thread_ % 32;
+  }
 
   const Shared<D> shared_;
   const int group_, thread_;

@@ -41,13 +41,13 @@ CUtensorMap describe(const void* data, const std::array<Dimension, kDimensions>&
     steps[i + 1] = 1;
   }
   CUtensorMap map{};
-  const CUresult result = encode(
-      &map,
-      dtype_of<T> == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      kDimensions + 1, const_cast<void*>(data), shape.data(), strides.data(), box.data(),
-      steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map,
+             dtype_of<T> == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+             kDimensions + 1, const_cast<void*>(data), shape.data(), strides.data(), box.data(),
+             steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) fail("attention: describing a tensor to the GPU: CUresult ", result);
   return map;
 }
@@ -63,9 +63,9 @@ CUtensorMap describe(const TensorView& cache, int box_tokens, int box_blocks = 1
 // The queries, in boxes of so many packed rows: the heads of a group of some rows.
 template <typename T, int D>
 CUtensorMap describe_queries(const Attention& args, int packed_rows) {
-  return describe<T, D, 2>(args.q.data, {{{args.q.shape[1], args.q.stride[1], args.group},
-                                          {args.q.shape[0], args.q.stride[0],
-                                           packed_rows / args.group}}});
+  return describe<T, D, 2>(args.q.data,
+                           {{{args.q.shape[1], args.q.stride[1], args.group},
+                             {args.q.shape[0], args.q.stride[0], packed_rows / args.group}}});
 }
 
 // Strides are told in bytes, in multiples of 16, below 2^40.

@@ -55,10 +55,7 @@ struct Piece {
                  : "=r"(piece.packed_rows), "=r"(piece.tokens)
                  : "r"(from + 16)
                  : "memory");
-    asm volatile("ld.shared.b32 %0, [%1];"
-                 : "=r"(piece.first_visible)
-                 : "r"(from + 24)
-                 : "memory");
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(piece.first_visible) : "r"(from + 24) : "memory");
     return piece;
   }
 };

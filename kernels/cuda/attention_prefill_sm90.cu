@@ -1,7 +1,7 @@
 // Attention of many query rows per sequence on Hopper: blocks work on pieces of 128 packed rows of a sequence and a
 // KV head (attention_block_sm90.cuh), one or several each.
-#include <cstdio>
-#include <cstdlib>
+#include <algorithm>
+#include <cstdint>
 
 #include "kernels/cuda/attention_block_sm90.cuh"
 #include "kernels/cuda/attention_maps_sm90.cuh"
@@ -73,8 +73,7 @@ __device__ __forceinline__ void consume_pieces(const AttentionParams<T>& p, cons
     if (!order.queries_in_bulk) consumer.copy_own_queries(part, piece.block_row);
     const PrefixTiles<AttentionPart<T>> tiles{part, boxes, seen_by(part, part.packed_rows),
                                               Turn(consumer.done()).stage};
-    consumer.work(part, tiles, piece.block_row,
-                  [&] { consumer.release(shared.queries_empty()); });
+    consumer.work(part, tiles, piece.block_row, [&] { consumer.release(shared.queries_empty()); });
   }
 }
 
@@ -108,13 +107,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-int option(const char* name, int otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::atoi(value);
-}
-
 // So much of the L2 is for the keys and values of the KV heads that blocks work on.
 constexpr double kL2Bytes = 32 << 20;
+
+// Whether no piece has a much longer way than most, as far as the host knows.
+bool are_even(const Attention& args) {
+  const std::int64_t sequences = args.kv_length.shape[0];
+  return sequences == 1 || (args.max_query_rows * sequences <= 2 * args.q.shape[0] &&
+                            args.max_kv_length <= 2 * args.max_query_rows);
+}
 
 // `at_once` blocks run at a time.
 template <typename T>
@@ -125,11 +126,14 @@ Order order_of(const Attention& args, const AttentionParams<T>& p, int at_once) 
   order.row_blocks = static_cast<int>(p.most_row_blocks(args.q.shape[0], order.rows));
   order.kv_heads = p.kv_heads();
   const double head_bytes = 4.0 * p.head_dim * static_cast<double>(args.max_kv_length);
-  order.heads_at_once = std::clamp(static_cast<int>(kL2Bytes / head_bytes), 1, order.kv_heads);
-  const int mode = option("PRE8_MODE", 3), pieces = order.pieces();
-  if (mode == 1 || (mode == 3 && p.sequences == 1 && pieces <= 16 * at_once)) {
-    order.in_turns = true;
-  } else if (mode >= 2) {
+  order.heads_at_once = 1;
+  while (order.heads_at_once < order.kv_heads &&
+         (order.heads_at_once + 1) * head_bytes <= kL2Bytes) {
+    ++order.heads_at_once;
+  }
+  const int pieces = order.pieces();
+  order.in_turns = p.sequences == 1 && pieces <= 4 * at_once;
+  if (!order.in_turns && are_even(args)) {
     order.with_four = pieces * 3 / 4 / (4 * at_once) * at_once;
     order.with_two = (pieces - 4 * order.with_four) * 3 / 4 / (2 * at_once) * at_once;
   }
@@ -139,8 +143,7 @@ Order order_of(const Attention& args, const AttentionParams<T>& p, int at_once) 
 template <int D, typename T>
 void launch(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
-  const int at_once =
-      option("PRE8_BLOCKS", nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount));
+  const int at_once = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const Order order = order_of(args, p, at_once);
   if (order.pieces() == 0) return;
   Boxes boxes = boxes_for(args.kv);

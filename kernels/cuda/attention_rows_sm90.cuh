@@ -75,7 +75,8 @@ struct Rows {
     float most[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      most[row] = fmaxf(fmaxf(higher[row][0], higher[row][1]), fmaxf(higher[row][2], higher[row][3]));
+      most[row] =
+          fmaxf(fmaxf(higher[row][0], higher[row][1]), fmaxf(higher[row][2], higher[row][3]));
       most[row] = fmaxf(most[row], highest[row]);
     }
 #pragma unroll

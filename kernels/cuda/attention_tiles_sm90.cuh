@@ -37,8 +37,9 @@ inline constexpr int kSharedBytes =
 struct Boxes {
   bool bulk;
   int tokens;
-  int block_size;     // without a table a block is a whole sequence
-  bool runs = false;  // a tile is whole blocks, which can be copied as one box where they follow one another
+  int block_size;  // without a table a block is a whole sequence
+  bool runs =
+      false;  // a tile is whole blocks, which can be copied as one box where they follow one another
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -91,9 +92,7 @@ struct Shared {
   // The queries of a piece of work, and what the piece is.
   __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages); }
   __device__ __forceinline__ Barrier queries_empty() const { return barrier(4 * kStages + 1); }
-  __device__ __forceinline__ unsigned piece() const {
-    return barrier(4 * kStages + 2).address;
-  }
+  __device__ __forceinline__ unsigned piece() const { return barrier(4 * kStages + 2).address; }
 };
 
 // By one thread, before all others begin: so many arrivals announce a tile of keys, or one of values.
@@ -164,8 +163,8 @@ __device__ __forceinline__ TileBoxes find_boxes(const Part& part, const Boxes& b
     const int shift = part.p.block_shift;
     const int number = shift >= 0 ? found.within >> shift : found.within / boxes.block_size;
     found.within -= number * boxes.block_size;
-    found.block = part.p.block_table[static_cast<long long>(part.sequence) * part.p.table_width +
-                                     number];
+    found.block =
+        part.p.block_table[static_cast<long long>(part.sequence) * part.p.table_width + number];
   }
   return found;
 }
@@ -184,8 +183,8 @@ __device__ __forceinline__ bool are_run(const TileBoxes& found, const Boxes& box
 template <int D>
 __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxes& boxes,
                                            const TileBoxes& found, int count, int kv_head,
-                                           unsigned tile, const Barrier& full,
-                                           const Barrier& empty, unsigned parity, int thread) {
+                                           unsigned tile, const Barrier& full, const Barrier& empty,
+                                           unsigned parity, int thread) {
   if (thread < 32) empty.wait(parity);
   if (thread == 0) full.arrive_and_expect(found.count * boxes.tokens * D * 2);
   sync_threads(kAllProducers, kGroupThreads);
@@ -198,8 +197,8 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxe
 // The tiles of a piece, the last one first; `done` tiles of earlier pieces went before.
 template <int D, typename Part>
 __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>& shared,
-                                              const CacheMaps& maps, const Boxes& boxes,
-                                              int tokens, int done, int thread) {
+                                              const CacheMaps& maps, const Boxes& boxes, int tokens,
+                                              int done, int thread) {
   const int lane = thread % 32;
   int tile = count_tiles(tokens) - 1;
   TileBoxes next = find_boxes<D>(part, boxes, tokens, tile, lane);
