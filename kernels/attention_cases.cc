@@ -169,15 +169,14 @@ TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, flo
 TEST_CASE_TEMPLATE("more pieces of work than a GPU has multiprocessors", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(16);
-  std::vector<Sequence> sequences;
+  std::vector<Sequence> even, uneven;
   for (int i = 0; i < 50; ++i) {
-    const auto rows = static_cast<std::int64_t>(random() % 90);
-    sequences.push_back({rows, rows + static_cast<std::int64_t>(random() % 60)});
+    const auto rows = static_cast<std::int64_t>(30 + random() % 30);
+    even.push_back({rows, rows + static_cast<std::int64_t>(random() % 25)});
+    uneven.push_back({i % 5 == 0 ? rows : 1, rows + static_cast<std::int64_t>(random() % 100)});
   }
-  check_against_reference(*backend,
-                          AttentionCase<T>::random(whole_groups(sequences, 6, 4, 64), 17));
-  check_against_reference(*backend,
-                          AttentionCase<T>::random(whole_groups(sequences, 2, 3, 128), 18));
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(even, 7, 4, 64), 17));
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 4, 3, 128), 18));
   check_against_reference(*backend,
                           AttentionCase<T>::random(whole_groups({{130, 200}}, 60, 1, 64), 19));
 }
