@@ -32,6 +32,8 @@ struct Shape {
   std::int64_t heads, kv_heads, head_dim;
   std::int64_t block_size = 256;
   bool part = false;  // of tokens before the rows, all visible; results are float32
+  std::int64_t layers =
+      1;  // whose keys and values a block holds, one behind the other, as the engine's do
 
   bool prefill() const { return rows > 1; }
 };
@@ -102,6 +104,8 @@ class Work {
     // Beyond 50 MB of L2, several times over; graphs use one cache after the other.
     const std::int64_t caches =
         shape.prefill() ? 1 : std::max<std::int64_t>(1, kDistinct / (4 * cache));
+    // Of one layer alone, keys are all before values; of several, a block has those of each layer.
+    const std::int64_t part = shape.layers == 1 ? cache : cache / blocks;
     q_ = random_memory(backend, stream, rows * shape.heads * shape.head_dim);
     out_ = random_memory(backend, stream, rows * shape.heads * shape.head_dim);
     if (shape.part) out_ = random_memory(backend, stream, 2 * rows * shape.heads * shape.head_dim);
@@ -137,12 +141,17 @@ class Work {
     call.max_kv_length = shape.tokens;
     call.only_rows_are_new = !shape.prefill();  // as in a step of the engine
     for (std::int64_t i = 0; i < caches; ++i) {
-      for (TensorView* half : {&call.kv.keys, &call.kv.values}) {
-        caches_.push_back(random_memory(backend, stream, cache));
-        *half = TensorView(caches_.back().data(), DType::bf16,
-                           {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
+      caches_.push_back(random_memory(backend, stream, 2 * cache * shape.layers));
+      for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+        auto* data = static_cast<Bf16*>(caches_.back().data()) + layer * 2 * part;
+        for (TensorView* half : {&call.kv.keys, &call.kv.values}) {
+          *half = TensorView(data, DType::bf16,
+                             {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
+          if (shape.layers > 1) half->stride[0] = 2 * part * shape.layers;
+          data += part;
+        }
+        calls_.push_back(call);
       }
-      calls_.push_back(call);
     }
   }
 
@@ -282,7 +291,9 @@ std::string name_of_case(DeviceKind kind, const Shape& shape) {
          (shape.part        ? "/part/"
           : shape.prefill() ? "/prefill/"
                             : "/decode/") +
-         std::to_string(shape.sequences) + "x" + std::to_string(shape.tokens);
+         std::to_string(shape.sequences) + "x" + std::to_string(shape.tokens) +
+         (shape.layers > 1 ? "/blocks_of_" + std::to_string(shape.block_size) + "_as_in_engine"
+                           : "");
 }
 
 // Registers all cases when the program starts.
@@ -292,11 +303,18 @@ const bool registered = [] {
       {DeviceKind::cpu, {1, 1, 1024, 9, 3, 64}},
       {DeviceKind::cpu, {8, 1, 1024, 9, 3, 64}},
       {DeviceKind::cuda, {1, 512, 512, 32, 8, 128}},
+      {DeviceKind::cuda, {1, 1024, 1024, 32, 8, 128}},
       {DeviceKind::cuda, {1, 2048, 2048, 32, 8, 128}},
       {DeviceKind::cuda, {1, 8192, 8192, 32, 8, 128}},
       {DeviceKind::cuda, {1, 16384, 16384, 32, 8, 128}},
       {DeviceKind::cuda, {1, 32768, 32768, 32, 8, 128}},
+      {DeviceKind::cuda, {1, 512, 512, 32, 8, 128, 16, false, 36}},
+      {DeviceKind::cuda, {1, 2048, 2048, 32, 8, 128, 16, false, 36}},
+      {DeviceKind::cuda, {1, 8192, 8192, 32, 8, 128, 16, false, 36}},
+      {DeviceKind::cuda, {1, 32768, 32768, 32, 8, 128, 16, false, 36}},
       {DeviceKind::cuda, {8, 1024, 1024, 16, 8, 128, 16}},
+      {DeviceKind::cuda, {8, 1024, 1024, 32, 8, 128, 16, false, 36}},
+      {DeviceKind::cuda, {64, 1024, 1024, 32, 8, 128, 16, false, 4}},
       {DeviceKind::cuda, {1, 4096, 4096, 32, 8, 128, 4096, true}},
       {DeviceKind::cuda, {1, 4096, 16384, 32, 8, 128, 4096, true}},
       {DeviceKind::cuda, {1, 1, 1024, 16, 8, 128, 16}},

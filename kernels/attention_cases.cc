@@ -166,6 +166,66 @@ TEST_CASE_TEMPLATE("where blocks lie, and how large they are, changes no bit", T
   }
 }
 
+TEST_CASE_TEMPLATE("blocks that follow one another, in whole or in part, change no bit", T, float,
+                   Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  for (const std::int64_t head_dim : {64, 128}) {
+    CAPTURE(head_dim);
+    AttentionCase<T> contiguous = AttentionCase<T>::random(
+        whole_groups({{40, 700}, {70, 384}, {33, 33}}, 2, 4, head_dim, 0), 14);
+    contiguous.run(*backend);
+    for (const std::int64_t block_size : {8, 16, 32, 64, 128}) {
+      for (const unsigned layout : {0, 1}) {
+        CAPTURE(block_size);
+        CAPTURE(layout);
+        AttentionCase<T> paged = contiguous;
+        paged.shape.block_size = block_size;
+        paged.layout = layout;
+        paged.run(*backend);
+        CHECK(same_bits(paged.out, contiguous.out));
+        CHECK(same_bits(paged.lse, contiguous.lse));
+      }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  std::mt19937 random(15);
+  const std::int64_t block_sizes[] = {16, 0, 48, 256, 16, 5};
+  int i = 0;
+  for (const std::int64_t group : {1, 3, 4, 5, 8, 7}) {
+    const std::int64_t rows = 300 / group + static_cast<std::int64_t>(random() % 20);
+    const auto tokens = static_cast<std::int64_t>(random() % 300);
+    AttentionCase<T> c = AttentionCase<T>::random(
+        whole_groups({{rows, rows + tokens}, {1, 130}, {0, 9}, {rows / 2, rows / 2}}, 2, group,
+                     i % 2 == 0 ? 128 : 64, block_sizes[i]),
+        random());
+    c.layout = i % 3;
+    c.q_gap = i % 2 * 64;
+    CAPTURE(group);
+    CAPTURE(rows);
+    CAPTURE(tokens);
+    check_against_reference(*backend, c);
+    ++i;
+  }
+}
+
+TEST_CASE_TEMPLATE("more pieces of work than a GPU has multiprocessors", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  std::mt19937 random(16);
+  std::vector<Sequence> even, uneven;
+  for (int i = 0; i < 50; ++i) {
+    const auto rows = static_cast<std::int64_t>(30 + random() % 30);
+    even.push_back({rows, rows + static_cast<std::int64_t>(random() % 25)});
+    uneven.push_back({i % 5 == 0 ? rows : 1, rows + static_cast<std::int64_t>(random() % 100)});
+  }
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(even, 7, 4, 64), 17));
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 4, 3, 128), 18));
+  check_against_reference(*backend,
+                          AttentionCase<T>::random(whole_groups({{130, 200}}, 60, 1, 64), 19));
+}
+
 TEST_CASE_TEMPLATE("rows of q that lie apart, and bounds that are too large, change nothing", T,
                    float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);

@@ -105,16 +105,17 @@ struct RowBlock {
   int first_row = 0;
 };
 
-// The blocks of kRows packed rows of all sequences have numbers, one sequence after the other; in each the
+// The blocks of `block_rows` packed rows of all sequences have numbers, one sequence after the other; in each the
 // last ones, which have the longest way, come first. All lanes of a warp call it together.
-template <int kRows, typename T>
+template <typename T>
 __device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, int kv_head,
-                                                   int number) {
+                                                   int number, int block_rows) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group_heads = p.group_heads(kv_head);
   for (int first = 0; first < p.sequences; first += 32) {
     const int sequence = min(first + lane, p.sequences - 1);
     const int rows = p.query_start[sequence + 1] - p.query_start[sequence];
-    const int blocks = first + lane < p.sequences ? (rows * group_heads + kRows - 1) / kRows : 0;
+    const int blocks =
+        first + lane < p.sequences ? (rows * group_heads + block_rows - 1) / block_rows : 0;
     int before = blocks;  // with its own
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes *= 2) {
@@ -125,7 +126,7 @@ __device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, 
     if (beyond != 0) {
       const int found = __ffs(static_cast<int>(beyond)) - 1;
       const int left = __shfl_sync(~0u, before, found) - number;  // 1: its last number
-      return {first + found, (left - 1) * kRows};
+      return {first + found, (left - 1) * block_rows};
     }
     number -= __shfl_sync(~0u, before, 31);
   }
@@ -183,6 +184,19 @@ struct AttentionPart : AttentionRows<T> {
     tokens = max(0, min(length, first_visible + rows - 1));
     this->packed_rows = rows * this->group_heads;
   }
+  // What the other one has found, of fewer rows if need be.
+  __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head,
+                                           int first_row, int packed_rows, int tokens,
+                                           int first_visible)
+      : AttentionRows<T>{p,
+                         sequence,
+                         kv_head,
+                         first_row,
+                         packed_rows,
+                         p.head_begin(kv_head),
+                         p.group_heads(kv_head)},
+        tokens(tokens),
+        first_visible(first_visible) {}
 
   // None if it is 0 or less.
   __device__ __forceinline__ int visible(int packed_row) const {

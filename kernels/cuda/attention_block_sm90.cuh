@@ -23,25 +23,15 @@ __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Barriers of some warps, by number; 0 is __syncthreads().
-__device__ __forceinline__ void sync_threads(int number, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void arrive_at(int number, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-inline constexpr int kAllConsumers = 1;                      // the number of their barrier
-inline constexpr int kFirstGroup = 2;                        // of each warpgroup alone
-inline constexpr int kFirstTurn = kFirstGroup + kConsumers;  // its turn has come
-
 // The tiles of the tokens [0, count) of a part, of which each row sees the first so many.
 template <typename Part>
 struct PrefixTiles {
   const Part& part;
   const Boxes& boxes;
   int tokens;
+  int stage = 0;  // of the first tile that is worked on
 
-  __device__ __forceinline__ int count() const { return (tokens + kTokens - 1) / kTokens; }
+  __device__ __forceinline__ int count() const { return count_tiles(tokens); }
   // The first token of the i-th tile that is worked on.
   __device__ __forceinline__ int first(int i) const { return (count() - 1 - i) * kTokens; }
 
@@ -61,119 +51,154 @@ struct PrefixTiles {
 
   // Keys or values were waited for.
   __device__ __forceinline__ void arrived() const {}
-  // What no copy wrote of the first tile worked on is made zero.
+  // What no copy wrote of the values of the first tile worked on, which are there, is made zero.
   template <int D>
   __device__ __forceinline__ void fill_up(const Shared<D>& shared, int thread) const {
     const int count = (min(kTokens, tokens - first(0)) + boxes.tokens - 1) / boxes.tokens;
     const int filled = min(count * boxes.tokens, part.tokens - first(0));
-    if (filled == kTokens) return;
-    shared.values_full(0).wait(0);
-    clear_rows<D>(shared.values(0), filled, thread);
+    if (filled >= kTokens) return;
+    clear_rows<D>(shared.values(stage), filled, thread);
     fence_shared_writes();
     sync_threads(kAllConsumers, kConsumers * kGroupThreads);
   }
 };
 
-// A consumer warpgroup. Tiles: as PrefixTiles.
+// A consumer warpgroup, which works on one piece after the other: some packed rows with the tiles of tokens
+// that they see.
+template <typename T, int D>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(const Shared<D>& shared, int group, int thread)
+      : shared_(shared), group_(group), thread_(thread) {
+    if (group == 1) arrive_at(kFirstTurn, kBoth);  // the first turn is group 0's
+  }
+
+  // Tiles of the pieces before.
+  __device__ __forceinline__ int done() const { return done_; }
+
+  // The warpgroup copies the queries of a piece whose rows begin at block_row.
+  __device__ __forceinline__ void copy_own_queries(const AttentionRows<T>& part,
+                                                   int block_row) const {
+    sync_threads(kFirstGroup + group_, kGroupThreads);  // products with those before are done
+    copy_queries<T, D>(part, shared_.queries(), group_ * kGroupRows,
+                       block_row + group_ * kGroupRows, thread_);
+    fence_shared_writes();
+    sync_threads(kFirstGroup + group_, kGroupThreads);
+  }
+
+  // Of a piece whose queries are there; queries_done() is called when they are needed no more. Tiles: as PrefixTiles.
+  template <typename Tiles, typename QueriesDone>
+  __device__ __forceinline__ void work(const AttentionRows<T>& part, const Tiles& tiles,
+                                       int block_row, const QueriesDone& queries_done) {
+    const int group_row = block_row + group_ * kGroupRows, row = group_row + thread_ / 32 * 16;
+    const int count = tiles.count();
+    const unsigned queries = shared_.queries() + group_ * kGroupRows * kRowBytes;
+    Rows<T, D> rows;
+#pragma unroll
+    for (float& value : rows.out) value = 0;
+    const float scale = part.p.scale * kLog2E;
+    const typename Tiles::Mask mask(tiles, group_row, row + lane() / 4);
+    const auto wait_for = [&](const Barrier& full, const Turn& turn) {
+      full.wait(turn.parity);
+      tiles.arrived();
+    };
+    const int own_turn = kFirstTurn + group_, other_turn = kFirstTurn + 1 - group_;
+
+    if (count > 0) {
+      const Turn turn(done_);
+      wait_for(shared_.keys_full(turn.stage), turn);
+      rows.multiply_keys(queries, shared_.keys(turn.stage));
+      wgmma_wait<0>();
+      hold(rows.scores);
+      release(shared_.keys_empty(turn.stage));
+      tiles.mask(mask, 0, rows, lane());
+      rows.find_highest(scale);
+      rows.template weigh<0, kTokens / 8>(scale);
+      rows.pack_weights();
+      wait_for(shared_.values_full(turn.stage), turn);
+      tiles.template fill_up<D>(shared_, group_ * kGroupThreads + thread_);
+    }
+    for (int i = 1; i < count; ++i) {
+      const Turn turn(done_ + i), before(done_ + i - 1);
+      wait_for(shared_.keys_full(turn.stage), turn);
+      // The warpgroups take turns in enqueueing products.
+      sync_threads(own_turn, kBoth);
+      rows.multiply_keys(queries, shared_.keys(turn.stage));
+      rows.multiply_values(shared_.values(before.stage), i == 1);
+      arrive_at(other_turn, kBoth);
+      wgmma_wait<1>();
+      hold(rows.scores);
+      release(shared_.keys_empty(turn.stage));
+      tiles.mask(mask, i, rows, lane());
+      rows.find_highest(scale);
+      rows.template weigh<0, kEarly>(scale);
+      // By now the products with the weights before are about done. To wait for a barrier is a loop, which the
+      // assembler moves neither weights nor the next wait across: so taking weights and the products overlap.
+      wait_for(shared_.values_full(turn.stage), turn);
+      wgmma_wait<0>();
+      hold(rows.out);
+      release(shared_.values_empty(before.stage));
+      rows.template weigh<kEarly, kTokens / 8>(scale);
+      rows.fade_out();
+      rows.pack_weights();
+    }
+    queries_done();
+    if (count > 0) {
+      const Turn last(done_ + count - 1);
+      rows.multiply_values(shared_.values(last.stage), count == 1);
+      wgmma_wait<0>();
+      hold(rows.out);
+      release(shared_.values_empty(last.stage));
+    }
+    done_ += count;
+    rows.write(part, row, lane());
+  }
+
+  // Of what the warps of all consumers have read.
+  __device__ __forceinline__ void release(const Barrier& empty) const {
+    __syncwarp();
+    if (lane() == 0) empty.arrive();
+  }
+
+ private:
+  static constexpr int kEarly =
+      8;  // pieces of 8 columns whose weights are taken under the products before
+  static constexpr int kBoth = kConsumers * kGroupThreads;
+
+  __device__ __forceinline__ int lane() const {
+    return thread_ % 32;
+  }
+
+  const Shared<D> shared_;
+  const int group_, thread_;
+  int done_ = 0;
+};
+
+// A consumer warpgroup that has one piece.
 template <typename T, int D, typename Tiles>
 __device__ __forceinline__ void consume(const AttentionRows<T>& part, const Shared<D>& shared,
                                         const Tiles& tiles, int block_row, int group, int thread) {
-  const int lane = thread % 32;
-  const int group_row = block_row + group * kGroupRows, row = group_row + thread / 32 * 16;
-  const int count = tiles.count();
-  const unsigned queries = shared.queries() + group * kGroupRows * kRowBytes;
-  copy_queries<T, D>(part, shared.queries(), group * kGroupRows, group_row, thread);
-  fence_shared_writes();
-  sync_threads(kFirstGroup + group, kGroupThreads);
-
-  Rows<T, D> rows;
-#pragma unroll
-  for (float& value : rows.out) value = 0;
-  const float scale = part.p.scale * kLog2E;
-  const typename Tiles::Mask mask(tiles, group_row, row + lane / 4);
-  const auto weigh = [&](int i) {
-    tiles.mask(mask, i, rows, lane);
-    rows.weigh(scale);
-  };
-  const auto wait_for = [&](const Barrier& full, const Turn& turn) {
-    full.wait(turn.parity);
-    tiles.arrived();
-  };
-  const auto free_stage = [&](const Barrier& empty) {
-    __syncwarp();
-    if (lane == 0) empty.arrive();
-  };
-  // The warpgroups take turns in enqueueing products.
-  const int own_turn = kFirstTurn + group, other_turn = kFirstTurn + 1 - group;
-  constexpr int kBoth = kConsumers * kGroupThreads;
-
-  if (count > 0) {
-    wait_for(shared.keys_full(0), Turn(0));
-    rows.multiply_keys(queries, shared.keys(0));
-    wgmma_wait<0>();
-    hold(rows.scores);
-    free_stage(shared.keys_empty(0));
-    weigh(0);
-    rows.pack_weights();
-    tiles.template fill_up<D>(shared, group * kGroupThreads + thread);
-    if (group == 1) arrive_at(other_turn, kBoth);  // the first turn
-  }
-  for (int i = 1; i < count; ++i) {
-    const Turn turn(i), before(i - 1);
-    wait_for(shared.keys_full(turn.stage), turn);
-    sync_threads(own_turn, kBoth);
-    rows.multiply_keys(queries, shared.keys(turn.stage));
-    wait_for(shared.values_full(before.stage), before);
-    rows.multiply_values(shared.values(before.stage), i == 1);
-    arrive_at(other_turn, kBoth);
-    wgmma_wait<1>();
-    hold(rows.scores);
-    free_stage(shared.keys_empty(turn.stage));
-    weigh(i);
-    wgmma_wait<0>();
-    hold(rows.out);
-    free_stage(shared.values_empty(before.stage));
-    rows.fade_out();
-    rows.pack_weights();
-  }
-  if (count > 0) {
-    const Turn last(count - 1);
-    wait_for(shared.values_full(last.stage), last);
-    rows.multiply_values(shared.values(last.stage), count == 1);
-    wgmma_wait<0>();
-    hold(rows.out);
-  }
-  rows.write(part, row, lane);
+  Consumer<T, D> consumer(shared, group, thread);
+  consumer.copy_own_queries(part, block_row);
+  consumer.work(part, tiles, block_row, [] {});
 }
 
-// By one thread, before all others begin: so many arrivals announce a tile of keys, or one of values.
-template <int D>
-__device__ __forceinline__ void start_barriers(const Shared<D>& shared, int keys, int values) {
-  for (int stage = 0; stage < kStages; ++stage) {
-    shared.keys_full(stage).init(keys);
-    shared.values_full(stage).init(values);
-    shared.keys_empty(stage).init(kConsumers * kGroupThreads / 32);
-    shared.values_empty(stage).init(kConsumers * kGroupThreads / 32);
-  }
-  fence_barrier_init();
-}
-
-// What a block does whose rows are those from block_row on.
+// What a block does that has one piece, whose rows are those from block_row on.
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void attend(const Part& part, int block_row, const CUtensorMap& keys,
                                        const CUtensorMap& values, const Boxes& boxes,
                                        const void* memory) {
   const Shared<D> shared(memory);
-  const int tokens = max(0, part.visible(min(block_row + kRows, part.packed_rows) - 1));
+  const int tokens = seen_by(part, min(block_row + kRows, part.packed_rows));
   if (threadIdx.x == 0) start_barriers(shared, 1, 1);
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
-    fewer_registers<24>();
-    if (thread < 32) produce<T, D>(part, shared, keys, values, boxes, tokens, thread);
+    fewer_registers<40>();
+    produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
   } else {
-    more_registers<240>();
+    more_registers<232>();
     consume<T, D>(part, shared, PrefixTiles<Part>{part, boxes, tokens}, block_row, group, thread);
   }
 }

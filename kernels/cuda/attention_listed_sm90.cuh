@@ -13,7 +13,6 @@ namespace nvllm::kernels::cuda::sm90 {
 
 // Keys of a tile are given back before its scores are masked, so positions stay for two rounds of stages.
 inline constexpr int kPositionSlots = 2 * kStages;
-inline constexpr int kProducerWarps = kGroupThreads / 32;
 template <int D>
 inline constexpr int kListedSharedBytes = kSharedBytes<D> +
                                           kPositionSlots*(kTokens + kProducerWarps) *

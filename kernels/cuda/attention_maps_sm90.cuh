@@ -4,6 +4,8 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <numeric>
 
 #include "base/error.h"
@@ -12,9 +14,15 @@
 
 namespace nvllm::kernels::cuda::sm90 {
 
-// A layer's keys or values as bulk copies see them.
-template <typename T, int D>
-CUtensorMap describe(const TensorView& cache, int box_tokens) {
+// One dimension of a tensor, beginning with the second innermost, and of its boxes.
+struct Dimension {
+  std::int64_t size, stride;  // in elements
+  std::int64_t box;
+};
+
+// A tensor of heads of D elements as bulk copies see it, in boxes of kHalf of them.
+template <typename T, int D, std::size_t kDimensions>
+CUtensorMap describe(const void* data, const std::array<Dimension, kDimensions>& dimensions) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
@@ -23,23 +31,41 @@ CUtensorMap describe(const TensorView& cache, int box_tokens) {
                        "looking for cuTensorMapEncodeTiled");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
-  const auto size = [](std::int64_t value) { return static_cast<cuuint64_t>(value); };
-  const cuuint64_t shape[] = {size(D), size(cache.shape[1]), size(cache.shape[2]),
-                              size(cache.shape[0])};
-  const cuuint64_t strides[] = {size(cache.stride[1] * 2), size(cache.stride[2] * 2),
-                                size(cache.stride[0] * 2)};
-  const cuuint32_t box[] = {kHalf, static_cast<cuuint32_t>(box_tokens), 1, 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1};
+  std::array<cuuint64_t, kDimensions + 1> shape{D};
+  std::array<cuuint64_t, kDimensions> strides{};  // in bytes
+  std::array<cuuint32_t, kDimensions + 1> box{kHalf}, steps{1};
+  for (std::size_t i = 0; i < kDimensions; ++i) {
+    shape[i + 1] = static_cast<cuuint64_t>(dimensions[i].size);
+    strides[i] = static_cast<cuuint64_t>(dimensions[i].stride * 2);
+    box[i + 1] = static_cast<cuuint32_t>(dimensions[i].box);
+    steps[i + 1] = 1;
+  }
   CUtensorMap map{};
   const CUresult result =
       encode(&map,
              dtype_of<T> == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                         : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-             4, cache.data, shape, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) fail("attention: describing the cache to the GPU: CUresult ", result);
+             kDimensions + 1, const_cast<void*>(data), shape.data(), strides.data(), box.data(),
+             steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) fail("attention: describing a tensor to the GPU: CUresult ", result);
   return map;
+}
+
+// A layer's keys or values, in boxes of some tokens of a head, of one block or of several that follow each other.
+template <typename T, int D>
+CUtensorMap describe(const TensorView& cache, int box_tokens, int box_blocks = 1) {
+  return describe<T, D, 3>(cache.data, {{{cache.shape[1], cache.stride[1], box_tokens},
+                                         {cache.shape[2], cache.stride[2], 1},
+                                         {cache.shape[0], cache.stride[0], box_blocks}}});
+}
+
+// The queries, in boxes of so many packed rows: the heads of a group of some rows.
+template <typename T, int D>
+CUtensorMap describe_queries(const Attention& args, int packed_rows) {
+  return describe<T, D, 2>(args.q.data,
+                           {{{args.q.shape[1], args.q.stride[1], args.group},
+                             {args.q.shape[0], args.q.stride[0], packed_rows / args.group}}});
 }
 
 // Strides are told in bytes, in multiples of 16, below 2^40.
@@ -61,6 +87,19 @@ inline Boxes boxes_for(const kernels::KvView& kv) {
   return {.bulk = true, .tokens = tokens, .block_size = block_size};
 }
 
+// Whether a tile is several whole blocks.
+inline bool blocks_make_tiles(const kernels::KvView& kv, const Boxes& boxes) {
+  return boxes.bulk && kv.block_table.data != nullptr && boxes.tokens == boxes.block_size &&
+         boxes.tokens < kTokens;
+}
+
+// Whether the packed rows of a KV head are whole groups, and a tile holds some of them.
+inline bool queries_are_boxes(const Attention& args) {
+  return args.first_head % args.group == 0 && args.q.shape[1] % args.group == 0 &&
+         args.group <= kRows && args.q.shape[0] > 0 && args.q.aligned(16) &&
+         args.q.stride[0] % 8 == 0;
+}
+
 // Whether the bulk copies and products of sm_90a do for these heads here.
 inline bool is_hopper() {
   return nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
@@ -69,7 +108,8 @@ inline bool is_hopper() {
 
 inline bool serves(const Attention& args) {
   const std::int64_t head_dim = args.q.shape[2];
-  return (head_dim == 64 || head_dim == 128) && args.scale > 0 && is_hopper();
+  return (head_dim == 64 || head_dim == 128) && args.scale > 0 && args.out.aligned(16) &&
+         is_hopper();
 }
 
 }  // namespace nvllm::kernels::cuda::sm90

@@ -11,7 +11,7 @@ template <typename T, int D>
 __global__ void __launch_bounds__(kWarps * 32) prefill_kernel(const AttentionParams<T> p) {
   extern __shared__ __align__(128) unsigned char shared[];
   const RowBlock block =
-      find_row_block<kRows>(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
+      find_row_block(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), kRows);
   if (block.sequence < 0) return;
   const AttentionPart<T> part(p, block.sequence, blockIdx.y);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -49,6 +49,22 @@ __device__ __forceinline__ void fence_shared_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// The first copy will not wait for what the tensor is.
+__device__ __forceinline__ void prefetch(const CUtensorMap& tensor) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<std::uint64_t>(&tensor))
+               : "memory");
+}
+
+// A box of a tensor of three dimensions, its first coordinates innermost first.
+__device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
+                                         int x2, const Barrier& arrived) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+      "l"(reinterpret_cast<std::uint64_t>(&tensor)), "r"(arrived.address), "r"(x0), "r"(x1), "r"(x2)
+      : "memory");
+}
+
 // A box of a tensor of four dimensions, its first coordinates innermost first.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, int x3, const Barrier& arrived) {
@@ -69,11 +85,6 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
       "l"(reinterpret_cast<std::uint64_t>(&tensor)), "r"(arrived.address), "r"(x0), "r"(x1),
       "r"(x2), "r"(x3), "r"(x4)
       : "memory");
-}
-// The first copy will not wait for what the tensor is.
-__device__ __forceinline__ void prefetch(const CUtensorMap& tensor) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<std::uint64_t>(&tensor))
-               : "memory");
 }
 
 #endif

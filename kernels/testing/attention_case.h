@@ -46,7 +46,7 @@ struct AttentionCase {
   std::int64_t q_gap = 0;       // elements between rows of q
   std::int64_t slack_rows = 0;  // by which the bounds are larger than they need to be
   std::int64_t slack_tokens = 0;
-  unsigned layout = 1;                // seed of where blocks lie
+  unsigned layout = 1;                // seed of where blocks lie; 0: one behind the other
   std::vector<std::int32_t> visible;  // per sequence; empty: none
   bool as_float = false;              // the results, which are rounded to T when they are fetched
   std::vector<T> out;
@@ -172,7 +172,7 @@ struct AttentionCase {
     cache.blocks = paged ? 2 * sequences * cache.width + 1 : sequences;
     std::vector<std::int32_t> ids(cache.blocks);
     std::iota(ids.begin(), ids.end(), 0);
-    if (paged) std::shuffle(ids.begin(), ids.end(), std::mt19937(layout));
+    if (paged && layout != 0) std::shuffle(ids.begin(), ids.end(), std::mt19937(layout));
     cache.table.assign(sequences * cache.width, ids.empty() ? 0 : ids.back());
     cache.keys.assign(cache.blocks * cache.block_size * token_elements(), from_float<T>(kNan));
     cache.values = cache.keys;
