@@ -1,7 +1,7 @@
 // Attention of many query rows per sequence on Hopper: a block has 128 packed rows of a sequence and a KV head,
-// 64 per consumer warpgroup, whose tensor cores work on tiles of 128 tokens that a producer warp has
-// copied in bulk. A warpgroup takes the weights of one tile while its tensor cores still add up the tile
-// before; the two warpgroups take turns, so that one's weights are taken under the other's products.
+// or several such pieces one after the other, 64 rows per consumer warpgroup, whose tensor cores work on tiles of
+// 128 tokens that a producer warpgroup has copied in bulk. A warpgroup takes the weights of one tile while its tensor
+// cores still add up the tile before; the two take turns, so that one's weights are taken under the other's products.
 //
 // The last tile of tokens is the first to be worked on: it alone, and the few before it that a block's rows
 // end in, need masks.

@@ -93,11 +93,12 @@ inline bool blocks_make_tiles(const kernels::KvView& kv, const Boxes& boxes) {
          boxes.tokens < kTokens;
 }
 
-// Whether the packed rows of a KV head are whole groups, and a tile holds some of them.
+// Whether the packed rows of a KV head are whole groups, of which a tile holds some.
 inline bool queries_are_boxes(const Attention& args) {
+  const std::int64_t row = args.q.stride[0];
   return args.first_head % args.group == 0 && args.q.shape[1] % args.group == 0 &&
-         args.group <= kRows && args.q.shape[0] > 0 && args.q.aligned(16) &&
-         args.q.stride[0] % 8 == 0;
+         args.group <= kRows && args.q.shape[0] > 0 && args.q.aligned(16) && row > 0 &&
+         row % 8 == 0 && row < std::int64_t{1} << 39;
 }
 
 // Whether the bulk copies and products of sm_90a do for these heads here.

@@ -1,5 +1,5 @@
 // Tiles of queries, keys and values in a block's shared memory, for attention on Hopper, and how they get there:
-// a producer warp copies the cache in bulk, tile by tile, while consumers work on the tiles before.
+// a producer warpgroup copies the cache in bulk, tile by tile, while consumers work on the tiles before.
 // See attention_block_sm90.cuh.
 #pragma once
 
@@ -19,7 +19,7 @@ inline constexpr int kStages = 3;
 inline constexpr int kHalf = 64;  // elements of a row of a tile in shared memory
 inline constexpr int kRowBytes = kHalf * 2;
 inline constexpr int kLeastBoxTokens = 8;  // the swizzle repeats after so many rows
-inline constexpr int kBarrierBytes = 256;
+inline constexpr int kBarrierBytes = 256;  // and what is told of a piece
 inline constexpr int kAlignment = 1024;
 
 template <int D>
@@ -37,9 +37,8 @@ inline constexpr int kSharedBytes =
 struct Boxes {
   bool bulk;
   int tokens;
-  int block_size;  // without a table a block is a whole sequence
-  bool runs =
-      false;  // a tile is whole blocks, which can be copied as one box where they follow one another
+  int block_size;     // without a table a block is a whole sequence
+  bool runs = false;  // a tile is several blocks, one box where they follow one another
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
