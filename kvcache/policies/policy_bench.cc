@@ -65,7 +65,11 @@ class Bench {
   Backend& backend() { return *backend_; }
   const SyntheticShape& shape() const { return shape_; }
   PromptLimits limits() const {
-    return {.rows = shape_.tokens, .tokens = shape_.tokens, .heads = shape_.heads};
+    return {
+        .rows = shape_.tokens,
+        .tokens = shape_.tokens,
+        .heads = shape_.heads,
+        .key_bytes = static_cast<std::size_t>(shape_.kv_heads * shape_.head_dim) * sizeof(Bf16)};
   }
   double dense_seconds() const { return dense_seconds_; }
 
@@ -92,6 +96,7 @@ class Bench {
     const std::int64_t tiles = shape_.tokens / kernels::kSelectTile;
     const Buffer counts = ints(row_tiles * heads), lists = ints(row_tiles * heads * tiles);
     const Buffer workspace = device(kernels::select_tiles_workspace(step, heads, shape_.tokens));
+    const Buffer gathered = device(limits().key_bytes * static_cast<std::size_t>(shape_.tokens));
     Choice choice;
     for (std::int64_t first = 0; first < shape_.tokens; first += step) {
       kernels::SelectTiles args;
@@ -101,6 +106,9 @@ class Bench {
       args.tiles = TensorView(lists.data(), DType::i32, {row_tiles, heads, args.token_tiles()});
       args.workspace =
           TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.bytes())});
+      args.gathered = TensorView(gathered.data(), DType::bf16,
+                                 {shape_.tokens, shape_.kv_heads, shape_.head_dim});
+      args.gathered_tokens = first;
       choice.seconds += seconds_of([&] { kernels::select_tiles(args, *stream_); });
       kernels::SparseAttention attention = attention_to(first, step);
       attention.tile_counts = args.tile_counts;
