@@ -96,13 +96,13 @@ TEST_CASE("after an error the same parameters can be loaded") {
   CHECK(assembly.tensors().at("down") == files.values("down", DType::bf16));
 }
 
-// A load that takes some tenths of a second: one parameter 4000 times, then another once.
+// A load that takes some tenths of a second: one parameter 16000 times, then another once.
 struct SlowLoad {
   explicit SlowLoad(Backend& backend) : checkpoint(written(files)) {
     model.matrix("again and again", {rows_of("a", {1024, 512}, {0, 1024})});
     model.matrix("last", {rows_of("z", {8, 8}, {0, 8})});
     model.bind(backend, DType::bf16);
-    parameters.assign(4000, model.parameters()[0]);
+    parameters.assign(16000, model.parameters()[0]);
     parameters.push_back(model.parameters()[1]);
   }
   static Checkpoint written(TestFiles& files) {
@@ -111,7 +111,7 @@ struct SlowLoad {
     return files.write();
   }
 
-  static constexpr std::uint64_t kTotal = (std::uint64_t{4000} << 20) + 128;
+  static constexpr std::uint64_t kTotal = (std::uint64_t{16000} << 20) + 128;
   TestFiles files;
   Checkpoint checkpoint;
   TestModel model;

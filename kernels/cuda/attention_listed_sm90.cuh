@@ -11,23 +11,34 @@
 
 namespace nvllm::kernels::cuda::sm90 {
 
-// Keys of a tile are given back before its scores are masked, so positions stay for two rounds of stages.
+// Keys of a tile are given back before its scores are masked, so positions stay for two rounds of stages. There is
+// room for 16 bits each: how far a position lies behind the block's first row is all that masks need.
 inline constexpr int kPositionSlots = 2 * kStages;
+inline constexpr int kPositionBytes = kTokens * 2, kNewestBytes = kProducerWarps * 4;
+inline constexpr int kFarBehind = 0x7fff;
+static_assert(kRows <= kFarBehind && kNewestBytes == 16);
 template <int D>
-inline constexpr int kListedSharedBytes = kSharedBytes<D> +
-                                          kPositionSlots*(kTokens + kProducerWarps) *
-                                              static_cast<int>(sizeof(int));
+inline constexpr int kListedSharedBytes =
+    kSharedBytes<D> + kPositionSlots*(kPositionBytes + kNewestBytes);
+inline constexpr int kMostSharedBytes = 227 << 10;  // of a block, on Hopper
+static_assert(kListedSharedBytes<128> <= kMostSharedBytes);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 __device__ __forceinline__ void store_word(unsigned to, int word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
-__device__ __forceinline__ void load_words(unsigned from, int (&word)[2]) {
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-               : "=r"(word[0]), "=r"(word[1])
+__device__ __forceinline__ void store_half(unsigned to, int half) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(static_cast<unsigned short>(half))
+               : "memory");
+}
+__device__ __forceinline__ void load_halves(unsigned from, int (&half)[2]) {
+  unsigned short value[2];
+  asm volatile("ld.shared.v2.u16 {%0, %1}, [%2];"
+               : "=h"(value[0]), "=h"(value[1])
                : "r"(from)
                : "memory");
+  half[0] = value[0], half[1] = value[1];
 }
 __device__ __forceinline__ void load_words(unsigned from, int (&word)[4]) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -59,7 +70,8 @@ struct ListedTokens : AttentionRows<T> {
   }
 };
 
-// Positions of a tile's tokens, and of the last one that each producer warp found.
+// Positions of a tile's tokens, as rows of the block that come no later, and of the last one that each producer
+// warp found.
 template <int D>
 struct Positions {
   unsigned base;
@@ -67,10 +79,10 @@ struct Positions {
   __device__ __forceinline__ explicit Positions(const Shared<D>& shared)
       : base(shared.barrier(0).address + kBarrierBytes) {}
   __device__ __forceinline__ unsigned of_tile(int i) const {
-    return base + i % kPositionSlots * kTokens * 4;
+    return base + i % kPositionSlots * kPositionBytes;
   }
   __device__ __forceinline__ unsigned newest_of(int i) const {
-    return of_tile(kPositionSlots - 1) + (kTokens + i % kPositionSlots * kProducerWarps) * 4;
+    return base + kPositionSlots * kPositionBytes + i % kPositionSlots * kNewestBytes;
   }
 };
 
@@ -106,9 +118,10 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
     const long long place = number < listed.tokens() ? listed.place_of(position) : 0;
     const int count = listed.tokens() - i * kTokens;
     const int newest = __reduce_max_sync(~0u, position);
+    const int behind = min(max(position - listed.first_position, 0), kFarBehind);
     const Turn turn(i);
     shared.keys_empty(turn.stage).wait(turn.parity ^ 1);
-    store_word(positions.of_tile(i) + thread * 4, position);
+    store_half(positions.of_tile(i) + thread * 2, behind);
     if (lane == 0) store_word(positions.newest_of(i) + warp * 4, newest);
     copy_places<T, D>(listed.p.keys, place, shared.keys(turn.stage), warp * 32, count, lane);
     shared.keys_full(turn.stage).arrive_after_copies();
@@ -129,10 +142,9 @@ struct ListedTiles {
   __device__ __forceinline__ int count() const { return listed.tiles(); }
 
   struct Mask {
-    int position[2], least;
+    int row, least;  // of the block; the position of the group's first row
     __device__ __forceinline__ Mask(const ListedTiles& tiles, int group_row, int row)
-        : position{tiles.listed.first_position + row, tiles.listed.first_position + row + 8},
-          least(tiles.listed.first_position + group_row) {}
+        : row(row), least(tiles.listed.first_position + group_row) {}
   };
   __device__ __forceinline__ void mask(const Mask& mask, int i, Rows<T, D>& rows, int lane) const {
     bool later = false;
@@ -144,11 +156,11 @@ struct ListedTiles {
     if (!__any_sync(~0u, later)) return;
 #pragma unroll
     for (int j = 0; j < kTokens / 8; ++j) {
-      int at[2];
-      load_words(positions.of_tile(i) + (j * 8 + lane % 4 * 2) * 4, at);
+      int behind[2];
+      load_halves(positions.of_tile(i) + (j * 8 + lane % 4 * 2) * 2, behind);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        if (at[k % 2] > mask.position[k / 2]) rows.scores[4 * j + k] = -INFINITY;
+        if (behind[k % 2] > mask.row + k / 2 * 8) rows.scores[4 * j + k] = -INFINITY;
       }
     }
   }
