@@ -83,12 +83,12 @@ class Copy {
   std::string path;
 };
 
-// Half a gigabyte of random values, which takes a while.
+// Four gigabytes of random values, which takes a while.
 std::vector<std::string> long_load(int ranks) {
   return arguments(
       golden("llama-tied"), ranks,
       {"--load", "--load-format", "dummy", "--hf-overrides",
-       R"({"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 20})"});
+       R"({"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 160})"});
 }
 
 }  // namespace
@@ -236,7 +236,7 @@ TEST_CASE("bad overrides are a wrong command line") {
 TEST_CASE("a worker that is killed while it loads is named, and nothing is left") {
   Program program(long_load(2));
   const std::vector<pid_t> workers = program.workers(2);
-  ::usleep(100'000);
+  ::usleep(30'000);
   ::kill(workers[1], SIGKILL);
   CHECK(program.wait() == 3);
   CHECK(program.output() == "");
@@ -249,7 +249,7 @@ TEST_CASE("a worker that is killed while it loads is named, and nothing is left"
 TEST_CASE("SIGINT ends a load within 2 s") {
   Program program(long_load(2));
   const std::vector<pid_t> workers = program.workers(2);
-  ::usleep(100'000);
+  ::usleep(30'000);
   const std::int64_t start = now_ns();
   program.signal(SIGINT);
   CHECK(program.wait() == 130);

@@ -18,8 +18,8 @@ inline constexpr int kPositionBytes = kTokens * 2, kNewestBytes = kProducerWarps
 inline constexpr int kFarBehind = 0x7fff;
 static_assert(kRows <= kFarBehind && kNewestBytes == 16);
 template <int D>
-inline constexpr int kListedSharedBytes =
-    kSharedBytes<D> + kPositionSlots*(kPositionBytes + kNewestBytes);
+inline constexpr int kListedSharedBytes = kSharedBytes<D> +
+                                          kPositionSlots*(kPositionBytes + kNewestBytes);
 inline constexpr int kMostSharedBytes = 227 << 10;  // of a block, on Hopper
 static_assert(kListedSharedBytes<128> <= kMostSharedBytes);
 
