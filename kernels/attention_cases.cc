@@ -4,9 +4,15 @@
 
 #include "kernels/norm_rope_store.h"
 #include "kernels/testing/attention_case.h"
+#include "testing/sanitizers.h"
+#include "testing/skip.h"
 
 namespace nvllm::kernels::testing {
 namespace {
+
+// Shapes that fill GPUs take minutes under ThreadSanitizer, which has nothing to find in them that smaller ones lack.
+#define UNLESS_THREAD_SANITIZED() \
+  if (nvllm::testing::kThreadSanitized) SKIP_TEST("shapes for GPUs, without ThreadSanitizer only")
 
 std::vector<Sequence> some_sequences(std::mt19937& random, int count, int most_rows,
                                      int most_tokens) {
@@ -92,20 +98,25 @@ TEST_CASE_TEMPLATE("rows without a token give 0 and an lse of -infinity", T, flo
   }
 }
 
+TEST_CASE_TEMPLATE("few blocks share the longest of many contexts", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  UNLESS_THREAD_SANITIZED();
+  std::mt19937 random(23);
+  std::vector<Sequence> uneven = some_sequences(random, 70, 1, 100);
+  uneven[31] = {1, 9001};
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 1, 2, 64), 4));
+  // As many as two blocks to each multiprocessor of 132.
+  uneven = some_sequences(random, 125, 1, 100);
+  uneven[124] = {1, 5003};
+  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 2, 2, 64), 5));
+}
+
 TEST_CASE_TEMPLATE("long contexts, which several threads or blocks share", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  std::mt19937 random(23);
   const AttentionShape decode = whole_groups({{1, 2100}, {1, 3}, {2, 600}}, 2, 2, 64, 32);
   check_against_reference(*backend, AttentionCase<T>::random(decode, 1));
   const AttentionShape many = whole_groups(std::vector<Sequence>(70, {1, 70}), 2, 2, 64, 32);
   check_against_reference(*backend, AttentionCase<T>::random(many, 2));
-  // So many that few blocks share the longest; and as many as two blocks to each multiprocessor of 132.
-  std::vector<Sequence> uneven = some_sequences(random, 70, 1, 100);
-  uneven[31] = {1, 9001};
-  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 1, 2, 64), 4));
-  uneven = some_sequences(random, 125, 1, 100);
-  uneven[124] = {1, 5003};
-  check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 2, 2, 64), 5));
   const AttentionShape chunk = whole_groups({{40, 700}}, 1, 2, 128, 32);
   check_against_reference(*backend, AttentionCase<T>::random(chunk, 3));
 }
@@ -113,6 +124,7 @@ TEST_CASE_TEMPLATE("long contexts, which several threads or blocks share", T, fl
 TEST_CASE_TEMPLATE("few rows, with all lengths, groups and ways to share the tokens out", T, float,
                    Bf16, F16) {
   BACKEND_OR_SKIP(backend);
+  UNLESS_THREAD_SANITIZED();
   std::mt19937 random(31);
   for (const std::int64_t head_dim : {64, 128}) {
     for (const std::int64_t group : {1, 2, 3, 4, 7, 8, 16}) {
@@ -191,6 +203,7 @@ TEST_CASE_TEMPLATE("blocks that follow one another, in whole or in part, change 
 
 TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
+  UNLESS_THREAD_SANITIZED();
   std::mt19937 random(15);
   const std::int64_t block_sizes[] = {16, 0, 48, 256, 16, 5};
   int i = 0;
@@ -213,6 +226,7 @@ TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, flo
 
 TEST_CASE_TEMPLATE("more pieces of work than a GPU has multiprocessors", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
+  UNLESS_THREAD_SANITIZED();
   std::mt19937 random(16);
   std::vector<Sequence> even, uneven;
   for (int i = 0; i < 50; ++i) {

@@ -8,6 +8,12 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitized = true;
+#else
+inline constexpr bool kThreadSanitized = false;
+#endif
+
 // How many times longer than promised things may take in a test: others use the machine, too.
 inline constexpr double kLoad = kSanitized ? 10 : 3;
 
