@@ -24,6 +24,9 @@ struct NumberLimits {
   double most = std::numeric_limits<double>::max();
 };
 
+// A text of a file as errors show it: in quotes, on one line, and not too long.
+std::string shown_text(std::string_view text);
+
 // Const; cheap to copy.
 class ConfigKeys {
  public:

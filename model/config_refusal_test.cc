@@ -18,7 +18,11 @@ TEST_CASE("whatever is not computed here is refused by name") {
   const std::vector<Case> cases = {
       {"architectures",
        {"Qwen3MoeForCausalLM"},
-       "architecture Qwen3MoeForCausalLM is not supported; known are LlamaForCausalLM, "
+       "architecture \"Qwen3MoeForCausalLM\" is not supported; known are LlamaForCausalLM, "
+       "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+      {"architectures",
+       {"Two\nlines"},
+       "architecture \"Two\\nlines\" is not supported; known are LlamaForCausalLM, "
        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
       {"hidden_act", "relu2",
        "hidden_act \"relu2\": not supported; known are silu, gelu and gelu_pytorch_tanh"},
