@@ -7,13 +7,6 @@
 
 namespace nvllm::testing {
 
-// Whether this build finds races.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kThreadSanitized = true;
-#else
-inline constexpr bool kThreadSanitized = false;
-#endif
-
 struct Rerun {
   int status = 0;      // as of waitpid()
   bool hung = false;   // it was killed after the limit
