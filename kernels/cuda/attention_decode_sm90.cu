@@ -1,8 +1,10 @@
 // Attention of few query rows per sequence on Hopper (attention_decode_sm90.cuh).
 #include <algorithm>
+#include <array>
 
 #include "kernels/cuda/attention_decode_sm90.cuh"
 #include "kernels/cuda/attention_maps_sm90.cuh"
+#include "kernels/cuda/tensor_map.h"
 
 namespace nvllm::kernels::cuda {
 namespace decode_sm90 {
@@ -29,32 +31,14 @@ __global__ void __maxnreg__(kMostRegisters)
 // ones. Nothing beyond a box is asked for: with a promotion to 256 bytes 5% more is read.
 template <typename T, int D>
 CUtensorMap describe(const TensorView& cache) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    nvllm::cuda::check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                        cudaEnableDefault, &found),
-                       "looking for cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
   constexpr int kHalf = sm90::kHalf;
-  const auto size = [](std::int64_t value) { return static_cast<cuuint64_t>(value); };
-  const cuuint64_t shape[] = {kHalf, size(cache.shape[1]), D / kHalf, size(cache.shape[2]),
-                              size(cache.shape[0])};
-  const cuuint64_t strides[] = {size(cache.stride[1] * 2), kHalf * 2, size(cache.stride[2] * 2),
-                                size(cache.stride[0] * 2)};
-  const cuuint32_t box[] = {kHalf, kTokens, D / kHalf, 1, 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
-  CUtensorMap map{};
-  const CUresult result =
-      encode(&map,
-             dtype_of<T> == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-             5, cache.data, shape, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) fail("attention: describing the cache to the GPU: CUresult ", result);
-  return map;
+  const std::array<Dimension, 5> dimensions{{{kHalf, 1, kHalf},
+                                             {cache.shape[1], cache.stride[1], kTokens},
+                                             {D / kHalf, kHalf, D / kHalf},
+                                             {cache.shape[2], cache.stride[2], 1},
+                                             {cache.shape[0], cache.stride[0], 1}}};
+  return describe_tensor("attention", dtype_of<T>, cache.data, dimensions,
+                         CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 struct Plan {

@@ -1,55 +1,23 @@
 // The host's part of attention on Hopper: how bulk copies see the cache, and where there are any.
 #pragma once
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <numeric>
 
-#include "base/error.h"
 #include "device/cuda/stream.h"
 #include "kernels/cuda/attention_tiles_sm90.cuh"
+#include "kernels/cuda/tensor_map.h"
 
 namespace nvllm::kernels::cuda::sm90 {
 
-// One dimension of a tensor, beginning with the second innermost, and of its boxes.
-struct Dimension {
-  std::int64_t size, stride;  // in elements
-  std::int64_t box;
-};
-
-// A tensor of heads of D elements as bulk copies see it, in boxes of kHalf of them.
+// A tensor of heads of D elements, in boxes of kHalf of them; dimensions: from the second innermost on.
 template <typename T, int D, std::size_t kDimensions>
 CUtensorMap describe(const void* data, const std::array<Dimension, kDimensions>& dimensions) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    nvllm::cuda::check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                        cudaEnableDefault, &found),
-                       "looking for cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  std::array<cuuint64_t, kDimensions + 1> shape{D};
-  std::array<cuuint64_t, kDimensions> strides{};  // in bytes
-  std::array<cuuint32_t, kDimensions + 1> box{kHalf}, steps{1};
-  for (std::size_t i = 0; i < kDimensions; ++i) {
-    shape[i + 1] = static_cast<cuuint64_t>(dimensions[i].size);
-    strides[i] = static_cast<cuuint64_t>(dimensions[i].stride * 2);
-    box[i + 1] = static_cast<cuuint32_t>(dimensions[i].box);
-    steps[i + 1] = 1;
-  }
-  CUtensorMap map{};
-  const CUresult result =
-      encode(&map,
-             dtype_of<T> == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-             kDimensions + 1, const_cast<void*>(data), shape.data(), strides.data(), box.data(),
-             steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) fail("attention: describing a tensor to the GPU: CUresult ", result);
-  return map;
+  std::array<Dimension, kDimensions + 1> all{{{D, 1, kHalf}}};
+  std::copy(dimensions.begin(), dimensions.end(), all.begin() + 1);
+  return describe_tensor("attention", dtype_of<T>, data, all);
 }
 
 // A layer's keys or values, in boxes of some tokens of a head, of one block or of several that follow each other.

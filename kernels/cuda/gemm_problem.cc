@@ -62,6 +62,19 @@ void read(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttribu
   }
 }
 
+// What an algorithm of a kind, its `id`, is configured by.
+template <typename Config, typename Function>
+void each_attribute(Config& config, const Function& function) {
+  function(CUBLASLT_ALGO_CONFIG_TILE_ID, config.tile);
+  function(CUBLASLT_ALGO_CONFIG_STAGES_ID, config.stages);
+  function(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, config.splits);
+  function(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, config.reduction);
+  function(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, config.swizzle);
+  function(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, config.custom);
+  function(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, config.inner);
+  function(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, config.cluster);
+}
+
 }  // namespace
 
 void check_cublaslt(cublasStatus_t status, std::string_view what) {
@@ -81,14 +94,7 @@ std::int64_t row_stride(const TensorView& tensor) {
 GemmConfig config_of(const cublasLtMatmulAlgo_t& algorithm) {
   GemmConfig config;
   read(algorithm, CUBLASLT_ALGO_CONFIG_ID, config.id);
-  read(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, config.tile);
-  read(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID, config.stages);
-  read(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, config.splits);
-  read(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, config.reduction);
-  read(algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, config.swizzle);
-  read(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, config.custom);
-  read(algorithm, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, config.inner);
-  read(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, config.cluster);
+  each_attribute(config, [&](auto which, auto& value) { read(algorithm, which, value); });
   return config;
 }
 
@@ -202,14 +208,7 @@ std::optional<cublasLtMatmulAlgo_t> GemmProblem::algorithm_of(cublasLtHandle_t h
                              config.id, &algorithm) != CUBLAS_STATUS_SUCCESS) {
     return std::nullopt;
   }
-  configure(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, config.tile);
-  configure(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID, config.stages);
-  configure(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, config.splits);
-  configure(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, config.reduction);
-  configure(algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, config.swizzle);
-  configure(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, config.custom);
-  configure(algorithm, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, config.inner);
-  configure(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, config.cluster);
+  each_attribute(config, [&](auto which, auto value) { configure(algorithm, which, value); });
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status =
       cublasLtMatmulAlgoCheck(handle, &product, &weight, &x, &residual, &out, &algorithm, &result);

@@ -6,10 +6,14 @@
 //
 // A strided token is 8 keys of the same distance, wherever it begins: bulk copies take every eighth key at once.
 // Keys in blocks are first gathered for that, one behind the other.
+#include <algorithm>
+#include <array>
+
 #include "kernels/cuda/attention_block_sm90.cuh"
 #include "kernels/cuda/attention_maps_sm90.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/strided_sums_sm90.cuh"
+#include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -175,59 +179,25 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// A dimension of a tensor, as bulk copies see it.
-struct Dimension {
-  std::int64_t size, stride;  // stride in elements
-  std::int64_t box, step = 1;
-};
-
-template <typename T>
-CUtensorMap describe(const void* data, const Dimension (&dimensions)[4]) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    nvllm::cuda::check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                        cudaEnableDefault, &found),
-                       "looking for cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  cuuint64_t sizes[4], strides[4];
-  cuuint32_t box[4], steps[4];
-  for (int i = 0; i < 4; ++i) {
-    sizes[i] = static_cast<cuuint64_t>(dimensions[i].size);
-    strides[i] = static_cast<cuuint64_t>(dimensions[i].stride * 2);
-    box[i] = static_cast<cuuint32_t>(dimensions[i].box);
-    steps[i] = static_cast<cuuint32_t>(dimensions[i].step);
-  }
-  CUtensorMap map{};
-  const CUresult result =
-      encode(&map,
-             dtype_of<T> == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-             4, const_cast<void*>(data), sizes, strides + 1, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    fail("select_tiles: describing a tensor to the GPU: CUresult ", result);
-  return map;
-}
-
 template <typename T>
 Maps describe(const TileParams<T>& p, const T* gathered, std::int64_t kv_heads) {
+  const auto map = [](const void* data, const std::array<Dimension, 4>& dimensions) {
+    return describe_tensor("select_tiles", dtype_of<T>, data, dimensions);
+  };
   const Dimension elements{p.head_dim, 1, kDepth};
   const Dimension heads{p.heads, p.head_dim, 1};
   const std::int64_t whole_rows = std::max(1, p.rows / kStep);
   const std::int64_t token = kv_heads * p.head_dim;
   return {
-      .queries = describe<T>(
-          p.q, {elements, {kStep, p.q_row, 1}, {whole_rows, kStep * p.q_row, kRows}, heads}),
-      .last_queries = describe<T>(
-          p.q, {elements, {p.rows, p.q_row, kStridesOfBox * kStep, kStep}, heads, {1, p.q_row, 1}}),
-      .keys = describe<T>(gathered,
-                          {elements,
-                           {kStep, token, 1},
-                           {(p.tokens + kStep - 1) / kStep, kStep * token, kTokens / kCluster},
-                           {kv_heads, p.head_dim, 1}})};
+      .queries =
+          map(p.q, {{elements, {kStep, p.q_row, 1}, {whole_rows, kStep * p.q_row, kRows}, heads}}),
+      .last_queries = map(
+          p.q,
+          {{elements, {p.rows, p.q_row, kStridesOfBox * kStep, kStep}, heads, {1, p.q_row, 1}}}),
+      .keys = map(gathered, {{elements,
+                              {kStep, token, 1},
+                              {(p.tokens + kStep - 1) / kStep, kStep * token, kTokens / kCluster},
+                              {kv_heads, p.head_dim, 1}}})};
 }
 
 }  // namespace

@@ -265,4 +265,15 @@ void check_against_reference(Backend& backend, const AttentionCase<T>& asked) {
   CHECK(count_wrong(got, expected) == 0);
 }
 
+// So many, of up to so many rows, which come after at least one and up to so many tokens.
+inline std::vector<Sequence> some_sequences(std::mt19937& random, int count, int most_rows,
+                                            int most_tokens) {
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t rows = random() % (most_rows + 1);
+    sequences.push_back({rows, rows + 1 + static_cast<std::int64_t>(random() % most_tokens)});
+  }
+  return sequences;
+}
+
 }  // namespace nvllm::kernels::testing
