@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -65,6 +66,13 @@ RunnerTestOptions chunked(std::int64_t ring_slots, std::int64_t block_size) {
   options.blocks = 8 * RunnerUnderTest::kMaxLength / block_size;
   while (options.blocks % 23 == 0) ++options.blocks;
   return options;
+}
+
+void ChunkedTraffic::add(std::int64_t first, std::int64_t rows) {
+  const std::int64_t full = first / block_size, filled = (first + rows) / block_size - full;
+  traffic.to_device +=
+      static_cast<std::uint64_t>(std::max<std::int64_t>(full - resident, 0)) * block_bytes;
+  traffic.to_host += static_cast<std::uint64_t>(filled) * block_bytes;
 }
 
 std::string continue_all(DeviceRank& rank, const GoldenModel& golden,
