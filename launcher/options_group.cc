@@ -51,7 +51,7 @@ OptionRows group_rows() {
        "60", store_step_timeout},
       {"--collectives", nullptr, "auto|shm|peer|nccl",
        "how ranks reduce: shm on the CPU; peer or nccl on GPUs;\n"
-       "auto: whatever measured best for each size",
+       "auto: peer memory, or NCCL where GPUs do not see each other's",
        "auto", store_collectives},
       {"--log-level", nullptr, "debug|info|warning|error|off",
        "which lines of the launcher and of the ranks are shown", "info", store_log_level},

@@ -46,11 +46,11 @@ void set_environment(int rank, const WorkerOptions& options) {
   for (const auto& [variable, value] : kNcclOnOneBox) ::setenv(variable, value, 0);
 }
 
-// Makes the rank's device, while another thread already loads NCCL: either takes a tenth of a
-// second.
-std::unique_ptr<Backend> start_device(const WorkerOptions& options, int ranks) {
+// Makes the rank's device. Where NCCL is asked for, another thread already loads it: either takes a tenth
+// of a second.
+std::unique_ptr<Backend> start_device(const WorkerOptions& options) {
   std::optional<std::jthread> loading;
-  if (options.device == DeviceKind::cuda && options.collectives != "peer" && ranks > 1) {
+  if (options.collectives == "nccl") {
     loading.emplace([] { load_nccl(); });  // what fails here fails again where it can be told
   }
   return create_backend(options.device);
@@ -102,7 +102,7 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   me.set_phase(ipc::Phase::starting);
   StartTimes start{.joined_ns = now_ns()};
   const ipc::Heartbeat heartbeat(me);
-  const std::unique_ptr<Backend> backend = start_device(options, me.size());
+  const std::unique_ptr<Backend> backend = start_device(options);
   choose_place(me.rank(), me.size(), *backend);
   const std::unique_ptr<Stream> stream = backend->create_stream();
   start.backend_ns = now_ns();

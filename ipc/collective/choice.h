@@ -1,4 +1,4 @@
-// Which implementation serves which collective. Decided from a measured table (choice.cc).
+// Which way a collective takes over peer memory. Decided from a measured table (choice.cc).
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,12 @@ enum class Collective {
 const char* name_of(Collective collective);
 
 enum class Method {
-  one_shot,  // peer memory, one trip; with rms_norm: the fused kernel
-  two_shot,  // peer memory, two trips; with rms_norm: followed by it
-  nccl,
+  one_shot,  // one trip
+  two_shot,  // two trips: of all_reduce, with rms_norm and without
 };
 const char* name_of(Method method);
 
-// For `bytes` of each rank's part: the tensor of all_reduce and broadcast, `out` of reduce_scatter,
-// `in` of all_gather and gather. Operations other than all_reduce have only one way over peer
-// memory, called one_shot.
+// For `bytes` of each rank's part. Operations other than all_reduce have only one way: one_shot.
 Method choose(Collective collective, int ranks, std::size_t bytes);
-
-// The same where there is no NCCL.
-Method choose_peer(Collective collective, int ranks, std::size_t bytes);
 
 }  // namespace nvllm::ipc

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,33 +31,37 @@ constexpr int kCalls = 50;
 constexpr int kReplays = 20;
 constexpr int kSizes = 16;
 constexpr std::size_t kLeastBytes = 2048;  // then doubled, up to 64 MiB
-constexpr int kMethods = 3;
+
+// How a collective can be done: the ways over peer memory, and NCCL to compare with.
+struct Way {
+  const char* name;
+  std::optional<Method> method;  // none: NCCL
+};
+const std::array kWays = {Way{name_of(Method::one_shot), Method::one_shot},
+                          Way{name_of(Method::two_shot), Method::two_shot}, Way{"nccl", {}}};
+constexpr std::size_t kNccl = 2;
 constexpr std::array kCollectives = {Collective::all_reduce,     Collective::all_reduce_rms_norm,
                                      Collective::reduce_scatter, Collective::all_gather,
                                      Collective::gather,         Collective::broadcast};
 constexpr std::size_t kMaxBytes = kLeastBytes << (kSizes - 1);
 constexpr unsigned char kPattern = 0x3c;  // 0.0115 in bf16 and fp32
 
-// Microseconds per call; 0: not measured. By collective, method and size.
+// Microseconds per call; 0: not measured. By collective, way and size.
 struct GpuTimes {
-  double call_us[kCollectives.size()][kMethods][kSizes];
+  double call_us[kCollectives.size()][kWays.size()][kSizes];
   double nccl_start_ms;
   double peer_start_ms;
 };
 
-// What makes no sense is not measured: far too much for a method.
-bool is_measured(Collective collective, Method method, std::size_t bytes, int ranks) {
+// What makes no sense is not measured: far too much for a way.
+bool is_measured(Collective collective, const Way& way, std::size_t bytes, int ranks) {
   constexpr std::size_t MiB = std::size_t{1} << 20;
   const bool reduces =
       collective == Collective::all_reduce || collective == Collective::all_reduce_rms_norm;
   const std::size_t all = reduces ? bytes : bytes * static_cast<std::size_t>(ranks);
   if (all > kMaxBytes) return false;
-  switch (method) {
-    case Method::one_shot: return all <= 8 * MiB;
-    case Method::two_shot: return reduces && bytes <= 64 * MiB;
-    case Method::nccl: return true;
-  }
-  return false;
+  if (!way.method) return true;
+  return *way.method == Method::one_shot ? !reduces || bytes <= 8 * MiB : reduces;
 }
 
 // The tensors of all calls. Their bytes make small numbers of every type; sums in place may grow
@@ -134,7 +139,6 @@ GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
   member.exchange({}, "its GPU");  // so that nobody's start is waiting for somebody's driver
   std::int64_t start = now_ns();
   NcclCommunicator nccl(member, *backend);
-  nccl.await_start();
   times.nccl_start_ms = seconds_since(start) * 1e3;
   start = now_ns();
   std::string why;
@@ -143,15 +147,15 @@ GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
 
   Bench bench(*backend);
   for (std::size_t c = 0; c < kCollectives.size(); ++c) {
-    for (int m = 0; m < kMethods; ++m) {
-      const auto method = static_cast<Method>(m);
-      if (method != Method::nccl && peer == nullptr) continue;
-      if (peer != nullptr) peer->force(method);
-      Communicator& comm = method == Method::nccl ? static_cast<Communicator&>(nccl) : *peer;
+    for (std::size_t w = 0; w < kWays.size(); ++w) {
+      const Way& way = kWays[w];
+      if (way.method && peer == nullptr) continue;
+      if (peer != nullptr) peer->force(way.method);
+      Communicator& comm = way.method ? static_cast<Communicator&>(*peer) : nccl;
       for (int s = 0; s < kSizes; ++s) {
         const std::size_t bytes = kLeastBytes << s;
-        if (!is_measured(kCollectives[c], method, bytes, member.size())) continue;
-        times.call_us[c][m][s] = bench.measure(comm, kCollectives[c], bytes);
+        if (!is_measured(kCollectives[c], way, bytes, member.size())) continue;
+        times.call_us[c][w][s] = bench.measure(comm, kCollectives[c], bytes);
       }
     }
   }
@@ -185,26 +189,27 @@ class GpuResults {
   std::unique_ptr<GpuTimes> times_;
 };
 
-void add(int ranks, std::size_t c, int m, int s, const std::shared_ptr<GpuResults>& results) {
+void add(int ranks, std::size_t c, std::size_t w, int s,
+         const std::shared_ptr<GpuResults>& results) {
   const std::size_t bytes = kLeastBytes << s;
   std::string size = format_bytes(bytes);
   size.erase(std::remove(size.begin(), size.end(), ' '), size.end());
-  const std::string name = str("cuda/", name_of(kCollectives[c]), "/",
-                               name_of(static_cast<Method>(m)), "/", size, "/ranks:", ranks);
-  benchmark::RegisterBenchmark(
-      name.c_str(),
-      [=](benchmark::State& state) {
-        const GpuTimes& times = results->get();
-        const double us = times.call_us[c][m][s];
-        for (auto _ : state) state.SetIterationTime(us * 1e-6);
-        if (us == 0) return state.SkipWithError("no peer memory here");
-        // The fused kernel is compared with NCCL's all_reduce alone.
-        const std::size_t plain = kCollectives[c] == Collective::all_reduce_rms_norm ? 0 : c;
-        state.counters["us"] = us;
-        state.counters["to_nccl"] = us / times.call_us[plain][static_cast<int>(Method::nccl)][s];
-        state.counters["ranks"] = ranks;
-        state.counters["bytes"] = static_cast<double>(bytes);
-      })
+  const std::string name =
+      str("cuda/", name_of(kCollectives[c]), "/", kWays[w].name, "/", size, "/ranks:", ranks);
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [=](benchmark::State& state) {
+                                 const GpuTimes& times = results->get();
+                                 const double us = times.call_us[c][w][s];
+                                 for (auto _ : state) state.SetIterationTime(us * 1e-6);
+                                 if (us == 0) return state.SkipWithError("no peer memory here");
+                                 // The fused kernel is compared with NCCL's all_reduce alone.
+                                 const std::size_t plain =
+                                     kCollectives[c] == Collective::all_reduce_rms_norm ? 0 : c;
+                                 state.counters["us"] = us;
+                                 state.counters["to_nccl"] = us / times.call_us[plain][kNccl][s];
+                                 state.counters["ranks"] = ranks;
+                                 state.counters["bytes"] = static_cast<double>(bytes);
+                               })
       ->UseManualTime()
       ->Iterations(1)
       ->Unit(benchmark::kMicrosecond);
@@ -232,11 +237,11 @@ const bool registered = [] {
     add_start("nccl_start", ranks, &GpuTimes::nccl_start_ms, results);
     add_start("peer_start", ranks, &GpuTimes::peer_start_ms, results);
     for (std::size_t c = 0; c < kCollectives.size(); ++c) {
-      for (int m = 0; m < kMethods; ++m) {
+      for (std::size_t w = 0; w < kWays.size(); ++w) {
         for (int s = 0; s < kSizes; ++s) {
-          const std::size_t bytes = kLeastBytes << s;
-          if (!is_measured(kCollectives[c], static_cast<Method>(m), bytes, ranks)) continue;
-          add(ranks, c, m, s, results);
+          if (is_measured(kCollectives[c], kWays[w], kLeastBytes << s, ranks)) {
+            add(ranks, c, w, s, results);
+          }
         }
       }
     }

@@ -4,7 +4,8 @@
 #include "base/logging.h"
 #include "ipc/collective/shm_communicator.h"
 #ifdef NVLLM_CUDA
-#include "ipc/collective/auto_communicator.h"
+#include "ipc/collective/nccl_communicator.h"
+#include "ipc/collective/peer_communicator.h"
 #endif
 
 namespace nvllm::ipc {
@@ -20,22 +21,13 @@ std::unique_ptr<Communicator> create_cuda(Member& member, Backend& backend,
   if (name != "auto" && name != "peer" && name != "nccl") {
     fail_unknown(backend, name, "auto, peer or nccl");
   }
-  std::unique_ptr<NcclCommunicator> nccl;
-  if (name == "nccl" || (name == "auto" && member.size() > 1)) {
-    nccl = std::make_unique<NcclCommunicator>(member, backend);
+  if (name != "nccl") {
+    std::string why;
+    if (auto peer = PeerCommunicator::create(member, backend, why)) return peer;
+    if (name == "peer") fail("no peer memory: ", why, "; use auto or nccl");
+    if (member.rank() == 0) log_info("collectives go through NCCL, no peer memory: ", why);
   }
-  std::string why;
-  std::unique_ptr<PeerCommunicator> peer;
-  if (name != "nccl") peer = PeerCommunicator::create(member, backend, why);  // while NCCL starts
-  if (nccl != nullptr) nccl->await_start();
-  if (name == "nccl") return nccl;
-  if (peer == nullptr && name == "peer") fail("no peer memory: ", why, "; use auto or nccl");
-  if (nccl == nullptr) return peer;
-  if (peer == nullptr) {
-    if (member.rank() == 0) log_info("collectives go through NCCL alone, no peer memory: ", why);
-    return nccl;
-  }
-  return std::make_unique<AutoCommunicator>(member, std::move(peer), std::move(nccl));
+  return std::make_unique<NcclCommunicator>(member, backend);
 }
 #endif
 

@@ -1,14 +1,16 @@
-// The communicators of GPUs: peer, nccl, and the two together. Each rank is a process that sees one
-// GPU.
+// The communicators of GPUs: peer and nccl. Each rank is a process that sees one GPU.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <string>
 
 #include "base/clock.h"
 #include "device/topology.h"
+#include "ipc/collective/peer_communicator.h"
 #include "ipc/collective/suite.h"
 #include "testing/ranks.h"
 #include "testing/skip.h"
@@ -31,6 +33,23 @@ void take_gpu(const Member& me, const std::vector<std::string>& gpus) {
 
 constexpr CallLimits kSmall{.elements = 20'000};
 
+// Fused rows in two trips, whatever their size, up to `most` elements: more than an area holds.
+void fused_in_two_trips(Rig& rig, std::uint64_t seed, std::int64_t most) {
+  auto* const peer = dynamic_cast<PeerCommunicator*>(rig.comm.get());
+  if (peer == nullptr) return;
+  peer->force(Method::two_shot);
+  suite::fused_rows(rig, seed, 40'000);
+  suite::fused_rows(rig, seed + 100, std::min<std::int64_t>(most, 600'000));
+  suite::single_calls(rig, seed, 4, {.elements = most, .only_fused = 4096});
+  for (const std::int64_t columns : {4096, 1000}) {
+    suite::back_to_back(rig, seed, 5, 100, {.elements = 20 * columns, .only_fused = columns});
+    suite::in_a_graph(rig, seed, 10, 30, {.elements = 20 * columns, .only_fused = columns});
+  }
+  // Several rows for each block.
+  suite::in_a_graph(rig, seed, 3, 4, {.elements = 1000 * 1000, .only_fused = 1000});
+  peer->force({});
+}
+
 // What every implementation must do. Starting the processes takes longer than most of it, so one
 // group goes through all, in this order.
 struct Check {
@@ -45,6 +64,8 @@ constexpr Check kChecks[] = {
        suite::fused_rows(rig, seed, 40'000);
        suite::fused_rows(rig, seed, 600'000);
      }},
+    {"rows of all lengths, fused, in two trips",
+     [](Rig& rig, std::uint64_t seed) { fused_in_two_trips(rig, seed, 12'000'000); }},
     {"large tensors",
      [](Rig& rig, std::uint64_t seed) {
        suite::single_calls(rig, seed, 5, {.elements = 6'000'000});
@@ -99,6 +120,29 @@ void passes_all_checks(const std::string& implementation) {
   }
 }
 
+// Calls a collective again and again: the fused one in two trips, or a plain all_reduce. before(call): what
+// comes before each.
+void reduce_for_ever(Rig& rig, bool fused, const std::function<void(int)>& before) {
+  constexpr std::int64_t kRows = 8, kColumns = 1024;
+  const std::size_t bytes = (kRows + 1) * kColumns * sizeof(float);
+  const Buffer memory = rig.backend->allocate(MemoryKind::device, bytes, "test");
+  rig.backend->fill(memory.data(), 0, bytes, *rig.stream);
+  const TensorView data(memory.data(), DType::f32, {kRows, kColumns});
+  const TensorView weight(static_cast<float*>(memory.data()) + kRows * kColumns, DType::f32,
+                          {kColumns});
+  if (fused) dynamic_cast<PeerCommunicator&>(*rig.comm).force(Method::two_shot);
+  for (int call = 0;; ++call) {
+    before(call);
+    if (fused) {
+      rig.comm->all_reduce_rms_norm({.out = data, .x = data, .residual = {}, .weight = weight},
+                                    *rig.stream);
+    } else {
+      rig.comm->all_reduce(data, *rig.stream);
+    }
+    rig.comm->wait(*rig.stream);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("gpu: peer keeps what a communicator promises") {
@@ -109,8 +153,13 @@ TEST_CASE("gpu: nccl keeps what a communicator promises") {
   passes_all_checks("nccl");
 }
 
-TEST_CASE("gpu: peer and nccl together keep what a communicator promises") {
-  passes_all_checks("auto");
+TEST_CASE("gpu: peer memory is what is taken where there is some") {
+  const std::vector<std::string> gpus = visible_gpus();
+  if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
+  run_ranks(2, [&](Member& me) {
+    take_gpu(me, gpus);
+    CHECK(Rig(me, on_gpus("auto")).comm->name() == "peer");
+  });
 }
 
 TEST_CASE("gpu: an unknown implementation is refused") {
@@ -133,6 +182,7 @@ TEST_CASE("gpu: peer between two processes that share a GPU") {
     Rig rig(me, on_gpus("peer"));
     suite::single_calls(rig, seed, 40, kSmall);
     suite::fused_rows(rig, seed, 20'000);
+    fused_in_two_trips(rig, seed, 200'000);
     suite::in_a_graph(rig, seed, 2, 10, {.elements = 3000});
   });
 }
@@ -141,24 +191,23 @@ TEST_CASE("gpu: a rank that never comes is named by the deadline on the device")
   const std::vector<std::string> gpus = visible_gpus();
   if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
   const int ranks = gpus.size() >= 4 ? 4 : 2;
-  for (const char* name : {"peer", "nccl", "auto"}) {
-    if (gpus.size() < 2 && std::string(name) != "peer") continue;
-    MESSAGE(std::string(name));
+  struct Case {
+    std::string implementation;
+    bool fused;
+  };
+  for (const Case& each : {Case{"peer", false}, Case{"peer", true}, Case{"nccl", false}}) {
+    if (gpus.size() < 2 && each.implementation != "peer") continue;
+    MESSAGE(str(each.implementation, each.fused ? ", fused" : ""));
     GroupOptions options;
     options.step_timeout = std::chrono::seconds(2);
     RankProcesses processes(
         ranks,
         [&](Member& me) {
           take_gpu(me, gpus);
-          Rig rig(me, on_gpus(name));
-          const Buffer memory = rig.backend->allocate(MemoryKind::device, 4096, "test");
-          rig.backend->fill(memory.data(), 0, 4096, *rig.stream);
-          const TensorView data(memory.data(), DType::f32, {1024});
-          for (int call = 0;; ++call) {
+          Rig rig(me, on_gpus(each.implementation));
+          reduce_for_ever(rig, each.fused, [&](int call) {
             if (me.rank() == 1 && call == 10) raise(SIGSTOP);
-            rig.comm->all_reduce(data, *rig.stream);
-            rig.comm->wait(*rig.stream);
-          }
+          });
         },
         options);
     const std::int64_t start = now_ns();
@@ -177,19 +226,14 @@ TEST_CASE("gpu: a rank that never comes is named by the deadline on the device")
 TEST_CASE("gpu: a killed rank ends the others' collective once the group is aborted") {
   const std::vector<std::string> gpus = visible_gpus();
   if (gpus.size() < 2) SKIP_TEST(str("needs 2 GPUs, found ", gpus.size()));
-  for (const char* name : {"peer", "nccl", "auto"}) {
+  for (const char* name : {"peer", "nccl"}) {
     MESSAGE(std::string(name));
     RankProcesses processes(2, [&](Member& me) {
       take_gpu(me, gpus);
       Rig rig(me, on_gpus(name));
-      const Buffer memory = rig.backend->allocate(MemoryKind::device, 4096, "test");
-      rig.backend->fill(memory.data(), 0, 4096, *rig.stream);
-      const TensorView data(memory.data(), DType::f32, {1024});
-      for (int call = 0;; ++call) {
+      reduce_for_ever(rig, false, [&](int call) {
         if (me.rank() == 1 && call == 100) raise(SIGKILL);
-        rig.comm->all_reduce(data, *rig.stream);
-        rig.comm->wait(*rig.stream);
-      }
+      });
     });
     const auto ends = processes.wait_all(true);
     INFO(ends[0].describe());

@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -82,19 +81,11 @@ NcclCommunicator::NcclCommunicator(Member& member, Backend& backend)
 }
 
 void NcclCommunicator::start(const ncclUniqueId& id) {
+  const Member::Doing doing(member_, Member::Activity::call, "start of NCCL");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  starting_ = ncclCommInitRankConfig(&comm_, place_.size, id, place_.rank, &config);
-  if (starting_ == ncclSuccess || starting_ == ncclInProgress) return;
-  const ncclResult_t failed = std::exchange(starting_, ncclSuccess);
-  give_up();
-  fail("starting NCCL failed: ", ncclGetErrorString(failed));
-}
-
-void NcclCommunicator::await_start() {
-  const Member::Doing doing(member_, Member::Activity::call, "start of NCCL");
   try {
-    finish(std::exchange(starting_, ncclSuccess), "starting NCCL");
+    finish(ncclCommInitRankConfig(&comm_, place_.size, id, place_.rank, &config), "starting NCCL");
   } catch (...) {
     give_up();
     throw;
@@ -103,10 +94,6 @@ void NcclCommunicator::await_start() {
 
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ == nullptr) return;
-  if (starting_ == ncclInProgress) {
-    give_up();
-    return;
-  }
   try {
     member_.check_abort();
     finish(ncclCommFinalize(comm_), "ending NCCL", kGoodbye);

@@ -1,4 +1,4 @@
-// The Communicator of NCCL: for large messages, and for GPUs that do not see each other's memory.
+// The Communicator of NCCL: for GPUs that do not see each other's memory, and to compare with.
 #pragma once
 
 #include <nccl.h>
@@ -18,9 +18,6 @@ class NcclCommunicator final : public Communicator, public Transport {
   // A collective call that starts NCCL. Throws, on all ranks, if NCCL cannot be loaded on one of
   // them.
   NcclCommunicator(Member& member, Backend& backend);
-  // NCCL starts in threads of its own. Before the first collective, wait until it has, with a limit
-  // that counts from here.
-  void await_start();
   ~NcclCommunicator() override;
 
   int rank() const override { return place_.rank; }
@@ -56,7 +53,6 @@ class NcclCommunicator final : public Communicator, public Transport {
   LastCollective last_;
   Buffer token_;  // what barrier() sums up
   ncclComm_t comm_ = nullptr;
-  ncclResult_t starting_ = ncclSuccess;  // ncclInProgress until await_start()
 };
 
 }  // namespace nvllm::ipc

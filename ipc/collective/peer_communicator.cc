@@ -141,7 +141,7 @@ PeerCommunicator::~PeerCommunicator() {
 }
 
 Method PeerCommunicator::method(Collective collective, std::size_t bytes) const {
-  return forced_ ? *forced_ : choose_peer(collective, place_.size, bytes);
+  return forced_ ? *forced_ : choose(collective, place_.size, bytes);
 }
 
 peer::Links PeerCommunicator::begin(peer::Operation operation, std::string_view text) {
@@ -266,14 +266,30 @@ void PeerCommunicator::barrier(Stream& stream) {
 void PeerCommunicator::all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) {
   check_all_reduce_rms_norm(place_, args, stream);
   kernels::check_rms_norm(args);
-  if (place_.size > 1 && args.x.elements() != 0 &&
-      method(Collective::all_reduce_rms_norm, args.x.bytes()) == Method::one_shot) {
+  if (place_.size > 1 && args.x.elements() != 0) {
     const peer::Links links =
         begin(peer::Operation::all_reduce_rms_norm, describe_call("all_reduce_rms_norm", args.x));
-    if (peer::launch_one_shot_rms_norm(links, args, cuda::native(stream))) return;
+    if (method(Collective::all_reduce_rms_norm, args.x.bytes()) == Method::one_shot &&
+        peer::launch_one_shot_rms_norm(links, args, cuda::native(stream))) {
+      return;
+    }
+    if (two_shot_rms_norm(links, args, stream)) return;
   }
   all_reduce(args.x, stream);
   kernels::rms_norm(args, stream);
+}
+
+bool PeerCommunicator::two_shot_rms_norm(const peer::Links& links, const kernels::RmsNorm& args,
+                                         Stream& stream) {
+  kernels::RmsNorm rest = args;
+  for (;;) {
+    const std::int64_t done = peer::launch_two_shot_rms_norm(links, rest, cuda::native(stream));
+    const std::int64_t left = rest.x.shape[0] - done;
+    if (done == 0 || left == 0) return done > 0;
+    for (TensorView* tensor : {&rest.out, &rest.x, &rest.residual}) {
+      if (tensor->data != nullptr) *tensor = tensor->rows(done, left);
+    }
+  }
 }
 
 }  // namespace nvllm::ipc

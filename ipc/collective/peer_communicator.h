@@ -55,6 +55,8 @@ class PeerCommunicator final : public Communicator, public Transport {
   Method method(Collective collective, std::size_t bytes) const;
   // The links for a kernel of that operation. Throws if the communicator cannot be used any more.
   peer::Links begin(peer::Operation operation, std::string_view text);
+  // False, and nothing done: not for this shape.
+  bool two_shot_rms_norm(const peer::Links& links, const kernels::RmsNorm& args, Stream& stream);
   void exchange(peer::Operation operation, const TensorView& text_of, void* out, const void* in,
                 std::size_t bytes, int root, Stream& stream);
 

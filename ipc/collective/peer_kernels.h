@@ -41,6 +41,11 @@ void launch_reduce_scatter(const Links& links, DType type, void* out, const void
 bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                               cudaStream_t stream);
 
+// two-shot and rms_norm in one, of as many of the first rows as a call may have: how many those were.
+// What is left can be done by further calls. 0: not for this shape (fewer rows than ranks, or as above).
+std::int64_t launch_two_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
+                                      cudaStream_t stream);
+
 // Bytes as they are. all_gather, gather: rank r's `bytes` end up at out + r * stride; broadcast:
 // the root's `in` in everyone's `out`; barrier: nothing moves. links.operation says which.
 std::size_t exchange_limit(int ranks);  // of `bytes`

@@ -90,13 +90,19 @@ struct Bytes {
   }
 };
 
+// Sums with +0: of all numbers only -0 changes.
 __device__ __forceinline__ unsigned without_negative_zero(float, unsigned bits) {
-  return bits == 0x80000000u ? 0u : bits;
+  return __float_as_uint(__fadd_rn(__uint_as_float(bits), 0.0f));
 }
 // Two elements at once.
-template <typename T>
-__device__ __forceinline__ unsigned without_negative_zero(T, unsigned bits) {
-  return bits & ~__vcmpeq2(bits, 0x80008000u);
+__device__ __forceinline__ unsigned without_negative_zero(Bf16, unsigned bits) {
+  constexpr unsigned kOnes = 0x3f803f80u;  // compute capability 8.0 cannot just add
+  asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(bits) : "r"(kOnes), "r"(0));
+  return bits;
+}
+__device__ __forceinline__ unsigned without_negative_zero(F16, unsigned bits) {
+  asm("add.rn.f16x2 %0, %0, %1;" : "+r"(bits) : "r"(0));
+  return bits;
 }
 
 // Elements as they travel: no -0.
@@ -225,35 +231,31 @@ static __device__ __noinline__ unsigned long long look_at_clock(const Links& lin
   return 0;
 }
 
-// The words of all seats at word + seat * stride, but for seats where `wanted` has no bit. Waits
-// until they are complete and wipes them.
-template <typename Encoding, int kRanks>
-__device__ __forceinline__ void receive(const Links& links, const Call& call, uint4* word,
-                                        std::size_t stride, unsigned wanted,
-                                        uint4 (&words)[kRanks - 1]) {
+// The words at word + i * stride, but those that are not expected(i). Waits until they are complete and wipes
+// them. sender(i): who is named if that lasts too long.
+template <typename Encoding, int kWords, typename Expected, typename Sender>
+__device__ __forceinline__ void receive_words(const Links& links, const Call& call, uint4* word,
+                                              std::size_t stride, uint4 (&words)[kWords],
+                                              const Expected& expected, const Sender& sender) {
   constexpr unsigned kTurnsPerLook = 64;
-  const auto expected = [&](int seat) {
-    return (wanted >> seat & 1) != 0 && seat < ranks_of<kRanks>(links) - 1;
-  };
 #pragma unroll
-  for (int seat = 0; seat < kRanks - 1; ++seat) {  // the first looks, all at once
-    if (expected(seat)) words[seat] = peek(word + seat * stride);
+  for (int i = 0; i < kWords; ++i) {  // the first looks, all at once
+    if (expected(i)) words[i] = peek(word + i * stride);
   }
   if (call.failed) return;
   unsigned long long waiting_since = 0;
   unsigned turn = 0;
 #pragma unroll
-  for (int seat = 0; seat < kRanks - 1; ++seat) {
-    if (!expected(seat)) continue;
-    while (!Encoding::complete(words[seat])) {
+  for (int i = 0; i < kWords; ++i) {
+    if (!expected(i)) continue;
+    while (!Encoding::complete(words[i])) {
       if (++turn % kTurnsPerLook == 0) {
-        waiting_since =
-            look_at_clock(links, call.number, sender_at(links.rank, seat), waiting_since);
+        waiting_since = look_at_clock(links, call.number, sender(i), waiting_since);
         if (waiting_since == 0) return;
       }
-      words[seat] = peek(word + seat * stride);
+      words[i] = peek(word + i * stride);
 #pragma unroll
-      for (int later = seat + 1; later < kRanks - 1; ++later) {  // in the same turn
+      for (int later = i + 1; later < kWords; ++later) {  // in the same turn
         if (expected(later) && !Encoding::complete(words[later])) {
           words[later] = peek(word + later * stride);
         }
@@ -261,9 +263,20 @@ __device__ __forceinline__ void receive(const Links& links, const Call& call, ui
     }
   }
 #pragma unroll
-  for (int seat = 0; seat < kRanks - 1; ++seat) {
-    if (expected(seat)) wipe(word + seat * stride);
+  for (int i = 0; i < kWords; ++i) {
+    if (expected(i)) wipe(word + i * stride);
   }
+}
+
+// The words of all seats at word + seat * stride, but for seats where `wanted` has no bit.
+template <typename Encoding, int kRanks>
+__device__ __forceinline__ void receive(const Links& links, const Call& call, uint4* word,
+                                        std::size_t stride, unsigned wanted,
+                                        uint4 (&words)[kRanks - 1]) {
+  receive_words<Encoding>(
+      links, call, word, stride, words,
+      [&](int seat) { return (wanted >> seat & 1) != 0 && seat < ranks_of<kRanks>(links) - 1; },
+      [&](int seat) { return sender_at(links.rank, seat); });
 }
 inline constexpr unsigned kAllSeats = ~0u;
 

@@ -80,19 +80,27 @@ Finding judge_one(const GpuFacts& gpu, int index, bool for_us) {
   return finding;
 }
 
-// What the peers are joined by; pairs that are alike stand together.
-std::vector<Finding> judge_links(const Machine& machine, const std::vector<int>& ours) {
+// The pairs of our GPUs that do not see each other's memory: "0-1".
+std::vector<std::string> pairs_apart(const Machine& machine, const std::vector<int>& ours) {
   const auto for_us = [&](int gpu) {
     return std::find(ours.begin(), ours.end(), gpu) != ours.end();
   };
-  std::vector<std::pair<std::string, std::string>> kinds;  // what is between them, and which pairs
   std::vector<std::string> apart;
+  for (const GpuPair& pair : machine.gpus.pairs) {
+    if (pair.peer_access || !for_us(pair.first) || !for_us(pair.second)) continue;
+    apart.push_back(str(pair.first, '-', pair.second));
+  }
+  return apart;
+}
+
+// What the peers are joined by; pairs that are alike stand together.
+std::vector<Finding> judge_links(const Machine& machine, const std::vector<std::string>& apart) {
+  std::vector<std::pair<std::string, std::string>> kinds;  // what is between them, and which pairs
   for (const GpuPair& pair : machine.gpus.pairs) {
     const GpuFacts& first = machine.gpus.gpus[static_cast<std::size_t>(pair.first)];
     const std::string between =
         pair.nvlink ? str("NVLink (", first.nvlinks, " links each)") : pair.path;
     const std::string which = str(pair.first, '-', pair.second);
-    if (!pair.peer_access && for_us(pair.first) && for_us(pair.second)) apart.push_back(which);
     const auto same = [&](const auto& kind) { return kind.first == between; };
     const auto found = std::find_if(kinds.begin(), kinds.end(), same);
     if (found == kinds.end()) {
@@ -111,10 +119,11 @@ std::vector<Finding> judge_links(const Machine& machine, const std::vector<int>&
   if (!apart.empty()) {
     std::string list;
     for (const std::string& pair : apart) list += (list.empty() ? "" : ", ") + pair;
-    findings.push_back({.subject = "peer access",
-                        .verdict = Verdict::warning,
-                        .found = str("GPUs ", list, " cannot read each other's memory"),
-                        .mend = "turn ACS and the IOMMU off for them, or pass --collectives nccl"});
+    findings.push_back(
+        {.subject = "peer access",
+         .verdict = Verdict::warning,
+         .found = str("GPUs ", list, " cannot read each other's memory"),
+         .mend = "turn ACS and the IOMMU off for them; ranks reduce with NCCL until then"});
   }
   return findings;
 }
@@ -204,13 +213,14 @@ std::vector<Finding> judge_gpus(const Machine& machine) {
                    .found = str("none for us: ", machine.why_none_visible),
                    .mend = "set CUDA_VISIBLE_DEVICES to the ones to be used, or unset it"});
   }
-  append(all, judge_links(machine, ours));
+  const std::vector<std::string> apart = pairs_apart(machine, ours);
+  append(all, judge_links(machine, apart));
   append(all, judge_neighbours(machine, ours));
   all.push_back(
       judge_library("cuBLASLt", machine.cublaslt, computes_on_gpus,
                     "install it (libcublas), or point CUDA_HOME at a toolkit that has it"));
-  all.push_back(judge_library("NCCL", machine.nccl, computes_on_gpus && machine.visible.size() > 1,
-                              "install it (libnccl2), or pass --collectives peer, or --tp 1"));
+  all.push_back(judge_library("NCCL", machine.nccl, computes_on_gpus && !apart.empty(),
+                              "install it (libnccl2), or pass --tp 1"));
   all.push_back(judge_lock_limit(machine, computes_on_gpus));
   return all;
 }

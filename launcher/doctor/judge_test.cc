@@ -180,8 +180,12 @@ TEST_CASE("libraries are missed where something would load them") {
     });
   };
   CHECK(has(without(&Machine::cublaslt, 1), "cuBLASLt stops: lib.so: not found | install it"));
-  CHECK(has(without(&Machine::nccl, 2), "NCCL stops: lib.so: not found | install it (libnccl2)"));
-  CHECK(has(without(&Machine::nccl, 1), "NCCL note: lib.so: not found; not needed here"));
+  CHECK(has(without(&Machine::nccl, 2), "NCCL note: lib.so: not found; not needed here"));
+  CHECK(has(after([](Machine& m) {
+              m.nccl = {.version = "", .error = "lib.so: not found"};
+              m.gpus.pairs[0].peer_access = false;
+            }),
+            "NCCL stops: lib.so: not found | install it (libnccl2), or pass --tp 1"));
 }
 
 TEST_CASE("a small limit of locked memory is told where GPUs compute") {
