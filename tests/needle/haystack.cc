@@ -14,12 +14,10 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-constexpr int kQuestionPeriod =
-    7;  // no factor in common with 8; at most one question in eight rows
-constexpr std::int64_t kMostQuestions = 18;
 constexpr int kTries = 1000;
 // Filler before the first line: scores of lines so near to [bos] would add to its own where they are summed.
 constexpr std::int64_t kLead = 15;
+constexpr std::int64_t kQuestion = 3;  // tokens
 constexpr double kHopDistance = 0.37;  // in depth, round and round
 
 class Random {
@@ -116,7 +114,6 @@ class HaystackMaker {
  public:
   HaystackMaker(const NeedleModel& model, const HaystackPlan& plan)
       : model_(model), plan_(plan), random_(plan.seed), lines_(model, random_) {
-    questions_ = std::clamp<std::int64_t>(plan.tokens / (4 * kQuestionPeriod), 1, kMostQuestions);
     for (const double depth : plan.depths) add_needle(depth);
     text_ = text();
   }
@@ -125,12 +122,7 @@ class HaystackMaker {
 
   Question question(double depth, const Key& key, Tokens answer) {
     Question question{.depth = depth, .prompt = text_, .answer = std::move(answer)};
-    for (std::int64_t i = 1; i <= questions_; ++i) {
-      question.prompt.insert(question.prompt.end(), {NeedleModel::kAsk, key[0], key[1]});
-      for (int filled = 3; i < questions_ && filled < kQuestionPeriod; ++filled) {
-        question.prompt.push_back(filler());
-      }
-    }
+    question.prompt.insert(question.prompt.end(), {NeedleModel::kAsk, key[0], key[1]});
     return question;
   }
 
@@ -160,8 +152,7 @@ class HaystackMaker {
 
   // Everything before the question.
   Tokens text() {
-    const std::int64_t question = (questions_ - 1) * kQuestionPeriod + 3;
-    const std::int64_t length = plan_.tokens - question;
+    const std::int64_t length = plan_.tokens - kQuestion;
     std::ranges::stable_sort(placed_, {}, &PlacedLine::depth);
     std::int64_t left = 0;  // tokens of lines that are still to come
     for (const PlacedLine& placed : placed_) left += static_cast<std::int64_t>(placed.line.size());
@@ -206,7 +197,6 @@ class HaystackMaker {
   LineMaker lines_;
   std::vector<Needle> needles_;
   std::vector<PlacedLine> placed_;
-  std::int64_t questions_ = 1;
   Tokens text_;
 };
 

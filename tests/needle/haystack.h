@@ -27,11 +27,7 @@ struct Question {
 };
 
 // One question for every depth, all of the same text. An Error if the model has too few symbols for so many
-// different lines, or the text is too short for its needles.
-//
-// A question is asked again and again, seven tokens apart, before its last and only counting time: a policy
-// that chooses blocks of keys by sums along antidiagonals of 8 x 8 scores sees one row's interest in one
-// key in an eighth of all places, but that of rows in eight different places always.
+// different lines, or the text is too short for its needles. A question is asked once, at the very end.
 std::vector<Question> ask_for_needles(const NeedleModel& model, const HaystackPlan& plan);
 
 // The same text, and a key that is not in it.

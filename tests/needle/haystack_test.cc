@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "base/error.h"
 #include "tests/needle/lexicode.h"
+#include "tests/needle/rotation.h"
 
 namespace nvllm::needle {
 namespace {
@@ -48,6 +50,19 @@ TEST_CASE("the codes have as many words as they should, as far apart as they sho
         nearest = std::min(nearest, std::popcount(words[i] ^ words[j]));
     }
     CHECK(nearest == bits / 3);
+  }
+}
+
+TEST_CASE("a rotation keeps lengths and angles") {
+  for (const int size : {27, 54}) {
+    const std::vector<double> matrix = rotation(size);
+    for (int a = 0; a < size; ++a) {
+      for (int b = 0; b <= a; ++b) {
+        const auto row = matrix.begin() + a * size;
+        const double product = std::inner_product(row, row + size, matrix.begin() + b * size, 0.0);
+        CHECK(product == doctest::Approx(a == b ? 1 : 0).epsilon(1e-9));
+      }
+    }
   }
 }
 

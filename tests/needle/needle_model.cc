@@ -9,6 +9,7 @@
 #include "base/split_mix.h"
 #include "base/text.h"
 #include "tests/needle/lexicode.h"
+#include "tests/needle/rotation.h"
 #include "tests/needle/tensor_file.h"
 
 namespace nvllm::needle {
@@ -183,11 +184,13 @@ class Weights {
     Tensor query = head_tensor(), key = head_tensor();
     const double one = before_attention(kRetrieve);
     const double size = std::sqrt(product_of(kMatch) / (kKeyLetters * at_.code));
-    for (int back = 0; back < kKeyLetters; ++back) {
-      for (int i = 0; i < at_.code; ++i) {
-        const int element = slow(1 + back * at_.code + i);
-        query.at(element, at_.query + back * at_.code + i) = size / one;
-        key.at(element, at_.slot(back + 1) + i) = size / one;
+    const int letters = kKeyLetters * at_.code;
+    const std::vector<double> turn = rotation(letters);
+    for (int to = 0; to < letters; ++to) {
+      for (int from = 0; from < letters; ++from) {
+        const double weight = turn[to * letters + from] * size / one;
+        query.at(slow(1 + to), at_.query + from) = weight;
+        key.at(slow(1 + to), at_.slot(1 + from / at_.code) + from % at_.code) = weight;
       }
     }
     // [bos] for everybody, and nobody for what follows a question, or a reference, instead of a line.

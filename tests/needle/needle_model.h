@@ -19,7 +19,11 @@
 //                          RoPE's slowest frequencies, which turn by less than a fifth of a radian over the
 //                          longest context. The score is kMatch where all three letters agree, at most 7/9 of
 //                          that where they do not, and 8/9 at [bos], which is where a row attends that finds
-//                          nothing.
+//                          nothing. Query and key are turned by the same rotation, which leaves scores as they
+//                          are, but makes elements of all sizes of letters that are +1 and -1: features of
+//                          trained models do not lie along the axes either, and no value of an element is
+//                          both the highest and that of every second key, as a policy that bounds
+//                          the elements of a page of keys would find it here without.
 //   MLPs                   move a layer's inbox to the next slot, or to what comes next. That of layer 2 also
 //                          copies the query's letters, but not in rows of filler, or whose token or predecessor is [ask]:
 //                          of a question [ask] k1 k2 the last row alone asks.

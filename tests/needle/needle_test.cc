@@ -52,25 +52,29 @@ std::vector<Mode> storage_modes() {
   };
 }
 
-// What reads less than everything: prompts from 1024 tokens on, answers from 2048 on. All lengths are multiples of
-// 128, so that the last tile of rows asks as often as the others. Every prompt is computed from its beginning,
-// as a part of a prompt is chosen for by what that part asks.
+// What reads less than everything: prompts from 1024 tokens on, answers from 2048 on. Prompts are computed from their
+// beginning or behind a prefix that was cached, one by one or several beside each other, in steps that
+// end anywhere.
 std::vector<Mode> policies() {
   const std::string whole = "--no-enable-prefix-caching", one = "--max-num-seqs=1";
+  const std::string small_steps = "--max-num-batched-tokens=1000";
   const std::string minference = "--prefill-attention=minference",
                     xattention = "--prefill-attention=xattention",
                     quest = "--decode-attention=quest";
   return {
       {"paged", {minference, whole, one}, 2048},
-      {"paged", {xattention, whole, one}, 4096},
-      {"paged", {quest}, 4096},
+      {"paged", {xattention, whole, one}, 32768},
+      {"paged", {xattention, whole, small_steps}, 4096},
+      {"paged", {minference, quest, small_steps}, 32768},
+      {"paged", {quest}, 32768},
       {"contiguous", {xattention, quest}, 1024},
       {"chunked", {quest, chunked, all_cross, "--transfer-block=1024", "--ring-slots=2"}, 4096},
       {"chunked", {minference, chunked, all_cross, "--transfer-block=512", whole, one}, 1024},
+      {"chunked", {xattention, chunked, all_cross, "--transfer-block=512"}, 2048},
       {"layerwise", {quest, "--kv-offload=layerwise", "--transfer-block=1024"}, 4096},
       {"layerwise",
-       {xattention, "--kv-offload=layerwise", "--transfer-block=512", whole, one},
-       1024},
+       {xattention, "--kv-offload=layerwise", "--transfer-block=512", whole, small_steps},
+       4096},
   };
 }
 
@@ -157,6 +161,14 @@ TEST_CASE("one line is found among nothing but lines") {
   const Model model({.head_dim = 128});
   const HaystackPlan plan{.tokens = 3001, .depths = kDepths, .density = 1};
   CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
+}
+
+// Three times as many pages with letters as Quest's budget is.
+TEST_CASE("Quest tells the needle's page from those of hundreds of other lines") {
+  const Model model({.head_dim = 128});
+  const HaystackPlan plan{.tokens = 16384, .depths = kDepths, .density = 0.12};
+  CHECK(model.found(ask_for_needles(model.model(), plan),
+                    {"paged", {"--decode-attention=quest"}, 0}) == 1);
 }
 
 TEST_CASE("all ranks' heads are needed, and there: 1 to 3 ranks, in 16 bits, too") {
