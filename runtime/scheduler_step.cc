@@ -73,6 +73,10 @@ void Scheduler::State::prefill() {
 
 // In their order, and none past one that has to wait: for results that are due to it, for blocks, for rows.
 void Scheduler::State::admit(Wanted wanted) {
+  // Everybody who runs can have one more block, if it may ever need one, before somebody has to be preempted for it;
+  // else who comes in now might be the one, at once.
+  const auto grows = [](const Sequence* sequence) { return sequence->limit > sequence->capacity; };
+  std::int64_t spare = std::count_if(running_.begin(), running_.end(), grows);
   while (!waiting_.empty() && !free_slots_.empty() && budget_.rows > 0) {
     Sequence& next = *waiting_.front();
     if (next.results_due > 0) return;
@@ -82,9 +86,6 @@ void Scheduler::State::admit(Wanted wanted) {
 
     if (!memory_.place_for(next)) return;
 
-    // Everybody who runs can have one more block before somebody has to be preempted for it; else who
-    // comes in now might be the one, at once.
-    const auto spare = static_cast<std::int64_t>(running_.size());
     const std::int64_t unclaimed = memory_.device().free_blocks() - spare;
     if (too_large_.number == next.number && unclaimed <= too_large_.unclaimed) return;
     const SequenceMemory::Room room = memory_.room_for(next, spare);
@@ -98,6 +99,7 @@ void Scheduler::State::admit(Wanted wanted) {
         rows < next.length() - room.computed && fits_whole(next, room.computed))
       return;
     start(next);
+    spare += grows(&next) ? 1 : 0;
     NVLLM_CHECK_EQ(next.computed, room.computed);
     give_rows(next, rows);
   }

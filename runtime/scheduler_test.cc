@@ -162,6 +162,22 @@ TEST_CASE("an id may come again when its sequence is over, though rows of it are
   CHECK(group.answers[1].size() == 2);
 }
 
+TEST_CASE("blocks are kept free for those who run and may need one more, and for nobody else") {
+  SchedulerLimits limits = roomy();
+  limits.blocks = 4;
+  limits.block_size = 16;
+  Group fits(limits);
+  for (SequenceId id = 1; id <= 4; ++id) fits.scheduler.add(sequence(id, 8, 8));  // a block each
+  fits.step();
+  CHECK(fits.rows().size() == 4);
+  Group grows(limits);
+  for (SequenceId id = 1; id <= 4; ++id) grows.scheduler.add(sequence(id, 8, 9));
+  grows.step();
+  CHECK(grows.rows().size() == 2);
+  grows.run();
+  CHECK(grows.scheduler.statistics().preemptions == 0);
+}
+
 TEST_CASE("256 sequences that decode: a step is at most 4 KiB, and usually a few hundred bytes") {
   SchedulerLimits limits = roomy();
   limits.max_num_seqs = 256;
