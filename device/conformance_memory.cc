@@ -37,7 +37,8 @@ TEST_CASE("memory is aligned and has the size that was asked") {
   const auto stream = backend->create_stream();
   for (const MemoryKind kind : kKinds) {
     CAPTURE(name_of(kind));
-    for (const std::size_t bytes : {std::size_t{1}, std::size_t{1000}, std::size_t{10} << 20}) {
+    for (const std::size_t bytes :
+         {std::size_t{1}, std::size_t{1000}, std::size_t{10} << 20, (std::size_t{40} << 20) + 1}) {
       Buffer buffer = backend->allocate(kind, bytes, "test");
       REQUIRE(buffer);
       CHECK(buffer.bytes() == bytes);

@@ -43,24 +43,26 @@ TEST_CASE("copies, fills and host calls of a stream are in one order") {
 
 TEST_CASE("enqueueing returns before the work has run") {
   BACKEND_OR_SKIP(backend);
-  constexpr std::size_t kBytes = 1 << 20;
-  Buffer from = backend->allocate(MemoryKind::pinned, kBytes, "test");
-  Buffer device = backend->allocate(MemoryKind::device, kBytes, "test");
-  Buffer to = backend->allocate(MemoryKind::pinned, kBytes, "test");
-  std::memset(from.data(), 1, kBytes);
-  std::memset(to.data(), 0, kBytes);
-  const auto stream = backend->create_stream();
-  Gate gate(*stream);
-  backend->copy(device.data(), from.data(), kBytes, *stream);
-  backend->copy(to.data(), device.data(), kBytes, *stream);
-  CHECK_FALSE(stream->idle());
-  CHECK(bytes_of(to)[0] == 0);
-  CHECK(bytes_of(to)[kBytes - 1] == 0);
-  gate.open();
-  stream->synchronize();
-  CHECK(stream->idle());
-  CHECK(bytes_of(to)[0] == 1);
-  CHECK(bytes_of(to)[kBytes - 1] == 1);
+  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{40} << 20}) {
+    CAPTURE(bytes);
+    Buffer from = backend->allocate(MemoryKind::pinned, bytes, "test");
+    Buffer device = backend->allocate(MemoryKind::device, bytes, "test");
+    Buffer to = backend->allocate(MemoryKind::pinned, bytes, "test");
+    std::memset(from.data(), 1, bytes);
+    std::memset(to.data(), 0, bytes);
+    const auto stream = backend->create_stream();
+    Gate gate(*stream);
+    backend->copy(device.data(), from.data(), bytes, *stream);
+    backend->copy(to.data(), device.data(), bytes, *stream);
+    CHECK_FALSE(stream->idle());
+    CHECK(bytes_of(to)[0] == 0);
+    CHECK(bytes_of(to)[bytes - 1] == 0);
+    gate.open();
+    stream->synchronize();
+    CHECK(stream->idle());
+    CHECK(bytes_of(to)[0] == 1);
+    CHECK(bytes_of(to)[bytes - 1] == 1);
+  }
 }
 
 TEST_CASE("a new stream is idle") {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "kernels/cpu/attention.h"
 #ifdef NVLLM_CUDA
@@ -154,6 +155,24 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   }
 }
 
+// Some of its sequences, whose rows stay where they are. Blocks have a table.
+Attention sequences_of(const Attention& args, std::int64_t first, std::int64_t count) {
+  Attention part = args;
+  part.query_start = args.query_start.rows(first, count + 1);
+  part.kv_length = args.kv_length.rows(first, count);
+  part.kv.block_table = args.kv.block_table.rows(first, count);
+  if (args.visible.data != nullptr) part.visible = args.visible.rows(first, count);
+  return part;
+}
+
+void enqueue(const Attention& args, Stream& stream) {
+  if (args.q.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::attention(args, stream);
+#endif
+  cpu::attention(args, stream);
+}
+
 }  // namespace
 
 void check_attention_rows(const Attention& args, const char* operation) {
@@ -182,11 +201,21 @@ void check_attention(const Attention& args) {
 
 void attention(const Attention& args, Stream& stream) {
   check_attention(args);
-  if (args.q.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::attention(args, stream);
-#endif
-  cpu::attention(args, stream);
+  enqueue(args, stream);
+}
+
+void attention(const Attention& args, std::int64_t singles, Stream& stream) {
+  const std::int64_t sequences = args.kv_length.shape[0];
+  if (singles == 0 || singles == sequences || args.kv.block_table.data == nullptr) {
+    return attention(args, stream);
+  }
+  check_attention(args);
+  NVLLM_CHECK(singles > 0 && singles < sequences, singles, " of ", sequences, " sequences");
+  Attention few = sequences_of(args, 0, singles);
+  few.max_query_rows = 1;
+  few.only_rows_are_new = false;  // what the others just stored may be shared with them
+  enqueue(few, stream);
+  enqueue(sequences_of(args, singles, sequences - singles), stream);
 }
 
 void attend_reference(const Attention& args, std::int64_t sequence, std::int64_t row,

@@ -24,8 +24,9 @@ struct Attention {
   TensorView out;  // [rows, heads, head_dim], of q's type or float32
   TensorView q;    // [rows, heads, head_dim]; rows may lie apart (stride[0])
   KvView kv;
-  TensorView query_start;  // [sequences + 1], int32, ascending from 0 to rows
-  TensorView kv_length;    // [sequences], int32: tokens in the view
+  // [sequences + 1], int32, ascending. Rows before the first or behind the last are not touched.
+  TensorView query_start;
+  TensorView kv_length;  // [sequences], int32: tokens in the view
   // [sequences], int32: to how many of them the sequence's first row attends, and every later row to one
   // more; any numbers, limited to 0 and kv_length. None: kv_length - rows + 1.
   TensorView visible{};
@@ -34,9 +35,10 @@ struct Attention {
   std::int64_t first_head = 0;  // of this rank's first query head in its group
   float scale = 1.0f;
 
-  // Whether of all that is read here the operation enqueued just before writes nothing but the rows' own queries,
-  // keys and values: no lengths, no table, no earlier tokens. Those may then be read before it has ended.
-  // With `visible` it says nothing.
+  // Whether of all that is read here what was enqueued just before writes nothing but the rows' own queries, keys and
+  // values: no lengths, no table, no earlier tokens. Those may then be read before it has ended. What counts are the
+  // norms, products, activations and norm_rope_store before this, as many as follow one another, and the operation
+  // before them. With `visible` it says nothing.
   bool only_rows_are_new = false;
 
   // Bounds that hold for every value of query_start and kv_length that a captured graph will see.
@@ -48,6 +50,10 @@ struct Attention {
 // most kMaxHeadDim, every head at a multiple of 16 bytes; any number of rows, sequences and heads, also 0;
 // otherwise an Error that names the argument.
 void attention(const Attention& args, Stream& stream);
+
+// The same where the first `singles` sequences have one row each, and the others more: kernels for few rows take those
+// first, if blocks have a table.
+void attention(const Attention& args, std::int64_t singles, Stream& stream);
 
 void check_attention(const Attention& args);
 // All but its sequences: for operations that choose tokens in other ways, with their name.

@@ -60,6 +60,32 @@ TEST_CASE_TEMPLATE("few rows, with all lengths, groups and ways to share the tok
   }
 }
 
+TEST_CASE_TEMPLATE("sequences of one row before others, as parts of one call", T, float, Bf16,
+                   F16) {
+  BACKEND_OR_SKIP(backend);
+  UNLESS_THREAD_SANITIZED();
+  std::mt19937 random(41);
+  for (const std::int64_t group : {2, 4}) {
+    for (const std::int64_t singles : {1, 20}) {
+      CAPTURE(group);
+      CAPTURE(singles);
+      std::vector<Sequence> sequences;
+      for (std::int64_t s = 0; s < singles; ++s) {
+        sequences.push_back({1, 1 + static_cast<std::int64_t>(random() % 150)});
+      }
+      for (const Sequence& more : some_sequences(random, 3, 40, 60)) sequences.push_back(more);
+      sequences.push_back({70, 70 + static_cast<std::int64_t>(random() % 100)});
+      AttentionCase<T> c =
+          AttentionCase<T>::random(whole_groups(sequences, 2, group, 128), random());
+      c.singles = singles;
+      c.q_gap = 8 * (random() % 3);
+      check_against_reference(*backend, c);
+      c.shape.block_size = 0;  // contiguous: all in one
+      if (singles == 1) check_against_reference(*backend, c);
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   UNLESS_THREAD_SANITIZED();

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/arguments.h"
 #include "kernels/cpu/filter_logits.h"
 #include "kernels/filter_math.h"
@@ -70,6 +71,19 @@ void check_filter_logits(const FilterLogits& args) {
 #else
 #define NVLLM_ON_BACKEND(call) cpu::call
 #endif
+
+void filter_rows(const FilterLogits& args, Stream& stream) {
+  check_filter_logits(args);
+  NVLLM_CHECK(args.all_maxima.shape[0] == 1, "filter_rows: ", args.all_maxima.shape[0], " parts");
+  if (args.rows.rows() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda && cuda::filter_rows_sm90(args, stream)) return;
+#endif
+  find_maximum(args, stream);
+  for (const auto kind : {FilterKind::top_k, FilterKind::top_p}) {
+    for (int round = 0; round < kFilterRounds; ++round) count_round(args, kind, round, stream);
+  }
+}
 
 void find_maximum(const FilterLogits& args, Stream& stream) {
   check_filter_logits(args);

@@ -1,7 +1,8 @@
 // Which tokens min_p, top_k and top_p leave: of each row one threshold, below which no logit is drawn.
 //
-// Rows may be parts of the vocabulary. What the parts have to know of each other is a maximum, then a
-// histogram per round; histograms are of integers, so neither the parts nor the order of sums matters:
+// Where rows are whole, filter_rows(filter) is all. Rows may also be parts of the vocabulary. What the parts have to
+// know of each other is a maximum, then a histogram per round; histograms are of integers, so neither the parts nor
+// the order of sums matters:
 //
 //   find_maximum(filter);                   all parts' maxima -> filter.all_maxima
 //   begin_filter(filter);
@@ -9,8 +10,8 @@
 //     count_round(filter, kind, round);     all parts' histograms -> filter.all_histograms
 //     choose_round(filter, kind, round);
 //
-// Where rows are whole, find_maximum() and count_round() do what begin_filter() and choose_round() would,
-// which are then not to be called.
+// Of one part find_maximum() and count_round() do what begin_filter() and choose_round() would, which are then not
+// to be called.
 //
 // top_k: by how many logits, top_p: by what mass (e^((logit - maximum) / temperature), in fixed point) lies
 // in each interval of order keys; a round looks into the interval that the boundary fell in, and the last
@@ -59,6 +60,7 @@ struct FilterLogits {
 };
 
 // Enqueue; an Error for arguments that do not fit.
+void filter_rows(const FilterLogits& args, Stream& stream);
 void find_maximum(const FilterLogits& args, Stream& stream);
 void begin_filter(const FilterLogits& args, Stream& stream);
 void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream);

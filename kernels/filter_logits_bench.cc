@@ -21,14 +21,7 @@ void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary, 
   args.all_histograms = TensorView(args.histograms.data, DType::i64, {1, rows, kFilterBins});
   args.state = bench.tensor(DType::u8, {rows, sizeof(FilterRow)});
   args.thresholds = bench.tensor(DType::f32, {rows});
-  bench.run(there.bytes(), [&] {
-    find_maximum(args, bench.stream());
-    for (const auto kind : {FilterKind::top_k, FilterKind::top_p}) {
-      for (int round = 0; round < kFilterRounds; ++round) {
-        count_round(args, kind, round, bench.stream());
-      }
-    }
-  });
+  bench.run(there.bytes(), [&] { filter_rows(args, bench.stream()); });
 }
 
 // Registers all cases when the program starts.

@@ -49,6 +49,34 @@ struct Part {
         thresholds(backend, stream, std::vector<float>(c.rows, kNan)) {}
 };
 
+// Whole rows with what filtering them needs.
+class WholeRows {
+ public:
+  WholeRows(Backend& backend, Stream& stream, const SamplingCase& c, std::int64_t shift = 0)
+      : part_(backend, stream, c, shift),
+        maxima_(backend, stream, std::vector<std::int32_t>(c.rows)),
+        histograms_(backend, stream, std::vector<std::int64_t>(c.rows * kFilterBins)) {}
+
+  FilterLogits args() const {
+    FilterLogits args;
+    args.rows = part_.placed.args();
+    const std::int64_t rows = args.rows.rows();
+    args.maxima = maxima_.view({rows});
+    args.all_maxima = maxima_.view({1, rows});
+    args.histograms = histograms_.view({rows, kFilterBins});
+    args.all_histograms = histograms_.view({1, rows, kFilterBins});
+    args.state = TensorView(part_.state.data(), DType::u8, {rows, sizeof(FilterRow)});
+    args.thresholds = part_.thresholds.view({rows});
+    return args;
+  }
+  std::vector<float> thresholds() { return part_.thresholds.fetch(); }
+
+ private:
+  Part part_;
+  Placed<std::int32_t> maxima_;
+  Placed<std::int64_t> histograms_;
+};
+
 // The thresholds that parts ending at `cuts` find together; each part has its own copy of them.
 std::vector<float> filter_in_parts(Backend& backend, const SamplingCase& c,
                                    const std::vector<std::int64_t>& cuts, std::int64_t shift = 0) {
@@ -101,6 +129,14 @@ std::vector<float> filter_in_parts(Backend& backend, const SamplingCase& c,
   return thresholds;
 }
 
+// What filter_rows() makes of whole rows.
+std::vector<float> filter_whole(Backend& backend, const SamplingCase& c, std::int64_t shift = 0) {
+  const auto stream = backend.create_stream();
+  WholeRows there(backend, *stream, c, shift);
+  filter_rows(there.args(), *stream);
+  return there.thresholds();
+}
+
 void set_filters(SlotRules& rules, float temperature, int top_k, double top_p, float min_p) {
   rules.inverse_temperature = temperature == 0 ? 0 : 1 / temperature;
   rules.top_k = top_k;
@@ -136,10 +172,35 @@ TEST_CASE("thresholds are those of the definition, for all shapes, filters and p
     set_random_filters(c, static_cast<unsigned>(own));
     if (rows > 5) c.slots[5] = -1;
     const std::vector<float> right = reference(c);
+    CHECK(filter_whole(*backend, c) == right);
+    CHECK(filter_whole(*backend, c, 1) == right);
     CHECK(filter_in_parts(*backend, c, {own}) == right);
     CHECK(filter_in_parts(*backend, c, {own}, 1) == right);
     CHECK(filter_in_parts(*backend, c, {own / 3, own / 2, own / 2, own}) == right);
   }
+}
+
+// A boundary among few logits, among many, below all; more equals than a short list holds; a flat row.
+TEST_CASE(
+    "large vocabularies: few and many are kept, and more equals than a list of candidates holds") {
+  BACKEND_OR_SKIP(backend);
+  constexpr std::int64_t kOwn = 40000;
+  SamplingCase c(48, kOwn, 48, 21);
+  set_random_filters(c, 4242);
+  constexpr int kTopK[] = {20, 100, 127, 128, 5000, kOwn - 1};
+  for (std::int64_t row = 0; row < c.rows; ++row) {
+    SlotRules& rules = c.rules_of(row);
+    if (row % 2 == 0) rules.top_k = kTopK[row / 2 % 6];
+    for (std::int64_t i = 0; i < c.own; ++i) {
+      float& logit = c.at(row, i);
+      if (row >= 12 && i % 4000 == row) logit += 25;
+      if (row >= 24 && i < 3000) logit = 30;
+      if (row >= 36) logit = std::round(logit);
+    }
+  }
+  const std::vector<float> right = reference(c);
+  CHECK(filter_whole(*backend, c) == right);
+  CHECK(filter_in_parts(*backend, c, {kOwn / 3, kOwn}) == right);
 }
 
 TEST_CASE("ties, zeros of both signs, one value everywhere: equals of the boundary are kept") {
@@ -155,6 +216,7 @@ TEST_CASE("ties, zeros of both signs, one value everywhere: equals of the bounda
     }
   }
   const std::vector<float> right = reference(c);
+  CHECK(filter_whole(*backend, c) == right);
   CHECK(filter_in_parts(*backend, c, {600}) == right);
   CHECK(filter_in_parts(*backend, c, {100, 600}) == right);
 }
@@ -172,6 +234,7 @@ TEST_CASE("NaN and infinities leave a threshold that something reaches") {
     }
   }
   const std::vector<float> right = reference(c);
+  CHECK(filter_whole(*backend, c) == right);
   CHECK(filter_in_parts(*backend, c, {300}) == right);
   CHECK(filter_in_parts(*backend, c, {100, 300}) == right);
   for (std::int64_t row = 0; row < c.rows; ++row) {
@@ -199,7 +262,7 @@ void set_filters(SlotRules& rules, const nlohmann::json& entry) {
 
 // Whether what is kept is what has a probability.
 bool keeps(Backend& backend, const SamplingCase& c, const std::vector<float>& probabilities) {
-  const std::vector<float> thresholds = filter_in_parts(backend, c, {c.own});
+  const std::vector<float> thresholds = filter_whole(backend, c);
   for (std::size_t i = 0; i < c.logits.size(); ++i) {
     const bool kept = c.logits[i] >= thresholds[i / c.own];
     if (kept != (probabilities[i] > 0)) return false;
@@ -236,26 +299,12 @@ TEST_CASE("filters run in graphs, as often as one likes") {
   const auto stream = backend->create_stream();
   SamplingCase c(4, 3000, 4, 2);
   for (SlotRules& rules : c.rules) set_filters(rules, 0.8f, 50, 0.9, 0.01f);
-  Part there(*backend, *stream, c, 0);
-  Placed<std::int32_t> maxima(*backend, *stream, std::vector<std::int32_t>(4));
-  Placed<std::int64_t> histograms(*backend, *stream, std::vector<std::int64_t>(4 * kFilterBins));
-  FilterLogits args;
-  args.rows = there.placed.args();
-  args.maxima = maxima.view({4});
-  args.all_maxima = maxima.view({1, 4});
-  args.histograms = histograms.view({4, kFilterBins});
-  args.all_histograms = histograms.view({1, 4, kFilterBins});
-  args.state = TensorView(there.state.data(), DType::u8, {4, sizeof(FilterRow)});
-  args.thresholds = there.thresholds.view({4});
-  const auto graph = backend->capture(*stream, [&] {
-    find_maximum(args, *stream);
-    for (const auto kind : {FilterKind::top_k, FilterKind::top_p}) {
-      for (int round = 0; round < kFilterRounds; ++round) count_round(args, kind, round, *stream);
-    }
-  });
+  WholeRows there(*backend, *stream, c);
+  const FilterLogits args = there.args();
+  const auto graph = backend->capture(*stream, [&] { filter_rows(args, *stream); });
   for (int i = 0; i < 3; ++i) {
     graph->launch(*stream);
-    CHECK(there.thresholds.fetch() == reference(c));
+    CHECK(there.thresholds() == reference(c));
   }
 }
 

@@ -66,6 +66,21 @@ void check_before(const Linear& args) {
   check_gated_activation(activation_before(args));
 }
 
+void check_after(const Linear& args) {
+  const std::int64_t rows = args.out.shape[0], outputs = args.weight.shape[0];
+  const TensorView& product = args.product;
+  if (args.residual.data != nullptr) {
+    fail("linear: residual is ", args.residual.describe(),
+         "; with an activation after the product there is none");
+  }
+  if (product.rank != 2 || product.shape[0] < rows || product.shape[1] != outputs) {
+    fail("linear: product is ", product.describe(), "; what happens to it next needs [at least ",
+         rows, ", ", outputs, "]");
+  }
+  check_dense(product, "product", args.weight.dtype);
+  check_gated_activation(activation_after(args));
+}
+
 template <typename T>
 float element(const TensorView& tensor, std::int64_t row, std::int64_t column) {
   return to_float(tensor.as<T>()[row * tensor.stride[0] + column]);
@@ -112,7 +127,9 @@ void check_linear(const Linear& args) {
   check_rows(args.x, "x", gated ? "[rows, 2 * inputs]" : "[rows, inputs]", rows,
              gated ? 2 * inputs : inputs);
   check_type(args.x, "x", type);
-  check_rows(args.out, "out", "[rows of x, outputs]", rows, outputs);
+  const bool gates = args.after == Linear::After::gated_activation;
+  check_rows(args.out, "out", gates ? "[rows of x, outputs / 2]" : "[rows of x, outputs]", rows,
+             gates ? outputs / 2 : outputs);
   check_type(args.out, "out", args.out.dtype == DType::f32 ? DType::f32 : type);
   if (args.bias.data != nullptr) check_vector(args.bias, "bias", outputs, type);
   if (args.residual.data != nullptr) {
@@ -120,6 +137,7 @@ void check_linear(const Linear& args) {
     check_type(args.residual, "residual", type);
   }
   if (args.before != Linear::Before::nothing) check_before(args);
+  if (gates) check_after(args);
 }
 
 std::unique_ptr<Matmul> create_matmul(Backend& backend) {
@@ -145,9 +163,12 @@ void linear_reference(const Linear& args) {
   }
   const Linear product = product_after(args);
   switch (product.weight.dtype) {
-    case DType::f32: return reference<float, float>(product);
-    case DType::bf16: return reference<Bf16>(product);
-    default: return reference<F16>(product);
+    case DType::f32: reference<float, float>(product); break;
+    case DType::bf16: reference<Bf16>(product); break;
+    default: reference<F16>(product); break;
+  }
+  if (args.after == Linear::After::gated_activation) {
+    gated_activation_reference(activation_after(args));
   }
 }
 

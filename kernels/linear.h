@@ -17,7 +17,7 @@
 
 namespace nvllm::kernels {
 
-// out = [residual +] before(x) · weightᵀ [+ bias]
+// out = [residual +] after(before(x) · weightᵀ [+ bias])
 //
 // Sums are taken in float32 (order unspecified) and rounded to out's type once; or again when a
 // bias or a residual is added. With bfloat16, subnormal values (below 1.2e-38) may count as zero, as
@@ -29,7 +29,7 @@ namespace nvllm::kernels {
 // weight, bias and norm_weight are constants: kernels read them ahead of the work that is enqueued
 // before theirs. Who writes them waits for that (Stream::synchronize) before the first product.
 struct Linear {
-  TensorView out;       // [rows, outputs]
+  TensorView out;       // [rows, outputs]; after a gated activation [rows, outputs / 2]
   TensorView x;         // [rows, inputs]; before a gated activation [rows, 2 * inputs], gate first
   TensorView weight;    // [outputs, inputs], as checkpoints hold it
   TensorView bias;      // [outputs]; data == nullptr: none
@@ -45,6 +45,14 @@ struct Linear {
   float epsilon = 1e-6f;
   Activation activation = Activation::silu;
   TensorView scratch;  // [at least rows, inputs], of x's type
+
+  // What happens to the product then: nothing, or the first half of the outputs are gates of the second half, with
+  // the roundings of kernels/gated_activation.h, and of the product before. All tensors are of one type then, and
+  // there is no residual. Fused where that is faster; else the product goes to `product`, which must not
+  // overlap the others. Without anything after, `product` is not looked at.
+  enum class After : std::uint8_t { nothing, gated_activation };
+  After after = After::nothing;
+  TensorView product;  // [at least rows, outputs]
 };
 
 // What Matmul::tune() chose, as text: by what it holds for (the device, its libraries, a kind of product and a
@@ -60,6 +68,9 @@ class Matmul {
   // Enqueues it: no allocation, no synchronisation; may be captured in a graph. An argument that does
   // not fit is an Error that names it.
   virtual void linear(const Linear& args, Stream& stream) = 0;
+
+  // Whether an activation after a product like this is fused into it. Else it is best left to what reads it.
+  virtual bool fuses_after(const Linear& /*args*/) { return false; }
 
   // Chooses the fastest way for products like these, of which there is at least one, with about as many rows,
   // by measuring where that is worth it and has not been done. They differ in nothing but where their tensors

@@ -1,4 +1,4 @@
-// For the backends' products: what comes before one as an operation of its own.
+// For the backends' products: what comes before one, and after it, as operations of their own.
 #pragma once
 
 #include "kernels/gated_activation.h"
@@ -29,8 +29,8 @@ inline GatedActivation activation_before(const Linear& args) {
   return gate;
 }
 
-// The product that is left when what comes before has gone to scratch.
-inline Linear product_after(const Linear& args) {
+// What is left to do when what comes before has gone to scratch.
+inline Linear rest_after(const Linear& args) {
   if (args.before == Linear::Before::nothing) return args;
   Linear rest = args;
   rest.before = Linear::Before::nothing;
@@ -38,11 +38,40 @@ inline Linear product_after(const Linear& args) {
   return rest;
 }
 
-// Enqueues what comes before; product_after(args) is left to do.
+// Where a product goes that something happens to afterwards: the first rows of `product`.
+inline TensorView product_before(const Linear& args) {
+  return TensorView(args.product.data, args.out.dtype, {args.out.shape[0], args.weight.shape[0]});
+}
+
+inline GatedActivation activation_after(const Linear& args) {
+  GatedActivation gate;
+  gate.out = args.out;
+  gate.x = product_before(args);
+  gate.activation = args.activation;
+  return gate;
+}
+
+// The product alone.
+inline Linear product_after(const Linear& args) {
+  Linear product = rest_after(args);
+  if (args.after == Linear::After::nothing) return product;
+  product.after = Linear::After::nothing;
+  product.out = product_before(args);
+  return product;
+}
+
+// Enqueues what comes before; rest_after(args) is left to do.
 inline void enqueue_before(const Linear& args, Stream& stream) {
   if (args.before == Linear::Before::rms_norm) rms_norm(norm_before(args), stream);
   if (args.before == Linear::Before::gated_activation) {
     gated_activation(activation_before(args), stream);
+  }
+}
+
+// Enqueues what comes after product_after(args).
+inline void enqueue_after(const Linear& args, Stream& stream) {
+  if (args.after == Linear::After::gated_activation) {
+    gated_activation(activation_after(args), stream);
   }
 }
 

@@ -61,7 +61,7 @@ void reference(const SelectTiles& args, double* all_scores) {
       }
       const std::int64_t at = tile * prompt.heads() + head;
       args.tile_counts.as<std::int32_t>()[at] =
-          keep_tiles(scores.data(), reach, args.threshold, order,
+          keep_tiles(scores.data(), reach, args.threshold_of(tile), order,
                      args.tiles.as<std::int32_t>() + at * args.tiles.shape[2]);
       if (all_scores == nullptr) continue;
       std::copy(scores.begin(), scores.end(), all_scores + at * args.token_tiles());
@@ -108,6 +108,9 @@ void check_select_tiles(const SelectTiles& args) {
     if (args.gathered_tokens < 0 || args.gathered_tokens > args.prompt.tokens()) {
       fail("select_tiles: gathered_tokens is ", args.gathered_tokens, " of ", args.prompt.tokens());
     }
+  }
+  if (args.whole_rows < 0) {
+    fail("select_tiles: whole_rows is ", args.whole_rows, "; it must be 0 or more");
   }
   if (!(args.threshold > 0 && args.threshold <= 1)) {
     fail("select_tiles: threshold is ", args.threshold, "; it must be above 0 and at most 1");

@@ -1,6 +1,7 @@
 // XAttention: which tiles of keys the tiles of a prompt's rows attend to, by sums along antidiagonals.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -9,7 +10,7 @@
 
 namespace nvllm::kernels {
 
-inline constexpr std::int64_t kStride = 8;        // rows and tokens that one strided score is of
+inline constexpr std::int64_t kStride = 16;       // rows and tokens that one strided score is of
 inline constexpr std::int64_t kSelectTile = 128;  // rows, or tokens, of a tile
 inline constexpr std::int64_t kTileStrides = kSelectTile / kStride;
 
@@ -21,7 +22,8 @@ inline constexpr std::int64_t kTileStrides = kSelectTile / kStride;
 //   score[I][J] = sum of softmax_j(S[i][j] scale / 8) over the strided rows i of I and tokens j of J.
 // For every tile of rows and head, kept are tile 0, the tiles on the diagonal, and of the others those of the
 // highest scores, lower ones first where they are equal, until the kept ones' scores are at least
-// `threshold` of the sum of all. A threshold of 1 keeps all.
+// `threshold` of the sum of all. A threshold of 1 keeps all, and so do tiles with any of the last whole_rows rows:
+// of one row's interest in one token a strided score sees nothing in most places.
 struct SelectTiles {
   PromptRows prompt;
   TensorView tiles;  // [tiles of rows, heads, capacity], int32, ascending; the rest is undefined
@@ -33,8 +35,17 @@ struct SelectTiles {
   TensorView gathered;
   std::int64_t gathered_tokens = 0;
   float threshold = 0.95f;
+  std::int64_t whole_rows = 0;
 
   std::int64_t row_tiles() const { return (prompt.rows() + kSelectTile - 1) / kSelectTile; }
+  // From this tile of rows on all is kept.
+  std::int64_t first_whole_tile() const {
+    const std::int64_t before = std::max<std::int64_t>(prompt.rows() - whole_rows, 0);
+    return whole_rows > 0 ? before / kSelectTile : row_tiles();
+  }
+  float threshold_of(std::int64_t row_tile) const {
+    return row_tile < first_whole_tile() ? threshold : 1;
+  }
   std::int64_t token_tiles() const { return (prompt.tokens() + kSelectTile - 1) / kSelectTile; }
 };
 

@@ -2,6 +2,7 @@
 // backend against the definition.
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "kernels/select_tiles.h"
@@ -70,7 +71,7 @@ std::vector<T> room_for(const PromptShape& shape) {
 // room: for gathered keys, if not nullptr; those of `gathered` tokens are there.
 template <typename T>
 Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold,
-           std::vector<T>* room = nullptr, std::int64_t gathered = 0) {
+           std::vector<T>* room = nullptr, std::int64_t gathered = 0, std::int64_t whole_rows = 0) {
   constexpr std::int64_t slack = 3;
   const auto stream = backend.create_stream();
   const PlacedPrompt<T> prompt(backend, *stream, asked);
@@ -84,6 +85,7 @@ Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold,
   SelectTiles args;
   args.prompt = prompt.rows();
   args.threshold = threshold;
+  args.whole_rows = whole_rows;
   args.tiles = tiles.view({chosen.row_tiles, chosen.heads, chosen.capacity});
   args.tile_counts = counts.view({chosen.row_tiles, chosen.heads});
   args.workspace = TensorView(workspace.data(), DType::u8,
@@ -104,22 +106,23 @@ Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold,
   return chosen;
 }
 
-// Scores from every single product of a row and a token: row r and token t meet in strided row r / 8 and
-// strided token t / 8 if they are on its antidiagonal.
+// Scores from every single product of a row and a token: row r and token t meet in strided row r / kStride and
+// strided token t / kStride if they are on its antidiagonal.
 template <typename T>
 std::vector<double> scores_product_by_product(PromptCase<T>& asked, std::int64_t head) {
   const PromptShape& s = asked.shape;
-  const std::int64_t strided_rows = (s.rows + 7) / 8, strided_tokens = (s.tokens() + 7) / 8;
+  const std::int64_t strided_rows = (s.rows + kStride - 1) / kStride;
+  const std::int64_t strided_tokens = (s.tokens() + kStride - 1) / kStride;
   std::vector<double> sums(strided_rows * strided_tokens);
   for (std::int64_t r = 0; r < s.rows; ++r) {
     for (std::int64_t t = 0; t < s.tokens(); ++t) {
-      if (r % 8 + t % 8 != 7) continue;
+      if (r % kStride + t % kStride != kStride - 1) continue;
       double dot = 0;
       for (std::int64_t d = 0; d < s.head_dim; ++d) {
         dot += double{to_float(asked.query(r, head)[d])} *
                to_float(asked.key(t, (s.first_head + head) / s.group)[d]);
       }
-      sums[r / 8 * strided_tokens + t / 8] += dot;
+      sums[r / kStride * strided_tokens + t / kStride] += dot;
     }
   }
   const std::int64_t tiles = (s.tokens() + 127) / 128;
@@ -127,12 +130,13 @@ std::vector<double> scores_product_by_product(PromptCase<T>& asked, std::int64_t
   for (std::int64_t i = 0; i < strided_rows; ++i) {
     double total = 0;
     const auto weight = [&](std::int64_t j) {
-      const std::int64_t last = s.first_position + std::min(8 * i + 7, s.rows - 1);
-      return 8 * j <= last ? std::exp(sums[i * strided_tokens + j] * asked.scale / 8) : 0.0;
+      const std::int64_t last = s.first_position + std::min(kStride * (i + 1), s.rows) - 1;
+      const double score = sums[i * strided_tokens + j] * asked.scale / kStride;
+      return kStride * j <= last ? std::exp(score) : 0.0;
     };
     for (std::int64_t j = 0; j < strided_tokens; ++j) total += weight(j);
     for (std::int64_t j = 0; j < strided_tokens; ++j) {
-      scores[i / 16 * tiles + j / 16] += weight(j) / total;
+      scores[i / kTileStrides * tiles + j / kTileStrides] += weight(j) / total;
     }
   }
   return scores;
@@ -198,11 +202,12 @@ void check_choice(Backend& backend, const PromptShape& shape, float spread, bool
   std::vector<T> room = room_for<T>(shape);
   const Chosen chosen = run(backend, asked, 0.9f, gather ? &room : nullptr);
   const std::int64_t tiles = (shape.tokens() + 127) / 128;
-  // A strided score is a sum of 8 head_dim products in float32: it is off by as many of its roundings of
-  // sums of such size at the worst, and a weight by that relatively; the 16 strided rows' weights sum
-  // up to 16.
-  const double size = 8 * spread * std::sqrt(8.0 * shape.head_dim) * asked.scale / 8;
-  const double off = 16 * (size * shape.head_dim * 0x1p-22 + 1e-5);
+  // A strided score is a sum of kStride head_dim products in float32: it is off by as many of its roundings of
+  // sums of such size at the worst, and a weight by that relatively; the strided rows' weights sum up to
+  // kTileStrides.
+  const auto depth = static_cast<double>(kStride * shape.head_dim);
+  const double size = 8 * spread * std::sqrt(depth) * asked.scale / kStride;
+  const double off = kTileStrides * (size * depth * 0x1p-25 + 1e-5);
   for (std::int64_t tile = 0; tile < chosen.row_tiles; ++tile) {
     const std::int64_t last = shape.first_position + std::min((tile + 1) * 128, shape.rows) - 1;
     for (std::int64_t head = 0; head < shape.heads; ++head) {
@@ -245,6 +250,32 @@ TEST_CASE_TEMPLATE("a threshold of 1 keeps every tile that a row sees", T, float
   CHECK(chosen.of(0, 0) == std::vector<std::int32_t>{0, 1, 2, 3});
   CHECK(chosen.of(1, 1) == std::vector<std::int32_t>{0, 1, 2, 3, 4});
   CHECK(chosen.of(2, 0) == std::vector<std::int32_t>{0, 1, 2, 3, 4});
+}
+
+TEST_CASE_TEMPLATE("tiles with one of the last rows keep all, others what they kept", T, float,
+                   Bf16) {
+  BACKEND_OR_SKIP(backend);
+  const PromptShape shape{300, 1300, 2, 1, 2, 0, 64};  // the last tile of rows has 44
+  const PromptCase<T> asked(shape, 29, 9);
+  const Chosen by_score = run(*backend, asked, 0.5f);
+  std::vector<std::int32_t> all(13);
+  std::iota(all.begin(), all.end(), 0);
+  REQUIRE(by_score.of(2, 1) != all);
+  struct Asked {
+    int whole_rows, first;  // tile of rows that keeps all
+  };
+  for (const Asked& each : {Asked{0, 3}, Asked{1, 2}, Asked{44, 2}, Asked{45, 1}, Asked{500, 0}}) {
+    const int whole_rows = each.whole_rows, first = each.first;
+    CAPTURE(whole_rows);
+    const Chosen chosen = run<T>(*backend, asked, 0.5f, nullptr, 0, whole_rows);
+    for (int tile = 0; tile < 3; ++tile) {
+      all.resize((1300 + std::min(tile * 128 + 127, 299)) / 128 + 1);
+      std::iota(all.begin(), all.end(), 0);
+      for (int head = 0; head < 2; ++head) {
+        CHECK(chosen.of(tile, head) == (tile < first ? by_score.of(tile, head) : all));
+      }
+    }
+  }
 }
 
 // A token that all rows agree on lies in a tile that is kept; tiles of nothing are not.
@@ -320,6 +351,7 @@ TEST_CASE("what cannot be is refused by name") {
   };
   says("threshold is 0", [](SelectTiles& a) { a.threshold = 0; });
   says("threshold is 1.5", [](SelectTiles& a) { a.threshold = 1.5f; });
+  says("whole_rows is -1", [](SelectTiles& a) { a.whole_rows = -1; });
   says("workspace", [](SelectTiles& a) { a.workspace.shape[0] = 8; });
   says("tiles is", [](SelectTiles& a) { a.tiles.shape[2] = 0; });
   std::vector<float> room(128 * 64);

@@ -31,27 +31,46 @@ kernels::KvView ChunkedCache::slot_view(std::int64_t layer) const {
   return {.keys = tensor(keys), .values = tensor(keys + part_bytes_ / 2), .block_table = {}};
 }
 
-// One block.
-kernels::KvView ChunkedCache::ring_view(void* part) const {
-  auto* const keys = static_cast<unsigned char*>(part);
+// The blocks of these loads as one sequence.
+kernels::KvView ChunkedCache::ring_view(std::size_t load, std::size_t count) const {
+  auto* const keys = static_cast<unsigned char*>(ring_.memory());
   const auto tensor = [&](unsigned char* data) {
-    return TensorView(data, shape_.dtype, {1, shape_.block_size, shape_.kv_heads, shape_.head_dim});
+    TensorView view(data, shape_.dtype,
+                    {ring_.slots(), shape_.block_size, shape_.kv_heads, shape_.head_dim});
+    view.stride[0] = 2 * shape_.layer_elements();
+    return view;
   };
-  return {.keys = tensor(keys), .values = tensor(keys + part_bytes_ / 2), .block_table = {}};
+  return {.keys = tensor(keys),
+          .values = tensor(keys + part_bytes_ / 2),
+          .block_table = tables_.ring(ring_.slot_of(load), static_cast<std::int64_t>(count))};
 }
 
-void ChunkedCache::write_out(std::int64_t layer, Stream& stream) {
-  if (filled_.empty() || part_bytes_ == 0) return;
+void* ChunkedCache::slot_part(BlockId block, std::int64_t layer) const {
+  const auto place = static_cast<std::size_t>(slots_.home(block) * shape_.layers + layer);
+  return static_cast<unsigned char*>(slot_memory_.data()) + place * part_bytes_;
+}
+
+void ChunkedCache::write_out_layer(std::int64_t layer, Stream& stream) {
+  if (!writes_out()) return;
   stored_->record(stream);
   options_.hooks.wait(OffloadWait::write_of_store, *writes_, *stored_);
   for (const BlockId block : filled_) {
-    const auto place = static_cast<std::size_t>(slots_.home(block) * shape_.layers + layer);
     options_.hooks.delay(Transfer::to_host, *writes_);
-    backend_.copy(host_.part(block, layer),
-                  static_cast<unsigned char*>(slot_memory_.data()) + place * part_bytes_,
-                  part_bytes_, *writes_);
+    backend_.copy(host_.part(block, layer), slot_part(block, layer), part_bytes_, *writes_);
   }
   written_[static_cast<std::size_t>(layer)]->record(*writes_);
+}
+
+// Of all layers, behind the pass: a graph does the same whether a block gets full or not.
+void ChunkedCache::write_out_blocks(Stream& stream) {
+  if (!writes_out()) return;
+  stored_->record(stream);
+  options_.hooks.wait(OffloadWait::write_of_store, *writes_, *stored_);
+  for (const BlockId block : filled_) {
+    options_.hooks.delay(Transfer::to_host, *writes_);
+    backend_.copy(host_.part(block, 0), slot_part(block, 0), shape_.kv_bytes(), *writes_);
+  }
+  for (const auto& written : written_) written->record(*writes_);
 }
 
 void ChunkedCache::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
@@ -61,7 +80,7 @@ void ChunkedCache::attend(std::int64_t layer, const kernels::Attention& args, St
         layer, args, host_reads_recent_ ? written_[static_cast<std::size_t>(layer)].get() : nullptr,
         stream);
   }
-  write_out(layer, stream);
+  if (!repeats_) write_out_layer(layer, stream);
   if (args.q.elements() == 0) return;
   if (!quest_) return attend_all(layer, args, stream);
   kernels::Attention stored = args;
@@ -114,9 +133,10 @@ void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args
   const std::int64_t sequences = args.kv_length.shape[0];
   residents.kv.block_table = tables_.table(sequences, reads_.residents());
   residents.kv_length = tables_.lengths(sequences);
-  residents.max_kv_length = reads_.residents() * shape_.block_size;
+  residents.only_rows_are_new = repeats_;  // prompts may attend to what others compute in this step
   const bool in_parts = !reads_.none();
   if (in_parts) {
+    residents.max_kv_length = reads_.residents() * shape_.block_size;
     sums_.begin(residents, stream);
   } else {
     kernels::attention(residents, stream);
@@ -127,7 +147,7 @@ void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args
     if (part.kind != Kind::prompt) continue;
     take_reads(layer, taken, part.reads_end, args, stream);
     taken = part.reads_end;
-    attend_prompt(layer, part, rows_of(args, s), stream);
+    attend_prompt(layer, s, rows_of(args, s), residents.kv, stream);
   }
   take_reads(layer, taken, reads_.through_ring().size(), args, stream);
   if (in_parts) finish_sums(args, stream);
@@ -137,29 +157,44 @@ void ChunkedCache::attend_all(std::int64_t layer, const kernels::Attention& args
 void ChunkedCache::take_reads(std::int64_t layer, std::size_t first, std::size_t end,
                               const kernels::Attention& args, Stream& stream) {
   const std::vector<Read>& reads = reads_.through_ring();
-  for (std::size_t i = first; i < end; ++i) {
-    const Read& read = reads[i];
+  const auto most = static_cast<std::size_t>(LoadRing::at_once(ring_.slots()));
+  std::size_t count = 0;
+  for (std::size_t i = first; i < end; i += count) {
+    count = reads_.together(i, std::min(end, i + most));
     const std::size_t load = static_cast<std::size_t>(layer) * reads.size() + i;
-    void* const part = ring_.take(load, stream);
-    if (read.staged != StepReads::kNotStaged) staging_->put(read.staged, part, stream);
-    for (const std::size_t sequence : read.sequences) {
-      add_part(ring_view(part), sequence, args, stream);
+    ring_.take(load, count, stream);
+    if (reads[i].staged != StepReads::kNotStaged) {
+      staging_->put(reads[i].staged, ring_.place(load), stream);
     }
-    ring_.done(load, stream);
+    for (const std::size_t sequence : reads[i].sequences) {
+      add_part(load, count, sequence, args, stream);
+    }
+    ring_.done(load, count, stream);
   }
 }
 
-// Of a prompt whose other blocks are staged.
-void ChunkedCache::attend_prompt(std::int64_t layer, const Part& part,
-                                 const kernels::Attention& args, Stream& stream) {
+// Of a prompt whose other blocks are staged, or all of whose blocks are residents.
+void ChunkedCache::attend_prompt(std::int64_t layer, std::size_t sequence,
+                                 const kernels::Attention& args, const kernels::KvView& residents,
+                                 Stream& stream) {
+  const Part& part = reads_.parts()[sequence];
+  kernels::Attention prompt = args;
+  if (part.residents.empty()) {
+    stage_slots(layer, part, stream);
+    prompt.kv = staging_->view();
+  } else {
+    prompt.kv = residents;
+    prompt.kv.block_table = residents.block_table.rows(static_cast<std::int64_t>(sequence), 1);
+  }
+  options_.prompts->attend(prompt_attention(prompt, part.first, part.draws), stream);
+}
+
+void ChunkedCache::stage_slots(std::int64_t layer, const Part& part, Stream& stream) {
   for (const Part::Staged& staged : part.staged) {
     const auto place = static_cast<std::size_t>(staged.slot * shape_.layers + layer);
     staging_->put(staged.number,
                   static_cast<unsigned char*>(slot_memory_.data()) + place * part_bytes_, stream);
   }
-  kernels::Attention prompt = args;
-  prompt.kv = staging_->view();
-  options_.prompts->attend(prompt_attention(prompt, part.first), stream);
 }
 
 // Prompts that were chosen for have their results.
@@ -173,17 +208,18 @@ void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
   }
 }
 
-// The attention of a sequence's rows to a whole block of earlier tokens.
-void ChunkedCache::add_part(const kernels::KvView& kv, std::size_t sequence,
+// The attention of a sequence's rows to whole blocks of earlier tokens.
+void ChunkedCache::add_part(std::size_t load, std::size_t count, std::size_t sequence,
                             const kernels::Attention& args, Stream& stream) {
   const Part& own = reads_.parts()[sequence];
+  const auto blocks = static_cast<std::int64_t>(count);
   kernels::Attention part = args;
   part.q = args.q.rows(own.begin, own.rows);
-  part.kv = kv;
+  part.kv = ring_view(load, count);
   part.query_start = tables_.rows(sequence);
-  part.kv_length = part.visible = tables_.whole();
+  part.kv_length = part.visible = tables_.whole(blocks);
   part.max_query_rows = own.rows;
-  part.max_kv_length = shape_.block_size;
+  part.max_kv_length = blocks * shape_.block_size;
   sums_.add(part, own.begin, stream);
 }
 

@@ -28,7 +28,7 @@ QuestLimits quest_limits(const BlockShape& shape, const ChunkedOptions& options)
 }
 
 // Of the longest sequence.
-std::int64_t staged_blocks(const BlockShape& shape, const ChunkedOptions& options) {
+std::int64_t most_blocks(const BlockShape& shape, const ChunkedOptions& options) {
   return (options.tokens + shape.block_size - 1) / shape.block_size;
 }
 
@@ -37,15 +37,17 @@ StepReads::Rules read_rules(const BlockShape& shape, const ChunkedOptions& optio
           .block_size = shape.block_size,
           .heads = part_bytes_of(shape) > 0,
           .quest = options.quest,
+          .most_blocks = most_blocks(shape, options),
           .prompts = options.prompts != nullptr,
-          .least_tokens = options.least_tokens,
-          .staged_blocks = staged_blocks(shape, options)};
+          .least_tokens = options.least_tokens};
 }
 
 StepTables::Limits table_limits(const BlockShape& shape, const ChunkedOptions& options) {
   return {.blocks = options.blocks,
           .block_size = shape.block_size,
           .slots = options.device_slots,
+          .ring_slots = options.ring_slots,
+          .ring_at_once = LoadRing::at_once(options.ring_slots),
           .sequences = options.sequences,
           .steps_ahead = options.steps_ahead,
           .addresses = options.quest};
@@ -58,7 +60,7 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
       shape_(shape),
       options_(options),
       part_bytes_(part_bytes_of(shape)),
-      host_(backend, shape, options.blocks),
+      host_(backend, shape, options.all_stay ? 0 : options.blocks),
       slots_(options.device_slots, options.blocks),
       slot_memory_(backend.allocate(MemoryKind::device,
                                     static_cast<std::size_t>(slots_.size()) * shape.kv_bytes(),
@@ -82,13 +84,15 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
     gathered_.emplace(backend, *quest_, shape);
   }
   if (options.prompts != nullptr) {
-    staging_.emplace(backend, shape, staged_blocks(shape, options));
+    staging_.emplace(backend, shape, most_blocks(shape, options));
   }
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     written_.push_back(backend.create_event());
   }
+  NVLLM_CHECK(!options.all_stay || options.device_slots >= options.blocks, options.device_slots,
+              " slots of ", options.blocks);
   NVLLM_CHECK(!options.quest || options.host_share == 0.0, "host attention beside Quest");
-  if (options.host_share != 0.0 && part_bytes_ > 0 && options.heads > 0) {
+  if (options.host_share != 0.0 && !options.all_stay && part_bytes_ > 0 && options.heads > 0) {
     host_attention_.emplace(backend,
                             HostAttention::Limits{.shape = shape,
                                                   .heads = options.heads,
@@ -134,7 +138,7 @@ std::size_t ChunkedCache::device_bytes(const BlockShape& shape, const ChunkedOpt
          PartialSums::bytes(sum_limits(shape, options)) +
          (options.quest ? Quest::bytes(quest_limits(shape, no_blocks)) + GatheredQuest::bytes(shape)
                         : 0) +
-         (options.prompts ? StagedLayer::bytes(shape, staged_blocks(shape, options)) : 0) +
+         (options.prompts ? StagedLayer::bytes(shape, most_blocks(shape, options)) : 0) +
          static_cast<std::size_t>(options.ring_slots) * part_bytes_of(shape);
 }
 
@@ -148,7 +152,7 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
   open_blocks(step);
   keep_blocks(step, stream);
   reads_.plan(step, slots_, host_attention_ ? host_share_ : 0);
-  repeated_ = std::exchange(repeats_, step.may_repeat && filled_.empty());
+  repeated_ = std::exchange(repeats_, step.may_repeat);
   const bool other_reads = name_work();
   await_writes(stream);
   if (other_reads) plan_loads();
@@ -166,7 +170,7 @@ void ChunkedCache::count(const KvStep& step) {
   for (const StepSequence& sequence : step.sequences) {
     if (quest_ && sequence.rows == 1) traffic_.to_device += layers * most_gathered(sequence);
   }
-  traffic_.to_host += layers * filled_.size() * part_bytes_;
+  if (writes_out()) traffic_.to_host += layers * filled_.size() * part_bytes_;
 }
 
 void ChunkedCache::plan_host_reads() {
@@ -209,7 +213,7 @@ void ChunkedCache::open_blocks(const KvStep& step) {
       }
       const bool full = (number + 1) * shape_.block_size <= sequence.length();
       if (full) filled_.push_back(block);
-      if (full && quest_ && part_bytes_ > 0) tables_.set_address(block, host_.part(block, 0));
+      if (full && quest_ && writes_out()) tables_.set_address(block, host_.part(block, 0));
       open = full ? kNoBlock : block;
     }
   }
@@ -233,6 +237,7 @@ void ChunkedCache::keep_blocks(const KvStep& step, Stream& stream) {
 // All layers in one copy, behind what the stream has read in the slot.
 void ChunkedCache::bring_back(BlockId block, Stream& stream) {
   if (part_bytes_ == 0) return;
+  NVLLM_CHECK(!options_.all_stay, "block ", block, " has lost its slot");
   const auto slot = static_cast<std::size_t>(slots_.home(block));
   const std::uint64_t written =
       std::max(block_written_[static_cast<std::size_t>(block)], slot_written_[slot]);
@@ -246,15 +251,12 @@ void ChunkedCache::bring_back(BlockId block, Stream& stream) {
 }
 
 // Whether the step reads other blocks of the host than the last one. Its pass is then another one, unless it reads none:
-// it is one of those that serve for as long as tables are as wide. After one that does not repeat a pass
-// with loads is new, too: its first run is no graph, and puts the ring in order.
+// it is one of those that always serve. After one that does not repeat a pass with loads is new, too: its first run is
+// no graph, and puts the ring in order.
 bool ChunkedCache::name_work() {
   const bool same = repeats_ && repeated_ && reads_.as_before();
   if (repeats_ && reads_.none()) {
-    if (std::exchange(resident_width_, reads_.residents()) != reads_.residents()) {
-      resident_work_ = ++works_;
-    }
-    work_ = resident_work_;
+    work_ = kResidentWork;
   } else if (!same) {
     work_ = ++works_;
   }
@@ -293,14 +295,17 @@ void ChunkedCache::plan_loads() {
 }
 
 // What is full is in the host's memory from now on, for whoever waits for it.
-void ChunkedCache::end_step(Stream&) {
+void ChunkedCache::end_step(Stream& stream) {
+  if (repeats_) write_out_blocks(stream);
   for (const BlockId block : filled_) {
-    slot_written_[static_cast<std::size_t>(slots_.home(block))] = number_;
-    block_written_[static_cast<std::size_t>(block)] = number_;
+    if (writes_out()) {
+      slot_written_[static_cast<std::size_t>(slots_.home(block))] = number_;
+      block_written_[static_cast<std::size_t>(block)] = number_;
+      last_written_ = number_;
+    }
     slots_.filled(block);
     slots_.release(block);
   }
-  if (!filled_.empty()) last_written_ = number_;
 }
 
 // A prefix remains longer than what follows it.

@@ -5,14 +5,15 @@
 //   device    slots, [slot][layer]...           blocks that are open or kept   (device_slots.h)
 //             ring slots, a layer's part each   blocks that are read           (load_ring.h)
 //
-// A layer's attention is a partial over what lies in slots, this step's rows too, and one for each block that
-// comes through the ring, merged in a fixed order: results depend neither on the size of the ring nor on the time
-// that copies take. A block that a step fills goes out layer by layer behind the compute, so the host has all
-// that is full, wherever else it is.
+// A layer's attention is a partial over what lies in slots, this step's rows too, and one for every few blocks that
+// come through the ring one behind the other (StepReads::together), merged in a fixed order: results depend neither
+// on the time that copies take nor on the size of the ring, but for one of less than 16 slots, half of which are
+// attended to at once. A block that a step fills goes out layer by layer behind the compute, or
+// behind the whole pass if that is a graph, so the host has all that is full, wherever else it is.
 //
 // A sequence keeps its first blocks in slots until it ends, as many as it was given (StepSequence::resident). Where
 // that is all of them nothing comes through the ring, and attention is that to blocks on the device. Whoever shares a
-// block that is kept reads it there.
+// block that is kept reads it there. Where every block has a slot of its own there is no host memory.
 //
 // The host's cores may attend to a share of the blocks where they are, for sequences of one row, while the others
 // come (host_attention.h): one part more, and always the last one.
@@ -52,16 +53,18 @@ struct ChunkedOptions {
   std::int64_t blocks = 0;  // in host memory
   // For what is open or filled at once (most_write_slots), and for what stays.
   std::int64_t device_slots = 0;
-  std::int64_t ring_slots = 8;  // at least 2
-  std::int64_t sequences = 0;   // that run at once
-  std::int64_t rows = 0;        // of a step
-  std::int64_t heads = 0;       // query heads of this rank
-  int steps_ahead = 2;          // steps that may be enqueued at once
+  // There are as many slots as blocks, and every sequence keeps all of its own: nothing goes to the host.
+  bool all_stay = false;
+  std::int64_t ring_slots = 16;  // at least 2
+  std::int64_t sequences = 0;    // that run at once
+  std::int64_t rows = 0;         // of a step
+  std::int64_t heads = 0;        // query heads of this rank
+  int steps_ahead = 2;           // steps that may be enqueued at once
   bool quest = false;
   std::int64_t quest_budget = QuestLimits{}.budget;  // tokens
   PromptPolicy* prompts = nullptr;                   // of prompts of so many tokens and more
   std::int64_t least_tokens = 0;
-  std::int64_t tokens = 0;  // of a sequence at most; for policies alone
+  std::int64_t tokens = 0;  // of a sequence at most
   // Of the full blocks that sequences of one row read, the share that the host's cores attend to; absent: as
   // their speed and the link's are, which are measured at once. Not with Quest. And how many threads do.
   std::optional<double> host_share = 0.0;
@@ -115,20 +118,24 @@ class ChunkedCache final : public KvCache {
 
   // Of a pass (chunked_attention.cc).
   bool by_host() const { return host_attention_ && host_attention_->planned(); }
-  void write_out(std::int64_t layer, Stream& stream);
+  bool writes_out() const { return !options_.all_stay && !filled_.empty() && part_bytes_ > 0; }
+  void write_out_layer(std::int64_t layer, Stream& stream);
+  void write_out_blocks(Stream& stream);
+  void* slot_part(BlockId block, std::int64_t layer) const;
   kernels::KvView slot_view(std::int64_t layer) const;
   GatheredQuest::Blocks quest_blocks(std::int64_t layer) const;
   void attend_all(std::int64_t layer, const kernels::Attention& args, Stream& stream);
   void attend_quest(std::int64_t layer, const kernels::Attention& args, Stream& stream);
-  void attend_prompt(std::int64_t layer, const Part& part, const kernels::Attention& args,
-                     Stream& stream);
+  void attend_prompt(std::int64_t layer, std::size_t sequence, const kernels::Attention& args,
+                     const kernels::KvView& residents, Stream& stream);
+  void stage_slots(std::int64_t layer, const Part& part, Stream& stream);
   void take_reads(std::int64_t layer, std::size_t first, std::size_t end,
                   const kernels::Attention& args, Stream& stream);
-  void add_part(const kernels::KvView& kv, std::size_t sequence, const kernels::Attention& args,
-                Stream& stream);
+  void add_part(std::size_t load, std::size_t count, std::size_t sequence,
+                const kernels::Attention& args, Stream& stream);
   void finish_sums(const kernels::Attention& args, Stream& stream);
   kernels::Attention rows_of(const kernels::Attention& args, std::size_t sequence) const;
-  kernels::KvView ring_view(void* part) const;
+  kernels::KvView ring_view(std::size_t load, std::size_t count) const;
 
   Backend& backend_;
   const BlockShape shape_;
@@ -170,9 +177,9 @@ class ChunkedCache final : public KvCache {
   bool host_reads_recent_ =
       false;  // some blocks of the host's cores may still be on their way to the host
 
-  // Names that were given to the work of passes; the one of those without loads, for tables of this width.
-  std::uint64_t works_ = 0, resident_work_ = 0;
-  std::int64_t resident_width_ = 0;
+  // Names that were given to the work of passes, behind that of passes without loads.
+  static constexpr std::uint64_t kResidentWork = 0;
+  std::uint64_t works_ = kResidentWork;
   KvTraffic traffic_;
 };
 

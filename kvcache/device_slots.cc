@@ -20,7 +20,7 @@ bool DeviceSlots::take_changes() {
   return std::exchange(changed_, false);
 }
 
-// The slot that has been free for longest; what was in it is nowhere on the device any more.
+// An empty slot, or the one that has been free for longest; what was in it is nowhere on the device any more.
 DeviceSlot DeviceSlots::take(BlockId block) {
   NVLLM_CHECK(!free_.empty(), "all ", size(), " slots of the device are held");
   const DeviceSlot slot = free_.front();
@@ -43,7 +43,9 @@ DeviceSlot DeviceSlots::open(BlockId block) {
   Block& own = of(block);
   NVLLM_CHECK(own.holders == 0, "block ", block, " is held, and cannot be opened");
   if (own.last != kNone) {  // it had other tokens
-    slots_[static_cast<std::size_t>(own.last)].block = kNoBlock;
+    Slot& there = slots_[static_cast<std::size_t>(own.last)];
+    there.block = kNoBlock;
+    free_.splice(free_.begin(), free_, there.at);
     own.last = kNone;
   }
   own.holders = 1;
@@ -73,7 +75,7 @@ void DeviceSlots::release(BlockId block) {
   NVLLM_CHECK(own.holders > 0, "block ", block, " is released, but nobody holds it");
   if (--own.holders > 0) return;
   Slot& there = slots_[static_cast<std::size_t>(own.last)];
-  there.at = free_.insert(free_.end(), own.last);
+  there.at = free_.insert(own.whole ? free_.end() : free_.begin(), own.last);
   if (!own.whole) {
     there.block = kNoBlock;
     own.last = kNone;

@@ -2,8 +2,9 @@
 // held there while its tokens are computed, and for as long as sequences want it to stay. What nobody holds any more
 // remains until its slot is given to another block, and is found there if somebody holds it again before that.
 //
-// Only bookkeeping. Slots are given away in the order in which they came to be free, so what was used last remains
-// longest, and the copy of what was in one has as much time as there can be.
+// Only bookkeeping. Slots with nothing in them are given away first, the others in the order in which they came to be
+// free: so what was used last remains longest, and the copy of what was in one has as much time as there can be. With
+// as many slots as blocks no block that is full ever loses its slot.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +64,7 @@ class DeviceSlots {
 
   std::vector<Slot> slots_;
   std::vector<Block> blocks_;
-  std::list<DeviceSlot> free_;  // that nobody holds, the longest free first
+  std::list<DeviceSlot> free_;  // that nobody holds: empty ones, then the longest free first
   std::vector<DeviceSlot> homes_;
   bool changed_ = true;
 };

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <random>
 #include <vector>
 
 namespace nvllm::kvcache {
@@ -56,11 +57,43 @@ TEST_CASE("a block stays until the last of its holders releases it") {
 TEST_CASE("the slot that has been free for longest is given away first") {
   DeviceSlots slots(3, 8);
   std::vector<DeviceSlot> homes;
-  for (const BlockId block : {0, 1, 2}) homes.push_back(slots.open(block));
+  for (const BlockId block : {0, 1, 2}) {
+    homes.push_back(slots.open(block));
+    slots.filled(block);
+  }
   for (const BlockId block : {1, 0, 2}) slots.release(block);
   CHECK(slots.open(4) == homes[1]);
   CHECK(slots.open(5) == homes[0]);
   CHECK(slots.open(6) == homes[2]);
+}
+
+TEST_CASE("with as many slots as blocks what is full stays, whoever else comes and goes") {
+  constexpr std::int64_t kBlocks = 16;
+  DeviceSlots slots(kBlocks, kBlocks);
+  std::mt19937 random(3);
+  std::vector<DeviceSlot> full(kBlocks,
+                               kNone);  // where blocks were filled, unless they were opened again
+  std::vector<bool> held(kBlocks, false);
+  for (int i = 0; i < 2000; ++i) {
+    const auto block = static_cast<BlockId>(random() % kBlocks);
+    const auto at = static_cast<std::size_t>(block);
+    if (held[at]) {
+      if (full[at] == kNone && random() % 2 == 0) {
+        slots.filled(block);
+        full[at] = slots.home(block);
+      }
+      slots.release(block);
+      held[at] = false;
+    } else if (full[at] != kNone && random() % 2 == 0) {
+      CHECK(slots.hold(block));
+      CHECK(slots.home(block) == full[at]);
+      held[at] = true;
+    } else {
+      slots.open(block);
+      full[at] = kNone;
+      held[at] = true;
+    }
+  }
 }
 
 TEST_CASE("whether homes have changed is said once") {

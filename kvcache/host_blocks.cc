@@ -14,7 +14,8 @@ HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t b
     : backend_(backend),
       layers_(shape.layers),
       blocks_(blocks),
-      part_bytes_(static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype)) {
+      part_bytes_(static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype)),
+      places_(static_cast<std::size_t>(blocks), kNoPlace) {
   NVLLM_CHECK(blocks >= 0, blocks);
   const std::size_t block_bytes = shape.kv_bytes();
   if (block_bytes == 0 || blocks == 0) return;
@@ -88,7 +89,9 @@ HostBlocks::Pause::~Pause() {
 
 void* HostBlocks::part(BlockId block, std::int64_t layer) {
   NVLLM_CHECK(block >= 0 && block < blocks_, "there is no host block ", block, " of ", blocks_);
-  const auto piece = static_cast<std::size_t>(block / piece_blocks_);
+  std::int64_t& place = places_[static_cast<std::size_t>(block)];
+  if (place == kNoPlace) place = placed_++;
+  const auto piece = static_cast<std::size_t>(place / piece_blocks_);
   if (piece >= asked_) {
     std::unique_lock lock(mutex_);
     wanted_ = std::max(wanted_, piece + 1 + ahead_);
@@ -97,8 +100,8 @@ void* HostBlocks::part(BlockId block, std::int64_t layer) {
     if (there_ <= piece) throw *error_;
     asked_ = piece + 1;
   }
-  const auto place = static_cast<std::size_t>(block % piece_blocks_ * layers_ + layer);
-  return static_cast<unsigned char*>(pieces_[piece].data()) + place * part_bytes_;
+  const auto part = static_cast<std::size_t>(place % piece_blocks_ * layers_ + layer);
+  return static_cast<unsigned char*>(pieces_[piece].data()) + part * part_bytes_;
 }
 
 }  // namespace nvllm::kvcache

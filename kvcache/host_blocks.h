@@ -1,9 +1,9 @@
 // HostBlocks: keys and values of blocks in pinned host memory, block by block:
 // [block][layer][keys, values][token][kv_head][head_dim], so that a layer's part of a block is one copy.
 //
-// Pinned memory takes long to get, and the driver does little else meanwhile. So it comes in pieces, in their order,
-// from a thread of its own, while steps run, a little ahead of what they have come to; who needs a piece that is
-// not there yet waits for it.
+// Pinned memory takes long to get, and the driver does little else meanwhile. So it comes in pieces from a thread of its
+// own, while steps run, a little ahead of what they have come to; who needs a piece that is not there yet waits for it.
+// Blocks get their places in the order in which they are asked for first, whatever their numbers.
 #pragma once
 
 #include <condition_variable>
@@ -69,6 +69,10 @@ class HostBlocks {
   std::optional<Error> error_;
   std::vector<Buffer> pieces_;  // the first there_ are not touched by the thread any more
   std::size_t asked_ = 0;       // pieces that the user has asked for and knows to be there
+  // By block: its place among all of them; kNoPlace. And how many have one.
+  static constexpr std::int64_t kNoPlace = -1;
+  std::vector<std::int64_t> places_;
+  std::int64_t placed_ = 0;
   std::thread thread_;
 };
 

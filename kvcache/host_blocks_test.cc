@@ -55,18 +55,18 @@ std::string why_not(HostBlocks& blocks, BlockId block) {
   return "";
 }
 
-TEST_CASE("blocks behind the piece that is refused say why, those before it are there") {
+TEST_CASE("blocks that come to the piece that is refused say why, those before them are there") {
   const auto cpu = create_backend(DeviceKind::cpu);
   LittlePinned backend(*cpu, 2);
   HostBlocks blocks(backend, kShape, kBlocks, kPiece);
   const std::string why =
       "KV cache in host memory: 3 KiB of 5 KiB are there, then: the driver refuses it; "
       "pass a smaller --kv-offloading-size";
-  CHECK(why_not(blocks, 9) == why);
-  CHECK(why_not(blocks, 6) == why);
-  CHECK(why_not(blocks, 5) == "");
-  CHECK(why_not(blocks, 0) == "");
-  CHECK(why_not(blocks, 6) == why);  // as often as it is asked for
+  for (const BlockId block : {9, 1, 7, 0, 3, 4}) CHECK(why_not(blocks, block) == "");
+  CHECK(why_not(blocks, 2) == why);
+  CHECK(why_not(blocks, 8) == why);
+  CHECK(why_not(blocks, 9) == "");
+  CHECK(why_not(blocks, 2) == why);  // as often as it is asked for
 }
 
 TEST_CASE("no memory is taken during a pause, and all of it afterwards") {
@@ -89,6 +89,7 @@ TEST_CASE("who waits for a block is told when it is refused") {
   std::promise<void> refuse;
   LittlePinned backend(*cpu, 1, refuse.get_future().share());
   HostBlocks blocks(backend, kShape, kBlocks, kPiece);
+  for (const BlockId block : {5, 6, 7}) CHECK(why_not(blocks, block) == "");
   auto waiting = std::async(std::launch::async, [&] { return why_not(blocks, 3); });
   CHECK(waiting.wait_for(std::chrono::milliseconds(20)) == std::future_status::timeout);
   refuse.set_value();
@@ -109,9 +110,11 @@ TEST_CASE("memory is taken a little ahead of the blocks that are asked for") {
   CHECK(settles_at(2 * kPiece));
   blocks.part(2, 0);
   CHECK(settles_at(3 * kPiece));
-  blocks.part(1, 0);
-  CHECK(settles_at(3 * kPiece));
+  blocks.part(9, 0);
+  blocks.part(2, 1);
   blocks.part(3, 0);
+  CHECK(settles_at(3 * kPiece));
+  blocks.part(0, 0);
   CHECK(settles_at(3 * kPiece + kPiece / 3));  // all: the last piece has one block
 }
 

@@ -10,6 +10,7 @@
 //   cache.end_step(stream);
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -31,6 +32,7 @@ struct StepSequence {
   std::int64_t rows = 0;
   // Of the first blocks, so many stay on the device while the sequence runs, where others do not; always the same.
   std::int64_t resident = 0;
+  bool draws = false;  // a token, from its last row: of a prompt that is the last one
 
   std::int64_t length() const { return first + rows; }
 };
@@ -39,8 +41,10 @@ struct KvStep {
   std::uint64_t number = 0;  // ascending
   // In the batch's order. The batch may have more behind them, which are padding.
   std::span<const StepSequence> sequences;
-  // The pass may run as a graph: one row per sequence. The cache decides (StepPlan::repeats).
+  // The pass may run as a graph: one row per sequence, none of which starts. The cache decides (StepPlan::repeats).
   bool may_repeat = false;
+  // A sequence begins with this step. What it shares with another one may be computed in this very step.
+  bool starts = false;
 };
 
 // What begin_step() says of the pass that follows.
@@ -90,6 +94,10 @@ class ViewCache : public KvCache {
   std::span<const kernels::KvView> views() const { return views_; }  // without tables
   TensorView tokens() const override { return {}; }
   StepPlan begin_step(const KvStep& step, Stream&) override {
+    const auto more =
+        std::ranges::find_if(step.sequences, [](const StepSequence& s) { return s.rows != 1; });
+    singles_ = more - step.sequences.begin();
+    starts_ = step.starts;
     return {.repeats = step.may_repeat, .work = 0};
   }
   kernels::KvView store_view(std::int64_t layer, Stream&) override {
@@ -99,12 +107,17 @@ class ViewCache : public KvCache {
     kernels::Attention all = args;
     all.kv = store_view(layer, stream);
     all.kv.block_table = args.kv.block_table;
-    all.only_rows_are_new = true;  // of the step's other inputs all are older
-    kernels::attention(all, stream);
+    all.only_rows_are_new = !starts_;
+    // Padding and captured passes have nothing but single rows.
+    kernels::attention(all, args.max_query_rows > 1 ? singles_ : 0, stream);
   }
 
  protected:
   std::vector<kernels::KvView> views_;
+
+ private:
+  std::int64_t singles_ = 0;  // the step's first sequences that have one row each
+  bool starts_ = false;       // KvStep's
 };
 
 }  // namespace nvllm::kvcache

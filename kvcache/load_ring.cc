@@ -28,12 +28,13 @@ LoadRing::LoadRing(Backend& backend, std::int64_t slots, std::size_t part_bytes,
   }
 }
 
-std::size_t LoadRing::slot_of(std::size_t load) const {
-  return (first_ + load) % ready_[0].size();
+std::int64_t LoadRing::slot_of(std::size_t load) const {
+  return (first_ + static_cast<std::int64_t>(load)) % slots();
 }
 
 void* LoadRing::place(std::size_t load) const {
-  return static_cast<unsigned char*>(memory_.data()) + slot_of(load) * part_bytes_;
+  return static_cast<unsigned char*>(memory_.data()) +
+         static_cast<std::size_t>(slot_of(load)) * part_bytes_;
 }
 
 void LoadRing::begin(const std::vector<Load>& loads, bool repeats, Stream& stream) {
@@ -59,7 +60,7 @@ void LoadRing::begin(const std::vector<Load>& loads, bool repeats, Stream& strea
 void LoadRing::enqueue(std::size_t load) {
   NVLLM_CHECK_EQ(load, enqueued_);
   ++enqueued_;
-  const std::size_t slot = slot_of(load);
+  const auto slot = static_cast<std::size_t>(slot_of(load));
   const Load& what = (*loads_)[load];
   // What is read by a pass that repeats is read by this one.
   if (!repeats_ || load >= ready_[0].size()) {
@@ -71,16 +72,20 @@ void LoadRing::enqueue(std::size_t load) {
   ready_[repeats_][slot]->record(*copies_);
 }
 
-void* LoadRing::take(std::size_t load, Stream& stream) {
-  NVLLM_CHECK_LT(load, enqueued_);
-  hooks_.wait(OffloadWait::attention_of_load, stream, *ready_[repeats_][slot_of(load)]);
-  return place(load);
+// Loads are done in their order, so the last one's event stands for all.
+void LoadRing::take(std::size_t first, std::size_t count, Stream& stream) {
+  const std::size_t last = first + count - 1;
+  NVLLM_CHECK_LT(last, enqueued_);
+  hooks_.wait(OffloadWait::attention_of_load, stream,
+              *ready_[repeats_][static_cast<std::size_t>(slot_of(last))]);
 }
 
-void LoadRing::done(std::size_t load, Stream& stream) {
-  read_[repeats_][slot_of(load)]->record(stream);
-  const std::size_t next = load + ready_[0].size();
-  if (next < loads_->size()) enqueue(next);
+void LoadRing::done(std::size_t first, std::size_t count, Stream& stream) {
+  for (std::size_t load = first; load < first + count; ++load) {
+    read_[repeats_][static_cast<std::size_t>(slot_of(load))]->record(stream);
+    const std::size_t next = load + ready_[0].size();
+    if (next < loads_->size()) enqueue(next);
+  }
 }
 
 void LoadRing::end(Stream& stream) {

@@ -2,17 +2,18 @@
 // is known before a pass begins. Loads run on a stream of their own, as far ahead as there are slots.
 //
 //   ring.begin(loads, repeats, stream);
-//   for (i = 0; i < loads.size(); ++i) {
-//     const void* part = ring.take(i, stream);     // from here on the stream's work finds it there
-//     ... enqueue what reads it ...
-//     ring.done(i, stream);                        // the slot's next load may begin behind that
+//   for (i = 0; i < loads.size(); i += count) {
+//     ring.take(i, count, stream);                 // from here on the stream's work finds them in their slots
+//     ... enqueue what reads them ...
+//     ring.done(i, count, stream);                 // the slots' next loads may begin behind that
 //   }
 //   ring.end(stream);
 //
 // Of each slot two events order the two streams: `ready`, when its load is done, and `read`, when what was
-// enqueued between take() and done() has run.
+// enqueued between take() and done() has run. Load i + 1 is in the slot behind that of load i, or in the first one.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,16 +39,20 @@ class LoadRing {
   // begins behind the stream's work, ends before what follows, and needs nothing of any other pass.
   // Otherwise its first loads begin as soon as their slots are free, whatever the stream is at.
   void begin(const std::vector<Load>& loads, bool repeats, Stream& stream);
-  void* take(std::size_t load, Stream& stream);
-  void done(std::size_t load, Stream& stream);
+  void take(std::size_t first, std::size_t count, Stream& stream);
+  void done(std::size_t first, std::size_t count, Stream& stream);
   void end(Stream& stream);
 
+  // How many loads are worth taking at once: as many are under way meanwhile. From 16 slots on always so many.
+  static std::int64_t at_once(std::int64_t slots) { return std::min<std::int64_t>(slots / 2, 8); }
+
   std::int64_t slots() const { return static_cast<std::int64_t>(ready_[0].size()); }
+  void* memory() const { return memory_.data(); }  // slot after slot
+  std::int64_t slot_of(std::size_t load) const;
+  void* place(std::size_t load) const;
 
  private:
   void enqueue(std::size_t load);
-  void* place(std::size_t load) const;
-  std::size_t slot_of(std::size_t load) const;
 
   Backend& backend_;
   const OffloadHooks& hooks_;
@@ -62,7 +67,7 @@ class LoadRing {
   const std::vector<Load>* loads_ = nullptr;
   bool repeats_ = false;
   bool after_graph_ = false;  // the last pass that repeated has not been waited for
-  std::size_t first_ = 0;     // slot of load 0
+  std::int64_t first_ = 0;    // slot of load 0
   std::size_t enqueued_ = 0;
 };
 

@@ -41,6 +41,7 @@ PartialSums::Sums PartialSums::sums() const {
 
 void PartialSums::begin(kernels::Attention args, Stream& stream) {
   rows_ = args.q.shape[0];
+  beside_.clear();
   NVLLM_CHECK(rows_ <= limits_.rows, rows_, " rows of ", limits_.rows);
   const Sums all = sums();
   args.out = all.sum;
@@ -49,41 +50,64 @@ void PartialSums::begin(kernels::Attention args, Stream& stream) {
 }
 
 void PartialSums::add(kernels::Attention args, std::int64_t first_row, Stream& stream) {
+  const std::int64_t rows = args.q.shape[0], end = first_row + rows;
+  std::erase_if(beside_, [&](const Range& range) {
+    const bool there = range.first < end && first_row < range.end;
+    if (there) sum_up(range, stream);
+    return there;
+  });
   const Sums all = sums();
-  const std::int64_t rows = args.q.shape[0];
   args.out = all.part.rows(first_row, rows);
   args.lse = all.part_lse.rows(first_row, rows);
   kernels::attention(args, stream);
+  if (!beside_.empty() && beside_.back().end == first_row) {
+    beside_.back().end = end;
+  } else {
+    beside_.push_back({first_row, end});
+  }
+}
 
+void PartialSums::sum_up(const Range& rows, Stream& stream) {
+  const Sums all = sums();
+  const std::int64_t count = rows.end - rows.first;
   kernels::MergeAttention merge;
-  merge.out = all.sum.rows(first_row, rows);
-  merge.lse = all.sum_lse.rows(first_row, rows);
+  merge.out = all.sum.rows(rows.first, count);
+  merge.lse = all.sum_lse.rows(rows.first, count);
   merge.parts[0] = {merge.out, merge.lse};
-  merge.parts[1] = {args.out, args.lse};
+  merge.parts[1] = {all.part.rows(rows.first, count), all.part_lse.rows(rows.first, count)};
   merge.count = 2;
   kernels::merge_attention(merge, stream);
 }
 
+// One merge for as many rows as have the same parts.
 void PartialSums::finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
                          const kernels::MergeAttention::Part& last) {
   const Sums all = sums();
-  const auto merge = [&](std::int64_t first, std::int64_t rows, bool with_last) {
-    if (rows == 0) return;
-    const std::int64_t row = first_row + first;
-    kernels::MergeAttention result;
-    result.out = args.out.rows(first, rows);
-    if (args.lse.data != nullptr) result.lse = args.lse.rows(first, rows);
-    result.parts[0] = {all.sum.rows(row, rows), all.sum_lse.rows(row, rows)};
-    result.count = 1;
-    if (with_last)
-      result.parts[result.count++] = {last.out.rows(row, rows), last.lse.rows(row, rows)};
-    kernels::merge_attention(result, stream);
-  };
-  const std::int64_t rows = args.q.shape[0];
-  const std::int64_t last_rows = last.out.data == nullptr ? 0 : last.out.shape[0];
-  const std::int64_t both = std::clamp(last_rows - first_row, std::int64_t{0}, rows);
-  merge(0, both, true);
-  merge(both, rows - both, false);
+  const std::int64_t last_end = last.out.data == nullptr ? 0 : last.out.shape[0];
+  const std::int64_t end = first_row + args.q.shape[0];
+  std::int64_t next = 0;
+  for (std::int64_t row = first_row; row < end; row = next) {
+    bool beside = false;
+    next = row < last_end ? std::min(end, last_end) : end;
+    for (const Range& range : beside_) {
+      beside |= range.first <= row && row < range.end;
+      for (const std::int64_t edge : {range.first, range.end}) {
+        if (row < edge) next = std::min(next, edge);
+      }
+    }
+    const std::int64_t rows = next - row;
+    kernels::MergeAttention merge;
+    const auto add = [&](const TensorView& out, const TensorView& lse) {
+      merge.parts[static_cast<std::size_t>(merge.count++)] = {out.rows(row, rows),
+                                                              lse.rows(row, rows)};
+    };
+    merge.out = args.out.rows(row - first_row, rows);
+    if (args.lse.data != nullptr) merge.lse = args.lse.rows(row - first_row, rows);
+    add(all.sum, all.sum_lse);
+    if (beside) add(all.part, all.part_lse);
+    if (row < last_end) add(last.out, last.lse);
+    kernels::merge_attention(merge, stream);
+  }
 }
 
 }  // namespace nvllm::kvcache

@@ -6,11 +6,13 @@
 //   sums.finish(args, first row, stream, last);                      // to args.out and args.lse
 //
 // The parts of a row are disjoint and make up all of its tokens. They are summed up in the order of these
-// calls, in float32: no bit of a result depends on when a part came.
+// calls, in float32: no bit of a result depends on when a part came. The last part of a row stays beside its sum until
+// the end, where both become the result at once: sums of thousands of rows are too large for caches.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "device/backend.h"
 #include "kernels/attention.h"
@@ -46,10 +48,17 @@ class PartialSums {
     TensorView sum, sum_lse, part, part_lse;
   };
   Sums sums() const;
+  // Rows [first, end) of the step.
+  struct Range {
+    std::int64_t first = 0, end = 0;
+  };
+  void sum_up(const Range& rows, Stream& stream);
 
   const Limits limits_;
   Buffer memory_;
-  std::int64_t rows_ = 0;  // since begin()
+  // Since begin(): the step's rows, and those that have a part beside their sum; disjoint ranges.
+  std::int64_t rows_ = 0;
+  std::vector<Range> beside_;
 };
 
 }  // namespace nvllm::kvcache

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/check.h"
 #include "kvcache/host_attention.h"
 
 namespace nvllm::kvcache {
@@ -17,11 +18,20 @@ constexpr std::int32_t kNoRead = -1;
 StepReads::StepReads(const Rules& rules)
     : rules_(rules),
       read_of_(static_cast<std::size_t>(rules.blocks), kNoRead),
-      staging_(static_cast<std::size_t>(rules.prompts ? rules.staged_blocks : 0), kNoBlock) {}
+      staging_(static_cast<std::size_t>(rules.prompts ? rules.most_blocks : 0), kNoBlock) {}
 
 bool StepReads::any(Kind kind) const {
   return std::any_of(parts_.begin(), parts_.end(),
                      [&](const Part& part) { return part.kind == kind; });
+}
+
+std::size_t StepReads::together(std::size_t first, std::size_t end) const {
+  const auto alike = [&](const Read& read) {
+    return read.staged == kNotStaged && read.sequences == reads_[first].sequences;
+  };
+  std::size_t next = first + 1;
+  while (next < end && alike(reads_[first]) && alike(reads_[next])) ++next;
+  return next - first;
 }
 
 bool StepReads::as_before() const {
@@ -51,23 +61,43 @@ void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_s
     part.begin = begin;
     part.rows = sequence.rows;
     part.first = sequence.first;
+    part.draws = sequence.draws;
     part.residents.clear();
     part.resident_tokens = 0;
     begin += sequence.rows;
-    if (part.kind == Kind::prompt) stage(sequence, slots, part);
+    if (part.kind != Kind::prompt) continue;
+    if (!find_all(sequence, slots, part)) stage(sequence, slots, part);
+    part.reads_end = reads_.size();
   }
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     if (parts_[s].kind == Kind::everything) find(step.sequences[s], slots, s);
   }
-  residents_ =
-      std::min(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(residents_))),
-               std::max<std::int64_t>(slots.size(), 1));
+  if (reads_.empty()) {
+    NVLLM_CHECK_LE(residents_, rules_.most_blocks);
+    residents_ = rules_.most_blocks;
+  } else {
+    residents_ = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(residents_)));
+  }
+  residents_ = std::min(residents_, std::max<std::int64_t>(slots.size(), 1));
   if (host_share > 0) give_to_host(host_share);
+}
+
+// Whether all blocks of a prompt are in slots.
+bool StepReads::find_all(const StepSequence& sequence, const DeviceSlots& slots, Part& part) {
+  part.staged.clear();
+  for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
+    part.residents.push_back(slots.home(sequence.blocks[number]));
+    if (part.residents.back() == DeviceSlots::kNone) {
+      part.residents.clear();
+      return false;
+    }
+  }
+  residents_ = std::max(residents_, static_cast<std::int64_t>(part.residents.size()));
+  return true;
 }
 
 // What the prompt before has left in place, a prefix that both have, stays.
 void StepReads::stage(const StepSequence& sequence, const DeviceSlots& slots, Part& part) {
-  part.staged.clear();
   for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
     const BlockId block = sequence.blocks[number];
     if (std::exchange(staging_[static_cast<std::size_t>(number)], block) == block) continue;
@@ -80,7 +110,6 @@ void StepReads::stage(const StepSequence& sequence, const DeviceSlots& slots, Pa
       reads_.push_back({block, {}, number});
     }
   }
-  part.reads_end = reads_.size();
 }
 
 void StepReads::find(const StepSequence& sequence, const DeviceSlots& slots, std::size_t place) {

@@ -18,11 +18,12 @@ class StepReads {
   struct Rules {
     std::int64_t blocks = 0;  // of the cache
     std::int64_t block_size = 0;
-    bool heads = true;   // without heads nothing is read
-    bool quest = false;  // chooses for sequences of one row
-    // A prompt policy chooses for prompts of so many tokens and more, of as many blocks as are staged at most.
+    bool heads = true;             // without heads nothing is read
+    bool quest = false;            // chooses for sequences of one row
+    std::int64_t most_blocks = 0;  // of a sequence
+    // A prompt policy chooses for prompts of so many tokens and more.
     bool prompts = false;
-    std::int64_t least_tokens = 0, staged_blocks = 0;
+    std::int64_t least_tokens = 0;
   };
 
   // A block that comes through the ring, once in each layer: the step's sequences that attend to it as it
@@ -48,9 +49,11 @@ class StepReads {
     Kind kind = Kind::everything;
     std::int64_t begin = 0, rows = 0;     // of the batch
     std::int64_t first = 0;               // position of the first row
+    bool draws = false;                   // from its last row
     std::vector<std::int32_t> residents;  // slots of its blocks that are in some
-    std::int64_t resident_tokens = 0;
-    // Of a prompt: it is staged when the ring has come so far, and these are too, from slots.
+    std::int64_t resident_tokens = 0;     // that attention to everything finds there
+    // Of a prompt that is chosen for: it is staged when the ring has come so far, and these are too, from slots. Or it
+    // has residents, which are all of its blocks, and is attended to where they are.
     struct Staged {
       std::int64_t number;
       DeviceSlot slot;
@@ -67,9 +70,12 @@ class StepReads {
   const std::vector<Part>& parts() const { return parts_; }
   // In the order in which they come: those that are staged first, sequence by sequence.
   const std::vector<Read>& through_ring() const { return reads_; }
+  // Of the reads from `first` on, and before `end`, how many may be taken at once: those that are not staged, as far as
+  // the same sequences attend to them.
+  std::size_t together(std::size_t first, std::size_t end) const;
   const std::vector<HostRead>& by_host() const { return host_reads_; }  // by ascending row
-  // As many as a part has residents, or more: a power of two as far as there are slots, and 1 at least. So it seldom is
-  // another one than before.
+  // As many as a part has residents, or more: so it seldom is another one than before. As many as a part can have if
+  // nothing else is read; otherwise a power of two as far as there are slots, and 1 at least.
   std::int64_t residents() const { return residents_; }
   // Nothing but what is on the device.
   bool none() const { return reads_.empty() && host_reads_.empty(); }
@@ -79,6 +85,7 @@ class StepReads {
 
  private:
   Kind kind_of(const StepSequence& sequence) const;
+  bool find_all(const StepSequence& sequence, const DeviceSlots& slots, Part& part);
   void stage(const StepSequence& sequence, const DeviceSlots& slots, Part& part);
   void find(const StepSequence& sequence, const DeviceSlots& slots, std::size_t place);
   void read(BlockId block, std::size_t sequence);

@@ -14,7 +14,7 @@ using HostRead = StepReads::HostRead;
 constexpr std::int64_t kTokens = 4;  // of a block
 
 StepReads::Rules rules() {
-  return {.blocks = 16, .block_size = kTokens};
+  return {.blocks = 16, .block_size = kTokens, .most_blocks = 16};
 }
 
 struct Sequence {
@@ -50,6 +50,25 @@ TEST_CASE("a block in a slot is read there, every other one once, whoever shares
   CHECK(reads.residents() == 1);
 }
 
+TEST_CASE("reads of the same sequences are taken together, staged ones one by one") {
+  DeviceSlots slots(4, 16);
+  slots.open(7);
+  StepReads::Rules with_prompts = rules();
+  with_prompts.prompts = true;
+  with_prompts.most_blocks = 8;
+  StepReads reads(with_prompts);
+  plan(reads, {{{1, 2, 7}, 8, 2}}, slots);  // staged
+  CHECK(reads.through_ring().size() == 2);
+  CHECK(reads.together(0, 2) == 1);
+  plan(reads, {{{1, 2, 3, 4, 7}, 17, 1}, {{1, 2, 5, 6, 7}, 17, 1}}, slots);
+  CHECK(blocks_through_ring(reads) == std::vector<BlockId>{1, 2, 3, 4, 5, 6});
+  CHECK(reads.together(0, 6) == 2);
+  CHECK(reads.together(0, 1) == 1);
+  CHECK(reads.together(1, 6) == 1);
+  CHECK(reads.together(2, 6) == 2);
+  CHECK(reads.together(4, 6) == 2);
+}
+
 TEST_CASE("the next token reads what the one before has read, until a block is full") {
   DeviceSlots slots(4, 16);
   slots.open(7);
@@ -64,6 +83,25 @@ TEST_CASE("the next token reads what the one before has read, until a block is f
   CHECK_FALSE(reads.as_before());
 }
 
+TEST_CASE("a table is as wide as it may ever be where all blocks are in slots") {
+  DeviceSlots slots(20, 32);
+  StepReads::Rules wide = rules();
+  wide.blocks = 32;
+  wide.most_blocks = 14;
+  StepReads reads(wide);
+  std::vector<BlockId> blocks;
+  for (BlockId block = 0; block < 9; ++block) {
+    slots.open(block);
+    blocks.push_back(block);
+    plan(reads, {{blocks, (block + 1) * kTokens - 1, 1}}, slots);
+    CHECK(reads.none());
+    CHECK(reads.residents() == 14);
+  }
+  blocks.push_back(20);
+  plan(reads, {{blocks, 10 * kTokens - 1, 1}}, slots);
+  CHECK(reads.residents() == 16);
+}
+
 TEST_CASE("without heads nothing is read, in no step") {
   const DeviceSlots slots(4, 16);
   StepReads::Rules none = rules();
@@ -76,15 +114,20 @@ TEST_CASE("without heads nothing is read, in no step") {
   }
 }
 
+// A policy chooses for prompts.
+StepReads::Rules rules_for_prompts() {
+  StepReads::Rules chosen = rules();
+  chosen.prompts = true;
+  chosen.least_tokens = 8;
+  chosen.most_blocks = 3;
+  return chosen;
+}
+
 TEST_CASE("prompts that a policy chooses for come first, and a prefix of both stays in place") {
   DeviceSlots slots(4, 16);
   slots.open(6);
   slots.open(7);
-  StepReads::Rules chosen = rules();
-  chosen.prompts = true;
-  chosen.least_tokens = 8;
-  chosen.staged_blocks = 3;
-  StepReads reads(chosen);
+  StepReads reads(rules_for_prompts());
   plan(reads, {{{5, 4}, 7, 1}, {{1, 2, 6}, 8, 3}, {{1, 3, 7}, 8, 2}}, slots);
   CHECK(reads.parts()[0].kind == Kind::everything);
   CHECK(reads.parts()[1].kind == Kind::prompt);
@@ -93,6 +136,23 @@ TEST_CASE("prompts that a policy chooses for come first, and a prefix of both st
   CHECK(reads.parts()[1].reads_end == 2);
   CHECK(reads.parts()[2].reads_end == 3);
   CHECK(reads.parts()[2].staged.size() == 1);
+}
+
+TEST_CASE("a prompt that a policy chooses for is not staged where all of it is in slots") {
+  DeviceSlots slots(8, 16);
+  const DeviceSlot first = slots.open(1), second = slots.open(2), last = slots.open(6);
+  slots.open(7);
+  StepReads reads(rules_for_prompts());
+  plan(reads, {{{1, 3, 7}, 8, 2}, {{1, 2, 6}, 8, 3}, {{1, 4, 7}, 8, 2}}, slots);
+  CHECK(reads.through_ring() == std::vector<Read>{{3, {}, 1}, {4, {}, 1}});
+  CHECK(reads.parts()[0].residents.empty());
+  CHECK(reads.parts()[1].residents == std::vector<std::int32_t>{first, second, last});
+  CHECK(reads.parts()[1].resident_tokens == 0);
+  CHECK(reads.parts()[1].staged.empty());
+  CHECK(reads.parts()[1].reads_end == 1);
+  // Its first and its last block are where the first prompt left them.
+  CHECK(reads.parts()[2].staged.empty());
+  CHECK(reads.residents() == 4);
 }
 
 TEST_CASE("what Quest chooses for reads nothing that is known before") {

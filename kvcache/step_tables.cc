@@ -6,7 +6,8 @@ namespace nvllm::kvcache {
 
 StepTables::Places::Places(const Limits& limits)
     : whole(limits.blocks),
-      lengths(whole + 1),
+      ring(whole + limits.ring_at_once),
+      lengths(ring + limits.ring_slots + limits.ring_at_once),
       rows(lengths + limits.sequences),
       table(rows + 2 * limits.sequences),
       end(table + limits.sequences * limits.slots) {}
@@ -48,8 +49,11 @@ TensorView StepTables::homes() const {
 TensorView StepTables::addresses() const {
   return TensorView(address_memory_.data(), DType::i64, {limits_.blocks});
 }
-TensorView StepTables::whole() const {
-  return ints(at_.whole, {1});
+TensorView StepTables::whole(std::int64_t blocks) const {
+  return ints(at_.whole + blocks - 1, {1});
+}
+TensorView StepTables::ring(std::int64_t slot, std::int64_t blocks) const {
+  return ints(at_.ring + slot, {1, blocks});
 }
 TensorView StepTables::rows(std::size_t sequence) const {
   return ints(at_.rows + 2 * static_cast<std::int64_t>(sequence), {2});
@@ -66,7 +70,12 @@ void StepTables::set_address(BlockId block, const void* address) {
 }
 
 void StepTables::write(const StepReads& reads, std::int32_t* words) const {
-  words[at_.whole] = static_cast<std::int32_t>(limits_.block_size);
+  for (std::int64_t blocks = 1; blocks <= limits_.ring_at_once; ++blocks) {
+    words[at_.whole + blocks - 1] = static_cast<std::int32_t>(blocks * limits_.block_size);
+  }
+  for (std::int64_t i = 0; i < limits_.ring_slots + limits_.ring_at_once; ++i) {
+    words[at_.ring + i] = static_cast<std::int32_t>(i % limits_.ring_slots);
+  }
   std::fill_n(words + at_.lengths, limits_.sequences, 0);
   for (std::size_t s = 0; s < reads.parts().size(); ++s) {
     const StepReads::Part& part = reads.parts()[s];
@@ -98,7 +107,7 @@ void StepTables::stage(const StepReads& reads, DeviceSlots& slots, Stream& strea
   }
   const std::int64_t end =
       at_.table + static_cast<std::int64_t>(reads.parts().size()) * reads.residents();
-  backend_.copy(whole().data, words + at_.whole,
+  backend_.copy(ints(at_.whole, {1}).data, words + at_.whole,
                 static_cast<std::size_t>(end - at_.whole) * sizeof(std::int32_t), stream);
   staged.copied->record(stream);
 }

@@ -21,10 +21,11 @@ class StepTables {
  public:
   struct Limits {
     std::int64_t blocks = 0, block_size = 0;
-    std::int64_t slots = 0;      // of the device
-    std::int64_t sequences = 0;  // of a step
-    int steps_ahead = 0;         // steps that may be enqueued at once
-    bool addresses = false;      // of blocks in the host's memory, too
+    std::int64_t slots = 0;                         // of the device
+    std::int64_t ring_slots = 0, ring_at_once = 0;  // LoadRing's
+    std::int64_t sequences = 0;                     // of a step
+    int steps_ahead = 0;                            // steps that may be enqueued at once
+    bool addresses = false;                         // of blocks in the host's memory, too
   };
 
   // Ledger: "step input" (device, pinned), "quest" (device): addresses.
@@ -37,7 +38,10 @@ class StepTables {
 
   TensorView homes() const;      // [blocks], int32: slots, or -1
   TensorView addresses() const;  // [blocks], int64
-  TensorView whole() const;      // [1], int32: the tokens of a block
+  TensorView whole(
+      std::int64_t blocks) const;  // [1], int32: the tokens of so many blocks, up to ring_at_once
+  // [1, blocks], int32: as many slots of the ring, one behind the other from this one on.
+  TensorView ring(std::int64_t slot, std::int64_t blocks) const;
   // Of the step's sequences, int32: {0, rows} of one; the tokens of each in slots; and these slots.
   TensorView rows(std::size_t sequence) const;                          // [2]
   TensorView lengths(std::int64_t sequences) const;                     // [sequences]
@@ -47,7 +51,7 @@ class StepTables {
   // Words of 32 bits, one kind of them behind the other.
   struct Places {
     explicit Places(const Limits& limits);
-    std::int64_t whole, lengths, rows, table, end;
+    std::int64_t whole, ring, lengths, rows, table, end;
   };
   struct Staged {
     Buffer memory;  // pinned

@@ -103,6 +103,7 @@ void store_kv_offloading_size(Options& options, const OptionValue& value) {
 }
 
 void store_transfer_block(Options& options, const OptionValue& value) {
+  if (value.text() == "auto") return options.engine.transfer_block.reset();
   const std::int64_t tokens = value.amount(kTransferMultiple, kMostTokens);
   if (tokens % kTransferMultiple != 0) {
     refuse(value.name(), ' ', value.text(), ": not a multiple of ", kTransferMultiple, "; pass ",
@@ -229,9 +230,11 @@ OptionRows engine_rows() {
       {"--kv-offloading-size", nullptr, "GIB", "host memory of all ranks for that",
        "half of what is available", store_kv_offloading_size},
       {"--ring-slots", nullptr, "N", "chunked: parts of blocks on the device while they are read",
-       "8", store_ring_slots},
-      {"--transfer-block", nullptr, "N", "tokens of a block in host memory; a multiple of 16",
-       "4096", store_transfer_block},
+       "16", store_ring_slots},
+      {"--transfer-block", nullptr, "auto|N",
+       "tokens of a block in host memory; a multiple of 16; auto: an eighth of\n"
+       "--max-model-len, as a power of two from 256 to 4096",
+       "auto", store_transfer_block},
       {"--kv-resident-blocks", nullptr, "auto|N",
        "chunked: blocks that stay on the device while their sequences run,\n"
        "and need not come back; auto: as many as there is room for; 0: all\n"

@@ -60,7 +60,29 @@ void ColumnParallelLinear::declare(std::vector<Parameter*>& all) {
 }
 
 void ColumnParallelLinear::forward(TensorView out, const Input& in, const Context& context) const {
-  context.matmul.linear(linear_of(out, in, weight_, bias_), context.stream);
+  context.matmul.linear(product(out, in), context.stream);
+}
+
+kernels::Linear ColumnParallelLinear::product(TensorView out, const Input& in) const {
+  return linear_of(out, in, weight_, bias_);
+}
+
+Input MergedColumnParallelLinear::forward_gated(TensorView gate_up, TensorView activated,
+                                                kernels::Activation activation, const Input& in,
+                                                const Context& context) const {
+  kernels::Linear args = product(activated, in);
+  args.after = kernels::Linear::After::gated_activation;
+  args.activation = activation;
+  args.product = gate_up;
+  if (context.matmul.fuses_after(args)) {
+    context.matmul.linear(args, context.stream);
+    return {.x = activated};
+  }
+  forward(gate_up, in, context);
+  return {.x = gate_up,
+          .before = kernels::Linear::Before::gated_activation,
+          .activation = activation,
+          .scratch = activated};
 }
 
 QkvParallelLinear::QkvParallelLinear(const std::string& name, const Modules& modules,

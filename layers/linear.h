@@ -36,6 +36,9 @@ class ColumnParallelLinear {
   // out: [rows, outputs()]
   void forward(TensorView out, const Input& in, const Context& context) const;
 
+ protected:
+  kernels::Linear product(TensorView out, const Input& in) const;
+
  private:
   Parameter weight_;  // [outputs(), inputs]
   Parameter bias_;    // [outputs()]; no shape: none
@@ -51,6 +54,11 @@ class MergedColumnParallelLinear : public ColumnParallelLinear {
             name,
             {{gate, outputs, part_of(outputs, shard)}, {up, outputs, part_of(outputs, shard)}},
             inputs, bias) {}
+
+  // What the product after the activation reads: activated here or there, whichever is faster. Of this rank: gate_up
+  // [rows, outputs()], activated [rows, outputs() / 2].
+  Input forward_gated(TensorView gate_up, TensorView activated, kernels::Activation activation,
+                      const Input& in, const Context& context) const;
 };
 
 // q_proj, k_proj and v_proj of an attention: whole heads.

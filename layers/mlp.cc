@@ -18,12 +18,9 @@ void GatedMlp::forward(ResidualStream& stream, const RmsNorm& norm, const Contex
   const Scratch::Frame frame(context.scratch);
   const std::int64_t rows = stream.rows();
   const TensorView gate_up = context.scratch.take(stream.dtype(), rows, gate_up_.outputs());
-  gate_up_.forward(gate_up, stream.input(norm), context);
+  const TensorView activated = context.scratch.take(stream.dtype(), rows, down_.inputs());
   down_.add_to(stream,
-               {.x = gate_up,
-                .before = kernels::Linear::Before::gated_activation,
-                .activation = activation_,
-                .scratch = context.scratch.take(stream.dtype(), rows, down_.inputs())},
+               gate_up_.forward_gated(gate_up, activated, activation_, stream.input(norm), context),
                context);
 }
 

@@ -205,16 +205,13 @@ void Sampler::filter(const Piece& piece) const {
                                    .all_histograms = all_histograms,
                                    .state = rows_of(memory_->filter_state, {0, rows}),
                                    .thresholds = {memory_->thresholds.data, DType::f32, {rows}}};
+  if (piece.context.alone()) return kernels::filter_rows(args, stream);
   kernels::find_maximum(args, stream);
-  const bool alone = piece.context.alone();
-  if (!alone) {
-    piece.context.communicator->all_gather(all_maxima, maxima, stream);
-    kernels::begin_filter(args, stream);
-  }
+  piece.context.communicator->all_gather(all_maxima, maxima, stream);
+  kernels::begin_filter(args, stream);
   for (const auto kind : {kernels::FilterKind::top_k, kernels::FilterKind::top_p}) {
     for (int round = 0; round < kernels::kFilterRounds; ++round) {
       kernels::count_round(args, kind, round, stream);
-      if (alone) continue;
       piece.context.communicator->all_gather(all_histograms, histograms, stream);
       kernels::choose_round(args, kind, round, stream);
     }

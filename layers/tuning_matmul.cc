@@ -3,8 +3,8 @@
 namespace nvllm::layers {
 
 void TuningMatmul::linear(const kernels::Linear& args, Stream& stream) {
-  const Kind kind{args.x.shape[0], args.weight.shape[0], args.weight.shape[1], args.before,
-                  args.residual.data != nullptr};
+  const Kind kind{args.x.shape[0], args.weight.shape[0], args.weight.shape[1],
+                  args.before,     args.after,           args.residual.data != nullptr};
   noted_[kind].push_back(args);
   matmul_.linear(args, stream);
 }

@@ -24,14 +24,16 @@ class TuningMatmul final : public kernels::Matmul {
   void tune(std::span<const kernels::Linear> alike, Stream& stream) override {
     matmul_.tune(alike, stream);
   }
+  bool fuses_after(const kernels::Linear& args) override { return matmul_.fuses_after(args); }
 
   // Tunes what has been noted, kind by kind. The tensors must still be there; of their values, what
   // products write is worth nothing afterwards.
   void tune_all(Stream& stream);
 
  private:
-  // Rows, outputs, inputs, what comes before, whether there is a residual.
-  using Kind = std::tuple<std::int64_t, std::int64_t, std::int64_t, kernels::Linear::Before, bool>;
+  // Rows, outputs, inputs, what comes before and after, whether there is a residual.
+  using Kind = std::tuple<std::int64_t, std::int64_t, std::int64_t, kernels::Linear::Before,
+                          kernels::Linear::After, bool>;
 
   kernels::Matmul& matmul_;
   std::map<Kind, std::vector<kernels::Linear>> noted_;

@@ -28,9 +28,9 @@ TEST_CASE(
     std::int64_t ring;
     bool graphs;
   };
-  for (const Case& each :
-       {Case{1, 2, true}, Case{1, 2, false}, Case{1, 3, true}, Case{1, 4, false}, Case{1, 8, true},
-        Case{2, 3, true}, Case{3, 2, true}, Case{4, 2, false}}) {  // one has no heads
+  for (const Case& each : {Case{1, 2, true}, Case{1, 2, false}, Case{1, 3, true}, Case{1, 4, false},
+                           Case{1, 8, true}, Case{1, 5, false}, Case{1, 16, true}, Case{2, 3, true},
+                           Case{3, 6, true}, Case{4, 2, false}}) {  // one has no heads
     RANKS_OR_SKIP(each.ranks);
     CAPTURE(each.ranks);
     CAPTURE(each.ring);
@@ -41,6 +41,39 @@ TEST_CASE(
       CHECK(continue_all(rank, GoldenModel(kModel), options, 40) == "");
     });
   }
+}
+
+// Of a prompt in blocks of 4 tokens, most of which come through the ring, and of some tokens behind it.
+std::vector<float> logprobs_by(DeviceRank& rank, const GoldenModel& golden,
+                               const RunnerTestOptions& options) {
+  RunnerUnderTest runner(rank, golden, options);
+  runner.start(0, golden.prompts[2].ids, {}, greedy(), 0);
+  runner.prefill(40);
+  runner.decode(5);
+  runner.finish();
+  std::vector<float> all;
+  for (const StepResult& result : runner.results()) {
+    for (const auto& prompt : result.prompts) {
+      for (const TokenLogprobs& token : prompt.tokens) all.push_back(token.chosen.logprob);
+    }
+  }
+  return all;
+}
+
+TEST_CASE("chunked: no bit depends on the ring from 16 slots on, or on when copies are done") {
+  RANKS_OR_SKIP(1);
+  testing::run_on_devices(1, [](DeviceRank& rank) {
+    const GoldenModel golden(kModel);
+    const std::vector<float> right = logprobs_by(rank, golden, chunked(16, 4));
+    CHECK(right.size() + 1 >= golden.prompts[2].ids.size());
+    for (const std::int64_t ring : {16, 17, 30}) {
+      CAPTURE(ring);
+      RunnerTestOptions options = chunked(ring, 4);
+      options.hooks = slow_at_random(static_cast<unsigned>(ring));
+      CHECK(logprobs_by(rank, golden, options) == right);
+    }
+    CHECK(logprobs_by(rank, golden, chunked(4, 4)) != right);  // other parts
+  });
 }
 
 TEST_CASE("chunked: blocks and chunks of any size, one inside the other or not") {
@@ -165,7 +198,12 @@ void run_in_turn(RunnerUnderTest& runner, const GoldenModel& golden) {
   runner.start(1, golden.prompts[2].ids);
   for (int i = 0; i < 3; ++i) runner.rows(0, 1).rows(1, 33).step();
   runner.end(1);
-  runner.decode(20);
+  for (int i = 0; i < 4; ++i) {
+    runner.decode(3);  // two of them graphs
+    runner.start(1, golden.prompts[2].ids).rows(0, 1).rows(1, 33).step();
+    runner.end(1);
+  }
+  runner.decode(4);
 }
 
 // Others fill every slot that there is while a sequence's first blocks are on their way out. None of them

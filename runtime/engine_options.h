@@ -60,17 +60,18 @@ struct EngineOptions {
   std::int64_t swap_space_bytes = kUsualSwapSpace;
   KvOffload kv_offload = KvOffload::off;
   std::optional<std::int64_t>
-      kv_offloading_bytes;      // host memory of all ranks; absent: what there is
-  std::int64_t ring_slots = 8;  // chunked: parts of blocks on the device while they are read
+      kv_offloading_bytes;       // host memory of all ranks; absent: what there is
+  std::int64_t ring_slots = 16;  // chunked: parts of blocks on the device while they are read
   // chunked: blocks that stay on the device while their sequences run; absent: as many as it has room for.
   std::optional<std::int64_t> resident_blocks;
   // chunked: of the blocks that decoding reads, the share that the host's cores attend to; absent: as their
   // speed and the link's are. And their threads on each rank; 0: its cores.
   std::optional<double> host_attention = 0.0;
   std::int64_t host_threads = 0;
-  std::int64_t transfer_block = 4096;  // chunked and layer-wise: tokens of a block in host memory
-  std::int64_t kv_buffers = 4;         // layer-wise: layers on the device while they are read
-  std::int64_t max_seq_len = 0;        // contiguous: tokens of the one sequence; 0: not contiguous
+  // chunked and layer-wise: tokens of a block in host memory; absent: usual_transfer_block() of max_model_len.
+  std::optional<std::int64_t> transfer_block;
+  std::int64_t kv_buffers = 4;   // layer-wise: layers on the device while they are read
+  std::int64_t max_seq_len = 0;  // contiguous: tokens of the one sequence; 0: not contiguous
   PrefillAttention prefill_attention = PrefillAttention::full;
   DecodeAttention decode_attention = DecodeAttention::full;
   bool graphs = true;            // --enforce-eager: false

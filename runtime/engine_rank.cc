@@ -80,9 +80,10 @@ void EngineRank::take_part(const char* what, const Part& part) {
 }
 
 void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
-                            std::int64_t device_slots) {
+                            std::int64_t device_slots, bool all_stay) {
   const Trace::Span span(trace(), "host", "make cache");
-  take_part("make_cache", [&] { runner_->make_cache(blocks, host_blocks, device_slots); });
+  take_part("make_cache",
+            [&] { runner_->make_cache(blocks, host_blocks, device_slots, all_stay); });
 }
 
 void EngineRank::step(const StepMessage& message) {

@@ -41,7 +41,8 @@ class EngineRank {
   ProductReport product_report();
   // What the cache is sized from: as it is with weights and runner there.
   RankMemory memory();
-  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots);
+  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
+                  bool all_stay);
   void step(const StepMessage& message);
   // Waits for the device, and lets go of what its last collective was: an idle rank is not waiting.
   void settle();

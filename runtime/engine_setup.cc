@@ -111,7 +111,8 @@ EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::Grou
 
   const auto memory = caller.call<RankMemory>("engine_memory");
   MemoryPlan plan = plan_memory(options, model_limit, own.device(), memory);
-  caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.device_slots);
+  caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.device_slots,
+                    plan.all_stay());
 
   EngineSetup setup;
   setup.limits = scheduler_limits(options, made.runner, plan);

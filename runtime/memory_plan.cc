@@ -1,6 +1,7 @@
 #include "runtime/memory_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <string>
 
@@ -334,13 +335,18 @@ class DeviceSlotPlan {
 
 // Of blocks that lie in host memory.
 std::string describe_residents(const EngineOptions& options, const MemoryPlan& plan) {
-  if (plan.resident_blocks == plan.blocks) return "all of it stays on the device while it is used";
   if (plan.resident_blocks == 0) return "nothing of it stays on the device";
   return str(plan.resident_blocks * options.block_size, " tokens of it stay on the device (",
              plan.resident_blocks, " blocks, --kv-resident-blocks)");
 }
 
 }  // namespace
+
+std::int64_t usual_transfer_block(std::int64_t longest) {
+  constexpr std::int64_t kLeast = 256, kMost = 4096;
+  const auto eighth = static_cast<std::uint64_t>(longest / 8);
+  return std::clamp(static_cast<std::int64_t>(std::bit_floor(eighth)), kLeast, kMost);
+}
 
 EngineOptions settled(EngineOptions options, std::int64_t model_limit) {
   const KvMode mode = options.kv_mode();
@@ -361,7 +367,8 @@ EngineOptions settled(EngineOptions options, std::int64_t model_limit) {
   if (mode == KvMode::layerwise) {
     options.max_num_batched_tokens = longest + options.max_num_seqs;
   }
-  options.block_size = std::min(options.transfer_block, blocks_for(longest, kMultiple) * kMultiple);
+  options.block_size = std::min(options.transfer_block.value_or(usual_transfer_block(longest)),
+                                blocks_for(longest, kMultiple) * kMultiple);
   return options;
 }
 
@@ -412,6 +419,11 @@ MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, D
   if (options.kv_mode() == KvMode::chunked) {
     DeviceSlotPlan(options, budget.device_slots(plan.blocks), budget.describe_device(), plan)
         .choose();
+  }
+  if (plan.all_stay()) {
+    plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,
+                             " tokens, all of them on the device; none is written to the host"));
+    return plan;
   }
   if (ranks.front().host_block > 0) {
     plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,

@@ -46,17 +46,23 @@ struct RankMemory {
 
 // The same options as the engine goes by: a mode of the cache decides some of them itself.
 // Contiguous: one sequence at a time, in one block of max_seq_len tokens that nobody shares and nothing is
-// swapped from. With Quest nothing is swapped either. Host memory: blocks of transfer_block tokens, or of the longest sequence if that is less;
-// nothing is swapped, as the blocks are on the host. Layer-wise: a step has room for the longest prompt and
+// swapped from. With Quest nothing is swapped either. Host memory: blocks of transfer_block tokens, or of the longest
+// sequence if that is less; nothing is swapped, as the blocks are on the host. Layer-wise: a step has room for the longest prompt and
 // a row of everybody else (what was max_num_batched_tokens is then how many rows a layer takes at a time,
 // which is the runner's to know).
 EngineOptions settled(EngineOptions options, std::int64_t model_limit);
+
+// An eighth of the longest sequence, as a power of two from 256 to 4096 tokens: smaller blocks move more slowly, larger
+// ones leave more memory empty behind each sequence, and fewer sequences run at a time.
+std::int64_t usual_transfer_block(std::int64_t longest);
 
 struct MemoryPlan {
   std::int64_t blocks = 0;           // of every rank
   std::int64_t host_blocks = 0;      // likewise, to swap sequences to
   std::int64_t device_slots = 0;     // likewise: for blocks that are filled, or stay on the device
   std::int64_t resident_blocks = 0;  // so many may stay
+  // Every block has a place on the device, for good.
+  bool all_stay() const { return device_slots > 0 && resident_blocks == blocks; }
   std::int64_t max_model_len = 0;
   std::int64_t max_num_seqs = 0;  // no more than the option says
   std::int64_t chunked_seqs = 0;  // of these, that do not stay on the device whole; chunked

@@ -227,6 +227,19 @@ TEST_CASE("host memory: blocks are as large as transfers, or as the longest sequ
   CHECK(options.max_num_batched_tokens == kModelLimit + 4);  // a whole prompt, and everybody's row
   options.max_model_len = 100;
   CHECK(settled(options, kModelLimit).block_size == 112);
+  options.max_model_len = 8000;
+  CHECK(settled(options, kModelLimit).block_size == 512);
+  options.transfer_block = 2048;
+  CHECK(settled(options, kModelLimit).block_size == 2048);
+}
+
+TEST_CASE("host memory: by default a block is about an eighth of the longest sequence") {
+  CHECK(usual_transfer_block(1) == 256);
+  CHECK(usual_transfer_block(4095) == 256);
+  CHECK(usual_transfer_block(4096) == 512);
+  CHECK(usual_transfer_block(32767) == 2048);
+  CHECK(usual_transfer_block(kModelLimit) == 4096);
+  CHECK(usual_transfer_block(1 << 20) == 4096);
 }
 
 TEST_CASE("host memory: by default half of what is available, and no more than sequences need") {
@@ -313,10 +326,14 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
   CHECK(plan.blocks == 40);
   CHECK(plan.device_slots == 40);
   CHECK(plan.resident_blocks == 40);
-  CHECK(plan.notes.back() == "KV cache: all of it stays on the device while it is used");
+  CHECK(plan.all_stay());
+  CHECK(plan.notes.back() ==
+        "KV cache: 40 blocks of 4096 tokens, all of them on the device; none is written to the "
+        "host");
   plan = planned(93 * kGiB);  // of 108; the poorest decides
   CHECK(plan.device_slots == 29);
   CHECK(plan.resident_blocks == 23);
+  CHECK_FALSE(plan.all_stay());
   CHECK(plan.chunked_seqs == 2);  // in a quarter of the room
   CHECK(plan.max_num_seqs == 4);
   REQUIRE(plan.notes.size() == 3);

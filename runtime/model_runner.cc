@@ -137,13 +137,16 @@ struct ModelRunner::State {
   std::unique_ptr<kvcache::KvCache> cache;
   kvcache::PagedStorage* paged = nullptr;        // if it is the cache: sequences can be swapped
   std::vector<kvcache::StepSequence> sequences;  // of the step; kept for its memory
+  bool starts = false;                           // a sequence, with this step
 
   TensorView tokens;  // where the sampler leaves what it draws, in every step
 
-  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t device_slots) {
+  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t device_slots,
+                                          bool all_stay) {
     const StagingLimits limits = staging_limits(options);
     return {.blocks = blocks,
             .device_slots = device_slots,
+            .all_stay = all_stay,
             .ring_slots = options.ring_slots,
             .sequences = limits.slots,
             .rows = limits.rows,
@@ -196,6 +199,7 @@ void ModelRunner::State::follow(const StepMessage& message) {
   if (!message.swap_out.empty()) paged->swap_out(message.swap_out, stream);
   if (!message.swap_in.empty()) paged->swap_in(message.swap_in, stream);
   for (const SlotStart& start : message.started) sampler.set(start.slot, start.rules, stream);
+  starts = !message.started.empty();
 }
 
 // In the batch's order, which is the staging's: the sequences that draw come first.
@@ -210,11 +214,13 @@ kvcache::StepPlan ModelRunner::State::begin_cache_step(std::uint64_t number,
                            .blocks = slots[part.slot].blocks,
                            .first = part.first,
                            .rows = part.rows,
-                           .resident = slots[part.slot].resident});
+                           .resident = slots[part.slot].resident,
+                           .draws = part.draws});
     }
   }
-  return cache->begin_step({.number = number, .sequences = sequences, .may_repeat = may_repeat},
-                           stream);
+  return cache->begin_step(
+      {.number = number, .sequences = sequences, .may_repeat = may_repeat, .starts = starts},
+      stream);
 }
 
 layers::Sampled ModelRunner::State::run(std::uint64_t number, std::span<const StepPart> parts) {
@@ -222,7 +228,8 @@ layers::Sampled ModelRunner::State::run(std::uint64_t number, std::span<const St
   const layers::SampleStep wishes = wishes_of(parts);
   // One row each, and all of them drawn: the rows are the sequences and the logits.
   const bool decodes = shape.max_query_rows == 1 && shape.logit_rows == shape.rows;
-  const kvcache::StepPlan plan = begin_cache_step(number, parts, options.graphs && decodes);
+  const kvcache::StepPlan plan =
+      begin_cache_step(number, parts, options.graphs && decodes && !starts);
   layers::Sampled sampled;
   if (plan.repeats) {
     sampled = run_as_graph(parts, shape, plan.work, wishes);
@@ -348,7 +355,7 @@ ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
   }
   return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape, state_->decodes_by_quest()),
           .host_block = shape.kv_bytes(),
-          .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0)),
+          .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0, false)),
           .device_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *
                                                 sizeof(std::int32_t)};
 }
@@ -367,7 +374,7 @@ ProductReport ModelRunner::products() {
 }
 
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
-                             std::int64_t device_slots) {
+                             std::int64_t device_slots, bool all_stay) {
   NVLLM_CHECK(!state_->cache, "there is a cache already");
   if (state_->options.kv_mode == KvMode::layerwise) {
     auto layerwise = std::make_unique<kvcache::LayerwiseStorage>(state_->backend, block_shape(),
@@ -378,7 +385,7 @@ void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
   if (state_->options.kv_mode == KvMode::chunked) {
     NVLLM_CHECK_EQ(host_blocks, 0);
     auto chunked = std::make_unique<kvcache::ChunkedCache>(
-        state_->backend, block_shape(), state_->chunked_options(blocks, device_slots));
+        state_->backend, block_shape(), state_->chunked_options(blocks, device_slots, all_stay));
     if (const auto& speeds = chunked->host_speeds()) tell(*speeds);
     state_->cache = std::move(chunked);
     return;

@@ -39,7 +39,7 @@ struct RunnerOptions {
   bool keeps_results = false;  // rank 0: copies what steps gave to the host
   int steps_ahead = 2;         // steps that may be enqueued without their results being taken
   KvMode kv_mode = KvMode::paged;
-  std::int64_t ring_slots = 4;  // EngineOptions
+  std::int64_t ring_slots = 16;  // EngineOptions
   std::optional<double> host_attention = 0.0;
   std::int64_t host_threads = 0;
   std::int64_t kv_buffers = 4;
@@ -94,8 +94,9 @@ class ModelRunner {
 
   // Once, before the first step, after the weights have been loaded.
   // blocks: of the device, or of the host if the mode keeps them there; then there is nothing to swap to.
-  // device_slots: chunked: of whole blocks (kvcache/device_slots.h).
-  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots = 0);
+  // device_slots: chunked: of whole blocks (kvcache/device_slots.h); all_stay: there is one for each, for good.
+  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots = 0,
+                  bool all_stay = false);
 
   // Bytes between this rank's device and the host, of all steps so far.
   kvcache::KvTraffic kv_traffic() const;

@@ -218,6 +218,28 @@ TEST_CASE("a shared prefix gives the same tokens, also within the step that comp
   });
 }
 
+TEST_CASE("a sequence of one row shares a block that another one's row fills in the same step") {
+  on_few_ranks([](DeviceRank& rank) {
+    const GoldenModel golden("qwen3-uneven");
+    RunnerUnderTest runner(rank, golden, {});
+    const auto& prompt = golden.prompts[2];
+    const auto length = static_cast<std::int64_t>(prompt.ids.size());
+    std::vector<std::int32_t> longer = prompt.ids;
+    longer.insert(longer.end(), prompt.continuation.begin(), prompt.continuation.end());
+    const std::int64_t whole = (length / 16 + 1) * 16;  // the first block that answers fill
+    runner.start(0, prompt.ids).rows(0, length).step();
+    runner.decode(static_cast<int>(whole - 1 - length));
+    longer.resize(static_cast<std::size_t>(whole) + 1);
+    runner.rows(0, 1);
+    runner.start(1, longer, runner.blocks(0)).rows(1, 1).step();
+    runner.decode(10);
+    runner.finish();
+    if (rank.member.rank() > 0) return;
+    const auto first = prompt.continuation.begin() + (whole + 1 - length);
+    CHECK(runner.tokens(1) == std::vector<std::int32_t>(first, first + 11));
+  });
+}
+
 TEST_CASE("more new blocks than fit into a step's message to the device reach it before the step") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {

@@ -1,7 +1,11 @@
 #include "device/cuda/backend.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "device/cuda/stream.h"
@@ -18,6 +22,8 @@ namespace cuda {
 namespace {
 
 constexpr int kDevice = 0;  // of those that this process may see
+constexpr std::size_t kLeastPages = std::size_t{16}
+                                    << 20;  // pinned memory that is taken page by page
 
 class CudaBackend final : public Backend {
  public:
@@ -95,9 +101,37 @@ class CudaBackend final : public Backend {
 
   Buffer allocate_pinned(std::size_t bytes, const std::string& purpose) {
     if (bytes == 0) return Buffer(nullptr, 0, MemoryKind::pinned, nullptr);
+    if (bytes >= kLeastPages) return pin_pages(bytes, purpose);
     require_host_memory(bytes, held_on_host(), purpose);
     void* data = nullptr;
-    const cudaError_t error = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
+    check_pinned(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), bytes, purpose);
+    return enter(data, bytes, MemoryKind::pinned, purpose, [](void* p) { cudaFreeHost(p); });
+  }
+
+  // The driver lets nobody else in while it gets pinned memory, and most of that time the system clears pages. So they
+  // come first, huge ones if the system has them, and are pinned then: in a twentieth of the time.
+  Buffer pin_pages(std::size_t bytes, const std::string& purpose) {
+    constexpr std::size_t kPage = 4096, kTouchers = 8;
+    auto pages = std::make_shared<Buffer>(
+        allocate_host(ledger(), MemoryKind::pinned, bytes, purpose, held_on_host()));
+    auto* const data = static_cast<unsigned char*>(pages->data());
+    const std::size_t part = (bytes + kTouchers - 1) / kTouchers;
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t first = 0; first < bytes; first += part) {
+        threads.emplace_back([=, end = std::min(first + part, bytes)] {
+          for (std::size_t at = first; at < end; at += kPage) data[at] = 0;
+        });
+      }
+    }
+    check_pinned(cudaHostRegister(data, bytes, cudaHostRegisterDefault), bytes, purpose);
+    return Buffer(data, bytes, MemoryKind::pinned, [pages](void* p) mutable {
+      cudaHostUnregister(p);
+      pages.reset();
+    });
+  }
+
+  static void check_pinned(cudaError_t error, std::size_t bytes, const std::string& purpose) {
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       const DeviceMemory there = host_memory();
@@ -106,7 +140,6 @@ class CudaBackend final : public Backend {
            format_bytes(there.available), " available (see also ulimit -l)");
     }
     check(error, "allocating pinned memory");
-    return enter(data, bytes, MemoryKind::pinned, purpose, [](void* p) { cudaFreeHost(p); });
   }
 
   Buffer enter(void* data, std::size_t bytes, MemoryKind kind, const std::string& purpose,

@@ -90,6 +90,7 @@ class CpuMatmul final : public Matmul {
     check_linear(args);
     enqueue_before(args, stream);
     submit(args, stream);
+    enqueue_after(args, stream);
   }
 
   void tune(std::span<const Linear> alike, Stream& stream) override {

@@ -35,7 +35,7 @@ class TileTask {
     for (std::int64_t i = 0; i < strides(); ++i) add_softmax(i, scratch.data());
     const std::int64_t at = tile_ * prompt_.heads() + head_;
     args_.tile_counts.as<std::int32_t>()[at] =
-        keep_tiles(scratch.data(), reach_, args_.threshold, order,
+        keep_tiles(scratch.data(), reach_, args_.threshold_of(tile_), order,
                    args_.tiles.as<std::int32_t>() + at * args_.tiles.shape[2]);
   }
 

@@ -133,7 +133,7 @@ template <typename T>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream) {
   const std::int64_t heads = args.q.shape[1], head_dim = args.q.shape[2];
   const std::int64_t rows = args.max_query_rows * std::min(args.group, heads);
-  if ((head_dim != 64 && head_dim != 128) || rows > decode_sm90::kRows || !sm90::is_hopper()) {
+  if ((head_dim != 64 && head_dim != 128) || rows > decode_sm90::kRows || !is_hopper()) {
     return false;
   }
   head_dim == 64 ? decode_sm90::launch<64, T>(args, stream)

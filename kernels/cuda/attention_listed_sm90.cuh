@@ -68,6 +68,10 @@ struct ListedTokens : AttentionRows<T> {
     if (number < ranges.tokens) return ranges.token(number);
     return number < tokens() ? columns.token(number - ranges.tokens) : 0x7fffffff;
   }
+  // And where it lies.
+  __device__ __forceinline__ long long place_at(int number, int position) const {
+    return number < tokens() ? this->place_of(position) : 0;
+  }
 };
 
 // Positions of a tile's tokens, as rows of the block that come no later, and of the last one that each producer
@@ -111,11 +115,12 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
                                                const Shared<D>& shared, int thread) {
   const Positions<D> positions(shared);
   const int tiles = listed.tiles(), lane = thread % 32, warp = thread / 32;
+  int next_position = listed.position(thread);
+  long long next_place = listed.place_at(thread, next_position);
 #pragma unroll 1
   for (int i = 0; i < tiles; ++i) {
-    const int number = i * kTokens + thread;
-    const int position = listed.position(number);  // asked for before there is room
-    const long long place = number < listed.tokens() ? listed.place_of(position) : 0;
+    const int position = next_position;
+    const long long place = next_place;
     const int count = listed.tokens() - i * kTokens;
     const int newest = __reduce_max_sync(~0u, position);
     const int behind = min(max(position - listed.first_position, 0), kFarBehind);
@@ -127,6 +132,10 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
     shared.keys_full(turn.stage).arrive_after_copies();
     __syncwarp();
     if (lane == 0) shared.keys_full(turn.stage).arrive();  // positions are there
+    // Lists and table take long to answer; room for values comes later than room for keys.
+    const int number = (i + 1) * kTokens + thread;
+    next_position = listed.position(number);
+    next_place = listed.place_at(number, next_position);
     shared.values_empty(turn.stage).wait(turn.parity ^ 1);
     copy_places<T, D>(listed.p.values, place, shared.values(turn.stage), warp * 32, count, lane);
     shared.values_full(turn.stage).arrive_after_copies();
@@ -182,10 +191,10 @@ __device__ __forceinline__ void attend_listed(const ListedTokens<T>& listed, con
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
-    fewer_registers<40>();
+    fewer_registers<72>();
     produce_listed<T, D>(listed, shared, thread);
   } else {
-    more_registers<232>();
+    more_registers<216>();
     consume<T, D>(listed, shared, ListedTiles<T, D>{listed, Positions<D>(shared)}, 0, group,
                   thread);
   }

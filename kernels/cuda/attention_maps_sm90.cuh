@@ -70,11 +70,6 @@ inline bool queries_are_boxes(const Attention& args) {
 }
 
 // Whether the bulk copies and products of sm_90a do for these heads here.
-inline bool is_hopper() {
-  return nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
-}
-
 inline bool serves(const Attention& args) {
   const std::int64_t head_dim = args.q.shape[2];
   return (head_dim == 64 || head_dim == 128) && args.scale > 0 && args.out.aligned(16) &&

@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kWarps * 32) dot_kernel(const LinearParams<T> 
       for (int lanes = 16; lanes > 0; lanes /= 2) {
         sums[r] += __shfl_xor_sync(0xffffffffu, sums[r], lanes);
       }
-      if (lane == 0 && first + r < p.rows) store_output(p, first + r, output, sums[r]);
+      if (lane > 0 || first + r >= p.rows) continue;
+      store_output(p, first + r, output, sums[r], residual_of(p, first + r, output));
     }
   }
 }

@@ -116,18 +116,6 @@ __global__ void begin_filter_kernel(const Params p) {
   begin_row(p, row, maximum);
 }
 
-// A number of 64 bits in shared memory, as two of 32: those are what shared memory can add to by itself.
-struct SharedSums {
-  unsigned low[kFilterBins], high[kFilterBins];
-
-  __device__ void add(unsigned bin, std::uint64_t amount) {
-    const auto lower = static_cast<unsigned>(amount);
-    auto upper = static_cast<unsigned>(amount >> 32);
-    if (lower != 0) upper += atomicAdd(low + bin, lower) + lower < lower;
-    if (upper != 0) atomicAdd(high + bin, upper);
-  }
-};
-
 // All threads of a block together, which have read the row's state: the bin where the boundary is.
 __device__ void choose_bin(const Params& p, long long row, const SlotRules& rules, FilterRow known,
                            FilterKind kind, int round) {
@@ -183,7 +171,7 @@ __device__ void choose_bin(const Params& p, long long row, const SlotRules& rule
 template <FilterKind kKind>
 __global__ void __launch_bounds__(kThreads) count_round_kernel(const Params p, int round) {
   begin_after_previous_kernel();
-  __shared__ SharedSums sums;
+  __shared__ SharedSums<kFilterBins> sums;
   const long long row = blockIdx.x / p.tiles;
   const SlotRules* rules = p.rules_of(row);
   if (rules == nullptr) return;
@@ -207,8 +195,7 @@ __global__ void __launch_bounds__(kThreads) count_round_kernel(const Params p, i
   });
   __syncthreads();
   for (int bin = threadIdx.x; bin < kFilterBins; bin += kThreads) {
-    const unsigned long long sum =
-        static_cast<unsigned long long>(sums.high[bin]) << 32 | sums.low[bin];
+    const unsigned long long sum = sums.at(bin);
     if (sum != 0) atomicAdd(p.histograms + row * kFilterBins + bin, sum);
   }
   if (p.parts > 1) return;

@@ -10,4 +10,7 @@ void begin_filter(const FilterLogits& args, Stream& stream);
 void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream);
 void choose_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream);
 
+// All of it in one launch, of whole rows; false: not on this GPU, or not for rows of this length.
+bool filter_rows_sm90(const FilterLogits& args, Stream& stream);
+
 }  // namespace nvllm::kernels::cuda

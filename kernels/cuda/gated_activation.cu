@@ -2,7 +2,7 @@
 #include "kernels/arguments.h"
 #include "kernels/cuda/gated_activation.cuh"
 #include "kernels/cuda/gated_activation.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/next_kernel.cuh"
 #include "kernels/cuda/row_tiles.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -12,8 +12,8 @@ constexpr int kVectors = 2;  // of a thread, of gates and of what they let throu
 
 template <typename T, Activation kActivation, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
-    gated_activation_kernel(T* out, const T* x, const RowTiles tiles) {
-  begin_after_previous_kernel();
+    gated_activation_kernel(T* out, const T* x, const RowTiles tiles, bool next_comes_early) {
+  begin_after_previous_kernel(next_comes_early);
   const TilePlace place = tile_place<kVectors>(tiles.tiles);
   if (place.row >= tiles.rows) return;
   const T* gate_row = x + place.row * 2 * tiles.columns;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kTileBlockThreads)
 }
 
 template <Activation kActivation>
-void launch(const GatedActivation& args, Stream& stream) {
+void launch(const GatedActivation& args, Stream& stream, bool next_comes_early) {
   with_element_type(args.out.dtype, [&]<typename T>(T) {
     constexpr int kElements = Vector<T>::kElements;
     const RowTiles tiles(args.out.shape[0], args.out.shape[1], kElements, kVectors);
@@ -45,17 +45,19 @@ void launch(const GatedActivation& args, Stream& stream) {
     const auto kernel = aligned ? gated_activation_kernel<T, kActivation, true>
                                 : gated_activation_kernel<T, kActivation, false>;
     launch_early("launching gated_activation", kernel, tiles.grid, tiles.block,
-                 nvllm::cuda::native(stream), args.out.as<T>(), args.x.as<T>(), tiles);
+                 nvllm::cuda::native(stream), args.out.as<T>(), args.x.as<T>(), tiles,
+                 next_comes_early);
   });
 }
 
 }  // namespace
 
-void gated_activation(const GatedActivation& args, Stream& stream) {
+void gated_activation(const GatedActivation& args, Stream& stream, bool next_comes_early) {
   switch (args.activation) {
-    case Activation::silu: return launch<Activation::silu>(args, stream);
-    case Activation::gelu: return launch<Activation::gelu>(args, stream);
-    case Activation::gelu_tanh: return launch<Activation::gelu_tanh>(args, stream);
+    case Activation::silu: return launch<Activation::silu>(args, stream, next_comes_early);
+    case Activation::gelu: return launch<Activation::gelu>(args, stream, next_comes_early);
+    case Activation::gelu_tanh:
+      return launch<Activation::gelu_tanh>(args, stream, next_comes_early);
   }
 }
 

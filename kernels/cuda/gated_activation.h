@@ -5,6 +5,7 @@
 namespace nvllm::kernels::cuda {
 
 // kernels::gated_activation of checked arguments on a stream of the CUDA backend.
-void gated_activation(const GatedActivation& args, Stream& stream);
+// next_comes_early: see next_kernel.cuh.
+void gated_activation(const GatedActivation& args, Stream& stream, bool next_comes_early = false);
 
 }  // namespace nvllm::kernels::cuda

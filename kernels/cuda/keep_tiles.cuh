@@ -174,7 +174,8 @@ __global__ void __launch_bounds__(kKeepThreads, 12) keep_tiles_kernel(const Tile
 
   const float wanted = p.threshold * covered.all - covered.always;
   Cut cut{0, row.reach};  // all
-  if (p.threshold < 1) cut = wanted <= 0 ? Cut{kInfinity, 0} : find_cut(row, wanted, tried);
+  if (p.threshold < 1 && row_tile < p.first_whole_tile)
+    cut = wanted <= 0 ? Cut{kInfinity, 0} : find_cut(row, wanted, tried);
   const long long at = static_cast<long long>(row_tile) * p.heads + head;
   int* kept = p.tiles + at * p.capacity;
   const int count = write_chosen(

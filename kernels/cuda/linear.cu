@@ -4,9 +4,12 @@
 
 #include "device/cuda/stream.h"
 #include "kernels/cuda/dot.h"
+#include "kernels/cuda/gated_activation.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/matvec.h"
+#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/skinny.h"
 #include "kernels/linear_before.h"
 
 namespace nvllm::kernels::cuda {
@@ -14,6 +17,14 @@ namespace {
 
 // Without tensor cores, up to so many rows are faster when each row reads the weights itself.
 constexpr std::int64_t kMaxDotRows = 4;
+
+// enqueue_before() of a product that has inputs and comes early (next_kernel.cuh).
+void enqueue_early_before(const Linear& args, Stream& stream) {
+  if (args.before == Linear::Before::rms_norm) rms_norm(norm_before(args), stream, true);
+  if (args.before == Linear::Before::gated_activation) {
+    gated_activation(activation_before(args), stream, true);
+  }
+}
 
 class CudaMatmul final : public Matmul {
  public:
@@ -23,12 +34,20 @@ class CudaMatmul final : public Matmul {
     check_linear(args);
     if (args.out.elements() == 0) return;
     if (matvec_.takes(args)) return matvec_.enqueue(args, stream);
-    enqueue_before(args, stream);
-    const Linear product = product_after(args);
-    if (matvec_.takes(product)) return matvec_.enqueue(product, stream);
-    const bool few = product.weight.dtype == DType::f32 && product.out.shape[0] <= kMaxDotRows;
-    if (!few && gemm_.enqueue(product, nvllm::cuda::native(stream))) return;
-    dot(product, stream);
+    const Linear rest = rest_after(args);
+    const bool fused = skinny_.takes(rest);
+    const Linear product = fused ? rest : product_after(args);
+    if (comes_early(product)) {
+      enqueue_early_before(args, stream);
+    } else {
+      enqueue_before(args, stream);
+    }
+    enqueue_product(product, stream);
+    if (!fused) enqueue_after(args, stream);
+  }
+
+  bool fuses_after(const Linear& args) override {
+    return args.after != Linear::After::nothing && skinny_.takes(rest_after(args));
   }
 
   void tune(std::span<const Linear> alike, Stream& stream) override {
@@ -36,7 +55,7 @@ class CudaMatmul final : public Matmul {
     if (alike.front().out.elements() == 0) return;
     std::vector<Linear> products;
     for (const Linear& args : alike) products.push_back(product_after(args));
-    if (matvec_.takes(products.front())) return;
+    if (skinny_.takes(rest_after(alike.front())) || matvec_.takes(products.front())) return;
     for (const Linear& args : alike) enqueue_before(args, stream);
     gemm_.tune(products, stream);
   }
@@ -46,7 +65,22 @@ class CudaMatmul final : public Matmul {
   std::size_t known() override { return gemm_.known(); }
 
  private:
+  // Whether its blocks ask for all of their weights at once, or for as many as there is room for.
+  bool comes_early(const Linear& product) const {
+    return skinny_.takes(product) || (matvec_.takes(product) && matvec_.asks_for_all(product));
+  }
+
+  // Of what has nothing before it, and nothing after it that is not fused.
+  void enqueue_product(const Linear& product, Stream& stream) {
+    if (skinny_.takes(product)) return skinny_.enqueue(product, stream);
+    if (matvec_.takes(product)) return matvec_.enqueue(product, stream);
+    const bool few = product.weight.dtype == DType::f32 && product.out.shape[0] <= kMaxDotRows;
+    if (!few && gemm_.enqueue(product, nvllm::cuda::native(stream))) return;
+    dot(product, stream);
+  }
+
   const Matvec matvec_;
+  const Skinny skinny_;
   Gemm gemm_;
 };
 

@@ -20,12 +20,18 @@ __device__ __forceinline__ Vector<T> load_weights(const T* address, bool inside)
   return v;
 }
 
-// One element of the result, from its sum.
+// What an element of the result is added to.
+template <typename T>
+__device__ __forceinline__ float residual_of(const LinearParams<T>& p, int row, int output) {
+  return p.residual == nullptr ? 0 : widen(p.residual[row * p.residual_stride + output]);
+}
+
+// One element of the result, from its sum and residual_of() it.
 template <typename T>
 __device__ __forceinline__ void store_output(const LinearParams<T>& p, int row, int output,
-                                             float sum) {
+                                             float sum, float residual) {
   if (p.bias != nullptr) sum += widen(p.bias[output]);
-  if (p.residual != nullptr) sum += widen(p.residual[row * p.residual_stride + output]);
+  if (p.residual != nullptr) sum += residual;
   if (p.float_out) {
     static_cast<float*>(p.out)[row * p.out_stride + output] = sum;
   } else {

@@ -28,9 +28,10 @@ struct Instance {
 };
 
 struct Plan {
-  int share = 0;           // outputs of a block
-  bool all_run = false;    // all blocks run at once
-  double efficiency = -1;  // an estimate of the share of the bandwidth that is reached
+  int share = 0;              // outputs of a block
+  bool all_run = false;       // all blocks run at once
+  bool asks_for_all = false;  // and ask for all of the matrix at once
+  double efficiency = -1;     // an estimate of the share of the bandwidth that is reached
 };
 
 // The estimate's constants, fitted to measurements of 13 shapes on an H200.
@@ -57,7 +58,7 @@ Plan plan_of(const Instance& instance, int outputs, int inputs, int multiprocess
   const int most = instance.tiles * kTileOutputs;
   const int places = instance.blocks * multiprocessors;
   if (rounds == 1 && ceil_div(outputs, most) <= places) {
-    return {most, true, filled};  // all of the matrix is asked for at once
+    return {most, true, true, filled};
   }
   Plan plan;
   plan.share = balanced_share(outputs, most, multiprocessors);
@@ -137,17 +138,16 @@ void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStrea
   Instances::with(which, [&](auto instance) {
     config.blockDim = dim3(instance.value.warps * 32);
     nvllm::cuda::check(cudaLaunchKernelEx(&config, instance.template kernel<T, kBefore, kMaxRows>(),
-                                          p, plan.share),
+                                          p, plan.share, plan.asks_for_all),
                        "launching linear");
   });
 }
 
 template <typename Instances>
-bool all_blocks_run(const Linear& args, int multiprocessors) {
+Plan plan_of(const Linear& args, int multiprocessors) {
   int which = 0;
   return Instances::best(static_cast<int>(args.out.shape[1]),
-                         static_cast<int>(args.weight.shape[1]), multiprocessors, &which)
-      .all_run;
+                         static_cast<int>(args.weight.shape[1]), multiprocessors, &which);
 }
 
 bool whole_vectors(const TensorView& tensor) {
@@ -164,6 +164,7 @@ Matvec::Matvec()
 bool Matvec::takes(const Linear& args) const {
   const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
   if (args.weight.dtype == DType::f32 || rows > kMatvecMaxRows || inputs == 0) return false;
+  if (args.after != Linear::After::nothing) return false;
   if (!whole_vectors(args.weight) || !whole_vectors(args.x)) return false;
   switch (args.before) {
     case Before::nothing: return true;
@@ -176,13 +177,20 @@ bool Matvec::takes(const Linear& args) const {
 bool Matvec::takes_norm(const Linear& args) const {
   const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
   if (rows > kMaxNormRows || rows * inputs > kMaxNormElements) return false;
-  return whole_vectors(args.norm_weight) && all_blocks_run<WithNorm>(args, multiprocessors_);
+  return whole_vectors(args.norm_weight) && plan_of<WithNorm>(args, multiprocessors_).all_run;
 }
 
 bool Matvec::takes_activation(const Linear& args) const {
   const std::int64_t rows = args.out.shape[0];
   if (args.activation != Activation::silu || rows > kMaxActivatedRows) return false;
-  return rows == 1 || all_blocks_run<WithActivation>(args, multiprocessors_);
+  return rows == 1 || plan_of<WithActivation>(args, multiprocessors_).all_run;
+}
+
+bool Matvec::asks_for_all(const Linear& args) const {
+  const bool few = args.out.shape[0] <= 8;
+  const Plan plan = few ? plan_of<UpTo8Rows>(args, multiprocessors_)
+                        : plan_of<UpTo16Rows>(args, multiprocessors_);
+  return plan.asks_for_all;
 }
 
 template <typename T>

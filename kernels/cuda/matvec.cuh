@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/gated_activation.cuh"
 #include "kernels/cuda/linear_parts.cuh"
+#include "kernels/cuda/next_kernel.cuh"
 #include "kernels/cuda/rmsnorm.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -170,11 +171,11 @@ __device__ __forceinline__ void activate_round(const LinearParams<T>& p, int beg
 // --- the kernel -------------------------------------------------------------------------------------
 
 // kMaxRows: how many there are at most, 1, 2, 4, 8 or 16. kBlocks: of a multiprocessor, at once. `share`: the
-// outputs of a block, at most kTiles tiles.
+// outputs of a block, at most kTiles tiles. next_comes_early: see next_kernel.cuh.
 template <typename T, Linear::Before kBefore, int kMaxRows, int kTiles, int kSlices, int kWarps,
           int kBlocks>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)
-    matvec_kernel(const LinearParams<T> p, int share) {
+    matvec_kernel(const LinearParams<T> p, int share, bool next_comes_early) {
   constexpr int kOutputs = kTiles * kTileOutputs;
   constexpr int kHalves = (kMaxRows + 7) / 8;
   constexpr bool kNorm = kBefore == Linear::Before::rms_norm;
@@ -211,7 +212,13 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
 
   const NormedRows<T> normed(shared, p);
   if constexpr (kNorm) normed.begin(p);
-  begin_after_previous_kernel();
+  begin_after_previous_kernel(next_comes_early);
+  // What the sums are added to is on its way meanwhile.
+  const int own_row = threadIdx.x / kOutputs, own_column = threadIdx.x % kOutputs;
+  float residual = 0;
+  if (own_row < p.rows && own_column < outputs) {
+    residual = residual_of(p, own_row, first_output + own_column);
+  }
   if constexpr (kNorm) normed.finish(p);
 
   // Rows that do not exist repeat the last one; nobody looks at their products.
@@ -267,7 +274,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     float sum = 0;
 #pragma unroll
     for (int other = 0; other < kWarps; ++other) sum += sums[other][row][column];
-    store_output(p, row, first_output + column, sum);
+    const int output = first_output + column;
+    store_output(p, row, output, sum, row == own_row ? residual : residual_of(p, row, output));
   }
 }
 

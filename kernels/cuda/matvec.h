@@ -13,11 +13,14 @@ class Matvec {
   Matvec();
 
   // Whether enqueue() can do a product of checked arguments that is not empty: at most
-  // kMatvecMaxRows rows, those of x and weight whole vectors of 16 bytes; with nothing before it, or
-  // with RMSNorm or SiLU where that is faster here than as a kernel of its own.
+  // kMatvecMaxRows rows, those of x and weight whole vectors of 16 bytes; with nothing after it and
+  // nothing before it, or with RMSNorm or SiLU where that is faster here than as a kernel of its own.
   bool takes(const Linear& args) const;
 
   void enqueue(const Linear& args, Stream& stream) const;
+
+  // Whether the blocks of such a product, with nothing before it, ask for all of their weights at once.
+  bool asks_for_all(const Linear& args) const;
 
  private:
   bool takes_norm(const Linear& args) const;

@@ -3,7 +3,7 @@
 // sines are the same.
 #include "base/check.h"
 #include "kernels/arguments.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/next_kernel.cuh"
 #include "kernels/cuda/norm_rope_store.h"
 #include "kernels/cuda/types.cuh"
 
@@ -113,7 +113,7 @@ __device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale
 // For halves of whole vectors that lie at multiples of 16 bytes.
 template <typename T, int kHeads, bool kNorm>
 __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T> p) {
-  begin_after_previous_kernel();
+  begin_after_previous_kernel(true);
   constexpr int kElements = Vector<T>::kElements;
   const Place<T> at(p);
   const int half = p.head_dim / 2;
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
 // For everything else: a warp per head, element by element.
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T> p) {
-  begin_after_previous_kernel();
+  begin_after_previous_kernel(true);
   constexpr int kPairs = kMaxHeadDim / 2 / 32;  // of a lane
   const Place<T> at(p);
   const int half = p.head_dim / 2;

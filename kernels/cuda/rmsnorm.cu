@@ -5,7 +5,7 @@
 // their way together, in small blocks, of which some load while others add; with few rows threads hold two,
 // for the shortest way from the first load to the last store.
 #include "kernels/arguments.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/next_kernel.cuh"
 #include "kernels/cuda/rmsnorm.cuh"
 #include "kernels/cuda/rmsnorm.h"
 
@@ -29,6 +29,7 @@ struct Params {
   int vectors;  // of a row
   float inverse_columns;
   float epsilon;
+  bool next_comes_early;
 };
 
 // Vector number `vector` of the row that starts at `row`. kOnce: nobody reads it again.
@@ -57,7 +58,7 @@ __device__ __forceinline__ void store(const Params<T>& p, T* row, int vector,
 // most. kAligned: all rows start at multiples of 16 bytes and are whole vectors.
 template <typename T, int V, int kThreads, bool kAligned>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const Params<T> p) {
-  begin_after_previous_kernel();
+  begin_after_previous_kernel(p.next_comes_early);
   // A group each, of blocks with one group of many threads or with groups of few.
   constexpr int kScratch = rms_norm_slots(V * kThreads / 32) + kBlockThreads / 32 * 4;
   alignas(16) __shared__ float scratch[kScratch];
@@ -113,7 +114,7 @@ void launch(const Params<T>& p, cudaStream_t stream) {
 }
 
 template <typename T>
-void launch(const RmsNorm& args, cudaStream_t stream) {
+void launch(const RmsNorm& args, bool next_comes_early, cudaStream_t stream) {
   Params<T> p;
   p.out = args.out.as<T>();
   p.x = args.x.as<T>();
@@ -124,6 +125,7 @@ void launch(const RmsNorm& args, cudaStream_t stream) {
   p.vectors = rms_norm_vectors(p.columns, sizeof(T));
   p.inverse_columns = 1.0f / static_cast<float>(p.columns);
   p.epsilon = args.epsilon;
+  p.next_comes_early = next_comes_early;
 
   const bool aligned = p.columns % Vector<T>::kElements == 0 && args.out.aligned(16) &&
                        args.x.aligned(16) && args.weight.aligned(16) && args.residual.aligned(16);
@@ -142,9 +144,10 @@ void launch(const RmsNorm& args, cudaStream_t stream) {
 
 }  // namespace
 
-void rms_norm(const RmsNorm& args, Stream& stream) {
-  with_element_type(args.x.dtype,
-                    [&]<typename T>(T) { launch<T>(args, nvllm::cuda::native(stream)); });
+void rms_norm(const RmsNorm& args, Stream& stream, bool next_comes_early) {
+  with_element_type(args.x.dtype, [&]<typename T>(T) {
+    launch<T>(args, next_comes_early, nvllm::cuda::native(stream));
+  });
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -1,4 +1,4 @@
-// What sampling kernels share on the GPU: loads of logits whatever their alignment, and reductions.
+// What sampling kernels share on the GPU: loads of logits whatever their alignment, reductions, and sums in bins.
 #pragma once
 
 #include <cstdint>
@@ -64,5 +64,21 @@ __device__ __forceinline__ T over_block(T value, const Combine& combine, T* scra
   __syncthreads();
   return scratch[warps];
 }
+
+// Numbers of 64 bits in shared memory, as two of 32 each: those are what shared memory can add to by itself.
+template <int kBins>
+struct SharedSums {
+  unsigned low[kBins], high[kBins];
+
+  __device__ void add(unsigned bin, std::uint64_t amount) {
+    const auto lower = static_cast<unsigned>(amount);
+    auto upper = static_cast<unsigned>(amount >> 32);
+    if (lower != 0) upper += atomicAdd(low + bin, lower) + lower < lower;
+    if (upper != 0) atomicAdd(high + bin, upper);
+  }
+  __device__ unsigned long long at(int bin) const {
+    return static_cast<unsigned long long>(high[bin]) << 32 | low[bin];
+  }
+};
 
 }  // namespace nvllm::kernels

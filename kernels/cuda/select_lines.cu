@@ -2,8 +2,11 @@
 // log-sum-exps, and for the sums of weights of columns and diagonals. A tile's sums are written down by whoever
 // computed them, and added up in a fixed order. Then a block takes the highest of a head's columns, another
 // one of its diagonals.
+#include <algorithm>
+
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/prompt_params.cuh"
 #include "kernels/cuda/select_lines.h"
 #include "kernels/cuda/take_highest.cuh"
 #include "kernels/line_math.h"
@@ -18,65 +21,52 @@ constexpr int kRowFloats = kTile + 1;  // in shared memory, so that columns lie 
 constexpr int kScoreBytes = kTile * kRowFloats * static_cast<int>(sizeof(float));
 
 template <typename T>
-struct LineParams {
-  const T* q;  // of the first judging row
-  const T* keys;
-  const int* table;
-  long long q_row, block_stride, token_stride, head_stride;
-  int block_size, heads, group, first_head, head_dim, tokens, judges, tiles;
+struct LineParams : PromptParams<T> {
+  int judges, tiles;
   float scale;  // of exponents of 2
   // [heads][tiles * 64], [heads][tiles][128], [heads][tiles][64], [heads][64]
   float *by_token, *by_diagonal, *tile_sums, *row_sums;
 
   explicit LineParams(const ChooseLines& args)
-      : q(args.prompt.q.as<T>() + (args.prompt.rows() - args.judges()) * args.prompt.q.stride[0]),
-        keys(args.prompt.kv.keys.as<T>()),
-        table(args.prompt.kv.block_table.as<int>()),
-        q_row(args.prompt.q.stride[0]),
-        block_stride(args.prompt.kv.keys.stride[0]),
-        token_stride(args.prompt.kv.keys.stride[1]),
-        head_stride(args.prompt.kv.keys.stride[2]),
-        block_size(static_cast<int>(args.prompt.kv.block_size())),
-        heads(static_cast<int>(args.prompt.heads())),
-        group(static_cast<int>(args.prompt.group)),
-        first_head(static_cast<int>(args.prompt.first_head)),
-        head_dim(static_cast<int>(args.prompt.head_dim())),
-        tokens(static_cast<int>(args.prompt.tokens())),
+      : PromptParams<T>(args.prompt),
         judges(static_cast<int>(args.judges())),
-        tiles((tokens + kTile - 1) / kTile),
+        tiles((this->tokens + kTile - 1) / kTile),
         scale(args.prompt.scale * kLog2E) {
-    const long long padded = static_cast<long long>(heads) * tiles * kTile;
+    const long long padded = static_cast<long long>(this->heads) * tiles * kTile;
     by_token = args.workspace.as<float>();
     by_diagonal = by_token + padded;
     tile_sums = by_diagonal + 2 * padded;
     row_sums = tile_sums + padded;
   }
 
-  __device__ __forceinline__ const T* key(int token, int head) const {
-    const long long block = table == nullptr ? 0 : table[token / block_size];
-    return keys + block * block_stride + token % block_size * token_stride +
-           (first_head + head) / group * head_stride;
+  // Of a judging row.
+  __device__ __forceinline__ const T* query(int i, int head) const {
+    return this->q + (this->rows - judges + i) * this->q_row + head * this->head_dim;
   }
   // Whether judging row i attends to a token.
   __device__ __forceinline__ bool sees(int i, int token) const {
-    return i < judges && token <= tokens - judges + i;
+    return i < judges && token <= this->tokens - judges + i;
   }
 };
+
+// What queries and keys take in shared memory, and the scores that take their place.
+template <typename T, int D>
+inline constexpr int kTileBytes = std::max(kScoreBytes, sizeof(T) == 2 ? 2 * kTile * D * 2 : 0);
 
 // Scores of all judging rows and the tile's tokens, in shared memory; -infinity where a row does not see one.
 template <typename T, int D>
 __device__ __forceinline__ void score_tile(const LineParams<T>& p, int head, int first,
-                                           float* scores, unsigned char* memory) {
+                                           float* scores) {
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   if constexpr (sizeof(T) == 2) {
     constexpr int kChunks = D / 8;
-    const unsigned queries = static_cast<unsigned>(__cvta_generic_to_shared(memory));
+    const unsigned queries = static_cast<unsigned>(__cvta_generic_to_shared(scores));
     const unsigned keys = queries + kTile * D * 2;
     for (int at = thread; at < kTile * kChunks; at += kThreads) {
       const int row = at / kChunks, chunk = at % kChunks;
       const bool inside = chunk * 8 < p.head_dim;
       const bool has_row = inside && row < p.judges, has_token = inside && first + row < p.tokens;
-      const T* q = has_row ? p.q + row * p.q_row + head * p.head_dim + chunk * 8 : p.q;
+      const T* q = has_row ? p.query(row, head) + chunk * 8 : p.q;
       const T* k = has_token ? p.key(first + row, head) + chunk * 8 : p.keys;
       copy_chunk(chunk_at<D>(queries, row, chunk), q, has_row);
       copy_chunk(chunk_at<D>(keys, row, chunk), k, has_token);
@@ -98,6 +88,7 @@ __device__ __forceinline__ void score_tile(const LineParams<T>& p, int head, int
         multiply_add<T>(sums[n + 1], q, k.word[2], k.word[3]);
       }
     }
+    __syncthreads();  // nobody reads queries or keys any more
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
@@ -111,7 +102,7 @@ __device__ __forceinline__ void score_tile(const LineParams<T>& p, int head, int
       const int i = at / kTile, j = at % kTile;
       float sum = -INFINITY;
       if (p.sees(i, first + j)) {
-        const T* q = p.q + i * p.q_row + head * p.head_dim;
+        const T* q = p.query(i, head);
         const T* k = p.key(first + j, head);
         sum = 0;
         for (int d = 0; d < p.head_dim; ++d) sum = fmaf(widen(q[d]), widen(k[d]), sum);
@@ -130,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows_kernel(const LineParams<T> 
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const scores = reinterpret_cast<float*>(memory);
   const int tile = blockIdx.x, head = blockIdx.y;
-  score_tile<T, D>(p, head, tile * kTile, scores, memory + (kScoreBytes + 127) / 128 * 128);
+  score_tile<T, D>(p, head, tile * kTile, scores);
   const int i = threadIdx.x / 2, half = threadIdx.x % 2 * (kTile / 2);
   const float* row = scores + i * kRowFloats + half;
   float highest = -INFINITY, sum = 0;
@@ -175,7 +166,7 @@ __global__ void __launch_bounds__(kThreads) sum_lines_kernel(const LineParams<T>
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const weights = reinterpret_cast<float*>(memory);
   const int tile = blockIdx.x, head = blockIdx.y;
-  score_tile<T, D>(p, head, tile * kTile, weights, memory + (kScoreBytes + 127) / 128 * 128);
+  score_tile<T, D>(p, head, tile * kTile, weights);
   for (int at = threadIdx.x; at < kTile * kTile; at += kThreads) {
     const int i = at / kTile;
     float& weight = weights[i * kRowFloats + at % kTile];
@@ -286,7 +277,7 @@ __global__ void __launch_bounds__(kTakeThreads) list_lines_kernel(const ListPara
 template <typename T, int D>
 void choose(const ChooseLines& args, cudaStream_t stream) {
   const LineParams<T> p(args);
-  constexpr int kBytes = (kScoreBytes + 127) / 128 * 128 + (sizeof(T) == 2 ? 2 * kTile * D * 2 : 0);
+  constexpr int kBytes = kTileBytes<T, D>;
   const auto prepare = [&](auto* kernel) {
     nvllm::cuda::check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),

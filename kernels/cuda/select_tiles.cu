@@ -1,7 +1,7 @@
-// XAttention's choice on the GPU. Strided scores are a product of matrices: strided row i is the 8 head_dim
+// XAttention's choice on the GPU. Strided scores are a product of matrices: strided row i is the kStride head_dim
 // elements of its rows, in descending order of rows, strided token j those of its keys in ascending order. A
 // block computes 128 x 128 of them on tensor cores (mma.sync, Ampere and later; select_tiles_sm90.cu does it on
-// Hopper) and leaves of them one log-sum-exp (in base 2) for each strided row and tile of 16 strided tokens.
+// Hopper) and leaves of them one log-sum-exp (in base 2) for each strided row and tile of kTile strided tokens.
 // From those keep_tiles.cuh chooses.
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/keep_tiles.cuh"
@@ -25,7 +25,7 @@ class StageCopy {
   __device__ __forceinline__ StageCopy(const TileParams<T>& p, int head, int first_row,
                                        int first_token)
       : p_(p), head_(head), first_row_(first_row), first_token_(first_token) {
-    // Where a strided token lies in one block, its eight keys are found at once.
+    // Where a strided token lies in one block, its keys are found at once.
     together_ = p.table == nullptr || p.block_size % kStep == 0;
 #pragma unroll
     for (int n = 0; n < kRowsOfThread; ++n) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void multiply_stage(unsigned rows_tile, unsigned toke
   }
 }
 
-// The log-sum-exps of the warp's rows over its tiles of 16 strided tokens.
+// The log-sum-exps of the warp's rows over its tiles of kTile strided tokens.
 template <typename T>
 __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int first_row,
                                            int first_token, int lane, const Scores& scores) {
@@ -112,12 +112,13 @@ __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int
       const int i = first_row + m * 16 + lane / 4 + half * 8;
       const int seen = i < p.strides() ? p.seen(i) : 0;
 #pragma unroll
-      for (int n = 0; n < kWarpTokens / 16; ++n) {
-        float value[4], highest = -INFINITY, sum = 0;
+      for (int n = 0; n < kWarpTokens / kTile; ++n) {
+        constexpr int kValues = kTile / 4;  // of a thread
+        float value[kValues], highest = -INFINITY, sum = 0;
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int j = first_token + n * 16 + c / 2 * 8 + 2 * (lane % 4) + c % 2;
-          const float score = scores[m][2 * n + c / 2][2 * half + c % 2] * p.scale;
+        for (int c = 0; c < kValues; ++c) {
+          const int j = first_token + n * kTile + c / 2 * 8 + 2 * (lane % 4) + c % 2;
+          const float score = scores[m][n * (kTile / 8) + c / 2][2 * half + c % 2] * p.scale;
           value[c] = j < seen ? score : -INFINITY;
           highest = fmaxf(highest, value[c]);
         }
@@ -125,7 +126,7 @@ __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int
         highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
         const float reference = reference_of(highest);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) sum += exp2f(value[c] - reference);
+        for (int c = 0; c < kValues; ++c) sum += exp2f(value[c] - reference);
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         const int tile = first_token / kTile + n;

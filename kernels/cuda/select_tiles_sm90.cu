@@ -1,11 +1,11 @@
 // Scores of strided rows and tokens on Hopper (select_tiles.cu says what they are): a product of matrices of
-// depth 8 head_dim. Blocks stay, and take one tile of 128 strided rows and 256 strided tokens after the other. A
+// depth kStride head_dim. Blocks stay, and take one tile of 128 strided rows and 256 strided tokens after the other. A
 // producer thread copies queries and keys in bulk, 64 elements deep, into a ring of stages, each block of a
 // cluster a part of the keys for all; two consumer warpgroups multiply them, each with 64 of the rows. While those
 // make sums of their scores, the next tile's first stages arrive.
 //
-// A strided token is 8 keys of the same distance, wherever it begins: bulk copies take every eighth key at once.
-// Keys in blocks are first gathered for that, one behind the other.
+// A strided token is kStride keys of the same distance, wherever it begins: bulk copies take the same key of each at
+// once. Keys in blocks are first gathered for that, one behind the other.
 #include <algorithm>
 #include <array>
 
@@ -32,9 +32,7 @@ __global__ void __launch_bounds__(kGatherThreads)
   const int warp = (static_cast<int>(blockIdx.x) * kGatherThreads + threadIdx.x) / 32;
   const int head_chunks = p.head_dim / 8, chunks = kv_heads * head_chunks;
   for (int token = first + warp; token < end; token += warps) {
-    const long long block =
-        p.table == nullptr || token >= p.tokens ? 0 : p.table[token / p.block_size];
-    const T* const keys = p.keys + block * p.block_stride + token % p.block_size * p.token_stride;
+    const T* const keys = token < p.tokens ? p.keys_of(token) : p.keys;
     T* const to = gathered + static_cast<long long>(token) * kv_heads * p.head_dim;
 #pragma unroll 4
     for (int chunk = threadIdx.x % 32; chunk < chunks; chunk += 32) {
@@ -51,27 +49,11 @@ __global__ void __launch_bounds__(kGatherThreads)
 
 // Queries and keys as bulk copies see them.
 struct Maps {
-  CUtensorMap
-      queries;  // elements, rows of a strided row, strided rows, heads; of whole strided rows
-  CUtensorMap
-      last_queries;  // elements, rows in steps of 8, heads: for tiles that end in the middle of one
-  CUtensorMap keys;  // elements, tokens of a strided token, strided tokens, KV heads
+  CUtensorMap queries;  // elements, rows of a strided row, strided rows that are whole, heads
+  CUtensorMap keys;     // elements, tokens of a strided token, strided tokens, KV heads
 };
-constexpr int kStridesOfBox = 32;  // of last_queries: at most 256 rows with those between them
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-template <typename T>
-__device__ __forceinline__ void copy_queries(const TileParams<T>& p, const Maps& maps,
-                                             const Place& place, int t, int d, unsigned to,
-                                             const Barrier& full) {
-  const bool whole = p.rows % kStep == 0 || kStep * (place.row + kRows) <= p.rows;
-  if (whole) return copy_box(to, maps.queries, d, kStep - 1 - t, place.row, place.head, full);
-  for (int i = 0; i < kRows; i += kStridesOfBox) {
-    copy_box(to + i * kRowBytes, maps.last_queries, d, kStep * (place.row + i) + kStep - 1 - t,
-             place.head, 0, full);
-  }
-}
 
 // The producer, one thread.
 template <typename T>
@@ -88,7 +70,8 @@ __device__ __forceinline__ void produce(const TileParams<T>& p, const Shared& sh
         const Barrier full = shared.full(turn.stage);
         shared.empty(turn.stage).wait(turn.parity ^ 1);
         full.arrive_and_expect(kStageBytes);
-        copy_queries(p, maps, place, t, d, shared.rows(turn.stage), full);
+        copy_box(shared.rows(turn.stage), maps.queries, d, kStep - 1 - t, place.row, place.head,
+                 full);
         copy_box_to_all(shared.tokens(turn.stage) + part * kRowBytes, maps.keys, d, t,
                         place.token + part, kv_head, full);
         turn.advance();
@@ -110,6 +93,26 @@ __device__ __forceinline__ void multiply(float (&scores)[kScores], unsigned rows
   wgmma_commit();
 }
 
+// Copies found no more than zeros of the last strided row where it is not whole: a warpgroup that has it, as row `at` of
+// its tile, fills in a stage's part of it.
+template <typename T>
+__device__ __forceinline__ void fill_last_row(const TileParams<T>& p, int head, int step,
+                                              unsigned rows, int at, int group, int thread) {
+  const int per_row = p.padded_dim / kDepth;
+  const int row = p.strides() * kStep - 1 - step / per_row;
+  const int d = step % per_row * kDepth + thread * 8;
+  if (row < p.rows && thread < kDepth / 8 && d < p.head_dim) {
+    const T* const from = p.q + row * p.q_row + head * p.head_dim + d;
+    const uint4 words = *reinterpret_cast<const uint4*>(from);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(rows + at * kRowBytes +
+                                                                  (thread ^ at % 8) * 16),
+                 "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+    fence_shared_writes();
+  }
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory");
+}
+
 // A consumer warpgroup.
 template <typename T>
 __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& shared, int group,
@@ -125,11 +128,15 @@ __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& sh
   float scores[kScores];
   for (Place place; walk.next(place);) {
     hold(scores);
+    const int first = place.row + group * kGroupRows;
+    const int last = p.rows % kStep == 0 ? -1 : p.strides() - 1 - first;
+    const bool fills = 0 <= last && last < kGroupRows;
     int before = 0;  // the stage
     for (int step = 0; step < steps; ++step) {
       shared.full(turn.stage).wait(turn.parity);
-      multiply<T>(scores, shared.rows(turn.stage) + group * kGroupRows * kRowBytes,
-                  shared.tokens(turn.stage), step == 0);
+      const unsigned rows = shared.rows(turn.stage) + group * kGroupRows * kRowBytes;
+      if (fills) fill_last_row(p, place.head, step, rows, last, group, thread);
+      multiply<T>(scores, rows, shared.tokens(turn.stage), step == 0);
       if (step > 0) {
         wgmma_wait<1>();
         free_stage(before);
@@ -140,7 +147,6 @@ __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& sh
     wgmma_wait<0>();
     hold(scores);
     free_stage(before);
-    const int first = place.row + group * kGroupRows;
     const int row = first + thread / 32 * 16 + lane / 4;
     const bool masked = first >= p.strides() || place.token + kTokens > p.seen(first);
     store_sums<T, 0>(p, place, row, scores, masked, lane);
@@ -186,14 +192,13 @@ Maps describe(const TileParams<T>& p, const T* gathered, std::int64_t kv_heads) 
   };
   const Dimension elements{p.head_dim, 1, kDepth};
   const Dimension heads{p.heads, p.head_dim, 1};
-  const std::int64_t whole_rows = std::max(1, p.rows / kStep);
+  const std::int64_t step_rows = std::min(kStep, p.rows);
   const std::int64_t token = kv_heads * p.head_dim;
   return {
-      .queries =
-          map(p.q, {{elements, {kStep, p.q_row, 1}, {whole_rows, kStep * p.q_row, kRows}, heads}}),
-      .last_queries = map(
-          p.q,
-          {{elements, {p.rows, p.q_row, kStridesOfBox * kStep, kStep}, heads, {1, p.q_row, 1}}}),
+      .queries = map(p.q, {{elements,
+                            {step_rows, p.q_row, 1},
+                            {std::max(1, p.rows / kStep), kStep * p.q_row, kRows},
+                            heads}}),
       .keys = map(gathered, {{elements,
                               {kStep, token, 1},
                               {(p.tokens + kStep - 1) / kStep, kStep * token, kTokens / kCluster},
@@ -205,7 +210,7 @@ Maps describe(const TileParams<T>& p, const T* gathered, std::int64_t kv_heads) 
 
 template <typename T>
 bool score_tiles_sm90(const SelectTiles& args, const TileParams<T>& p, cudaStream_t stream) {
-  if (args.gathered.data == nullptr || !(p.scale > 0) || !sm90::is_hopper()) return false;
+  if (args.gathered.data == nullptr || !(p.scale > 0) || !is_hopper()) return false;
   const std::int64_t kv_heads = args.prompt.kv.kv_heads();
   auto* const gathered = args.gathered.as<T>();
   const int blocks = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);

@@ -14,14 +14,27 @@ namespace {
 
 static_assert(kRows == kSparseTile && kTokens == kSparseTile);
 
-// blockIdx: a query head of its KV head, a tile of rows, the KV head. One KV head after the other: what is near to its
-// rows is read by all of them at about the same time. The last rows have the most tokens: they go first.
+constexpr int kLastBlocks = 2;  // tiles of rows that hold a prompt's last 128
+
+// blockIdx: heads that are near to one another, which read the same keys, tiles of rows, such groups of heads. The last
+// rows have the most tokens, and may attend to all of them: those of all heads go first. Then one group of heads goes
+// after the other: what is near to its rows is read by all of them at about the same time.
 template <typename T>
 __device__ __forceinline__ AttentionRows<T> rows_of_block(const AttentionParams<T>& p,
                                                           const SparseLists& lists) {
-  const int head = static_cast<int>(blockIdx.z * gridDim.x + blockIdx.x);
-  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
-  return rows_of_head(p, lists, head, block * kRows, kRows);
+  const int together = static_cast<int>(gridDim.x), blocks = static_cast<int>(gridDim.y);
+  const int groups = static_cast<int>(gridDim.z), last = min(blocks, kLastBlocks);
+  int number = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), group, block;
+  if (number < last * groups) {
+    group = number % groups;
+    block = blocks - 1 - number / groups;
+  } else {
+    number -= last * groups;
+    group = number / (blocks - last);
+    block = blocks - last - 1 - number % (blocks - last);
+  }
+  return rows_of_head(p, lists, group * together + static_cast<int>(blockIdx.x), block * kRows,
+                      kRows);
 }
 
 template <typename T, int D>

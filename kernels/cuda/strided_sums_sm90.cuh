@@ -1,5 +1,5 @@
 // What becomes of a tile's strided scores, which consumers on Hopper have in registers (select_tiles_sm90.cu): a
-// log-sum-exp for each strided row and tile of 16 strided tokens.
+// log-sum-exp for each strided row and tile of kTile strided tokens.
 #pragma once
 
 #include "kernels/cuda/strided_tiles_sm90.cuh"
@@ -10,8 +10,8 @@ namespace nvllm::kernels::cuda::strided {
 
 inline constexpr int kScores = kTokens / 2;  // of a thread, of two rows: wgmma.cuh says which
 inline constexpr int kSums =
-    4;  // of a thread for each row, of as many tiles that follow each other
-static_assert(kTokens == 4 * kSums * kTile);
+    kTokens / kTile / 4;  // of a thread for each row, of tiles that follow each other
+static_assert(kSums % 4 == 0 && kTile % 8 == 0);
 
 // Four values, each to be added up over the four lanes of a row: lane l gets the sum of value l.
 __device__ __forceinline__ float add_quads(const float (&value)[4], int lane) {
@@ -45,8 +45,10 @@ __device__ __forceinline__ void sum_tiles(const float (&scores)[kScores], float 
     float sum[4];  // of tile m of each lane
 #pragma unroll
     for (int owner = 0; owner < 4; ++owner) {
-      const int tile = owner * kSums + m;
-      sum[owner] = weight(2 * tile) + weight(2 * tile + 1);
+      const int first = (owner * kSums + m) * (kTile / 8);
+      sum[owner] = weight(first);
+#pragma unroll
+      for (int j = 1; j < kTile / 8; ++j) sum[owner] += weight(first + j);
     }
     sums[m] = reference + __log2f(add_quads(sum, lane));
   }
@@ -67,8 +69,13 @@ __device__ __forceinline__ void store_sums(const TileParams<T>& p, const Place& 
   const int tile = place.token / kTile + lane % 4 * kSums;
   if (i >= p.strides() || tile >= p.token_tiles) return;
   float* const to = p.sums_of(place.head, i) + tile;
-  if (p.token_tiles % kSums == 0) {
-    *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+  if (p.token_tiles % 4 == 0) {
+#pragma unroll
+    for (int m = 0; m < kSums; m += 4) {
+      if (tile + m >= p.token_tiles) return;
+      *reinterpret_cast<float4*>(to + m) =
+          make_float4(sums[m], sums[m + 1], sums[m + 2], sums[m + 3]);
+    }
     return;
   }
 #pragma unroll

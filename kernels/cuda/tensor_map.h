@@ -20,6 +20,12 @@ struct Dimension {
   std::int64_t box, step = 1;
 };
 
+// Whether the GPU has what is compiled for sm_90a alone: bulk tensor copies and wgmma as these kernels use them.
+inline bool is_hopper() {
+  return nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
+}
+
 // The driver's function, found at run time: the program does not link with the driver.
 inline auto tensor_map_encoder() {
   static const auto encode = [] {

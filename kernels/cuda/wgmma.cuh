@@ -54,9 +54,10 @@ __device__ __forceinline__ void hold(float (&registers)[N]) {
 // the factors, then `added`.
 
 // clang-format off
-#define NVLLM_SUMS_32 \
+#define NVLLM_SUMS_16 \
   "%0, %1, %2, %3, %4, %5, %6, %7, " \
-  "%8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%8, %9, %10, %11, %12, %13, %14, %15"
+#define NVLLM_SUMS_32 NVLLM_SUMS_16 ", " \
   "%16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
 #define NVLLM_SUMS_64 NVLLM_SUMS_32 ", " \
@@ -73,9 +74,10 @@ __device__ __forceinline__ void hold(float (&registers)[N]) {
   "%104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, " \
   "%120, %121, %122, %123, %124, %125, %126, %127"
-#define NVLLM_OUT_32 \
+#define NVLLM_OUT_16 \
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+#define NVLLM_OUT_32 NVLLM_OUT_16, \
   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
 #define NVLLM_OUT_64 NVLLM_OUT_32, \
@@ -96,6 +98,34 @@ __device__ __forceinline__ void hold(float (&registers)[N]) {
   "{\n.reg .pred p;\nsetp.ne.b32 p, " added ", 0;\n" \
   "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" sums "}, " factors ";\n}\n"
 // clang-format on
+
+// d (+)= a b^T: a, 64 x 16, and b, 32 x 16, in shared memory.
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[16], std::uint64_t a, std::uint64_t b, int added) {
+  if constexpr (dtype_of<T> == DType::bf16) {
+    asm volatile(NVLLM_WGMMA("32", "bf16", NVLLM_SUMS_16, "%16, %17, p, 1, 1, 0, 0", "%18")
+                 : NVLLM_OUT_16
+                 : "l"(a), "l"(b), "r"(added));
+  } else {
+    asm volatile(NVLLM_WGMMA("32", "f16", NVLLM_SUMS_16, "%16, %17, p, 1, 1, 0, 0", "%18")
+                 : NVLLM_OUT_16
+                 : "l"(a), "l"(b), "r"(added));
+  }
+}
+
+// d (+)= a b^T: a, 64 x 16, and b, 64 x 16, in shared memory.
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, int added) {
+  if constexpr (dtype_of<T> == DType::bf16) {
+    asm volatile(NVLLM_WGMMA("64", "bf16", NVLLM_SUMS_32, "%32, %33, p, 1, 1, 0, 0", "%34")
+                 : NVLLM_OUT_32
+                 : "l"(a), "l"(b), "r"(added));
+  } else {
+    asm volatile(NVLLM_WGMMA("64", "f16", NVLLM_SUMS_32, "%32, %33, p, 1, 1, 0, 0", "%34")
+                 : NVLLM_OUT_32
+                 : "l"(a), "l"(b), "r"(added));
+  }
+}
 
 // d (+)= a b^T: a, 64 x 16, and b, 128 x 16, in shared memory.
 template <typename T>
@@ -164,9 +194,11 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const unsigned (&a)[4], st
 #undef NVLLM_OUT_128
 #undef NVLLM_OUT_64
 #undef NVLLM_OUT_32
+#undef NVLLM_OUT_16
 #undef NVLLM_SUMS_128
 #undef NVLLM_SUMS_64
 #undef NVLLM_SUMS_32
+#undef NVLLM_SUMS_16
 
 #endif
 

@@ -46,7 +46,8 @@ struct AttentionCase {
   std::int64_t q_gap = 0;       // elements between rows of q
   std::int64_t slack_rows = 0;  // by which the bounds are larger than they need to be
   std::int64_t slack_tokens = 0;
-  unsigned layout = 1;                // seed of where blocks lie; 0: one behind the other
+  std::int64_t singles = 0;  // attention() is told that the first sequences have one row each
+  unsigned layout = 1;       // seed of where blocks lie; 0: one behind the other
   std::vector<std::int32_t> visible;  // per sequence; empty: none
   bool as_float = false;              // the results, which are rounded to T when they are fetched
   std::vector<T> out;
@@ -83,7 +84,7 @@ struct AttentionCase {
   }
   void run(Backend& backend) {
     const auto stream = backend.create_stream();
-    run(backend, *stream, [&](const Attention& args) { attention(args, *stream); });
+    run(backend, *stream, [&](const Attention& args) { attention(args, singles, *stream); });
     weights_rounded = backend.kind() == DeviceKind::cuda && sizeof(T) == 2;
   }
   // On so many of the CPU's threads, with these instructions.

@@ -74,7 +74,7 @@ class Bench {
   double dense_seconds() const { return dense_seconds_; }
 
   double seconds(PromptPolicy& policy) {
-    const PromptAttention args{out(), prompt_.rows()};
+    const PromptAttention args{out(), prompt_.rows(), true};
     return seconds_of([&] { policy.attend(args, *stream_); });
   }
 
@@ -91,7 +91,7 @@ class Bench {
 
   // Of all tiles, segment by segment as the policy does.
   Choice choose_tiles(float threshold) {
-    const std::int64_t step = std::min<std::int64_t>(4096, shape_.tokens), heads = shape_.heads;
+    const std::int64_t step = std::min<std::int64_t>(8192, shape_.tokens), heads = shape_.heads;
     const std::int64_t row_tiles = step / kernels::kSelectTile;
     const std::int64_t tiles = shape_.tokens / kernels::kSelectTile;
     const Buffer counts = ints(row_tiles * heads), lists = ints(row_tiles * heads * tiles);
@@ -102,6 +102,7 @@ class Bench {
       kernels::SelectTiles args;
       args.prompt = segment(first, step);
       args.threshold = threshold;
+      args.whole_rows = first + step < shape_.tokens ? 0 : kernels::kSelectTile;
       args.tile_counts = TensorView(counts.data(), DType::i32, {row_tiles, heads});
       args.tiles = TensorView(lists.data(), DType::i32, {row_tiles, heads, args.token_tiles()});
       args.workspace =
@@ -359,7 +360,7 @@ const bool registered = [] {
     for (const float budget : {1.0f, 0.25f, 0.5f, 2.0f}) {
       add(last, DeviceKind::cuda, shape, {false, budget});
     }
-    for (const float threshold : {0.5f, 0.8f, 0.9f, 0.95f, 0.99f}) {
+    for (const float threshold : {0.8f, 0.9f, 0.95f, 0.96f, 0.97f, 0.99f}) {
       add(last, DeviceKind::cuda, shape, {true, threshold});
     }
   }

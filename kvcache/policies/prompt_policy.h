@@ -31,12 +31,15 @@ struct PromptLimits {
 struct PromptAttention {
   TensorView out;  // [rows, heads, head_dim]
   kernels::PromptRows rows;
+  bool ends =
+      false;  // the last row is the last one of the prompt, which its first token is drawn from
 };
 
 // Of an attention of one sequence's rows alone, whose first one is at this position.
-inline PromptAttention prompt_attention(const kernels::Attention& args,
-                                        std::int64_t first_position) {
+inline PromptAttention prompt_attention(const kernels::Attention& args, std::int64_t first_position,
+                                        bool ends) {
   PromptAttention prompt;
+  prompt.ends = ends;
   prompt.out = args.out;
   prompt.rows.q = args.q;
   prompt.rows.kv = args.kv;
@@ -56,7 +59,8 @@ class PromptPolicy {
   virtual void attend(const PromptAttention& args, Stream& stream) = 0;
 };
 
-// XAttention: tiles by antidiagonal sums, until they cover `threshold` of each row of tiles. 1 keeps all.
+// XAttention: tiles by antidiagonal sums, until they cover `threshold` of each row of tiles. 1 keeps all. The last
+// 128 rows of a prompt attend to everything, whatever the threshold: a question may be asked by one row of them.
 struct XAttention {
   static constexpr float kThreshold = 0.95f;  // the published one
   static std::size_t bytes(const PromptLimits& limits);

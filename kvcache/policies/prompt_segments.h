@@ -10,8 +10,8 @@
 
 namespace nvllm::kvcache {
 
-// A multiple of all tiles of rows; at least so many are worth a launch.
-inline constexpr std::int64_t kSegmentRows = 1024;
+// A multiple of all tiles of rows, the largest of which are XAttention's on Hopper: 128 strided rows.
+inline constexpr std::int64_t kSegmentRows = 2048;
 inline constexpr std::int64_t kSegmentBytes = std::int64_t{64} << 20;
 
 // As many rows as need no more than kSegmentBytes, or kSegmentRows if that is more.

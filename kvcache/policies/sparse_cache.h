@@ -62,9 +62,10 @@ class SparseCache final : public KvCache {
 
  private:
   enum class Kind { one_row, chosen, everything };
-  // Rows of the step's sequences, from this position on.
+  // Rows of the step's sequences, from this position on; a token may be drawn from the last one.
   struct Rows {
     std::int64_t first, rows;
+    bool draws;
   };
   // Sequences of a call, one after the other, that are attended together.
   struct Run {
@@ -72,6 +73,7 @@ class SparseCache final : public KvCache {
     std::int64_t first_sequence, sequences;
     std::int64_t first_row, rows;
     std::int64_t first_position, longest;  // longest: the tokens of the longest one
+    bool draws;                            // from its last row
   };
 
   Kind kind_of(const Rows& rows) const;

@@ -51,16 +51,20 @@ class XAttentionPolicy final : public PromptPolicy {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
       const kernels::PromptRows segment = segment_of(args.rows, first, count);
       const std::int64_t gathered = first == 0 ? 0 : segment.first_position;  // by those before
-      attend_segment(segment, gathered, args.out.rows(first, count), stream);
+      const std::int64_t behind = rows - first - count;
+      const std::int64_t whole =
+          args.ends ? std::max<std::int64_t>(kernels::kSelectTile - behind, 0) : 0;
+      attend_segment(segment, gathered, whole, args.out.rows(first, count), stream);
     }
   }
 
  private:
-  void attend_segment(const kernels::PromptRows& rows, std::int64_t gathered, const TensorView& out,
-                      Stream& stream) {
+  void attend_segment(const kernels::PromptRows& rows, std::int64_t gathered, std::int64_t whole,
+                      const TensorView& out, Stream& stream) {
     kernels::SelectTiles choice;
     choice.prompt = rows;
     choice.threshold = threshold_;
+    choice.whole_rows = whole;
     const std::int64_t row_tiles = choice.row_tiles(), heads = rows.heads();
     choice.tile_counts = TensorView(counts_, DType::i32, {row_tiles, heads});
     choice.tiles = TensorView(tiles_, DType::i32, {row_tiles, heads, choice.token_tiles()});

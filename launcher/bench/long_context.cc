@@ -37,6 +37,11 @@ bool in_host_memory(LongMode mode) {
   return in_chunks(mode) || mode == LongMode::layerwise;
 }
 
+// Every block has its place on the device.
+bool all_stay(const LongResult& result) {
+  return result.blocks > 0 && result.resident_blocks >= result.blocks;
+}
+
 // Of so many first tokens of a sequence.
 double not_resident(const LongResult& result, double tokens) {
   return std::max(tokens - static_cast<double>(result.resident_blocks * result.block_size), 0.0);
@@ -89,7 +94,7 @@ LongFloor prefill_floor(const LongResult& result, const ModelCost& cost, const D
                         const LinkSpeed& link, std::int64_t step_tokens) {
   const auto tokens = static_cast<double>(result.prefill_tokens);
   LongFloor floor{.compute_s = prompt_floor(cost, speed, 1, tokens)};
-  if (!in_host_memory(result.mode)) return floor;
+  if (!in_host_memory(result.mode) || all_stay(result)) return floor;
   floor.link_s = tokens * cost.kv_bytes / link.to_host;
   if (in_chunks(result.mode)) {
     double read = 0;

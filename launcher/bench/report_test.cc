@@ -127,6 +127,10 @@ TEST_CASE("what a mode moves over PCIe is its floor, where that takes longer tha
                       100)
             .link_s == doctest::Approx(10));
   CHECK(decode_floor(half, one.cost, one.speed, link).link_s == doctest::Approx(1));
+  LongResult all = half;
+  all.blocks = all.resident_blocks = 100;
+  CHECK(prefill_floor(all, one.cost, one.speed, link, 100).link_s == 0);
+  CHECK(decode_floor(all, one.cost, one.speed, link).link_s == 0);
 
   LongReport report{.plan = {}, .link = link, .modes = {}};
   report.modes = {long_result(LongMode::paged),

@@ -1,0 +1,24 @@
+// Short kernels that let the next one come before they may begin themselves. With launch.cuh's way two kernels are on
+// the GPU at once; here one after the other joins them, each waiting for the one before, as long as all are short and
+// there is room. So a product asks for its weights while a product before it, and what lies between, is still at work.
+//
+// Products whose blocks ask for all of their weights at once do this, norms and activations before such products and
+// before those of skinny_sm90.cuh, and norm_rope_store. Norms that did it before longer products made steps up to 7%
+// longer. None of these kernels reads before it has waited what any of them has written, but weights only; nor does
+// attention (Attention::only_rows_are_new).
+#pragma once
+
+#include "kernels/cuda/launch.cuh"
+
+namespace nvllm::kernels {
+
+// begin_after_previous_kernel() of a kernel that lets the next one come early, or does not.
+__device__ __forceinline__ void begin_after_previous_kernel(bool next_comes_early) {
+#if __CUDA_ARCH__ >= 900
+  if (next_comes_early) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if (!next_comes_early) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,130 @@
+#include "base/check.h"
+#include "device/cuda/stream.h"
+#include "kernels/cuda/skinny.h"
+#include "kernels/cuda/skinny_sm90.cuh"
+#include "kernels/cuda/tensor_map.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+using skinny::Shape;
+
+// Bulk copies want whole vectors of 16 bytes.
+bool whole_vectors(const TensorView& tensor) {
+  return tensor.aligned(16) && (tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0);
+}
+
+// Pairs of outputs are stored, and added to, together.
+bool whole_pairs(const TensorView& tensor) {
+  return tensor.data == nullptr ||
+         (tensor.aligned(8) &&
+          (tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 2 == 0));
+}
+
+bool is_gated(const Linear& args) {
+  return args.after == Linear::After::gated_activation;
+}
+
+// As the kernel wants them: groups of 16 outputs, or of 8 gates and the 8 that these let through.
+CUtensorMap describe_weight(const Linear& args, int tiles) {
+  const std::int64_t outputs = args.weight.shape[0], inputs = args.weight.shape[1];
+  const std::int64_t second = (is_gated(args) ? outputs / 2 : 8) * inputs;
+  const std::int64_t group = (is_gated(args) ? 8 : 16) * inputs;
+  return describe_tensor<4>("linear", args.weight.dtype, args.weight.data,
+                            {{{inputs, 1, skinny::kStageInputs},
+                              {8, inputs, 8},
+                              {2, second, 2},
+                              {outputs / 16, group, tiles * skinny::kTileOutputs / 16}}});
+}
+CUtensorMap describe_x(const Linear& args, int rows) {
+  const std::int64_t stride = args.x.shape[0] > 1 ? args.x.stride[0] : args.x.shape[1];
+  return describe_tensor<3>("linear", args.x.dtype, args.x.data,
+                            {{{args.x.shape[1], 1, skinny::kStageInputs},
+                              {args.x.shape[0], stride, rows},
+                              {1, args.x.shape[0] * stride, 1}}});
+}
+
+template <typename T, int kTiles, int kRows>
+void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
+  const auto kernel = skinny::skinny_kernel<T, kTiles, kRows>;
+  const int bytes = skinny::shared_bytes<kTiles, kRows>(plan.stages, plan.splits);
+  NVLLM_CHECK(bytes == skinny_shared_bytes(plan), "the plan counts on other shared memory");
+  nvllm::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      "preparing linear");
+  const LinearParams<T> p(args);
+  constexpr int kOutputs = Shape<kTiles, kRows>::kOutputs;
+  const int tiles = static_cast<int>((args.weight.shape[0] + kOutputs - 1) / kOutputs);
+  const LaunchShape shape{dim3(static_cast<unsigned>(tiles * plan.splits)),
+                          dim3(Shape<kTiles, kRows>::kThreads), static_cast<std::size_t>(bytes),
+                          static_cast<unsigned>(plan.splits)};
+  launch_early("launching linear", kernel, shape, stream, describe_weight(args, kTiles),
+               describe_x(args, kRows), p, plan.splits, plan.stages, is_gated(args));
+}
+
+template <typename T, int kRows>
+void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
+  static_assert(kSkinnyMaxTiles == 3);
+  switch (plan.tiles) {
+    case 1: return launch<T, 1, kRows>(args, plan, stream);
+    case 2: return launch<T, 2, kRows>(args, plan, stream);
+    default: return launch<T, 3, kRows>(args, plan, stream);
+  }
+}
+
+template <typename T>
+void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
+  if (plan.rows == 32) return launch<T, 32>(args, plan, stream);
+  static_assert(kSkinnyMaxRows == 64);
+  launch<T, 64>(args, plan, stream);
+}
+
+// How many blocks in clusters of so many run at once that leave no room for a second one.
+int places_of(int cluster) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  config.blockDim = dim3(Shape<1, 32>::kThreads);
+  config.dynamicSmemBytes = 128 << 10;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  const auto kernel = skinny::skinny_kernel<Bf16, 1, 32>;
+  nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(config.dynamicSmemBytes)),
+                     "preparing linear");
+  int clusters = 0;
+  nvllm::cuda::check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
+                     "asking how many clusters run at once");
+  return clusters * cluster;
+}
+
+}  // namespace
+
+Skinny::Skinny() {
+  if (!is_hopper()) return;
+  for (int splits = 1; splits <= kSkinnyMaxSplits; ++splits)
+    machine_.places[splits] = places_of(splits);
+}
+
+std::optional<SkinnyPlan> Skinny::plan(const Linear& args) const {
+  if (args.weight.dtype == DType::f32) return std::nullopt;
+  if (is_gated(args) && (args.activation != Activation::silu || args.bias.data != nullptr))
+    return std::nullopt;
+  if (!whole_vectors(args.weight) || !whole_vectors(args.x) || !whole_pairs(args.out) ||
+      !whole_pairs(args.bias) || !whole_pairs(args.residual)) {
+    return std::nullopt;
+  }
+  return plan_skinny(args.out.shape[0], args.weight.shape[0], args.weight.shape[1], is_gated(args),
+                     machine_);
+}
+
+void Skinny::enqueue(const Linear& args, Stream& stream) const {
+  const SkinnyPlan best = *plan(args);
+  if (args.weight.dtype == DType::bf16)
+    return launch<Bf16>(args, best, nvllm::cuda::native(stream));
+  launch<F16>(args, best, nvllm::cuda::native(stream));
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,181 @@
+// Products of as many rows as steps that decode have, and activations after products.
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/testing/linear_case.h"
+
+namespace nvllm::kernels::testing {
+namespace {
+
+constexpr std::array<std::int64_t, 9> kRows = {5, 16, 17, 31, 33, 63, 64, 65, 100};
+
+TEST_CASE_TEMPLATE("products of some rows are what their definition says", T, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  std::mt19937 random(90);
+  // outputs, inputs: long sums and short ones, one tile and many, some that are whole tiles nowhere
+  constexpr std::int64_t kShapes[][2] = {{1024, 128}, {128, 2048}, {2048, 64}, {192, 640}, {64, 64},
+                                         {384, 512},  {6208, 64},  {1000, 64}, {320, 200}};
+  for (const std::int64_t rows : kRows) {
+    for (const auto& [outputs, inputs] : kShapes) {
+      Setting setting{.rows = rows, .outputs = outputs, .inputs = inputs, .type = dtype_of<T>};
+      setting.float_out = random() % 4 == 0;
+      setting.bias = random() % 2 == 0;
+      setting.residual = random() % 2 == 0;
+      setting.in_place = !setting.float_out && random() % 4 == 0;
+      setting.x_gap = static_cast<std::int64_t>(random() % 3) * 8;
+      setting.out_gap = static_cast<std::int64_t>(random() % 3) * 2;
+      bench.check(setting, random());
+    }
+  }
+}
+
+TEST_CASE(
+    "a row's sums do not depend on the rows beside it, as long as there is room for as many") {
+  BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  Setting setting{.rows = 64, .outputs = 1024, .inputs = 1024, .type = DType::bf16};
+  Product all(*backend, setting, 91);
+  all.upload(*bench.stream);
+  bench.matmul->linear(all.args(), *bench.stream);
+  all.out.fetch(*bench.stream);
+  std::vector<float> expected;
+  for (std::int64_t o = 0; o < 1024; ++o) expected.push_back(get(all.out.here, 3, o));
+  for (const std::int64_t rows : {64, 63, 40, 33}) {
+    CAPTURE(rows);
+    Linear some = all.args();
+    some.x.shape[0] = some.out.shape[0] = rows;
+    all.out.upload(*bench.stream);
+    bench.matmul->linear(some, *bench.stream);
+    all.out.fetch(*bench.stream);
+    int wrong = 0;
+    for (std::int64_t o = 0; o < 1024; ++o) wrong += get(all.out.here, 3, o) != expected[o];
+    if (backend->kind() == DeviceKind::cuda) CHECK(wrong == 0);
+  }
+}
+
+// How many results are further from the definition than the product's rounding to its type, and that of its sums,
+// explain: silu's slope is below 1.1.
+int count_wrong_activated(const Product& product, const TensorView& x, const TensorView& out) {
+  const Setting& s = product.setting;
+  const std::int64_t width = s.outputs / 2;
+  std::vector<float> sums(static_cast<std::size_t>(s.rows * s.outputs));
+  Linear call;
+  call.out = TensorView(sums.data(), DType::f32, {s.rows, s.outputs});
+  call.x = x;
+  call.weight = product.weight.here;
+  if (s.bias) call.bias = vector_of(product.bias.here);
+  linear_reference(call);
+  const Precision precision = precision_of(s.type);
+  const auto rounding = [&](std::int64_t row, std::int64_t output) {
+    double terms = 0;
+    for (std::int64_t i = 0; i < s.inputs; ++i) {
+      terms += std::fabs(get(x, row, i) * get(product.weight.here, output, i));
+    }
+    return static_cast<double>(s.inputs + 2) * 0x1p-23 * terms +
+           2 * precision.ulp * std::fabs(get(call.out, row, output)) + 2 * precision.least;
+  };
+  int wrong = 0;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    for (std::int64_t o = 0; o < width; ++o) {
+      const double gate = get(call.out, r, o), up = get(call.out, r, width + o);
+      const double silu = gate / (1 + std::exp(-gate)), right = silu * up;
+      const double gate_error = 1.1 * rounding(r, o), up_error = rounding(r, width + o);
+      const double tolerance = gate_error * (std::fabs(up) + up_error) +
+                               std::fabs(silu) * up_error + 2 * precision.ulp * std::fabs(right) +
+                               2 * precision.least;
+      wrong += !(std::fabs(get(out, r, o) - right) <= tolerance);
+    }
+  }
+  return wrong;
+}
+
+// The product with an activation after it.
+void run_activated(Bench& bench, Product& all, Matrix& activated) {
+  all.upload(*bench.stream);
+  Linear args = all.args();
+  args.out = activated.there;
+  args.after = Linear::After::gated_activation;
+  args.product = all.out.there;
+  bench.matmul->linear(args, *bench.stream);
+  activated.fetch(*bench.stream);
+}
+
+TEST_CASE_TEMPLATE("with a gated activation after", T, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  unsigned seed = 100;
+  for (const std::int64_t rows : {1, 4, 5, 16, 17, 33, 64, 100, 128, 200}) {
+    for (const auto& shape : {std::pair{96, 512}, {512, 128}, {1536, 64}, {40, 72}}) {
+      const std::int64_t width = shape.first, inputs = shape.second;
+      CAPTURE(rows);
+      CAPTURE(width);
+      Setting setting{.rows = rows, .outputs = 2 * width, .inputs = inputs, .type = dtype_of<T>};
+      setting.bias = width == 40;
+      Product all(*backend, setting, ++seed);
+      Matrix activated(*backend, setting.type, rows, width);
+      std::mt19937 random(seed);
+      activated.fill(random, std::nanf(""), 0);
+      activated.upload(*bench.stream);
+      run_activated(bench, all, activated);
+      CHECK(activated.touched() == 0);
+      CHECK(count_wrong_activated(all, all.x.here, activated.here) == 0);
+    }
+  }
+}
+
+TEST_CASE("with RMSNorm before and a gated activation after") {
+  BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  for (const std::int64_t rows : {1, 8, 64}) {
+    CAPTURE(rows);
+    Setting setting{.rows = rows, .outputs = 1024, .inputs = 256, .type = DType::bf16};
+    setting.before = Before::rms_norm;
+    Product all(*backend, setting, 120);
+    Matrix activated(*backend, setting.type, rows, 512);
+    run_activated(bench, all, activated);
+    const Matrix x = all.prepared(*backend, *bench.stream);
+    CHECK(count_wrong_activated(all, x.here, activated.here) == 0);
+  }
+}
+
+TEST_CASE("what an activation after a product cannot do is refused by name") {
+  BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  Buffer memory = backend->allocate(MemoryKind::device, 1 << 20, "test");
+  const auto tensor = [&](std::initializer_list<std::int64_t> shape) {
+    return TensorView(memory.data(), DType::bf16, shape);
+  };
+  Linear good;
+  good.x = tensor({4, 64});
+  good.weight = tensor({32, 64});
+  good.out = tensor({4, 16});
+  good.after = Linear::After::gated_activation;
+  good.product = tensor({4, 32});
+  const auto refused = [&](auto&& spoil, const char* text) {
+    Linear bad = good;
+    spoil(bad);
+    std::string message;
+    try {
+      bench.matmul->linear(bad, *bench.stream);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    CHECK(message.find(text) == 0);
+  };
+  refused(
+      [&](Linear& l) {
+        l.out = tensor({4, 32});
+      },
+      "linear: out is bfloat16 [4, 32]; it must be [rows of x, outputs / 2], [4, 16]");
+  refused([&](Linear& l) { l.product = {}; }, "linear: product is ");
+  refused([&](Linear& l) { l.product = tensor({3, 32}); }, "linear: product is bfloat16 [3, 32]");
+  refused([&](Linear& l) { l.residual = tensor({4, 16}); }, "linear: residual is bfloat16 [4, 16]");
+}
+
+}  // namespace
+}  // namespace nvllm::kernels::testing
