@@ -1,18 +1,12 @@
 // Attention at shapes that are shared out among a GPU's multiprocessors in all the ways there are.
 #include "kernels/testing/attention_case.h"
-#include "testing/sanitizers.h"
-#include "testing/skip.h"
 
 namespace nvllm::kernels::testing {
 namespace {
 
-// Shapes that fill GPUs take minutes under ThreadSanitizer, which has nothing to find in them that smaller ones lack.
-#define UNLESS_THREAD_SANITIZED() \
-  if (nvllm::testing::kThreadSanitized) SKIP_TEST("shapes for GPUs, without ThreadSanitizer only")
-
 TEST_CASE_TEMPLATE("few blocks share the longest of many contexts", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  UNLESS_THREAD_SANITIZED();
+  GPU_SHAPES_OR_SKIP();
   std::mt19937 random(23);
   std::vector<Sequence> uneven = some_sequences(random, 70, 1, 100);
   uneven[31] = {1, 9001};
@@ -26,7 +20,7 @@ TEST_CASE_TEMPLATE("few blocks share the longest of many contexts", T, float, Bf
 TEST_CASE_TEMPLATE("few rows, with all lengths, groups and ways to share the tokens out", T, float,
                    Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  UNLESS_THREAD_SANITIZED();
+  GPU_SHAPES_OR_SKIP();
   std::mt19937 random(31);
   for (const std::int64_t head_dim : {64, 128}) {
     for (const std::int64_t group : {1, 2, 3, 4, 7, 8, 16}) {
@@ -63,7 +57,7 @@ TEST_CASE_TEMPLATE("few rows, with all lengths, groups and ways to share the tok
 TEST_CASE_TEMPLATE("sequences of one row before others, as parts of one call", T, float, Bf16,
                    F16) {
   BACKEND_OR_SKIP(backend);
-  UNLESS_THREAD_SANITIZED();
+  GPU_SHAPES_OR_SKIP();
   std::mt19937 random(41);
   for (const std::int64_t group : {2, 4}) {
     for (const std::int64_t singles : {1, 20}) {
@@ -88,7 +82,7 @@ TEST_CASE_TEMPLATE("sequences of one row before others, as parts of one call", T
 
 TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  UNLESS_THREAD_SANITIZED();
+  GPU_SHAPES_OR_SKIP();
   std::mt19937 random(15);
   const std::int64_t block_sizes[] = {16, 0, 48, 256, 16, 5};
   int i = 0;
@@ -111,7 +105,7 @@ TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, flo
 
 TEST_CASE_TEMPLATE("more pieces of work than a GPU has multiprocessors", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  UNLESS_THREAD_SANITIZED();
+  GPU_SHAPES_OR_SKIP();
   std::mt19937 random(16);
   std::vector<Sequence> even, uneven;
   for (int i = 0; i < 50; ++i) {

@@ -319,6 +319,7 @@ TEST_CASE_TEMPLATE("what one chose by measuring another takes over, and measures
 
 TEST_CASE("choices that are none, or of other shapes, do no harm") {
   BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
   Bench first(*backend);
   const Setting setting{.rows = 192, .outputs = 1024, .inputs = 512, .type = DType::bf16};
   Product product(*backend, setting, 64);

@@ -15,6 +15,7 @@ constexpr std::array<std::int64_t, 9> kRows = {5, 16, 17, 31, 33, 63, 64, 65, 10
 
 TEST_CASE_TEMPLATE("products of some rows are what their definition says", T, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
   Bench bench(*backend);
   std::mt19937 random(90);
   // outputs, inputs: long sums and short ones, one tile and many, some that are whole tiles nowhere
@@ -71,12 +72,9 @@ int count_wrong_activated(const Product& product, const TensorView& x, const Ten
   if (s.bias) call.bias = vector_of(product.bias.here);
   linear_reference(call);
   const Precision precision = precision_of(s.type);
+  const TermSums term_sum(x, product.weight.here);
   const auto rounding = [&](std::int64_t row, std::int64_t output) {
-    double terms = 0;
-    for (std::int64_t i = 0; i < s.inputs; ++i) {
-      terms += std::fabs(get(x, row, i) * get(product.weight.here, output, i));
-    }
-    return static_cast<double>(s.inputs + 2) * 0x1p-23 * terms +
+    return static_cast<double>(s.inputs + 2) * 0x1p-23 * term_sum(row, output) +
            2 * precision.ulp * std::fabs(get(call.out, row, output)) + 2 * precision.least;
   };
   int wrong = 0;
@@ -107,6 +105,7 @@ void run_activated(Bench& bench, Product& all, Matrix& activated) {
 
 TEST_CASE_TEMPLATE("with a gated activation after", T, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
   Bench bench(*backend);
   unsigned seed = 100;
   for (const std::int64_t rows : {1, 4, 5, 16, 17, 33, 64, 100, 128, 200}) {

@@ -15,6 +15,12 @@
 #include "base/error.h"
 #include "device/backend_under_test.h"
 #include "device/tensor_view.h"
+#include "testing/sanitizers.h"
+#include "testing/skip.h"
+
+// Shapes that fill GPUs take minutes under ThreadSanitizer, which has nothing to find in them that smaller ones lack.
+#define GPU_SHAPES_OR_SKIP() \
+  if (nvllm::testing::kThreadSanitized) SKIP_TEST("shapes for GPUs, without ThreadSanitizer only")
 
 namespace nvllm::kernels::testing {
 

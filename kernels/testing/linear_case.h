@@ -115,6 +115,34 @@ class Matrix {
   Buffer there_buffer_, here_buffer_;
 };
 
+// What becomes of rounding errors in a product's sums: row r's and output o's terms, taken positive, added up.
+class TermSums {
+ public:
+  TermSums(const TensorView& x, const TensorView& weight)
+      : inputs_(x.shape[1]), x_(magnitudes(x)), weight_(magnitudes(weight)) {}
+
+  double operator()(std::int64_t row, std::int64_t output) const {
+    const float* x = &x_[static_cast<std::size_t>(row * inputs_)];
+    const float* weight = &weight_[static_cast<std::size_t>(output * inputs_)];
+    double sum = 0;
+    for (std::int64_t i = 0; i < inputs_; ++i) sum += x[i] * weight[i];
+    return sum;
+  }
+
+ private:
+  static std::vector<float> magnitudes(const TensorView& matrix) {
+    std::vector<float> all;
+    all.reserve(static_cast<std::size_t>(matrix.elements()));
+    for (std::int64_t r = 0; r < matrix.shape[0]; ++r) {
+      for (std::int64_t c = 0; c < matrix.shape[1]; ++c) all.push_back(std::fabs(get(matrix, r, c)));
+    }
+    return all;
+  }
+
+  std::int64_t inputs_;
+  std::vector<float> x_, weight_;
+};
+
 inline TensorView vector_of(const TensorView& row) {
   return TensorView(row.data, row.dtype, {row.shape[1]});
 }
@@ -225,6 +253,7 @@ inline int count_wrong(const Product& product, const TensorView& x, const Tensor
   linear_reference(call);
 
   const Precision precision = precision_of(out.here.dtype);
+  const TermSums term_sum(x, product.weight.here);
   int wrong = 0;
   for (std::int64_t r = 0; r < s.rows; ++r) {
     for (std::int64_t o = 0; o < s.outputs; ++o) {
@@ -233,11 +262,9 @@ inline int count_wrong(const Product& product, const TensorView& x, const Tensor
         wrong += std::isnan(right) ? !std::isnan(value) : value != right;
         continue;
       }
-      double terms = s.bias ? std::fabs(get(product.bias.here, 0, o)) : 0.0f;
+      double terms = term_sum(r, o);
+      if (s.bias) terms += std::fabs(get(product.bias.here, 0, o));
       if (call.residual.data != nullptr) terms += std::fabs(get(residual, r, o));
-      for (std::int64_t i = 0; i < s.inputs; ++i) {
-        terms += std::fabs(get(x, r, i) * get(product.weight.here, o, i));
-      }
       // What the bias and the residual were added to, if that was rounded first.
       const float added = call.residual.data != nullptr ? get(residual, r, o) : 0.0f;
       const float before = right - added - (s.bias ? get(product.bias.here, 0, o) : 0.0f);
