@@ -134,7 +134,8 @@ class TermSums {
     std::vector<float> all;
     all.reserve(static_cast<std::size_t>(matrix.elements()));
     for (std::int64_t r = 0; r < matrix.shape[0]; ++r) {
-      for (std::int64_t c = 0; c < matrix.shape[1]; ++c) all.push_back(std::fabs(get(matrix, r, c)));
+      for (std::int64_t c = 0; c < matrix.shape[1]; ++c)
+        all.push_back(std::fabs(get(matrix, r, c)));
     }
     return all;
   }
