@@ -8,26 +8,38 @@
 #include "device/host_memory.h"
 
 namespace nvllm::kvcache {
+namespace {
+
+// Of keys and values of so many tokens.
+std::size_t layer_bytes(const BlockShape& shape, std::int64_t tokens) {
+  return static_cast<std::size_t>(2 * tokens * shape.kv_heads * shape.head_dim) *
+         size_of(shape.dtype);
+}
+
+}  // namespace
 
 HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t blocks,
-                       std::size_t piece_bytes, std::size_t ahead_bytes)
+                       std::size_t piece_bytes, std::size_t ahead_bytes, std::int64_t last_tokens)
     : backend_(backend),
       layers_(shape.layers),
       blocks_(blocks),
-      part_bytes_(static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype)),
-      places_(static_cast<std::size_t>(blocks), kNoPlace) {
+      alike_(last_tokens > 0 ? blocks - 1 : blocks),
+      part_bytes_(layer_bytes(shape, shape.block_size)),
+      last_part_bytes_(layer_bytes(shape, last_tokens)),
+      places_(static_cast<std::size_t>(alike_), kNoPlace) {
   NVLLM_CHECK(blocks >= 0, blocks);
+  NVLLM_CHECK(last_tokens == 0 || (alike_ > 0 && last_tokens < shape.block_size), last_tokens);
   const std::size_t block_bytes = shape.kv_bytes();
   if (block_bytes == 0 || blocks == 0) return;
   piece_blocks_ =
-      std::clamp<std::int64_t>(static_cast<std::int64_t>(piece_bytes / block_bytes), 1, blocks);
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(piece_bytes / block_bytes), 1, alike_);
   const std::size_t all_of_piece = static_cast<std::size_t>(piece_blocks_) * block_bytes;
   wanted_ = ahead_ = std::max(ahead_bytes / all_of_piece, std::size_t{1});
+  alike_pieces_ = static_cast<std::size_t>((alike_ + piece_blocks_ - 1) / piece_blocks_);
+  pieces_.resize(alike_pieces_ + (last_tokens > 0 ? 1 : 0));
   const Ledger& ledger = backend.ledger();
-  require_host_memory(static_cast<std::size_t>(blocks) * block_bytes,
-                      ledger.total(MemoryKind::pinned) + ledger.total(MemoryKind::host),
-                      "kv cache");
-  pieces_.resize(static_cast<std::size_t>((blocks + piece_blocks_ - 1) / piece_blocks_));
+  require_host_memory(
+      all_bytes(), ledger.total(MemoryKind::pinned) + ledger.total(MemoryKind::host), "kv cache");
   thread_ = std::thread([this] { allocate_all(); });
 }
 
@@ -41,36 +53,61 @@ HostBlocks::~HostBlocks() {
   thread_.join();
 }
 
+std::size_t HostBlocks::all_bytes() const {
+  const auto layers = static_cast<std::size_t>(layers_);
+  return layers * (static_cast<std::size_t>(alike_) * part_bytes_ + last_part_bytes_);
+}
+
+std::size_t HostBlocks::bytes_of(std::size_t piece) const {
+  const auto layers = static_cast<std::size_t>(layers_);
+  if (piece == alike_pieces_) return layers * last_part_bytes_;
+  const auto first = static_cast<std::int64_t>(piece) * piece_blocks_;
+  return layers * static_cast<std::size_t>(std::min(piece_blocks_, alike_ - first)) * part_bytes_;
+}
+
 Error HostBlocks::why_no_more(std::size_t there, const char* what) const {
-  const std::size_t all = static_cast<std::size_t>(blocks_ * layers_) * part_bytes_;
-  return Error(str("KV cache in host memory: ", format_bytes(there), " of ", format_bytes(all),
-                   " are there, then: ", what, "; pass a smaller --kv-offloading-size"));
+  return Error(str("KV cache in host memory: ", format_bytes(there), " of ",
+                   format_bytes(all_bytes()), " are there, then: ", what,
+                   "; pass a smaller --kv-offloading-size"));
+}
+
+// Who waits for the last block's is not kept waiting by what only runs ahead.
+std::optional<std::size_t> HostBlocks::next_piece() const {
+  const bool last_missing = pieces_.size() > alike_pieces_ && !last_there_;
+  if (last_missing && last_wanted_) return alike_pieces_;
+  if (there_ < std::min(wanted_, alike_pieces_)) return there_;
+  if (last_missing && wanted_ > alike_pieces_) return alike_pieces_;
+  return std::nullopt;
 }
 
 void HostBlocks::allocate_all() {
-  const std::size_t block_bytes = static_cast<std::size_t>(layers_) * part_bytes_;
-  for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+  std::size_t taken = 0;
+  for (std::size_t count = 0; count < pieces_.size(); ++count) {
+    std::size_t piece = 0;
     {
       std::unique_lock lock(mutex_);
-      news_.wait(lock, [&] { return stopping_ || (piece < wanted_ && !paused_); });
+      news_.wait(lock, [&] { return stopping_ || (!paused_ && next_piece()); });
       if (stopping_) return;
+      piece = *next_piece();
       allocating_ = true;
     }
-    const auto first = static_cast<std::int64_t>(piece) * piece_blocks_;
-    const std::int64_t count = std::min(piece_blocks_, blocks_ - first);
     try {
-      pieces_[piece] = backend_.allocate(MemoryKind::pinned,
-                                         static_cast<std::size_t>(count) * block_bytes, "kv cache");
+      pieces_[piece] = backend_.allocate(MemoryKind::pinned, bytes_of(piece), "kv cache");
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
       allocating_ = false;
-      error_ = why_no_more(static_cast<std::size_t>(first) * block_bytes, error.what());
+      error_ = why_no_more(taken, error.what());
       news_.notify_all();
       return;
     }
+    taken += bytes_of(piece);
     const std::lock_guard lock(mutex_);
     allocating_ = false;
-    ++there_;
+    if (piece < alike_pieces_) {
+      ++there_;
+    } else {
+      last_there_ = true;
+    }
     news_.notify_all();
   }
 }
@@ -89,6 +126,7 @@ HostBlocks::Pause::~Pause() {
 
 void* HostBlocks::part(BlockId block, std::int64_t layer) {
   NVLLM_CHECK(block >= 0 && block < blocks_, "there is no host block ", block, " of ", blocks_);
+  if (block == alike_) return last_part(layer);
   std::int64_t& place = places_[static_cast<std::size_t>(block)];
   if (place == kNoPlace) place = placed_++;
   const auto piece = static_cast<std::size_t>(place / piece_blocks_);
@@ -102,6 +140,20 @@ void* HostBlocks::part(BlockId block, std::int64_t layer) {
   }
   const auto part = static_cast<std::size_t>(place % piece_blocks_ * layers_ + layer);
   return static_cast<unsigned char*>(pieces_[piece].data()) + part * part_bytes_;
+}
+
+// Of the last block, if it is shorter than the others.
+void* HostBlocks::last_part(std::int64_t layer) {
+  if (!last_asked_) {
+    std::unique_lock lock(mutex_);
+    last_wanted_ = true;
+    news_.notify_all();
+    news_.wait(lock, [&] { return last_there_ || error_; });
+    if (!last_there_) throw *error_;
+    last_asked_ = true;
+  }
+  return static_cast<unsigned char*>(pieces_.back().data()) +
+         static_cast<std::size_t>(layer) * last_part_bytes_;
 }
 
 }  // namespace nvllm::kvcache

@@ -1,0 +1,85 @@
+#include "kvcache/layer_groups.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace nvllm::kvcache {
+namespace {
+
+// Of keys and values of one block in one layer.
+std::size_t layer_bytes(const BlockShape& shape) {
+  return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
+}
+
+// A group as HostBlocks sees it: a block of more tokens.
+BlockShape shape_of_group(const BlockShape& shape, std::int64_t blocks) {
+  BlockShape group = shape;
+  group.block_size = blocks * shape.block_size;
+  return group;
+}
+
+std::int64_t group_count(std::int64_t blocks, std::int64_t group_blocks) {
+  return (blocks + group_blocks - 1) / group_blocks;
+}
+
+std::int64_t choose_group(const BlockShape& shape, std::int64_t blocks, const GroupSizes& sizes) {
+  NVLLM_CHECK(blocks > 0 && sizes.blocks >= 0, blocks, " blocks, groups of ", sizes.blocks);
+  return sizes.blocks > 0 ? std::min(sizes.blocks, blocks)
+                          : LayerGroups::usual_group(shape, blocks);
+}
+
+}  // namespace
+
+kernels::KvView layer_view(unsigned char* data, const BlockShape& shape, std::int64_t blocks) {
+  const auto half = [&](unsigned char* begin) {
+    TensorView view(begin, shape.dtype, {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
+    view.stride[0] = 2 * shape.layer_elements();
+    return view;
+  };
+  kernels::KvView view;
+  view.keys = half(data);
+  view.values = half(data + layer_bytes(shape) / 2);
+  return view;
+}
+
+LayerGroups::LayerGroups(Backend& backend, const BlockShape& shape, std::int64_t blocks,
+                         const GroupSizes& sizes)
+    : shape_(shape),
+      blocks_(blocks),
+      block_bytes_(layer_bytes(shape)),
+      group_blocks_(choose_group(shape, blocks, sizes)),
+      host_(backend, shape_of_group(shape, group_blocks_), group_count(blocks, group_blocks_),
+            sizes.piece_bytes, sizes.ahead_bytes, blocks % group_blocks_ * shape.block_size),
+      known_(static_cast<std::size_t>(host_.blocks())) {}
+
+std::int64_t LayerGroups::usual_group(const BlockShape& shape, std::int64_t blocks) {
+  const std::size_t block = std::max<std::size_t>(layer_bytes(shape), 1);
+  const std::size_t wanted = (kPartBytes + block - 1) / block;
+  return std::min(static_cast<std::int64_t>(wanted), blocks);
+}
+
+unsigned char* LayerGroups::part(BlockId block, std::int64_t layer) {
+  NVLLM_CHECK(block >= 0 && block < blocks_, "there is no block ", block, " of ", blocks_);
+  if (block_bytes_ == 0) return nullptr;
+  const auto group = static_cast<BlockId>(block / group_blocks_);
+  const std::int64_t first = group * group_blocks_;
+  auto* const data = static_cast<unsigned char*>(host_.part(group, layer));
+  if (!known_[static_cast<std::size_t>(group)]) {
+    known_[static_cast<std::size_t>(group)] = true;
+    used_.push_back({static_cast<BlockId>(first), std::min(group_blocks_, blocks_ - first)});
+  }
+  return data + static_cast<std::size_t>(block - first) * block_bytes_;
+}
+
+kernels::KvView LayerGroups::block_view(BlockId block, std::int64_t layer) {
+  return layer_view(part(block, layer), shape_, 1);
+}
+
+kernels::KvView LayerGroups::group_view(BlockId block, std::int64_t layer) {
+  const std::int64_t first = block / group_blocks_ * group_blocks_;
+  return layer_view(part(static_cast<BlockId>(first), layer), shape_,
+                    std::min(group_blocks_, blocks_ - first));
+}
+
+}  // namespace nvllm::kvcache
