@@ -4,9 +4,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <string>
@@ -126,23 +128,87 @@ TEST_CASE("more than the machine has is refused at once") {
   CHECK(cpu->ledger().total(MemoryKind::pinned) == 0);
 }
 
-TEST_CASE("layer-wise: a step that comes to a layer without memory fails, and its streams end") {
+TEST_CASE("a shorter last block has memory of its own, whenever it comes") {
   const auto cpu = create_backend(DeviceKind::cpu);
-  BlockShape shape = kShape;
-  shape.layers = 4;
-  shape.block_size = std::int64_t{1} << 19;  // 32 MiB a layer: of five blocks it is a piece
+  constexpr std::size_t kBlock = kPiece / 3, kAll = 9 * kBlock + kBlock / 4;
+  for (const BlockId when : {0, 4, 9}) {
+    CAPTURE(when);
+    HostBlocks blocks(*cpu, kShape, kBlocks, kPiece, 1, 1);
+    std::vector<std::pair<const char*, std::size_t>> parts;
+    const auto ask = [&](BlockId block) {
+      for (const std::int64_t layer : {0, 1}) {
+        auto* const part = static_cast<char*>(blocks.part(block, layer));
+        const std::size_t bytes = blocks.part_bytes() / (block == 9 ? 4 : 1);
+        std::memset(part, block, bytes);  // AddressSanitizer knows whether that is too much
+        parts.emplace_back(part, bytes);
+      }
+    };
+    for (BlockId block = 0; block < 9; ++block) {
+      if (block == when) ask(9);
+      ask(block);
+    }
+    if (when == 9) ask(9);
+    std::sort(parts.begin(), parts.end());
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      CHECK(parts[i - 1].first + parts[i - 1].second <= parts[i].first);
+    }
+    CHECK(cpu->ledger().total(MemoryKind::pinned) == kAll);
+  }
+}
+
+TEST_CASE("a shorter last block that is refused says why, and so does a piece behind it") {
+  const auto cpu = create_backend(DeviceKind::cpu);
+  std::promise<void> refuse;
+  LittlePinned backend(*cpu, 1, refuse.get_future().share());
+  HostBlocks blocks(backend, kShape, kBlocks, kPiece, 1, 1);
+  CHECK(why_not(blocks, 5) == "");
+  refuse.set_value();
+  const std::string why =
+      "KV cache in host memory: 1.50 KiB of 4.62 KiB are there, then: the driver refuses it; "
+      "pass a smaller --kv-offloading-size";
+  CHECK(why_not(blocks, 9) == why);
+  for (const BlockId block : {6, 7}) CHECK(why_not(blocks, block) == "");
+  CHECK(why_not(blocks, 8) == why);
+}
+
+TEST_CASE("layer-wise: a step that comes to a group without memory fails, and its streams end") {
+  const auto cpu = create_backend(DeviceKind::cpu);
   LittlePinned backend(*cpu, 2);
-  const std::vector<BlockId> numbers = {0};
-  const std::vector<StepSequence> step = {{.slot = 0, .blocks = numbers, .first = 0, .rows = 1}};
+  // Groups of two blocks, each a piece.
+  constexpr GroupSizes kGroups = {.blocks = 2, .piece_bytes = 1, .ahead_bytes = 1};
+  LayerwiseStorage storage(backend, kShape, kBlocks, 2, 0, false, kGroups);
   const auto stream = cpu->create_stream();
-  LayerwiseStorage storage(backend, shape, 5, 2);
-  storage.begin_step({.number = 1, .sequences = step}, *stream);
-  const auto pass = [&] {
-    for (std::int64_t layer = 0; layer < shape.layers; ++layer) storage.store_view(layer, *stream);
+  const auto pass = [&](const std::vector<BlockId>& blocks) {
+    const auto rows = static_cast<std::int64_t>(blocks.size()) * kShape.block_size;
+    const std::vector<StepSequence> step = {
+        {.slot = 0, .blocks = blocks, .first = 0, .rows = rows}};
+    storage.begin_step({.number = 1, .sequences = step}, *stream);
+    for (std::int64_t layer = 0; layer < kShape.layers; ++layer) storage.store_view(layer, *stream);
     storage.end_pass(*stream);
   };
-  CHECK_THROWS_WITH_AS(pass(), doctest::Contains("the driver refuses it"), Error);
+  pass({9, 8, 2});
+  CHECK_THROWS_WITH_AS(pass({3, 8, 5}), doctest::Contains("the driver refuses it"), Error);
   stream->synchronize();
+}
+
+TEST_CASE("layer-wise: a step that repeats or decodes on the host fails before it begins") {
+  const auto cpu = create_backend(DeviceKind::cpu);
+  for (const bool on_host : {false, true}) {
+    CAPTURE(on_host);
+    constexpr GroupSizes kGroups = {.blocks = 2, .piece_bytes = 1, .ahead_bytes = 1};
+    LittlePinned backend(*cpu, on_host ? 3 : 1);  // its tables are two
+    LayerwiseStorage storage(backend, kShape, kBlocks, 2, 0, on_host, kGroups);
+    const auto stream = cpu->create_stream();
+    const auto begin = [&](BlockId block) {
+      const std::vector<StepSequence> step = {
+          {.slot = 0, .blocks = {&block, 1}, .first = 0, .rows = 1}};
+      storage.begin_step({.number = 1, .sequences = step, .may_repeat = true}, *stream);
+    };
+    begin(9);
+    CHECK_THROWS_WITH_AS(begin(3), doctest::Contains("the driver refuses it"), Error);
+    begin(8);
+    stream->synchronize();
+  }
 }
 
 }  // namespace

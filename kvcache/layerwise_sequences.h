@@ -76,9 +76,10 @@ enum class How { once, graph, like_graph };
 class Sequences {
  public:
   Sequences(Backend& backend, std::int64_t blocks, std::int64_t buffers, const Late& late = {},
-            std::uint32_t left_out = 0, bool decodes_on_host = false)
+            std::uint32_t left_out = 0, bool decodes_on_host = false, const GroupSizes& sizes = {})
       : backend_(backend, late),
-        storage(backend_, kShape, blocks, buffers, left_out, decodes_on_host),
+        group_blocks_(sizes.blocks > 0 ? sizes.blocks : blocks),
+        storage(backend_, kShape, blocks, buffers, left_out, decodes_on_host, sizes),
         pass_(backend_.create_stream(StreamPriority::normal)),
         staging_(backend.allocate(MemoryKind::pinned, kRoom, "test")),
         device_(backend.allocate(MemoryKind::device, kDeviceRoom, "test")) {}
@@ -97,6 +98,14 @@ class Sequences {
     lengths_[sequence] = 0;
   }
 
+  // Its first tokens, in the same blocks, are another one's.
+  void share(std::uint32_t sequence, std::uint32_t other, std::int64_t tokens,
+             std::vector<BlockId> blocks) {
+    set_blocks(sequence, std::move(blocks));
+    lengths_[sequence] = tokens;
+    shared_[sequence] = {other, tokens};
+  }
+
   // Stores new tokens, and reads all tokens of these sequences as attention would.
   void step(const std::vector<Rows>& rows, How how = How::once) {
     const bool repeats = how != How::once;
@@ -108,17 +117,18 @@ class Sequences {
                       .rows = each.rows});
     }
     storage.begin_step({.number = ++number_, .sequences = step, .may_repeat = repeats}, *pass_);
+    const bool staged = repeats || storage.on_host();
     const auto pass = [&] {
       storage.begin_pass(*pass_);
       for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
         const kernels::KvView view = storage.store_view(layer, *pass_);
         for (const StepSequence& each : step) store(layer, view, each);
-        if (repeats) attend(layer, static_cast<std::int64_t>(step.size()));
+        if (staged) attend(layer, static_cast<std::int64_t>(step.size()));
         for (const StepSequence& each : step) read(layer, view, each);
       }
       storage.end_pass(*pass_);
     };
-    if (repeats) stage(step);
+    if (staged) stage(step);
     if (how == How::graph) {
       graphs_.push_back(backend_.capture(*pass_, pass));
       graphs_.back()->launch(*pass_);
@@ -150,6 +160,10 @@ class Sequences {
  private:
   static constexpr std::size_t kRoom = std::size_t{8} << 20, kDeviceRoom = 4096;
   static constexpr std::int64_t kMost = 4;  // sequences of a step that repeats, and blocks of each
+  struct Shared {
+    std::uint32_t of;
+    std::int64_t tokens;
+  };
   struct Read {
     const void* got;
     std::vector<float> right;
@@ -180,19 +194,39 @@ class Sequences {
     backend_.copy(device_.data(), words, static_cast<std::size_t>(word - words) * 4, *pass_);
   }
 
-  // Of queries that nobody looks at: behind it the newest tokens go to the host.
+  // Of queries that nobody looks at, the first sequence's before all others': behind it the newest tokens go to the host.
   void attend(std::int64_t layer, std::int64_t count) {
+    attend(layer, count, 0, 1);
+    if (count > 1) attend(layer, count, 1, count - 1);
+  }
+  void attend(std::int64_t layer, std::int64_t all, std::int64_t first, std::int64_t count) {
     auto* const words = static_cast<std::int32_t*>(device_.data());
     auto* const floats = reinterpret_cast<float*>(words + 64);
     kernels::Attention args;
     args.q = TensorView(floats, DType::f32, {count, 1, kTokenFloats});
     args.out = TensorView(floats + kMost * kTokenFloats, DType::f32, {count, 1, kTokenFloats});
     args.query_start = TensorView(words, DType::i32, {count + 1});
-    args.kv_length = TensorView(words + count + 1, DType::i32, {count});
-    args.kv.block_table = TensorView(words + 2 * count + 1, DType::i32, {count, kMost});
+    args.kv_length = TensorView(words + all + 1, DType::i32, {all}).rows(first, count);
+    args.kv.block_table =
+        TensorView(words + 2 * all + 1, DType::i32, {all, kMost}).rows(first, count);
     args.max_query_rows = 1;
     args.max_kv_length = kMost * kShape.block_size;
-    storage.attend(layer, args, *pass_);
+    if (storage.on_host()) {
+      storage.write_newest(layer, args.kv_length, *pass_);
+    } else {
+      storage.attend(layer, args, *pass_);
+    }
+  }
+
+  // Where the step finds it again.
+  void* stored(std::int64_t layer, const kernels::KvView& view, int side,
+               const StepSequence& sequence, std::int64_t token) {
+    if (!storage.on_host()) return place(view, side, sequence, token);
+    const auto block = sequence.blocks[static_cast<std::size_t>(token / kShape.block_size)];
+    const kernels::KvView group = storage.group_of(block, layer);
+    const TensorView& part = side == 0 ? group.keys : group.values;
+    return part.as<float>() + block % group_blocks_ * part.stride[0] +
+           token % kShape.block_size * part.stride[1];
   }
 
   void* place(const kernels::KvView& view, int side, const StepSequence& sequence,
@@ -224,8 +258,11 @@ class Sequences {
     for (std::int64_t token = 0; token < sequence.length(); ++token) {
       for (const int side : {0, 1}) {
         void* const got = take();
-        backend_.copy(got, place(view, side, sequence, token), kTokenBytes, *pass_);
-        reads_.push_back({got, value(sequence.slot, layer, side, token),
+        backend_.copy(got, stored(layer, view, side, sequence, token), kTokenBytes, *pass_);
+        const auto shared = shared_.find(sequence.slot);
+        const bool other = shared != shared_.end() && token < shared->second.tokens;
+        const std::uint32_t whose = other ? shared->second.of : sequence.slot;
+        reads_.push_back({got, value(whose, layer, side, token),
                           str("step ", number_, ", layer ", layer, ", sequence ", sequence.slot,
                               ", token ", token, side == 0 ? ", key" : ", value")});
       }
@@ -233,6 +270,7 @@ class Sequences {
   }
 
   SlowCopies backend_;
+  const std::int64_t group_blocks_;
 
  public:
   LayerwiseStorage storage;
@@ -245,6 +283,7 @@ class Sequences {
   std::uint64_t number_ = 0;
   std::map<std::uint32_t, std::vector<BlockId>> blocks_;
   std::map<std::uint32_t, std::int64_t> lengths_;
+  std::map<std::uint32_t, Shared> shared_;
   std::vector<Read> reads_;
   std::vector<std::unique_ptr<testing::Gate>> gates_;
 };

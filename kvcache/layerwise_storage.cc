@@ -11,42 +11,27 @@
 namespace nvllm::kvcache {
 namespace {
 
-// [blocks, block_size, kv_heads, head_dim] of one layer.
-TensorView layer_view(unsigned char* data, const BlockShape& shape, std::int64_t blocks) {
-  TensorView view(data, shape.dtype, {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
-  view.stride[0] = 2 * shape.layer_elements();
-  return view;
-}
-
 // Of keys and values of one block in one layer.
 std::size_t layer_bytes(const BlockShape& shape) {
   return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
-}
-
-// All blocks of one layer, as HostBlocks sees them: its memory is one piece.
-BlockShape whole_layer(const BlockShape& shape, std::int64_t blocks) {
-  BlockShape layer = shape;
-  layer.layers = 1;
-  layer.block_size = blocks * shape.block_size;
-  return layer;
 }
 
 }  // namespace
 
 std::size_t LayerwiseStorage::device_bytes(const BlockShape& shape, std::int64_t buffers,
                                            bool decodes_on_host) {
-  const std::size_t tables = decodes_on_host ? sizeof(std::int64_t) + sizeof(std::int32_t) : 0;
+  const std::size_t tables = decodes_on_host ? HostTables::device_bytes(shape.layers) : 0;
   return static_cast<std::size_t>(buffers) * layer_bytes(shape) + shape.token_bytes() + tables;
 }
 
 LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
                                    std::int64_t buffers, std::uint32_t left_out,
-                                   bool decodes_on_host)
+                                   bool decodes_on_host, const GroupSizes& sizes)
     : backend_(backend),
       shape_(shape),
       block_bytes_(layer_bytes(shape)),
       left_out_(left_out),
-      host_(backend, whole_layer(shape, blocks), shape.layers),
+      host_(backend, shape, blocks, sizes),
       load_stream_(backend.create_stream()),
       write_stream_(backend.create_stream()),
       decodes_on_host_(decodes_on_host) {
@@ -55,12 +40,10 @@ LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, st
   device_ =
       backend.allocate(MemoryKind::device, count * device_bytes(shape, buffers), "kv cache layers");
   auto* data = static_cast<unsigned char*>(device_.data());
-  const std::size_t half = block_bytes_ / 2;
   for (std::int64_t i = 0; i < buffers; ++i, data += count * block_bytes_) {
     BufferState& buffer = buffers_.emplace_back();
     buffer.data = data;
-    buffer.view.keys = layer_view(data, shape, blocks);
-    buffer.view.values = layer_view(data + half, shape, blocks);
+    buffer.view = layer_view(data, shape, blocks);
     buffer.loaded = backend.create_event();
     buffer.computed = backend.create_event();
     buffer.written = backend.create_event();
@@ -72,7 +55,9 @@ LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, st
     arrived_.push_back(backend.create_event());
   }
   for (auto* const event : {&joined_, &all_written_}) *event = backend.create_event();
-  if (decodes_on_host) make_tables(blocks);
+  if (decodes_on_host) {
+    tables_.emplace(backend, shape.layers, blocks, host_.group_blocks(), *write_stream_);
+  }
 }
 
 LayerwiseStorage::~LayerwiseStorage() {
@@ -109,8 +94,8 @@ void LayerwiseStorage::join(std::vector<Part>& parts) const {
     if (last != nullptr && part.block < last->block + last->blocks) {
       // Sequences that share a block share all of what they have of it.
       last->end = std::max(last->end, part.end);
-    } else if (last != nullptr && part.block == last->block + last->blocks && whole(*last) &&
-               whole(part)) {
+    } else if (last != nullptr && part.block == last->block + last->blocks &&
+               !host_.begins_group(part.block) && whole(*last) && whole(part)) {
       ++last->blocks;
     } else {
       parts[kept++] = part;
@@ -131,19 +116,18 @@ std::uint64_t LayerwiseStorage::bytes_of(std::span<const Part> parts) const {
   return bytes;
 }
 
-// Between the same blocks of a buffer and of the host's layer.
+// Between a buffer and a group, from its first block on.
 void LayerwiseStorage::copy(const Part& part, unsigned char* to, const unsigned char* from,
                             Stream& stream) {
   if (block_bytes_ == 0) return;
-  const std::size_t at = static_cast<std::size_t>(part.block) * block_bytes_;
   if (part.end - part.begin == shape_.block_size) {
     const std::size_t bytes = static_cast<std::size_t>(part.blocks) * block_bytes_;
-    return backend_.copy(to + at, from + at, bytes, stream);
+    return backend_.copy(to, from, bytes, stream);
   }
   const std::size_t half = block_bytes_ / 2;
   const std::size_t token = half / static_cast<std::size_t>(shape_.block_size);
   for (const std::size_t side : {std::size_t{0}, half}) {
-    const std::size_t begin = at + side + static_cast<std::size_t>(part.begin) * token;
+    const std::size_t begin = side + static_cast<std::size_t>(part.begin) * token;
     backend_.copy(to + begin, from + begin, static_cast<std::size_t>(part.end - part.begin) * token,
                   stream);
   }
@@ -169,7 +153,9 @@ StepPlan LayerwiseStorage::begin_step(const KvStep& step, Stream& stream) {
   writing_ = true;
   repeats_ = step.may_repeat;
   if (repeats_) {
-    choose_work(step.sequences);
+    choose_loads(step.sequences);
+    choose_newest(step.sequences);
+    name_work();
     if (!preloaded_) preload(stream);
     preloaded_ = true;
     const auto layers = static_cast<std::uint64_t>(shape_.layers);
@@ -205,21 +191,21 @@ void LayerwiseStorage::load(std::int64_t layer) {
   buffer.loaded->record(*load_stream_);
 }
 
-unsigned char* LayerwiseStorage::host(std::int64_t layer) {
-  return block_bytes_ == 0 ? nullptr : static_cast<unsigned char*>(host_.part(layer, 0));
+unsigned char* LayerwiseStorage::place(std::int64_t layer, BlockId block) {
+  return buffer_of(layer).data + static_cast<std::size_t>(block) * block_bytes_;
 }
 
 void LayerwiseStorage::copy_loads(std::int64_t layer) {
-  if (loads_.empty()) return;
-  const unsigned char* const from = host(layer);
-  unsigned char* const buffer = buffer_of(layer).data;
-  for (const Part& part : loads_) copy(part, buffer, from, *load_stream_);
+  for (const Part& part : loads_) {
+    copy(part, place(layer, part.block), host_.part(part.block, layer), *load_stream_);
+  }
 }
 
 kernels::KvView LayerwiseStorage::store_view(std::int64_t layer, Stream& stream) {
+  if (layer != layer_) written_ = 0;
   if (on_host_) {
     layer_ = layer;
-    return host_view(layer);
+    return buffers_.front().view;  // of every layer: one is stored and read after the other
   }
   BufferState& buffer = buffer_of(layer);
   if (layer != layer_) {
@@ -237,13 +223,33 @@ kernels::KvView LayerwiseStorage::store_view(std::int64_t layer, Stream& stream)
 
 void LayerwiseStorage::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
   NVLLM_CHECK_EQ(layer, layer_);
+  NVLLM_CHECK(!on_host_);
   kernels::Attention all = args;
   all.kv = store_view(layer, stream);
   all.kv.block_table = args.kv.block_table;
   kernels::attention(all, stream);
-  if (!repeats_) return;
-  kernels::copy_newest({.to = host_view(layer), .from = all.kv, .kv_length = args.kv_length},
-                       stream);
+  if (repeats_) write_newest(layer, args.kv_length, stream);
+}
+
+// The device does not know where groups are, so each sequence's block is told to a kernel of its own.
+std::span<const BlockId> LayerwiseStorage::write_newest(std::int64_t layer,
+                                                        const TensorView& kv_length,
+                                                        Stream& stream) {
+  const kernels::KvView from = store_view(layer, stream);
+  const auto most = static_cast<std::size_t>(kv_length.shape[0]);
+  const auto blocks =
+      std::span(newest_).subspan(written_, std::min(most, newest_.size() - written_));
+  written_ += blocks.size();
+  std::int64_t sequence = 0;
+  for (const BlockId block : blocks) {
+    kernels::CopyNewest copy;
+    copy.to = host_.block_view(block, layer);
+    copy.from.keys = from.keys.rows(block, 1);
+    copy.from.values = from.values.rows(block, 1);
+    copy.kv_length = kv_length.rows(sequence++, 1);
+    kernels::copy_newest(copy, stream);
+  }
+  return blocks;
 }
 
 // What is new goes to the host behind the next layers, and the layer for which this one makes room comes.
@@ -252,8 +258,9 @@ void LayerwiseStorage::leave_layer(Stream& stream) {
   const auto layer = static_cast<std::size_t>(layer_);
   buffer.computed->record(stream);
   wait(LayerwiseWait::writing_of_pass, *write_stream_, *buffer.computed);
-  unsigned char* const to = host(layer_);
-  for (const Part& part : writes_) copy(part, to, buffer.data, *write_stream_);
+  for (const Part& part : writes_) {
+    copy(part, host_.part(part.block, layer_), place(layer_, part.block), *write_stream_);
+  }
   buffer.written->record(*write_stream_);
   layer_written_[layer]->record(*write_stream_);
   const std::int64_t next = layer_ + static_cast<std::int64_t>(buffers_.size());
@@ -279,8 +286,7 @@ void LayerwiseStorage::end_pass(Stream& stream) {
 
 // --- Steps that repeat ---
 
-// What the step loads, and which work that is.
-void LayerwiseStorage::choose_work(std::span<const StepSequence> sequences) {
+void LayerwiseStorage::choose_loads(std::span<const StepSequence> sequences) {
   loads_.clear();
   const std::int64_t grain = std::min(kGrain, shape_.block_size);
   for (const StepSequence& sequence : sequences) {
@@ -289,10 +295,25 @@ void LayerwiseStorage::choose_work(std::span<const StepSequence> sequences) {
     add_parts(loads_, sequence.blocks, 0, sequence.first - inside + rounded);
   }
   join(loads_);
-  if (work_ != 0 && loads_ == work_loads_) return;
+}
+
+// Memory for what is new comes here, and not when a pass is captured.
+void LayerwiseStorage::choose_newest(std::span<const StepSequence> sequences) {
+  newest_.clear();
+  for (const StepSequence& sequence : sequences) {
+    const auto index = static_cast<std::size_t>(sequence.first / shape_.block_size);
+    newest_.push_back(sequence.blocks[index]);
+    host_.part(newest_.back(), 0);
+  }
+}
+
+void LayerwiseStorage::name_work() {
+  if (work_ != 0 && loads_ == work_loads_ && newest_ == work_newest_) return;
   ++work_;
+  // What is loaded ahead is another thing only with other loads.
+  preloaded_ = preloaded_ && loads_ == work_loads_;
   work_loads_ = loads_;
-  preloaded_ = false;
+  work_newest_ = newest_;
 }
 
 // The first layers, before the pass: they wait for whatever the steps before still do. That includes the last
@@ -321,23 +342,7 @@ void LayerwiseStorage::leave_repeated_layer(Stream& stream) {
 
 // --- Steps on the host ---
 
-void LayerwiseStorage::make_tables(std::int64_t blocks) {
-  const auto count = static_cast<std::size_t>(blocks);
-  const std::size_t bytes = count * (sizeof(std::int64_t) + sizeof(std::int32_t));
-  tables_ = backend_.allocate(MemoryKind::device, bytes, "kv cache layers");
-  const Buffer staged = backend_.allocate(MemoryKind::pinned, bytes, "kv cache layers");
-  auto* const addresses = static_cast<std::int64_t*>(staged.data());
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    addresses[b] = b * static_cast<std::int64_t>(block_bytes_);
-  }
-  std::fill_n(reinterpret_cast<std::int32_t*>(addresses + blocks), blocks, -1);
-  backend_.copy(tables_.data(), staged.data(), bytes, *write_stream_);
-  write_stream_->synchronize();
-  addresses_ = TensorView(tables_.data(), DType::i64, {blocks});
-  homes_ = TensorView(static_cast<std::int64_t*>(tables_.data()) + blocks, DType::i32, {blocks});
-}
-
-// Every such step does the same, whatever its sequences: all that differs is in the device's tables.
+// Nothing of such a step depends on lengths.
 StepPlan LayerwiseStorage::begin_host_step(const KvStep& step, Stream& stream) {
   repeats_ = false;
   if (writing_) {
@@ -345,25 +350,24 @@ StepPlan LayerwiseStorage::begin_host_step(const KvStep& step, Stream& stream) {
     wait(LayerwiseWait::pass_of_writings, stream, *all_written_);
     writing_ = false;
   }
+  loads_.clear();
+  choose_newest(step.sequences);
+  name_work();
+  tables_->follow(host_, stream);
   traffic_.to_host +=
       static_cast<std::uint64_t>(shape_.layers) * step.sequences.size() * token_bytes();
-  return {.repeats = step.may_repeat, .work = 0};
+  return {.repeats = step.may_repeat, .work = work_};
 }
 
-kernels::KvView LayerwiseStorage::host_view(std::int64_t layer) {
-  unsigned char* const data = host(layer);
-  const std::int64_t blocks = tokens_.shape[0];
-  kernels::KvView view;
-  view.keys = layer_view(data, shape_, blocks);
-  view.values = layer_view(data + block_bytes_ / 2, shape_, blocks);
-  return view;
+GatheredQuest::Blocks LayerwiseStorage::host_blocks(std::int64_t layer) const {
+  return {.near = buffers_.front().view,
+          .homes = tables_->nowhere(),
+          .addresses = tables_->addresses(layer),
+          .offset = 0};
 }
 
-GatheredQuest::Blocks LayerwiseStorage::host_blocks(std::int64_t layer) {
-  return {.near = host_view(layer),
-          .homes = homes_,
-          .addresses = addresses_,
-          .offset = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(host(layer)))};
+kernels::KvView LayerwiseStorage::group_of(BlockId block, std::int64_t layer) {
+  return host_.group_view(block, layer);
 }
 
 // Loads of steps that neither repeat nor read on the host wait for these.

@@ -1,8 +1,9 @@
 // LayerwiseStorage: one rank's part of a cache that lies in host memory and visits the device layer by
 // layer. Its blocks are the scheduler's, so prefixes are shared, and sequences come and go, as ever.
 //
-//   host    [layer][block][keys, values][token][kv_head][head_dim], pinned: neighbouring blocks of a layer
-//           are one copy
+//   host    [group of blocks][layer][block in group][keys, values][token][kv_head][head_dim], pinned: neighbouring
+//           blocks of a group are one copy in a layer, and a group's memory is taken when the first of its blocks is
+//           used (layer_groups.h)
 //   device  a ring of buffers, each [block][keys, values][token][kv_head][head_dim]: all blocks of one layer.
 //           A block lies at its own place in every buffer, so tables and slots are as if the buffer were
 //           the layer's cache; only the blocks that a step reads are loaded
@@ -16,23 +17,26 @@
 //   write stream   wait computed -> write new tokens to the host       -> record written (buffer, layer)
 //
 // A decode step may be captured (StepPlan::repeats). Its copies are then part of the graph: loads take the last
-// block up to the next multiple of kGrain tokens, so that the same copies do for many steps, and a kernel
-// writes the new tokens, whose place the device knows. Behind its last layers the pass loads the first ones
-// again, for the next step of the same work; what comes otherwise loads them before its pass.
+// block up to the next multiple of kGrain tokens, so that the same copies do for many steps, and for each sequence a
+// kernel writes the new token to its block, at the place that the device knows. Behind its last layers the pass loads
+// the first ones again, for the next step of the same work; what comes otherwise loads them before its pass.
 //
 // Who reads but a few pages of a layer has no use for all of it on the device: with decodes_on_host, steps of one row
-// per sequence load nothing. The pass stores the new tokens straight in the host's memory, and finds all others there
-// (host_blocks()).
+// per sequence load nothing. The pass stores the new tokens in a buffer, takes them from there to the host's memory
+// (write_newest()), and finds all others there (host_blocks()). It is the same work until a sequence comes to another
+// block.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "kvcache/host_blocks.h"
+#include "kvcache/host_tables.h"
 #include "kvcache/kv_cache.h"
+#include "kvcache/layer_groups.h"
 #include "kvcache/paged_storage.h"
 #include "kvcache/policies/gathered_quest.h"
 
@@ -55,10 +59,12 @@ inline constexpr std::uint8_t kLayerwiseWaits = 8;
 // Used by one thread, with one stream for all passes.
 class LayerwiseStorage : public KvCache {
  public:
-  // buffers: at least 2. left_out: bits of LayerwiseWait, for tests. Ledger: "kv cache layers" (device) and "kv cache" (pinned), which add up to
-  // device_bytes() and host_bytes() of each block.
+  // buffers: at least 2. left_out: bits of LayerwiseWait, for tests, as sizes are. Ledger: "kv cache layers" (device) and
+  // "kv cache" (pinned), which add up to device_bytes() and, when all blocks have been used, host_bytes() of each block.
+  // If it decodes on the host, beside these, HostTables::host_bytes() of each as "kv cache layers" (pinned).
   LayerwiseStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
-                   std::int64_t buffers, std::uint32_t left_out = 0, bool decodes_on_host = false);
+                   std::int64_t buffers, std::uint32_t left_out = 0, bool decodes_on_host = false,
+                   const GroupSizes& sizes = {});
   // Waits for its copies.
   ~LayerwiseStorage() override;
 
@@ -77,10 +83,18 @@ class LayerwiseStorage : public KvCache {
   KvTraffic traffic() const override { return traffic_; }
 
   bool decodes_on_host() const { return decodes_on_host_; }
-  // This step does: store_view() is in the host's memory. Its bytes to the device are the reader's to count.
+  // This step does: store_view() has room for what is new, and nothing else. attend() is not for it, and its bytes to the
+  // device are the reader's to count.
   bool on_host() const { return on_host_; }
-  // Then, where the layer's blocks are.
-  GatheredQuest::Blocks host_blocks(std::int64_t layer);
+  // Then, once rows of a layer have been stored: to their places in the host's memory. kv_length: as attention has it, of
+  // the layer's next sequences and, behind the last of them, padding. The blocks that these sequences fill.
+  std::span<const BlockId> write_newest(std::int64_t layer, const TensorView& kv_length,
+                                        Stream& stream);
+  // Where the layer's blocks are. And its part of a block's group, in which that has the number that is told by block,
+  // [blocks], int32.
+  GatheredQuest::Blocks host_blocks(std::int64_t layer) const;
+  kernels::KvView group_of(BlockId block, std::int64_t layer);
+  TensorView places_in_groups() const { return tables_->in_groups(); }
 
  private:
   static constexpr std::int64_t kNoLayer = -1;
@@ -102,22 +116,22 @@ class LayerwiseStorage : public KvCache {
   // `tokens` of a sequence, in parts of its blocks.
   void add_parts(std::vector<Part>& parts, std::span<const BlockId> blocks, std::int64_t first,
                  std::int64_t end) const;
-  // Parts that are the same block's, or neighbours, become one.
+  // Parts that are the same block's, or neighbours in a group, become one.
   void join(std::vector<Part>& parts) const;
   void copy(const Part& part, unsigned char* to, const unsigned char* from, Stream& stream);
   std::uint64_t token_bytes() const;  // of one layer
   std::uint64_t bytes_of(std::span<const Part> parts) const;
   void wait(LayerwiseWait which, Stream& stream, const Event& event) const;
   BufferState& buffer_of(std::int64_t layer);
-  unsigned char* host(std::int64_t layer);  // waits for its memory
+  unsigned char* place(std::int64_t layer, BlockId block);  // in the layer's buffer
   void copy_loads(std::int64_t layer);
   void load(std::int64_t layer);
   void leave_layer(Stream& stream);
-  void make_tables(std::int64_t blocks);
   StepPlan begin_host_step(const KvStep& step, Stream& stream);
-  kernels::KvView host_view(std::int64_t layer);
   // Of steps that repeat.
-  void choose_work(std::span<const StepSequence> sequences);
+  void choose_loads(std::span<const StepSequence> sequences);
+  void choose_newest(std::span<const StepSequence> sequences);
+  void name_work();
   void preload(Stream& stream);
   void leave_repeated_layer(Stream& stream);
 
@@ -126,7 +140,7 @@ class LayerwiseStorage : public KvCache {
   std::size_t block_bytes_;  // of one layer
   std::uint32_t left_out_;
   Buffer device_;
-  HostBlocks host_;  // a block of it: a layer
+  LayerGroups host_;
   TensorView tokens_;
   std::vector<BufferState> buffers_;
   std::vector<std::unique_ptr<Event>> layer_written_;
@@ -134,12 +148,14 @@ class LayerwiseStorage : public KvCache {
 
   std::uint64_t visits_ = 0;          // of layers, by the steps before this one
   std::int64_t layer_ = kNoLayer;     // where the pass is
+  std::size_t written_ = 0;           // of newest_, in this layer
   std::vector<Part> loads_, writes_;  // of every layer, in this step
 
   // Of passes that repeat. Layer l is in buffer l % N.
   bool repeats_ = false;          // this pass does
-  std::uint64_t work_ = 0;        // numbers what repeated passes load
-  std::vector<Part> work_loads_;  // of that
+  std::uint64_t work_ = 0;        // numbers what such passes load, and where they write
+  std::vector<Part> work_loads_;  // of that, as newest_
+  std::vector<BlockId> newest_, work_newest_;  // of each sequence: where its new token goes
   bool preloaded_ = false;  // its first layers are in the buffers, or will be before the next pass
   std::vector<std::unique_ptr<Event>> left_, arrived_;  // of each layer, in a pass
   std::unique_ptr<Event> joined_, all_written_;
@@ -148,8 +164,7 @@ class LayerwiseStorage : public KvCache {
   const bool decodes_on_host_;
   bool on_host_ = false;  // this step
   bool writing_ = false;  // copies to the host may be under way that such a step has not waited for
-  Buffer tables_;         // homes, of which there are none on the device, and places in a layer
-  TensorView homes_, addresses_;
+  std::optional<HostTables> tables_;
 
   KvTraffic traffic_;
 };

@@ -1,6 +1,8 @@
 // Layers that visit the device, on whichever backend is linked: what was stored is there again, however slow
 // the copies are; what a step moves; what the memory is.
+#include <chrono>
 #include <cstdint>
+#include <thread>
 #include <vector>
 
 #include "device/backend_under_test.h"
@@ -8,6 +10,9 @@
 
 namespace nvllm::kvcache {
 namespace {
+
+// Groups of all blocks, and groups whose boundaries lie between neighbouring blocks, the last of them shorter or not.
+constexpr std::int64_t kAllGroups[] = {0, 1, 2, 5};
 
 TEST_CASE("layers: any number of buffers, slow copies or not: what was stored is there again") {
   BACKEND_OR_SKIP(backend);
@@ -67,7 +72,7 @@ TEST_CASE("layers: so do steps of one row on the host, captured or not, among ot
   }
 }
 
-TEST_CASE("layers: steps on the host load nothing, and all are the same work") {
+TEST_CASE("layers: steps on the host load nothing, and are the same work until a block is full") {
   BACKEND_OR_SKIP(backend);
   Sequences sequences(*backend, 12, 3, {}, 0, true);
   sequences.set_blocks(0, {3, 4, 5});
@@ -86,7 +91,9 @@ TEST_CASE("layers: steps on the host load nothing, and all are the same work") {
     return plan.work;
   };
   const std::uint64_t before = work_of({{.slot = 0, .blocks = blocks, .first = 10, .rows = 1}});
-  CHECK(work_of({{.slot = 2, .blocks = others, .first = 0, .rows = 1}}) == before);
+  CHECK(work_of({{.slot = 0, .blocks = blocks, .first = 11, .rows = 1}}) == before);
+  CHECK(work_of({{.slot = 2, .blocks = others, .first = 0, .rows = 1}}) != before);
+  stream->synchronize();
 }
 
 TEST_CASE("layers: blocks that another sequence had a step before are this one's") {
@@ -114,6 +121,101 @@ TEST_CASE("layers: a step moves what its sequences have and what is new, and not
   CHECK(sequences.storage.traffic() == KvTraffic{.to_host = 17 * kToken, .to_device = 15 * kToken});
 }
 
+// A sequence of all blocks comes to all of the memory.
+void use_all(LayerwiseStorage& storage, Backend& backend, const std::vector<BlockId>& blocks) {
+  const auto stream = backend.create_stream();
+  const auto rows = static_cast<std::int64_t>(blocks.size()) * kShape.block_size;
+  const std::vector<StepSequence> step = {{.slot = 0, .blocks = blocks, .first = 0, .rows = rows}};
+  storage.begin_step({.number = 1, .sequences = step}, *stream);
+  for (std::int64_t i = 0; i < kShape.layers; ++i) storage.store_view(i, *stream);
+  storage.end_pass(*stream);
+  stream->synchronize();
+}
+
+TEST_CASE("layers: prompts, steps and graphs over the boundaries of groups, a shared prefix too") {
+  BACKEND_OR_SKIP(backend);
+  for (const std::int64_t group : kAllGroups) {
+    for (const How how : {How::once, How::graph}) {
+      for (const bool on_host : {false, true}) {
+        CAPTURE(group);
+        CAPTURE(static_cast<int>(how));
+        CAPTURE(on_host);
+        Sequences sequences(*backend, 12, 2, kLateCopies, 0, on_host, {.blocks = group});
+        sequences.set_blocks(0, {3, 4, 5, 6});
+        sequences.step({{0, 13}});
+        sequences.share(1, 0, 12, {3, 4, 5, 7});
+        sequences.set_blocks(2, {8, 9, 10, 11});
+        sequences.step({{2, 3}, {1, 1}});
+        for (int i = 0; i < 2; ++i) sequences.step({{0, 1}, {1, 1}, {2, 1}}, how);
+        for (int i = 0; i < 4; ++i) sequences.step({{2, 1}}, how);
+        for (int i = 0; i < 2; ++i) sequences.step({{2, 1}}, How::once);
+        sequences.step({{1, 1}, {2, 4}});
+        CHECK(sequences.first_wrong() == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("layers: who decodes the same prefix to another block is other work") {
+  BACKEND_OR_SKIP(backend);
+  for (const bool on_host : {false, true}) {
+    CAPTURE(on_host);
+    Sequences sequences(*backend, 12, 2, {}, 0, on_host, {.blocks = 2});
+    sequences.set_blocks(0, {3, 4, 6});
+    sequences.share(1, 0, 8, {3, 4, 9});
+    sequences.step({{0, 8}});
+    sequences.step({{0, 1}}, How::graph);
+    const std::vector<BlockId> first = {3, 4, 6}, second = {3, 4, 9};
+    const auto stream = backend->create_stream();
+    const auto work_of = [&](const std::vector<BlockId>& blocks) {
+      const std::vector<StepSequence> step = {{.slot = 0, .blocks = blocks, .first = 8, .rows = 1}};
+      return sequences.storage
+          .begin_step({.number = 20, .sequences = step, .may_repeat = true}, *stream)
+          .work;
+    };
+    const std::uint64_t before = work_of(first);
+    CHECK(work_of(first) == before);
+    CHECK(work_of(second) != before);
+    stream->synchronize();
+  }
+}
+
+TEST_CASE("layers: a short sequence takes the memory of a group, and what runs ahead of it") {
+  BACKEND_OR_SKIP(backend);
+  const std::size_t block = 5 * 2 * 4 * kTokenBytes, group = 3 * block;
+  // Each group is a piece, and one runs ahead.
+  LayerwiseStorage storage(*backend, kShape, 20, 2, 0, false,
+                           {.blocks = 3, .piece_bytes = group, .ahead_bytes = group});
+  const auto settles_at = [&](std::size_t bytes) {
+    const auto pinned = [&] { return backend->ledger().total(MemoryKind::pinned); };
+    for (int i = 0; i < 1000 && pinned() < bytes; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // or the thread has gone on
+    return pinned() == bytes;
+  };
+  CHECK(settles_at(group));
+  use_all(storage, *backend, {7, 8});
+  CHECK(settles_at(2 * group));
+  use_all(storage, *backend, {6, 7, 8, 0, 2});
+  CHECK(settles_at(3 * group));
+  use_all(storage, *backend, {18});  // of the last one, which has two blocks
+  CHECK(settles_at(3 * group + 2 * block));
+}
+
+TEST_CASE("layers: a group has 32 MiB of a layer, and no more blocks than there are") {
+  BlockShape shape = {
+      .layers = 36, .block_size = 256, .kv_heads = 8, .head_dim = 128, .dtype = DType::bf16};
+  CHECK(LayerGroups::usual_group(shape, 1000) == 32);
+  CHECK(LayerGroups::usual_group(shape, 20) == 20);
+  shape.kv_heads = 3;
+  CHECK(LayerGroups::usual_group(shape, 1000) == 86);
+  shape.block_size = 1 << 20;
+  CHECK(LayerGroups::usual_group(shape, 1000) == 1);
+  shape.kv_heads = 0;
+  CHECK(LayerGroups::usual_group(shape, 1000) == 1000);
+}
+
 TEST_CASE("layers: a block that two sequences share is moved once") {
   BACKEND_OR_SKIP(backend);
   Sequences sequences(*backend, 12, 2);
@@ -137,17 +239,24 @@ TEST_CASE("layers: a block that two sequences share is moved once") {
 
 TEST_CASE("layers: memory is what the arithmetic says, to the byte") {
   BACKEND_OR_SKIP(backend);
-  LayerwiseStorage storage(*backend, kShape, 10, 3);
-  const auto stream = backend->create_stream();
-  storage.begin_step({}, *stream);  // a pass comes to all of the memory
-  for (std::int64_t i = 0; i < kShape.layers; ++i) storage.store_view(i, *stream);
-  storage.end_pass(*stream);
   const std::size_t layer = 2 * 4 * kTokenBytes;  // of a block
   CHECK(LayerwiseStorage::device_bytes(kShape, 3) == 3 * layer + 4 * sizeof(std::int32_t));
   CHECK(LayerwiseStorage::host_bytes(kShape) == 5 * layer);
-  CHECK(backend->ledger().total(MemoryKind::device) == 10 * (3 * layer + 16));
-  CHECK(backend->ledger().total(MemoryKind::pinned) == 10 * 5 * layer);
-  CHECK(storage.tokens().shape[0] == 10);
+  for (const bool on_host : {false, true}) {
+    for (const std::int64_t group : kAllGroups) {
+      CAPTURE(on_host);
+      CAPTURE(group);
+      const Ledger& ledger = backend->ledger();
+      LayerwiseStorage storage(*backend, kShape, 11, 3, 0, on_host, {.blocks = group});
+      use_all(storage, *backend, {8, 9, 10, 4, 5, 3, 2, 1, 0, 6, 7});
+      CHECK(ledger.total(MemoryKind::device) ==
+            11 * LayerwiseStorage::device_bytes(kShape, 3, on_host));
+      const std::size_t tables = on_host ? HostTables::host_bytes(kShape.layers) : 0;
+      CHECK(ledger.total(MemoryKind::pinned) ==
+            11 * (LayerwiseStorage::host_bytes(kShape) + tables));
+      CHECK(storage.tokens().shape[0] == 11);
+    }
+  }
 }
 
 TEST_CASE("layers: a rank without KV heads has nothing to move") {

@@ -127,8 +127,10 @@ void SparseCache::attend(std::int64_t layer, const kernels::Attention& args, Str
   kernels::Attention all = args;
   all.kv = cache_.store_view(layer, stream);
   all.kv.block_table = args.kv.block_table;
+  if (layerwise_ != nullptr && layerwise_->on_host()) return attend_on_host(layer, args, stream);
   if (quest_) quest_->stored(layer, all, stream);
-  if (decodes_) return attend_decoding(layer, all, args, stream);
+  if (decodes_ && quest_) return quest_->attend(layer, all, stream);
+  if (decodes_) return cache_.attend(layer, args, stream);
   choose_runs(layer, args.q.shape[0]);
   const bool everything = std::all_of(runs_.begin(), runs_.end(),
                                       [](const Run& run) { return run.kind == Kind::everything; });
@@ -136,11 +138,20 @@ void SparseCache::attend(std::int64_t layer, const kernels::Attention& args, Str
   for (const Run& run : runs_) attend_run(layer, run, all, stream);
 }
 
-// args: as it came, for a cache that attends by itself.
-void SparseCache::attend_decoding(std::int64_t layer, const kernels::Attention& all,
-                                  const kernels::Attention& args, Stream& stream) {
-  if (!quest_) return cache_.attend(layer, args, stream);
-  if (layerwise_ == nullptr || !layerwise_->on_host()) return quest_->attend(layer, all, stream);
+// The bounds of a page are those of all that is stored in it, which is in the host's memory. Where a sequence's block is
+// there only the host knows, so each is a call of its own; the batch may have padding behind them.
+void SparseCache::attend_on_host(std::int64_t layer, const kernels::Attention& args,
+                                 Stream& stream) {
+  std::int64_t sequence = 0;
+  for (const BlockId block : layerwise_->write_newest(layer, args.kv_length, stream)) {
+    kernels::Attention one = args;
+    one.kv = layerwise_->group_of(block, layer);
+    one.kv.block_table = args.kv.block_table.rows(sequence, 1);
+    one.kv_length = args.kv_length.rows(sequence, 1);
+    one.query_start = one_row_starts_.rows(0, 2);
+    ++sequence;
+    quest_->stored(layer, one, stream, layerwise_->places_in_groups());
+  }
   if (args.q.elements() == 0) return;
   gathered_->attend(layer, args, args.query_start, layerwise_->host_blocks(layer), stream);
 }

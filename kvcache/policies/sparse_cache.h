@@ -78,8 +78,7 @@ class SparseCache final : public KvCache {
 
   Kind kind_of(const Rows& rows) const;
   void choose_runs(std::int64_t layer, std::int64_t rows);
-  void attend_decoding(std::int64_t layer, const kernels::Attention& all,
-                       const kernels::Attention& args, Stream& stream);
+  void attend_on_host(std::int64_t layer, const kernels::Attention& args, Stream& stream);
   std::uint64_t most_gathered(const KvStep& step) const;
   void attend_run(std::int64_t layer, const Run& run, const kernels::Attention& all,
                   Stream& stream);

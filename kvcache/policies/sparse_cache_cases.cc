@@ -133,7 +133,7 @@ TEST_CASE("layer by layer, parts of a step are chosen for as steps are") {
     steps.step({{&right[1], 1}, {&right[2], 139}});
     steps.step({{&right[2], 121}});
     for (int i = 0; i < 3; ++i) {
-      parts.step({{&got[1], 1}, {&got[0], 1}, {&got[2], 1}});
+      parts.step({{&got[1], 1}, {&got[0], 1}, {&got[2], 1}}, i == 1 ? 2 : kMostRows);
       steps.step({{&right[1], 1}, {&right[0], 1}, {&right[2], 1}});
     }
     for (std::size_t i = 0; i < right.size(); ++i) {

@@ -52,7 +52,7 @@ Player::Player(Backend& backend, const Policies& policies, std::int64_t block_si
     predicted_ = kBlocks * shape_.bytes() + SparseCache::bytes(quest, limits);
   } else if (where == Where::layerwise) {
     auto storage = std::make_unique<LayerwiseStorage>(backend, shape_, kBlocks, kBuffers, 0,
-                                                      quest.has_value());
+                                                      quest.has_value(), kGroups);
     cache_ =
         std::make_unique<SparseCache>(backend, *stream_, *storage, prompts_.get(), quest, limits);
     storage_ = std::move(storage);

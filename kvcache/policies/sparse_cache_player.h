@@ -68,6 +68,8 @@ inline constexpr Where kEverywhere[] = {Where::paged, Where::chunked, Where::hyb
 inline constexpr std::int64_t kKept[] = {64, 3, 0, 0, 0, 0};
 // Of kMostRows in a step, layer-wise in one part.
 inline constexpr std::int64_t kLeastTokens = 100, kRingSlots = 2, kBuffers = 2;
+// Of a layer-wise cache: boundaries between neighbouring blocks, and a last group that is shorter.
+inline constexpr GroupSizes kGroups = {.blocks = 7};
 
 class Player {
  public:
