@@ -50,7 +50,7 @@ int skinny_shared_bytes(const SkinnyPlan& plan) {
 std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, std::int64_t inputs,
                                       bool gated, const SkinnyMachine& machine) {
   if (rows < kSkinnyMinRows || rows > kSkinnyMaxRows || outputs % kTileOutputs != 0 ||
-      inputs % kStageInputs != 0 || inputs == 0) {
+      inputs % kStageInputs != 0 || outputs == 0 || inputs == 0) {
     return std::nullopt;
   }
   if (rows > kManyRows && inputs < outputs && !gated) return std::nullopt;
