@@ -273,7 +273,8 @@ class DeviceSlotPlan {
 
   void choose() {
     check_room();
-    if (!options_.resident_blocks && plan_.blocks <= slots_) {
+    const bool all = options_.resident_blocks.value_or(plan_.blocks) >= plan_.blocks;
+    if (all && plan_.blocks <= slots_) {
       plan_.device_slots = plan_.resident_blocks = plan_.blocks;
       return;
     }
