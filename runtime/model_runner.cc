@@ -210,12 +210,14 @@ kvcache::StepPlan ModelRunner::State::begin_cache_step(std::uint64_t number,
   for (const bool draws : {true, false}) {
     for (const StepPart& part : parts) {
       if (part.draws != draws) continue;
+      const SlotSequence& sequence = slots[part.slot];
+      const auto known = static_cast<std::int64_t>(sequence.tokens.size());
       sequences.push_back({.slot = part.slot,
-                           .blocks = slots[part.slot].blocks,
+                           .blocks = sequence.blocks,
                            .first = part.first,
                            .rows = part.rows,
-                           .resident = slots[part.slot].resident,
-                           .draws = part.draws});
+                           .resident = sequence.resident,
+                           .to_come = std::max<std::int64_t>(known - part.first - part.rows, 0)});
     }
   }
   return cache->begin_step(

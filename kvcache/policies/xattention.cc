@@ -51,9 +51,8 @@ class XAttentionPolicy final : public PromptPolicy {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
       const kernels::PromptRows segment = segment_of(args.rows, first, count);
       const std::int64_t gathered = first == 0 ? 0 : segment.first_position;  // by those before
-      const std::int64_t behind = rows - first - count;
-      const std::int64_t whole =
-          args.ends ? std::max<std::int64_t>(kernels::kSelectTile - behind, 0) : 0;
+      const std::int64_t behind = rows - first - count + args.to_come;
+      const std::int64_t whole = std::max<std::int64_t>(kernels::kSelectTile - behind, 0);
       attend_segment(segment, gathered, whole, args.out.rows(first, count), stream);
     }
   }
