@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/divide.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -29,7 +30,7 @@ QuestLimits quest_limits(const BlockShape& shape, const ChunkedOptions& options)
 
 // Of the longest sequence.
 std::int64_t most_blocks(const BlockShape& shape, const ChunkedOptions& options) {
-  return (options.tokens + shape.block_size - 1) / shape.block_size;
+  return divide_up(options.tokens, shape.block_size);
 }
 
 StepReads::Rules read_rules(const BlockShape& shape, const ChunkedOptions& options) {
@@ -224,7 +225,7 @@ void ChunkedCache::open_blocks(const KvStep& step) {
 void ChunkedCache::keep_blocks(const KvStep& step, Stream& stream) {
   for (const StepSequence& sequence : step.sequences) {
     std::vector<BlockId>& kept = kept_[sequence.slot];
-    const std::int64_t there = (sequence.length() + shape_.block_size - 1) / shape_.block_size;
+    const std::int64_t there = divide_up(sequence.length(), shape_.block_size);
     const auto end = static_cast<std::size_t>(std::min(sequence.resident, there));
     for (std::size_t number = kept.size(); number < end; ++number) {
       const BlockId block = sequence.blocks[number];

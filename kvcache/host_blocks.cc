@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "base/check.h"
+#include "base/divide.h"
 #include "base/text.h"
 #include "device/host_memory.h"
 
@@ -27,7 +28,7 @@ HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t b
   require_host_memory(static_cast<std::size_t>(blocks) * block_bytes,
                       ledger.total(MemoryKind::pinned) + ledger.total(MemoryKind::host),
                       "kv cache");
-  pieces_.resize(static_cast<std::size_t>((blocks + piece_blocks_ - 1) / piece_blocks_));
+  pieces_.resize(static_cast<std::size_t>(divide_up(blocks, piece_blocks_)));
   thread_ = std::thread([this] { allocate_all(); });
 }
 

@@ -1,3 +1,4 @@
+#include "base/divide.h"
 #include "kernels/select_tiles.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/policies/prompt_segments.h"
@@ -6,7 +7,7 @@ namespace nvllm::kvcache {
 namespace {
 
 constexpr std::int64_t tiles_of(std::int64_t tokens) {
-  return (tokens + kernels::kSelectTile - 1) / kernels::kSelectTile;
+  return divide_up(tokens, kernels::kSelectTile);
 }
 
 // What segments need: counts and lists of tiles, the choice's workspace, and room for all keys.
