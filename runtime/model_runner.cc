@@ -211,14 +211,12 @@ kvcache::StepPlan ModelRunner::State::begin_cache_step(std::uint64_t number,
   for (const bool draws : {true, false}) {
     for (const StepPart& part : parts) {
       if (part.draws != draws) continue;
-      const SlotSequence& sequence = slots[part.slot];
-      const auto known = static_cast<std::int64_t>(sequence.tokens.size());
       sequences.push_back({.slot = part.slot,
-                           .blocks = sequence.blocks,
+                           .blocks = slots[part.slot].blocks,
                            .first = part.first,
                            .rows = part.rows,
-                           .resident = sequence.resident,
-                           .to_come = std::max<std::int64_t>(known - part.first - part.rows, 0)});
+                           .resident = slots[part.slot].resident,
+                           .to_come = part.to_come});
     }
   }
   return cache->begin_step(
