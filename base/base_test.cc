@@ -6,11 +6,14 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "base/logging.h"
 #include "base/text.h"
@@ -49,6 +52,16 @@ ChildOutput run_in_child(Function function) {
 }
 
 }  // namespace
+
+TEST_CASE("division upwards: what is a multiple stays one") {
+  CHECK(divide_up(0, 16) == 0);
+  CHECK(divide_up(1, 16) == 1);
+  CHECK(divide_up(16, 16) == 1);
+  CHECK(divide_up(17, 16) == 2);
+  CHECK(round_up(std::int64_t{17}, 16) == 32);
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  CHECK(divide_up(kMost, std::uint64_t{1} << 63) == 2);  // nothing overflows on the way
+}
 
 TEST_CASE("str prints its parts one after the other") {
   CHECK(str("rank ", 3, " of ", 4.5) == "rank 3 of 4.5");

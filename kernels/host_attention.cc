@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/divide.h"
 #include "kernels/cpu/attention_kernels.h"
 
 namespace nvllm::kernels {
@@ -15,10 +16,6 @@ using cpu::AttentionScratch;
 // Of a block's tokens in one piece: long enough that its beginning, which nobody has foreseen, costs little, and
 // short enough that the pages of a piece of all heads stay known to the processor.
 constexpr std::int64_t kPieceTokens = 512;
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // One call. Its parts are numbered block by block, piece by piece, KV head by KV head, and tile by tile of a
 // head's rows.

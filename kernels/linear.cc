@@ -69,6 +69,10 @@ void check_before(const Linear& args) {
 void check_after(const Linear& args) {
   const std::int64_t rows = args.out.shape[0], outputs = args.weight.shape[0];
   const TensorView& product = args.product;
+  if (args.out.dtype != args.weight.dtype) {  // the product's rows are of out's type
+    fail("linear: out is ", args.out.describe(), ", but weight is ", name_of(args.weight.dtype),
+         "; with an activation after the product they must be of one type");
+  }
   if (args.residual.data != nullptr) {
     fail("linear: residual is ", args.residual.describe(),
          "; with an activation after the product there is none");

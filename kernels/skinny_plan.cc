@@ -29,6 +29,11 @@ int room_for(std::int64_t rows) {
   return rows <= 32 ? 32 : 64;
 }
 
+int stage_bytes(const SkinnyPlan& plan) {
+  constexpr int kBarriers = 16;
+  return kRowBytes * (plan.tiles * kTileOutputs + plan.rows) + kBarriers;
+}
+
 double nanoseconds(const SkinnyPlan& plan, std::int64_t rows, std::int64_t outputs,
                    std::int64_t inputs) {
   const double stages = divide_up(divide_up(inputs, kStageInputs), plan.splits);
@@ -41,16 +46,15 @@ double nanoseconds(const SkinnyPlan& plan, std::int64_t rows, std::int64_t outpu
 }  // namespace
 
 int skinny_shared_bytes(const SkinnyPlan& plan) {
-  constexpr int kAlignment = 1024, kBarriers = 16;  // of a stage
-  const int stage = kRowBytes * (plan.tiles * kTileOutputs + plan.rows) + kBarriers;
+  constexpr int kAlignment = 1024;
   const int quads = plan.splits == 1 ? 0 : divide_up(plan.rows / 8, plan.splits) * plan.splits;
-  return kAlignment + plan.stages * stage + quads * plan.tiles * 128 * 16 + 8;
+  return kAlignment + plan.stages * stage_bytes(plan) + quads * plan.tiles * 128 * 16 + 8;
 }
 
 std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, std::int64_t inputs,
                                       bool gated, const SkinnyMachine& machine) {
   if (rows < kSkinnyMinRows || rows > kSkinnyMaxRows || outputs % kTileOutputs != 0 ||
-      inputs % kStageInputs != 0 || inputs == 0) {
+      inputs % kStageInputs != 0 || outputs == 0 || inputs == 0) {
     return std::nullopt;
   }
   if (rows > kManyRows && inputs < outputs && !gated) return std::nullopt;
@@ -62,8 +66,9 @@ std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, s
       const int steps = divide_up(inputs / kStageInputs, splits);
       const bool two_blocks = blocks > machine.places[splits];
       const int most_bytes = two_blocks ? kTwoBlocksBytes : kOneBlockBytes;
-      SkinnyPlan plan{room_for(rows), tiles, splits, steps};
-      while (plan.stages > 0 && skinny_shared_bytes(plan) > most_bytes) --plan.stages;
+      SkinnyPlan plan{room_for(rows), tiles, splits, 0};
+      const int room = most_bytes - skinny_shared_bytes(plan);
+      plan.stages = std::clamp(room / stage_bytes(plan), 0, steps);
       // Two blocks on a multiprocessor were never the fastest with several tiles, nor where nearly all have two.
       const bool too_many = tiles > 1 ? two_blocks : blocks * 4 > 7 * machine.places[splits];
       const bool fits = plan.stages >= std::min(steps, kLeastStages) &&

@@ -44,6 +44,8 @@ TEST_CASE("what does not fit is left to others") {
   CHECK(!taken(32, 4100, 1024, false));
   CHECK(!taken(32, 4096, 1056, false));
   CHECK(!taken(32, 4096, 0, false));
+  CHECK(!taken(32, 0, 4096, false));
+  CHECK(!taken(32, 0, 4096, true));
   CHECK(!taken(32, 151936, 2560, false));
   // Many rows and many outputs only with what else would be a kernel of its own.
   CHECK(taken(64, 1024, 4096, false));

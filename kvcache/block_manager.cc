@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/divide.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -285,7 +286,7 @@ std::span<const BlockId> BlockManager::blocks_of(SequenceId id) const {
 }
 
 std::int64_t BlockManager::blocks_for(std::int64_t tokens) const {
-  return (tokens + state_->options.block_size - 1) / state_->options.block_size;
+  return divide_up(tokens, state_->options.block_size);
 }
 
 std::int64_t BlockManager::free_blocks() const {

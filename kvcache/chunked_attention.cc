@@ -186,7 +186,7 @@ void ChunkedCache::attend_prompt(std::int64_t layer, std::size_t sequence,
     prompt.kv = residents;
     prompt.kv.block_table = residents.block_table.rows(static_cast<std::int64_t>(sequence), 1);
   }
-  options_.prompts->attend(prompt_attention(prompt, part.first, part.draws), stream);
+  options_.prompts->attend(prompt_attention(prompt, part.first, part.to_come), stream);
 }
 
 void ChunkedCache::stage_slots(std::int64_t layer, const Part& part, Stream& stream) {

@@ -5,15 +5,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/divide.h"
 
 namespace nvllm::kvcache {
 namespace {
 
 constexpr BlockId kNoBlock = -1;
-
-std::size_t part_bytes_of(const BlockShape& shape) {
-  return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
-}
 
 PartialSums::Limits sum_limits(const BlockShape& shape, const ChunkedOptions& options) {
   return {.rows = options.rows, .heads = options.heads, .head_dim = shape.head_dim};
@@ -29,13 +26,13 @@ QuestLimits quest_limits(const BlockShape& shape, const ChunkedOptions& options)
 
 // Of the longest sequence.
 std::int64_t most_blocks(const BlockShape& shape, const ChunkedOptions& options) {
-  return (options.tokens + shape.block_size - 1) / shape.block_size;
+  return divide_up(options.tokens, shape.block_size);
 }
 
 StepReads::Rules read_rules(const BlockShape& shape, const ChunkedOptions& options) {
   return {.blocks = options.blocks,
           .block_size = shape.block_size,
-          .heads = part_bytes_of(shape) > 0,
+          .heads = shape.layer_bytes() > 0,
           .quest = options.quest,
           .most_blocks = most_blocks(shape, options),
           .prompts = options.prompts != nullptr,
@@ -59,7 +56,7 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
     : backend_(backend),
       shape_(shape),
       options_(options),
-      part_bytes_(part_bytes_of(shape)),
+      part_bytes_(shape.layer_bytes()),
       host_(backend, shape, options.all_stay ? 0 : options.blocks),
       slots_(options.device_slots, options.blocks),
       slot_memory_(backend.allocate(MemoryKind::device,
@@ -139,7 +136,7 @@ std::size_t ChunkedCache::device_bytes(const BlockShape& shape, const ChunkedOpt
          (options.quest ? Quest::bytes(quest_limits(shape, no_blocks)) + GatheredQuest::bytes(shape)
                         : 0) +
          (options.prompts ? StagedLayer::bytes(shape, most_blocks(shape, options)) : 0) +
-         static_cast<std::size_t>(options.ring_slots) * part_bytes_of(shape);
+         static_cast<std::size_t>(options.ring_slots) * shape.layer_bytes();
 }
 
 std::size_t ChunkedCache::device_bytes_per_block(const BlockShape& shape, bool quest) {
@@ -224,7 +221,7 @@ void ChunkedCache::open_blocks(const KvStep& step) {
 void ChunkedCache::keep_blocks(const KvStep& step, Stream& stream) {
   for (const StepSequence& sequence : step.sequences) {
     std::vector<BlockId>& kept = kept_[sequence.slot];
-    const std::int64_t there = (sequence.length() + shape_.block_size - 1) / shape_.block_size;
+    const std::int64_t there = divide_up(sequence.length(), shape_.block_size);
     const auto end = static_cast<std::size_t>(std::min(sequence.resident, there));
     for (std::size_t number = kept.size(); number < end; ++number) {
       const BlockId block = sequence.blocks[number];

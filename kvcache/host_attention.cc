@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/divide.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -114,7 +115,7 @@ HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* cons
   for (const unsigned char* part : parts) blocks.push_back({0, part});
   kernels::HostAttention call = attention(1);
   call.values = part_bytes_ / 2;
-  call.group = (limits_.heads + limits_.shape.kv_heads - 1) / limits_.shape.kv_heads;
+  call.group = divide_up(limits_.heads, limits_.shape.kv_heads);
   call.blocks = std::span(blocks).first(1);
   std::fill_n(static_cast<unsigned char*>(queries_.data()), queries_.bytes(), 0);
   kernels::host_attention(call, crew_, scratch_);  // the threads come

@@ -4,16 +4,16 @@
 #include <exception>
 
 #include "base/check.h"
+#include "base/divide.h"
 #include "base/text.h"
 #include "device/host_memory.h"
 
 namespace nvllm::kvcache {
 namespace {
 
-// Of keys and values of so many tokens.
-std::size_t layer_bytes(const BlockShape& shape, std::int64_t tokens) {
-  return static_cast<std::size_t>(2 * tokens * shape.kv_heads * shape.head_dim) *
-         size_of(shape.dtype);
+BlockShape with_tokens(BlockShape shape, std::int64_t tokens) {
+  shape.block_size = tokens;
+  return shape;
 }
 
 }  // namespace
@@ -24,8 +24,8 @@ HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t b
       layers_(shape.layers),
       blocks_(blocks),
       alike_(last_tokens > 0 ? blocks - 1 : blocks),
-      part_bytes_(layer_bytes(shape, shape.block_size)),
-      last_part_bytes_(layer_bytes(shape, last_tokens)),
+      part_bytes_(shape.layer_bytes()),
+      last_part_bytes_(with_tokens(shape, last_tokens).layer_bytes()),
       places_(static_cast<std::size_t>(alike_), kNoPlace) {
   NVLLM_CHECK(blocks >= 0, blocks);
   NVLLM_CHECK(last_tokens == 0 || (alike_ > 0 && last_tokens < shape.block_size), last_tokens);
@@ -35,7 +35,7 @@ HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t b
       std::clamp<std::int64_t>(static_cast<std::int64_t>(piece_bytes / block_bytes), 1, alike_);
   const std::size_t all_of_piece = static_cast<std::size_t>(piece_blocks_) * block_bytes;
   wanted_ = ahead_ = std::max(ahead_bytes / all_of_piece, std::size_t{1});
-  alike_pieces_ = static_cast<std::size_t>((alike_ + piece_blocks_ - 1) / piece_blocks_);
+  alike_pieces_ = static_cast<std::size_t>(divide_up(alike_, piece_blocks_));
   pieces_.resize(alike_pieces_ + (last_tokens > 0 ? 1 : 0));
   const Ledger& ledger = backend.ledger();
   require_host_memory(

@@ -32,7 +32,7 @@ struct StepSequence {
   std::int64_t rows = 0;
   // Of the first blocks, so many stay on the device while the sequence runs, where others do not; always the same.
   std::int64_t resident = 0;
-  bool draws = false;  // a token, from its last row: of a prompt that is the last one
+  std::int64_t to_come = 0;  // rows of it whose tokens are known, in later steps
 
   std::int64_t length() const { return first + rows; }
 };

@@ -3,14 +3,10 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/divide.h"
 
 namespace nvllm::kvcache {
 namespace {
-
-// Of keys and values of one block in one layer.
-std::size_t layer_bytes(const BlockShape& shape) {
-  return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
-}
 
 // A group as HostBlocks sees it: a block of more tokens.
 BlockShape shape_of_group(const BlockShape& shape, std::int64_t blocks) {
@@ -20,7 +16,7 @@ BlockShape shape_of_group(const BlockShape& shape, std::int64_t blocks) {
 }
 
 std::int64_t group_count(std::int64_t blocks, std::int64_t group_blocks) {
-  return (blocks + group_blocks - 1) / group_blocks;
+  return divide_up(blocks, group_blocks);
 }
 
 std::int64_t choose_group(const BlockShape& shape, std::int64_t blocks, const GroupSizes& sizes) {
@@ -39,7 +35,7 @@ kernels::KvView layer_view(unsigned char* data, const BlockShape& shape, std::in
   };
   kernels::KvView view;
   view.keys = half(data);
-  view.values = half(data + layer_bytes(shape) / 2);
+  view.values = half(data + shape.layer_bytes() / 2);
   return view;
 }
 
@@ -47,15 +43,15 @@ LayerGroups::LayerGroups(Backend& backend, const BlockShape& shape, std::int64_t
                          const GroupSizes& sizes)
     : shape_(shape),
       blocks_(blocks),
-      block_bytes_(layer_bytes(shape)),
+      block_bytes_(shape.layer_bytes()),
       group_blocks_(choose_group(shape, blocks, sizes)),
       host_(backend, shape_of_group(shape, group_blocks_), group_count(blocks, group_blocks_),
             sizes.piece_bytes, sizes.ahead_bytes, blocks % group_blocks_ * shape.block_size),
       known_(static_cast<std::size_t>(host_.blocks())) {}
 
 std::int64_t LayerGroups::usual_group(const BlockShape& shape, std::int64_t blocks) {
-  const std::size_t block = std::max<std::size_t>(layer_bytes(shape), 1);
-  const std::size_t wanted = (kPartBytes + block - 1) / block;
+  const std::size_t block = std::max<std::size_t>(shape.layer_bytes(), 1);
+  const std::size_t wanted = divide_up(kPartBytes, block);
   return std::min(static_cast<std::int64_t>(wanted), blocks);
 }
 

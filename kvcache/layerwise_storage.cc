@@ -6,22 +6,14 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/divide.h"
 #include "kernels/copy_newest.h"
 
 namespace nvllm::kvcache {
-namespace {
-
-// Of keys and values of one block in one layer.
-std::size_t layer_bytes(const BlockShape& shape) {
-  return static_cast<std::size_t>(2 * shape.layer_elements()) * size_of(shape.dtype);
-}
-
-}  // namespace
-
 std::size_t LayerwiseStorage::device_bytes(const BlockShape& shape, std::int64_t buffers,
                                            bool decodes_on_host) {
   const std::size_t tables = decodes_on_host ? HostTables::device_bytes(shape.layers) : 0;
-  return static_cast<std::size_t>(buffers) * layer_bytes(shape) + shape.token_bytes() + tables;
+  return static_cast<std::size_t>(buffers) * shape.layer_bytes() + shape.token_bytes() + tables;
 }
 
 LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, std::int64_t blocks,
@@ -29,7 +21,7 @@ LayerwiseStorage::LayerwiseStorage(Backend& backend, const BlockShape& shape, st
                                    bool decodes_on_host, const GroupSizes& sizes)
     : backend_(backend),
       shape_(shape),
-      block_bytes_(layer_bytes(shape)),
+      block_bytes_(shape.layer_bytes()),
       left_out_(left_out),
       host_(backend, shape, blocks, sizes),
       load_stream_(backend.create_stream()),
@@ -291,7 +283,7 @@ void LayerwiseStorage::choose_loads(std::span<const StepSequence> sequences) {
   const std::int64_t grain = std::min(kGrain, shape_.block_size);
   for (const StepSequence& sequence : sequences) {
     const std::int64_t inside = sequence.first % shape_.block_size;
-    const std::int64_t rounded = std::min((inside + grain - 1) / grain * grain, shape_.block_size);
+    const std::int64_t rounded = std::min(round_up(inside, grain), shape_.block_size);
     add_parts(loads_, sequence.blocks, 0, sequence.first - inside + rounded);
   }
   join(loads_);

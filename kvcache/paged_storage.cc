@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace nvllm::kvcache {
@@ -25,8 +26,12 @@ std::int64_t BlockShape::layer_elements() const {
   return block_size * kv_heads * head_dim;
 }
 
+std::size_t BlockShape::layer_bytes() const {
+  return static_cast<std::size_t>(2 * layer_elements()) * size_of(dtype);
+}
+
 std::size_t BlockShape::kv_bytes() const {
-  return static_cast<std::size_t>(layers * 2 * layer_elements()) * size_of(dtype);
+  return static_cast<std::size_t>(layers) * layer_bytes();
 }
 
 std::size_t BlockShape::token_bytes() const {
@@ -45,7 +50,7 @@ PagedStorage::PagedStorage(Backend& backend, const BlockShape& shape, std::int64
       host_blocks_(host_blocks),
       piece_blocks_(
           std::max<std::int64_t>(1, static_cast<std::int64_t>(kPieceBytes / shape.bytes()))),
-      host_pieces_(static_cast<std::size_t>((host_blocks + piece_blocks_ - 1) / piece_blocks_)) {
+      host_pieces_(static_cast<std::size_t>(divide_up(host_blocks, piece_blocks_))) {
   NVLLM_CHECK(blocks >= 0 && host_blocks >= 0, blocks, " and ", host_blocks);
   memory_ = backend.allocate(MemoryKind::device, static_cast<std::size_t>(blocks) * shape.bytes(),
                              "kv cache");

@@ -26,7 +26,8 @@ struct BlockShape {
   DType dtype = DType::bf16;
 
   std::int64_t layer_elements() const;  // of its keys in one layer
-  std::size_t kv_bytes() const;         // of keys and values in all layers
+  std::size_t layer_bytes() const;      // of keys and values in one layer
+  std::size_t kv_bytes() const;         // and in all layers
   std::size_t token_bytes() const;
   std::size_t bytes() const;  // of a block on this rank: both
 };

@@ -12,7 +12,7 @@ StagedLayer::StagedLayer(Backend& backend, const BlockShape& shape, std::int64_t
       memory_(backend.allocate(MemoryKind::device, bytes(shape, blocks), "kv staging")) {}
 
 std::size_t StagedLayer::bytes(const BlockShape& shape, std::int64_t blocks) {
-  return static_cast<std::size_t>(2 * blocks * shape.layer_elements()) * size_of(shape.dtype);
+  return static_cast<std::size_t>(blocks) * shape.layer_bytes();
 }
 
 void StagedLayer::put(std::int64_t number, const void* part, Stream& stream) {

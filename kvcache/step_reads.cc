@@ -61,7 +61,7 @@ void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_s
     part.begin = begin;
     part.rows = sequence.rows;
     part.first = sequence.first;
-    part.draws = sequence.draws;
+    part.to_come = sequence.to_come;
     part.residents.clear();
     part.resident_tokens = 0;
     begin += sequence.rows;

@@ -49,7 +49,7 @@ class StepReads {
     Kind kind = Kind::everything;
     std::int64_t begin = 0, rows = 0;     // of the batch
     std::int64_t first = 0;               // position of the first row
-    bool draws = false;                   // from its last row
+    std::int64_t to_come = 0;             // rows of it in later steps
     std::vector<std::int32_t> residents;  // slots of its blocks that are in some
     std::int64_t resident_tokens = 0;     // that attention to everything finds there
     // Of a prompt that is chosen for: it is staged when the ring has come so far, and these are too, from slots. Or it

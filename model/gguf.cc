@@ -9,6 +9,7 @@
 #include <limits>
 #include <set>
 
+#include "base/divide.h"
 #include "base/error.h"
 #include "model/stored_tensor.h"
 
@@ -260,7 +261,7 @@ std::uint64_t alignment_of(const GgufMetadata& metadata) {
 // Makes offsets absolute; every tensor must lie in the file, apart from all others.
 void place(std::vector<StoredTensor>& tensors, std::uint64_t header_bytes, std::uint64_t alignment,
            std::uint64_t file_size, const std::string& where) {
-  const std::uint64_t data_begin = (header_bytes + alignment - 1) / alignment * alignment;
+  const std::uint64_t data_begin = round_up(header_bytes, alignment);
   const std::uint64_t data_bytes = file_size > data_begin ? file_size - data_begin : 0;
   std::vector<const StoredTensor*> in_order;
   for (StoredTensor& tensor : tensors) {

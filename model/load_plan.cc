@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/divide.h"
 
 namespace nvllm::model {
 namespace {
@@ -94,7 +95,7 @@ StoredRows::StoredRows(const LoadPiece& piece) {
   const bool matrix = tensor.shape.size() == 2;
   const std::int64_t block = block_elements(tensor.encoding);
   const std::int64_t first = piece.columns.begin / block;
-  const std::int64_t last = (piece.columns.end + block - 1) / block;
+  const std::int64_t last = divide_up(piece.columns.end, block);
   stride = matrix ? tensor.row_bytes() : tensor.bytes;
   begin = tensor.offset + first * block_bytes(tensor.encoding);
   part = (last - first) * block_bytes(tensor.encoding);

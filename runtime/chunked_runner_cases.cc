@@ -94,27 +94,7 @@ TEST_CASE("chunked: blocks and chunks of any size, one inside the other or not")
 
 TEST_CASE("chunked: as many bytes move as blocks are read and filled") {
   RANKS_OR_SKIP(1);
-  testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
-    const std::int64_t block = 16;
-    RunnerUnderTest runner(rank, golden, chunked(2, block));
-    const std::uint64_t bytes = runner.runner().block_shape().kv_bytes();
-    ChunkedTraffic expected{.block_bytes = bytes, .block_size = block};
-    const std::vector<std::int32_t>& prompt = golden.prompts[2].ids;
-    const auto length = static_cast<std::int64_t>(prompt.size());
-    REQUIRE(length > 100);
-    runner.start(0, prompt).rows(0, 33).step();
-    expected.add(0, 33);
-    CHECK(runner.runner().kv_traffic() == expected.traffic);
-    runner.rows(0, length - 33).step();
-    expected.add(33, length - 33);
-    CHECK(runner.runner().kv_traffic() == expected.traffic);
-    runner.decode(kDecodeSteps);
-    for (int step = 0; step < kDecodeSteps; ++step) expected.add(length + step, 1);
-    CHECK(runner.runner().kv_traffic() == expected.traffic);
-    runner.finish();
-    CHECK(why_not_golden(golden.prompts[2], runner.tokens(0), 0) == "");
-  });
+  testing::run_on_devices(1, [](DeviceRank& rank) { check_traffic(rank, GoldenModel(kModel), 0); });
 }
 
 TEST_CASE(

@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/divide.h"
+
 namespace nvllm::runtime {
 namespace {
 
@@ -12,10 +14,6 @@ namespace {
 // (kernels/cuda/attention_decode.cu: no more from 2,048 tokens on, and none where sequences times KV heads
 // fill the GPU.)
 constexpr std::int64_t kShort = 1024, kFewSequences = 64;
-
-std::int64_t round_up(std::int64_t value, std::int64_t to) {
-  return (value + to - 1) / to * to;
-}
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/divide.h"
 #include "base/error.h"
 #include "kvcache/device_slots.h"
 
@@ -116,8 +117,7 @@ class Budget {
   }
 
   static std::uint64_t gib_up(std::uint64_t bytes) {
-    constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
-    return (bytes + kGib - 1) / kGib;
+    return divide_up(bytes, std::uint64_t{1} << 30);
   }
 
   void consider(std::size_t rank, bool in_host_memory, std::uint64_t blocks) {
@@ -193,10 +193,6 @@ class Budget {
   bool in_host_memory_ = false;  // or: the host's memory has none
 };
 
-std::int64_t blocks_for(std::int64_t tokens, std::int64_t block_size) {
-  return (tokens + block_size - 1) / block_size;
-}
-
 [[noreturn]] void fail_for_no_block(const EngineOptions& options, const Budget& budget) {
   if (options.kv_mode() == KvMode::contiguous) {
     fail("--max-seq-len ", options.max_seq_len, " needs ", format_bytes(budget.bytes_for(1)),
@@ -212,7 +208,7 @@ std::int64_t choose_model_len(const EngineOptions& options, std::int64_t wanted,
                               const Budget& budget, std::vector<std::string>& notes) {
   const std::int64_t fits = budget.blocks() * options.block_size;
   if (wanted <= fits) return wanted;
-  const std::int64_t needed = blocks_for(wanted, options.block_size);
+  const std::int64_t needed = divide_up(wanted, options.block_size);
   const std::string need = str(wanted, " tokens need ", format_bytes(budget.bytes_for(needed)),
                                " of KV cache, there is ", budget.describe());
   if (budget.blocks() == 0) fail_for_no_block(options, budget);
@@ -273,7 +269,8 @@ class DeviceSlotPlan {
 
   void choose() {
     check_room();
-    if (!options_.resident_blocks && plan_.blocks <= slots_) {
+    const bool all = options_.resident_blocks.value_or(plan_.blocks) >= plan_.blocks;
+    if (all && plan_.blocks <= slots_) {
       plan_.device_slots = plan_.resident_blocks = plan_.blocks;
       return;
     }
@@ -368,7 +365,7 @@ EngineOptions settled(EngineOptions options, std::int64_t model_limit) {
     options.max_num_batched_tokens = longest + options.max_num_seqs;
   }
   options.block_size = std::min(options.transfer_block.value_or(usual_transfer_block(longest)),
-                                blocks_for(longest, kMultiple) * kMultiple);
+                                round_up(longest, kMultiple));
   return options;
 }
 
@@ -391,7 +388,7 @@ KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit,
                          std::span<const RankMemory> ranks, std::vector<std::string>& notes) {
   const Budget budget(options, device, ranks);
   const std::int64_t longest = wanted_model_len(options, model_limit);
-  const std::int64_t wished = options.max_num_seqs * blocks_for(longest, options.block_size);
+  const std::int64_t wished = options.max_num_seqs * divide_up(longest, options.block_size);
   if (wished <= budget.blocks()) return KvOffload::off;
   const bool alone = options.max_num_seqs == 1;
   const bool layerwise = alone && 2 * budget.blocks() < wished;
@@ -411,7 +408,7 @@ MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, D
   plan.max_model_len =
       choose_model_len(options, wanted_model_len(options, model_limit), budget, plan.notes);
   const std::int64_t useful =
-      options.max_num_seqs * blocks_for(plan.max_model_len, options.block_size);
+      options.max_num_seqs * divide_up(plan.max_model_len, options.block_size);
   const bool as_wished = options.kv_cache_memory_bytes && options.kv_mode() == KvMode::paged;
   plan.blocks = as_wished ? budget.blocks() : std::min(budget.blocks(), useful);
   plan.host_blocks = choose_host_blocks(options, device, ranks, plan.blocks, useful, plan.notes);

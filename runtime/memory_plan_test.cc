@@ -348,6 +348,13 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
   CHECK(plan.device_slots == 10);
   CHECK(plan.resident_blocks == 0);
   CHECK(plan.chunked_seqs == 4);
+  options.resident_blocks = 40;  // all of them, as auto would have it
+  plan = planned(87 * kGiB);     // room for them, and for one more
+  CHECK(plan.device_slots == 40);
+  CHECK(plan.all_stay());
+  CHECK(plan.chunked_seqs == 4);
+  CHECK(plan.max_num_seqs == 4);
+  CHECK(plan.notes.size() == 1);
   options.resident_blocks = 35;
   plan = planned(kGiB);
   CHECK(plan.device_slots == 40);

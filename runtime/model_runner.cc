@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/divide.h"
 #include "base/logging.h"
 #include "base/text.h"
 #include "device/topology.h"
@@ -30,7 +31,7 @@ StagingLimits staging_limits(const RunnerOptions& options) {
   return {.slots = options.max_num_seqs,
           .rows = std::max(options.max_num_batched_tokens, options.max_num_seqs),
           .logit_rows = std::max(options.max_logit_rows, options.max_num_seqs),
-          .table_blocks = (options.max_model_len + options.block_size - 1) / options.block_size,
+          .table_blocks = divide_up(options.max_model_len, options.block_size),
           .part_rows = options.part_rows};
 }
 
@@ -69,7 +70,7 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
   const model::ModelConfig& config = decoder.config();
   const std::int64_t inputs =
       std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
-                (config.intermediate_size + decoder.shard().ranks - 1) / decoder.shard().ranks});
+                divide_up(config.intermediate_size, decoder.shard().ranks)});
   constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
   return static_cast<std::size_t>((decoder_limits(options).rows_at_once() + kPadding) *
                                   (inputs + kPadding)) *
@@ -215,7 +216,7 @@ kvcache::StepPlan ModelRunner::State::begin_cache_step(std::uint64_t number,
                            .first = part.first,
                            .rows = part.rows,
                            .resident = slots[part.slot].resident,
-                           .draws = part.draws});
+                           .to_come = part.to_come});
     }
   }
   return cache->begin_step(

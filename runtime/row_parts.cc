@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/divide.h"
 
 namespace nvllm::runtime {
 
 std::int64_t RowParts::most_words(std::int64_t sequences, std::int64_t rows,
                                   std::int64_t most_rows) {
-  const std::int64_t parts = (rows + most_rows - 1) / most_rows;
+  const std::int64_t parts = divide_up(rows, most_rows);
   return parts < 2 ? 0 : 2 * (sequences + parts) + parts;
 }
 

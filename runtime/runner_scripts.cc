@@ -68,11 +68,34 @@ RunnerTestOptions chunked(std::int64_t ring_slots, std::int64_t block_size) {
   return options;
 }
 
-void ChunkedTraffic::add(std::int64_t first, std::int64_t rows) {
-  const std::int64_t full = first / block_size, filled = (first + rows) / block_size - full;
-  traffic.to_device +=
-      static_cast<std::uint64_t>(std::max<std::int64_t>(full - resident, 0)) * block_bytes;
-  traffic.to_host += static_cast<std::uint64_t>(filled) * block_bytes;
+void check_traffic(DeviceRank& rank, const GoldenModel& golden, std::int64_t resident) {
+  constexpr std::int64_t kBlock = 16;
+  RunnerTestOptions options = chunked(2, kBlock);
+  options.resident = resident;
+  RunnerUnderTest runner(rank, golden, options);
+  kvcache::KvTraffic expected;
+  // A step of rows [first, first + rows): it reads the full blocks before them, and writes those that they fill.
+  const auto expect = [&](std::int64_t first, std::int64_t rows) {
+    const std::int64_t full = first / kBlock, filled = (first + rows) / kBlock - full;
+    const std::uint64_t bytes = runner.runner().block_shape().kv_bytes();
+    expected.to_device +=
+        static_cast<std::uint64_t>(std::max<std::int64_t>(full - resident, 0)) * bytes;
+    expected.to_host += static_cast<std::uint64_t>(filled) * bytes;
+  };
+  const auto& prompt = golden.prompts.back();
+  const auto length = static_cast<std::int64_t>(prompt.ids.size());
+  REQUIRE(length > 100);
+  runner.start(0, prompt.ids).rows(0, 33).step();
+  expect(0, 33);
+  CHECK(runner.runner().kv_traffic() == expected);
+  runner.rows(0, length - 33).step();
+  expect(33, length - 33);
+  CHECK(runner.runner().kv_traffic() == expected);
+  runner.decode(kDecodeSteps);
+  for (int step = 0; step < kDecodeSteps; ++step) expect(length + step, 1);
+  CHECK(runner.runner().kv_traffic() == expected);
+  runner.finish();
+  CHECK(why_not_golden(prompt, runner.tokens(0), 0) == "");
 }
 
 std::string continue_all(DeviceRank& rank, const GoldenModel& golden,

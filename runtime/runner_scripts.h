@@ -18,15 +18,10 @@ inline constexpr int kDecodeSteps = 47;  // with the prompt's own token all of a
 // Keys and values in chunks, with room for all of a model's prompts.
 RunnerTestOptions chunked(std::int64_t ring_slots, std::int64_t block_size);
 
-// What a sequence in chunks moves that is alone, and whose first `resident` blocks stay on the device.
-struct ChunkedTraffic {
-  std::uint64_t block_bytes = 0;
-  std::int64_t block_size = 0, resident = 0;
-  kvcache::KvTraffic traffic = {};
-
-  // A step of rows [first, first + rows): it reads the full blocks before them, and writes those that they fill.
-  void add(std::int64_t first, std::int64_t rows);
-};
+// The last prompt of a model and all of its continuation, alone, in chunks of 16 tokens, of which the first `resident`
+// stay on the device. Checks the tokens, and after each part that as many bytes have moved as blocks were read and
+// filled.
+void check_traffic(testing::DeviceRank& rank, const GoldenModel& golden, std::int64_t resident);
 
 // All prompts of a model together, in chunks: what is wrong with their continuations, on rank 0.
 std::string continue_all(testing::DeviceRank& rank, const GoldenModel& golden,

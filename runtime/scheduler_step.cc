@@ -74,8 +74,10 @@ void Scheduler::State::prefill() {
 // In their order, and none past one that has to wait: for results that are due to it, for blocks, for rows.
 void Scheduler::State::admit(Wanted wanted) {
   // Everybody who runs can have one more block, if it may ever need one, before somebody has to be preempted for it;
-  // else who comes in now might be the one, at once.
-  const auto grows = [](const Sequence* sequence) { return sequence->limit > sequence->capacity; };
+  // else who comes in now might be the one, at once. The last token is stored nowhere.
+  const auto grows = [](const Sequence* sequence) {
+    return sequence->limit - 1 > sequence->capacity;
+  };
   std::int64_t spare = std::count_if(running_.begin(), running_.end(), grows);
   while (!waiting_.empty() && !free_slots_.empty() && budget_.rows > 0) {
     Sequence& next = *waiting_.front();

@@ -71,7 +71,8 @@ void SlotTable::add_part(std::uint32_t slot, std::int64_t rows) {
               " rows from position ", part.first, " on, but ", tokens, " tokens are known");
   NVLLM_CHECK_LE(end, max_model_len_);
   NVLLM_CHECK_LE(end, static_cast<std::int64_t>(sequence.blocks.size()) * block_size_);
-  part.draws = end >= tokens;
+  part.to_come = std::max<std::int64_t>(tokens - end, 0);
+  part.draws = part.to_come == 0;
   if (sequence.prompt_logprobs >= 0) {
     part.scored = std::clamp<std::int64_t>(sequence.prompt_length - 1 - part.first, 0, rows);
   }

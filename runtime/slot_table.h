@@ -30,7 +30,8 @@ struct StepPart {
   std::int64_t first = 0;  // position of the first row
   std::int64_t rows = 0;
   bool known = false;  // its tokens are SlotSequence::tokens; else the one row's is the last drawn
-  bool draws = false;  // the last row draws a token
+  std::int64_t to_come = 0;  // rows of known tokens behind these, in later steps
+  bool draws = false;        // the last row draws a token, if none are to come
   // Rows whose next token is scored: the first `scored` ones, all but what draws, or none.
   std::int64_t scored = 0;
   // Where the logits of these rows are among the step's: of what is drawn first, then of what is scored.

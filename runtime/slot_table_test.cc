@@ -38,6 +38,7 @@ TEST_CASE("a prompt in chunks draws with its last row, and then every row does")
   table.follow(message);
   CHECK(table.parts()[0].first == 0);
   CHECK(table.parts()[0].known);
+  CHECK(table.parts()[0].to_come == 4);
   CHECK(!table.parts()[0].draws);
   message = {};
   message.rows = {{1, 4}};
@@ -50,6 +51,7 @@ TEST_CASE("a prompt in chunks draws with its last row, and then every row does")
   table.follow(message);
   CHECK(table.parts()[0].first == 20);
   CHECK(table.parts()[0].rows == 1);
+  CHECK(table.parts()[0].to_come == 0);
   CHECK(!table.parts()[0].known);
   CHECK(table.parts()[0].draws);
 }

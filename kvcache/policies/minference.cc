@@ -1,3 +1,4 @@
+#include "base/divide.h"
 #include "kernels/select_lines.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/policies/prompt_segments.h"
@@ -22,8 +23,7 @@ struct Sizes {
     offsets = heads * static_cast<std::size_t>(lines.slashes) * kInt;
     bands = heads * static_cast<std::size_t>(lines.slashes + 1) * 2 * kInt;
     workspace = kernels::choose_lines_workspace(limits.heads, limits.tokens);
-    const auto blocks =
-        static_cast<std::size_t>((rows + kernels::kLineRows - 1) / kernels::kLineRows);
+    const auto blocks = static_cast<std::size_t>(divide_up(rows, kernels::kLineRows));
     counts = blocks * heads * kInt;
     ranges = counts * static_cast<std::size_t>(most) * 2;
     singles = counts * static_cast<std::size_t>(lines.verticals);

@@ -74,7 +74,7 @@ class Bench {
   double dense_seconds() const { return dense_seconds_; }
 
   double seconds(PromptPolicy& policy) {
-    const PromptAttention args{out(), prompt_.rows(), true};
+    const PromptAttention args{out(), prompt_.rows()};
     return seconds_of([&] { policy.attend(args, *stream_); });
   }
 

@@ -31,15 +31,14 @@ struct PromptLimits {
 struct PromptAttention {
   TensorView out;  // [rows, heads, head_dim]
   kernels::PromptRows rows;
-  bool ends =
-      false;  // the last row is the last one of the prompt, which its first token is drawn from
+  std::int64_t to_come = 0;  // rows of the prompt behind these
 };
 
 // Of an attention of one sequence's rows alone, whose first one is at this position.
 inline PromptAttention prompt_attention(const kernels::Attention& args, std::int64_t first_position,
-                                        bool ends) {
+                                        std::int64_t to_come) {
   PromptAttention prompt;
-  prompt.ends = ends;
+  prompt.to_come = to_come;
   prompt.out = args.out;
   prompt.rows.q = args.q;
   prompt.rows.kv = args.kv;

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "base/error.h"
 
 namespace nvllm::kvcache {
 namespace {
 
 std::int64_t block_pages(const BlockShape& shape) {
-  return (shape.block_size + Quest::kPageTokens - 1) / Quest::kPageTokens;
+  return divide_up(shape.block_size, Quest::kPageTokens);
 }
 
 // Of a page in one layer.

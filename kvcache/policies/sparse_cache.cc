@@ -65,7 +65,7 @@ StepPlan SparseCache::begin_step(const KvStep& step, Stream& stream) {
   sequences_.clear();
   decodes_ = true;
   for (const StepSequence& sequence : step.sequences) {
-    sequences_.push_back({sequence.first, sequence.rows, sequence.draws});
+    sequences_.push_back({sequence.first, sequence.rows, sequence.to_come});
     decodes_ &= sequence.rows == 1;
   }
   layer_ = -1;
@@ -102,7 +102,7 @@ void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
   for (; row < rows && next_sequence_ < sequences_.size(); ++number) {
     const Rows& sequence = sequences_[next_sequence_];
     const std::int64_t left = sequence.rows - done_, now = std::min(left, rows - row);
-    const Rows own{sequence.first + done_, now, sequence.draws && now == left};
+    const Rows own{sequence.first + done_, now, left - now + sequence.to_come};
     const Kind kind = kind_of(own);
     // Sequences of one row go together, however many they are; others are attended one by one.
     const bool joins = own.rows == 1 && !runs_.empty() && runs_.back().kind == kind &&
@@ -113,7 +113,8 @@ void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
       ++run.rows;
       run.longest = std::max(run.longest, own.first + 1);
     } else {
-      runs_.push_back({kind, number, 1, row, own.rows, own.first, own.first + own.rows, own.draws});
+      runs_.push_back(
+          {kind, number, 1, row, own.rows, own.first, own.first + own.rows, own.to_come});
     }
     row += own.rows;
     done_ += own.rows;
@@ -162,7 +163,7 @@ void SparseCache::attend_run(std::int64_t layer, const Run& run, const kernels::
   if (run.kind == Kind::one_row) return quest_->attend(layer, args, stream);
   if (run.kind == Kind::everything) return kernels::attention(args, stream);
   if (args.q.elements() == 0) return;
-  prompts_->attend(prompt_attention(args, run.first_position, run.draws), stream);
+  prompts_->attend(prompt_attention(args, run.first_position, run.to_come), stream);
 }
 
 // The arguments of some of a call's sequences, as if they were all.

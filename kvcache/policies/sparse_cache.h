@@ -62,10 +62,9 @@ class SparseCache final : public KvCache {
 
  private:
   enum class Kind { one_row, chosen, everything };
-  // Rows of the step's sequences, from this position on; a token may be drawn from the last one.
+  // Rows of the step's sequences, from this position on; so many come later.
   struct Rows {
-    std::int64_t first, rows;
-    bool draws;
+    std::int64_t first, rows, to_come;
   };
   // Sequences of a call, one after the other, that are attended together.
   struct Run {
@@ -73,7 +72,7 @@ class SparseCache final : public KvCache {
     std::int64_t first_sequence, sequences;
     std::int64_t first_row, rows;
     std::int64_t first_position, longest;  // longest: the tokens of the longest one
-    bool draws;                            // from its last row
+    std::int64_t to_come;                  // of the last one's rows, so many later
   };
 
   Kind kind_of(const Rows& rows) const;

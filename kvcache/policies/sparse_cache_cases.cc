@@ -151,12 +151,31 @@ TEST_CASE("the last 128 rows of a prompt attend to everything, wherever it is ke
     Player sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
     std::vector<Sequence> got = three(), right = three();
     sparse.step({{&got[0], 300}, {&got[1], 30}}, part_rows);
-    sparse.step({{&got[1], 1}, {&got[0], 49}, {&got[2], 350}}, part_rows, true);
+    sparse.step({{&got[1], 1}, {&got[0], 49}, {&got[2], 350}}, part_rows, 0);
     dense.step({{&right[0], 300}, {&right[1], 30}});
     dense.step({{&right[1], 1}, {&right[0], 49}, {&right[2], 350}});
     CHECK(most_apart(got[0], right[0]) > 1e-3);
     CHECK(most_apart(got[0], right[0], 300) < kRoundings);
     CHECK(most_apart(got[2], right[2], where == Where::layerwise ? 250 : 128) < kRoundings);
+  }
+}
+
+// So do those that come in the step before the last one, as it knows how many are to come.
+TEST_CASE("a prompt's last 128 rows may come in several steps") {
+  BACKEND_OR_SKIP(backend);
+  for (const Where where : kEverywhere) {
+    CAPTURE(static_cast<int>(where));
+    const std::int64_t part_rows = where == Where::layerwise ? 150 : kMostRows;
+    Player sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
+    Sequence got(0, 1);
+    for (BlockId block = 0; block < 36; ++block) got.blocks.push_back(block * 7 % 157);
+    Sequence right = got;
+    sparse.step({{&got, 500}}, part_rows, 49);
+    sparse.step({{&got, 40}}, part_rows, 9);
+    sparse.step({{&got, 9}}, part_rows, 0);
+    for (const std::int64_t rows : {500, 40, 9}) dense.step({{&right, rows}});
+    CHECK(most_apart(got, right) > 1e-3);
+    CHECK(most_apart(got, right, 549 - 128) < kRoundings);
   }
 }
 

@@ -80,11 +80,11 @@ Player::Player(Backend& backend, const Policies& policies, std::int64_t block_si
   }
 }
 
-void Player::step(const Rows& rows, std::int64_t part_rows, bool draws) {
+void Player::step(const Rows& rows, std::int64_t part_rows, std::int64_t to_come) {
   std::vector<StepSequence> parts;
   for (const auto& [sequence, count] : rows) {
     parts.push_back({sequence->slot, sequence->blocks, sequence->length, count,
-                     hybrid_ ? kKept[sequence->slot] : 0, draws});
+                     hybrid_ ? kKept[sequence->slot] : 0, to_come});
   }
   cache_->begin_step({.number = ++number_, .sequences = parts, .may_repeat = false}, *stream_);
   fetch_homes();

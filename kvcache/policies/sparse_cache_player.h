@@ -80,8 +80,9 @@ class Player {
   using Rows = std::vector<std::pair<Sequence*, std::int64_t>>;
 
   // The next rows of some sequences; their results are added to them. part_rows: a layer takes so many at a time.
-  // draws: these are the last ones of prompts.
-  void step(const Rows& rows, std::int64_t part_rows = kMostRows, bool draws = false);
+  // to_come: so many rows of each come later.
+  void step(const Rows& rows, std::int64_t part_rows = kMostRows,
+            std::int64_t to_come = kMostTokens);
 
   // Its slot and its blocks are free.
   void end(const Sequence& sequence) { cache_->end_sequence(sequence.slot); }

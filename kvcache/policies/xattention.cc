@@ -1,3 +1,4 @@
+#include "base/divide.h"
 #include "kernels/select_tiles.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/policies/prompt_segments.h"
@@ -6,7 +7,7 @@ namespace nvllm::kvcache {
 namespace {
 
 constexpr std::int64_t tiles_of(std::int64_t tokens) {
-  return (tokens + kernels::kSelectTile - 1) / kernels::kSelectTile;
+  return divide_up(tokens, kernels::kSelectTile);
 }
 
 // What segments need: counts and lists of tiles, the choice's workspace, and room for all keys.
@@ -51,9 +52,8 @@ class XAttentionPolicy final : public PromptPolicy {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
       const kernels::PromptRows segment = segment_of(args.rows, first, count);
       const std::int64_t gathered = first == 0 ? 0 : segment.first_position;  // by those before
-      const std::int64_t behind = rows - first - count;
-      const std::int64_t whole =
-          args.ends ? std::max<std::int64_t>(kernels::kSelectTile - behind, 0) : 0;
+      const std::int64_t behind = rows - first - count + args.to_come;
+      const std::int64_t whole = std::max<std::int64_t>(kernels::kSelectTile - behind, 0);
       attend_segment(segment, gathered, whole, args.out.rows(first, count), stream);
     }
   }
