@@ -87,8 +87,8 @@ struct Group::Shared {
   std::vector<Doorbell> collective_bells;
 
   explicit Shared(const GroupOptions& options)
-      : segment(Segment::create(GroupLayout(options).bytes, kKind)), layout(options) {
-    segment.unlink();                                          // who needs it inherits the mapping
+      : segment(Segment::create(GroupLayout(options).bytes, kKind, Segment::Name::removed)),
+        layout(options) {
     auto* group = new (segment.payload().data()) GroupMemory;  // zeroed pages are its initial state
     group->size = options.size;
     group->cores = usable_cores();

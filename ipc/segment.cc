@@ -106,7 +106,7 @@ Segment::~Segment() {
   if (mapping_ && mapping_->owner == getpid()) unlink();
 }
 
-Segment Segment::create(std::size_t payload_bytes, std::string_view kind) {
+Segment Segment::create(std::size_t payload_bytes, std::string_view kind, Name after) {
   NVLLM_CHECK_LT(kind.size(), SegmentHeader::kKindBytes);
   const std::size_t bytes = kHeaderBytes + payload_bytes;
   const std::string name = random_name();
@@ -117,6 +117,7 @@ Segment Segment::create(std::size_t payload_bytes, std::string_view kind) {
     mapping->name = name;
     mapping->owner = getpid();
     Segment segment(std::move(mapping));  // from here on the name is removed whatever happens
+    if (after == Name::removed) segment.unlink();
     reserve(object.get_mapping_handle().handle, bytes);
     bip::mapped_region(object, bip::read_write, 0, bytes).swap(segment.mapping_->region);
     auto* header = new (segment.mapping_->region.get_address()) SegmentHeader{};

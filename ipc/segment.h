@@ -29,8 +29,10 @@ struct SegmentHeader {
 // Not thread-safe; the memory is as safe as what lies in it.
 class Segment {
  public:
-  // payload_bytes of zeroed memory. kind: at most 15 characters.
-  static Segment create(std::size_t payload_bytes, std::string_view kind);
+  enum class Name { kept, removed };
+  // payload_bytes of zeroed memory. kind: at most 15 characters. removed: fork() alone hands it on, and the name is
+  // gone before pages are reserved, which takes milliseconds in which a SIGKILL would leave them behind.
+  static Segment create(std::size_t payload_bytes, std::string_view kind, Name name = Name::kept);
   // Maps a segment by its name. An Error with the reason if it does not exist, is another user's,
   // is shorter than it says, or is of another program, version or kind.
   static Segment open(const std::string& name, std::string_view kind);

@@ -144,6 +144,13 @@ TEST_CASE("a segment loses its name with its creator's object, or before") {
   CHECK(!std::filesystem::exists(path));
 }
 
+TEST_CASE("a segment that is for fork() alone has no name") {
+  const Segment segment = Segment::create(10'000, "test", Segment::Name::removed);
+  CHECK(::access(("/dev/shm/" + segment.name()).c_str(), F_OK) != 0);
+  CHECK(segment.payload().size() >= 10'000);
+  CHECK(segment.payload().back() == std::byte{0});
+}
+
 TEST_CASE("a missing segment is one clear line") {
   CHECK(message_of([] { Segment::open("nvllm-missing", "test"); }) ==
         "shared memory 'nvllm-missing' does not exist; has its launcher ended?");

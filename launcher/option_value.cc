@@ -92,17 +92,19 @@ std::int64_t OptionValue::amount(std::int64_t least, std::int64_t most) const {
 }
 
 std::vector<std::int32_t> OptionValue::ids() const {
-  std::vector<std::int32_t> ids;
+  return numbers("token id; pass ids such as 1,2,3");
+}
+
+std::vector<std::int32_t> OptionValue::numbers(std::string_view what) const {
+  std::vector<std::int32_t> numbers;
   std::size_t begin = 0;
   while (true) {
     const std::size_t comma = text_.find(',', begin);
     const std::string_view word = text_.substr(begin, comma - begin);
-    const auto id = parse_number<std::int32_t>(word);
-    if (!id || *id < 0) {
-      refuse(name_, " '", text_, "': '", word, "' is no token id; pass ids such as 1,2,3");
-    }
-    ids.push_back(*id);
-    if (comma == std::string_view::npos) return ids;
+    const auto number = parse_number<std::int32_t>(word);
+    if (!number || *number < 0) refuse(name_, " '", text_, "': '", word, "' is no ", what);
+    numbers.push_back(*number);
+    if (comma == std::string_view::npos) return numbers;
     begin = comma + 1;
   }
 }

@@ -43,8 +43,9 @@ class OptionValue {
   Nanoseconds seconds(double least, double most) const;
   // 4096, 32k (thousands), 32K (of 1024), 4G, 1.5M: a count or a size.
   std::int64_t amount(std::int64_t least, std::int64_t most) const;
-  // "1,2,3"; at least one.
+  // "1,2,3"; at least one, none below 0. `what` they are, and what to pass instead of others.
   std::vector<std::int32_t> ids() const;
+  std::vector<std::int32_t> numbers(std::string_view what) const;
   // A path or the like; `mend` says what to pass instead of nothing.
   std::string path(std::string_view mend) const;
 

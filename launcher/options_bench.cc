@@ -53,7 +53,7 @@ void store_warmup(Options& options, const OptionValue& value) {
 
 void store_batch_sizes(Options& options, const OptionValue& value) {
   options.bench.batch_sizes.clear();
-  for (const std::int32_t size : value.ids()) {
+  for (const std::int32_t size : value.numbers("number of sequences; pass some such as 1,8,64")) {
     if (size < 1) refuse(value.name(), ' ', value.text(), ": a batch has at least one sequence");
     options.bench.batch_sizes.push_back(size);
   }
@@ -140,6 +140,12 @@ void check_long(const Options& options) {
     refuse(
         "bench long runs every mode that --modes names; pass that instead of --kv-offload or "
         "--max-seq-len");
+  }
+  const std::int64_t longest = options.engine.max_model_len.value_or(kLongModelLen);
+  const std::int64_t output = options.bench.output ? options.bench.output->most : kLongOutput;
+  if (output >= longest) {
+    refuse("--output-len ", output, ": leaves no room for a prompt in --max-model-len ", longest,
+           "; pass a smaller one, or a larger --max-model-len");
   }
   const auto& modes = options.bench.modes;
   const bool host_reads = std::any_of(modes.begin(), modes.end(), in_chunks);

@@ -11,6 +11,8 @@
 
 namespace nvllm::launcher {
 
+constexpr std::int64_t kLongOutput = 128;  // of bench long, where none is given
+
 struct BenchOptions {
   // Of throughput.
   std::int64_t prompts = 256;

@@ -114,13 +114,13 @@ void store_transfer_block(Options& options, const OptionValue& value) {
 }
 
 void store_ring_slots(Options& options, const OptionValue& value) {
-  options.engine.ring_slots = value.whole(1, kMostBuffers);
-  if (options.engine.ring_slots == 1) {
+  if (value.text() == "1") {
     refuse(
         value.name(),
         " 1: a slot cannot be loaded while it is read, and nothing would be loaded ahead; pass 2 "
         "or more");
   }
+  options.engine.ring_slots = value.whole(2, kMostBuffers);
 }
 
 void store_resident_blocks(Options& options, const OptionValue& value) {
@@ -155,12 +155,12 @@ void store_host_threads(Options& options, const OptionValue& value) {
 }
 
 void store_kv_buffers(Options& options, const OptionValue& value) {
-  options.engine.kv_buffers = value.whole(1, kMostBuffers);
-  if (options.engine.kv_buffers == 1) {
+  if (value.text() == "1") {
     refuse(value.name(),
            " 1: a buffer cannot be loaded while it is read, and nothing would be loaded ahead; "
            "pass 2 or more");
   }
+  options.engine.kv_buffers = value.whole(2, kMostBuffers);
 }
 
 void store_enforce_eager(Options& options, const OptionValue& value) {

@@ -120,7 +120,10 @@ Checkpoint open_checkpoint(const std::string& path) {
   if (!ggufs.empty()) return open_gguf(only_gguf(path, ggufs));
   if (safetensors.empty() && !is_there(path + "/model.safetensors.index.json")) {
     fail(path, ": expected model.safetensors, model.safetensors.index.json or a .gguf file, found",
-         " none of them");
+         " none of them",
+         is_there(path + "/config.json")
+             ? "; for random weights of its config.json pass --load-format dummy"
+             : "");
   }
   return open_safetensors(path);
 }

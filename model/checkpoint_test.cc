@@ -210,6 +210,10 @@ TEST_CASE("folders that hold no checkpoint") {
   CHECK(error_of(folder) ==
         "DIR: expected model.safetensors, model.safetensors.index.json or a .gguf file, found none "
         "of them");
+  folder.write("config.json", "{}");
+  CHECK(error_of(folder).ends_with(
+      "found none of them; for random weights of its config.json pass --load-format dummy"));
+  fs::remove(folder.path("config.json"));
   folder.write("pytorch_model.bin", "x");
   CHECK(error_of(folder, "pytorch_model.bin") ==
         "DIR/pytorch_model.bin: expected a folder or a .gguf file");

@@ -163,6 +163,8 @@ void EngineClient::State::take(ipc::FrontEvent event) {
 // Rank 0 says nothing while a long step runs, but gives signs of life.
 void EngineClient::State::check_life(std::int64_t waiting_since_ns) const {
   const ipc::RankSnapshot rank0 = member.group().snapshot(0);
+  // A start has a limit of its own, longer than a short step timeout; who forked the rank watches over it.
+  if (rank0.phase < ipc::Phase::ready) return;
   const Nanoseconds limit = member.group().step_timeout();
   const std::int64_t last = std::max({rank0.heartbeat_ns, last_heard_ns, waiting_since_ns});
   if (Nanoseconds(now_ns() - last) <= limit) return;

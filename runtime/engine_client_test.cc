@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -225,6 +226,23 @@ TEST_CASE("rank 0 that gives no sign of life for the step timeout is named") {
     CHECK(std::string(error.what()).find("rank 0 (pid ") != std::string::npos);
   }
   rank.ranks().signal(0, SIGKILL);
+}
+
+TEST_CASE("rank 0 that is not ready is waited for beyond the step timeout, by whoever started it") {
+  const auto begin_and_hang = [](ipc::Member& me) {
+    me.set_phase(ipc::Phase::starting);
+    ::pause();
+  };
+  RankProcesses ranks(1, begin_and_hang, {.step_timeout = std::chrono::milliseconds(300)});
+  ipc::Member launcher = ranks.group().join(ipc::kLauncher);
+  EngineClient client(launcher);
+  std::thread watcher([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    ranks.group().abort("too late");
+  });
+  CHECK_THROWS_WITH_AS(client.open({}), "too late", ipc::GroupAborted);
+  watcher.join();
+  ranks.signal(0, SIGKILL);
 }
 
 TEST_CASE("rank 0 that says nothing but lives is waited for beyond the step timeout") {

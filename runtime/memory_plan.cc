@@ -60,14 +60,27 @@ class Budget {
 
   // What gives room for so many blocks.
   std::string mend(std::int64_t blocks) const {
-    const std::uint64_t bytes = bytes_for(blocks);
     if (in_host_memory_) {
       const std::uint64_t all = times(blocks, host_blocks_bytes());
       if (all <= host_available()) return str("pass --kv-offloading-size ", gib_up(all));
       return "use a machine with more of it";
     }
-    if (bytes <= most(poorest_)) return str("pass --kv-cache-memory-bytes ", bytes);
+    if (const std::string more = more_on_device(blocks); !more.empty()) return more;
     return smaller_part() + (device_ == DeviceKind::cpu ? "free memory" : "use more GPUs (--tp)");
+  }
+
+  // The same of the devices alone, with the slots that one sequence fills; empty: they have no room for it.
+  std::string more_on_device(std::int64_t blocks) const {
+    const std::int64_t slots = slots_to_fill(blocks);
+    std::uint64_t bytes = 0;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const RankMemory& own = ranks_[rank];
+      const std::uint64_t needed =
+          own.fixed + times(blocks, own.block) + times(slots, own.device_slot);
+      if (needed > most(rank)) return "";
+      bytes = std::max(bytes, needed);
+    }
+    return str("pass --kv-cache-memory-bytes ", bytes);
   }
 
   // That fit beside so many blocks on every rank's device.
@@ -102,6 +115,13 @@ class Budget {
   }
 
  private:
+  // Chunked: what a step of one sequence fills.
+  std::int64_t slots_to_fill(std::int64_t blocks) const {
+    if (options_.kv_mode() != KvMode::chunked) return 0;
+    const std::int64_t rows = std::max(options_.max_num_batched_tokens, options_.max_num_seqs);
+    return std::min(kvcache::most_write_slots(1, rows, options_.block_size), blocks);
+  }
+
   // What of a mode's own may be less: "pass a smaller --kv-buffers, or "; empty: nothing.
   std::string smaller_part() const {
     switch (options_.kv_mode()) {
@@ -262,10 +282,15 @@ std::int64_t choose_host_blocks(const EngineOptions& options, DeviceKind device,
 // than there are blocks.
 class DeviceSlotPlan {
  public:
-  // There is room for so many slots in `budget`.
-  DeviceSlotPlan(const EngineOptions& options, std::int64_t slots, const std::string& budget,
+  // Of a plan that has its blocks, of which no more than `useful` would be of use.
+  DeviceSlotPlan(const EngineOptions& options, const Budget& budget, std::int64_t useful,
                  MemoryPlan& plan)
-      : options_(options), slots_(slots), budget_(budget), plan_(plan) {}
+      : options_(options),
+        room_(budget),
+        slots_(budget.device_slots(plan.blocks)),
+        useful_(useful),
+        budget_(budget.describe_device()),
+        plan_(plan) {}
 
   void choose() {
     check_room();
@@ -300,10 +325,12 @@ class DeviceSlotPlan {
 
   void check_room() const {
     if (to_fill(1) > slots_) {
+      const std::string more = room_.more_on_device(useful_);
       fail("a step of ", options_.max_num_batched_tokens, " tokens fills ", to_fill(1),
-           " blocks of ", options_.block_size, " tokens, there is room for ", slots_, " in ",
-           budget_, "; pass a smaller ", options_.ring_slots > 2 ? "--ring-slots, " : "",
-           "--max-num-batched-tokens or --transfer-block");
+           to_fill(1) == 1 ? " block of " : " blocks of ", options_.block_size,
+           " tokens, there is room for ", slots_, " in ", budget_, "; pass a smaller ",
+           options_.ring_slots > 2 ? "--ring-slots, " : "",
+           "--max-num-batched-tokens or --transfer-block", more.empty() ? "" : ", or ", more);
     }
     const std::int64_t wished = std::min(options_.resident_blocks.value_or(0), plan_.blocks);
     if (std::min(to_fill(1) + wished, plan_.blocks) <= slots_) return;
@@ -318,15 +345,19 @@ class DeviceSlotPlan {
         plan_.resident_blocks == 0
             ? str("max_num_seqs is ", plan_.max_num_seqs, " instead of ", options_.max_num_seqs)
             : str("at most ", plan_.chunked_seqs,
-                  " sequences run at a time that do not stay on the device whole");
+                  plan_.chunked_seqs == 1 ? " sequence runs at a time that does"
+                                          : " sequences run at a time that do",
+                  " not stay on the device whole");
     plan_.notes.push_back(str(what, ": each sequence fills a block of ", options_.block_size,
                               " tokens on the device, in ", budget_,
                               "; for more, pass a smaller --transfer-block"));
   }
 
   const EngineOptions& options_;
-  const std::int64_t slots_;
-  const std::string& budget_;
+  const Budget& room_;
+  const std::int64_t slots_;  // that there is room for
+  const std::int64_t useful_;
+  const std::string budget_;
   MemoryPlan& plan_;
 };
 
@@ -414,8 +445,7 @@ MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, D
   plan.host_blocks = choose_host_blocks(options, device, ranks, plan.blocks, useful, plan.notes);
   plan.max_num_seqs = plan.chunked_seqs = options.max_num_seqs;
   if (options.kv_mode() == KvMode::chunked) {
-    DeviceSlotPlan(options, budget.device_slots(plan.blocks), budget.describe_device(), plan)
-        .choose();
+    DeviceSlotPlan(options, budget, useful, plan).choose();
   }
   if (plan.all_stay()) {
     plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,

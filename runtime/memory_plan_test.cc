@@ -305,9 +305,16 @@ TEST_CASE(
         "the KV cache has no room for a single block of 4096 tokens, 150 GiB: there is 108 GiB on "
         "rank 0 (of 140 GiB, 123 GiB are free, --gpu-memory-utilization is 0.9); pass a smaller "
         "--ring-slots or --transfer-block, or use more GPUs (--tp)");
-  CHECK(
-      refusal(options, DeviceKind::cuda, {chunked_gpu(107 * kGiB)})
-          .ends_with("pass a smaller --ring-slots, --max-num-batched-tokens or --transfer-block"));
+  const std::string few = refusal(options, DeviceKind::cuda, {chunked_gpu(107 * kGiB)});
+  const std::string mend =
+      "--max-num-batched-tokens or --transfer-block, or pass --kv-cache-memory-bytes ";
+  REQUIRE(few.find("fills 4 blocks of 4096 tokens, there is room for 1 in 108 GiB") != few.npos);
+  REQUIRE(few.find(mend) != few.npos);
+  EngineOptions mended = options;
+  mended.kv_cache_memory_bytes = std::stoll(few.substr(few.find(mend) + mend.size()));
+  CHECK(refusal(mended, DeviceKind::cuda, {chunked_gpu(107 * kGiB)}) == "");
+  CHECK(refusal(options, DeviceKind::cuda, {chunked_gpu(243 * kGiB / 2)})
+            .ends_with("use more GPUs (--tp)"));
   CHECK(refusal(options, DeviceKind::cuda, {chunked_gpu(kGiB)}) == "");
 }
 
@@ -354,6 +361,10 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
   CHECK(plan.all_stay());
   CHECK(plan.chunked_seqs == 4);
   CHECK(plan.max_num_seqs == 4);
+  CHECK(plan.notes.size() == 1);
+  options.resident_blocks = 41;  // more than there are
+  plan = planned(kGiB);
+  CHECK(plan.all_stay());
   CHECK(plan.notes.size() == 1);
   options.resident_blocks = 35;
   plan = planned(kGiB);

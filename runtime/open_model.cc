@@ -24,6 +24,9 @@ struct Place {
 Place find_place(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) {
+    fail("--model ", path, ": ", errno_text(error.value()));
+  }
   if (!fs::exists(status)) {
     fail("--model ", path, ": no such folder or file; pass a model's folder, its config.json or a ",
          ".gguf file");
@@ -37,6 +40,14 @@ Place find_place(const std::string& path) {
          ".gguf file");
   }
   return {path.ends_with(".gguf") ? Place::Kind::gguf : Place::Kind::config, path};
+}
+
+// What cannot be looked at is an error: a folder that this user may not read, a link to itself.
+bool is_there(const std::string& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  if (error) fail(path, ": ", errno_text(error.value()));
+  return there;
 }
 
 void check_format(LoadFormat wanted, const model::Checkpoint& checkpoint) {
@@ -66,7 +77,7 @@ OpenModel open_model(const ModelOptions& options) {
   std::string text;
   // A dummy needs a config alone; so does who looks at one.
   const bool has_config = place.kind == Place::Kind::config ||
-                          (place.kind == Place::Kind::folder && fs::exists(config_path));
+                          (place.kind == Place::Kind::folder && is_there(config_path));
   if ((model.dummy && has_config) || place.kind == Place::Kind::config) {
     text = model::read_config_json(config_path);
   } else {

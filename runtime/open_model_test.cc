@@ -102,6 +102,13 @@ TEST_CASE("what is not there or not a model is refused in one line") {
       "--model /dev/null: neither a folder nor a file; pass a model's folder, its config.json or a "
       ".gguf file");
   CHECK(refusal({.path = folder.path}).starts_with(folder.path + ": expected "));
+  const Folder looped;
+  const std::string config = looped.path + "/config.json";
+  fs::remove(config);
+  fs::create_symlink("config.json", config);
+  const std::string why = ": Too many levels of symbolic links (ELOOP)";
+  CHECK(refusal({.path = looped.path, .format = LoadFormat::dummy}) == config + why);
+  CHECK(refusal({.path = config}) == "--model " + config + why);
   folder.write("config.json", "{");
   CHECK(refusal({.path = folder.path, .format = LoadFormat::dummy}) ==
         folder.path + "/config.json: no valid JSON at line 1, column 2");

@@ -1,5 +1,7 @@
 // nvllm-launch bench as a program, on the CPU, with a tiny model of random weights.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -291,6 +293,15 @@ TEST_CASE("a batch for which a sequence has no room is refused with the numbers"
   CHECK(program.wait() == 1);
   CHECK(program.errors().find("max_model_len is 64; pass a smaller --input-len") !=
         std::string::npos);
+}
+
+TEST_CASE("SIGINT ends many starts that a script runs in the background, with SIGINT ignored") {
+  Program program(arguments("startup", {"--repeat", "1000"}), [] { ::signal(SIGINT, SIG_IGN); });
+  const pid_t run = program.workers(1).front();
+  program.signal(SIGINT);
+  CHECK(program.wait(std::chrono::seconds(30)) == 1000 + SIGINT);
+  for (int i = 0; i < 300 && !testing::process_gone(run); ++i) ::usleep(100'000);
+  CHECK(testing::process_gone(run));
 }
 
 }  // namespace nvllm::launcher

@@ -19,7 +19,6 @@ constexpr std::int64_t kLatencyPrompt = 1024;
 constexpr std::int64_t kLatencySteps = 256;
 constexpr std::int64_t kLatencyWarmup = 16;
 constexpr std::int64_t kStartupPrompt = 16;
-constexpr std::int64_t kLongOutput = 128;
 constexpr std::int64_t kLongWarmup = 4096;
 
 template <typename Report>

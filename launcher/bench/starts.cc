@@ -117,6 +117,8 @@ std::string join_starts(const std::vector<StartedRun>& started, bool json) {
 }
 
 int run_starts(const Options& options) {
+  // A script's shell ignores it for what it starts with &. The run that is under way ends with this process.
+  ::signal(SIGINT, SIG_DFL);
   std::vector<StartedRun> runs(static_cast<std::size_t>(options.bench.repeat));
   for (StartedRun& run : runs) {
     if (const int exit_code = run_once(run); exit_code != kExitFine) return exit_code;

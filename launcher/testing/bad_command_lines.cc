@@ -56,7 +56,8 @@ std::vector<BadCommandLine> engine_lines() {
         "--decode-attention=quest"},
        "--kv-host-attention 0.5: --decode-attention quest gathers what it chooses; pass "
        "--decode-attention full, or --kv-host-attention off"},
-      bad("--kv-buffers=0", "--kv-buffers 0: out of range; pass 1 to 1024"),
+      bad("--kv-buffers=0", "--kv-buffers 0: out of range; pass 2 to 1024"),
+      bad("--ring-slots=0", "--ring-slots 0: out of range; pass 2 to 1024"),
       bad("--transfer-block=100", "--transfer-block 100: not a multiple of 16; pass 96 or 112"),
       bad("--transfer-block=24", "--transfer-block 24: not a multiple of 16; pass 16 or 32"),
       bad("--transfer-block=8", "--transfer-block 8: out of range; pass 16 to 1073741824"),
@@ -214,7 +215,7 @@ std::vector<BadCommandLine> bench_lines() {
       {{"bench", "latncy"}, "unknown command 'bench latncy'; did you mean 'bench latency'?"},
       {{"bench", "latency", "--batch-size=0"}, "--batch-size 0: a batch has at least one sequence"},
       {{"bench", "latency", "--batch-size=1,x"},
-       "--batch-size '1,x': 'x' is no token id; pass ids such as 1,2,3"},
+       "--batch-size '1,x': 'x' is no number of sequences; pass some such as 1,8,64"},
       {{"bench", "latency", "--batch-size=8", "--max-num-seqs=4"},
        "--batch-size 8: more than run at a time; pass --max-num-seqs 8"},
       {{"bench", "latency", "--input-len=1:2"},
@@ -229,6 +230,12 @@ std::vector<BadCommandLine> bench_lines() {
        "--warmup 'some': not a whole number; pass 0 to 100000"},
       {{"bench", "throughput", "--prompts=3"},
        "unknown option '--prompts'; see nvllm-launch bench throughput --help"},
+      {{"bench", "long", "--output-len=600", "--max-model-len=512"},
+       "--output-len 600: leaves no room for a prompt in --max-model-len 512; pass a smaller one, "
+       "or a larger --max-model-len"},
+      {{"bench", "long", "--max-model-len=128"},
+       "--output-len 128: leaves no room for a prompt in --max-model-len 128; pass a smaller one, "
+       "or a larger --max-model-len"},
       {{"bench", "startup", "--repeat=0"}, "--repeat 0: out of range; pass 1 to 1000"},
       {{"bench", "startup", "--repeat=2", "--profile=t"},
        "--profile t with --repeat 2: a trace is of one run; pass --repeat 1"},
