@@ -9,6 +9,7 @@
 // (options_COMMAND.cc); rows that several commands share are in others (option_rows.h).
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,6 +57,8 @@ struct Options {
   GroupOptions group;
   runtime::ModelOptions model;
   runtime::EngineOptions engine;
+  std::map<std::string, std::string>
+      host_cache;             // options of keys and values in host memory, as they were given
   SamplingSettings sampling;  // where a request does not say it itself
   std::string profile;        // where the trace goes; empty: there is none
   bool json = false;

@@ -152,6 +152,7 @@ void check_long(const Options& options) {
   for (const LongMode mode : modes) {
     Options of_mode = options;
     of_mode.engine = options_of_mode(options.engine, mode);
+    of_mode.host_cache.clear();  // what one mode has a use for, another has not
     if (!host_reads) of_mode.engine.host_attention = options.engine.host_attention;  // is refused
     check_engine(of_mode);
   }

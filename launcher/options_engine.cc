@@ -98,11 +98,52 @@ void store_decode_attention(Options& options, const OptionValue& value) {
       "attention of answers", {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}});
 }
 
+// What only keys and values in host memory have a use for.
+struct HostCacheOption {
+  const char* name;
+  bool chunked, layerwise;  // which of them
+};
+constexpr HostCacheOption kHostCacheOptions[] = {
+    {"--kv-offloading-size", true, true}, {"--transfer-block", true, true},
+    {"--ring-slots", true, false},        {"--kv-resident-blocks", true, false},
+    {"--kv-host-threads", true, false},   {"--kv-buffers", false, true}};
+
+void note(Options& options, const char* name, const OptionValue& value) {
+  options.host_cache.erase(name);
+  if (value.text() != "auto") options.host_cache.emplace(name, value.text());
+}
+
+void refuse_what_has_no_use(const Options& options) {
+  const runtime::EngineOptions& engine = options.engine;
+  for (const HostCacheOption& option : kHostCacheOptions) {
+    const auto given = options.host_cache.find(option.name);
+    if (given == options.host_cache.end() || engine.kv_offload == KvOffload::automatic) continue;
+    const bool chunked = engine.kv_offload == KvOffload::chunked;
+    const bool layerwise = engine.kv_offload == KvOffload::layerwise;
+    if ((chunked && option.chunked) || (layerwise && option.layerwise)) continue;
+    const char* const users = !option.layerwise ? "chunked"
+                              : !option.chunked ? "layerwise"
+                                                : "chunked or layerwise";
+    const char* const mode = chunked ? "chunked" : layerwise ? "layerwise" : "off";
+    refuse(option.name, ' ', given->second, ": only --kv-offload ", users,
+           " has a use for it, and it is ", mode, "; pass that, or leave ", option.name, " out");
+  }
+  if (const auto given = options.host_cache.find("--kv-host-threads");
+      given != options.host_cache.end() && engine.host_attention == 0.0) {
+    refuse(given->first, ' ', given->second,
+           ": only --kv-host-attention has a use for them, and it is off; pass --kv-host-attention "
+           "auto, or leave ",
+           given->first, " out");
+  }
+}
+
 void store_kv_offloading_size(Options& options, const OptionValue& value) {
+  note(options, "--kv-offloading-size", value);
   options.engine.kv_offloading_bytes = gib(value, 0.001);
 }
 
 void store_transfer_block(Options& options, const OptionValue& value) {
+  note(options, "--transfer-block", value);
   if (value.text() == "auto") return options.engine.transfer_block.reset();
   const std::int64_t tokens = value.amount(kTransferMultiple, kMostTokens);
   if (tokens % kTransferMultiple != 0) {
@@ -114,6 +155,7 @@ void store_transfer_block(Options& options, const OptionValue& value) {
 }
 
 void store_ring_slots(Options& options, const OptionValue& value) {
+  note(options, "--ring-slots", value);
   if (value.text() == "1") {
     refuse(
         value.name(),
@@ -124,6 +166,7 @@ void store_ring_slots(Options& options, const OptionValue& value) {
 }
 
 void store_resident_blocks(Options& options, const OptionValue& value) {
+  note(options, "--kv-resident-blocks", value);
   std::optional<std::int64_t>& blocks = options.engine.resident_blocks;
   if (value.text() == "auto") {
     blocks.reset();
@@ -151,10 +194,12 @@ void store_host_attention(Options& options, const OptionValue& value) {
 }
 
 void store_host_threads(Options& options, const OptionValue& value) {
+  note(options, "--kv-host-threads", value);
   options.engine.host_threads = value.whole(1, kMostThreads);
 }
 
 void store_kv_buffers(Options& options, const OptionValue& value) {
+  note(options, "--kv-buffers", value);
   if (value.text() == "1") {
     refuse(value.name(),
            " 1: a buffer cannot be loaded while it is read, and nothing would be loaded ahead; "
@@ -294,6 +339,7 @@ void check_engine(const Options& options) {
            ": keeps one sequence on the device, and --kv-offload keeps them in host memory; pass "
            "one of the two");
   }
+  refuse_what_has_no_use(options);
   if (const std::string why = runtime::sparse_refusal(engine); !why.empty()) refuse(why);
   if (const std::string why = runtime::host_attention_refusal(engine); !why.empty()) refuse(why);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {

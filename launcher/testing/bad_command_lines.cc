@@ -56,6 +56,26 @@ std::vector<BadCommandLine> engine_lines() {
         "--decode-attention=quest"},
        "--kv-host-attention 0.5: --decode-attention quest gathers what it chooses; pass "
        "--decode-attention full, or --kv-host-attention off"},
+      bad("--ring-slots=4",
+          "--ring-slots 4: only --kv-offload chunked has a use for it, and it is off; pass that, "
+          "or "
+          "leave --ring-slots out"),
+      bad("--transfer-block=64",
+          "--transfer-block 64: only --kv-offload chunked or layerwise has a use for it, and it is "
+          "off; pass that, or leave --transfer-block out"),
+      bad("--kv-offloading-size=1",
+          "--kv-offloading-size 1: only --kv-offload chunked or layerwise has a use for it, and it "
+          "is off; pass that, or leave --kv-offloading-size out"),
+      {{"generate", "--prompt-ids=1", "--kv-buffers=2", "--kv-offload=chunked"},
+       "--kv-buffers 2: only --kv-offload layerwise has a use for it, and it is chunked; pass "
+       "that, "
+       "or leave --kv-buffers out"},
+      {{"generate", "--prompt-ids=1", "--kv-resident-blocks=2", "--kv-offload=layerwise"},
+       "--kv-resident-blocks 2: only --kv-offload chunked has a use for it, and it is layerwise; "
+       "pass that, or leave --kv-resident-blocks out"},
+      {{"generate", "--prompt-ids=1", "--kv-host-threads=2", "--kv-offload=chunked"},
+       "--kv-host-threads 2: only --kv-host-attention has a use for them, and it is off; pass "
+       "--kv-host-attention auto, or leave --kv-host-threads out"},
       bad("--kv-buffers=0", "--kv-buffers 0: out of range; pass 2 to 1024"),
       bad("--ring-slots=0", "--ring-slots 0: out of range; pass 2 to 1024"),
       bad("--transfer-block=100", "--transfer-block 100: not a multiple of 16; pass 96 or 112"),
