@@ -2,6 +2,7 @@
 // has it.
 #include <algorithm>
 
+#include "kvcache/block_views.h"
 #include "kvcache/chunked_cache.h"
 
 namespace nvllm::kvcache {
@@ -22,27 +23,15 @@ kernels::KvView ChunkedCache::store_view(std::int64_t layer, Stream& stream) {
 kernels::KvView ChunkedCache::slot_view(std::int64_t layer) const {
   auto* const keys = static_cast<unsigned char*>(slot_memory_.data()) +
                      static_cast<std::size_t>(layer) * part_bytes_;
-  const auto tensor = [&](unsigned char* data) {
-    TensorView view(data, shape_.dtype,
-                    {slots_.size(), shape_.block_size, shape_.kv_heads, shape_.head_dim});
-    view.stride[0] = shape_.layers * 2 * shape_.layer_elements();
-    return view;
-  };
-  return {.keys = tensor(keys), .values = tensor(keys + part_bytes_ / 2), .block_table = {}};
+  return block_views(keys, shape_, slots_.size(), shape_.layers * 2 * shape_.layer_elements());
 }
 
 // The blocks of these loads as one sequence.
 kernels::KvView ChunkedCache::ring_view(std::size_t load, std::size_t count) const {
-  auto* const keys = static_cast<unsigned char*>(ring_.memory());
-  const auto tensor = [&](unsigned char* data) {
-    TensorView view(data, shape_.dtype,
-                    {ring_.slots(), shape_.block_size, shape_.kv_heads, shape_.head_dim});
-    view.stride[0] = 2 * shape_.layer_elements();
-    return view;
-  };
-  return {.keys = tensor(keys),
-          .values = tensor(keys + part_bytes_ / 2),
-          .block_table = tables_.ring(ring_.slot_of(load), static_cast<std::int64_t>(count))};
+  kernels::KvView view =
+      block_views(ring_.memory(), shape_, ring_.slots(), 2 * shape_.layer_elements());
+  view.block_table = tables_.ring(ring_.slot_of(load), static_cast<std::int64_t>(count));
+  return view;
 }
 
 void* ChunkedCache::slot_part(BlockId block, std::int64_t layer) const {

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/divide.h"
+#include "kvcache/block_views.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -28,15 +29,7 @@ std::int64_t choose_group(const BlockShape& shape, std::int64_t blocks, const Gr
 }  // namespace
 
 kernels::KvView layer_view(unsigned char* data, const BlockShape& shape, std::int64_t blocks) {
-  const auto half = [&](unsigned char* begin) {
-    TensorView view(begin, shape.dtype, {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
-    view.stride[0] = 2 * shape.layer_elements();
-    return view;
-  };
-  kernels::KvView view;
-  view.keys = half(data);
-  view.values = half(data + shape.layer_bytes() / 2);
-  return view;
+  return block_views(data, shape, blocks, 2 * shape.layer_elements());
 }
 
 LayerGroups::LayerGroups(Backend& backend, const BlockShape& shape, std::int64_t blocks,
