@@ -207,20 +207,25 @@ TEST_CASE("new rules hold from the next step on; steps that are enqueued keep th
       steps.back().adjust = true;
       tokens.push_back(rank.ids({-1}));
     }
+    const auto enqueue = [&] {
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        SamplingRules next;
+        next.temperature = 0;
+        if (wanted[i] == 500) next.allowed = {500, 600};
+        if (wanted[i] == 3) next.bad_words = {{0}, {1}, {2}};
+        if (wanted[i] == 1002) next.bias = {{1002, 1.0f}};
+        if (wanted[i] == 64) next.allowed = {1000, 64};
+        together.sampler().set(0, next, rank.stream());
+        const Sampled sampled =
+            together.sampler().sample(steps[i], together.last_tokens_, rank.together());
+        rank.backend().copy(tokens[i].data, sampled.tokens.data, sizeof(std::int32_t),
+                            rank.stream());
+      }
+    };
+    enqueue();  // a kernel's first use waits for the device, which must not be held up then
     std::promise<void> enqueued;
     rank.stream().host_call([all = enqueued.get_future().share()] { all.wait(); });
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      SamplingRules next;
-      next.temperature = 0;
-      if (wanted[i] == 500) next.allowed = {500, 600};
-      if (wanted[i] == 3) next.bad_words = {{0}, {1}, {2}};
-      if (wanted[i] == 1002) next.bias = {{1002, 1.0f}};
-      if (wanted[i] == 64) next.allowed = {1000, 64};
-      together.sampler().set(0, next, rank.stream());
-      const Sampled sampled =
-          together.sampler().sample(steps[i], together.last_tokens_, rank.together());
-      rank.backend().copy(tokens[i].data, sampled.tokens.data, sizeof(std::int32_t), rank.stream());
-    }
+    enqueue();
     enqueued.set_value();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       CHECK(together.integers(tokens[i])[0] == wanted[i]);
