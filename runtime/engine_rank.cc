@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/host_memory.h"
 #include "runtime/product_file.h"
+#include "runtime/workspace_room.h"
 
 namespace nvllm::runtime {
 
@@ -31,6 +32,11 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& pr
   options_ = options;
   options_.keeps_results = me_.rank() == 0;
   model_.await_bound();
+  runner_.reset();
+  require_workspace(options_, backend_.kind(), backend_.memory().available,
+                    [&](const RunnerOptions& of) {
+                      return ModelRunner::workspace_bytes(model_.decoder(), of, backend_.kind());
+                    });
   runner_.emplace(model_.decoder(), backend_, stream_, partners(), options_, trace(),
                   [this] { me_.note_progress(); });
   if (products_file.empty()) return;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -110,25 +111,33 @@ class CudaBackend final : public Backend {
 
   // The driver lets nobody else in while it gets pinned memory, and most of that time the system clears pages. So they
   // come first, huge ones if the system has them, and are pinned then: in a twentieth of the time.
+  // As with all memory, who gives it back has waited for the work that uses it. What was forgotten finds the pages
+  // unmapped from the device, and so cannot reach memory that is somebody else's by then.
   Buffer pin_pages(std::size_t bytes, const std::string& purpose) {
-    constexpr std::size_t kPage = 4096, kTouchers = 8;
     auto pages = std::make_shared<Buffer>(
         allocate_host(ledger(), MemoryKind::pinned, bytes, purpose, held_on_host()));
     auto* const data = static_cast<unsigned char*>(pages->data());
-    const std::size_t part = (bytes + kTouchers - 1) / kTouchers;
-    {
-      std::vector<std::jthread> threads;
-      for (std::size_t first = 0; first < bytes; first += part) {
-        threads.emplace_back([=, end = std::min(first + part, bytes)] {
-          for (std::size_t at = first; at < end; at += kPage) data[at] = 0;
-        });
-      }
-    }
+    touch_pages(data, bytes);
     check_pinned(cudaHostRegister(data, bytes, cudaHostRegisterDefault), bytes, purpose);
     return Buffer(data, bytes, MemoryKind::pinned, [pages](void* p) mutable {
       cudaHostUnregister(p);
       pages.reset();
     });
+  }
+
+  static void touch_pages(unsigned char* data, std::size_t bytes) {
+    constexpr std::size_t kPage = 4096, kTouchers = 8;
+    const std::size_t part = (bytes + kTouchers - 1) / kTouchers;
+    std::vector<std::jthread> threads;  // they end before the function does, also by an Error
+    try {
+      for (std::size_t first = 0; first < bytes; first += part) {
+        threads.emplace_back([=, end = std::min(first + part, bytes)] {
+          for (std::size_t at = first; at < end; at += kPage) data[at] = 0;
+        });
+      }
+    } catch (const std::system_error& error) {
+      fail("starting a thread to get pinned memory with: ", error.what(), "; see ulimit -u");
+    }
   }
 
   static void check_pinned(cudaError_t error, std::size_t bytes, const std::string& purpose) {

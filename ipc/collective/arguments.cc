@@ -1,11 +1,14 @@
 #include "ipc/collective/arguments.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "base/error.h"
 
 namespace nvllm::ipc {
 namespace {
+
+constexpr std::size_t kVectorBytes = 16;  // what kernels load at once
 
 bool summable(DType type) {
   return type == DType::f32 || type == DType::bf16 || type == DType::f16;
@@ -119,6 +122,15 @@ void check_all_reduce_rms_norm(const Place& place, const kernels::RmsNorm& args,
   check_stream(place, "all_reduce_rms_norm", stream);
   check_tensor("all_reduce_rms_norm", "x", args.x);
   check_summable("all_reduce_rms_norm", "x", args.x);
+  kernels::check_rms_norm(args);
+  if (args.x.rows(0, 1).bytes() % kVectorBytes != 0) return;
+  const std::pair<const char*, const TensorView*> tensors[] = {
+      {"out", &args.out}, {"x", &args.x}, {"residual", &args.residual}, {"weight", &args.weight}};
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor->aligned(kVectorBytes)) continue;
+    fail("all_reduce_rms_norm: ", name, " ", tensor->describe(), " has rows of whole vectors of ",
+         kVectorBytes, " bytes, and must begin at a multiple of that");
+  }
 }
 
 std::string describe_call(const char* operation, const TensorView& tensor) {

@@ -26,7 +26,8 @@ void check_gather(const Place& place, const TensorView& out, const TensorView& i
                   const Stream& stream);
 void check_broadcast(const Place& place, const TensorView& data, int root, const Stream& stream);
 void check_barrier(const Place& place, const Stream& stream);
-// Only what the exchange needs; kernels::rms_norm checks the rest.
+// Also what kernels::rms_norm asks, before anything is sent, and that rows of whole 16-byte vectors begin at
+// multiples of 16 bytes: ranks that judged by their own addresses could take different ways, and wait in vain.
 void check_all_reduce_rms_norm(const Place& place, const kernels::RmsNorm& args,
                                const Stream& stream);
 

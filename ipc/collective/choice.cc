@@ -1,5 +1,6 @@
 #include "ipc/collective/choice.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace nvllm::ipc {
@@ -60,6 +61,15 @@ Method choose(Collective collective, int ranks, std::size_t bytes) {
     }
   }
   return Method::two_shot;
+}
+
+Abilities common_to(std::span<const Abilities> ranks) {
+  Abilities common = ranks.front();
+  for (const Abilities& each : ranks) {
+    common.multiprocessors = std::min(common.multiprocessors, each.multiprocessors);
+    common.hopper = std::min(common.hopper, each.hopper);
+  }
+  return common;
 }
 
 }  // namespace nvllm::ipc

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <initializer_list>
+#include <utility>
+#include <vector>
 
 namespace nvllm::ipc {
 
@@ -40,6 +42,20 @@ TEST_CASE("everything else has one way") {
     for (std::size_t bytes : {std::size_t{1}, std::size_t{1} << 30}) {
       CHECK(choose(collective, 4, bytes) == Method::one_shot);
     }
+  }
+}
+
+TEST_CASE("ranks that differ go by the least that any of them has") {
+  const Abilities small{108, 0}, part{66, 1}, whole{132, 1};
+  CHECK(common_to(std::vector{whole, whole}) == whole);
+  for (const auto& [ranks, common] : {
+           std::pair{std::vector{whole, part}, part},
+           std::pair{std::vector{part, whole}, part},
+           std::pair{std::vector{whole, small}, small},
+           std::pair{std::vector{whole, small, part}, Abilities{66, 0}},
+           std::pair{std::vector{part, whole, small}, Abilities{66, 0}},
+       }) {
+    CHECK(common_to(ranks) == common);
   }
 }
 

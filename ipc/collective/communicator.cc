@@ -21,13 +21,13 @@ std::unique_ptr<Communicator> create_cuda(Member& member, Backend& backend,
   if (name != "auto" && name != "peer" && name != "nccl") {
     fail_unknown(backend, name, "auto, peer or nccl");
   }
-  if (name != "nccl") {
-    std::string why;
-    if (auto peer = PeerCommunicator::create(member, backend, why)) return peer;
-    if (name == "peer") fail("no peer memory: ", why, "; use auto or nccl");
-    if (member.rank() == 0) log_info("collectives go through NCCL, no peer memory: ", why);
-  }
-  return std::make_unique<NcclCommunicator>(member, backend);
+  if (name == "nccl") return std::make_unique<NcclCommunicator>(member, backend);
+  std::string why;
+  if (auto peer = PeerCommunicator::create(member, backend, why)) return peer;
+  if (name == "peer") fail("no peer memory: ", why, "; use auto or nccl");
+  if (member.rank() == 0) log_info("collectives go through NCCL, no peer memory: ", why);
+  return with_context(str("no peer memory (", why, "), so NCCL is needed"),
+                      [&] { return std::make_unique<NcclCommunicator>(member, backend); });
 }
 #endif
 

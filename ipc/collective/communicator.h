@@ -43,7 +43,7 @@ class Communicator {
 
   // args.x summed over the ranks, then kernels::rms_norm of it with its residual: exactly the bits of
   // all_reduce(args.x) followed by rms_norm(args), in one pass where that is faster. args.x may be
-  // overwritten.
+  // overwritten. Tensors whose rows are multiples of 16 bytes begin at such a multiple.
   virtual void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) = 0;
 
   // Waits for the stream's work as Stream::synchronize does, but never longer than the group's step

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "device/cuda/stream.h"
 #include "ipc/collective/culprit.h"
@@ -44,6 +45,12 @@ std::string complaint_of(Function function) {
     return error.what();
   }
 }
+
+// What a rank tells the others before it can open their memory.
+struct Greeting {
+  cudaIpcMemHandle_t handle{};
+  Abilities abilities;
+};
 
 std::byte* at(void* data, std::size_t bytes) {
   return static_cast<std::byte*>(data) + bytes;
@@ -92,7 +99,7 @@ std::unique_ptr<PeerCommunicator> PeerCommunicator::create(Member& member, Backe
 
 void PeerCommunicator::open_peers(std::string& why) {
   // All of this before anybody may write: when the handles are known, the memory is cleared.
-  cudaIpcMemHandle_t handle{};
+  Greeting greeting;
   std::string complaint = complaint_of([&] {
     box_ = backend_.allocate(MemoryKind::device, peer::kAreas * peer::kAreaBytes, "collectives");
     control_ = backend_.allocate(MemoryKind::device, sizeof(peer::Control), "collectives");
@@ -102,20 +109,26 @@ void PeerCommunicator::open_peers(std::string& why) {
     backend_.fill(control_.data(), 0, sizeof(peer::Control), *stream);
     peer::launch_clear(box_.data(), cuda::native(*stream));
     stream->synchronize();
-    cuda::check(cudaIpcGetMemHandle(&handle, box_.data()), "sharing memory through CUDA IPC");
+    cuda::check(cudaIpcGetMemHandle(&greeting.handle, box_.data()),
+                "sharing memory through CUDA IPC");
+    greeting.abilities = {cuda::device_attribute(cudaDevAttrMultiProcessorCount),
+                          peer::runs_hopper_code() ? 1u : 0u};
   });
   const std::vector<std::byte> mine =
-      complaint.empty() ? blob_of(&handle, sizeof(handle)) : std::vector<std::byte>{};
-  const auto handles = member_.exchange(mine, "its CUDA IPC handle");
+      complaint.empty() ? blob_of(&greeting, sizeof(greeting)) : std::vector<std::byte>{};
+  const auto greetings = member_.exchange(mine, "its CUDA IPC handle");
+  std::vector<Abilities> abilities;
 
   if (complaint.empty()) {
     complaint = complaint_of([&] {
       for (int peer = 0; peer < place_.size; ++peer) {
-        const auto& blob = handles[static_cast<std::size_t>(peer)];
-        if (peer == place_.rank || blob.size() != sizeof(handle)) continue;
-        std::memcpy(&handle, blob.data(), sizeof(handle));
+        const auto& blob = greetings[static_cast<std::size_t>(peer)];
+        if (blob.size() != sizeof(greeting)) continue;  // it has a complaint
+        std::memcpy(&greeting, blob.data(), sizeof(greeting));
+        abilities.push_back(greeting.abilities);
+        if (peer == place_.rank) continue;
         void*& opened = opened_[static_cast<std::size_t>(peer)];
-        cuda::check(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess),
+        cuda::check(cudaIpcOpenMemHandle(&opened, greeting.handle, cudaIpcMemLazyEnablePeerAccess),
                     str("opening the memory of rank ", peer));
         links_.boxes[peer] = opened;
       }
@@ -124,8 +137,9 @@ void PeerCommunicator::open_peers(std::string& why) {
   why = first_complaint(member_, complaint);
   if (!why.empty()) return;
 
-  links_.multiprocessors = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
-  links_.hopper = peer::runs_hopper_code() ? 1 : 0;
+  const Abilities common = common_to(abilities);
+  links_.multiprocessors = common.multiprocessors;
+  links_.hopper = common.hopper;
   links_.rank = place_.rank;
   links_.ranks = place_.size;
   links_.boxes[place_.rank] = box_.data();
@@ -265,7 +279,6 @@ void PeerCommunicator::barrier(Stream& stream) {
 
 void PeerCommunicator::all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) {
   check_all_reduce_rms_norm(place_, args, stream);
-  kernels::check_rms_norm(args);
   if (place_.size > 1 && args.x.elements() != 0) {
     const peer::Links links =
         begin(peer::Operation::all_reduce_rms_norm, describe_call("all_reduce_rms_norm", args.x));
@@ -284,8 +297,10 @@ bool PeerCommunicator::two_shot_rms_norm(const peer::Links& links, const kernels
   kernels::RmsNorm rest = args;
   for (;;) {
     const std::int64_t done = peer::launch_two_shot_rms_norm(links, rest, cuda::native(stream));
+    if (done == 0 && rest.x.data == args.x.data) return false;
+    NVLLM_CHECK(done > 0, rest.x.describe(), " is left of ", args.x.describe());
     const std::int64_t left = rest.x.shape[0] - done;
-    if (done == 0 || left == 0) return done > 0;
+    if (left == 0) return true;
     for (TensorView* tensor : {&rest.out, &rest.x, &rest.residual}) {
       if (tensor->data != nullptr) *tensor = tensor->rows(done, left);
     }

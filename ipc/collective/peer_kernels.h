@@ -37,7 +37,8 @@ void launch_reduce_scatter(const Links& links, DType type, void* out, const void
                            std::int64_t elements, std::int64_t stride, cudaStream_t stream);
 
 // one-shot and rms_norm in one. False, and nothing done: not for this shape (rows too long or too
-// many, tensors that are not aligned to 16 bytes).
+// many, or not made of whole vectors). It depends on what all ranks share: shapes, and what `links` says of
+// the GPUs. Tensors of whole vectors must be aligned to them, which check_all_reduce_rms_norm() sees to.
 bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                               cudaStream_t stream);
 

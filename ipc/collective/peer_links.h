@@ -51,7 +51,8 @@ struct Links {
   Control* control = nullptr;
   Report* report = nullptr;
   std::uint64_t deadline_ns = 0;  // of one wait
-  int multiprocessors = 1;        // of this GPU
+  // The same on all ranks, which must choose the same kernels (Abilities in choice.h).
+  int multiprocessors = 1;  // that every GPU has
   // Whether kernels may be launched before the previous one has ended, and in clusters.
   std::uint32_t hopper = 0;
 };

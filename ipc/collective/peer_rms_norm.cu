@@ -8,28 +8,17 @@
 // the links in less time than one. Where there are no clusters, and for more rows than there is
 // room for, it belongs to one block, two vectors per thread, or four.
 #include "ipc/collective/peer_kernels.h"
-#include "ipc/collective/peer_launch.cuh"
-#include "kernels/cuda/rmsnorm.cuh"
+#include "ipc/collective/peer_rms_norm.cuh"
 
 namespace nvllm::ipc::peer {
 namespace {
 
-constexpr int kMaxThreads = 512;   // of a block: leaves 128 registers to each
-constexpr int kMaxVectors = 2048;  // a row's: 32 KiB
-constexpr int kMaxChunks = kMaxVectors / 32;
+constexpr int kMaxThreads = 512;    // of a block: leaves 128 registers to each
 constexpr int kMaxClusterLog2 = 2;  // 8 blocks are no faster than 4
 
 template <typename T>
-struct Params {
-  T* out;
-  const T* x;
-  T* residual;  // nullptr: none
-  const T* weight;
-  int columns;
-  int vectors;       // of a row
+struct Params : NormParams<T> {
   int cluster_log2;  // blocks of a row
-  float inverse_columns;
-  float epsilon;
 };
 
 // --- chunk sums across a cluster
@@ -232,31 +221,14 @@ Shape shape_of_blocks(const Links& links, std::int64_t rows, int vectors) {
 bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                               cudaStream_t stream) {
   const std::int64_t rows = args.x.shape[0];
-  const std::int64_t row_bytes = args.x.shape[1] * static_cast<std::int64_t>(size_of(args.x.dtype));
-  const std::int64_t vectors = row_bytes / static_cast<std::int64_t>(sizeof(uint4));
-  if (rows < 1 || vectors < 1 || vectors > kMaxVectors ||
-      row_bytes % static_cast<std::int64_t>(sizeof(uint4)) != 0 ||
-      static_cast<std::size_t>(rows * row_bytes) > one_shot_limit(links.ranks)) {
-    return false;
-  }
-  for (const TensorView* tensor : {&args.out, &args.x, &args.weight, &args.residual}) {
-    if (!tensor->aligned(sizeof(uint4))) return false;
-  }
-  const Shape clusters = shape_of_clusters(links, rows, static_cast<int>(vectors));
-  const Shape shape =
-      clusters.fits ? clusters : shape_of_blocks(links, rows, static_cast<int>(vectors));
+  const int vectors = vectors_of(args);
+  if (rows < 1 || vectors == 0 || args.x.bytes() > one_shot_limit(links.ranks)) return false;
+  const Shape clusters = shape_of_clusters(links, rows, vectors);
+  const Shape shape = clusters.fits ? clusters : shape_of_blocks(links, rows, vectors);
   if (!shape.fits) return false;
   const int cluster = 1 << shape.cluster_log2;
   dispatch(args.x.dtype, links.ranks, [&]<typename T, int kRanks>() {
-    const Params<T> p{args.out.as<T>(),
-                      args.x.as<T>(),
-                      args.residual.as<T>(),
-                      args.weight.as<T>(),
-                      static_cast<int>(args.x.shape[1]),
-                      static_cast<int>(vectors),
-                      shape.cluster_log2,
-                      1.0f / static_cast<float>(args.x.shape[1]),
-                      args.epsilon};
+    const Params<T> p{norm_params<T>(args, vectors), shape.cluster_log2};
     const auto kernel = clusters.fits                ? rms_norm_kernel<T, kRanks, 1>
                         : vectors <= 2 * kMaxThreads ? rms_norm_kernel<T, kRanks, 2>
                                                      : rms_norm_kernel<T, kRanks, 4>;

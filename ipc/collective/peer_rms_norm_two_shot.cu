@@ -7,33 +7,23 @@
 //
 // A row has a block, on every rank the one of the same number. A block that has several rows sends ahead of
 // those that it sums up, and finishes behind them, so that the links always have something to carry.
+#include "base/divide.h"
 #include "ipc/collective/peer_kernels.h"
-#include "ipc/collective/peer_launch.cuh"
-#include "kernels/cuda/rmsnorm.cuh"
+#include "ipc/collective/peer_rms_norm.cuh"
 
 namespace nvllm::ipc::peer {
 namespace {
 
 constexpr int kMaxThreads =
     1024;  // of a multiprocessor's blocks together: leaves 64 registers to each
-constexpr int kMinThreads = 128;   // smaller blocks count as if they had so many
-constexpr int kMaxVectors = 2048;  // a row's: 32 KiB
-constexpr int kMaxChunks = kMaxVectors / 32;
-constexpr int kAhead = 2;   // by so many of a block's rows the sends are ahead
-constexpr int kBehind = 1;  // by so many what others have summed up is taken later
+constexpr int kMinThreads = 128;  // smaller blocks count as if they had so many
+constexpr int kAhead = 2;         // by so many of a block's rows the sends are ahead
+constexpr int kBehind = 1;        // by so many what others have summed up is taken later
 
 template <typename T>
-struct Params {
-  T* out;
-  const T* x;
-  T* residual;  // nullptr: none
-  const T* weight;
+struct Params : NormParams<T> {
   int rows;
   int groups;  // of as many rows as there are ranks: rows that each owns
-  int columns;
-  int vectors;  // of a row
-  float inverse_columns;
-  float epsilon;
 };
 
 // What a block does with its rows: thread t has the vectors t, t + blockDim.x, ... of each.
@@ -172,18 +162,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
 }
 
-// The 16-byte vectors of a row; 0: rows are not made of such, or too long.
-int vectors_of(const kernels::RmsNorm& args) {
-  const std::int64_t bytes = args.x.shape[1] * static_cast<std::int64_t>(size_of(args.x.dtype));
-  constexpr std::int64_t kVector = sizeof(uint4);
-  return bytes % kVector != 0 || bytes > kMaxVectors * kVector ? 0
-                                                               : static_cast<int>(bytes / kVector);
-}
-
-std::int64_t ceil_of(std::int64_t value, std::int64_t divisor) {
-  return (value + divisor - 1) / divisor;
-}
-
 }  // namespace
 
 std::int64_t launch_two_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
@@ -191,30 +169,18 @@ std::int64_t launch_two_shot_rms_norm(const Links& links, const kernels::RmsNorm
   const int vectors = vectors_of(args);
   // Each rank needs a row of its own: that all send each other something keeps the calls apart.
   if (vectors == 0 || args.x.shape[0] < links.ranks) return 0;
-  for (const TensorView* tensor : {&args.out, &args.x, &args.weight, &args.residual}) {
-    if (!tensor->aligned(sizeof(uint4))) return 0;
-  }
   // Rows that need several calls are shared out evenly, so that none is left with too few.
   const auto most = static_cast<std::int64_t>(kAreaWords) / (2 * (links.ranks - 1) * vectors);
-  const std::int64_t all_groups = ceil_of(args.x.shape[0], links.ranks);
-  const auto groups = static_cast<int>(ceil_of(all_groups, ceil_of(all_groups, most)));
+  const std::int64_t all_groups = divide_up(args.x.shape[0], links.ranks);
+  const auto groups = static_cast<int>(divide_up(all_groups, divide_up(all_groups, most)));
   const auto rows = static_cast<int>(std::min(std::int64_t{groups} * links.ranks, args.x.shape[0]));
   const int per_thread = vectors <= kMaxThreads ? 1 : 2;
-  const auto threads = static_cast<int>(ceil_of(vectors, 32 * per_thread) * 32);
+  const auto threads = static_cast<int>(divide_up(vectors, 32 * per_thread) * 32);
   // All blocks must be able to run at once. An odd number, so that each has rows of all owners.
   const int room = links.multiprocessors * (kMaxThreads / std::max(threads, kMinThreads));
   const int blocks = std::min(rows, (room - 1) | 1);
   dispatch(args.x.dtype, links.ranks, [&]<typename T, int kRanks>() {
-    const Params<T> p{args.out.as<T>(),
-                      args.x.as<T>(),
-                      args.residual.as<T>(),
-                      args.weight.as<T>(),
-                      rows,
-                      groups,
-                      static_cast<int>(args.x.shape[1]),
-                      vectors,
-                      1.0f / static_cast<float>(args.x.shape[1]),
-                      args.epsilon};
+    const Params<T> p{norm_params<T>(args, vectors), rows, groups};
     const auto kernel = per_thread == 1 ? two_shot_rms_norm_kernel<T, kRanks, 1>
                                         : two_shot_rms_norm_kernel<T, kRanks, 2>;
     launch("launching the fused two-shot all_reduce and rms_norm", kernel, links,

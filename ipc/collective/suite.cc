@@ -148,6 +148,10 @@ void refuses_wrong_arguments(Rig& rig) {
   norm.x = norm.out = TensorView(memory.data(), DType::f32, {2, 8});
   norm.weight = tensor(memory, DType::f32, 7);
   CHECK_THROWS_AS(comm.all_reduce_rms_norm(norm, stream), Error);
+  norm.weight = far.rows(0, 8);
+  norm.x.data = norm.x.as<float>() + 1;
+  CHECK_THROWS_WITH_AS(comm.all_reduce_rms_norm(norm, stream),
+                       doctest::Contains("x float32 [2, 8] has rows of whole vectors"), Error);
   if (comm.size() > 1) {
     const TensorView inside(static_cast<std::byte*>(memory.data()) + 4, DType::f32, {16});
     CHECK_THROWS_WITH_AS(

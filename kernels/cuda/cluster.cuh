@@ -11,6 +11,12 @@ __device__ __forceinline__ unsigned address_in(unsigned here, int block) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
   return there;
 }
+template <typename T>
+__device__ __forceinline__ T* place_in(T* here, int block) {
+  T* there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(here), "r"(block));
+  return there;
+}
 
 // Floats into another block's shared memory, asynchronously: bytes that a barrier there expects.
 __device__ __forceinline__ void send(unsigned to, float4 value, unsigned barrier) {
@@ -34,6 +40,10 @@ __device__ __forceinline__ void arrive_at_cluster() {
 }
 __device__ __forceinline__ void wait_for_cluster() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+__device__ __forceinline__ void sync_cluster() {
+  arrive_at_cluster();
+  wait_for_cluster();
 }
 
 #endif

@@ -2,8 +2,7 @@
 // boundary. See filter_rows_sm90.cu.
 #pragma once
 
-#include <cooperative_groups.h>
-
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/sampling.cuh"
 #include "kernels/filter_math.h"
 
@@ -37,16 +36,6 @@ struct alignas(16) Shared {
 };
 
 #if __CUDA_ARCH__ >= 900
-
-__device__ __forceinline__ cooperative_groups::cluster_group cluster() {
-  return cooperative_groups::this_cluster();
-}
-
-// Where another block has what this one has here, in shared memory.
-template <typename T>
-__device__ __forceinline__ T* place_in(T* here, int block) {
-  return cluster().map_shared_rank(here, static_cast<unsigned>(block));
-}
 
 // Of this block's part of a row.
 struct Part {

@@ -46,7 +46,7 @@ __device__ __forceinline__ FilterRow count_round(Shared& shared, const Part& par
       }
     }
   });
-  cluster().sync();
+  sync_cluster();
 
   // This block's bins: the first block has the highest. Two threads add up one.
   constexpr int kBlockBins = static_cast<int>(kFilterBins) / kBlocks;
@@ -64,7 +64,7 @@ __device__ __forceinline__ FilterRow count_round(Shared& shared, const Part& par
   if (threadIdx.x < kBlocks) {
     *place_in(&shared.totals[rank], static_cast<int>(threadIdx.x)) = sums.all;
   }
-  cluster().sync();
+  sync_cluster();
 
   unsigned long long before = 0, total = 0;
   for (int block = 0; block < kBlocks; ++block) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ FilterRow count_round(Shared& shared, const Part& par
       *place_in(&shared.above, block) = above;
     }
   }
-  cluster().sync();
+  sync_cluster();
   return chosen(row, shared.bin, shared.above, round);
 }
 
@@ -100,15 +100,15 @@ __device__ __forceinline__ void filter_row(const Params& p, const SlotRules& rul
                                            int rank, Shared& shared, float* memory) {
   const Part part{memory, p.length};
   if (threadIdx.x == 0) shared.count = 0;
-  cluster().barrier_arrive();
+  arrive_at_cluster();
   const float most =
       over_warp(load_part(memory, p.rows.judged(row, rules.flags),
                           static_cast<long long>(rank) * p.length, p.length, p.rows.own),
                 Larger());
-  cluster().barrier_wait();  // all blocks are there
+  wait_for_cluster();  // all blocks are there
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   if (lane < kBlocks) *place_in(&shared.highest[rank * kWarps + warp], lane) = most;
-  cluster().sync();
+  sync_cluster();
 
   const bool few = rules.top_k < kGroups;
   find_bound(shared, few && rules.top_k > 0 ? rules.top_k : kGroupsWithoutTopK);
@@ -120,7 +120,7 @@ __device__ __forceinline__ void filter_row(const Params& p, const SlotRules& rul
   }
   if (few) {
     list_part(shared, part, known, rules, shared.bound, rank);
-    cluster().sync();
+    sync_cluster();
     unsigned long long mass = 0, total = 0;
     unsigned count = 0;
     for (const Listed& listed : shared.listed) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void filter_row(const Params& p, const SlotRules& rul
     const bool all_there = rules.top_k > 0 || mass >= wanted_of(total, rules, FilterKind::top_p);
     if (count <= kListed && all_there) {
       if (rank == 0) gather_lists(shared);
-      cluster().sync();  // nobody leaves before its list was read
+      sync_cluster();  // nobody leaves before its list was read
       if (rank != 0) return;
       sort_keys(shared.keys, count);
       choose_of_list(shared, known, rules, count, total, threshold);

@@ -14,14 +14,13 @@ namespace {
 
 static_assert(kRows == kSparseTile && kTokens == kSparseTile);
 
-constexpr int kLastBlocks = 2;  // tiles of rows that hold a prompt's last 128
-
 // blockIdx: heads that are near to one another, which read the same keys, tiles of rows, such groups of heads. The last
 // rows have the most tokens, and may attend to all of them: those of all heads go first. Then one group of heads goes
 // after the other: what is near to its rows is read by all of them at about the same time.
 template <typename T>
 __device__ __forceinline__ AttentionRows<T> rows_of_block(const AttentionParams<T>& p,
                                                           const SparseLists& lists) {
+  constexpr int kLastBlocks = 2;  // tiles of rows that hold a prompt's last 128
   const int together = static_cast<int>(gridDim.x), blocks = static_cast<int>(gridDim.y);
   const int groups = static_cast<int>(gridDim.z), last = min(blocks, kLastBlocks);
   int number = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), group, block;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/select_tiles.cuh"
 
 namespace nvllm::kernels::cuda::strided {
@@ -117,12 +118,9 @@ struct Turn {
   }
 };
 
-// What follows is of clusters: all threads of all blocks; a barrier of another block (whoever arrives has written
+// What follows is of clusters: a barrier of another block (whoever arrives has written
 // nothing: a release at the cluster would cost a fence of all memory); a box to the same place in all
 // blocks, telling their barriers.
-__device__ __forceinline__ void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
 __device__ __forceinline__ void arrive_in(const Barrier& barrier, int block) {
   asm volatile(
       "{\n.reg .b32 there;\n"

@@ -208,6 +208,16 @@ TEST_CASE("long: a mode that cannot be says why, and the others are measured") {
   CHECK(report.at("modes").at(1).at("prefill").at("tokens") == 63);
 }
 
+TEST_CASE("long: a length that the model cannot have is refused once, whatever the modes") {
+  Program program(arguments("long", {"--modes", "paged,contiguous,chunked", "--max-model-len",
+                                     "100000", "--output-len", "4"}));
+  CHECK(program.wait() == 1);
+  const std::string errors = program.errors();
+  const std::size_t first = errors.find("exceeds the model's limit");
+  REQUIRE(first != std::string::npos);
+  CHECK(errors.find("exceeds the model's limit", first + 1) == std::string::npos);
+}
+
 TEST_CASE("startup: stages in their order, again and again") {
   const Json report = report_of("startup", {"--repeat", "2", "--tp", "2"});
   REQUIRE(report.at("runs").size() == 2);

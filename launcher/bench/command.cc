@@ -11,6 +11,8 @@
 #include "launcher/bench/starts.h"
 #include "launcher/exit_code.h"
 #include "launcher/worker_run.h"
+#include "runtime/memory_plan.h"
+#include "runtime/open_model.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -104,6 +106,9 @@ int run_bench_latency(const Options& options, std::int64_t started_ns) {
 
 int run_bench_long(const Options& options, std::int64_t started_ns) {
   const BenchOptions& bench = options.bench;
+  // A length that the model cannot have is refused here, and not by each mode.
+  runtime::wanted_model_len(options.engine,
+                            runtime::open_model(options.model).config.max_position_embeddings);
   BenchSubject subject{.benchmark = "long"};
   LongReport report;
   int last_failure = kExitFine;

@@ -21,15 +21,17 @@ std::string one_digit(double number) {
 }  // namespace
 
 std::string StreamedAnswer::statistics() const {
-  // Of the tokens after the first one, which the prompt's time is part of.
-  const double decode_s = total_s - first_token_s;
-  std::string text =
-      str(tokens, tokens == 1 ? " token in " : " tokens in ", format_duration(total_s));
-  if (tokens > 1 && decode_s > 0) {
-    text += str(", ", one_digit(static_cast<double>(tokens - 1) / decode_s), " tok/s");
+  std::string text = "no token";
+  if (tokens > 0) {
+    // Of the tokens after the first one, which the prompt's time is part of.
+    const double decode_s = total_s - first_token_s;
+    text = str(tokens, tokens == 1 ? " token in " : " tokens in ", format_duration(total_s));
+    if (tokens > 1 && decode_s > 0) {
+      text += str(", ", one_digit(static_cast<double>(tokens - 1) / decode_s), " tok/s");
+    }
+    text += str("; first after ", format_duration(first_token_s));
   }
-  text += str("; first after ", format_duration(first_token_s), "; prompt ", prompt_tokens,
-              prompt_tokens == 1 ? " token" : " tokens");
+  text += str("; prompt ", prompt_tokens, prompt_tokens == 1 ? " token" : " tokens");
   if (cached_tokens > 0) text += str(" (", cached_tokens, " cached)");
   return text;
 }

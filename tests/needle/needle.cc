@@ -60,7 +60,12 @@ double number(const std::string& name, const std::string& text, double least, do
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || !(value >= least && value <= most)) {
-    throw WrongArguments(str(name, ' ', text, ": pass a number from ", least, " to ", most));
+    const auto shown = [](double limit) {
+      const auto whole = static_cast<std::int64_t>(limit);
+      return whole == limit ? str(whole) : str(limit);  // 1048576 and not 1.04858e+06
+    };
+    throw WrongArguments(
+        str(name, ' ', text, ": pass a number from ", shown(least), " to ", shown(most)));
   }
   return value;
 }

@@ -9,53 +9,7 @@ namespace {
 
 using Kind = Expression::Kind;
 
-std::string shown(const Token& token) {
-  switch (token.kind) {
-    case Token::Kind::end: return "the end of the template";
-    case Token::Kind::block_end: return "%}";
-    case Token::Kind::print_end: return "}}";
-    case Token::Kind::text:
-    case Token::Kind::print_begin:
-    case Token::Kind::block_begin: return "text";
-    default: return str("'", token.text, "'");
-  }
-}
-
 }  // namespace
-
-bool ExpressionParser::accept_symbol(std::string_view text) {
-  if (!at_symbol(text)) return false;
-  take();
-  return true;
-}
-
-bool ExpressionParser::accept_name(std::string_view text) {
-  if (!at_name(text)) return false;
-  take();
-  return true;
-}
-
-void ExpressionParser::expect_symbol(std::string_view text) {
-  if (!accept_symbol(text)) fail_expected(str("'", text, "'"));
-}
-
-void ExpressionParser::expect_name(std::string_view text) {
-  if (!accept_name(text)) fail_expected(str("'", text, "'"));
-}
-
-void ExpressionParser::expect(Token::Kind kind, std::string_view what) {
-  if (token().kind != kind) fail_expected(what);
-  take();
-}
-
-std::string ExpressionParser::take_name(std::string_view what) {
-  if (token().kind != Token::Kind::name) fail_expected(what);
-  return take().text;
-}
-
-void ExpressionParser::fail_expected(std::string_view what) const {
-  fail_at(token().at, str("expected ", what, ", found ", shown(token())));
-}
 
 void ExpressionParser::count_operator() {
   if (++operators_ > kMostOperators) fail_at(token().at, "this statement is too long");

@@ -1,19 +1,18 @@
-// The parser's lower half: tokens one after the other, and expressions.
+// The parser's lower half: expressions.
 #pragma once
 
 #include <initializer_list>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "tokenizer/jinja/lexer.h"
 #include "tokenizer/jinja/syntax.h"
+#include "tokenizer/jinja/token_reader.h"
 
 namespace nvllm::jinja {
 
-class ExpressionParser {
+class ExpressionParser : protected TokenReader {
  public:
-  explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+  using TokenReader::TokenReader;
 
  protected:
   // Deeper nesting than this is refused, so that no template overflows the stack.
@@ -35,23 +34,6 @@ class ExpressionParser {
   };
 
   void begin_statement() { operators_ = 0; }
-
-  const Token& token() const { return tokens_[at_]; }
-  const Token& following() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
-  Token take() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
-  bool at_symbol(std::string_view text) const {
-    return token().kind == Token::Kind::symbol && token().text == text;
-  }
-  bool at_name(std::string_view text) const {
-    return token().kind == Token::Kind::name && token().text == text;
-  }
-  bool accept_symbol(std::string_view text);
-  bool accept_name(std::string_view text);
-  void expect_symbol(std::string_view text);
-  void expect_name(std::string_view text);
-  void expect(Token::Kind kind, std::string_view what);
-  std::string take_name(std::string_view what);
-  [[noreturn]] void fail_expected(std::string_view what) const;
 
   // With tuples: "a, b".
   ExpressionPtr parse_list_expression();
@@ -93,8 +75,6 @@ class ExpressionParser {
   ExpressionPtr parse_test(ExpressionPtr value);
   CallArguments parse_arguments();
 
-  std::vector<Token> tokens_;  // the last one is `end`
-  std::size_t at_ = 0;
   int level_ = 0;
   int operators_ = 0;  // in this statement
 };
