@@ -12,11 +12,13 @@
 #include "base/logging.h"
 #include "base/text.h"
 #include "device/topology.h"
+#include "kernels/copy_to_place.h"
 #include "kernels/linear.h"
 #include "kvcache/chunked_cache.h"
 #include "kvcache/layerwise_storage.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"
+#include "runtime/runner_limits.h"
 #include "runtime/slot_table.h"
 #include "runtime/step_results.h"
 #include "runtime/step_staging.h"
@@ -27,37 +29,10 @@ namespace {
 
 constexpr int kTimedSteps = 8;  // under way at most, with room to spare
 
-StagingLimits staging_limits(const RunnerOptions& options) {
-  return {.slots = options.max_num_seqs,
-          .rows = std::max(options.max_num_batched_tokens, options.max_num_seqs),
-          .logit_rows = std::max(options.max_logit_rows, options.max_num_seqs),
-          .table_blocks = divide_up(options.max_model_len, options.block_size),
-          .part_rows = options.part_rows};
-}
-
-model::DecoderLimits decoder_limits(const RunnerOptions& options) {
-  const StagingLimits limits = staging_limits(options);
-  return {.rows = limits.rows,
-          .logit_rows = limits.logit_rows,
-          .positions = options.max_model_len,
-          .part_rows = options.part_rows};
-}
-
-layers::SamplerLimits sampler_limits(const RunnerOptions& options) {
-  const StagingLimits limits = staging_limits(options);
-  return {.slots = limits.slots, .rows = limits.logit_rows};
-}
-
-SparseAttentionLimits sparse_limits(const model::Decoder& decoder, const RunnerOptions& options,
-                                    DeviceKind device) {
-  const StagingLimits limits = staging_limits(options);
-  const std::int64_t keys = decoder.heads().kv.size() * decoder.config().head_dim;
-  const bool gathers = device == DeviceKind::cuda && decoder.dtype() != DType::f32;
-  return {.rows = decoder_limits(options).rows_at_once(),
-          .sequences = limits.slots,
-          .tokens = options.max_model_len,
-          .heads = decoder.heads().q.size(),
-          .key_bytes = gathers ? static_cast<std::size_t>(keys) * size_of(decoder.dtype()) : 0};
+std::size_t results_bytes(const RunnerOptions& options) {
+  return options.keeps_results
+             ? StepResults::bytes(sampler_limits(options).rows, options.steps_ahead + 1)
+             : 0;
 }
 
 std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
@@ -179,6 +154,7 @@ struct ModelRunner::State {
   layers::Sampled run(std::uint64_t number, std::span<const StepPart> parts);
   layers::Sampled run_as_graph(std::span<const StepPart> parts, StepShape shape,
                                std::uint64_t cache_work, const layers::SampleStep& wishes);
+  void load(std::span<const StepPart> parts, const StepShape& shape);
   void forward(const StepShape& shape);
   layers::SampleStep wishes_of(std::span<const StepPart> parts);
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
@@ -235,7 +211,7 @@ layers::Sampled ModelRunner::State::run(std::uint64_t number, std::span<const St
   if (plan.repeats) {
     sampled = run_as_graph(parts, shape, plan.work, wishes);
   } else {
-    staging.load(parts, slots, shape, *cache, stream, communicator);
+    load(parts, shape);
     forward(shape);
     if (shape.logit_rows > 0) sampled = sample(shape, shape.logit_rows, wishes);
   }
@@ -256,7 +232,7 @@ layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts
   shape.sequences = shape.rows = shape.logit_rows = kind.sequences;
   shape.max_kv_length = kind.max_kv_length;
   shape.all_logits = true;
-  staging.load(parts, slots, shape, *cache, stream, communicator);
+  load(parts, shape);
   graphs.run(kind, stream, [&] {
     forward(shape);
     if (kind.draws) tokens = sample(shape, kind.sequences, wishes).tokens;
@@ -265,6 +241,10 @@ layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts
   layers::Sampled sampled;
   sampled.tokens = TensorView(tokens.data, tokens.dtype, {rows});
   return sampled;
+}
+
+void ModelRunner::State::load(std::span<const StepPart> parts, const StepShape& shape) {
+  staging.load(parts, slots, shape, results ? results->place() : 0, *cache, stream, communicator);
 }
 
 void ModelRunner::State::forward(const StepShape& shape) {
@@ -298,7 +278,14 @@ layers::Sampled ModelRunner::State::sample(const StepShape& shape, std::int64_t 
   step.filter = wishes.filter;
   step.logprobs = wishes.logprobs;
   layers::Scratch no_scratch;
-  return sampler.sample(step, staging.last_tokens(), {stream, *matmul, no_scratch, communicator});
+  const layers::Sampled sampled =
+      sampler.sample(step, staging.last_tokens(), {stream, *matmul, no_scratch, communicator});
+  if (results) {
+    kernels::copy_to_place(
+        {.words = sampled.tokens, .place = staging.results(shape), .places = results->places()},
+        stream);
+  }
+  return sampled;
 }
 
 ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
@@ -316,7 +303,8 @@ std::size_t ModelRunner::workspace_bytes(const model::Decoder& decoder,
          rope_bytes(decoder, options) +
          layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
                                 decoder.shard(), sampler_limits(options)) +
-         StepStaging::bytes(staging_limits(options)) + kernels::matmul_bytes(device) +
+         StepStaging::bytes(staging_limits(options)) + results_bytes(options) +
+         kernels::matmul_bytes(device) +
          SparseAttention::prompt_bytes(options.sparse, sparse_limits(decoder, options, device));
 }
 

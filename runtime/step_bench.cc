@@ -76,7 +76,7 @@ void BM_StageDecodeStep(benchmark::State& state) {
   const auto step = [&] {
     StepShape shape = shape_of(slots.parts());
     shape.sequences = graphs.kind_of(shape.sequences, shape.max_kv_length).sequences;
-    staging.load(slots.parts(), slots, shape, cache, *stream, nullptr);
+    staging.load(slots.parts(), slots, shape, 0, cache, *stream, nullptr);
   };
   step();
   std::int64_t length = kPrompt;

@@ -1,6 +1,8 @@
 #include "runtime/step_results.h"
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <utility>
 
 #include "base/check.h"
@@ -27,19 +29,40 @@ T at(const TensorView& tensor, std::int64_t row, std::int64_t column = 0) {
 
 StepResults::StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs,
                          int buffers)
-    : backend_(backend) {
+    : backend_(backend),
+      tokens_(backend.allocate(MemoryKind::device, bytes(logit_rows, buffers), "step results")),
+      places_(tokens_.data(), DType::i32, {buffers, logit_rows}) {
   for (int i = 0; i < buffers; ++i) {
     Pending& pending = pending_.emplace_back();
     pending.memory =
         backend.allocate(MemoryKind::pinned, bytes_of(logit_rows, max_logprobs), "step results");
+    pending.given = backend.create_event();
     pending.copied = backend.create_event();
   }
+  if (backend.kind() != DeviceKind::cpu) copies_ = backend.create_stream(StreamPriority::high);
+}
+
+// Nobody writes to the memory any more when it goes.
+StepResults::~StepResults() {
+  try {
+    if (copies_ != nullptr) copies_->synchronize_for(std::chrono::seconds(10));
+  } catch (const std::exception&) {  // it was told, or nobody wants to know
+  }
+}
+
+std::size_t StepResults::bytes(std::int64_t logit_rows, int buffers) {
+  return static_cast<std::size_t>(buffers * logit_rows) * sizeof(std::int32_t);
+}
+
+std::int32_t StepResults::place() const {
+  return static_cast<std::int32_t>((oldest_ + count_) % pending_.size());
 }
 
 void StepResults::add(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
                       const layers::Sampled& sampled, Stream& stream) {
   NVLLM_CHECK_LT(count_, pending_.size());
-  Pending& pending = pending_[(oldest_ + count_) % pending_.size()];
+  const std::int32_t place = this->place();
+  Pending& pending = pending_[static_cast<std::size_t>(place)];
   ++count_;
   pending.number = number;
   pending.parts.clear();
@@ -49,16 +72,26 @@ void StepResults::add(std::uint64_t number, std::span<const StepPart> parts, Slo
   }
   Scratch memory(pending.memory.data(), pending.memory.bytes());
   pending.sampled = sampled;
-  for (TensorView* tensor :
-       {&pending.sampled.tokens, &pending.sampled.logprob, &pending.sampled.rank,
-        &pending.sampled.top_ids, &pending.sampled.top_logprobs}) {
-    if (tensor->data == nullptr || tensor->elements() == 0) continue;
-    NVLLM_CHECK(tensor->contiguous(), tensor->describe());
-    void* const here = memory.take(tensor->dtype, 1, tensor->elements()).data;
-    backend_.copy(here, tensor->data, tensor->bytes(), stream);
-    tensor->data = here;
+  const auto copy = [&](TensorView& tensor, Stream& way) {
+    if (tensor.data == nullptr || tensor.elements() == 0) return;
+    NVLLM_CHECK(tensor.contiguous(), tensor.describe());
+    void* const here = memory.take(tensor.dtype, 1, tensor.elements()).data;
+    backend_.copy(here, tensor.data, tensor.bytes(), way);
+    tensor.data = here;
+  };
+  // The next step overwrites them.
+  copy(pending.sampled.logprob, stream);
+  copy(pending.sampled.rank, stream);
+  copy(pending.sampled.top_ids, stream);
+  copy(pending.sampled.top_logprobs, stream);
+  Stream& copies = copies_ != nullptr ? *copies_ : stream;
+  if (copies_ != nullptr) {
+    pending.given->record(stream);
+    copies.wait(*pending.given);
   }
-  pending.copied->record(stream);
+  if (sampled.tokens.data != nullptr) pending.sampled.tokens.data = places_.rows(place, 1).data;
+  copy(pending.sampled.tokens, copies);
+  pending.copied->record(copies);
 }
 
 bool StepResults::ready() const {
@@ -81,13 +114,11 @@ TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int6
 StepResult StepResults::take(Stream& stream, ipc::Communicator* communicator) {
   NVLLM_CHECK_LT(0u, count_);
   Pending& pending = pending_[oldest_];
-  if (communicator == nullptr) {
-    pending.copied->synchronize();
-  } else if (count_ == 1) {
-    communicator->wait(stream);  // nothing else is in flight
-  } else {
+  if (communicator != nullptr) {
+    if (count_ == 1) communicator->wait(stream);  // nothing else is in flight
     communicator->wait(*pending.copied);
   }
+  pending.copied->synchronize();
   StepResult result;
   result.number = pending.number;
   result.tokens.reserve(pending.parts.size());

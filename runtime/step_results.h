@@ -1,5 +1,8 @@
 // StepResults: what steps gave, on its way from the device to rank 0's host. Each step's results are copied
 // to pinned memory behind it, and read when they are there.
+//
+// A copy to the host takes ten microseconds, for which the next step is not to wait: a step leaves its tokens in one of
+// several places in turn (kernels/copy_to_place.h), from where another stream copies them.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +24,17 @@ class StepResults {
  public:
   // Pinned memory ("step results") for `buffers` steps of so many logit rows with so many alternatives.
   StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs, int buffers);
+  ~StepResults();
+  StepResults(const StepResults&) = delete;
+  StepResults& operator=(const StepResults&) = delete;
 
+  // Device memory that one takes ("step results").
+  static std::size_t bytes(std::int64_t logit_rows, int buffers);
+
+  // Where the tokens of the step that is added next belong.
+  std::int32_t place() const;
+  // [buffers, logit rows], int32, on the device.
+  TensorView places() const { return places_; }
   // Enqueues the copies of a step's results. sampled: nothing if no logits were wanted.
   void add(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
            const layers::Sampled& sampled, Stream& stream);
@@ -38,7 +51,7 @@ class StepResults {
   };
   struct Pending {
     Buffer memory;
-    std::unique_ptr<Event> copied;
+    std::unique_ptr<Event> given, copied;
     std::uint64_t number = 0;
     std::vector<Part> parts;
     layers::Sampled sampled;  // in `memory`
@@ -48,6 +61,9 @@ class StepResults {
                                    std::int32_t alternatives);
 
   Backend& backend_;
+  Buffer tokens_;
+  TensorView places_;
+  std::unique_ptr<Stream> copies_;  // nullptr: copies are the step's own, on a CPU
   std::vector<Pending> pending_;
   std::size_t oldest_ = 0, count_ = 0;
 };

@@ -105,7 +105,7 @@ void StepStaging::tell_blocks(std::span<const StepPart> parts, SlotTable& slots,
 }
 
 void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
-                       const kvcache::KvCache& cache, Stream& stream,
+                       std::int32_t results, const kvcache::KvCache& cache, Stream& stream,
                        ipc::Communicator* communicator) {
   tell_blocks(parts, slots, cache, stream, communicator);
   order_.clear();
@@ -115,6 +115,7 @@ void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const 
     }
   }
   std::int32_t* const words = begin(communicator);
+  words[StepLayout(shape).results] = results;
   StepWriter writer(words, shape, most_blocks(limits_));
   for (const StepPart* const part : order_) writer.add(*part, slots[part->slot]);
   parts_at_ = writer.finish();

@@ -40,9 +40,10 @@ class StepStaging {
   // Device memory that one takes ("step input").
   static std::size_t bytes(const StagingLimits& limits);
 
-  // Enqueues the copy of a step.
+  // Enqueues the copy of a step. results: the place for what it gives (StepResults).
   void load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
-            const kvcache::KvCache& cache, Stream& stream, ipc::Communicator* communicator);
+            std::int32_t results, const kvcache::KvCache& cache, Stream& stream,
+            ipc::Communicator* communicator);
 
   // What works on it, for any step of this shape.
   kernels::StepInput input(const StepShape& shape, const kvcache::KvCache& cache) const;
@@ -52,6 +53,8 @@ class StepStaging {
   layers::SampleStep sample_step(const StepShape& shape, std::int64_t rows,
                                  TensorView history) const;
   TensorView last_tokens() const { return last_tokens_; }
+  // load()'s `results` of a step of this shape: [1], int32.
+  TensorView results(const StepShape& shape) const { return ints(StepLayout(shape).results, 1); }
 
  private:
   struct Staged {

@@ -27,7 +27,8 @@ StepShape shape_of(std::span<const StepPart> parts);
 // Where a step's numbers lie, in words of 32 bits (see kernels::StepInput and layers::SampleStep).
 struct StepLayout {
   explicit StepLayout(const StepShape& shape)
-      : slots(0),
+      : results(0),
+        slots(results + 1),
         query_start(slots + shape.sequences),
         first_position(query_start + shape.sequences + 1),
         first_token(first_position + shape.sequences),
@@ -40,6 +41,7 @@ struct StepLayout {
         tokens(targets + shape.logit_rows),
         blocks(tokens + shape.rows) {}
 
+  std::int64_t results;  // where the step leaves what it gives
   std::int64_t slots, query_start, first_position, first_token, first_block, block_start;
   std::int64_t logit_rows, draw_slots, draw_positions, targets;
   std::int64_t tokens;  // of rows whose token is known to the host
