@@ -163,10 +163,11 @@ TEST_CASE("one line is found among nothing but lines") {
   CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
 }
 
-// Three times as many pages with letters as Quest's budget is.
+// Three times as many pages with letters as Quest's budget is; with sanitizers a prompt of which it leaves out half.
 TEST_CASE("Quest tells the needle's page from those of hundreds of other lines") {
   const Model model({.head_dim = 128});
-  const HaystackPlan plan{.tokens = 16384, .depths = kDepths, .density = 0.12};
+  const std::int64_t tokens = testing::kSanitized ? 4096 : 16384;
+  const HaystackPlan plan{.tokens = tokens, .depths = kDepths, .density = 0.12};
   CHECK(model.found(ask_for_needles(model.model(), plan),
                     {"paged", {"--decode-attention=quest"}, 0}) == 1);
 }
