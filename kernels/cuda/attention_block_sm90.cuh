@@ -111,6 +111,7 @@ class Consumer {
       wgmma_wait<0>();
       hold(rows.scores);
       release(shared_.keys_empty(turn.stage));
+      if (count == 1) queries_done();
       tiles.mask(mask, 0, rows, lane());
       rows.find_highest(scale);
       rows.template weigh<0, kTokens / 8>(scale);
@@ -129,6 +130,7 @@ class Consumer {
       wgmma_wait<1>();
       hold(rows.scores);
       release(shared_.keys_empty(turn.stage));
+      if (i == count - 1) queries_done();  // the next ones come under the last weights
       tiles.mask(mask, i, rows, lane());
       rows.find_highest(scale);
       rows.template weigh<0, kEarly>(scale);
@@ -142,7 +144,7 @@ class Consumer {
       rows.fade_out();
       rows.pack_weights();
     }
-    queries_done();
+    if (count == 0) queries_done();
     if (count > 0) {
       const Turn last(done_ + count - 1);
       rows.multiply_values(shared_.values(last.stage), count == 1);
