@@ -1,4 +1,5 @@
 // Products on the GPU: which of the ways there are takes which.
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,19 +36,25 @@ class CudaMatmul final : public Matmul {
     if (args.out.elements() == 0) return;
     if (matvec_.takes(args)) return matvec_.enqueue(args, stream);
     const Linear rest = rest_after(args);
-    const bool fused = skinny_.takes(rest);
+    std::optional<SkinnyPlan> plan = skinny_.plan(rest);
+    const bool fused = plan.has_value() || args.after == Linear::After::nothing;
     const Linear product = fused ? rest : product_after(args);
-    if (comes_early(product)) {
+    if (!fused) plan = skinny_.plan(product);
+    if (plan || (matvec_.takes(product) && matvec_.asks_for_all(product))) {
       enqueue_early_before(args, stream);
     } else {
       enqueue_before(args, stream);
     }
-    enqueue_product(product, stream);
+    if (plan) {
+      skinny_.enqueue(product, *plan, stream);
+    } else {
+      enqueue_product(product, stream);
+    }
     if (!fused) enqueue_after(args, stream);
   }
 
   bool fuses_after(const Linear& args) override {
-    return args.after != Linear::After::nothing && skinny_.takes(rest_after(args));
+    return args.after != Linear::After::nothing && skinny_.plan(rest_after(args)).has_value();
   }
 
   void tune(std::span<const Linear> alike, Stream& stream) override {
@@ -55,7 +62,7 @@ class CudaMatmul final : public Matmul {
     if (alike.front().out.elements() == 0) return;
     std::vector<Linear> products;
     for (const Linear& args : alike) products.push_back(product_after(args));
-    if (skinny_.takes(rest_after(alike.front())) || matvec_.takes(products.front())) return;
+    if (skinny_.plan(rest_after(alike.front())) || matvec_.takes(products.front())) return;
     for (const Linear& args : alike) enqueue_before(args, stream);
     gemm_.tune(products, stream);
   }
@@ -65,14 +72,8 @@ class CudaMatmul final : public Matmul {
   std::size_t known() override { return gemm_.known(); }
 
  private:
-  // Whether its blocks ask for all of their weights at once, or for as many as there is room for.
-  bool comes_early(const Linear& product) const {
-    return skinny_.takes(product) || (matvec_.takes(product) && matvec_.asks_for_all(product));
-  }
-
-  // Of what has nothing before it, and nothing after it that is not fused.
+  // Of what has nothing before it and nothing after it.
   void enqueue_product(const Linear& product, Stream& stream) {
-    if (skinny_.takes(product)) return skinny_.enqueue(product, stream);
     if (matvec_.takes(product)) return matvec_.enqueue(product, stream);
     const bool few = product.weight.dtype == DType::f32 && product.out.shape[0] <= kMaxDotRows;
     if (!few && gemm_.enqueue(product, nvllm::cuda::native(stream))) return;

@@ -102,13 +102,18 @@ int places_of(int cluster) {
 
 }  // namespace
 
-Skinny::Skinny() {
-  if (!is_hopper()) return;
-  for (int splits = 1; splits <= kSkinnyMaxSplits; ++splits)
-    machine_.places[splits] = places_of(splits);
+const SkinnyMachine& Skinny::machine() const {
+  std::call_once(asked_, [&] {
+    if (!is_hopper()) return;
+    for (int splits = 1; splits <= kSkinnyMaxSplits; ++splits)
+      machine_.places[splits] = places_of(splits);
+  });
+  return machine_;
 }
 
 std::optional<SkinnyPlan> Skinny::plan(const Linear& args) const {
+  const std::int64_t rows = args.out.shape[0];
+  if (rows < kSkinnyMinRows || rows > kSkinnyMaxRows) return std::nullopt;
   if (args.weight.dtype == DType::f32) return std::nullopt;
   if (is_gated(args) && (args.activation != Activation::silu || args.bias.data != nullptr))
     return std::nullopt;
@@ -116,15 +121,13 @@ std::optional<SkinnyPlan> Skinny::plan(const Linear& args) const {
       !whole_pairs(args.bias) || !whole_pairs(args.residual)) {
     return std::nullopt;
   }
-  return plan_skinny(args.out.shape[0], args.weight.shape[0], args.weight.shape[1], is_gated(args),
-                     machine_);
+  return plan_skinny(rows, args.weight.shape[0], args.weight.shape[1], is_gated(args), machine());
 }
 
-void Skinny::enqueue(const Linear& args, Stream& stream) const {
-  const SkinnyPlan best = *plan(args);
+void Skinny::enqueue(const Linear& args, const SkinnyPlan& plan, Stream& stream) const {
   if (args.weight.dtype == DType::bf16)
-    return launch<Bf16>(args, best, nvllm::cuda::native(stream));
-  launch<F16>(args, best, nvllm::cuda::native(stream));
+    return launch<Bf16>(args, plan, nvllm::cuda::native(stream));
+  launch<F16>(args, plan, nvllm::cuda::native(stream));
 }
 
 }  // namespace nvllm::kernels::cuda

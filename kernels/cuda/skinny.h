@@ -1,6 +1,7 @@
 // Skinny: products of some rows of 16-bit floats on Hopper (kernels/cuda/skinny_sm90.cuh).
 #pragma once
 
+#include <mutex>
 #include <optional>
 
 #include "kernels/linear.h"
@@ -11,18 +12,18 @@ namespace nvllm::kernels::cuda {
 // Used by any thread.
 class Skinny {
  public:
-  Skinny();
-
-  // Whether enqueue() can do a product of checked arguments that is not empty, with nothing before it, and is
-  // expected to be the fastest to do it.
-  bool takes(const Linear& args) const { return plan(args).has_value(); }
-
-  void enqueue(const Linear& args, Stream& stream) const;
-
- private:
+  // How to do a product of checked arguments that is not empty, with nothing before it; nothing if it cannot be
+  // done, or another way is expected to be faster.
   std::optional<SkinnyPlan> plan(const Linear& args) const;
 
-  SkinnyMachine machine_;  // without places: not Hopper
+  void enqueue(const Linear& args, const SkinnyPlan& plan, Stream& stream) const;
+
+ private:
+  // Asked for when there is a product for it: the driver takes its time.
+  const SkinnyMachine& machine() const;
+
+  mutable std::once_flag asked_;
+  mutable SkinnyMachine machine_;  // without places: not Hopper
 };
 
 }  // namespace nvllm::kernels::cuda
