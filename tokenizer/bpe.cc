@@ -56,7 +56,12 @@ Bpe::Bpe(BpeVocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {
   }
   has_all_bytes_ = std::ranges::find(byte_tokens_, kNoToken) == byte_tokens_.end();
   merges_are_unique_ = all_different(vocabulary_.merges, tokens().end_id());
-  words_start_at_metaspace_ = metaspace_only_leads(vocabulary_);
+  const bool all_fall_back =
+      vocabulary_.byte_fallback &&
+      std::ranges::find(fallback_tokens_, kNoToken) == fallback_tokens_.end();
+  // Where characters may vanish, those on both sides of one are neighbours.
+  const bool none_vanish = vocabulary_.unk_token || all_fall_back;
+  words_start_at_metaspace_ = none_vanish && metaspace_only_leads(vocabulary_);
 }
 
 void Bpe::encode_bytes(std::string_view word, BpeScratch& scratch,

@@ -103,7 +103,9 @@ TEST_CASE("BPE: words cut at U+2581 encode as the whole does") {
   const std::vector<std::string> tokens = {space, "a",           "b",         space + "a",
                                            "ab",  space + space, space + "ab"};
   const std::vector<Merge> merges = {{space, "a"}, {"a", "b"}, {space, space}, {space, "ab"}};
-  const Bpe cut(make_vocabulary(tokens, merges));
+  BpeVocabulary vocabulary = make_vocabulary(tokens, merges);
+  vocabulary.unk_token = tokens[2];  // characters that vanish forbid cutting, too
+  const Bpe cut(vocabulary);
   // A token across the boundary, which no text has, forbids cutting.
   std::vector<std::string> more = tokens;
   more.insert(more.end(), {"c", "c" + space});
@@ -117,6 +119,18 @@ TEST_CASE("BPE: words cut at U+2581 encode as the whole does") {
     CAPTURE(text);
     REQUIRE(encode(cut, text) == encode(whole, text));
   }
+}
+
+TEST_CASE("BPE: what a vanished character parted merges") {
+  const std::string space = "\u2581";
+  BpeVocabulary vocabulary =
+      make_vocabulary({space, "b", space + space, "<unk>"}, {{space, space}});
+  const std::string text = "b\u2581x\u2581";
+  CHECK(encode(Bpe(vocabulary), text) == Ids{1, 2});
+  vocabulary.byte_fallback = true;  // and no byte has a token
+  CHECK(encode(Bpe(vocabulary), text) == Ids{1, 2});
+  vocabulary.unk_token = "<unk>";
+  CHECK(encode(Bpe(vocabulary), text) == Ids{1, 0, 3, 0});
 }
 
 TEST_CASE("BPE: characters without a token") {
