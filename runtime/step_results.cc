@@ -114,11 +114,12 @@ TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int6
 StepResult StepResults::take(Stream& stream, ipc::Communicator* communicator) {
   NVLLM_CHECK_LT(0u, count_);
   Pending& pending = pending_[oldest_];
-  if (communicator != nullptr) {
+  if (communicator == nullptr) {
+    pending.copied->synchronize();
+  } else {
     if (count_ == 1) communicator->wait(stream);  // nothing else is in flight
     communicator->wait(*pending.copied);
   }
-  pending.copied->synchronize();
   StepResult result;
   result.number = pending.number;
   result.tokens.reserve(pending.parts.size());
