@@ -6,6 +6,8 @@ namespace nvllm::kernels {
 namespace {
 
 constexpr int kTileOutputs = 64, kStageInputs = 64, kRowBytes = kStageInputs * 2;
+constexpr int kBarriersBytes = 16;                        // of a stage
+constexpr int kQuadBytes = 128 * 16, kBetweenQuads = 64;  // of sums
 
 // Of a multiprocessor's 227 KB, what comes between products needs some.
 constexpr int kOneBlockBytes = 200 << 10, kTwoBlocksBytes = kOneBlockBytes / 2;
@@ -13,13 +15,9 @@ constexpr int kOneBlockBytes = 200 << 10, kTwoBlocksBytes = kOneBlockBytes / 2;
 // A stage is free only when the next one has been multiplied; and one should be on its way.
 constexpr int kLeastStages = 3;
 
-// What a plan is estimated by, fitted to measurements of 12 shapes of 8 to 64 rows on an H200: bytes per nanosecond
-// of the memory and of a block, nanoseconds of sums that meet and of each block's part of them.
-constexpr double kMemory = 4900, kBlock = 46, kMeeting = 380, kPart = 60;
-
-// With more rows reading the weights is not all, and cuBLASLt is as fast, unless the tiles are too few to fill the GPU or
-// an activation need not be a kernel of its own.
-constexpr std::int64_t kManyRows = 32;
+// What a plan is estimated by, fitted to measurements of 12 shapes of 32 and of 64 rows on an H200, as layers have them:
+// bytes per nanosecond of the memory and of a block, nanoseconds of sums that meet and of each block's part of them.
+constexpr double kMemory = 4200, kBlock = 75, kMeeting = 100, kPart = 200;
 
 int divide_up(std::int64_t a, std::int64_t b) {
   return static_cast<int>((a + b - 1) / b);
@@ -30,16 +28,16 @@ int room_for(std::int64_t rows) {
 }
 
 int stage_bytes(const SkinnyPlan& plan) {
-  constexpr int kBarriers = 16;
-  return kRowBytes * (plan.tiles * kTileOutputs + plan.rows) + kBarriers;
+  return kRowBytes * (plan.tiles * kTileOutputs + plan.rows);
 }
 
-double nanoseconds(const SkinnyPlan& plan, std::int64_t rows, std::int64_t outputs,
-                   std::int64_t inputs) {
+// The same for all rows that a plan has room for, so that plans are.
+double nanoseconds(const SkinnyPlan& plan, std::int64_t outputs, std::int64_t inputs,
+                   bool two_blocks) {
   const double stages = divide_up(divide_up(inputs, kStageInputs), plan.splits);
-  const double own = stages * kRowBytes * static_cast<double>(plan.tiles * kTileOutputs + rows);
+  const double own = stages * kRowBytes * (plan.tiles * kTileOutputs + plan.rows);
   const double all = static_cast<double>(outputs) * static_cast<double>(inputs) * 2;
-  return std::max(all / kMemory, own / kBlock) +
+  return std::max(all / kMemory, (two_blocks ? 2 : 1) * own / kBlock) +
          (plan.splits > 1 ? kMeeting + kPart * plan.splits : 0);
 }
 
@@ -47,17 +45,19 @@ double nanoseconds(const SkinnyPlan& plan, std::int64_t rows, std::int64_t outpu
 
 int skinny_shared_bytes(const SkinnyPlan& plan) {
   constexpr int kAlignment = 1024;
-  const int quads = plan.splits == 1 ? 0 : divide_up(plan.rows / 8, plan.splits) * plan.splits;
-  return kAlignment + plan.stages * stage_bytes(plan) + quads * plan.tiles * 128 * 16 + 8;
+  const int ring = plan.stages * stage_bytes(plan);
+  const int sums = divide_up(plan.rows / 8, plan.splits) *
+                   (plan.splits * plan.tiles * kQuadBytes + kBetweenQuads);
+  const int both = plan.splits == 1 ? std::max(ring, sums) : ring + sums;
+  return kAlignment + both + plan.stages * kBarriersBytes + 8;
 }
 
 std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, std::int64_t inputs,
-                                      bool gated, const SkinnyMachine& machine) {
+                                      const SkinnyMachine& machine) {
   if (rows < kSkinnyMinRows || rows > kSkinnyMaxRows || outputs % kTileOutputs != 0 ||
       inputs % kStageInputs != 0 || outputs == 0 || inputs == 0) {
     return std::nullopt;
   }
-  if (rows > kManyRows && inputs < outputs && !gated) return std::nullopt;
   std::optional<SkinnyPlan> best;
   double least = 0;
   for (int tiles = 1; tiles <= kSkinnyMaxTiles; ++tiles) {
@@ -67,14 +67,14 @@ std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, s
       const bool two_blocks = blocks > machine.places[splits];
       const int most_bytes = two_blocks ? kTwoBlocksBytes : kOneBlockBytes;
       SkinnyPlan plan{room_for(rows), tiles, splits, 0};
-      const int room = most_bytes - skinny_shared_bytes(plan);
-      plan.stages = std::clamp(room / stage_bytes(plan), 0, steps);
+      plan.stages = std::min(steps, most_bytes / stage_bytes(plan));
+      while (plan.stages > 0 && skinny_shared_bytes(plan) > most_bytes) --plan.stages;
       // Two blocks on a multiprocessor were never the fastest with several tiles, nor where nearly all have two.
       const bool too_many = tiles > 1 ? two_blocks : blocks * 4 > 7 * machine.places[splits];
       const bool fits = plan.stages >= std::min(steps, kLeastStages) &&
                         inputs / kStageInputs >= splits && !too_many;
       if (!fits) continue;
-      const double taken = nanoseconds(plan, rows, outputs, inputs);
+      const double taken = nanoseconds(plan, outputs, inputs, two_blocks);
       if (!best || taken < least) best = plan, least = taken;
     }
   }

@@ -32,8 +32,7 @@ struct SkinnyMachine {
 int skinny_shared_bytes(const SkinnyPlan& plan);
 
 // Nothing where another way is faster: too many rows, or a shape that does not fit or does not fill the GPU.
-// gated: an activation comes after it in the same kernel.
 std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, std::int64_t inputs,
-                                      bool gated, const SkinnyMachine& machine);
+                                      const SkinnyMachine& machine);
 
 }  // namespace nvllm::kernels

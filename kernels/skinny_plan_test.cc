@@ -17,7 +17,7 @@ TEST_CASE("the blocks of a plan run at once, and their stages are needed") {
         CAPTURE(rows);
         CAPTURE(outputs);
         CAPTURE(inputs);
-        const auto plan = plan_skinny(rows, outputs, inputs, rows % 2 == 0, kMachine);
+        const auto plan = plan_skinny(rows, outputs, inputs, kMachine);
         if (!plan) continue;
         CHECK(plan->rows >= rows);
         CHECK((plan->rows == 32 || plan->rows < 2 * rows));
@@ -26,6 +26,7 @@ TEST_CASE("the blocks of a plan run at once, and their stages are needed") {
         CHECK(plan->stages * plan->splits <= inputs / 64 + plan->splits);
         const int blocks_beside = tiles * plan->splits > kMachine.places[plan->splits] ? 2 : 1;
         CHECK(blocks_beside * skinny_shared_bytes(*plan) <= 200 << 10);
+        CHECK(skinny_shared_bytes(*plan) >= plan->rows * plan->tiles * 64 * 4);  // all sums
         CHECK(plan->stages >=
               std::min<std::int64_t>(2, (inputs / 64 + plan->splits - 1) / plan->splits));
       }
@@ -34,23 +35,20 @@ TEST_CASE("the blocks of a plan run at once, and their stages are needed") {
 }
 
 TEST_CASE("what does not fit is left to others") {
-  const auto taken = [](std::int64_t rows, std::int64_t outputs, std::int64_t inputs, bool gated) {
-    return plan_skinny(rows, outputs, inputs, gated, kMachine).has_value();
+  const auto taken = [](std::int64_t rows, std::int64_t outputs, std::int64_t inputs) {
+    return plan_skinny(rows, outputs, inputs, kMachine).has_value();
   };
-  CHECK(taken(32, 4096, 1024, false));
-  CHECK(!plan_skinny(32, 4096, 1024, false, {}).has_value());
-  CHECK(!taken(kSkinnyMinRows - 1, 4096, 1024, false));
-  CHECK(!taken(65, 1024, 4096, false));
-  CHECK(!taken(32, 4100, 1024, false));
-  CHECK(!taken(32, 4096, 1056, false));
-  CHECK(!taken(32, 4096, 0, false));
-  CHECK(!taken(32, 0, 4096, false));
-  CHECK(!taken(32, 0, 4096, true));
-  CHECK(!taken(32, 151936, 2560, false));
-  // Many rows and many outputs only with what else would be a kernel of its own.
-  CHECK(taken(64, 1024, 4096, false));
-  CHECK(!taken(64, 4096, 1024, false));
-  CHECK(taken(64, 4096, 1024, true));
+  CHECK(taken(32, 4096, 1024));
+  CHECK(!plan_skinny(32, 4096, 1024, {}).has_value());
+  CHECK(!taken(kSkinnyMinRows - 1, 4096, 1024));
+  CHECK(!taken(65, 1024, 4096));
+  CHECK(!taken(32, 4100, 1024));
+  CHECK(!taken(32, 4096, 1056));
+  CHECK(!taken(32, 4096, 0));
+  CHECK(!taken(32, 0, 4096));
+  CHECK(!taken(32, 151936, 2560));
+  CHECK(taken(64, 1024, 4096));
+  CHECK(taken(64, 4096, 1024));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/sync_threads.cuh"
 
 namespace nvllm::kernels::cuda::sm90 {
 
@@ -43,13 +44,7 @@ struct Boxes {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Barriers of some warps, by number; 0 is __syncthreads().
-__device__ __forceinline__ void sync_threads(int number, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void arrive_at(int number, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
+// Numbers of barriers of some warps.
 inline constexpr int kAllConsumers = 1;                      // the number of their barrier
 inline constexpr int kFirstGroup = 2;                        // of each warpgroup alone
 inline constexpr int kFirstTurn = kFirstGroup + kConsumers;  // its turn has come

@@ -110,7 +110,7 @@ __device__ __forceinline__ void fill_last_row(const TileParams<T>& p, int head, 
                  : "memory");
     fence_shared_writes();
   }
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory");
+  sync_threads(group + 1, kGroupThreads);
 }
 
 // A consumer warpgroup.

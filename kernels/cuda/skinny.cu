@@ -9,16 +9,11 @@ namespace {
 
 using skinny::Shape;
 
-// Bulk copies want whole vectors of 16 bytes.
+// Bulk copies want whole vectors of 16 bytes, and so are results stored and added to.
 bool whole_vectors(const TensorView& tensor) {
-  return tensor.aligned(16) && (tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0);
-}
-
-// Pairs of outputs are stored, and added to, together.
-bool whole_pairs(const TensorView& tensor) {
   return tensor.data == nullptr ||
-         (tensor.aligned(8) &&
-          (tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 2 == 0));
+         (tensor.aligned(16) &&
+          (tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0));
 }
 
 bool is_gated(const Linear& args) {
@@ -34,14 +29,16 @@ CUtensorMap describe_weight(const Linear& args, int tiles) {
                             {{{inputs, 1, skinny::kStageInputs},
                               {8, inputs, 8},
                               {2, second, 2},
-                              {outputs / 16, group, tiles * skinny::kTileOutputs / 16}}});
+                              {outputs / 16, group, tiles * skinny::kTileOutputs / 16}}},
+                            CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 CUtensorMap describe_x(const Linear& args, int rows) {
   const std::int64_t stride = args.x.shape[0] > 1 ? args.x.stride[0] : args.x.shape[1];
   return describe_tensor<3>("linear", args.x.dtype, args.x.data,
                             {{{args.x.shape[1], 1, skinny::kStageInputs},
                               {args.x.shape[0], stride, rows},
-                              {1, args.x.shape[0] * stride, 1}}});
+                              {1, args.x.shape[0] * stride, 1}}},
+                            CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 template <typename T, int kTiles, int kRows>
@@ -117,11 +114,11 @@ std::optional<SkinnyPlan> Skinny::plan(const Linear& args) const {
   if (args.weight.dtype == DType::f32) return std::nullopt;
   if (is_gated(args) && (args.activation != Activation::silu || args.bias.data != nullptr))
     return std::nullopt;
-  if (!whole_vectors(args.weight) || !whole_vectors(args.x) || !whole_pairs(args.out) ||
-      !whole_pairs(args.bias) || !whole_pairs(args.residual)) {
+  if (!whole_vectors(args.weight) || !whole_vectors(args.x) || !whole_vectors(args.out) ||
+      !whole_vectors(args.bias) || !whole_vectors(args.residual)) {
     return std::nullopt;
   }
-  return plan_skinny(rows, args.weight.shape[0], args.weight.shape[1], is_gated(args), machine());
+  return plan_skinny(rows, args.weight.shape[0], args.weight.shape[1], machine());
 }
 
 void Skinny::enqueue(const Linear& args, const SkinnyPlan& plan, Stream& stream) const {

@@ -7,14 +7,16 @@
 // The ring is filled with weights before the kernel waits for the one before it (see Linear, "constants"); x follows.
 //
 // In the end a warpgroup has its sums in quads: quad q are four floats of each thread, of rows 8 q to 8 q + 7
-// (wgmma.cuh). Block q % splits of a cluster makes results of it: the others send theirs, and it adds them up in
-// ascending order. So results are reproducible, and a row's do not depend on the others.
+// (wgmma.cuh). Block q % splits of a cluster makes results of it: all put theirs into its shared memory, and it adds
+// them up in ascending order. So results are reproducible, and a row's do not depend on the others. The code for it is
+// short, because what runs once is as slow as its instructions come from memory: a lane makes 16 outputs of two rows.
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/gated_activation.cuh"
 #include "kernels/cuda/linear_parts.cuh"
+#include "kernels/cuda/sync_threads.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace nvllm::kernels::cuda::skinny {
@@ -32,65 +34,118 @@ struct Shape {
   static constexpr int kWeightBytes = kOutputs * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
   static constexpr int kQuads = kRows / 8;
-  static constexpr int kQuadBytes = kConsumers * 16;
+  static constexpr int kQuadBytes = kConsumers * 16;  // of one block's sums
 };
 
-// Where a block has what: the ring, the sums from other blocks, barriers.
-__host__ __device__ constexpr int received_bytes(int quads, int quad_bytes, int splits) {
-  return splits == 1 ? 0 : (quads + splits - 1) / splits * splits * quad_bytes;
+// A quad's sums of all blocks, and what keeps lanes apart that read two quads.
+__host__ __device__ constexpr int quad_stride(int quad_bytes, int splits) {
+  return splits * quad_bytes + 64;
 }
+
+// Where a block has what: the ring, the sums that results are made of, barriers. A block that has all sums itself puts
+// them where the ring was.
 template <int kTiles, int kRows>
-__host__ __device__ constexpr int shared_bytes(int stages, int splits) {
-  using S = Shape<kTiles, kRows>;
-  return kAlignment + stages * (S::kStageBytes + 16) +
-         received_bytes(S::kQuads, S::kQuadBytes, splits) + 8;
+struct Places {
+  int sums, barriers, end;
+
+  __host__ __device__ constexpr Places(int stages, int splits) {
+    using S = Shape<kTiles, kRows>;
+    const int ring = stages * S::kStageBytes;
+    const int bytes = (S::kQuads + splits - 1) / splits * quad_stride(S::kQuadBytes, splits);
+    sums = splits == 1 ? 0 : ring;
+    barriers = ring > sums + bytes ? ring : sums + bytes;
+    end = barriers + 8 + stages * 16;
+  }
+};
+template <int kTiles, int kRows>
+constexpr int shared_bytes(int stages, int splits) {
+  return kAlignment + Places<kTiles, kRows>(stages, splits).end;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <typename T>
-__device__ __forceinline__ unsigned pack(float low, float high) {
-  return static_cast<unsigned>(narrow<T>(low).bits) | static_cast<unsigned>(narrow<T>(high).bits)
-                                                          << 16;
-}
-template <typename T>
-__device__ __forceinline__ float2 unpack(unsigned word) {
-  return make_float2(widen(T{static_cast<unsigned short>(word)}),
-                     widen(T{static_cast<unsigned short>(word >> 16)}));
+__device__ __forceinline__ void store_shared(unsigned to, float4 value) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y),
+               "f"(value.z), "f"(value.w)
+               : "memory");
 }
 
-// Lanes whose outputs are neighbours have a column each of two rows; now each has a row of both columns: of lanes with
-// an even output the first row.
-__device__ __forceinline__ float2 exchange(float first_row, float second_row, bool even) {
-  const float other = __shfl_xor_sync(~0u, even ? second_row : first_row, 4);
-  return even ? make_float2(first_row, other) : make_float2(other, second_row);
+__device__ __forceinline__ float4 load_shared(unsigned from) {
+  float4 value;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(from)
+               : "memory");
+  return value;
 }
 
 template <typename T>
-__device__ __forceinline__ void store_pair(const LinearParams<T>& p, int row, int output,
-                                           float2 sum, unsigned residual) {
-  if (p.bias != nullptr) {
-    const float2 bias = unpack<T>(*reinterpret_cast<const unsigned*>(p.bias + output));
-    sum.x += bias.x, sum.y += bias.y;
+__device__ __forceinline__ Vector<T>& vector_at(T* place) {
+  return *reinterpret_cast<Vector<T>*>(place);
+}
+template <typename T>
+__device__ __forceinline__ const Vector<T>& vector_at(const T* place) {
+  return *reinterpret_cast<const Vector<T>*>(place);
+}
+
+// Eight neighbouring outputs of a row.
+struct Eight {
+  float sum[8];
+
+  template <typename T>
+  __device__ __forceinline__ void add(const Vector<T>& more) {
+    const Floats<T> floats = widen(more);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i] += floats.element[i];
   }
-  const float2 more = unpack<T>(residual);
-  sum.x += more.x, sum.y += more.y;
+  template <typename T>
+  __device__ __forceinline__ Vector<T> narrowed() const {
+    Floats<T> floats;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) floats.element[i] = sum[i];
+    return narrow(floats);
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ void store_eight(const LinearParams<T>& p, int row, int output,
+                                            const Eight& eight) {
+  const long long place = row * p.out_stride + output;
   if (p.float_out) {
-    *reinterpret_cast<float2*>(static_cast<float*>(p.out) + row * p.out_stride + output) = sum;
+    float4* out = reinterpret_cast<float4*>(static_cast<float*>(p.out) + place);
+    out[0] = make_float4(eight.sum[0], eight.sum[1], eight.sum[2], eight.sum[3]);
+    out[1] = make_float4(eight.sum[4], eight.sum[5], eight.sum[6], eight.sum[7]);
   } else {
-    *reinterpret_cast<unsigned*>(static_cast<T*>(p.out) + row * p.out_stride + output) =
-        pack<T>(sum.x, sum.y);
+    vector_at(static_cast<T*>(p.out) + place) = eight.narrowed<T>();
   }
 }
+
+// What a lane makes results of: 8 outputs and the 8 behind them of two rows.
+struct Sums {
+  Eight of[2][2];  // [row][first or second 8]
+
+  // From a quad's sums of all blocks: each fourth thread has an output of both rows, and the output 8 further.
+  __device__ __forceinline__ Sums(unsigned at, int splits, int quad_bytes) : of{} {
+#pragma unroll 1
+    for (int split = 0; split < splits; ++split, at += quad_bytes) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float4 part = load_shared(at + i * 64);
+        of[0][0].sum[i] += part.x, of[1][0].sum[i] += part.y;
+        of[0][1].sum[i] += part.z, of[1][1].sum[i] += part.w;
+      }
+    }
+  }
+};
 
 // Which block makes results of a quad, and where it has the sums of it.
 struct Owner {
-  int block = 0, slots = 0;
+  int block = 0, place = 0;
 
-  __device__ __forceinline__ void advance(int splits) {
+  __device__ __forceinline__ void advance(int splits, int stride) {
     if (++block < splits) return;
     block = 0;
-    slots += splits;
+    place += stride;
   }
 };
 
@@ -108,8 +163,8 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   extern __shared__ char memory[];
   const unsigned base = (static_cast<unsigned>(__cvta_generic_to_shared(memory)) + kAlignment - 1) &
                         ~(kAlignment - 1);
-  const unsigned received = base + stages * S::kStageBytes;
-  const unsigned barriers = received + received_bytes(S::kQuads, S::kQuadBytes, splits);
+  const Places<kTiles, kRows> places(stages, splits);
+  const unsigned barriers = base + places.barriers;
   const Barrier all_received{barriers};
   const auto full = [&](int stage) { return Barrier{barriers + 8 + stage * 8}; };
   const auto empty = [&](int stage) { return Barrier{barriers + 8 + (stages + stage) * 8}; };
@@ -120,10 +175,11 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   const int first = all * split / splits, count = all * (split + 1) / splits - first;
   const int filled = min(stages, count);
   const bool copies = warp == kTiles * 4 && lane == 0;
+  const LeavesFirst leaves_first;  // the L2: nobody else reads them
   const auto copy_weights = [&](int stage, int step) {
     full(stage).arrive_and_expect(S::kStageBytes);
     copy_box(base + stage * S::kStageBytes, weight, (first + step) * kStageInputs, 0, 0,
-             tile * (S::kOutputs / 16), full(stage));
+             tile * (S::kOutputs / 16), full(stage), leaves_first);
   };
   const auto copy_x = [&](int stage, int step) {
     copy_box(base + stage * S::kStageBytes + S::kWeightBytes, x, (first + step) * kStageInputs, 0,
@@ -147,7 +203,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   __syncwarp();
   __syncthreads();
   if (splits > 1) arrive_at_cluster();  // to be waited for before anything is sent
-  begin_after_previous_kernel();
+  wait_for_previous_kernel();
 
   if (warp == kTiles * 4) {
     if (copies) {
@@ -160,31 +216,23 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
         copy_x(stage, step);
         if (++stage == stages) stage = 0, parity ^= 1;
       }
+      let_next_kernel_come();  // its weights come after these
     }
     __syncwarp();
     if (splits > 1) wait_for_cluster();
     return;
   }
 
-  // Of this lane's results; in quad 0.
-  const bool even = lane / 4 % 2 == 0;
-  const int row = lane % 4 * 2 + (even ? 0 : 1);
-  const int output = gated ? tile * (S::kOutputs / 2) + warp * 8 + lane / 8 * 2
-                           : tile * S::kOutputs + warp * 16 + lane / 8 * 2;
-  unsigned residual[S::kQuads][2] = {};
-  if (p.residual != nullptr) {
-    Owner owner;
+  // Of this lane's results: of which two rows, from which output on.
+  const int row = (lane / 4 * splits + split) * 8 + lane % 4 * 2;
+  const int output = gated ? tile * (S::kOutputs / 2) + warp * 8 : tile * S::kOutputs + warp * 16;
+  const int rows = output < p.outputs ? p.rows - row : 0;  // all there, if not negative
+  Vector<T> residual[2][2];
 #pragma unroll
-    for (int quad = 0; quad < S::kQuads; ++quad, owner.advance(splits)) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = quad * 8 + row, o = output + half * 8;
-        if (owner.block == split && r < p.rows && o < p.outputs) {
-          residual[quad][half] =
-              *reinterpret_cast<const unsigned*>(p.residual + r * p.residual_stride + o);
-        }
-      }
-    }
+  for (int i = 0; i < 4; ++i) {
+    if (p.residual == nullptr || i / 2 >= rows) continue;
+    residual[i / 2][i % 2] =
+        vector_at(p.residual + (row + i / 2) * p.residual_stride + output + i % 2 * 8);
   }
 
   float sums[kRows / 2];
@@ -213,51 +261,45 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
 
   if (splits > 1) {
     wait_for_cluster();
-    const unsigned here = received + threadIdx.x * 16;
-    Owner owner;
-#pragma unroll
-    for (int quad = 0; quad < S::kQuads; ++quad, owner.advance(splits)) {
-      if (owner.block == split || quad * 8 >= p.rows) continue;
-      send(address_in(here + (owner.slots + split) * S::kQuadBytes, owner.block),
-           make_float4(sums[4 * quad], sums[4 * quad + 1], sums[4 * quad + 2], sums[4 * quad + 3]),
-           address_in(all_received.address, owner.block));
-    }
-    all_received.wait(0);
+  } else {
+    sync_threads(1, S::kConsumers);  // nobody multiplies any more
   }
+  const int stride = quad_stride(S::kQuadBytes, splits);
+  const unsigned own_sums = base + places.sums + split * S::kQuadBytes + threadIdx.x * 16;
   Owner owner;
 #pragma unroll
-  for (int quad = 0; quad < S::kQuads; ++quad, owner.advance(splits)) {
-    if (owner.block != split || quad * 8 >= p.rows) continue;
-    float4 sum =
+  for (int quad = 0; quad < S::kQuads; ++quad, owner.advance(splits, stride)) {
+    if (quad * 8 >= p.rows) break;
+    const unsigned to = own_sums + owner.place;
+    const float4 part =
         make_float4(sums[4 * quad], sums[4 * quad + 1], sums[4 * quad + 2], sums[4 * quad + 3]);
-    if (splits > 1) {
-      const float4 mine = sum;
-      sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-      for (int other = 0; other < splits; ++other) {
-        float4 part;
-        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(part.x), "=f"(part.y), "=f"(part.z), "=f"(part.w)
-                     : "r"(received + (owner.slots + other) * S::kQuadBytes + threadIdx.x * 16)
-                     : "memory");
-        if (other == split) part = mine;
-        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-      }
+    if (owner.block == split) {
+      store_shared(to, part);
+    } else {
+      send(address_in(to, owner.block), part, address_in(all_received.address, owner.block));
     }
+  }
+  __syncwarp();
+  if (splits > 1) all_received.wait(0);
+
+  if (rows <= 0) return;
+  Sums results(base + places.sums + lane / 4 * stride + warp * 512 + lane % 4 * 16, splits,
+               S::kQuadBytes);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (r >= rows) break;
+    Eight(&eights)[2] = results.of[r];
     if (gated) {
-      const auto gate = [](float g, float up) {
-        return __fmul_rn(activate<T, Activation::silu>(widen(narrow<T>(g))), widen(narrow<T>(up)));
-      };
-      const float2 pair = exchange(gate(sum.x, sum.z), gate(sum.y, sum.w), even);
-      if (quad * 8 + row < p.rows && output < p.outputs)
-        store_pair(p, quad * 8 + row, output, pair, 0);
+      vector_at(static_cast<T*>(p.out) + (row + r) * p.out_stride + output) =
+          activate_gated<Activation::silu>(eights[0].narrowed<T>(), eights[1].narrowed<T>());
       continue;
     }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 pair = half == 0 ? exchange(sum.x, sum.y, even) : exchange(sum.z, sum.w, even);
-      if (quad * 8 + row >= p.rows || output + half * 8 >= p.outputs) continue;
-      store_pair(p, quad * 8 + row, output + half * 8, pair, residual[quad][half]);
+    for (int second = 0; second < 2; ++second) {
+      const int o = output + second * 8;
+      if (p.bias != nullptr) eights[second].add(vector_at(p.bias + o));
+      if (p.residual != nullptr) eights[second].add(residual[r][second]);
+      store_eight(p, row + r, o, eights[second]);
     }
   }
 #endif
