@@ -20,12 +20,25 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
 
 void DecoderLayer::forward(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv,
                            std::int64_t layer, TensorView cos_sin, const Context& context) const {
+  attend(stream, batch, kv, layer, cos_sin, context);
+  transform(stream, context);
+}
+
+void DecoderLayer::attend(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv,
+                          std::int64_t layer, TensorView cos_sin, const Context& context) const {
   attention_.forward(stream, attention_norm_, batch, kv, layer, cos_sin, context);
+}
+
+void DecoderLayer::transform(ResidualStream& stream, const Context& context) const {
   mlp_.forward(stream, mlp_norm_, context);
 }
 
 std::size_t DecoderLayer::scratch_bytes(std::int64_t rows, DType dtype) const {
-  return std::max(attention_.scratch_bytes(rows, dtype), mlp_.scratch_bytes(rows, dtype));
+  return std::max(attention_.scratch_bytes(rows, dtype), transform_scratch_bytes(rows, dtype));
+}
+
+std::size_t DecoderLayer::transform_scratch_bytes(std::int64_t rows, DType dtype) const {
+  return mlp_.scratch_bytes(rows, dtype);
 }
 
 }  // namespace nvllm::layers

@@ -29,7 +29,13 @@ class DecoderLayer {
   // `kv`: of which this is layer `layer`.
   void forward(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv, std::int64_t layer,
                TensorView cos_sin, const Context& context) const;
+  // Its two halves. The second takes rows one by one: what nobody will ask for may be left out of the stream
+  // between them.
+  void attend(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv, std::int64_t layer,
+              TensorView cos_sin, const Context& context) const;
+  void transform(ResidualStream& stream, const Context& context) const;
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
+  std::size_t transform_scratch_bytes(std::int64_t rows, DType dtype) const;
 
  private:
   RmsNorm attention_norm_;

@@ -1,5 +1,7 @@
 #include "layers/linear.h"
 
+#include <algorithm>
+
 #include "layers/residual.h"
 
 namespace nvllm::layers {
@@ -127,7 +129,14 @@ void RowParallelLinear::forward(TensorView out, const Input& in, const Context& 
 void RowParallelLinear::add_to(ResidualStream& stream, const Input& in,
                                const Context& context) const {
   const ResidualStream::Target target = stream.target();
-  product(target.out, target.residual, in, context);
+  const std::int64_t rows = stream.rows();
+  for (std::int64_t row = 0; row < rows; row += target.rows_at_a_time) {
+    const std::int64_t some = std::min(target.rows_at_a_time, rows - row);
+    const TensorView residual =
+        target.residual.data == nullptr ? TensorView() : target.residual.rows(row, some);
+    product(target.out.rows(row, some), residual, in.rows(row, some), context);
+    stream.added(row);
+  }
 }
 
 }  // namespace nvllm::layers

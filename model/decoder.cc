@@ -89,10 +89,12 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
   head_->declare(parameters_);
 }
 
-// The layers use it in turn, then the rows of the residual stream whose logits are wanted.
+// The layers use it in turn, then the rows of the residual stream whose logits are wanted, with the last
+// layer's second half.
 std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
   return std::max(layers_.front().scratch_bytes(limits.rows_at_once(), dtype_),
-                  3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size));
+                  3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
+                      layers_.back().transform_scratch_bytes(limits.logit_rows, dtype_));
 }
 
 void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {
@@ -110,6 +112,11 @@ void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {
 
 TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                             const Device& device, const Observer& observer) const {
+  return forward(batch, kv, memory, device, observer, /*whole=*/static_cast<bool>(observer));
+}
+
+TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
+                            const Device& device, const Observer& observer, bool whole) const {
   check(batch, memory.limits_);
   const layers::Context context{device.stream, device.matmul, memory.scratch_, device.communicator};
   NVLLM_CHECK(context.alone() == (shard_.ranks == 1), shard_.ranks, " ranks");
@@ -119,20 +126,26 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
   const TensorView embedded = memory.sum_.rows(0, rows);
   layers::ResidualStream stream(embedded, memory.normed_.rows(0, rows), memory.part_.rows(0, rows),
                                 context);
+  const Scratch::Frame frame(context.scratch);
   if (!batch.parts.empty()) {
     run_in_parts(batch, kv, memory, context, device.progress);
-    const TensorView logits = compute_logits(stream, batch, memory, context, {});
-    kv.end_pass(context.stream);
-    return logits;
+    select_logit_rows(stream, batch, context);
+  } else {
+    embedding_.forward(embedded, batch.tokens, context);
+    if (observer) observer("embed", embedded);
+    for (std::size_t n = 0; n < layers_.size(); ++n) {
+      const auto layer = static_cast<std::int64_t>(n);
+      const bool last = n + 1 == layers_.size();
+      layers_[n].attend(stream, batch, kv, layer, memory.rope_.cos_sin(), context);
+      if (last && !whole) select_logit_rows(stream, batch, context);
+      layers_[n].transform(stream, context);
+      if (observer) observer(str("layer", n), stream.sum(norm_));
+    }
+    if (whole) select_logit_rows(stream, batch, context);
   }
-  embedding_.forward(embedded, batch.tokens, context);
-  if (observer) observer("embed", embedded);
-  for (std::size_t n = 0; n < layers_.size(); ++n) {
-    const auto layer = static_cast<std::int64_t>(n);
-    layers_[n].forward(stream, batch, kv, layer, memory.rope_.cos_sin(), context);
-    if (observer) observer(str("layer", n), stream.sum(norm_));
-  }
-  const TensorView logits = compute_logits(stream, batch, memory, context, observer);
+  if (observer) observer("norm", stream.normed(norm_));
+  const TensorView logits = memory.logits(*this, batch.logits());
+  head_->forward(logits, stream.input(norm_), context);
   kv.end_pass(context.stream);
   return logits;
 }
@@ -160,26 +173,20 @@ void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, Dec
 void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                    const Device& device) const {
   layers::TuningMatmul tuning(device.matmul);
-  forward(batch, kv, memory, {device.stream, tuning, device.communicator});
+  // Products of a few rows of one layer would say nothing of those of all layers.
+  forward(batch, kv, memory, {device.stream, tuning, device.communicator}, {}, /*whole=*/true);
   if (device.communicator != nullptr) device.communicator->wait(device.stream);
   tuning.tune_all(device.stream);
   device.stream.synchronize();
 }
 
-TensorView Decoder::compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,
-                                   DecoderMemory& memory, const layers::Context& context,
-                                   const Observer& observer) const {
-  const Scratch::Frame frame(context.scratch);
-  const std::int64_t rows = batch.logits();
-  const auto wanted = [&] { return context.scratch.take(dtype_, rows, config_.hidden_size); };
-  if (batch.logit_rows.data != nullptr) {
-    stream.select(batch.logit_rows, wanted(), wanted(), wanted());
-  }
-  if (observer) observer("norm", stream.normed(norm_));
-
-  const TensorView logits = memory.logits(*this, rows);
-  head_->forward(logits, stream.input(norm_), context);
-  return logits;
+void Decoder::select_logit_rows(layers::ResidualStream& stream, const layers::Batch& batch,
+                                const layers::Context& context) const {
+  if (batch.logit_rows.data == nullptr) return;
+  const auto wanted = [&] {
+    return context.scratch.take(dtype_, batch.logits(), config_.hidden_size);
+  };
+  stream.select(batch.logit_rows, wanted(), wanted(), wanted());
 }
 
 std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& limits) {

@@ -115,9 +115,12 @@ class Decoder {
   // but its sums is left.
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                     const layers::Context& context, const std::function<void()>& progress) const;
-  TensorView compute_logits(layers::ResidualStream& stream, const layers::Batch& batch,
-                            DecoderMemory& memory, const layers::Context& context,
-                            const Observer& observer) const;
+  // The stream goes on with the rows whose logits are wanted, in scratch memory.
+  void select_logit_rows(layers::ResidualStream& stream, const layers::Batch& batch,
+                         const layers::Context& context) const;
+  // whole: all rows go through all of the last layer, not only those whose logits are wanted.
+  TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
+                     const Device& device, const Observer& observer, bool whole) const;
 
   ModelConfig config_;
   layers::Shard shard_;
