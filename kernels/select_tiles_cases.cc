@@ -237,6 +237,8 @@ TEST_CASE_TEMPLATE("tiles of long prompts are chosen as the definition says", T,
       {700, 1300, 5, 2, 3, 1, 96, 8},    {1025, 2047, 1, 1, 1, 0, 128, 12},
       {1500, 777, 1, 1, 1, 0, 256, 16}};
   for (const PromptShape& shape : shapes) {
+    // Sanitizers find in the longest ones what they find in the others, minutes later.
+    if (nvllm::testing::kSanitized && shape.tokens() > 4200) continue;
     check_choice<T>(*backend, shape, 1, true);
     check_choice<T>(*backend, shape, 4, true);
     check_choice<T>(*backend, shape, 4, false);

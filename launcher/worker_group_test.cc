@@ -1,119 +1,26 @@
 #include "launcher/worker_group.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
+#include <chrono>
 #include <functional>
-#include <iterator>
 #include <string>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "ipc/heartbeat.h"
 #include "launcher/exit_code.h"
-#include "testing/ranks.h"
+#include "launcher/worker_group_fixture.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::launcher {
 namespace {
 
-// A file that takes what a console writes.
-class Output {
- public:
-  Output() : fd_(::memfd_create("output", MFD_CLOEXEC)) { REQUIRE(fd_.get() >= 0); }
-  int fd() const { return fd_.get(); }
-  std::string text() const {
-    std::string all;
-    std::array<char, 4096> chunk;
-    for (ssize_t n; (n = ::pread(fd_.get(), chunk.data(), chunk.size(),
-                                 static_cast<off_t>(all.size()))) > 0;) {
-      all.append(chunk.data(), static_cast<std::size_t>(n));
-    }
-    return all;
-  }
-  bool says(const std::string& part) const { return text().find(part) != std::string::npos; }
-
- private:
-  UniqueFd fd_;
-};
-
-WorkerGroup::Options options_for(const Output& output, int size,
-                                 Nanoseconds step_timeout = std::chrono::seconds(60)) {
-  return {.group = {.size = size, .step_timeout = step_timeout}, .output = output.fd()};
-}
-
-// A worker that is ready and does nothing until the group is aborted.
-int wait_for_abort(const ipc::Group& group, int rank) {
-  ipc::Member me = group.join(rank);
-  const ipc::Heartbeat heartbeat(me);
-  me.set_phase(ipc::Phase::ready);
-  while (!group.aborted()) ::usleep(1000);
-  return 1;
-}
-
-// Workers that end well when they are told to.
-class Obedient {
- public:
-  Obedient() {
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
-    wait_.reset(ends[0]);
-    hold_.reset(ends[1]);
-  }
-  int operator()(const ipc::Group& group, int rank) {
-    hold_.reset();
-    ipc::Member me = group.join(rank);
-    const ipc::Heartbeat heartbeat(me);
-    me.set_phase(ipc::Phase::ready);
-    char nothing;
-    return static_cast<int>(::read(wait_.get(), &nothing, 1));  // 0 at the end of the pipe
-  }
-  int stop(WorkerGroup& workers) {
-    workers.expect_end();
-    hold_.reset();
-    return workers.finish();
-  }
-
- private:
-  UniqueFd wait_, hold_;
-};
-
 int end_at_once(const ipc::Group& group, int rank) {
   ipc::Member me = group.join(rank);
   me.set_phase(ipc::Phase::ready);
   return 0;
-}
-
-void await_ready(WorkerGroup& workers) {
-  const std::int64_t start = now_ns();
-  for (std::size_t rank = 0; rank < workers.pids().size(); ++rank) {
-    while (workers.member().group().snapshot(static_cast<int>(rank)).phase != ipc::Phase::ready) {
-      REQUIRE(seconds_since(start) < 60);
-      ::usleep(500);
-    }
-  }
-}
-
-// Waits until the supervisor has ended the group because of what the test did to it.
-double seconds_until_abort(WorkerGroup& workers) {
-  const std::int64_t start = now_ns();
-  while (!workers.member().group().aborted()) {
-    REQUIRE(seconds_since(start) < 60);
-    ::usleep(500);
-  }
-  return seconds_since(start);
-}
-
-bool gone(pid_t pid) {
-  return ::kill(pid, 0) == -1 && errno == ESRCH;
 }
 
 }  // namespace
@@ -152,26 +59,6 @@ TEST_CASE("a killed worker is named at once, with every rank's fate, and all are
     }
     for (const pid_t pid : workers.pids()) CHECK(gone(pid));
   }
-}
-
-TEST_CASE("SIGTERM to one worker is that worker's death") {
-  const Output output;
-  WorkerGroup workers(options_for(output, 2), wait_for_abort);
-  await_ready(workers);
-  ::kill(workers.pids()[1], SIGTERM);
-  CHECK(workers.finish("the call failed") == kExitDied);
-  CHECK(output.text().starts_with(
-      str("nvllm-launch: rank 1 (pid ", workers.pids()[1], ") died: killed by SIGTERM")));
-}
-
-TEST_CASE("Ctrl-C's SIGINT does not end a worker by itself") {
-  const Output output;
-  WorkerGroup workers(options_for(output, 1), wait_for_abort);
-  await_ready(workers);
-  for (const int signal : {SIGINT, SIGQUIT, SIGHUP}) ::kill(workers.pids()[0], signal);
-  ::usleep(50'000);
-  CHECK_FALSE(workers.member().group().aborted());
-  CHECK(workers.finish("enough") == kExitFailed);
 }
 
 TEST_CASE("a stopped worker is missed after the step timeout, and named as alive but stuck") {
@@ -296,119 +183,6 @@ TEST_CASE("what a worker printed before it died is not lost, and stands before t
   CHECK(output.text().starts_with(
       "rank 0: libfoo: assertion failed\nrank 0: no newline at the end\nnvllm-launch: "));
   CHECK(output.says("died: killed by SIGKILL"));
-}
-
-TEST_CASE("a signal to the launcher stops the workers, and its number is in the exit code") {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    const Output output;
-    WorkerGroup workers(options_for(output, 2), wait_for_abort);
-    await_ready(workers);
-    ::kill(::getpid(), signal);
-    const std::int64_t start = now_ns();
-    seconds_until_abort(workers);
-    CHECK(workers.finish("aborted") == kExitSignal + signal);
-    CHECK(seconds_since(start) < 2 * testing::kLoad);
-    CHECK_FALSE(output.says("died"));
-    for (const pid_t pid : workers.pids()) CHECK(gone(pid));
-  }
-}
-
-TEST_CASE("SIGTERM to the launcher and its workers at once is a stop, not a worker's death") {
-  const Output output;
-  WorkerGroup workers(options_for(output, 2), wait_for_abort);
-  await_ready(workers);
-  for (const pid_t pid : workers.pids()) ::kill(pid, SIGTERM);
-  ::kill(::getpid(), SIGTERM);
-  CHECK(workers.finish("aborted") == kExitSignal + SIGTERM);
-}
-
-TEST_CASE(
-    "a worker that does not stop when asked is killed within 2 s, and at once at the second "
-    "signal") {
-  const auto stubborn = [](const ipc::Group& group, int rank) -> int {
-    ipc::Member me = group.join(rank);
-    const ipc::Heartbeat heartbeat(me);
-    me.set_phase(ipc::Phase::ready);
-    while (true) ::usleep(100'000);
-  };
-  double seconds[2];
-  for (const int signals : {1, 2}) {
-    const Output output;
-    WorkerGroup workers(options_for(output, 2), stubborn);
-    await_ready(workers);
-    const std::int64_t start = now_ns();
-    ::kill(::getpid(), SIGINT);
-    seconds_until_abort(workers);
-    if (signals == 2) ::kill(::getpid(), SIGINT);
-    CHECK(workers.finish() == kExitSignal + SIGINT);
-    seconds[signals - 1] = seconds_since(start);
-  }
-  CHECK(seconds[0] < 2 * testing::kLoad);
-  CHECK(seconds[1] < seconds[0]);
-}
-
-TEST_CASE("workers are gone within 2 s after the launcher was killed with SIGKILL") {
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe(ends.data()) == 0);
-  const pid_t launcher = ::fork();
-  REQUIRE(launcher >= 0);
-  if (launcher == 0) {
-    const Output output;
-    WorkerGroup workers(options_for(output, 2), wait_for_abort);
-    for (const pid_t pid : workers.pids()) {
-      [[maybe_unused]] const ssize_t n = ::write(ends[1], &pid, sizeof pid);
-    }
-    while (true) ::pause();
-  }
-  std::array<pid_t, 2> pids{};
-  for (pid_t& pid : pids) REQUIRE(::read(ends[0], &pid, sizeof pid) == sizeof pid);
-  ::kill(launcher, SIGKILL);
-  ::waitpid(launcher, nullptr, 0);
-  const std::int64_t start = now_ns();
-  // An orphan's zombie may wait for its new parent; it is gone for all that counts.
-  const auto dead = [](pid_t pid) {
-    std::ifstream file(str("/proc/", pid, "/stat"));
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    return text.empty() || text.find(") Z ") != std::string::npos;
-  };
-  for (const pid_t pid : pids) {
-    while (!dead(pid) && seconds_since(start) < 30) ::usleep(1000);
-  }
-  CHECK(seconds_since(start) < 2 * testing::kLoad);
-  ::close(ends[0]);
-  ::close(ends[1]);
-}
-
-namespace {
-
-std::size_t open_files() {
-  return static_cast<std::size_t>(std::distance(
-      std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
-}
-
-std::size_t resident_bytes() {
-  std::size_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
-  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-}  // namespace
-
-TEST_CASE("a thousand starts and stops leave no file, process, memory or name behind") {
-  const int cycles = testing::kSanitized ? 60 : 1000;
-  const Output output;
-  std::size_t files = 0, bytes = 0;
-  for (int cycle = 0; cycle < cycles; ++cycle) {
-    Obedient obedient;
-    WorkerGroup workers(options_for(output, 2), std::ref(obedient));
-    REQUIRE(obedient.stop(workers) == kExitFine);
-    if (cycle == cycles / 10) files = open_files(), bytes = resident_bytes();
-  }
-  CHECK(open_files() <= files);
-  CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
-  CHECK(errno == ECHILD);
-  if (!testing::kSanitized) CHECK(resident_bytes() < bytes + (std::size_t{1} << 20));
-  CHECK(testing::lingering_shm_names().empty());
 }
 
 }  // namespace nvllm::launcher

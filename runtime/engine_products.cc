@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "runtime/product_file.h"
+#include "runtime/product_tuning.h"
 
 namespace nvllm::runtime {
 namespace {

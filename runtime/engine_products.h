@@ -9,7 +9,7 @@
 #include "device/backend.h"
 #include "ipc/group_caller.h"
 #include "runtime/engine_options.h"
-#include "runtime/model_runner.h"
+#include "runtime/runner_options.h"
 
 namespace nvllm::runtime {
 

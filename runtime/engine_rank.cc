@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/host_memory.h"
 #include "runtime/product_file.h"
+#include "runtime/runner_memory.h"
 #include "runtime/workspace_room.h"
 
 namespace nvllm::runtime {
@@ -35,7 +36,7 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& pr
   runner_.reset();
   require_workspace(options_, backend_.kind(), backend_.memory().available,
                     [&](const RunnerOptions& of) {
-                      return ModelRunner::workspace_bytes(model_.decoder(), of, backend_.kind());
+                      return workspace_bytes(model_.decoder(), of, backend_.kind());
                     });
   runner_.emplace(model_.decoder(), backend_, stream_, partners(), options_, trace(),
                   [this] { me_.note_progress(); });
@@ -57,12 +58,12 @@ ProductReport EngineRank::product_report() {
 
 RankMemory EngineRank::memory() {
   const DeviceMemory device = backend_.memory();
-  const ModelRunner::CacheBytes cache = runner_->cache_bytes();
+  const CacheBytes cache = runner_->cache_bytes();
   return {
       .total = device.total,
       .available = device.available,
       .taken = backend_.ledger().total(MemoryKind::device),
-      .graphs = ModelRunner::graph_bytes(model_.decoder(), options_, backend_.kind()),
+      .graphs = graph_bytes(model_.decoder(), options_, backend_.kind()),
       .block = cache.block,
       .fixed = cache.fixed,
       .host_block = cache.host_block,

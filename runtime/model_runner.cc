@@ -2,20 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <exception>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
-#include "base/divide.h"
-#include "base/logging.h"
-#include "base/text.h"
-#include "device/topology.h"
 #include "kernels/copy_to_place.h"
 #include "kernels/linear.h"
-#include "kvcache/chunked_cache.h"
-#include "kvcache/layerwise_storage.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"
 #include "runtime/runner_limits.h"
@@ -28,36 +22,6 @@ namespace nvllm::runtime {
 namespace {
 
 constexpr int kTimedSteps = 8;  // under way at most, with room to spare
-
-std::size_t results_bytes(const RunnerOptions& options) {
-  return options.keeps_results
-             ? StepResults::bytes(sampler_limits(options).rows, options.steps_ahead + 1)
-             : 0;
-}
-
-std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
-  return static_cast<std::size_t>(options.max_model_len * decoder.config().head_dim) *
-         sizeof(float);
-}
-
-// On the CPU the products of many rows keep a copy of their inputs, in float32, from when they first come.
-std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
-  const model::ModelConfig& config = decoder.config();
-  const std::int64_t inputs =
-      std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
-                divide_up(config.intermediate_size, decoder.shard().ranks)});
-  constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
-  return static_cast<std::size_t>((decoder_limits(options).rows_at_once() + kPadding) *
-                                  (inputs + kPadding)) *
-         sizeof(float);
-}
-
-void tell(const kvcache::HostAttention::Speeds& speeds) {
-  const auto rate = [](double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); };
-  log_info("attention in host memory: cores read ", rate(speeds.cores), " a second, while ",
-           rate(speeds.link), " go to the device; the cores' share is ",
-           std::lround(100 * speeds.share()), "%");
-}
 
 }  // namespace
 
@@ -78,7 +42,7 @@ struct ModelRunner::State {
         slots(options.max_num_seqs, options.max_model_len, options.block_size),
         graphs(backend, options.max_num_seqs, options.max_model_len),
         timer(trace, backend, stream, kTimedSteps),
-        sparse(backend, options.sparse, sparse_limits(decoder, options, backend.kind())) {
+        cache(decoder, backend, stream, this->options) {
     if (!options.keeps_results) return;
     const layers::SamplerLimits limits = sampler_limits(options);
     results.emplace(backend, limits.rows, limits.max_logprobs, options.steps_ahead + 1);
@@ -107,47 +71,13 @@ struct ModelRunner::State {
   SlotTable slots;
   DecodeGraphs graphs;
   StepTimer timer;
-  SparseAttention sparse;
-  std::unique_ptr<kvcache::KvCache> storage;  // of a sparse cache
+  RunnerCache cache;
   std::optional<StepResults> results;
-  std::unique_ptr<kvcache::KvCache> cache;
-  kvcache::PagedStorage* paged = nullptr;        // if it is the cache: sequences can be swapped
   std::vector<kvcache::StepSequence> sequences;  // of the step; kept for its memory
   bool starts = false;                           // a sequence, with this step
 
   TensorView tokens;  // where the sampler leaves what it draws, in every step
 
-  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t device_slots,
-                                          bool all_stay) {
-    const StagingLimits limits = staging_limits(options);
-    return {.blocks = blocks,
-            .device_slots = device_slots,
-            .all_stay = all_stay,
-            .ring_slots = options.ring_slots,
-            .sequences = limits.slots,
-            .rows = limits.rows,
-            .heads = decoder.heads().q.size(),
-            .steps_ahead = options.steps_ahead,
-            .quest = decodes_by_quest(),
-            .prompts = sparse.prompts(),
-            .least_tokens = sparse.least_tokens(),
-            .tokens = options.max_model_len,
-            .host_share = options.host_attention,
-            .host_threads = host_threads(),
-            .hooks = options.offload_hooks};
-  }
-  bool decodes_by_quest() const { return options.sparse.decode == DecodeAttention::quest; }
-  // Of a cache that is on the device, all of it or by layers.
-  template <typename Storage>
-  void use(std::unique_ptr<Storage> own, const kvcache::BlockShape& shape, std::int64_t blocks) {
-    if (options.sparse.any()) {
-      cache = sparse.wrap(*own, shape, blocks, stream);
-      storage = std::move(own);
-    } else {
-      cache = std::move(own);
-    }
-  }
-  int host_threads() const;
   void follow(const StepMessage& message);
   kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const StepPart> parts,
                                      bool may_repeat);
@@ -161,20 +91,11 @@ struct ModelRunner::State {
                          const layers::SampleStep& wishes);
 };
 
-// By default the ranks of GPUs, which may all be near the same cores, share them; those of the CPU have done so.
-int ModelRunner::State::host_threads() const {
-  if (options.host_threads > 0) return static_cast<int>(options.host_threads);
-  const int ranks = backend.kind() == DeviceKind::cpu ? 1 : decoder.shard().ranks;
-  return std::max(1, static_cast<int>(allowed_cores().size()) / ranks);
-}
-
 // What a step changes beside its rows, in the message's order.
 void ModelRunner::State::follow(const StepMessage& message) {
   slots.follow(message);
   for (const std::uint32_t slot : message.ended) cache->end_sequence(slot);
-  NVLLM_CHECK(paged != nullptr || (message.swap_out.empty() && message.swap_in.empty()));
-  if (!message.swap_out.empty()) paged->swap_out(message.swap_out, stream);
-  if (!message.swap_in.empty()) paged->swap_in(message.swap_in, stream);
+  cache.swap(message.swap_out, message.swap_in);
   for (const SlotStart& start : message.started) sampler.set(start.slot, start.rules, stream);
   starts = !message.started.empty();
 }
@@ -297,56 +218,12 @@ ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream
 
 ModelRunner::~ModelRunner() = default;
 
-std::size_t ModelRunner::workspace_bytes(const model::Decoder& decoder,
-                                         const RunnerOptions& options, DeviceKind device) {
-  return model::DecoderMemory::bytes(decoder, decoder_limits(options)) +
-         rope_bytes(decoder, options) +
-         layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
-                                decoder.shard(), sampler_limits(options)) +
-         StepStaging::bytes(staging_limits(options)) + results_bytes(options) +
-         kernels::matmul_bytes(device) +
-         SparseAttention::prompt_bytes(options.sparse, sparse_limits(decoder, options, device));
-}
-
-std::size_t ModelRunner::graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
-                                     DeviceKind device) {
-  if (device == DeviceKind::cpu) return packed_bytes(decoder, options);
-  if (!options.graphs) return 0;
-  // What a driver takes for an instantiated graph: its kernels' parameters and launch descriptions.
-  constexpr std::size_t kGraph = 64 << 10, kNode = 2 << 10;
-  constexpr std::int64_t kLayerNodes = 12, kOtherNodes = 64;
-  const std::int64_t nodes = decoder.config().layers * kLayerNodes + kOtherNodes;
-  const std::int64_t graphs = DecodeGraphs::most(options.max_num_seqs, options.max_model_len);
-  return static_cast<std::size_t>(graphs) * (kGraph + static_cast<std::size_t>(nodes) * kNode);
-}
-
 kvcache::BlockShape ModelRunner::block_shape() const {
-  const model::Decoder& decoder = state_->decoder;
-  return {.layers = decoder.config().layers,
-          .block_size = state_->options.block_size,
-          .kv_heads = decoder.heads().kv.size(),
-          .head_dim = decoder.config().head_dim,
-          .dtype = decoder.dtype()};
+  return state_->cache.block_shape();
 }
 
-ModelRunner::CacheBytes ModelRunner::cache_bytes() const {
-  const kvcache::BlockShape shape = block_shape();
-  if (state_->options.kv_mode == KvMode::layerwise) {
-    return {.block = kvcache::LayerwiseStorage::device_bytes(shape, state_->options.kv_buffers,
-                                                             state_->decodes_by_quest()) +
-                     state_->sparse.block_bytes(shape),
-            .host_block = kvcache::LayerwiseStorage::host_bytes(shape),
-            .fixed = state_->sparse.fixed_bytes(shape, true)};
-  }
-  if (state_->options.kv_mode != KvMode::chunked) {
-    return {.block = shape.bytes() + state_->sparse.block_bytes(shape),
-            .fixed = state_->sparse.fixed_bytes(shape)};
-  }
-  return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape, state_->decodes_by_quest()),
-          .host_block = shape.kv_bytes(),
-          .fixed = kvcache::ChunkedCache::device_bytes(shape, state_->chunked_options(0, 0, false)),
-          .device_slot = shape.kv_bytes() + static_cast<std::size_t>(state_->options.max_num_seqs) *
-                                                sizeof(std::int32_t)};
+CacheBytes ModelRunner::cache_bytes() const {
+  return state_->cache.bytes();
 }
 
 void ModelRunner::adopt(kernels::ProductChoices choices) {
@@ -364,30 +241,12 @@ ProductReport ModelRunner::products() {
 
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
                              std::int64_t device_slots, bool all_stay) {
-  NVLLM_CHECK(!state_->cache, "there is a cache already");
-  if (state_->options.kv_mode == KvMode::layerwise) {
-    auto layerwise = std::make_unique<kvcache::LayerwiseStorage>(state_->backend, block_shape(),
-                                                                 blocks, state_->options.kv_buffers,
-                                                                 0, state_->decodes_by_quest());
-    return state_->use(std::move(layerwise), block_shape(), blocks);
-  }
-  if (state_->options.kv_mode == KvMode::chunked) {
-    NVLLM_CHECK_EQ(host_blocks, 0);
-    auto chunked = std::make_unique<kvcache::ChunkedCache>(
-        state_->backend, block_shape(), state_->chunked_options(blocks, device_slots, all_stay));
-    if (const auto& speeds = chunked->host_speeds()) tell(*speeds);
-    state_->cache = std::move(chunked);
-    return;
-  }
-  auto paged =
-      std::make_unique<kvcache::PagedStorage>(state_->backend, block_shape(), blocks, host_blocks);
-  state_->paged = paged.get();
-  state_->use(std::move(paged), block_shape(), blocks);
+  state_->cache.make(blocks, host_blocks, device_slots, all_stay);
 }
 
 void ModelRunner::step(const StepMessage& message) {
   State& state = *state_;
-  NVLLM_CHECK(state.cache != nullptr, "a step before make_cache()");
+  NVLLM_CHECK(state.cache.made(), "a step before make_cache()");
   const Trace::Span span(state.trace, "host", "step", message.number);
   state.timer.begin(message.number, state.stream);
   state.follow(message);
@@ -401,7 +260,7 @@ void ModelRunner::step(const StepMessage& message) {
 }
 
 kvcache::KvTraffic ModelRunner::kv_traffic() const {
-  return state_->cache ? state_->cache->traffic() : kvcache::KvTraffic{};
+  return state_->cache.made() ? state_->cache->traffic() : kvcache::KvTraffic{};
 }
 
 bool ModelRunner::result_ready() {

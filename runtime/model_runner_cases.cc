@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/runner_fixture.h"
+#include "runtime/runner_memory.h"
 #include "runtime/runner_scripts.h"
 
 namespace nvllm::runtime {
@@ -305,16 +306,15 @@ TEST_CASE("the workspace is what was said, to the byte") {
       const bool other = entry.purpose == "weights" || entry.purpose == "kv cache";
       if (entry.kind == MemoryKind::device && !other) taken += entry.bytes;
     }
-    CHECK(taken - before ==
-          ModelRunner::workspace_bytes(runner.decoder(),
-                                       {.max_model_len = runner.kMaxLength,
-                                        .max_num_seqs = 4,
-                                        .max_num_batched_tokens = 224,
-                                        .max_logit_rows = 224,
-                                        .block_size = 16,
-                                        .keeps_results = rank.member.rank() == 0,
-                                        .steps_ahead = RunnerTestOptions{}.steps_ahead},
-                                       rank.backend->kind()));
+    CHECK(taken - before == workspace_bytes(runner.decoder(),
+                                            {.max_model_len = runner.kMaxLength,
+                                             .max_num_seqs = 4,
+                                             .max_num_batched_tokens = 224,
+                                             .max_logit_rows = 224,
+                                             .block_size = 16,
+                                             .keeps_results = rank.member.rank() == 0,
+                                             .steps_ahead = RunnerTestOptions{}.steps_ahead},
+                                            rank.backend->kind()));
   });
 }
 

@@ -4,7 +4,7 @@
 #include "device/backend.h"
 #include "layers/sampler.h"
 #include "model/decoder.h"
-#include "runtime/model_runner.h"
+#include "runtime/runner_options.h"
 #include "runtime/sparse_attention.h"
 #include "runtime/step_staging.h"
 

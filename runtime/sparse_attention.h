@@ -56,7 +56,7 @@ class SparseAttention {
                                          const kvcache::BlockShape& shape, std::int64_t blocks,
                                          Stream& stream);
   // For a cache that asks them itself.
-  kvcache::PromptPolicy* prompts() { return prompts_.get(); }
+  kvcache::PromptPolicy* prompts() const { return prompts_.get(); }
   std::int64_t least_tokens() const { return cache_limits().least_tokens; }
 
  private:

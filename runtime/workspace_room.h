@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "device/backend.h"
-#include "runtime/model_runner.h"
+#include "runtime/runner_options.h"
 
 namespace nvllm::runtime {
 

@@ -18,9 +18,9 @@
 #include "testing/sanitizers.h"
 #include "testing/skip.h"
 
-// Shapes that fill GPUs take minutes under ThreadSanitizer, which has nothing to find in them that smaller ones lack.
+// Shapes that fill GPUs take minutes under sanitizers, which have nothing to find in them that smaller ones lack.
 #define GPU_SHAPES_OR_SKIP() \
-  if (nvllm::testing::kThreadSanitized) SKIP_TEST("shapes for GPUs, without ThreadSanitizer only")
+  if (nvllm::testing::kSanitized) SKIP_TEST("shapes for GPUs, without sanitizers only")
 
 namespace nvllm::kernels::testing {
 

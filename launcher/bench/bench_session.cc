@@ -22,21 +22,25 @@ void collect_trace(const Options& options, std::int64_t started_ns, EngineSessio
 
 int run_bench(const Options& options, std::int64_t started_ns, BenchSubject& subject,
               const std::function<void(const BenchRun&)>& benchmark) {
-  const runtime::OpenModel model = runtime::open_model(options.model);
+  return run_bench(options, runtime::open_model(options.model), started_ns, subject, benchmark);
+}
+
+int run_bench(const Options& options, runtime::OpenModel model, std::int64_t started_ns,
+              BenchSubject& subject, const std::function<void(const BenchRun&)>& benchmark) {
   subject.model = model.path;
   subject.dtype = model.dtype;
   subject.dummy = model.dummy;
   subject.engine = options.engine;
   try {
-    EngineSession session(session_options(options));
+    EngineSession session(session_options(options), std::move(model));
+    const model::ModelConfig& config = session.model().config;
     std::optional<std::string> error;
     try {
       subject.info = session.info();
-      subject.cost =
-          cost_of(model.config, model.dtype, static_cast<int>(subject.info.ranks.size()));
+      subject.cost = cost_of(config, subject.dtype, static_cast<int>(subject.info.ranks.size()));
       Trace trace;
       LoadGenerator load(session.client(), options.engine.profile ? &trace : nullptr);
-      benchmark({session, load, model.config.vocab_size});
+      benchmark({session, load, config.vocab_size});
       if (options.engine.profile) collect_trace(options, started_ns, session, trace);
     } catch (const Error& failure) {
       error = subject.failure = failure.what();

@@ -9,6 +9,7 @@
 #include "launcher/bench/report.h"
 #include "launcher/engine_session.h"
 #include "launcher/options.h"
+#include "runtime/open_model.h"
 
 namespace nvllm::launcher {
 
@@ -23,6 +24,9 @@ struct BenchRun {
 // exit code.
 int run_bench(const Options& options, std::int64_t started_ns, BenchSubject& subject,
               const std::function<void(const BenchRun&)>& benchmark);
+// The same with the options' model, which is open already.
+int run_bench(const Options& options, runtime::OpenModel model, std::int64_t started_ns,
+              BenchSubject& subject, const std::function<void(const BenchRun&)>& benchmark);
 
 // The question for what it could do.
 SpeedQuestion speed_question(const Options& options, const BenchSubject& subject);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "launcher/bench/bench_session.h"
@@ -106,9 +107,6 @@ int run_bench_latency(const Options& options, std::int64_t started_ns) {
 
 int run_bench_long(const Options& options, std::int64_t started_ns) {
   const BenchOptions& bench = options.bench;
-  // A length that the model cannot have is refused here, and not by each mode.
-  runtime::wanted_model_len(options.engine,
-                            runtime::open_model(options.model).config.max_position_embeddings);
   BenchSubject subject{.benchmark = "long"};
   LongReport report;
   int last_failure = kExitFine;
@@ -118,7 +116,10 @@ int run_bench_long(const Options& options, std::int64_t started_ns) {
     of_mode.engine = options_of_mode(options.engine, mode);
     BenchSubject one{.benchmark = subject.benchmark};
     LongResult result;
-    const int exit_code = run_bench(of_mode, started_ns, one, [&](const BenchRun& run) {
+    runtime::OpenModel model = runtime::open_model(options.model);
+    // A length that the model cannot have is refused here, before the first mode, and not by each.
+    runtime::wanted_model_len(options.engine, model.config.max_position_embeddings);
+    const auto benchmark = [&](const BenchRun& run) {
       report.plan = {.max_model_len = one.info.max_model_len,
                      .output_tokens = bench.output ? bench.output->most : kLongOutput,
                      .warmup_tokens = bench.warmup.value_or(kLongWarmup),
@@ -128,7 +129,8 @@ int run_bench_long(const Options& options, std::int64_t started_ns) {
       result = measure_long(run.load, run.session.client(), report.plan, random);
       say(run.session, str(name_of(mode), ": ", result.prefill_s, " s for the prompt, ",
                            result.mean_step_s() * 1e3, " ms a token"));
-    });
+    };
+    const int exit_code = run_bench(of_mode, std::move(model), started_ns, one, benchmark);
     if (exit_code != kExitFine && exit_code != kExitFailed) return exit_code;
     if (exit_code == kExitFine) {
       ++measured;

@@ -6,8 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -47,9 +50,12 @@ double cpu_read_speed() {
   std::vector<std::vector<std::uint64_t>> memory(cores);
   std::vector<std::uint64_t> sums(cores);
   const auto on_all_cores = [&](const std::function<void(std::size_t)>& work) {
-    std::vector<std::thread> threads;
-    for (std::size_t core = 0; core < cores; ++core) threads.emplace_back(work, core);
-    for (std::thread& thread : threads) thread.join();
+    std::vector<std::jthread> threads;  // they end before this does, also by an Error
+    try {
+      for (std::size_t core = 0; core < cores; ++core) threads.emplace_back(work, core);
+    } catch (const std::system_error& error) {
+      fail("starting a thread to read memory with: ", error.what(), "; see ulimit -u");
+    }
   };
   on_all_cores([&](std::size_t core) { memory[core].assign(kWordsPerCore, core); });
   const double seconds = best_seconds([&] {
@@ -129,20 +135,32 @@ LinkSpeed measure_link(DeviceKind kind) {
 template <std::size_t n>
 std::array<double, n> numbers_of_child(const std::function<std::array<double, n>()>& measure_all,
                                        const char* mend) {
+  struct Answer {
+    std::array<double, n> numbers;
+    std::array<char, 256> problem;  // "": there are numbers
+  };
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) fail_errno("pipe for a measurement");
   const UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
   Child child = Child::start([&] {
-    const std::array<double, n> measured = measure_all();
-    return ::write(write_end.get(), &measured, sizeof measured) == sizeof measured ? 0 : 1;
+    Answer answer{};
+    try {
+      answer.numbers = measure_all();
+    } catch (const std::exception& error) {
+      std::string(error.what()).copy(answer.problem.data(), answer.problem.size() - 1);
+    }
+    return ::write(write_end.get(), &answer, sizeof answer) == sizeof answer ? 0 : 1;
   });
   write_end.reset();
-  std::array<double, n> measured{};
-  const bool whole = ::read(read_end.get(), &measured, sizeof measured) == sizeof measured;
+  Answer answer{};
+  const bool whole = ::read(read_end.get(), &answer, sizeof answer) == sizeof answer;
   child.end();
   if (!whole) fail("measuring the device for the floor failed; pass ", mend);
-  return measured;
+  if (answer.problem.front() != '\0') {
+    fail("measuring the device for the floor: ", answer.problem.data(), "; or pass ", mend);
+  }
+  return answer.numbers;
 }
 
 Measured measure_in_child(DeviceKind kind) {

@@ -1,6 +1,15 @@
 #include "launcher/bench/device_speed.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "base/error.h"
+#include "testing/sanitizers.h"
+#include "testing/skip.h"
 
 namespace nvllm::launcher {
 
@@ -31,6 +40,28 @@ TEST_CASE("this machine's CPU is measured, and its ranks share it") {
   CHECK(speed.flops_per_second > 1e8);
   CHECK(speed.flops_per_second < 1e15);
   CHECK(speed.source == "measured");
+}
+
+TEST_CASE("a thread that cannot be started is an Error with the reason and the mend") {
+  if (testing::kSanitized) SKIP_TEST("sanitizers need more address space than any limit leaves");
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  rlimit little = before;  // room to begin with, but for no thread's stack
+  little.rlim_cur = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{2} << 20);
+  REQUIRE(::setrlimit(RLIMIT_AS, &little) == 0);
+  std::string why;
+  try {
+    device_speed({.device = "CPU, 2 cores"});
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
+  INFO(why);
+  CHECK(why.starts_with(
+      "measuring the device for the floor: starting a thread to read memory with: "));
+  CHECK(why.ends_with("; see ulimit -u; or pass --bandwidth and --tflops"));
 }
 
 }  // namespace nvllm::launcher
