@@ -14,7 +14,7 @@ namespace nvllm::testing {
 namespace {
 
 // Sanitized ranks need seconds for a large collective and its check.
-constexpr int kStepTimeout = kSanitized ? 10 : 2;
+constexpr int kStepTimeout = kSanitized ? 20 : 2;
 
 std::vector<std::string> long_run(const Setup& setup) {
   return {"selftest",
