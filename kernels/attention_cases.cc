@@ -317,7 +317,7 @@ TEST_CASE(
     args.scale = 0.1f;
     args.max_query_rows = 1;
     args.max_kv_length = kWidth * kBlock;
-    args.only_rows_are_new = only_rows_are_new;
+    args.only_rows_are_new = store.only_rows_are_new = only_rows_are_new;
     const auto graph = backend->capture(*stream, [&] {
       for (std::int64_t step = 0; step < kSteps; ++step) {
         const std::int64_t row = step * kSequences;

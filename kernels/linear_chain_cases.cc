@@ -26,8 +26,21 @@ TEST_CASE_TEMPLATE("products in a graph wait for those before them, however earl
   Placed activated(*backend, *stream, std::vector<T>(kMostRows * kInner));
   stream->synchronize();  // weights are constants
 
-  for (const std::int64_t rows : {1, 2, 3, 4, 8, 16}) {
+  // How many rows, and whether the activation comes after the first product or before the second.
+  for (const auto& call : {std::pair{1, false},
+                           {1, true},
+                           {2, false},
+                           {3, true},
+                           {4, false},
+                           {5, true},
+                           {8, false},
+                           {8, true},
+                           {16, false},
+                           {16, true}}) {
+    const std::int64_t rows = call.first;
+    const bool activates_after = call.second;
     CAPTURE(rows);
+    CAPTURE(activates_after);
     Placed sum(*backend, *stream, first);
     const auto pass = [&](const auto& after_each) {
       for (std::int64_t layer = 0; layer < kLayers; ++layer) {
@@ -38,13 +51,18 @@ TEST_CASE_TEMPLATE("products in a graph wait for those before them, however earl
         up.before = Linear::Before::rms_norm;
         up.norm_weight = norm.view({kHidden});
         up.scratch = normed.view({rows, kHidden});
+        if (activates_after) {
+          up.product = up.out;
+          up.out = activated.view({rows, kInner});
+          up.after = Linear::After::gated_activation;
+        }
         matmul->linear(up, *stream);
         after_each();
         Linear down;
         down.out = down.residual = sum.view({rows, kHidden});
         down.x = up.out;
         down.weight = TensorView(downs.data() + layer * kDown, dtype_of<T>, {kHidden, kInner});
-        down.before = Linear::Before::gated_activation;
+        if (!activates_after) down.before = Linear::Before::gated_activation;
         down.scratch = activated.view({rows, kInner});
         matmul->linear(down, *stream);
         after_each();

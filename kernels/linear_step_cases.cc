@@ -132,15 +132,55 @@ TEST_CASE_TEMPLATE("with a gated activation after", T, Bf16, F16) {
 TEST_CASE("with RMSNorm before and a gated activation after") {
   BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
-  for (const std::int64_t rows : {1, 8, 64}) {
-    CAPTURE(rows);
-    Setting setting{.rows = rows, .outputs = 1024, .inputs = 256, .type = DType::bf16};
+  for (const std::int64_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 16, 64}) {
+    for (const auto& shape : {std::pair{1024, 256}, {176, 1000}, {208, 2560}}) {
+      const std::int64_t outputs = shape.first, inputs = shape.second;
+      CAPTURE(rows);
+      CAPTURE(inputs);
+      Setting setting{.rows = rows, .outputs = outputs, .inputs = inputs, .type = DType::bf16};
+      setting.before = Before::rms_norm;
+      Product all(*backend, setting, 120);
+      Matrix activated(*backend, setting.type, rows, outputs / 2);
+      std::mt19937 random(121);
+      activated.fill(random, std::nanf(""), 0);
+      activated.upload(*bench.stream);
+      run_activated(bench, all, activated);
+      const Matrix x = all.prepared(*backend, *bench.stream);
+      CHECK(activated.touched() == 0);
+      CHECK(count_wrong_activated(all, x.here, activated.here) == 0);
+    }
+  }
+}
+
+// A product with the matrix that changes nothing shows what it multiplies with.
+TEST_CASE_TEMPLATE("RMSNorm before a product has the bits of rms_norm", T, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  for (const std::int64_t inputs : {8, 200, 1000, 1024, 2048, 2560}) {
+    Setting setting{.rows = 16, .outputs = inputs, .inputs = inputs, .type = dtype_of<T>};
     setting.before = Before::rms_norm;
-    Product all(*backend, setting, 120);
-    Matrix activated(*backend, setting.type, rows, 512);
-    run_activated(bench, all, activated);
-    const Matrix x = all.prepared(*backend, *bench.stream);
-    CHECK(count_wrong_activated(all, x.here, activated.here) == 0);
+    Product product(*backend, setting, static_cast<unsigned>(inputs));
+    for (std::int64_t o = 0; o < inputs; ++o) {
+      for (std::int64_t i = 0; i < inputs; ++i) put(product.weight.here, o, i, o == i ? 1 : 0);
+    }
+    product.upload(*bench.stream);
+    const Matrix x = product.prepared(*backend, *bench.stream);
+    for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16}) {
+      CAPTURE(inputs);
+      CAPTURE(rows);
+      Linear some = product.args();
+      some.x.shape[0] = some.out.shape[0] = rows;
+      product.out.upload(*bench.stream);
+      bench.matmul->linear(some, *bench.stream);
+      product.out.fetch(*bench.stream);
+      int wrong = 0;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t i = 0; i < inputs; ++i) {
+          wrong += get(product.out.here, r, i) != get(x.here, r, i);
+        }
+      }
+      CHECK(wrong == 0);
+    }
   }
 }
 

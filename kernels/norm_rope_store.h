@@ -25,6 +25,10 @@ struct NormRopeStore {
   KvView kv;
   std::int64_t heads = 0;  // also 0: a rank may have none
   float epsilon = 1e-6f;
+
+  // Whether of all that is read here what was enqueued just before writes nothing but qkv: then everything else may be
+  // read before it has ended. What counts is told in kernels/attention.h.
+  bool only_rows_are_new = false;
 };
 
 // Enqueues it. qkv, norms and cache of one type (float32, bfloat16 or float16), head_dim even, at most

@@ -93,6 +93,7 @@ struct Case {
     call.kv.values = {values, dtype_of<T>, {blocks(), block_size, kv_heads, head_dim}};
     call.kv.keys.stride = call.kv.values.stride = strides();
     call.heads = heads;
+    call.only_rows_are_new = rows % 2 == 1;
     return call;
   }
 

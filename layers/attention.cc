@@ -57,6 +57,7 @@ void SelfAttention::rotate_and_store(TensorView qkv, const Batch& batch, const k
   args.slots = batch.slots;
   args.kv = kv;
   args.heads = part_.q.size();
+  args.only_rows_are_new = true;
   kernels::norm_rope_store(args, context.stream);
 }
 

@@ -1,4 +1,4 @@
-// A gated activation of vectors on the GPU, for the operation itself and for what has it before.
+// A gated activation of vectors on the GPU, for the operation itself and for products that it follows.
 #pragma once
 
 #include "kernels/cuda/types.cuh"

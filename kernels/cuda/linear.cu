@@ -37,7 +37,8 @@ class CudaMatmul final : public Matmul {
     if (matvec_.takes(args)) return matvec_.enqueue(args, stream);
     const Linear rest = rest_after(args);
     std::optional<SkinnyPlan> plan = skinny_.plan(rest);
-    const bool fused = plan.has_value() || args.after == Linear::After::nothing;
+    const bool fused =
+        plan.has_value() || matvec_.takes(rest) || args.after == Linear::After::nothing;
     const Linear product = fused ? rest : product_after(args);
     if (!fused) plan = skinny_.plan(product);
     if (plan || (matvec_.takes(product) && matvec_.asks_for_all(product))) {
@@ -54,7 +55,9 @@ class CudaMatmul final : public Matmul {
   }
 
   bool fuses_after(const Linear& args) override {
-    return args.after != Linear::After::nothing && skinny_.plan(rest_after(args)).has_value();
+    if (args.after == Linear::After::nothing) return false;
+    const Linear rest = rest_after(args);
+    return matvec_.takes(rest) || skinny_.plan(rest).has_value();
   }
 
   void tune(std::span<const Linear> alike, Stream& stream) override {

@@ -11,11 +11,10 @@ namespace {
 using Before = Linear::Before;
 
 // RMSNorm in the same kernel, which every block does again, costs less than a kernel of its own only
-// for so many elements of x, and only where all blocks run at once.
+// for so many elements of x, and only where all blocks run at once; but up to 8 rows also where a warp
+// has its part of them in registers.
 constexpr std::int64_t kMaxNormRows = 4, kMaxNormElements = 8192;
-
-// SiLU in the same kernel, which every block does again, likewise; of one row it always does.
-constexpr int kMaxActivatedRows = 4;
+constexpr std::int64_t kMaxNormRowsInRegisters = 8;
 
 constexpr int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -50,12 +49,14 @@ int balanced_share(int outputs, int most, int multiprocessors) {
   return best;
 }
 
-Plan plan_of(const Instance& instance, int outputs, int inputs, int multiprocessors) {
+// gated: `outputs` and the share are of gates, of which each comes with another output.
+Plan plan_of(const Instance& instance, int outputs, int inputs, bool gated, int multiprocessors) {
   const int slices = ceil_div(inputs, kSliceInputs);
   const int in_a_round = instance.slices * instance.warps;
   const int rounds = ceil_div(slices, in_a_round);
   const double filled = static_cast<double>(slices) / (rounds * in_a_round);
-  const int most = instance.tiles * kTileOutputs;
+  const int width = gated ? 2 : 1;
+  const int most = instance.tiles * kTileOutputs / width;
   const int places = instance.blocks * multiprocessors;
   if (rounds == 1 && ceil_div(outputs, most) <= places) {
     return {most, true, true, filled};
@@ -71,7 +72,7 @@ Plan plan_of(const Instance& instance, int outputs, int inputs, int multiprocess
   const double started = many ? 1.0 : rounds / (rounds + kStartRounds);
   const int neighbours = std::min(instance.blocks, ceil_div(blocks, multiprocessors));
   const double on_the_way =
-      static_cast<double>(neighbours) * in_a_round * plan.share * kSliceInputs * 2;
+      static_cast<double>(neighbours) * in_a_round * plan.share * width * kSliceInputs * 2;
   plan.efficiency =
       filled * spread * started * std::sqrt(std::min(1.0, on_the_way / kBytesOnTheWay));
   return plan;
@@ -83,20 +84,20 @@ template <int kTiles, int kSlices, int kWarps, int kBlocks>
 struct InstanceOf<kTiles, kSlices, kWarps, kBlocks> {
   static constexpr Instance value{kTiles, kSlices, kWarps, kBlocks};
 
-  template <typename T, Linear::Before kBefore, int kMaxRows>
+  template <typename T, Prepare kPrepare, bool kGated, int kMaxRows>
   static auto kernel() {
-    return &matvec_kernel<T, kBefore, kMaxRows, kTiles, kSlices, kWarps, kBlocks>;
+    return &matvec_kernel<T, kPrepare, kGated, kMaxRows, kTiles, kSlices, kWarps, kBlocks>;
   }
 };
 
 // Of instances that are estimated to be equally good the first is taken.
 template <typename... Instances>
 struct Choice {
-  static Plan best(int outputs, int inputs, int multiprocessors, int* which) {
+  static Plan best(int outputs, int inputs, bool gated, int multiprocessors, int* which) {
     Plan best;
     int index = 0;
     const auto consider = [&](const Instance& instance) {
-      const Plan plan = plan_of(instance, outputs, inputs, multiprocessors);
+      const Plan plan = plan_of(instance, outputs, inputs, gated, multiprocessors);
       if (plan.efficiency > best.efficiency + 0.005) best = plan, *which = index;
       ++index;
     };
@@ -112,18 +113,23 @@ struct Choice {
   }
 };
 
-using UpTo8Rows = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<3, 4, 16, 1>, InstanceOf<1, 5, 8, 4>,
+using UpTo4Rows = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<3, 4, 16, 1>, InstanceOf<1, 5, 8, 4>,
                          InstanceOf<2, 6, 16, 1>, InstanceOf<2, 8, 8, 2>>;
-using UpTo16Rows = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<1, 4, 16, 2>, InstanceOf<2, 5, 8, 2>>;
+// With more rows 64 blocks of 16 outputs were faster than 43 of 24, with fewer the other way round.
+using UpTo8Rows = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<2, 4, 16, 1>, InstanceOf<3, 4, 16, 1>,
+                         InstanceOf<1, 5, 8, 4>, InstanceOf<2, 6, 16, 1>, InstanceOf<2, 8, 8, 2>>;
+using UpTo16Rows = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<1, 4, 16, 1>, InstanceOf<1, 6, 16, 1>,
+                          InstanceOf<1, 4, 16, 2>, InstanceOf<2, 5, 8, 2>>;
 using WithNorm = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<3, 4, 16, 1>, InstanceOf<2, 6, 16, 1>>;
-using WithActivation = WithNorm;
+using WithNormAtOnce = Choice<InstanceOf<6, 4, 8, 1>, InstanceOf<3, 4, 8, 2>,
+                              InstanceOf<3, 4, 16, 1>, InstanceOf<2, 6, 16, 1>>;
 
 // --- launching --------------------------------------------------------------------------------------
 
-template <typename T, Linear::Before kBefore, int kMaxRows, typename Instances>
+template <typename T, Prepare kPrepare, bool kGated, int kMaxRows, typename Instances>
 void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStream_t stream) {
   int which = 0;
-  const Plan plan = Instances::best(p.outputs, p.inputs, multiprocessors, &which);
+  const Plan plan = Instances::best(p.outputs, p.inputs, kGated, multiprocessors, &which);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -132,22 +138,27 @@ void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStrea
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = early ? 1 : 0;
-  if (kBefore == Before::rms_norm) {
+  if (kPrepare == Prepare::norm_in_shared) {
     config.dynamicSmemBytes = normed_shared_bytes(p.rows, p.inputs);
   }
   Instances::with(which, [&](auto instance) {
     config.blockDim = dim3(instance.value.warps * 32);
-    nvllm::cuda::check(cudaLaunchKernelEx(&config, instance.template kernel<T, kBefore, kMaxRows>(),
-                                          p, plan.share, plan.asks_for_all),
+    const auto kernel = instance.template kernel<T, kPrepare, kGated, kMaxRows>();
+    nvllm::cuda::check(cudaLaunchKernelEx(&config, kernel, p, plan.share, plan.asks_for_all),
                        "launching linear");
   });
+}
+
+bool is_gated(const Linear& args) {
+  return args.after == Linear::After::gated_activation;
 }
 
 template <typename Instances>
 Plan plan_of(const Linear& args, int multiprocessors) {
   int which = 0;
   return Instances::best(static_cast<int>(args.out.shape[1]),
-                         static_cast<int>(args.weight.shape[1]), multiprocessors, &which);
+                         static_cast<int>(args.weight.shape[1]), is_gated(args), multiprocessors,
+                         &which);
 }
 
 bool whole_vectors(const TensorView& tensor) {
@@ -164,54 +175,52 @@ Matvec::Matvec()
 bool Matvec::takes(const Linear& args) const {
   const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
   if (args.weight.dtype == DType::f32 || rows > kMatvecMaxRows || inputs == 0) return false;
-  if (args.after != Linear::After::nothing) return false;
+  if (is_gated(args) && args.activation != Activation::silu) return false;
   if (!whole_vectors(args.weight) || !whole_vectors(args.x)) return false;
-  switch (args.before) {
-    case Before::nothing: return true;
-    case Before::rms_norm: return takes_norm(args);
-    case Before::gated_activation: return takes_activation(args);
-  }
-  return false;
+  return args.before == Before::nothing || (args.before == Before::rms_norm && takes_norm(args));
+}
+
+bool Matvec::norm_in_registers(const Linear& args) const {
+  return args.out.shape[0] <= kMaxNormRowsInRegisters &&
+         plan_of<WithNormAtOnce>(args, multiprocessors_).asks_for_all;
 }
 
 bool Matvec::takes_norm(const Linear& args) const {
   const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
-  if (rows > kMaxNormRows || rows * inputs > kMaxNormElements) return false;
-  return whole_vectors(args.norm_weight) && plan_of<WithNorm>(args, multiprocessors_).all_run;
-}
-
-bool Matvec::takes_activation(const Linear& args) const {
-  const std::int64_t rows = args.out.shape[0];
-  if (args.activation != Activation::silu || rows > kMaxActivatedRows) return false;
-  return rows == 1 || plan_of<WithActivation>(args, multiprocessors_).all_run;
+  if (!whole_vectors(args.norm_weight)) return false;
+  if (norm_in_registers(args)) return true;
+  const Plan plan = plan_of<WithNorm>(args, multiprocessors_);
+  return plan.all_run && rows <= kMaxNormRows && rows * inputs <= kMaxNormElements;
 }
 
 bool Matvec::asks_for_all(const Linear& args) const {
-  const bool few = args.out.shape[0] <= 8;
-  const Plan plan = few ? plan_of<UpTo8Rows>(args, multiprocessors_)
-                        : plan_of<UpTo16Rows>(args, multiprocessors_);
+  const std::int64_t rows = args.out.shape[0];
+  const Plan plan = rows <= 4   ? plan_of<UpTo4Rows>(args, multiprocessors_)
+                    : rows <= 8 ? plan_of<UpTo8Rows>(args, multiprocessors_)
+                                : plan_of<UpTo16Rows>(args, multiprocessors_);
   return plan.asks_for_all;
 }
 
 template <typename T>
 void Matvec::enqueue_as(const Linear& args, Stream& stream) const {
   const LinearParams<T> p(args);
-  const auto enqueue = [&]<Before kBefore, int kMaxRows, typename Instances>() {
-    launch<T, kBefore, kMaxRows, Instances>(p, multiprocessors_, early_,
-                                            nvllm::cuda::native(stream));
+  const auto enqueue = [&]<Prepare kPrepare, bool kGated, int kMaxRows, typename Instances>() {
+    launch<T, kPrepare, kGated, kMaxRows, Instances>(p, multiprocessors_, early_,
+                                                     nvllm::cuda::native(stream));
   };
-  switch (args.before) {
-    case Before::rms_norm: return enqueue.template operator()<Before::rms_norm, 8, WithNorm>();
-    case Before::gated_activation: {
-      constexpr Before kGated = Before::gated_activation;
-      if (p.rows == 1) return enqueue.template operator()<kGated, 1, WithActivation>();
-      if (p.rows == 2) return enqueue.template operator()<kGated, 2, WithActivation>();
-      return enqueue.template operator()<kGated, kMaxActivatedRows, WithActivation>();
+  const auto enqueue_gated_or_not = [&]<bool kGated>() {
+    if (args.before == Before::rms_norm) {
+      if (norm_in_registers(args)) {
+        return enqueue.template operator()<Prepare::norm_in_registers, kGated, 8, WithNormAtOnce>();
+      }
+      return enqueue.template operator()<Prepare::norm_in_shared, kGated, 8, WithNorm>();
     }
-    case Before::nothing: break;
-  }
-  if (p.rows <= 8) return enqueue.template operator()<Before::nothing, 8, UpTo8Rows>();
-  enqueue.template operator()<Before::nothing, 16, UpTo16Rows>();
+    if (p.rows <= 4) return enqueue.template operator()<Prepare::nothing, kGated, 8, UpTo4Rows>();
+    if (p.rows <= 8) return enqueue.template operator()<Prepare::nothing, kGated, 8, UpTo8Rows>();
+    enqueue.template operator()<Prepare::nothing, kGated, 16, UpTo16Rows>();
+  };
+  is_gated(args) ? enqueue_gated_or_not.template operator()<true>()
+                 : enqueue_gated_or_not.template operator()<false>();
 }
 
 void Matvec::enqueue(const Linear& args, Stream& stream) const {

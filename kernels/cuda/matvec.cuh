@@ -56,6 +56,17 @@ __device__ __forceinline__ void wait_for_async_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+// An output behind its gate, from the sums of both, rounded as the product and the activation would be one by one.
+template <typename T>
+__device__ __forceinline__ void store_gated(const LinearParams<T>& p, int row, int output,
+                                            float gate, float through) {
+  if (p.bias != nullptr)
+    gate += widen(p.bias[output]), through += widen(p.bias[p.outputs + output]);
+  const float open = activate<T, Activation::silu>(widen(narrow<T>(gate)));
+  static_cast<T*>(p.out)[row * p.out_stride + output] =
+      narrow<T>(__fmul_rn(open, widen(narrow<T>(through))));
+}
+
 // --- x with its norm, in shared memory --------------------------------------------------------------
 
 // Bytes of a row of x in shared memory: neighbouring rows' slices lie in different banks.
@@ -135,51 +146,69 @@ struct NormedRows {
   }
 };
 
-// --- x with its activation, in registers --------------------------------------------------------------
+// --- x with its norm, in registers ------------------------------------------------------------------
 
-// A round's vectors of x out of their gates and what these let through, as gated_activation has them. With
-// few rows, most of a warp's lanes belong to rows that do not exist; so each vector is computed by one
-// lane, whichever it is, and handed to the one that multiplies with it. kRows: 1, 2 or 4, at least
-// p.rows; lanes of further rows get something, which nobody looks at. For all lanes of a warp.
-template <Activation kActivation, int kRows, typename T, int kSlices>
-__device__ __forceinline__ void activate_round(const LinearParams<T>& p, int begin,
-                                               Vector<T> (&x)[kSlices]) {
-  constexpr int kGroups = 8;  // of 4 lanes: a group has a row of the products
-  constexpr int kTurns = (kRows * kSlices + kGroups - 1) / kGroups;
-  const int lane = threadIdx.x % 32, group = lane / 4, within = lane % 4 * 8;
-  Vector<T> own[kTurns];
+// For a warp that has its part of all rows at once: a lane has vectors of one row, whose sums of squares meet in
+// shared memory, one of each slice. Bits as in kernels/cuda/rmsnorm.cuh: a chunk is 8 slices.
+template <typename T, int kSlices, int kWarps>
+struct NormedSlices {
+  static constexpr int kAll = kSlices * kWarps, kChunks = kAll / 8;
+  static_assert(kAll % 32 == 0, "chunks are added four at a time");
+  static constexpr int kRow = kAll + 4;  // rows begin in different banks
+
+  // `squares`: of 8 * kRow floats, at a multiple of 16 bytes. For all threads of the block.
+  static __device__ __forceinline__ void apply(const LinearParams<T>& p, float* squares,
+                                               Vector<T> (&x)[kSlices],
+                                               const Vector<T> (&weight)[kSlices]) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, of_four = lane % 4;
+    float* const row = squares + lane / 4 * kRow;
 #pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int item = turn * kGroups + group, slice = item / kRows;
-    const int row = min(item % kRows, p.rows - 1), input = begin + slice * kSliceInputs + within;
-    own[turn] = {};
-    if (slice >= kSlices || input >= p.inputs) continue;
-    const T* const gates = p.x + row * p.x_stride + input;
-    own[turn] = activate_gated<kActivation>(load_vector(gates), load_vector(gates + p.inputs));
-  }
+    for (int slice = 0; slice < kSlices; ++slice) {
+      const float sum = add_over_four(rms_norm_vector(x[slice]));
+      if (of_four == 0) row[warp * kSlices + slice] = sum;
+    }
+    __syncthreads();
+    float all = 0;
 #pragma unroll
-  for (int slice = 0; slice < kSlices; ++slice) {
-    const Vector<T>& from = own[slice * kRows / kGroups];
-    const int source = (slice * kRows % kGroups + group % kRows) * 4 + lane % 4;
+    for (int chunk = 0; chunk < kChunks; chunk += 4) {
+      const float4* const from = reinterpret_cast<const float4*>(row + (chunk + of_four) * 8);
+      all = __fadd_rn(all, add_over_four(__fadd_rn(add_four(from[0]), add_four(from[1]))));
+    }
+    const float scale = rms_norm_scale(all, p.inverse_inputs, p.epsilon);
 #pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      x[slice].word[word] = __shfl_sync(~0u, from.word[word], source);
+    for (int slice = 0; slice < kSlices; ++slice) {
+      x[slice] = rms_norm_apply(x[slice], scale, weight[slice]);
     }
   }
-}
+
+ private:
+  static __device__ __forceinline__ float add_four(float4 x) {
+    return __fadd_rn(__fadd_rn(x.x, x.y), __fadd_rn(x.z, x.w));
+  }
+  static __device__ __forceinline__ float add_over_four(float x) {
+    x = __fadd_rn(x, __shfl_xor_sync(~0u, x, 1));
+    return __fadd_rn(x, __shfl_xor_sync(~0u, x, 2));
+  }
+};
 
 // --- the kernel -------------------------------------------------------------------------------------
 
-// kMaxRows: how many there are at most, 1, 2, 4, 8 or 16. kBlocks: of a multiprocessor, at once. `share`: the
-// outputs of a block, at most kTiles tiles. next_comes_early: see next_kernel.cuh.
-template <typename T, Linear::Before kBefore, int kMaxRows, int kTiles, int kSlices, int kWarps,
-          int kBlocks>
+// What happens to x.
+enum class Prepare : unsigned char { nothing, norm_in_shared, norm_in_registers };
+
+// kMaxRows: how many there are at most, 8 or 16. kBlocks: of a multiprocessor, at once. `share`: the
+// outputs of a block, at most kTiles tiles; kGated: p.outputs and `share` are of gates, and so many outputs that
+// they let through come on top. In registers norms are taken in a single round of up to 8 rows.
+// next_comes_early: see next_kernel.cuh.
+template <typename T, Prepare kPrepare, bool kGated, int kMaxRows, int kTiles, int kSlices,
+          int kWarps, int kBlocks>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     matvec_kernel(const LinearParams<T> p, int share, bool next_comes_early) {
   constexpr int kOutputs = kTiles * kTileOutputs;
   constexpr int kHalves = (kMaxRows + 7) / 8;
-  constexpr bool kNorm = kBefore == Linear::Before::rms_norm;
-  constexpr bool kActivates = kBefore == Linear::Before::gated_activation;
+  constexpr bool kNorm = kPrepare == Prepare::norm_in_shared;
+  constexpr bool kNormInRegisters = kPrepare == Prepare::norm_in_registers;
+  static_assert(!kNormInRegisters || kMaxRows <= 8);
   __shared__ float sums[kWarps][kHalves * 8][kOutputs];
   extern __shared__ __align__(128) char shared[];
 
@@ -189,17 +218,22 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   const int first_output = blockIdx.x * share;
   const int outputs = min(share, p.outputs - first_output);
 
-  // This lane's first weights of the first tile; those of the others lie tile_stride further each.
+  // This lane's first weights of the first tile; those of the others lie tile_stride further each, but for what
+  // gates let through, which begins in the middle of a tile and p.outputs further.
   const T* const weight =
       p.weight + static_cast<long long>(first_output + group) * p.inputs + within;
   const long long tile_stride = static_cast<long long>(kTileOutputs) * p.inputs;
+  const long long to_gated = static_cast<long long>(p.outputs - share) * p.inputs;
   const int inputs = p.inputs - within;
   Vector<T> w[kSlices][kTiles];
   const auto load = [&](int slice, int input) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      w[slice][tile] = load_weights(weight + tile * tile_stride + input,
-                                    input < inputs && tile * kTileOutputs + group < outputs);
+      const int output = tile * kTileOutputs + group;
+      const bool is_gated = kGated && output >= share;
+      w[slice][tile] =
+          load_weights(weight + tile * tile_stride + (is_gated ? to_gated : 0) + input,
+                       input < inputs && (is_gated ? output - share : output) < outputs);
     }
   };
   constexpr int kStep = kSlices * kSliceInputs;
@@ -212,11 +246,20 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
 
   const NormedRows<T> normed(shared, p);
   if constexpr (kNorm) normed.begin(p);
+  [[maybe_unused]] Vector<T> prepared[kSlices], norm_weight[kSlices];
+  if constexpr (kNormInRegisters) {
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice) {
+      const int input = begin + slice * kSliceInputs;
+      norm_weight[slice] = {};
+      if (input < inputs) norm_weight[slice] = load_vector(p.norm_weight + within + input);
+    }
+  }
   begin_after_previous_kernel(next_comes_early);
   // What the sums are added to is on its way meanwhile.
   const int own_row = threadIdx.x / kOutputs, own_column = threadIdx.x % kOutputs;
   float residual = 0;
-  if (own_row < p.rows && own_column < outputs) {
+  if (!kGated && own_row < p.rows && own_column < outputs) {
     residual = residual_of(p, own_row, first_output + own_column);
   }
   if constexpr (kNorm) normed.finish(p);
@@ -229,16 +272,24 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     x[half] =
         (kNorm ? reinterpret_cast<const T*>(normed.at(row, 0)) : p.x + row * p.x_stride) + within;
   }
+  if constexpr (kNormInRegisters) {
+    __shared__ __align__(16) float squares[8 * NormedSlices<T, kSlices, kWarps>::kRow];
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice) {
+      const int input = begin + slice * kSliceInputs;
+      prepared[slice] = {};
+      if (input < inputs) prepared[slice] = load_vector(x[0] + input);
+    }
+    NormedSlices<T, kSlices, kWarps>::apply(p, squares, prepared, norm_weight);
+  }
   float d[kTiles][4] = {};
   while (begin < p.inputs) {
-    [[maybe_unused]] Vector<T> activated[kSlices];  // while the weights are on their way
-    if constexpr (kActivates) activate_round<Activation::silu, kMaxRows>(p, begin, activated);
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
       const int input = begin + slice * kSliceInputs;
       Vector<T> a[2] = {};
-      if constexpr (kActivates) {
-        a[0] = activated[slice];
+      if constexpr (kNormInRegisters) {
+        a[0] = prepared[slice];
       } else if (input < inputs) {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) a[half] = load_vector(x[half] + input);
@@ -268,13 +319,22 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < p.rows * kOutputs; i += kWarps * 32) {
-    const int row = i / kOutputs, column = i % kOutputs;
-    if (column >= outputs) continue;
+  const auto sum_of = [&](int row, int column) {
     float sum = 0;
 #pragma unroll
     for (int other = 0; other < kWarps; ++other) sum += sums[other][row][column];
+    return sum;
+  };
+  constexpr int kColumns = kGated ? kOutputs / 2 : kOutputs;
+  for (int i = threadIdx.x; i < p.rows * kColumns; i += kWarps * 32) {
+    const int row = i / kColumns, column = i % kColumns;
+    if (column >= outputs) continue;
+    const float sum = sum_of(row, column);
     const int output = first_output + column;
+    if constexpr (kGated) {
+      store_gated(p, row, output, sum, sum_of(row, share + column));
+      continue;
+    }
     store_output(p, row, output, sum, row == own_row ? residual : residual_of(p, row, output));
   }
 }

@@ -13,8 +13,8 @@ class Matvec {
   Matvec();
 
   // Whether enqueue() can do a product of checked arguments that is not empty: at most
-  // kMatvecMaxRows rows, those of x and weight whole vectors of 16 bytes; with nothing after it and
-  // nothing before it, or with RMSNorm or SiLU where that is faster here than as a kernel of its own.
+  // kMatvecMaxRows rows, those of x and weight whole vectors of 16 bytes; with nothing or SiLU after it, and with
+  // nothing before it, or with RMSNorm where that is faster here than as a kernel of its own.
   bool takes(const Linear& args) const;
 
   void enqueue(const Linear& args, Stream& stream) const;
@@ -24,7 +24,7 @@ class Matvec {
 
  private:
   bool takes_norm(const Linear& args) const;
-  bool takes_activation(const Linear& args) const;
+  bool norm_in_registers(const Linear& args) const;
   template <typename T>
   void enqueue_as(const Linear& args, Stream& stream) const;
 

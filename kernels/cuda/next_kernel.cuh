@@ -4,13 +4,26 @@
 //
 // Products whose blocks ask for all of their weights at once do this, norms and activations before such products and
 // before those of skinny_sm90.cuh, and norm_rope_store. Norms that did it before longer products made steps up to 7%
-// longer. None of these kernels reads before it has waited what any of them has written, but weights only; nor does
-// attention (Attention::only_rows_are_new).
+// longer. None of these kernels reads before it has waited what any of them has written, but weights only, and
+// norm_rope_store the rows' places; nor does attention (only_rows_are_new of both).
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
 
 namespace nvllm::kernels {
+
+// The two halves of begin_after_previous_kernel() of a kernel that lets the next one come early. Between them it may
+// read what the kernels that do so, as many as follow one another, and the one before them do not write.
+__device__ __forceinline__ void let_next_kernel_come() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // begin_after_previous_kernel() of a kernel that lets the next one come early, or does not.
 __device__ __forceinline__ void begin_after_previous_kernel(bool next_comes_early) {

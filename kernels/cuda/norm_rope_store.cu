@@ -32,6 +32,7 @@ struct Params {
   float inverse_head_dim, epsilon;
   unsigned groups;      // of a row's heads; a group's are `groups` apart
   unsigned lanes_bits;  // log2 of the lanes of a group
+  bool settled;         // NormRopeStore::only_rows_are_new
 };
 
 // Where thread and its lanes are.
@@ -41,7 +42,8 @@ struct Place {
   unsigned group;
   int lane;
   bool inside;
-  long long slot = -1;
+  // Where the row's first KV head goes among the keys, and among the values; -1: nowhere.
+  long long stored = -1;
   const float* cos_sin = nullptr;
 
   __device__ __forceinline__ explicit Place(const Params<T>& p) {
@@ -52,22 +54,23 @@ struct Place {
     lane = static_cast<int>(threadIdx.x & ((1u << p.lanes_bits) - 1));
     inside = row < p.rows;
     if (!inside) return;
-    slot = p.slots[row];
+    const long long slot = p.slots[row];
     cos_sin = p.cos_sin + static_cast<long long>(p.positions[row]) * p.head_dim;
+    if (slot < 0) return;
+    const long long block = slot / p.block_size;
+    stored = block * p.block_stride + (slot - block * p.block_size) * p.token_stride;
   }
 };
 
 // Where head number `head` of a row (q's, k's, v's) goes; nullptr: nowhere.
 template <typename T>
 __device__ __forceinline__ T* destination(const Params<T>& p, unsigned head, T* from,
-                                          long long slot) {
+                                          long long stored) {
   if (head < p.heads) return from;
-  if (slot < 0) return nullptr;
+  if (stored < 0) return nullptr;
   const bool value = head >= p.heads + p.kv_heads;
   const unsigned kv_head = head - p.heads - (value ? p.kv_heads : 0);
-  const long long block = slot / p.block_size;
-  return (value ? p.values : p.keys) + block * p.block_stride +
-         (slot - block * p.block_size) * p.token_stride + kv_head * p.head_stride;
+  return (value ? p.values : p.keys) + stored + kv_head * p.head_stride;
 }
 
 // 1 / sqrt(mean + epsilon) in all lanes of a group, which add up their squares. All of a warp call it.
@@ -113,7 +116,8 @@ __device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale
 // For halves of whole vectors that lie at multiples of 16 bytes.
 template <typename T, int kHeads, bool kNorm>
 __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T> p) {
-  begin_after_previous_kernel(true);
+  let_next_kernel_come();
+  if (!p.settled) wait_for_previous_kernel();
   constexpr int kElements = Vector<T>::kElements;
   const Place<T> at(p);
   const int half = p.head_dim / 2;
@@ -121,6 +125,21 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
   const bool inside = at.inside && first < half;
   const unsigned heads = p.heads + 2 * p.kv_heads;
   T* const row = p.qkv + at.row * heads * p.head_dim + first;
+  const auto weight_of = [&](unsigned head) {
+    return (head < p.heads ? p.q_norm : p.k_norm) + first;
+  };
+  // Where a place leads is looked up, and all but the row itself loaded, while the kernel before is still at work.
+  Floats<T> cosine, sine;
+  [[maybe_unused]] Vector<T> first_weights[2] = {};
+  if (inside) {
+    cosine = load_floats<T>(at.cos_sin + first);
+    sine = load_floats<T>(at.cos_sin + half + first);
+    if constexpr (kNorm && kHeads == 1) {
+      first_weights[0] = load_vector(weight_of(at.group));
+      first_weights[1] = load_vector(weight_of(at.group) + half);
+    }
+  }
+  if (p.settled) wait_for_previous_kernel();
 
   Vector<T> low[kHeads] = {}, high[kHeads] = {};
 #pragma unroll
@@ -130,26 +149,20 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
     low[h] = load_vector(row + head * p.head_dim);
     high[h] = load_vector(row + head * p.head_dim + half);
   }
-  Floats<T> cosine, sine;
-  if (inside) {
-    cosine = load_floats<T>(at.cos_sin + first);
-    sine = load_floats<T>(at.cos_sin + half + first);
-  }
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     const unsigned head = at.group + h * p.groups;
     float scale = 1;
-    Vector<T> low_weight{}, high_weight{};
+    Vector<T> low_weight = first_weights[0], high_weight = first_weights[1];
     if constexpr (kNorm) {
-      if (inside) {
-        const T* weight = (head < p.heads ? p.q_norm : p.k_norm) + first;
-        low_weight = load_vector(weight);
-        high_weight = load_vector(weight + half);
+      if (kHeads > 1 && inside) {
+        low_weight = load_vector(weight_of(head));
+        high_weight = load_vector(weight_of(head) + half);
       }
       scale = norm_scale(p, add_squares(high[h], add_squares(low[h], 0)));
     }
     if (!inside || head >= heads) continue;
-    T* const to = destination(p, head, row + head * p.head_dim - first, at.slot);
+    T* const to = destination(p, head, row + head * p.head_dim - first, at.stored);
     if (to == nullptr) continue;
     if (head < p.heads + p.kv_heads) {
       Floats<T> x, y;
@@ -192,7 +205,7 @@ __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T>
     squares = fmaf(x[k], x[k], fmaf(y[k], y[k], squares));
   }
   const float scale = norm_scale(p, squares);
-  T* const to = destination(p, head, from, at.slot);
+  T* const to = destination(p, head, from, at.stored);
   if (to == nullptr) return;
   const bool rotates = head < p.heads + p.kv_heads;
   const T* weight = head < p.heads ? p.q_norm : p.k_norm;
@@ -248,6 +261,7 @@ Params<T> params(const NormRopeStore& args) {
   p.head_dim = static_cast<int>(args.kv.head_dim());
   p.inverse_head_dim = 1.0f / static_cast<float>(p.head_dim);
   p.epsilon = args.epsilon;
+  p.settled = args.only_rows_are_new;
   return p;
 }
 

@@ -34,14 +34,21 @@ __host__ __device__ constexpr int rms_norm_slots(int chunks) {
   return (chunks + 3) / 4 * 4;
 }
 
-// The sum of a chunk's squares, in all lanes of the warp that holds it, a vector each. All lanes
-// call it together.
+// The sum of a vector's squares.
 template <typename T>
-__device__ __forceinline__ float rms_norm_chunk(const Vector<T>& vector) {
+__device__ __forceinline__ float rms_norm_vector(const Vector<T>& vector) {
   const Floats<T> x = widen(vector);
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < Vector<T>::kElements; ++i) sum = __fmaf_rn(x.element[i], x.element[i], sum);
+  return sum;
+}
+
+// The sum of a chunk's squares, in all lanes of the warp that holds it, a vector each. All lanes
+// call it together.
+template <typename T>
+__device__ __forceinline__ float rms_norm_chunk(const Vector<T>& vector) {
+  float sum = rms_norm_vector(vector);
 #pragma unroll
   for (int lanes = 1; lanes < 32; lanes *= 2) {
     sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, lanes));
