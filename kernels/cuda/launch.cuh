@@ -11,19 +11,23 @@
 
 namespace nvllm::kernels {
 
-// The first thing that such a kernel does: the kernel before it in the stream has ended and its writes are
-// seen. Only then may the next one come: so what a kernel reads before this call, constants, was written before the
-// last kernel that made this call came. Short kernels let the next one come earlier (next_kernel.cuh) and do not count.
+// The kernel before it in the stream has ended, and its writes are seen.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+
+// When all blocks have called it, or ended, the next kernel may come.
 __device__ __forceinline__ void let_next_kernel_come() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// The first thing that such a kernel does. Only when the kernel before it has ended may the next one come: so what a
+// kernel reads before this call, constants, was written before the last kernel that made this call came. Short kernels
+// let the next one come earlier (next_kernel.cuh) and do not count.
 __device__ __forceinline__ void begin_after_previous_kernel() {
   wait_for_previous_kernel();
   let_next_kernel_come();

@@ -12,26 +12,13 @@
 
 namespace nvllm::kernels {
 
-// The two halves of begin_after_previous_kernel() of a kernel that lets the next one come early. Between them it may
-// read what the kernels that do so, as many as follow one another, and the one before them do not write.
-__device__ __forceinline__ void let_next_kernel_come() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// begin_after_previous_kernel() of a kernel that lets the next one come early, or does not.
+// begin_after_previous_kernel() of a kernel that lets the next one come early, or does not. Between its two halves
+// (launch.cuh) such a kernel may read what the kernels that do so, as many as follow one another, and the one before
+// them do not write.
 __device__ __forceinline__ void begin_after_previous_kernel(bool next_comes_early) {
-#if __CUDA_ARCH__ >= 900
-  if (next_comes_early) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  if (!next_comes_early) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+  if (next_comes_early) let_next_kernel_come();
+  wait_for_previous_kernel();
+  if (!next_comes_early) let_next_kernel_come();
 }
 
 }  // namespace nvllm::kernels
