@@ -23,10 +23,19 @@ struct RandomKeys {
   }
 
   NVLLM_ON_BOTH constexpr std::uint32_t bits(std::uint32_t low) const {
-    std::uint32_t x = low ^ first;
-    x = (x ^ x >> 16) * kFactor1;
-    x = (x ^ x >> 15 ^ second) * kFactor2;
+    const std::uint32_t x = unfolded(begun(low));
     return x ^ x >> 15;
+  }
+  // In steps, for who makes many at once. begun(low ^ i) is begun(low) ^ i for i below 2^16; and what is not
+  // folded yet has the upper bits already, all but the lower kUnfolded.
+  static constexpr int kUnfolded = 17;
+  NVLLM_ON_BOTH constexpr std::uint32_t begun(std::uint32_t low) const {
+    const std::uint32_t x = low ^ first;
+    return x ^ x >> 16;
+  }
+  NVLLM_ON_BOTH constexpr std::uint32_t unfolded(std::uint32_t begun) const {
+    const std::uint32_t x = begun * kFactor1;
+    return (x ^ x >> 15 ^ second) * kFactor2;
   }
 
   // In [-1, 1), exactly: the upper 24 bits as a number with a sign.

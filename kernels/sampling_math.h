@@ -102,20 +102,16 @@ NVLLM_ON_BOTH float gumbel(std::uint32_t bits) {
   return -logarithm(exponential);
 }
 
-// gumbel(bits) is not above kGumbelStep * gumbel_steps(bits): v is at least 2 to the power of -steps. For
-// telling quickly what cannot win.
-inline constexpr float kGumbelStep = 0.69315f;  // ln 2 = 0.693147..., and room for rounding
-NVLLM_ON_BOTH float gumbel_steps(std::uint32_t bits) {
-  // The exponent of the upper 24 bits; for 0 it is as if it were 2^-127.
-  const std::uint32_t exponent = bits_of_float(static_cast<float>(bits >> 8)) >> 23;
-  return static_cast<float>(static_cast<std::int32_t>(151 - exponent));
-}
-
-// gumbel(bits) is not below this.
-NVLLM_ON_BOTH float least_gumbel(float steps) {
-  // v < 2^(1 - steps), and -ln(1 - v) <= 2 ln 2 v up to 1/2. With 151 steps v < 2^-24 is all that is known.
-  if (steps > 24.5f) return 16.6f;
-  return steps > 1.5f ? fused(steps, 0.69314f, -1.03f) : -3.2f;
+// gumbel(bits) is not above these. For telling quickly what cannot win.
+inline constexpr float kMostGumbel = 22.9f;  // whatever the bits
+// -ln v, log2 v being a straight line between powers of two: a float's bits are such a line, 2^23 times the
+// logarithm plus 127. For bits 0 it is as if v were 2^-159.
+inline constexpr float kGumbelOfPower = 0.69315f;  // ln 2 = 0.693147..., and room for rounding
+inline constexpr float kGumbelOfLine = -kGumbelOfPower * 0x1p-23f;
+inline constexpr float kGumbelOfZero = kGumbelOfPower * (127 + 32) + 1e-4f;
+NVLLM_ON_BOTH float most_gumbel(std::uint32_t bits) {
+  const auto line = static_cast<float>(bits_of_float(static_cast<float>(bits)));
+  return fused(line, kGumbelOfLine, kGumbelOfZero);
 }
 
 // What noise of a sequence's token at a position is drawn with.

@@ -90,8 +90,9 @@ struct RowsView {
   }
 };
 
-// Writes words to device memory in the stream's order. They travel with the launch: `words` may go when
-// it returns, and nobody waits. For slots' rules and lists; not for graphs, which would keep the words.
+// Writes words to device memory in the stream's order. They travel with the call: `words`, ordinary memory that is
+// not pinned, may go when it returns, and nobody waits. For slots' rules and lists, and a step's numbers; not for
+// graphs, which would keep the words.
 void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count, Stream& stream);
 
 }  // namespace nvllm::kernels

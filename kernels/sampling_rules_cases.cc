@@ -1,6 +1,8 @@
-// Words that travel with a launch, and the arithmetic that all devices share.
+// Words that travel with a call, and the arithmetic that all devices share.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "kernels/sampling_math.h"
 #include "kernels/sampling_rules.h"
@@ -16,11 +18,13 @@ using testing::Placed;
 TEST_CASE("words are written where they belong, however many, also when the caller's are gone") {
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();
-  for (const std::int64_t count : {0, 1, 18, 24, 25, 959, 960, 961, 984, 5000}) {
+  for (const std::int64_t count : {0, 1, 18, 4096, 16384, 16385, 40000}) {
     CAPTURE(count);
     Placed<std::int32_t> there(*backend, *stream, std::vector<std::int32_t>(count, -1));
     std::vector<std::uint32_t> words(count);
     for (std::int64_t i = 0; i < count; ++i) words[i] = static_cast<std::uint32_t>(i * 77 + 1);
+    // What is written later than the call would be the zeros.
+    stream->host_call([] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
     write_words(reinterpret_cast<std::uint32_t*>(there.data()), words.data(), count, *stream);
     std::fill(words.begin(), words.end(), 0u);
     const std::vector<std::int32_t> got = there.fetch();
@@ -67,20 +71,18 @@ std::vector<std::uint32_t> interesting_bits() {
   return all;
 }
 
-TEST_CASE("Gumbel noise is what it should be, to the ends, and between its quick bounds") {
-  int wrong = 0, above = 0, below = 0;
+TEST_CASE("Gumbel noise is what it should be, to the ends, and not above its quick bounds") {
+  int wrong = 0, above = 0;
   for (const std::uint32_t bits : interesting_bits()) {
     const double v = (bits + 0.5) * 0x1p-32;
     const double right = -std::log(-std::log1p(-v));
     const float got = gumbel(bits);
     // Two logarithms in float32, a few roundings each, the first of which counts as an absolute error.
     wrong += !(std::fabs(got - right) <= 6 * 0x1p-24 * std::max(1.0, std::fabs(right)));
-    above += !(got <= kGumbelStep * gumbel_steps(bits));
-    below += !(got >= least_gumbel(gumbel_steps(bits)));
+    above += !(got <= most_gumbel(bits) && got <= kMostGumbel);
   }
   CHECK(wrong == 0);
   CHECK(above == 0);
-  CHECK(below == 0);
   CHECK(gumbel(0) == doctest::Approx(22.87).epsilon(0.001));
   CHECK(gumbel(0xffffffff) == doctest::Approx(-3.13).epsilon(0.01));
 }

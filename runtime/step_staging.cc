@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/sampling_rules.h"
 #include "layers/scratch.h"
 
 namespace nvllm::runtime {
@@ -43,10 +44,10 @@ std::size_t StepStaging::bytes(const StagingLimits& limits) {
          Scratch::bytes_of(DType::i64, 1, limits.rows);
 }
 
-StepStaging::StepStaging(Backend& backend, const StagingLimits& limits, int buffers)
-    : backend_(backend),
-      limits_(limits),
+StepStaging::StepStaging(Backend& backend, const StagingLimits& limits, int steps)
+    : limits_(limits),
       parts_(limits.part_rows > 0 ? limits.part_rows : limits.rows),
+      staged_(static_cast<std::size_t>(most_words(limits))),
       memory_(backend.allocate(MemoryKind::device, bytes(limits), "step input")) {
   Scratch all(memory_.data(), memory_.bytes());
   const auto vector = [&](DType dtype, std::int64_t count) {
@@ -64,24 +65,23 @@ StepStaging::StepStaging(Backend& backend, const StagingLimits& limits, int buff
   tokens_ = vector(DType::i32, limits.rows);
   positions_ = vector(DType::i32, limits.rows);
   places_ = vector(DType::i64, limits.rows);
-  const std::size_t staged = static_cast<std::size_t>(most_words(limits)) * sizeof(std::int32_t);
-  for (int i = 0; i < buffers; ++i) {
-    staged_.push_back(
-        {backend.allocate(MemoryKind::pinned, staged, "step input"), backend.create_event()});
-  }
+  for (int i = 0; i < steps; ++i) loaded_.push_back(backend.create_event());
 }
 
+// The words could be written at once; but no rank goes further ahead of its device, and this is where it hears
+// of what went wrong there.
 std::int32_t* StepStaging::begin(ipc::Communicator* communicator) {
-  wait_for(*staged_[next_].copied, communicator);
-  return static_cast<std::int32_t*>(staged_[next_].memory.data());
+  wait_for(*loaded_[next_], communicator);
+  return staged_.data();
 }
 
 void StepStaging::send(std::size_t words, Stream& stream) {
-  Staged& staged = staged_[next_];
-  NVLLM_CHECK_LE(words * sizeof(std::int32_t), staged.memory.bytes());
-  backend_.copy(words_, staged.memory.data(), words * sizeof(std::int32_t), stream);
-  staged.copied->record(stream);
-  next_ = (next_ + 1) % staged_.size();
+  NVLLM_CHECK_LE(words, staged_.size());
+  kernels::write_words(reinterpret_cast<std::uint32_t*>(words_),
+                       reinterpret_cast<const std::uint32_t*>(staged_.data()),
+                       static_cast<std::int64_t>(words), stream);
+  loaded_[next_]->record(stream);
+  next_ = (next_ + 1) % loaded_.size();
 }
 
 void StepStaging::tell_blocks(std::span<const StepPart> parts, SlotTable& slots,

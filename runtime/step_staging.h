@@ -1,5 +1,5 @@
-// StepStaging: the way of a step's numbers to the device. A step is written into one piece of pinned memory
-// and copied in one go; what the forward pass reads is made of it on the device (kernels/step_input.h).
+// StepStaging: the way of a step's numbers to the device. A step is written as one row of words, which travel with
+// the call that sends them; what the forward pass reads is made of them on the device (kernels/step_input.h).
 //
 // The device keeps each slot's block table and last token. A sequence's new blocks go to its table with the
 // next step that has rows of it.
@@ -34,13 +34,13 @@ struct StagingLimits {
 // Used by one thread, with one stream.
 class StepStaging {
  public:
-  // `buffers`: steps that may be on their way to the device; one more waits for the first.
-  StepStaging(Backend& backend, const StagingLimits& limits, int buffers);
+  // `steps`: that may be on their way to the device; one more waits for the first.
+  StepStaging(Backend& backend, const StagingLimits& limits, int steps);
 
   // Device memory that one takes ("step input").
   static std::size_t bytes(const StagingLimits& limits);
 
-  // Enqueues the copy of a step. results: the place for what it gives (StepResults).
+  // Sends a step. results: the place for what it gives (StepResults).
   void load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
             std::int32_t results, const kvcache::KvCache& cache, Stream& stream,
             ipc::Communicator* communicator);
@@ -57,11 +57,6 @@ class StepStaging {
   TensorView results(const StepShape& shape) const { return ints(StepLayout(shape).results, 1); }
 
  private:
-  struct Staged {
-    Buffer memory;  // pinned
-    std::unique_ptr<Event> copied;
-  };
-
   std::int32_t* begin(ipc::Communicator* communicator);
   void send(std::size_t words, Stream& stream);
   // Tells tables of new blocks, until no more are new than a step has room for.
@@ -69,13 +64,13 @@ class StepStaging {
                    Stream& stream, ipc::Communicator* communicator);
   TensorView ints(std::int64_t first, std::int64_t count) const;
 
-  Backend& backend_;
   StagingLimits limits_;
   RowParts parts_;
-  std::vector<Staged> staged_;
+  std::vector<std::int32_t> staged_;            // the step that is being written
+  std::vector<std::unique_ptr<Event>> loaded_;  // of the last steps, in turn
   std::size_t next_ = 0;
   Buffer memory_;
-  std::int32_t* words_ = nullptr;       // the copy of what was staged
+  std::int32_t* words_ = nullptr;       // what was staged, on the device
   std::vector<const StepPart*> order_;  // the sequences of a step as they are in its batch
   std::size_t parts_at_ = 0;            // where the words of the parts are
   TensorView last_tokens_, table_;

@@ -1,5 +1,4 @@
-// StepWriter: a step as the host says it to the device: a few numbers per sequence, in one row of words that
-// travels in one copy.
+// StepWriter: a step as the host says it to the device: a few numbers per sequence, in one row of words.
 #pragma once
 
 #include <cstddef>

@@ -43,11 +43,12 @@ __m256i bits8(const RandomKeys& keys, __m256i ids) {
   return _mm256_xor_si256(x, _mm256_srli_epi32(x, 15));
 }
 
-// gumbel_steps() of eight.
-__m256 steps8(__m256i bits) {
+// most_gumbel() of eight, by their upper 24 bits, which conversion takes for numbers without a sign.
+__m256 most_gumbel8(__m256i bits) {
   const __m256 upper = _mm256_cvtepi32_ps(_mm256_srli_epi32(bits, 8));
-  const __m256i exponent = _mm256_srli_epi32(_mm256_castps_si256(upper), 23);
-  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_set1_epi32(151), exponent));
+  const __m256 line = _mm256_cvtepi32_ps(_mm256_castps_si256(upper));
+  return _mm256_fmadd_ps(line, _mm256_set1_ps(kGumbelOfLine),
+                         _mm256_set1_ps(kGumbelOfZero - 8 * kGumbelOfPower));
 }
 
 struct RowDraw {
@@ -67,7 +68,7 @@ struct RowDraw {
       score = score_of_scored(best);
     };
     const __m256 factor = _mm256_set1_ps(inverse_temperature), least = _mm256_set1_ps(threshold);
-    const __m256 most = _mm256_set1_ps(kGumbelStep * gumbel_steps(0));
+    const __m256 most = _mm256_set1_ps(kMostGumbel);
     const __m256i in_order = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     std::int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
@@ -80,7 +81,7 @@ struct RowDraw {
       if (_mm256_movemask_ps(hopeful) == 0) continue;
       const __m256i ids = _mm256_add_epi32(
           in_order, _mm256_set1_epi32(static_cast<int>(first_id + static_cast<std::uint32_t>(i))));
-      const __m256 luck = _mm256_mul_ps(steps8(bits8(noise, ids)), _mm256_set1_ps(kGumbelStep));
+      const __m256 luck = most_gumbel8(bits8(noise, ids));
       const __m256 reach = _mm256_cmp_ps(_mm256_fmadd_ps(logit, factor, luck), to_beat, _CMP_GE_OQ);
       auto left = static_cast<unsigned>(_mm256_movemask_ps(_mm256_and_ps(hopeful, reach)));
       for (; left != 0; left &= left - 1) judge(i + std::countr_zero(left));

@@ -1,47 +1,22 @@
-// Writing words that travel as a kernel's arguments: no staging, so nothing to wait for.
+// Writing words that travel with the call: a copy of up to 64 KiB from pageable memory takes them at once into what it
+// puts into the stream, and nobody waits. It holds a stream up for less than a copy from pinned memory, and takes less
+// of the host's time than a kernel that has the words as arguments (docs/performance.md, "Between two steps").
 #include <algorithm>
-#include <cstring>
 
-#include "kernels/cuda/launch.cuh"
+#include "device/cuda/stream.h"
 #include "kernels/cuda/sampling_rules.h"
 
 namespace nvllm::kernels::cuda {
-namespace {
-
-// Arguments of a kernel are 4 KiB at most.
-template <int kWords>
-struct Words {
-  std::uint32_t word[kWords];
-};
-constexpr int kFew = 24;
-constexpr int kMany = 960;
-
-template <int kWords>
-__global__ void write_words_kernel(std::uint32_t* to, const Words<kWords> words, int count) {
-  begin_after_previous_kernel();
-  for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = words.word[i];
-}
-
-template <int kWords>
-void launch(std::uint32_t* to, const std::uint32_t* words, int count, cudaStream_t stream) {
-  Words<kWords> carried;
-  std::memcpy(carried.word, words, count * sizeof(std::uint32_t));
-  std::fill(carried.word + count, carried.word + kWords, 0u);
-  launch_early("launching write_words", write_words_kernel<kWords>, dim3(1),
-               dim3(count <= 32 ? 32 : 256), stream, to, carried, count);
-}
-
-}  // namespace
 
 void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count,
                  Stream& stream) {
-  const cudaStream_t native = nvllm::cuda::native(stream);
-  while (count > kFew) {
-    const int part = static_cast<int>(std::min<std::int64_t>(count, kMany));
-    launch<kMany>(to, words, part, native);
-    to += part, words += part, count -= part;
+  constexpr std::int64_t kAtOnce = (64 << 10) / sizeof(std::uint32_t);
+  for (std::int64_t done = 0; done < count; done += kAtOnce) {
+    const auto bytes = static_cast<std::size_t>(std::min(kAtOnce, count - done)) * sizeof(*words);
+    nvllm::cuda::check(cudaMemcpyAsync(to + done, words + done, bytes, cudaMemcpyHostToDevice,
+                                       nvllm::cuda::native(stream)),
+                       "writing words");
   }
-  if (count > 0) launch<kFew>(to, words, static_cast<int>(count), native);
 }
 
 }  // namespace nvllm::kernels::cuda
