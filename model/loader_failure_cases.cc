@@ -9,6 +9,7 @@
 #include "device/backend_under_test.h"
 #include "model/loader.h"
 #include "model/loader_fixture.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::model {
 namespace {
@@ -96,13 +97,13 @@ TEST_CASE("after an error the same parameters can be loaded") {
   CHECK(assembly.tensors().at("down") == files.values("down", DType::bf16));
 }
 
-// A load that takes some tenths of a second: one parameter 16000 times, then another once.
+// A load that takes some tenths of a second, with sanitizers some more: one parameter again and again, then another.
 struct SlowLoad {
   explicit SlowLoad(Backend& backend) : checkpoint(written(files)) {
     model.matrix("again and again", {rows_of("a", {1024, 512}, {0, 1024})});
     model.matrix("last", {rows_of("z", {8, 8}, {0, 8})});
     model.bind(backend, DType::bf16);
-    parameters.assign(16000, model.parameters()[0]);
+    parameters.assign(kTimes, model.parameters()[0]);
     parameters.push_back(model.parameters()[1]);
   }
   static Checkpoint written(TestFiles& files) {
@@ -111,7 +112,8 @@ struct SlowLoad {
     return files.write();
   }
 
-  static constexpr std::uint64_t kTotal = (std::uint64_t{16000} << 20) + 128;
+  static constexpr std::uint64_t kTimes = testing::kSanitized ? 2000 : 16000;
+  static constexpr std::uint64_t kTotal = (kTimes << 20) + 128;
   TestFiles files;
   Checkpoint checkpoint;
   TestModel model;
