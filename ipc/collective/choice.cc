@@ -30,9 +30,9 @@ constexpr Row kOneShot[] = {
 };
 
 // Of rows sent ahead: so much is still sent at once, and a piece is about so large at most. Measured with products of
-// Qwen3-4B and 8B (docs/performance.md): pieces of 4 MiB have too few tiles for a GPU, of 16 MiB the last one comes
-// late, and 20 MiB are faster at once. Pieces are whole tiles of the products that make them.
-constexpr std::size_t kLeastAhead = 24 * MiB;
+// Qwen3-8B (docs/performance.md): pieces of 4 MiB have too few tiles for a GPU, of 16 MiB the last one comes late,
+// and 16 MiB in two pieces are slower than at once. Pieces are whole tiles of the products that make them.
+constexpr std::size_t kLeastAhead = 16 * MiB;
 constexpr std::size_t kMostPiece = 8 * MiB;
 constexpr std::int64_t kRowsOfTile = 128;
 

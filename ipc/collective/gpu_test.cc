@@ -52,7 +52,7 @@ void fused_in_two_trips(Rig& rig, std::uint64_t seed, std::int64_t most) {
 
 // Fused rows of which the first are sent before the last are there: a few for each piece, then as many as are
 // worth it.
-void fused_ahead(Rig& rig, std::uint64_t seed, std::int64_t most, int batch) {
+void fused_ahead(Rig& rig, std::uint64_t seed, std::int64_t most) {
   auto* const peer = dynamic_cast<PeerCommunicator*>(rig.comm.get());
   if (peer == nullptr || rig.comm->size() != 2) return;
   for (const std::int64_t rows : {1, 3}) {
@@ -61,9 +61,8 @@ void fused_ahead(Rig& rig, std::uint64_t seed, std::int64_t most, int batch) {
     suite::single_calls(rig, seed, 20, kSmall);
     suite::on_two_streams(rig, seed, {.elements = 20'000, .only_fused = 520});
     for (const std::int64_t columns : {4096, 1000}) {
-      const CallLimits limits{.elements = 20 * columns, .only_fused = columns};
-      suite::back_to_back(rig, seed, 5, batch, limits);
-      suite::in_a_graph(rig, seed, 3, batch / 3, limits);
+      suite::back_to_back(rig, seed, 5, 100, {.elements = 20 * columns, .only_fused = columns});
+      suite::in_a_graph(rig, seed, 3, 30, {.elements = 20 * columns, .only_fused = columns});
     }
   }
   peer->force_rows_ahead(0);
@@ -87,7 +86,7 @@ constexpr Check kChecks[] = {
     {"rows of all lengths, fused, in two trips",
      [](Rig& rig, std::uint64_t seed) { fused_in_two_trips(rig, seed, 12'000'000); }},
     {"rows of all lengths, fused, sent ahead",
-     [](Rig& rig, std::uint64_t seed) { fused_ahead(rig, seed, 24'000'000, 100); }},
+     [](Rig& rig, std::uint64_t seed) { fused_ahead(rig, seed, 24'000'000); }},
     {"large tensors",
      [](Rig& rig, std::uint64_t seed) {
        suite::single_calls(rig, seed, 5, {.elements = 6'000'000});
@@ -218,7 +217,7 @@ TEST_CASE("gpu: peer between two processes that share a GPU") {
     suite::single_calls(rig, seed, 40, kSmall);
     suite::fused_rows(rig, seed, 20'000);
     fused_in_two_trips(rig, seed, 200'000);
-    fused_ahead(rig, seed, 200'000, 6);
+    fused_ahead(rig, seed, 200'000);
     suite::in_a_graph(rig, seed, 2, 10, {.elements = 3000});
   });
 }
