@@ -27,13 +27,6 @@ struct Input {
   TensorView scratch{};  // where `before` goes unless it is fused into the product
 
   std::int64_t rows() const { return x.shape[0]; }
-  // Some of the rows.
-  Input rows(std::int64_t begin, std::int64_t count) const {
-    Input part = *this;
-    part.x = x.rows(begin, count);
-    if (scratch.data != nullptr) part.scratch = scratch.rows(begin, count);
-    return part;
-  }
 };
 
 }  // namespace nvllm::layers

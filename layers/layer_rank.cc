@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "layers/in_pieces.h"
 
 namespace nvllm::layers {
 namespace {
@@ -78,13 +77,6 @@ LayerRank::LayerRank(testing::DeviceRank& rank)
 
 Shard LayerRank::shard() const {
   return {rank_.member.rank(), rank_.member.size()};
-}
-
-Context LayerRank::in_pieces(std::int64_t rows, DType dtype) {
-  constexpr std::int64_t kElements = 1 << 16;
-  in_pieces_ =
-      std::make_unique<InPieces>(*rank_.communicator, backend(), rows, empty(dtype, 1, kElements));
-  return {stream(), *matmul_, scratch_, in_pieces_.get()};
 }
 
 void LayerRank::bind_all(const std::vector<Parameter*>& parameters, DType dtype) {

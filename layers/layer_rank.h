@@ -31,8 +31,6 @@ class LayerRank {
 
   Context alone() { return {stream(), *matmul_, scratch_, nullptr}; }
   Context together() { return {stream(), *matmul_, scratch_, rank_.communicator.get()}; }
-  // The same, where row-parallel products are computed so many rows at a time.
-  Context in_pieces(std::int64_t rows, DType dtype);
 
   // Gives parameters memory, and values by the slices that they declare, which must cover them exactly: a
   // product's weights so that it keeps the size of its inputs, a norm's about 1.
@@ -63,7 +61,6 @@ class LayerRank {
   Buffer scratch_memory_;
   Scratch scratch_;
   std::vector<Buffer> memory_;
-  std::unique_ptr<ipc::Communicator> in_pieces_;
 };
 
 // Runs the body on groups of 2, 3 and 4 ranks, one after the other; skips groups that there cannot be.

@@ -1,7 +1,5 @@
 #include "layers/linear.h"
 
-#include <algorithm>
-
 #include "layers/residual.h"
 
 namespace nvllm::layers {
@@ -129,14 +127,7 @@ void RowParallelLinear::forward(TensorView out, const Input& in, const Context& 
 void RowParallelLinear::add_to(ResidualStream& stream, const Input& in,
                                const Context& context) const {
   const ResidualStream::Target target = stream.target();
-  const std::int64_t rows = stream.rows();
-  for (std::int64_t row = 0; row < rows; row += target.rows_at_a_time) {
-    const std::int64_t some = std::min(target.rows_at_a_time, rows - row);
-    const TensorView residual =
-        target.residual.data == nullptr ? TensorView() : target.residual.rows(row, some);
-    product(target.out.rows(row, some), residual, in.rows(row, some), context);
-    stream.added(row);
-  }
+  product(target.out, target.residual, in, context);
 }
 
 }  // namespace nvllm::layers

@@ -45,14 +45,10 @@ Input ResidualStream::input(const RmsNorm& norm) {
 }
 
 ResidualStream::Target ResidualStream::target() {
-  if (context_.alone()) return {sum_, sum_, rows()};
+  if (context_.alone()) return {sum_, sum_};
   NVLLM_CHECK(!pending_, "the part before has not been read");
   pending_ = true;
-  return {part_, {}, context_.communicator->rows_ahead(part_, context_.stream)};
-}
-
-void ResidualStream::added(std::int64_t first_row) {
-  if (pending_) context_.communicator->send_ahead(part_, first_row, context_.stream);
+  return {part_, {}};
 }
 
 void ResidualStream::select(TensorView row_ids, TensorView sum, TensorView normed,

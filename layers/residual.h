@@ -27,16 +27,12 @@ class ResidualStream {
   // What a column-parallel product reads.
   Input input(const RmsNorm& norm);
 
-  // Where a row-parallel product goes: out = residual + product. It is best computed so many rows at a time,
-  // in their order, with added(first row) behind each: they may then travel to other ranks while the next
-  // are computed.
+  // Where a row-parallel product goes: out = residual + product.
   struct Target {
     TensorView out;
     TensorView residual;
-    std::int64_t rows_at_a_time;
   };
   Target target();
-  void added(std::int64_t first_row);
 
   // Goes on with these rows (int32, any number, in any order), in new memory.
   void select(TensorView row_ids, TensorView sum, TensorView normed, TensorView part);

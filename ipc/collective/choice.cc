@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "base/divide.h"
-
 namespace nvllm::ipc {
 namespace {
 
@@ -28,13 +26,6 @@ constexpr Row kOneShot[] = {
     {Collective::all_reduce_rms_norm, 4, 256 * KiB},
     {Collective::all_reduce_rms_norm, 8, 64 * KiB},
 };
-
-// Of rows sent ahead: so much is still sent at once, and a piece is about so large at most. Measured with products of
-// Qwen3-8B (docs/performance.md): pieces of 4 MiB have too few tiles for a GPU, of 16 MiB the last one comes late,
-// and 16 MiB in two pieces are slower than at once. Pieces are whole tiles of the products that make them.
-constexpr std::size_t kLeastAhead = 16 * MiB;
-constexpr std::size_t kMostPiece = 8 * MiB;
-constexpr std::int64_t kRowsOfTile = 128;
 
 bool has_two_ways(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::all_reduce_rms_norm;
@@ -70,14 +61,6 @@ Method choose(Collective collective, int ranks, std::size_t bytes) {
     }
   }
   return Method::two_shot;
-}
-
-std::int64_t rows_ahead(int ranks, std::int64_t rows, std::size_t row_bytes) {
-  // With more ranks, each of which would get all parts, two trips send less.
-  const std::size_t bytes = static_cast<std::size_t>(rows) * row_bytes;
-  if (ranks != 2 || bytes <= kLeastAhead) return 0;
-  const auto pieces = static_cast<std::int64_t>(divide_up(bytes, kMostPiece));
-  return round_up(divide_up(rows, pieces), kRowsOfTile);
 }
 
 Abilities common_to(std::span<const Abilities> ranks) {

@@ -26,10 +26,6 @@ const char* name_of(Method method);
 // For `bytes` of each rank's part. Operations other than all_reduce have only one way: one_shot.
 Method choose(Collective collective, int ranks, std::size_t bytes);
 
-// all_reduce_rms_norm of many rows, each of `row_bytes`: how many of them travel at a time while the next ones are
-// computed. 0: none travel before all are there.
-std::int64_t rows_ahead(int ranks, std::int64_t rows, std::size_t row_bytes);
-
 // What a GPU has for it.
 struct Abilities {
   std::int32_t multiprocessors = 0;

@@ -36,20 +36,6 @@ TEST_CASE("the more ranks, the sooner two trips are worth it") {
   }
 }
 
-TEST_CASE("two ranks send pieces of many rows ahead, which cover them") {
-  constexpr std::size_t kRow = 8192;
-  CHECK(rows_ahead(2, 2048, kRow) == 0);
-  CHECK(rows_ahead(4, 8192, kRow) == 0);
-  for (std::int64_t rows = 1; rows <= 1 << 20; rows += rows / 3 + 1) {
-    const std::int64_t some = rows_ahead(2, rows, kRow);
-    if (some == 0) continue;
-    CHECK(some % 128 == 0);
-    CHECK(static_cast<std::size_t>(some) * kRow <= std::size_t{8} << 20);
-    CHECK(rows > some);
-  }
-  CHECK(rows_ahead(2, 8192, kRow) == 1024);
-}
-
 TEST_CASE("everything else has one way") {
   for (Collective collective : {Collective::reduce_scatter, Collective::all_gather,
                                 Collective::gather, Collective::broadcast}) {

@@ -46,24 +46,6 @@ class Communicator {
   // overwritten. Tensors whose rows are multiples of 16 bytes begin at such a multiple.
   virtual void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) = 0;
 
-  // The next all_reduce_rms_norm may begin while its x is still being made:
-  //
-  //   const std::int64_t some = comm->rows_ahead(x, stream);
-  //   for (std::int64_t row = 0; row < rows; row += some) {
-  //     ... enqueue what makes rows [row, row + some) of x, or up to its end ...
-  //     comm->send_ahead(x, row, stream);
-  //   }
-  //   comm->all_reduce_rms_norm({.x = x, ...}, stream);
-  //
-  // How many rows of such an x are best made at a time; all of them: there is nothing to gain.
-  virtual std::int64_t rows_ahead(const TensorView& x, Stream& /*stream*/) const {
-    return x.shape[0];
-  }
-  // These rows may travel. x is not written again before the next all_reduce_rms_norm; if that one has another x,
-  // nothing of this counts.
-  virtual void send_ahead(const TensorView& /*x*/, std::int64_t /*first_row*/, Stream& /*stream*/) {
-  }
-
   // Waits for the stream's work as Stream::synchronize does, but never longer than the group's step
   // timeout for a peer: then, or when the group is aborted, an Error that names the culprit.
   virtual void wait(Stream& stream) = 0;

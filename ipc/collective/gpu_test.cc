@@ -50,25 +50,6 @@ void fused_in_two_trips(Rig& rig, std::uint64_t seed, std::int64_t most) {
   peer->force({});
 }
 
-// Fused rows of which the first are sent before the last are there: a few for each piece, then as many as are
-// worth it.
-void fused_ahead(Rig& rig, std::uint64_t seed, std::int64_t most) {
-  auto* const peer = dynamic_cast<PeerCommunicator*>(rig.comm.get());
-  if (peer == nullptr || rig.comm->size() != 2) return;
-  for (const std::int64_t rows : {1, 3}) {
-    peer->force_rows_ahead(rows);
-    suite::fused_rows(rig, seed, 40'000);
-    suite::single_calls(rig, seed, 20, kSmall);
-    suite::on_two_streams(rig, seed, {.elements = 20'000, .only_fused = 520});
-    for (const std::int64_t columns : {4096, 1000}) {
-      suite::back_to_back(rig, seed, 5, 100, {.elements = 20 * columns, .only_fused = columns});
-      suite::in_a_graph(rig, seed, 3, 30, {.elements = 20 * columns, .only_fused = columns});
-    }
-  }
-  peer->force_rows_ahead(0);
-  suite::single_calls(rig, seed, 4, {.elements = most, .only_fused = 4096});
-}
-
 // What every implementation must do. Starting the processes takes longer than most of it, so one
 // group goes through all, in this order.
 struct Check {
@@ -85,8 +66,6 @@ constexpr Check kChecks[] = {
      }},
     {"rows of all lengths, fused, in two trips",
      [](Rig& rig, std::uint64_t seed) { fused_in_two_trips(rig, seed, 12'000'000); }},
-    {"rows of all lengths, fused, sent ahead",
-     [](Rig& rig, std::uint64_t seed) { fused_ahead(rig, seed, 24'000'000); }},
     {"large tensors",
      [](Rig& rig, std::uint64_t seed) {
        suite::single_calls(rig, seed, 5, {.elements = 6'000'000});
@@ -141,14 +120,9 @@ void passes_all_checks(const std::string& implementation) {
   }
 }
 
-enum class Sum { plain, fused, fused_ahead };
-const char* name_of(Sum sum) {
-  return sum == Sum::plain ? "plain" : sum == Sum::fused ? "fused" : "fused, sent ahead";
-}
-
-// Calls a collective again and again: a plain all_reduce, or the fused one in two trips or sent ahead.
-// before(call): what comes before each.
-void reduce_for_ever(Rig& rig, Sum sum, const std::function<void(int)>& before) {
+// Calls a collective again and again: the fused one in two trips, or a plain all_reduce. before(call): what
+// comes before each.
+void reduce_for_ever(Rig& rig, bool fused, const std::function<void(int)>& before) {
   constexpr std::int64_t kRows = 8, kColumns = 1024;
   const std::size_t bytes = (kRows + 1) * kColumns * sizeof(float);
   const Buffer memory = rig.backend->allocate(MemoryKind::device, bytes, "test");
@@ -156,18 +130,10 @@ void reduce_for_ever(Rig& rig, Sum sum, const std::function<void(int)>& before) 
   const TensorView data(memory.data(), DType::f32, {kRows, kColumns});
   const TensorView weight(static_cast<float*>(memory.data()) + kRows * kColumns, DType::f32,
                           {kColumns});
-  if (sum != Sum::plain) {
-    auto& peer = dynamic_cast<PeerCommunicator&>(*rig.comm);
-    peer.force(Method::two_shot);
-    peer.force_rows_ahead(sum == Sum::fused_ahead ? kRows / 4 : kRows);
-  }
+  if (fused) dynamic_cast<PeerCommunicator&>(*rig.comm).force(Method::two_shot);
   for (int call = 0;; ++call) {
     before(call);
-    if (sum != Sum::plain) {
-      const std::int64_t some = rig.comm->rows_ahead(data, *rig.stream);
-      for (std::int64_t row = 0; row < kRows; row += some) {
-        rig.comm->send_ahead(data, row, *rig.stream);
-      }
+    if (fused) {
       rig.comm->all_reduce_rms_norm({.out = data, .x = data, .residual = {}, .weight = weight},
                                     *rig.stream);
     } else {
@@ -217,7 +183,6 @@ TEST_CASE("gpu: peer between two processes that share a GPU") {
     suite::single_calls(rig, seed, 40, kSmall);
     suite::fused_rows(rig, seed, 20'000);
     fused_in_two_trips(rig, seed, 200'000);
-    fused_ahead(rig, seed, 200'000);
     suite::in_a_graph(rig, seed, 2, 10, {.elements = 3000});
   });
 }
@@ -228,12 +193,11 @@ TEST_CASE("gpu: a rank that never comes is named by the deadline on the device")
   const int ranks = gpus.size() >= 4 ? 4 : 2;
   struct Case {
     std::string implementation;
-    Sum sum;
+    bool fused;
   };
-  for (const Case& each : {Case{"peer", Sum::plain}, Case{"peer", Sum::fused},
-                           Case{"peer", Sum::fused_ahead}, Case{"nccl", Sum::plain}}) {
+  for (const Case& each : {Case{"peer", false}, Case{"peer", true}, Case{"nccl", false}}) {
     if (gpus.size() < 2 && each.implementation != "peer") continue;
-    MESSAGE(str(each.implementation, ", ", name_of(each.sum)));
+    MESSAGE(str(each.implementation, each.fused ? ", fused" : ""));
     GroupOptions options;
     options.step_timeout = std::chrono::seconds(2);
     RankProcesses processes(
@@ -241,7 +205,7 @@ TEST_CASE("gpu: a rank that never comes is named by the deadline on the device")
         [&](Member& me) {
           take_gpu(me, gpus);
           Rig rig(me, on_gpus(each.implementation));
-          reduce_for_ever(rig, each.sum, [&](int call) {
+          reduce_for_ever(rig, each.fused, [&](int call) {
             if (me.rank() == 1 && call == 10) raise(SIGSTOP);
           });
         },
@@ -267,7 +231,7 @@ TEST_CASE("gpu: a killed rank ends the others' collective once the group is abor
     RankProcesses processes(2, [&](Member& me) {
       take_gpu(me, gpus);
       Rig rig(me, on_gpus(name));
-      reduce_for_ever(rig, Sum::plain, [&](int call) {
+      reduce_for_ever(rig, false, [&](int call) {
         if (me.rank() == 1 && call == 100) raise(SIGKILL);
       });
     });

@@ -101,14 +101,13 @@ void PeerCommunicator::open_peers(std::string& why) {
   // All of this before anybody may write: when the handles are known, the memory is cleared.
   Greeting greeting;
   std::string complaint = complaint_of([&] {
-    box_ = backend_.allocate(MemoryKind::device, peer::box_bytes(place_.size), "collectives");
+    box_ = backend_.allocate(MemoryKind::device, peer::kAreas * peer::kAreaBytes, "collectives");
     control_ = backend_.allocate(MemoryKind::device, sizeof(peer::Control), "collectives");
     report_ = backend_.allocate(MemoryKind::pinned, sizeof(peer::Report), "collectives");
     new (report_.data()) peer::Report;
     const auto stream = backend_.create_stream();
     backend_.fill(control_.data(), 0, sizeof(peer::Control), *stream);
     peer::launch_clear(box_.data(), cuda::native(*stream));
-    backend_.fill(at(box_.data(), peer::kAheadAt), 0, box_.bytes() - peer::kAheadAt, *stream);
     stream->synchronize();
     cuda::check(cudaIpcGetMemHandle(&greeting.handle, box_.data()),
                 "sharing memory through CUDA IPC");
@@ -147,7 +146,6 @@ void PeerCommunicator::open_peers(std::string& why) {
   links_.control = static_cast<peer::Control*>(control_.data());
   links_.report = static_cast<peer::Report*>(report_.data());
   links_.deadline_ns = static_cast<std::uint64_t>(member_.group().step_timeout().count());
-  if (place_.size == 2) ahead_.emplace(backend_, links_);
 }
 
 PeerCommunicator::~PeerCommunicator() {
@@ -284,8 +282,6 @@ void PeerCommunicator::all_reduce_rms_norm(const kernels::RmsNorm& args, Stream&
   if (place_.size > 1 && args.x.elements() != 0) {
     const peer::Links links =
         begin(peer::Operation::all_reduce_rms_norm, describe_call("all_reduce_rms_norm", args.x));
-    if (ahead_ && ahead_->sent(args.x)) return ahead_->finish(links, args, stream);
-    if (ahead_) ahead_->forget(stream);
     if (method(Collective::all_reduce_rms_norm, args.x.bytes()) == Method::one_shot &&
         peer::launch_one_shot_rms_norm(links, args, cuda::native(stream))) {
       return;
@@ -294,20 +290,6 @@ void PeerCommunicator::all_reduce_rms_norm(const kernels::RmsNorm& args, Stream&
   }
   all_reduce(args.x, stream);
   kernels::rms_norm(args, stream);
-}
-
-std::int64_t PeerCommunicator::rows_ahead(const TensorView& x, Stream& stream) const {
-  return ahead_ ? ahead_->rows_of_piece(x, stream) : x.shape[0];
-}
-
-void PeerCommunicator::send_ahead(const TensorView& x, std::int64_t first_row, Stream& stream) {
-  if (!ahead_) return;
-  begin(peer::Operation::all_reduce_rms_norm, describe_call("all_reduce_rms_norm", x));
-  ahead_->send(x, first_row, stream);
-}
-
-void PeerCommunicator::force_rows_ahead(std::int64_t rows) {
-  if (ahead_) ahead_->force(rows);
 }
 
 bool PeerCommunicator::two_shot_rms_norm(const peer::Links& links, const kernels::RmsNorm& args,

@@ -12,7 +12,6 @@
 #include "ipc/collective/communicator.h"
 #include "ipc/collective/cuda_wait.h"
 #include "ipc/collective/peer_links.h"
-#include "ipc/collective/rows_ahead.h"
 
 namespace nvllm::ipc {
 
@@ -35,8 +34,6 @@ class PeerCommunicator final : public Communicator, public Transport {
   void broadcast(TensorView data, int root, Stream& stream) override;
   void barrier(Stream& stream) override;
   void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) override;
-  std::int64_t rows_ahead(const TensorView& x, Stream& stream) const override;
-  void send_ahead(const TensorView& x, std::int64_t first_row, Stream& stream) override;
   void wait(Stream& stream) override;
   void wait(const Event& event) override;
   void abort(const std::string& reason) override;
@@ -47,8 +44,6 @@ class PeerCommunicator final : public Communicator, public Transport {
 
   // For measurements: this method for all sizes, instead of what the table says.
   void force(std::optional<Method> method) { forced_ = method; }
-  // Pieces of so many rows ahead, however few there are; 0: what the table says.
-  void force_rows_ahead(std::int64_t rows);
 
   // A wait for a collective must last longer than the deadline of the kernels, which know better.
   static Nanoseconds wait_limit(const Group& group);
@@ -75,7 +70,6 @@ class PeerCommunicator final : public Communicator, public Transport {
   Buffer report_;                          // peer::Report
   std::array<void*, kMaxRanks> opened_{};  // the others' receive memory
   peer::Links links_;
-  std::optional<RowsAhead> ahead_;  // of two ranks
 };
 
 }  // namespace nvllm::ipc

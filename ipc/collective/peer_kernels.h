@@ -47,19 +47,6 @@ bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
 std::int64_t launch_two_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                                       cudaStream_t stream);
 
-// The same of two ranks where the other's rows come by themselves, a piece of `piece_rows` after the other
-// (rows_ahead.h): `theirs` holds piece n once arrived[n] is `call` or later. x is not written.
-struct Arriving {
-  const void* theirs = nullptr;
-  const std::uint32_t* arrived = nullptr;
-  std::uint32_t call = 0;
-  int piece_rows = 1;
-};
-// Whether there is one for such rows.
-bool has_arriving_rms_norm(const TensorView& x);
-void launch_arriving_rms_norm(const Links& links, const kernels::RmsNorm& args,
-                              const Arriving& arriving, cudaStream_t stream);
-
 // Bytes as they are. all_gather, gather: rank r's `bytes` end up at out + r * stride; broadcast:
 // the root's `in` in everyone's `out`; barrier: nothing moves. links.operation says which.
 std::size_t exchange_limit(int ranks);  // of `bytes`

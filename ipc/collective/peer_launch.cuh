@@ -55,21 +55,17 @@ void dispatch_ranks(int ranks, Function function) {
   function.template operator()<8>();
 }
 
-template <typename Function>
-void dispatch_type(DType type, Function function) {
-  switch (type) {
-    case DType::f32: return function.template operator()<float>();
-    case DType::bf16: return function.template operator()<Bf16>();
-    default: return function.template operator()<F16>();
-  }
-}
-
 // Calls function.template operator()<T, kRanks>() for the element type and the number of ranks.
 template <typename Function>
 void dispatch(DType type, int ranks, Function function) {
-  dispatch_type(type, [&]<typename T>() {
+  auto by_ranks = [&]<typename T>() {
     dispatch_ranks(ranks, [&]<int kRanks>() { function.template operator()<T, kRanks>(); });
-  });
+  };
+  switch (type) {
+    case DType::f32: return by_ranks.template operator()<float>();
+    case DType::bf16: return by_ranks.template operator()<Bf16>();
+    default: return by_ranks.template operator()<F16>();
+  }
 }
 
 inline bool is_aligned(const void* address) {

@@ -12,16 +12,6 @@ namespace nvllm::ipc::peer {
 inline constexpr std::size_t kAreaBytes = std::size_t{16} << 20;
 inline constexpr int kAreas = 2;
 
-// Behind them, with two ranks: where rows come that were sent ahead (rows_ahead.h), again in two areas, and for each
-// piece of them the number of the call in which it has come last.
-inline constexpr std::size_t kAheadBytes = std::size_t{64} << 20;  // of an area
-inline constexpr int kMaxPieces = 64;
-inline constexpr std::size_t kAheadAt = kAreas * kAreaBytes;
-inline constexpr std::size_t kArrivedAt = kAheadAt + kAreas * kAheadBytes;
-constexpr std::size_t box_bytes(int ranks) {
-  return ranks == 2 ? kArrivedAt + kMaxPieces * sizeof(std::uint32_t) : kAheadAt;
-}
-
 enum class Operation : std::uint32_t {
   all_reduce,
   reduce_scatter,

@@ -135,12 +135,6 @@ Bytes download(Rig& rig, const TensorView& from) {
   return to;
 }
 
-// As one who makes x in pieces.
-void send_rows_ahead(Communicator& comm, const TensorView& x, Stream& stream) {
-  const std::int64_t some = comm.rows_ahead(x, stream);
-  for (std::int64_t row = 0; row < x.shape[0]; row += some) comm.send_ahead(x, row, stream);
-}
-
 std::int64_t random_size(Random& random, std::int64_t limit) {
   switch (random.below(8)) {
     case 0: return random.below(std::min<std::int64_t>(limit, 5));  // also none at all
@@ -176,7 +170,6 @@ struct TestCalls::Call {
   int root;
   bool in_place;
   bool with_residual;
-  bool forgetful;  // rms_norm: what was sent ahead first is another tensor
   std::uint64_t key;
   std::unique_ptr<Tensor> in, out, residual, weight;
 
@@ -202,7 +195,6 @@ TestCalls::Call::Call(Rig& rig, Random& random, const CallLimits& limits) {
   root = static_cast<int>(random.below(ranks));
   in_place = random.below(2) == 0;
   with_residual = random.below(2) == 0;
-  forgetful = random.below(4) == 0;
   key = random.next();
   const bool whole = op == Op::all_reduce || op == Op::broadcast || op == Op::rms_norm;
   elements = random_size(
@@ -292,10 +284,7 @@ void TestCalls::Call::enqueue(Rig& rig, Stream& stream) const {
       return comm.gather(comm.rank() == root ? out->view : TensorView(), in->view, root, stream);
     case Op::broadcast: return comm.broadcast(in->view, root, stream);
     case Op::barrier: return comm.barrier(stream);
-    case Op::rms_norm:
-      if (forgetful) send_rows_ahead(comm, out->view, stream);
-      send_rows_ahead(comm, in->view, stream);
-      return comm.all_reduce_rms_norm(norm(), stream);
+    case Op::rms_norm: return comm.all_reduce_rms_norm(norm(), stream);
   }
 }
 
