@@ -131,17 +131,19 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
     run_in_parts(batch, kv, memory, context, device.progress);
     select_logit_rows(stream, batch, context);
   } else {
+    // Where all rows give logits nothing is to be left out.
+    const bool early = !whole && batch.logits() < rows;
     embedding_.forward(embedded, batch.tokens, context);
     if (observer) observer("embed", embedded);
     for (std::size_t n = 0; n < layers_.size(); ++n) {
       const auto layer = static_cast<std::int64_t>(n);
       const bool last = n + 1 == layers_.size();
       layers_[n].attend(stream, batch, kv, layer, memory.rope_.cos_sin(), context);
-      if (last && !whole) select_logit_rows(stream, batch, context);
+      if (last && early) select_logit_rows(stream, batch, context);
       layers_[n].transform(stream, context);
       if (observer) observer(str("layer", n), stream.sum(norm_));
     }
-    if (whole) select_logit_rows(stream, batch, context);
+    if (!early) select_logit_rows(stream, batch, context);
   }
   if (observer) observer("norm", stream.normed(norm_));
   const TensorView logits = memory.logits(*this, batch.logits());
