@@ -10,6 +10,10 @@
 namespace nvllm::model {
 namespace {
 
+// Of a step's rows so few go through the last layer's second half alone. A step of more, which decodes sequences beside
+// prompts, would save less, and ask for products of rows that come in no other layer.
+constexpr std::int64_t kMostRowsLeft = 64;
+
 using layers::Scratch;
 
 layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t layer) {
@@ -94,7 +98,8 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
 std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
   return std::max(layers_.front().scratch_bytes(limits.rows_at_once(), dtype_),
                   3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
-                      layers_.back().transform_scratch_bytes(limits.logit_rows, dtype_));
+                      layers_.back().transform_scratch_bytes(
+                          std::min(limits.logit_rows, kMostRowsLeft), dtype_));
 }
 
 void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {
@@ -131,8 +136,7 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
     run_in_parts(batch, kv, memory, context, device.progress);
     select_logit_rows(stream, batch, context);
   } else {
-    // Where all rows give logits nothing is to be left out.
-    const bool early = !whole && batch.logits() < rows;
+    const bool early = !whole && batch.logits() < rows && batch.logits() <= kMostRowsLeft;
     embedding_.forward(embedded, batch.tokens, context);
     if (observer) observer("embed", embedded);
     for (std::size_t n = 0; n < layers_.size(); ++n) {
