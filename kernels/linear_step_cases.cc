@@ -36,6 +36,15 @@ TEST_CASE_TEMPLATE("products of some rows are what their definition says", T, Bf
   }
 }
 
+// The first rows of a product, into what its result held before.
+void run_rows(Bench& bench, Product& product, std::int64_t rows) {
+  Linear some = product.args();
+  some.x.shape[0] = some.out.shape[0] = rows;
+  product.out.upload(*bench.stream);
+  bench.matmul->linear(some, *bench.stream);
+  product.out.fetch(*bench.stream);
+}
+
 TEST_CASE(
     "a row's sums do not depend on the rows beside it, as long as there is room for as many") {
   BACKEND_OR_SKIP(backend);
@@ -50,11 +59,7 @@ TEST_CASE(
   for (std::int64_t o = 0; o < 1024; ++o) expected.push_back(get(all.out.here, 3, o));
   for (const std::int64_t rows : {64, 63, 40, 33}) {
     CAPTURE(rows);
-    Linear some = all.args();
-    some.x.shape[0] = some.out.shape[0] = rows;
-    all.out.upload(*bench.stream);
-    bench.matmul->linear(some, *bench.stream);
-    all.out.fetch(*bench.stream);
+    run_rows(bench, all, rows);
     int wrong = 0;
     for (std::int64_t o = 0; o < 1024; ++o) wrong += get(all.out.here, 3, o) != expected[o];
     CHECK(wrong == 0);
@@ -168,11 +173,7 @@ TEST_CASE_TEMPLATE("RMSNorm before a product has the bits of rms_norm", T, Bf16,
     for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16}) {
       CAPTURE(inputs);
       CAPTURE(rows);
-      Linear some = product.args();
-      some.x.shape[0] = some.out.shape[0] = rows;
-      product.out.upload(*bench.stream);
-      bench.matmul->linear(some, *bench.stream);
-      product.out.fetch(*bench.stream);
+      run_rows(bench, product, rows);
       int wrong = 0;
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t i = 0; i < inputs; ++i) {

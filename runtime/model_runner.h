@@ -27,9 +27,9 @@ namespace nvllm::runtime {
 // Used by the rank's main thread.
 class ModelRunner {
  public:
-  // Takes everything but the cache, workspace_bytes() in all: activations, sampler, step input, results. The decoder's parameters
-  // are bound, though perhaps not filled yet. All must outlive it. communicator: nullptr for one rank.
-  // progress: called from some thread as the device gets on in steps that may take minutes.
+  // Takes everything but the cache, workspace_bytes() in all: activations, sampler, step input, results. The
+  // decoder's parameters are bound, though perhaps not filled yet. All must outlive it. communicator: nullptr for
+  // one rank. progress: called from some thread as the device gets on in steps that may take minutes.
   ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
               ipc::Communicator* communicator, const RunnerOptions& options, Trace* trace = nullptr,
               std::function<void()> progress = {});

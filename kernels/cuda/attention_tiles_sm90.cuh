@@ -44,8 +44,8 @@ struct Boxes {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Numbers of barriers of some warps.
-inline constexpr int kAllConsumers = 1;                      // the number of their barrier
+// Numbers of barriers (sync_threads.cuh).
+inline constexpr int kAllConsumers = 1;
 inline constexpr int kFirstGroup = 2;                        // of each warpgroup alone
 inline constexpr int kFirstTurn = kFirstGroup + kConsumers;  // its turn has come
 inline constexpr int kAllProducers = kFirstTurn + kConsumers;

@@ -97,7 +97,7 @@ class Random {
           best_ = Larger()(best_, static_cast<unsigned long long>(scored(score, id + e)));
           atomicMax(&key_to_beat_, order_key(score));
         }
-        const float done = __uint_as_float(0x7fffffff);
+        const float done = no_logit();
         reach = {e == 0 ? done : reach.x, e == 1 ? done : reach.y, e == 2 ? done : reach.z,
                  e == 3 ? done : reach.w};
       }
@@ -156,9 +156,7 @@ class Row {
   }
 
  private:
-  __device__ float load(long long i) const {
-    return i >= 0 && i < own_ ? logits_[i] : __uint_as_float(0x7fffffff);
-  }
+  __device__ float load(long long i) const { return i >= 0 && i < own_ ? logits_[i] : no_logit(); }
 
   const float* logits_;
   const float4* vectors_;

@@ -5,6 +5,16 @@
 
 namespace nvllm::kernels::cuda {
 
+inline bool is_gated(const Linear& args) {
+  return args.after == Linear::After::gated_activation;
+}
+
+// Whether all rows are vectors of 16 bytes, of 16-bit floats, at multiples of their size.
+inline bool whole_vectors(const TensorView& tensor) {
+  const bool rows_aligned = tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0;
+  return tensor.aligned(16) && tensor.shape[tensor.rank - 1] % 8 == 0 && rows_aligned;
+}
+
 template <typename T>
 struct LinearParams {
   void* out;  // float with float_out, else T

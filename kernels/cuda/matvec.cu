@@ -149,10 +149,6 @@ void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStrea
   });
 }
 
-bool is_gated(const Linear& args) {
-  return args.after == Linear::After::gated_activation;
-}
-
 template <typename Instances>
 Plan plan_of(const Linear& args, int multiprocessors) {
   int which = 0;
@@ -161,9 +157,12 @@ Plan plan_of(const Linear& args, int multiprocessors) {
                          &which);
 }
 
-bool whole_vectors(const TensorView& tensor) {
-  const bool rows_aligned = tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0;
-  return tensor.aligned(16) && tensor.shape[tensor.rank - 1] % 8 == 0 && rows_aligned;
+// Calls function.template operator()<kMaxRows, Instances>() with those for so many rows and nothing before them.
+template <typename Function>
+auto with_instances(std::int64_t rows, const Function& function) {
+  if (rows <= 4) return function.template operator()<8, UpTo4Rows>();
+  if (rows <= 8) return function.template operator()<8, UpTo8Rows>();
+  return function.template operator()<16, UpTo16Rows>();
 }
 
 }  // namespace
@@ -194,11 +193,9 @@ bool Matvec::takes_norm(const Linear& args) const {
 }
 
 bool Matvec::asks_for_all(const Linear& args) const {
-  const std::int64_t rows = args.out.shape[0];
-  const Plan plan = rows <= 4   ? plan_of<UpTo4Rows>(args, multiprocessors_)
-                    : rows <= 8 ? plan_of<UpTo8Rows>(args, multiprocessors_)
-                                : plan_of<UpTo16Rows>(args, multiprocessors_);
-  return plan.asks_for_all;
+  return with_instances(args.out.shape[0], [&]<int, typename Instances>() {
+    return plan_of<Instances>(args, multiprocessors_).asks_for_all;
+  });
 }
 
 template <typename T>
@@ -215,9 +212,9 @@ void Matvec::enqueue_as(const Linear& args, Stream& stream) const {
       }
       return enqueue.template operator()<Prepare::norm_in_shared, kGated, 8, WithNorm>();
     }
-    if (p.rows <= 4) return enqueue.template operator()<Prepare::nothing, kGated, 8, UpTo4Rows>();
-    if (p.rows <= 8) return enqueue.template operator()<Prepare::nothing, kGated, 8, UpTo8Rows>();
-    enqueue.template operator()<Prepare::nothing, kGated, 16, UpTo16Rows>();
+    with_instances(p.rows, [&]<int kMaxRows, typename Instances>() {
+      enqueue.template operator()<Prepare::nothing, kGated, kMaxRows, Instances>();
+    });
   };
   is_gated(args) ? enqueue_gated_or_not.template operator()<true>()
                  : enqueue_gated_or_not.template operator()<false>();

@@ -230,10 +230,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int output = tile * kTileOutputs + group;
-      const bool is_gated = kGated && output >= share;
+      const bool let_through = kGated && output >= share;
       w[slice][tile] =
-          load_weights(weight + tile * tile_stride + (is_gated ? to_gated : 0) + input,
-                       input < inputs && (is_gated ? output - share : output) < outputs);
+          load_weights(weight + tile * tile_stride + (let_through ? to_gated : 0) + input,
+                       input < inputs && (let_through ? output - share : output) < outputs);
     }
   };
   constexpr int kStep = kSlices * kSliceInputs;

@@ -9,13 +9,18 @@ namespace nvllm::kernels {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
+// Stands for a logit that there is none of: not a number.
+__device__ __forceinline__ float no_logit() {
+  return __uint_as_float(0x7fffffff);
+}
+
 // Four logits of a row from element i on; those at and behind `count` are NaN.
 __device__ __forceinline__ float4 load_logits(const float* row, long long i, long long count) {
   const float* from = row + i;
   if (i + 4 <= count && (reinterpret_cast<std::uintptr_t>(from) & 15) == 0) {
     return *reinterpret_cast<const float4*>(from);
   }
-  const float none = __uint_as_float(0x7fffffff);
+  const float none = no_logit();
   return {i < count ? from[0] : none, i + 1 < count ? from[1] : none,
           i + 2 < count ? from[2] : none, i + 3 < count ? from[3] : none};
 }

@@ -219,8 +219,7 @@ __global__ void __launch_bounds__(kThreads) summarize_part_kernel(const Params p
     record.set(0, most);
     record.set(1, sum);
     const long long own = static_cast<long long>(token) - p.rows.first_id;
-    record.set(
-        2, own >= 0 && own < p.rows.own ? plain_logit(logits[own]) : __uint_as_float(0x7fffffff));
+    record.set(2, own >= 0 && own < p.rows.own ? plain_logit(logits[own]) : no_logit());
   }
   if (wanted > 0 && shared.found_count > kMostFound) find_exactly(p, logits, wanted, shared);
   write_best(p, wanted, record, shared);

@@ -9,15 +9,8 @@ namespace {
 
 using skinny::Shape;
 
-// Bulk copies want whole vectors of 16 bytes, and so are results stored and added to.
-bool whole_vectors(const TensorView& tensor) {
-  return tensor.data == nullptr ||
-         (tensor.aligned(16) &&
-          (tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0));
-}
-
-bool is_gated(const Linear& args) {
-  return args.after == Linear::After::gated_activation;
+bool whole_vectors_or_none(const TensorView& tensor) {
+  return tensor.data == nullptr || whole_vectors(tensor);
 }
 
 // As the kernel wants them: groups of 16 outputs, or of 8 gates and the 8 that these let through.
@@ -114,8 +107,9 @@ std::optional<SkinnyPlan> Skinny::plan(const Linear& args) const {
   if (args.weight.dtype == DType::f32) return std::nullopt;
   if (is_gated(args) && (args.activation != Activation::silu || args.bias.data != nullptr))
     return std::nullopt;
+  // Bulk copies want whole vectors, and so are results stored and added to.
   if (!whole_vectors(args.weight) || !whole_vectors(args.x) || !whole_vectors(args.out) ||
-      !whole_vectors(args.bias) || !whole_vectors(args.residual)) {
+      !whole_vectors_or_none(args.bias) || !whole_vectors_or_none(args.residual)) {
     return std::nullopt;
   }
   return plan_skinny(rows, args.weight.shape[0], args.weight.shape[1], machine());

@@ -79,50 +79,31 @@ __device__ __forceinline__ float4 load_shared(unsigned from) {
   return value;
 }
 
-template <typename T>
-__device__ __forceinline__ Vector<T>& vector_at(T* place) {
-  return *reinterpret_cast<Vector<T>*>(place);
-}
-template <typename T>
-__device__ __forceinline__ const Vector<T>& vector_at(const T* place) {
-  return *reinterpret_cast<const Vector<T>*>(place);
-}
-
 // Eight neighbouring outputs of a row.
-struct Eight {
-  float sum[8];
-
-  template <typename T>
-  __device__ __forceinline__ void add(const Vector<T>& more) {
-    const Floats<T> floats = widen(more);
+template <typename T>
+__device__ __forceinline__ void add_to(Floats<T>& eight, const Vector<T>& more) {
+  const Floats<T> floats = widen(more);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum[i] += floats.element[i];
-  }
-  template <typename T>
-  __device__ __forceinline__ Vector<T> narrowed() const {
-    Floats<T> floats;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) floats.element[i] = sum[i];
-    return narrow(floats);
-  }
-};
-
+  for (int i = 0; i < 8; ++i) eight.element[i] += floats.element[i];
+}
 template <typename T>
 __device__ __forceinline__ void store_eight(const LinearParams<T>& p, int row, int output,
-                                            const Eight& eight) {
+                                            const Floats<T>& eight) {
   const long long place = row * p.out_stride + output;
   if (p.float_out) {
+    const float* from = eight.element;
     float4* out = reinterpret_cast<float4*>(static_cast<float*>(p.out) + place);
-    out[0] = make_float4(eight.sum[0], eight.sum[1], eight.sum[2], eight.sum[3]);
-    out[1] = make_float4(eight.sum[4], eight.sum[5], eight.sum[6], eight.sum[7]);
+    out[0] = make_float4(from[0], from[1], from[2], from[3]);
+    out[1] = make_float4(from[4], from[5], from[6], from[7]);
   } else {
-    vector_at(static_cast<T*>(p.out) + place) = eight.narrowed<T>();
+    store_vector(static_cast<T*>(p.out) + place, narrow(eight));
   }
 }
 
 // What a lane makes results of: 8 outputs and the 8 behind them of two rows.
+template <typename T>
 struct Sums {
-  Eight of[2][2];  // [row][first or second 8]
+  Floats<T> of[2][2];  // [row][first or second 8]
 
   // From a quad's sums of all blocks: each fourth thread has an output of both rows, and the output 8 further.
   __device__ __forceinline__ Sums(unsigned at, int splits, int quad_bytes) : of{} {
@@ -131,8 +112,8 @@ struct Sums {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const float4 part = load_shared(at + i * 64);
-        of[0][0].sum[i] += part.x, of[1][0].sum[i] += part.y;
-        of[0][1].sum[i] += part.z, of[1][1].sum[i] += part.w;
+        of[0][0].element[i] += part.x, of[1][0].element[i] += part.y;
+        of[0][1].element[i] += part.z, of[1][1].element[i] += part.w;
       }
     }
   }
@@ -232,7 +213,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   for (int i = 0; i < 4; ++i) {
     if (p.residual == nullptr || i / 2 >= rows) continue;
     residual[i / 2][i % 2] =
-        vector_at(p.residual + (row + i / 2) * p.residual_stride + output + i % 2 * 8);
+        load_vector(p.residual + (row + i / 2) * p.residual_stride + output + i % 2 * 8);
   }
 
   float sums[kRows / 2];
@@ -283,22 +264,23 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   if (splits > 1) all_received.wait(0);
 
   if (rows <= 0) return;
-  Sums results(base + places.sums + lane / 4 * stride + warp * 512 + lane % 4 * 16, splits,
-               S::kQuadBytes);
+  Sums<T> results(base + places.sums + lane / 4 * stride + warp * 512 + lane % 4 * 16, splits,
+                  S::kQuadBytes);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (r >= rows) break;
-    Eight(&eights)[2] = results.of[r];
+    Floats<T>(&eights)[2] = results.of[r];
     if (gated) {
-      vector_at(static_cast<T*>(p.out) + (row + r) * p.out_stride + output) =
-          activate_gated<Activation::silu>(eights[0].narrowed<T>(), eights[1].narrowed<T>());
+      store_vector(static_cast<T*>(p.out) + (row + r) * p.out_stride + output,
+                   activate_gated<Activation::silu>(narrow(eights[0]), narrow(eights[1])));
       continue;
     }
 #pragma unroll
     for (int second = 0; second < 2; ++second) {
       const int o = output + second * 8;
-      if (p.bias != nullptr) eights[second].add(vector_at(p.bias + o));
-      if (p.residual != nullptr) eights[second].add(residual[r][second]);
+      if (p.bias != nullptr)
+        add_to(eights[second], *reinterpret_cast<const Vector<T>*>(p.bias + o));
+      if (p.residual != nullptr) add_to(eights[second], residual[r][second]);
       store_eight(p, row + r, o, eights[second]);
     }
   }
