@@ -1,5 +1,8 @@
 #include "kernels/linear.h"
 
+#include <cmath>
+
+#include "base/check.h"
 #include "base/error.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/linear_before.h"
@@ -85,6 +88,43 @@ void check_after(const Linear& args) {
   check_gated_activation(activation_after(args));
 }
 
+void check_squares(const TensorView& squares, const char* name, std::int64_t rows,
+                   std::int64_t columns) {
+  if (rows > kSquaresRows || columns % kSquaresColumns != 0) {
+    fail("linear: ", name, " is ", squares.describe(), " for [", rows, ", ", columns,
+         "]; a norm is begun of up to ", kSquaresRows, " rows of a multiple of ", kSquaresColumns,
+         " columns");
+  }
+  check_rows(squares, name, "[columns / 64, 128]", columns / kSquaresColumns, kSquaresRows);
+  require_contiguous(squares, "linear", name);
+  check_type(squares, name, DType::f32);
+}
+
+void check_begun(const Linear& args) {
+  const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
+  check_rows(args.begun.weighted, "begun.weighted", "[rows, inputs]", rows, inputs);
+  check_dense(args.begun.weighted, "begun.weighted", args.weight.dtype);
+  check_squares(args.begun.squares, "begun.squares", rows, inputs);
+}
+
+void check_begins(const Linear& args) {
+  const std::int64_t rows = args.out.shape[0], outputs = args.out.shape[1];
+  check_rows(args.begins.weighted, "begins.weighted", "[rows, outputs]", rows, outputs);
+  check_dense(args.begins.weighted, "begins.weighted", args.weight.dtype);
+  check_squares(args.begins.squares, "begins.squares", rows, outputs);
+  check_vector(args.next_norm_weight, "next_norm_weight", outputs, args.weight.dtype);
+}
+
+// 1 / sqrt(mean of a row's squares + epsilon).
+double factor_of(const Linear& args, std::int64_t row) {
+  const TensorView& squares = args.begun.squares;
+  double sum = 0;
+  for (std::int64_t part = 0; part < squares.shape[0]; ++part) {
+    sum += squares.as<float>()[part * kSquaresRows + row];
+  }
+  return 1 / std::sqrt(sum / static_cast<double>(args.weight.shape[1]) + args.epsilon);
+}
+
 template <typename T>
 float element(const TensorView& tensor, std::int64_t row, std::int64_t column) {
   return to_float(tensor.as<T>()[row * tensor.stride[0] + column]);
@@ -93,16 +133,31 @@ float element(const TensorView& tensor, std::int64_t row, std::int64_t column) {
 template <typename T, typename Out>
 void reference(const Linear& args) {
   for (std::int64_t row = 0; row < args.out.shape[0]; ++row) {
+    const double factor = norm_is_begun(args) ? factor_of(args, row) : 1;
     for (std::int64_t output = 0; output < args.out.shape[1]; ++output) {
       // A sum of float32 products in double has no rounding worth speaking of, hence no order.
       double sum = 0;
       for (std::int64_t i = 0; i < args.weight.shape[1]; ++i) {
         sum += double{element<T>(args.x, row, i)} * element<T>(args.weight, output, i);
       }
+      sum *= factor;
       if (args.bias.data != nullptr) sum += to_float(args.bias.as<T>()[output]);
       if (args.residual.data != nullptr) sum += element<T>(args.residual, row, output);
       args.out.as<Out>()[row * args.out.stride[0] + output] =
           from_float<Out>(static_cast<float>(sum));
+    }
+  }
+}
+
+template <typename T>
+void begin_norm(const Linear& args) {
+  for (std::int64_t row = 0; row < args.out.shape[0]; ++row) {
+    for (std::int64_t o = 0; o < args.out.shape[1]; ++o) {
+      const float value = element<T>(args.out, row, o);
+      args.begins.weighted.as<T>()[row * args.out.shape[1] + o] =
+          from_float<T>(value * to_float(args.next_norm_weight.as<T>()[o]));
+      float& sum = args.begins.squares.as<float>()[o / kSquaresColumns * kSquaresRows + row];
+      sum = (o % kSquaresColumns == 0 ? 0 : sum) + value * value;
     }
   }
 }
@@ -141,6 +196,8 @@ void check_linear(const Linear& args) {
     check_type(args.residual, "residual", type);
   }
   if (args.before != Linear::Before::nothing) check_before(args);
+  if (norm_is_begun(args)) check_begun(args);
+  if (begins_norm(args)) check_begins(args);
   if (gates) check_after(args);
 }
 
@@ -161,11 +218,12 @@ std::size_t matmul_bytes(DeviceKind device) {
 
 void linear_reference(const Linear& args) {
   check_linear(args);
-  if (args.before == Linear::Before::rms_norm) rms_norm_reference(norm_before(args));
+  const bool halved = norm_is_begun(args);
+  if (args.before == Linear::Before::rms_norm && !halved) rms_norm_reference(norm_before(args));
   if (args.before == Linear::Before::gated_activation) {
     gated_activation_reference(activation_before(args));
   }
-  const Linear product = product_after(args);
+  const Linear product = product_after(halved ? rest_of_norm(args) : args);
   switch (product.weight.dtype) {
     case DType::f32: reference<float, float>(product); break;
     case DType::bf16: reference<Bf16>(product); break;
@@ -173,6 +231,16 @@ void linear_reference(const Linear& args) {
   }
   if (args.after == Linear::After::gated_activation) {
     gated_activation_reference(activation_after(args));
+  }
+  if (begins_norm(args)) begin_norm_reference(args);
+}
+
+void begin_norm_reference(const Linear& args) {
+  NVLLM_CHECK(args.out.dtype == args.weight.dtype, "out is ", args.out.describe());
+  switch (args.out.dtype) {
+    case DType::f32: return begin_norm<float>(args);
+    case DType::bf16: return begin_norm<Bf16>(args);
+    default: return begin_norm<F16>(args);
   }
 }
 

@@ -17,6 +17,16 @@
 
 namespace nvllm::kernels {
 
+// The first half of an RMSNorm of rows, left by the product that makes them, for the one that reads them through the
+// norm: that has a factor for each row to find then, and no pass over all of them lies between.
+struct BegunNorm {
+  TensorView
+      weighted;  // [rows, columns], dense, of the rows' type: times the norm's weight, rounded once
+  TensorView
+      squares;  // [columns / kSquaresColumns, kSquaresRows], float32: each row's over so many columns
+};
+inline constexpr std::int64_t kSquaresColumns = 64, kSquaresRows = 128;
+
 // out = [residual +] after(before(x) · weightᵀ [+ bias])
 //
 // Sums are taken in float32 (order unspecified) and rounded to out's type once; or again when a
@@ -45,6 +55,9 @@ struct Linear {
   float epsilon = 1e-6f;
   Activation activation = Activation::silu;
   TensorView scratch;  // [at least rows, inputs], of x's type
+  // Of x's norm, if data are not nullptr. `weighted` may be scratch. Kernels go on from there, or from x: in the first
+  // case a row of the product is that of `weighted` times 1 / sqrt(sum of its squares / inputs + epsilon).
+  BegunNorm begun;
 
   // What happens to the product then: nothing, or the first half of the outputs are gates of the second half, with
   // the roundings of kernels/gated_activation.h, and of the product before. All tensors are of one type then, and
@@ -53,6 +66,10 @@ struct Linear {
   enum class After : std::uint8_t { nothing, gated_activation };
   After after = After::nothing;
   TensorView product;  // [at least rows, outputs]
+
+  // Of out's norm to come, by this weight; only where Matmul::begins_norm() says so. data == nullptr: none.
+  BegunNorm begins;
+  TensorView next_norm_weight;  // [outputs]
 };
 
 // What Matmul::tune() chose, as text: by what it holds for (the device, its libraries, a kind of product and a
@@ -71,6 +88,9 @@ class Matmul {
 
   // Whether an activation after a product like this is fused into it. Else it is best left to what reads it.
   virtual bool fuses_after(const Linear& /*args*/) { return false; }
+
+  // Whether a product like this, but for what it begins, can begin the norm of its result.
+  virtual bool begins_norm(const Linear& /*args*/) { return false; }
 
   // Chooses the fastest way for products like these, of which there is at least one, with about as many rows,
   // by measuring where that is worth it and has not been done. They differ in nothing but where their tensors
@@ -99,5 +119,7 @@ void check_linear(const Linear& args);
 
 // The plain definition, run at once by the caller: what every fast version is compared with.
 void linear_reference(const Linear& args);
+// Begins the norm of out as it is.
+void begin_norm_reference(const Linear& args);
 
 }  // namespace nvllm::kernels

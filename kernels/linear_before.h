@@ -35,6 +35,22 @@ inline Linear rest_after(const Linear& args) {
   Linear rest = args;
   rest.before = Linear::Before::nothing;
   rest.x = prepared_x(args);
+  rest.begun = {};
+  return rest;
+}
+
+inline bool begins_norm(const Linear& args) {
+  return args.begins.squares.data != nullptr;
+}
+inline bool norm_is_begun(const Linear& args) {
+  return args.begun.squares.data != nullptr;
+}
+
+// What is left to do of a product of rows whose norm is begun.
+inline Linear rest_of_norm(const Linear& args) {
+  Linear rest = args;
+  rest.before = Linear::Before::nothing;
+  rest.x = args.begun.weighted;
   return rest;
 }
 

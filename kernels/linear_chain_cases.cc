@@ -9,7 +9,7 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-constexpr std::int64_t kLayers = 12, kHidden = 256, kInner = 384, kMostRows = 16;
+constexpr std::int64_t kLayers = 12, kHidden = 256, kInner = 384, kMostRows = 100;
 
 TEST_CASE_TEMPLATE("products in a graph wait for those before them, however early they begin", T,
                    float, Bf16, F16) {
@@ -22,6 +22,7 @@ TEST_CASE_TEMPLATE("products in a graph wait for those before them, however earl
   const Placed norm(*backend, *stream, normal_values<T>(kHidden, 3, 1, 0.1f));
   const std::vector<T> first = normal_values<T>(kMostRows * kHidden, 4);
   Placed normed(*backend, *stream, std::vector<T>(kMostRows * kHidden));
+  Placed squares(*backend, *stream, std::vector<float>(kHidden / kSquaresColumns * kSquaresRows));
   Placed inner(*backend, *stream, std::vector<T>(kMostRows * 2 * kInner));
   Placed activated(*backend, *stream, std::vector<T>(kMostRows * kInner));
   stream->synchronize();  // weights are constants
@@ -36,13 +37,19 @@ TEST_CASE_TEMPLATE("products in a graph wait for those before them, however earl
                            {8, false},
                            {8, true},
                            {16, false},
-                           {16, true}}) {
+                           {16, true},
+                           {24, true},
+                           {64, true},
+                           {100, true}}) {
     const std::int64_t rows = call.first;
     const bool activates_after = call.second;
     CAPTURE(rows);
     CAPTURE(activates_after);
     Placed sum(*backend, *stream, first);
+    const BegunNorm halves{.weighted = normed.view({rows, kHidden}),
+                           .squares = squares.view({kHidden / kSquaresColumns, kSquaresRows})};
     const auto pass = [&](const auto& after_each) {
+      bool begun = false;
       for (std::int64_t layer = 0; layer < kLayers; ++layer) {
         Linear up;
         up.out = inner.view({rows, 2 * kInner});
@@ -51,6 +58,7 @@ TEST_CASE_TEMPLATE("products in a graph wait for those before them, however earl
         up.before = Linear::Before::rms_norm;
         up.norm_weight = norm.view({kHidden});
         up.scratch = normed.view({rows, kHidden});
+        if (begun) up.begun = halves;
         if (activates_after) {
           up.product = up.out;
           up.out = activated.view({rows, kInner});
@@ -64,6 +72,11 @@ TEST_CASE_TEMPLATE("products in a graph wait for those before them, however earl
         down.weight = TensorView(downs.data() + layer * kDown, dtype_of<T>, {kHidden, kInner});
         if (!activates_after) down.before = Linear::Before::gated_activation;
         down.scratch = activated.view({rows, kInner});
+        begun = matmul->begins_norm(down);
+        if (begun) {
+          down.begins = halves;
+          down.next_norm_weight = norm.view({kHidden});
+        }
         matmul->linear(down, *stream);
         after_each();
       }

@@ -12,6 +12,11 @@ constexpr int kQuadBytes = 128 * 16, kBetweenQuads = 64;  // of sums
 // Of a multiprocessor's 227 KB, what comes between products needs some.
 constexpr int kOneBlockBytes = 200 << 10, kTwoBlocksBytes = kOneBlockBytes / 2;
 
+// Of more rows than these other kernels make products as fast, unless they are so short that it is what lies between
+// products that takes the time: norms and activations of their own.
+constexpr int kFewRows = 64;
+constexpr std::int64_t kShortBytes = 16 << 20;
+
 // A stage is free only when the next one has been multiplied; and one should be on its way.
 constexpr int kLeastStages = 3;
 
@@ -24,7 +29,7 @@ int divide_up(std::int64_t a, std::int64_t b) {
 }
 
 int room_for(std::int64_t rows) {
-  return rows <= 32 ? 32 : 64;
+  return rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
 }
 
 int stage_bytes(const SkinnyPlan& plan) {
@@ -49,7 +54,8 @@ int skinny_shared_bytes(const SkinnyPlan& plan) {
   const int sums = divide_up(plan.rows / 8, plan.splits) *
                    (plan.splits * plan.tiles * kQuadBytes + kBetweenQuads);
   const int both = plan.splits == 1 ? std::max(ring, sums) : ring + sums;
-  return kAlignment + both + plan.stages * kBarriersBytes + 8;
+  const int squares = plan.tiles * 4 * plan.rows * 4;  // a float of each warp and row
+  return kAlignment + both + squares + plan.stages * kBarriersBytes + 8;
 }
 
 std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, std::int64_t inputs,
@@ -58,6 +64,7 @@ std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, s
       inputs % kStageInputs != 0 || outputs == 0 || inputs == 0) {
     return std::nullopt;
   }
+  if (rows > kFewRows && outputs * inputs * 2 > kShortBytes) return std::nullopt;
   std::optional<SkinnyPlan> best;
   double least = 0;
   for (int tiles = 1; tiles <= kSkinnyMaxTiles; ++tiles) {

@@ -9,12 +9,12 @@
 namespace nvllm::kernels {
 
 // With fewer rows kernels/cuda/matvec.h is as fast, or faster.
-inline constexpr int kSkinnyMinRows = 17, kSkinnyMaxRows = 64;
+inline constexpr int kSkinnyMinRows = 17, kSkinnyMaxRows = 128;
 inline constexpr int kSkinnyMaxTiles = 3;
 inline constexpr int kSkinnyMaxSplits = 8;
 
 struct SkinnyPlan {
-  int rows;    // that blocks have room for: 32 or 64
+  int rows;    // that blocks have room for: 32, 64 or 128
   int tiles;   // of 64 outputs, of a block
   int splits;  // of the inputs, one per block of a cluster
   int stages;  // of the ring

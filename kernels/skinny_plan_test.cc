@@ -11,7 +11,7 @@ namespace {
 const SkinnyMachine kMachine{.places = {0, 132, 132, 129, 120, 120, 120, 119, 120}};
 
 TEST_CASE("the blocks of a plan run at once, and their stages are needed") {
-  for (const std::int64_t rows : {17, 24, 32, 33, 64}) {
+  for (const std::int64_t rows : {17, 24, 32, 33, 64, 65, 128}) {
     for (const std::int64_t outputs : {64, 1024, 2560, 4096, 6144, 19456, 24576}) {
       for (const std::int64_t inputs : {64, 1024, 2560, 4096, 9728, 12288}) {
         CAPTURE(rows);
@@ -41,7 +41,7 @@ TEST_CASE("what does not fit is left to others") {
   CHECK(taken(32, 4096, 1024));
   CHECK(!plan_skinny(32, 4096, 1024, {}).has_value());
   CHECK(!taken(kSkinnyMinRows - 1, 4096, 1024));
-  CHECK(!taken(65, 1024, 4096));
+  CHECK(!taken(129, 1024, 4096));
   CHECK(!taken(32, 4100, 1024));
   CHECK(!taken(32, 4096, 1056));
   CHECK(!taken(32, 4096, 0));
@@ -49,6 +49,9 @@ TEST_CASE("what does not fit is left to others") {
   CHECK(!taken(32, 151936, 2560));
   CHECK(taken(64, 1024, 4096));
   CHECK(taken(64, 4096, 1024));
+  CHECK(taken(128, 4096, 1024));
+  CHECK(taken(64, 19456, 2560));
+  CHECK(!taken(65, 19456, 2560));
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct Input {
   float epsilon = 0;
   kernels::Activation activation = kernels::Activation::silu;
   TensorView scratch{};  // where `before` goes unless it is fused into the product
+  kernels::BegunNorm begun{};
 
   std::int64_t rows() const { return x.shape[0]; }
 };

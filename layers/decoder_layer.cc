@@ -21,15 +21,18 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
 void DecoderLayer::forward(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv,
                            std::int64_t layer, TensorView cos_sin, const Context& context) const {
   attend(stream, batch, kv, layer, cos_sin, context);
-  transform(stream, context);
+  transform(stream, nullptr, context);
 }
 
 void DecoderLayer::attend(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv,
                           std::int64_t layer, TensorView cos_sin, const Context& context) const {
+  stream.expect(&mlp_norm_);
   attention_.forward(stream, attention_norm_, batch, kv, layer, cos_sin, context);
 }
 
-void DecoderLayer::transform(ResidualStream& stream, const Context& context) const {
+void DecoderLayer::transform(ResidualStream& stream, const DecoderLayer* next,
+                             const Context& context) const {
+  stream.expect(next == nullptr ? nullptr : &next->attention_norm_);
   mlp_.forward(stream, mlp_norm_, context);
 }
 

@@ -17,6 +17,7 @@ kernels::Linear linear_of(TensorView out, const Input& in, const Parameter& weig
   args.epsilon = in.epsilon;
   args.activation = in.activation;
   args.scratch = in.scratch;
+  args.begun = in.begun;
   return args;
 }
 
@@ -112,22 +113,18 @@ void RowParallelLinear::declare(std::vector<Parameter*>& all) {
   if (!bias_.shape.empty()) all.push_back(&bias_);
 }
 
-void RowParallelLinear::product(TensorView out, TensorView residual, const Input& in,
-                                const Context& context) const {
-  kernels::Linear args = linear_of(out, in, weight_, bias_);
-  args.residual = residual;
-  context.matmul.linear(args, context.stream);
-}
-
 void RowParallelLinear::forward(TensorView out, const Input& in, const Context& context) const {
-  product(out, {}, in, context);
+  context.matmul.linear(linear_of(out, in, weight_, bias_), context.stream);
   if (!context.alone()) context.communicator->all_reduce(out, context.stream);
 }
 
 void RowParallelLinear::add_to(ResidualStream& stream, const Input& in,
                                const Context& context) const {
   const ResidualStream::Target target = stream.target();
-  product(target.out, target.residual, in, context);
+  kernels::Linear args = linear_of(target.out, in, weight_, bias_);
+  args.residual = target.residual;
+  stream.begin_norm(args);
+  context.matmul.linear(args, context.stream);
 }
 
 }  // namespace nvllm::layers

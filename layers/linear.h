@@ -89,8 +89,6 @@ class RowParallelLinear {
   void add_to(ResidualStream& stream, const Input& in, const Context& context) const;
 
  private:
-  void product(TensorView out, TensorView residual, const Input& in, const Context& context) const;
-
   Parameter weight_;  // [outputs, inputs()]
   Parameter bias_;    // [outputs]; no shape: none, or another rank's
 };

@@ -24,6 +24,7 @@ TensorView ResidualStream::sum(const RmsNorm& next) {
 }
 
 TensorView ResidualStream::normed(const RmsNorm& norm) {
+  begun_ = nullptr;
   if (!settle(norm)) {
     kernels::rms_norm({.out = normed_,
                        .x = sum_,
@@ -37,11 +38,24 @@ TensorView ResidualStream::normed(const RmsNorm& norm) {
 
 Input ResidualStream::input(const RmsNorm& norm) {
   if (!context_.alone()) return {.x = normed(norm)};
-  return {.x = sum_,
-          .before = kernels::Linear::Before::rms_norm,
-          .norm_weight = norm.weight.view,
-          .epsilon = norm.epsilon,
-          .scratch = normed_};
+  Input input{.x = sum_,
+              .before = kernels::Linear::Before::rms_norm,
+              .norm_weight = norm.weight.view,
+              .epsilon = norm.epsilon,
+              .scratch = normed_};
+  if (begun_ == &norm) input.begun = {.weighted = normed_, .squares = squares_};
+  begun_ = nullptr;  // who reads it may need normed_ otherwise
+  return input;
+}
+
+void ResidualStream::begin_norm(kernels::Linear& product) {
+  begun_ = nullptr;
+  const bool can = expected_ != nullptr && squares_.data != nullptr && context_.alone() &&
+                   context_.matmul.begins_norm(product);
+  if (!can) return;
+  product.begins = {.weighted = normed_, .squares = squares_};
+  product.next_norm_weight = expected_->weight.view;
+  begun_ = expected_;
 }
 
 ResidualStream::Target ResidualStream::target() {
@@ -58,6 +72,7 @@ void ResidualStream::select(TensorView row_ids, TensorView sum, TensorView norme
   sum_ = sum;
   normed_ = normed;
   part_ = part;
+  begun_ = nullptr;
 }
 
 }  // namespace nvllm::layers

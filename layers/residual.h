@@ -4,8 +4,8 @@
 //   attention.qkv.forward(qkv, stream.input(norm), context);
 //   attention.out.add_to(stream, {.x = heads}, context);
 //
-// One rank: a product adds itself to the sum, and the norm is left to the product that reads it. Several
-// ranks: a product leaves this rank's part; when the sum is next read, one collective sums the parts over
+// One rank: a product adds itself to the sum, and the norm is left to the product that reads it, or begun by the one
+// that makes the sum (kernels::BegunNorm) if that can do it and knows by which weight. Several ranks: a product leaves this rank's part; when the sum is next read, one collective sums the parts over
 // the ranks, adds them and applies the norm. Layers need not know which.
 #pragma once
 
@@ -17,9 +17,10 @@ namespace nvllm::layers {
 class ResidualStream {
  public:
   // Three dense tensors [rows, hidden] of one type. sum: the same on all ranks; normed: its norm; part:
-  // what this rank adds next (not used with one rank).
-  ResidualStream(TensorView sum, TensorView normed, TensorView part, const Context& context)
-      : sum_(sum), normed_(normed), part_(part), context_(context) {}
+  // what this rank adds next (not used with one rank). squares: of begun norms; no data: none is begun.
+  ResidualStream(TensorView sum, TensorView normed, TensorView part, const Context& context,
+                 TensorView squares = {})
+      : sum_(sum), normed_(normed), part_(part), squares_(squares), context_(context) {}
 
   std::int64_t rows() const { return sum_.shape[0]; }
   DType dtype() const { return sum_.dtype; }
@@ -34,6 +35,11 @@ class ResidualStream {
   };
   Target target();
 
+  // Which norm the sum is read through after the next addition; nullptr: not known.
+  void expect(const RmsNorm* norm) { expected_ = norm; }
+  // Lets the product that makes the sum begin that norm, if it can.
+  void begin_norm(kernels::Linear& product);
+
   // Goes on with these rows (int32, any number, in any order), in new memory.
   void select(TensorView row_ids, TensorView sum, TensorView normed, TensorView part);
 
@@ -46,9 +52,11 @@ class ResidualStream {
   // Sums the pending parts; whether normed_ holds the norm of the sum then.
   bool settle(const RmsNorm& norm);
 
-  TensorView sum_, normed_, part_;
+  TensorView sum_, normed_, part_, squares_;
   const Context& context_;
-  bool pending_ = false;  // part_ waits to be summed over the ranks and added
+  const RmsNorm* expected_ = nullptr;
+  const RmsNorm* begun_ = nullptr;  // of the sum as it is, in normed_ and squares_
+  bool pending_ = false;            // part_ waits to be summed over the ranks and added
 };
 
 }  // namespace nvllm::layers

@@ -25,6 +25,7 @@ class TuningMatmul final : public kernels::Matmul {
     matmul_.tune(alike, stream);
   }
   bool fuses_after(const kernels::Linear& args) override { return matmul_.fuses_after(args); }
+  bool begins_norm(const kernels::Linear& args) override { return matmul_.begins_norm(args); }
 
   // Tunes what has been noted, kind by kind. The tensors must still be there; of their values, what
   // products write is worth nothing afterwards.

@@ -70,6 +70,11 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
   return batch;
 }
 
+// Parts of a row whose squares are added up for a norm that is begun; several ranks begin none.
+std::int64_t squares_of(const Decoder& decoder) {
+  return decoder.shard().ranks == 1 ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
+}
+
 }  // namespace
 
 Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
@@ -130,7 +135,7 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
   kv.begin_pass(context.stream);
   const TensorView embedded = memory.sum_.rows(0, rows);
   layers::ResidualStream stream(embedded, memory.normed_.rows(0, rows), memory.part_.rows(0, rows),
-                                context);
+                                context, memory.squares_);
   const Scratch::Frame frame(context.scratch);
   if (!batch.parts.empty()) {
     run_in_parts(batch, kv, memory, context, device.progress);
@@ -144,7 +149,7 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
       const bool last = n + 1 == layers_.size();
       layers_[n].attend(stream, batch, kv, layer, memory.rope_.cos_sin(), context);
       if (last && early) select_logit_rows(stream, batch, context);
-      layers_[n].transform(stream, context);
+      layers_[n].transform(stream, last ? nullptr : &layers_[n + 1], context);
       if (observer) observer(str("layer", n), stream.sum(norm_));
     }
     if (!early) select_logit_rows(stream, batch, context);
@@ -202,6 +207,7 @@ std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& li
   return stream(limits.rows) +
          stream(limits.rows_at_once()) * (decoder.shard().ranks == 1 ? 1 : 2) +
          Scratch::bytes_of(DType::f32, limits.logit_rows, decoder.head().stride()) +
+         Scratch::bytes_of(DType::f32, squares_of(decoder), kernels::kSquaresRows) +
          decoder.scratch_bytes(limits);
 }
 
@@ -222,6 +228,7 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
   // One rank adds its products to the sum directly.
   part_ = decoder.shard().ranks == 1 ? TensorView(nullptr, decoder.dtype(), {0, hidden})
                                      : all.take(decoder.dtype(), limits.rows_at_once(), hidden);
+  squares_ = all.take(DType::f32, squares_of(decoder), kernels::kSquaresRows);
   logits_ = all.take(DType::f32, limits.logit_rows, decoder.head().stride());
   const std::size_t scratch = decoder.scratch_bytes(limits);
   scratch_ = Scratch(all.take(DType::u8, 1, static_cast<std::int64_t>(scratch)).data, scratch);

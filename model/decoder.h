@@ -57,6 +57,7 @@ class DecoderMemory {
   Buffer activations_;
   TensorView sum_;            // [rows, hidden]: of the residual stream
   TensorView normed_, part_;  // [rows at once, hidden]: likewise
+  TensorView squares_;        // of begun norms (kernels::BegunNorm)
   TensorView logits_;         // [logit_rows, stride of the head], float32
   layers::Scratch scratch_;
   layers::RopeTable rope_;

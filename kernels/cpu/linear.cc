@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "device/cpu/stream.h"
 #include "kernels/cpu/linear_kernels.h"
 #include "kernels/linear_before.h"
@@ -88,6 +89,7 @@ class CpuMatmul final : public Matmul {
 
   void linear(const Linear& args, Stream& stream) override {
     check_linear(args);
+    NVLLM_CHECK(!kernels::begins_norm(args), "no norm can be begun here");
     enqueue_before(args, stream);
     submit(args, stream);
     enqueue_after(args, stream);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "device/cuda/stream.h"
 #include "kernels/cuda/dot.h"
 #include "kernels/cuda/gated_activation.h"
@@ -34,7 +35,12 @@ class CudaMatmul final : public Matmul {
   void linear(const Linear& args, Stream& stream) override {
     check_linear(args);
     if (args.out.elements() == 0) return;
+    NVLLM_CHECK(!kernels::begins_norm(args) || begins_norm(args), "no norm can be begun here");
     if (matvec_.takes(args)) return matvec_.enqueue(args, stream);
+    if (norm_is_begun(args)) {
+      const Linear half = rest_of_norm(args);
+      if (const auto plan = skinny_.plan(half)) return skinny_.enqueue(half, *plan, stream);
+    }
     const Linear rest = rest_after(args);
     std::optional<SkinnyPlan> plan = skinny_.plan(rest);
     const bool fused =
@@ -58,6 +64,13 @@ class CudaMatmul final : public Matmul {
     if (args.after == Linear::After::nothing) return false;
     const Linear rest = rest_after(args);
     return matvec_.takes(rest) || skinny_.plan(rest).has_value();
+  }
+
+  bool begins_norm(const Linear& args) override {
+    if (args.before != Linear::Before::nothing || args.after != Linear::After::nothing)
+      return false;
+    return args.out.dtype == args.weight.dtype && !matvec_.takes(args) &&
+           skinny_.plan(args).has_value();
   }
 
   void tune(std::span<const Linear> alike, Stream& stream) override {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/skinny.h"
 #include "kernels/cuda/skinny_sm90.cuh"
 #include "kernels/cuda/tensor_map.h"
+#include "kernels/linear_before.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -11,6 +12,13 @@ using skinny::Shape;
 
 bool whole_vectors_or_none(const TensorView& tensor) {
   return tensor.data == nullptr || whole_vectors(tensor);
+}
+
+// The first half of a norm is that of whole products, and its squares have room.
+bool may_begin_norm(const Linear& args) {
+  return !is_gated(args) && args.begun.squares.data == nullptr &&
+         args.out.dtype == args.weight.dtype && whole_vectors(args.begins.weighted) &&
+         whole_vectors(args.next_norm_weight);
 }
 
 // As the kernel wants them: groups of 16 outputs, or of 8 gates and the 8 that these let through.
@@ -49,7 +57,8 @@ void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
                           dim3(Shape<kTiles, kRows>::kThreads), static_cast<std::size_t>(bytes),
                           static_cast<unsigned>(plan.splits)};
   launch_early("launching linear", kernel, shape, stream, describe_weight(args, kTiles),
-               describe_x(args, kRows), p, plan.splits, plan.stages, is_gated(args));
+               describe_x(args, kRows), p, skinny::NormHalves<T>(args), plan.splits, plan.stages,
+               is_gated(args));
 }
 
 template <typename T, int kRows>
@@ -64,9 +73,11 @@ void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
 
 template <typename T>
 void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
-  if (plan.rows == 32) return launch<T, 32>(args, plan, stream);
-  static_assert(kSkinnyMaxRows == 64);
-  launch<T, 64>(args, plan, stream);
+  switch (plan.rows) {
+    case 32: return launch<T, 32>(args, plan, stream);
+    case 64: return launch<T, 64>(args, plan, stream);
+    default: static_assert(kSkinnyMaxRows == 128); return launch<T, 128>(args, plan, stream);
+  }
 }
 
 // How many blocks in clusters of so many run at once that leave no room for a second one.
@@ -112,6 +123,7 @@ std::optional<SkinnyPlan> Skinny::plan(const Linear& args) const {
       !whole_vectors_or_none(args.bias) || !whole_vectors_or_none(args.residual)) {
     return std::nullopt;
   }
+  if (begins_norm(args) && !may_begin_norm(args)) return std::nullopt;
   return plan_skinny(rows, args.weight.shape[0], args.weight.shape[1], machine());
 }
 

@@ -10,12 +10,15 @@
 // (wgmma.cuh). Block q % splits of a cluster makes results of it: all put theirs into its shared memory, and it adds
 // them up in ascending order. So results are reproducible, and a row's do not depend on the others. The code for it is
 // short, because what runs once is as slow as its instructions come from memory: a lane makes 16 outputs of two rows.
+//
+// Norms between such products are taken in halves (skinny_norm_sm90.cuh).
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/gated_activation.cuh"
 #include "kernels/cuda/linear_parts.cuh"
+#include "kernels/cuda/skinny_norm_sm90.cuh"
 #include "kernels/cuda/sync_threads.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -42,18 +45,19 @@ __host__ __device__ constexpr int quad_stride(int quad_bytes, int splits) {
   return splits * quad_bytes + 64;
 }
 
-// Where a block has what: the ring, the sums that results are made of, barriers. A block that has all sums itself puts
-// them where the ring was.
+// Where a block has what: the ring, the sums that results are made of, each warp's sums of rows' squares, barriers. A
+// block that has all sums itself puts them where the ring was.
 template <int kTiles, int kRows>
 struct Places {
-  int sums, barriers, end;
+  int sums, squares, barriers, end;
 
   __host__ __device__ constexpr Places(int stages, int splits) {
     using S = Shape<kTiles, kRows>;
     const int ring = stages * S::kStageBytes;
     const int bytes = (S::kQuads + splits - 1) / splits * quad_stride(S::kQuadBytes, splits);
     sums = splits == 1 ? 0 : ring;
-    barriers = ring > sums + bytes ? ring : sums + bytes;
+    squares = ring > sums + bytes ? ring : sums + bytes;
+    barriers = squares + kTiles * 4 * kRows * 4;
     end = barriers + 8 + stages * 16;
   }
 };
@@ -63,21 +67,6 @@ constexpr int shared_bytes(int stages, int splits) {
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-__device__ __forceinline__ void store_shared(unsigned to, float4 value) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y),
-               "f"(value.z), "f"(value.w)
-               : "memory");
-}
-
-__device__ __forceinline__ float4 load_shared(unsigned from) {
-  float4 value;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(from)
-               : "memory");
-  return value;
-}
 
 // Eight neighbouring outputs of a row.
 template <typename T>
@@ -100,6 +89,49 @@ __device__ __forceinline__ void store_eight(const LinearParams<T>& p, int row, i
   }
 }
 
+// What a lane needs for its results beside their sums, asked for while products are made: of two rows 16 residuals each,
+// and the weights of the norm that it begins.
+template <typename T>
+struct Beside {
+  Vector<T> residual[2][2], weight[2];
+
+  __device__ __forceinline__ void load_residual(const LinearParams<T>& p, int row, int output) {
+    if (p.residual == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (row + i / 2 >= p.rows) break;
+      residual[i / 2][i % 2] =
+          load_vector(p.residual + (row + i / 2) * p.residual_stride + output + i % 2 * 8);
+    }
+  }
+  __device__ __forceinline__ void load_weight(const NormHalves<T>& norm, int output) {
+    if (norm.squares == nullptr) return;
+    for (int i = 0; i < 2; ++i) weight[i] = load_vector(norm.weight + output + i * 8);
+  }
+};
+
+// 16 outputs of a row, of their sums. What is begun of a norm goes to norm.weighted, and their squares to `squares`.
+template <typename T>
+__device__ __forceinline__ void store_results(const LinearParams<T>& p, const NormHalves<T>& norm,
+                                              int row, int output, Floats<T> (&eights)[2],
+                                              const Vector<T> (&residual)[2],
+                                              const Vector<T> (&weight)[2], unsigned squares) {
+  float sum = 0;
+#pragma unroll
+  for (int second = 0; second < 2; ++second) {
+    const int o = output + second * 8;
+    if (p.bias != nullptr) add_to(eights[second], load_vector(p.bias + o));
+    if (p.residual != nullptr) add_to(eights[second], residual[second]);
+    store_eight(p, row, o, eights[second]);
+    if (norm.squares == nullptr) continue;
+    const Vector<T> rounded = narrow(eights[second]);
+    sum += rms_norm_vector(rounded);
+    store_vector(norm.weighted + static_cast<long long>(row) * p.outputs + o,
+                 rms_norm_apply(rounded, 1.0f, weight[second]));
+  }
+  if (norm.squares != nullptr) store_shared(squares, sum);
+}
+
 // What a lane makes results of: 8 outputs and the 8 behind them of two rows.
 template <typename T>
 struct Sums {
@@ -116,6 +148,11 @@ struct Sums {
         of[0][1].element[i] += part.z, of[1][1].element[i] += part.w;
       }
     }
+  }
+
+  __device__ __forceinline__ void scale(int row, float factor) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) of[row][i / 8].element[i % 8] *= factor;
   }
 };
 
@@ -134,11 +171,12 @@ struct Owner {
 
 // grid: tiles * splits, clusters of splits. `weight` [groups, 2, 8, inputs], `x` [1, rows, inputs] in boxes of 64
 // inputs, a tile's groups or kRows rows. `stages`: of the ring, all steps' or 2 at least. gated: the first 8 outputs of a
-// group are gates of the second 8, and p.outputs are gates only.
+// group are gates of the second 8, and p.outputs are gates only. norm: its halves; not both.
 template <typename T, int kTiles, int kRows>
 __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
     skinny_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
-                  const LinearParams<T> p, int splits, int stages, bool gated) {
+                  const LinearParams<T> p, const NormHalves<T> norm, int splits, int stages,
+                  bool gated) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using S = Shape<kTiles, kRows>;
   extern __shared__ char memory[];
@@ -204,17 +242,19 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
     return;
   }
 
-  // Of this lane's results: of which two rows, from which output on.
-  const int row = (lane / 4 * splits + split) * 8 + lane % 4 * 2;
+  // Of this lane's results: from which output on, of which two rows. Where there is room for more rows than 64, and one
+  // block makes all results, it has other ones, too.
   const int output = gated ? tile * (S::kOutputs / 2) + warp * 8 : tile * S::kOutputs + warp * 16;
-  const int rows = output < p.outputs ? p.rows - row : 0;  // all there, if not negative
-  Vector<T> residual[2][2];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (p.residual == nullptr || i / 2 >= rows) continue;
-    residual[i / 2][i % 2] =
-        load_vector(p.residual + (row + i / 2) * p.residual_stride + output + i % 2 * 8);
+  const bool inside = output < p.outputs;
+  int row = (lane / 4 * splits + split) * 8 + lane % 4 * 2;
+  Beside<T> beside;
+  if (inside) {
+    beside.load_residual(p, row, output);
+    beside.load_weight(norm, output);
   }
+  const unsigned squares = base + places.squares;
+  if (norm.begun != nullptr)
+    add_squares<S::kConsumers, kRows>(norm.begun, p.inputs / kSquaresColumns, squares);
 
   float sums[kRows / 2];
   const unsigned own = warp / 4 * kTileOutputs * kRowBytes;
@@ -240,11 +280,8 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   wgmma_wait<0>();
   hold(sums);
 
-  if (splits > 1) {
-    wait_for_cluster();
-  } else {
-    sync_threads(1, S::kConsumers);  // nobody multiplies any more
-  }
+  sync_threads(1, S::kConsumers);  // nobody multiplies any more, and squares have been added up
+  if (splits > 1) wait_for_cluster();
   const int stride = quad_stride(S::kQuadBytes, splits);
   const unsigned own_sums = base + places.sums + split * S::kQuadBytes + threadIdx.x * 16;
   Owner owner;
@@ -263,27 +300,35 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   __syncwarp();
   if (splits > 1) all_received.wait(0);
 
-  if (rows <= 0) return;
-  Sums<T> results(base + places.sums + lane / 4 * stride + warp * 512 + lane % 4 * 16, splits,
-                  S::kQuadBytes);
+  unsigned at = base + places.sums + lane / 4 * stride + warp * 512 + lane % 4 * 16;
+#pragma unroll 1
+  for (; inside && row < p.rows; row += splits * 64, at += 8 * stride) {
+    Sums<T> results(at, splits, S::kQuadBytes);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (r >= rows) break;
-    Floats<T>(&eights)[2] = results.of[r];
-    if (gated) {
-      store_vector(static_cast<T*>(p.out) + (row + r) * p.out_stride + output,
-                   activate_gated<Activation::silu>(narrow(eights[0]), narrow(eights[1])));
-      continue;
+    for (int r = 0; r < 2; ++r) {
+      if (row + r >= p.rows) break;
+      if (norm.begun != nullptr) {
+        results.scale(r, rms_norm_scale(squares_of<kTiles * 4, kRows>(squares, row + r),
+                                        p.inverse_inputs, p.epsilon));
+      }
+      Floats<T>(&eights)[2] = results.of[r];
+      if (gated) {
+        store_vector(static_cast<T*>(p.out) + (row + r) * p.out_stride + output,
+                     activate_gated<Activation::silu>(narrow(eights[0]), narrow(eights[1])));
+        continue;
+      }
+      store_results(p, norm, row + r, output, eights, beside.residual[r], beside.weight,
+                    squares + (warp * kRows + row + r) * 4);
     }
-#pragma unroll
-    for (int second = 0; second < 2; ++second) {
-      const int o = output + second * 8;
-      if (p.bias != nullptr)
-        add_to(eights[second], *reinterpret_cast<const Vector<T>*>(p.bias + o));
-      if (p.residual != nullptr) add_to(eights[second], residual[r][second]);
-      store_eight(p, row + r, o, eights[second]);
-    }
+    if constexpr (kRows > 64) beside.load_residual(p, row + splits * 64, output);
   }
+  if (norm.squares == nullptr) return;
+  sync_threads(2 + warp / 4, 128);
+  const int own_row = threadIdx.x % 128, part = tile * kTiles + warp / 4;
+  if (own_row >= p.rows || own_row / 8 % splits != split) return;
+  if (part * kSquaresColumns >= p.outputs) return;
+  norm.squares[part * kSquaresRows + own_row] =
+      squares_of<4, kRows>(squares + warp / 4 * 4 * kRows * 4, own_row);
 #endif
 }
 
