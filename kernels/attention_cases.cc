@@ -220,6 +220,28 @@ TEST_CASE_TEMPLATE("infinite, huge and tiny scores do as the definition", T, flo
   }
 }
 
+TEST_CASE_TEMPLATE("scores that rise with every 128 tokens back do as the definition", T, float,
+                   Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const float growth : {2.0f, 8.0f}) {
+      CAPTURE(growth);
+      AttentionCase<T> c =
+          AttentionCase<T>::random(whole_groups({{40, 600}, {300, 333}}, 2, 4, head_dim), 14);
+      std::int64_t end = 0;
+      for (const Sequence& sequence : c.shape.sequences) {
+        end += sequence.tokens;
+        for (std::int64_t i = 0; i < sequence.tokens * c.token_elements(); ++i) {
+          T& key = c.k[end * c.token_elements() - 1 - i];
+          const auto steps = static_cast<float>(i / c.token_elements() / 128);
+          key = from_float<T>(to_float(key) * std::pow(growth, steps));
+        }
+      }
+      check_against_reference(*backend, c);
+    }
+  }
+}
+
 TEST_CASE("attention runs in graphs, with lengths that change") {
   BACKEND_OR_SKIP(backend);
   const std::int64_t tokens = 100;

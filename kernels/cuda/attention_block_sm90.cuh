@@ -54,7 +54,7 @@ struct PrefixTiles {
   // What no copy wrote of the values of the first tile worked on, which are there, is made zero.
   template <int D>
   __device__ __forceinline__ void fill_up(const Shared<D>& shared, int thread) const {
-    const int count = (min(kTokens, tokens - first(0)) + boxes.tokens - 1) / boxes.tokens;
+    const int count = boxes.filled_by(min(kTokens, tokens - first(0)));
     const int filled = min(count * boxes.tokens, part.tokens - first(0));
     if (filled >= kTokens) return;
     clear_rows<D>(shared.values(stage), filled, thread);
@@ -113,9 +113,9 @@ class Consumer {
       release(shared_.keys_empty(turn.stage));
       if (count == 1) queries_done();
       tiles.mask(mask, 0, rows, lane());
-      rows.find_highest(scale);
-      rows.template weigh<0, kTokens / 8>(scale);
+      rows.weigh_anew(scale);
       rows.pack_weights();
+      rows.add_up();
       wait_for(shared_.values_full(turn.stage), turn);
       tiles.template fill_up<D>(shared_, group_ * kGroupThreads + thread_);
     }
@@ -129,20 +129,27 @@ class Consumer {
       arrive_at(other_turn, kBoth);
       wgmma_wait<1>();
       hold(rows.scores);
-      release(shared_.keys_empty(turn.stage));
-      if (i == count - 1) queries_done();  // the next ones come under the last weights
       tiles.mask(mask, i, rows, lane());
-      rows.find_highest(scale);
-      rows.template weigh<0, kEarly>(scale);
+      rows.template weigh<0, kEarly>(scale, rows.reference);
       // By now the products with the weights before are about done. To wait for a barrier is a loop, which the
       // assembler moves neither weights nor the next wait across: so taking weights and the products overlap.
       wait_for(shared_.values_full(turn.stage), turn);
       wgmma_wait<0>();
       hold(rows.out);
       release(shared_.values_empty(before.stage));
-      rows.template weigh<kEarly, kTokens / 8>(scale);
-      rows.fade_out();
+      rows.template weigh<kEarly, kTokens / 8>(scale, rows.reference);
       rows.pack_weights();
+      if (any_of_threads(kFirstGroup + group_, kGroupThreads, rows.too_heavy())) {
+        rows.multiply_keys(queries, shared_.keys(turn.stage));  // their scores are gone
+        wgmma_wait<0>();
+        hold(rows.scores);
+        tiles.mask(mask, i, rows, lane());
+        rows.weigh_anew(scale);
+        rows.pack_weights();
+      }
+      rows.add_up();
+      release(shared_.keys_empty(turn.stage));
+      if (i == count - 1) queries_done();  // the next ones come under the last products
     }
     if (count == 0) queries_done();
     if (count > 0) {
@@ -194,7 +201,7 @@ __device__ __forceinline__ void attend(const Part& part, int block_row, const CU
   const int tokens = seen_by(part, min(block_row + kRows, part.packed_rows));
   if (threadIdx.x == 0) start_barriers(shared, 1, 1);
   __syncthreads();
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int group = own_group();
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     fewer_registers<40>();

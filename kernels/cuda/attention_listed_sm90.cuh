@@ -188,7 +188,7 @@ __device__ __forceinline__ void attend_listed(const ListedTokens<T>& listed, con
   const Shared<D> shared(memory);
   if (threadIdx.x == 0) start_barriers(shared, kGroupThreads + kProducerWarps, kGroupThreads);
   __syncthreads();
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int group = own_group();
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     fewer_registers<72>();

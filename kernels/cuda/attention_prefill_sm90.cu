@@ -41,6 +41,7 @@ template <typename T, int D>
 __device__ __forceinline__ void produce_pieces(const AttentionParams<T>& p, const Order& order,
                                                const PrefillMaps& maps, const Boxes& boxes,
                                                const Shared<D>& shared, int thread) {
+  if (thread >= boxes.warps() * 32) return;
   const CacheMaps cache{maps.keys, maps.values, maps.key_runs, maps.value_runs};
   int tiles = 0, pieces = 0;
   for (int i = 0;; ++i) {
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   __syncthreads();
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int group = own_group();
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     fewer_registers<72>();

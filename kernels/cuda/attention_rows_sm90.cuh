@@ -15,9 +15,12 @@ struct Rows {
   float scores[kTokens / 2];
   float out[D / 2];
   unsigned weights[kTokens / 16][4];  // as left factors
-  float highest[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0, 0};  // of this thread's columns
-  float reference[2], fade[2];
+  // A weight is 2^(score * scale - reference), whose reference is the highest exponent of the first tile that the row
+  // sees. It stays as tiles go by: a higher one takes its place only where weights become too large (too_heavy()).
+  float reference[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};  // of the weights of this thread's columns
+  // Of the last tile's weights, in two parts, which add_up() adds to `sum`. At first as if they were too heavy.
+  float newest[2][2] = {{INFINITY, INFINITY}, {INFINITY, INFINITY}};
 
   // scores = q k^T, enqueued.
   __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys) {
@@ -58,58 +61,53 @@ struct Rows {
     }
   }
 
-  // The highest score so far, and by how much what was added up so far fades.
-  __device__ __forceinline__ void find_highest(float scale) {
-    // Several numbers of each row at a time: one after the other would wait for the one before.
-    constexpr int kAtOnce = 4;
-    float higher[2][kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        float& most = higher[row][j % kAtOnce];
-        const float here = fmaxf(scores[4 * j + 2 * row], scores[4 * j + 2 * row + 1]);
-        most = j < kAtOnce ? here : fmaxf(most, here);
-      }
-    }
-    float most[2];
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      most[row] =
-          fmaxf(fmaxf(higher[row][0], higher[row][1]), fmaxf(higher[row][2], higher[row][3]));
-      most[row] = fmaxf(most[row], highest[row]);
-    }
-#pragma unroll
-    for (int lanes = 1; lanes < 4; lanes *= 2) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        most[row] = fmaxf(most[row], __shfl_xor_sync(~0u, most[row], lanes));
-      }
-    }
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      reference[row] = reference_of(most[row]) * scale;
-      fade[row] = power_of_2(highest[row] * scale - reference[row]);
-      highest[row] = most[row];
-      sum[row] *= fade[row];
-    }
-  }
-
-  // Scores of columns 8 * from to 8 * to become weights, relative to the highest score so far.
+  // Scores of columns 8 * from to 8 * to become weights, relative to these references.
   template <int kFrom, int kTo>
-  __device__ __forceinline__ void weigh(float scale) {
-    float more[2][2] = {};
+  __device__ __forceinline__ void weigh(float scale, const float (&references)[2]) {
 #pragma unroll
     for (int j = kFrom; j < kTo; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& score = scores[4 * j + i];
-        score = power_of_2(score * scale - reference[i / 2]);
-        more[i / 2][i % 2] += score;
+        score = power_of_2(score * scale - references[i / 2]);
+        float& total = newest[i / 2][i % 2];
+        total = j == 0 ? score : total + score;
       }
     }
-    sum[0] += more[0][0] + more[0][1];
-    sum[1] += more[1][0] + more[1][1];
+  }
+
+  // Whether a row's weights of the last tile are so large that it needs another reference, or it had none.
+  __device__ __forceinline__ bool too_heavy() const {
+    return too_heavy(0) || too_heavy(1);
+  }
+
+  // All of a tile's scores become weights, after rows that need it have taken the highest exponent so far as their
+  // reference; what they added up before fades. What becomes of a row does not depend on others.
+  __device__ __forceinline__ void weigh_anew(float scale) {
+    float most[2], references[2], fade[2];
+    find_highest(most);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float before = reference[row];
+      unsigned raised = too_heavy(row);
+      raised |= __shfl_xor_sync(~0u, raised, 1);
+      raised |= __shfl_xor_sync(~0u, raised, 2);
+      if (raised) reference[row] = fmaxf(before, most[row] * scale);
+      references[row] = reference_of(reference[row]);
+      fade[row] = power_of_2(before - references[row]);
+      sum[row] *= fade[row];
+    }
+    weigh<0, kTokens / 8>(scale, references);
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[4 * j + i] *= fade[i / 2];
+    }
+  }
+
+  __device__ __forceinline__ void add_up() {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) sum[row] += newest[row][0] + newest[row][1];
   }
 
   __device__ __forceinline__ void pack_weights() {
@@ -119,14 +117,6 @@ struct Rows {
       for (int i = 0; i < 4; ++i) {
         weights[k][i] = pack(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
       }
-    }
-  }
-
-  __device__ __forceinline__ void fade_out() {
-#pragma unroll
-    for (int j = 0; j < D / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[4 * j + i] *= fade[i / 2];
     }
   }
 
@@ -145,12 +135,48 @@ struct Rows {
         write_rounded(part.p.out + index * D, i, factor, exists, lane % 4);
       }
       if (exists && part.p.lse != nullptr && lane % 4 == 0) {
-        part.p.lse[index] = log_sum_exp(highest[i] * part.p.scale * kLog2E, sum[i]);
+        part.p.lse[index] = log_sum_exp(reference[i], sum[i]);
       }
     }
   }
 
  private:
+  // Of a thread's weights of a row and a tile: all fit into T, and their products with values below 2^80 into floats.
+  static constexpr float kHeaviest = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
+
+  // Also if it is no number.
+  __device__ __forceinline__ bool too_heavy(int row) const {
+    return !(newest[row][0] + newest[row][1] <= kHeaviest);
+  }
+
+  // Of all of a row's columns, which four lanes have.
+  __device__ __forceinline__ void find_highest(float (&most)[2]) const {
+    // Several numbers of each row at a time: one after the other would wait for the one before.
+    constexpr int kAtOnce = 4;
+    float higher[2][kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float& highest = higher[row][j % kAtOnce];
+        const float here = fmaxf(scores[4 * j + 2 * row], scores[4 * j + 2 * row + 1]);
+        highest = j < kAtOnce ? here : fmaxf(highest, here);
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      most[row] =
+          fmaxf(fmaxf(higher[row][0], higher[row][1]), fmaxf(higher[row][2], higher[row][3]));
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        most[row] = fmaxf(most[row], __shfl_xor_sync(~0u, most[row], lanes));
+      }
+    }
+  }
+
   // A row's results, one of two: this thread's columns of each 8.
   __device__ __forceinline__ void write_floats(float* to, int i, float factor) const {
 #pragma unroll

@@ -40,9 +40,23 @@ struct Boxes {
   int tokens;
   int block_size;     // without a table a block is a whole sequence
   bool runs = false;  // a tile is several blocks, one box where they follow one another
+
+  // Warps of the producer that copy.
+  __device__ __forceinline__ int warps() const {
+    return bulk && tokens < kTokens ? kProducerWarps : 1;
+  }
+  // Boxes that so many tokens fill; a box's are a power of two.
+  __device__ __forceinline__ int filled_by(int count) const {
+    return (count + tokens - 1) >> (31 - __clz(tokens));
+  }
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The warpgroup of this thread. The compiler sees that a warp's lanes agree, and keeps what follows once for all.
+__device__ __forceinline__ int own_group() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+}
 
 // Numbers of barriers (sync_threads.cuh).
 inline constexpr int kAllConsumers = 1;
@@ -150,7 +164,7 @@ __device__ __forceinline__ TileBoxes find_boxes(const Part& part, const Boxes& b
                                                 int tile, int lane) {
   const int first = tile * kTokens;
   TileBoxes found;
-  found.count = (min(kTokens, tokens - first) + boxes.tokens - 1) / boxes.tokens;
+  found.count = boxes.filled_by(min(kTokens, tokens - first));
   found.block = part.sequence;
   found.within = part.token(first) + min(lane / kHalves<D>, found.count - 1) * boxes.tokens;
   if (part.p.block_table != nullptr) {
@@ -181,7 +195,7 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxe
                                            unsigned parity, int thread) {
   if (thread < 32) empty.wait(parity);
   if (thread == 0) full.arrive_and_expect(found.count * boxes.tokens * D * 2);
-  sync_threads(kAllProducers, kGroupThreads);
+  boxes.warps() > 1 ? sync_threads(kAllProducers, kGroupThreads) : __syncwarp();
   const int lane = thread % 32, box = lane / kHalves<D>, half = lane % kHalves<D>;
   if (box >= count || box % kProducerWarps != thread / 32) return;
   const unsigned to = tile + half * kTokens * kRowBytes + box * boxes.tokens * kRowBytes;
@@ -250,10 +264,10 @@ template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
                                         const CacheMaps& maps, const Boxes& boxes, int tokens,
                                         int done, int thread) {
-  if (tokens == 0) return;
+  if (tokens == 0 || thread >= boxes.warps() * 32) return;
   if (boxes.bulk) {
     produce_boxes<D>(part, shared, maps, boxes, tokens, done, thread);
-  } else if (thread < 32) {
+  } else {
     produce_tokens<T, D>(part, shared, tokens, done, thread);
   }
 }
