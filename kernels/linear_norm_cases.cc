@@ -12,14 +12,14 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-constexpr std::array<std::int64_t, 9> kRows = {17, 24, 32, 33, 64, 65, 100, 127, 128};
+constexpr std::array<std::int64_t, 6> kRows = {17, 32, 33, 64, 100, 128};
 
 // A row of hidden values is made by one product and read by the next.
 struct Shape {
   std::int64_t inputs, hidden, outputs;
 };
 constexpr Shape kShapes[] = {
-    {128, 1024, 1024}, {2048, 128, 384}, {64, 2560, 128}, {640, 192, 6208}, {512, 4096, 192}};
+    {128, 1024, 1024}, {2048, 128, 384}, {64, 2560, 128}, {640, 192, 1600}, {128, 4096, 192}};
 
 BegunNorm begun_of(const Matrix& weighted, const Matrix& squares) {
   return {.weighted = weighted.there, .squares = squares.there};
@@ -152,8 +152,8 @@ TEST_CASE_TEMPLATE("a norm is begun by the product before and ended by the produ
     }
   }
   if (begun == 0) SKIP_TEST("no product begins a norm here");
-  CHECK(begun >= 30);
-  CHECK(ended >= 20);
+  CHECK(begun >= 24);
+  CHECK(ended >= 15);
 }
 
 TEST_CASE("a gated product that ends a norm has the bits of its parts") {
