@@ -101,6 +101,10 @@ void check_squares(const TensorView& squares, const char* name, std::int64_t row
 }
 
 void check_begun(const Linear& args) {
+  if (args.before == Linear::Before::gated_activation) {
+    fail("linear: begun.squares is ", args.begun.squares.describe(),
+         "; an activation before the product has no norm");
+  }
   const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
   check_rows(args.begun.weighted, "begun.weighted", "[rows, inputs]", rows, inputs);
   check_dense(args.begun.weighted, "begun.weighted", args.weight.dtype);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <deque>
+#include <span>
 
 #include "layers/decoder_layer.h"
 #include "layers/layer_rank.h"
@@ -65,17 +66,63 @@ std::vector<float> streams(LayerRank& rank, const Shape& shape, DType dtype, Sha
        {TestBatch::Part{0, 0, std::vector<std::int32_t>(21)}, TestBatch::Part{0, 21, {0}}}) {
     batch.load({part}, TestBatch::Logits::none, rank.stream());
     const std::int64_t rows = batch.batch().rows();
-    ResidualStream stream(rank.noise_tensor("sum", dtype, rows, shape.hidden),
-                          rank.empty(dtype, rows, shape.hidden),
-                          rank.empty(dtype, rows, shape.hidden), context);
-    for (std::size_t n = 0; n < layers.size(); ++n) {
-      layers[n].forward(stream, batch.batch(), cache.cache(), static_cast<std::int64_t>(n),
-                        rope.cos_sin(), context);
-    }
+    ResidualStream stream(
+        rank.noise_tensor("sum", dtype, rows, shape.hidden), rank.empty(dtype, rows, shape.hidden),
+        rank.empty(dtype, rows, shape.hidden), context,
+        rank.empty(DType::f32, shape.hidden / kernels::kSquaresColumns, kernels::kSquaresRows));
+    layers[0].attend(stream, batch.batch(), cache.cache(), 0, rope.cos_sin(), context);
+    layers[0].transform(stream, &layers[1], context);
+    layers[1].forward(stream, batch.batch(), cache.cache(), 1, rope.cos_sin(), context);
     const std::vector<float> values = rank.values(stream.sum(norm));
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;
+}
+
+// Begins and ends norms in products, by their definition; all else is another's.
+class HalvingMatmul final : public kernels::Matmul {
+ public:
+  explicit HalvingMatmul(kernels::Matmul& matmul) : matmul_(matmul) {}
+
+  void linear(const kernels::Linear& args, Stream& stream) override {
+    const bool begins = args.begins.squares.data != nullptr;
+    const bool ends = args.begun.squares.data != nullptr;
+    begun += begins ? 1 : 0;
+    ended += ends ? 1 : 0;
+    if (!begins && !ends) return matmul_.linear(args, stream);
+    stream.synchronize();
+    kernels::linear_reference(args);
+  }
+  bool begins_norm(const kernels::Linear& args) override {
+    return args.out.shape[1] % kernels::kSquaresColumns == 0;
+  }
+  void tune(std::span<const kernels::Linear>, Stream&) override {}
+
+  int begun = 0, ended = 0;
+
+ private:
+  kernels::Matmul& matmul_;
+};
+
+TEST_CASE("norms in halves between products are those that products take whole") {
+  on_groups([](LayerRank& rank) {
+    if (rank.backend().kind() != DeviceKind::cpu) return;  // references are the host's
+    const Shape& shape = kShapes[2];
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Context whole = rank.alone();
+      HalvingMatmul matmul(whole.matmul);
+      const Context halves{whole.stream, matmul, whole.scratch, nullptr};
+      const auto expected = streams(rank, shape, dtype, {0, 1}, whole);
+      const auto got = streams(rank, shape, dtype, {0, 1}, halves);
+      const std::int64_t lengths =
+          4 * shape.hidden + shape.heads * shape.head_dim + kTokens + shape.intermediate;
+      CHECK(difference(got, expected, dtype,
+                       {.roundings = 2 * 2 * (8 + 5), .length = 2 * lengths}) == "");
+      // Of two passes: before both MLPs and before the second attention.
+      CHECK(matmul.begun == 2 * 3);
+      CHECK(matmul.ended == 2 * 3);
+    }
+  });
 }
 
 TEST_CASE("decoder layers over ranks give the stream that whole ones give") {

@@ -16,6 +16,7 @@ bool whole_vectors_or_none(const TensorView& tensor) {
 
 // The first half of a norm is that of whole products, and its squares have room.
 bool may_begin_norm(const Linear& args) {
+  static_assert(kSkinnyMaxRows <= kSquaresRows && skinny::kTileOutputs == kSquaresColumns);
   return !is_gated(args) && args.begun.squares.data == nullptr &&
          args.out.dtype == args.weight.dtype && whole_vectors(args.begins.weighted) &&
          whole_vectors(args.next_norm_weight);
