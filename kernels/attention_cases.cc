@@ -233,8 +233,8 @@ TEST_CASE_TEMPLATE("scores that rise with every 128 tokens back do as the defini
         end += sequence.tokens;
         for (std::int64_t i = 0; i < sequence.tokens * c.token_elements(); ++i) {
           T& key = c.k[end * c.token_elements() - 1 - i];
-          const auto steps = static_cast<float>(i / c.token_elements() / 128);
-          key = from_float<T>(to_float(key) * std::pow(growth, steps));
+          const std::int64_t tiles = i / c.token_elements() / 128;
+          key = from_float<T>(to_float(key) * std::pow(growth, static_cast<float>(tiles)));
         }
       }
       check_against_reference(*backend, c);
