@@ -33,7 +33,7 @@ class DecoderLayer {
   // between them.
   void attend(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv, std::int64_t layer,
               TensorView cos_sin, const Context& context) const;
-  // next: the layer that goes on with the stream, if one does and there is no other part of the batch before.
+  // next: the layer that reads the stream next; nullptr: there is none, or it is not known.
   void transform(ResidualStream& stream, const DecoderLayer* next, const Context& context) const;
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
   std::size_t transform_scratch_bytes(std::int64_t rows, DType dtype) const;
