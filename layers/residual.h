@@ -4,9 +4,10 @@
 //   attention.qkv.forward(qkv, stream.input(norm), context);
 //   attention.out.add_to(stream, {.x = heads}, context);
 //
-// One rank: a product adds itself to the sum, and the norm is left to the product that reads it, or begun by the one
-// that makes the sum (kernels::BegunNorm) if that can do it and knows by which weight. Several ranks: a product leaves this rank's part; when the sum is next read, one collective sums the parts over
-// the ranks, adds them and applies the norm. Layers need not know which.
+// One rank: a product adds itself to the sum, and the norm is left to the product that reads it, or begun by the
+// one that makes the sum (kernels::BegunNorm), if that can and knows by which weight. Several ranks: a product
+// leaves this rank's part; when the sum is next read, one collective sums the parts over the ranks, adds them and
+// applies the norm. Layers need not know which.
 #pragma once
 
 #include "layers/context.h"
@@ -43,8 +44,9 @@ class ResidualStream {
   // Goes on with these rows (int32, any number, in any order), in new memory.
   void select(TensorView row_ids, TensorView sum, TensorView normed, TensorView part);
 
-  // For observers: the sum, and its norm, as they are now. Neither changes any later result. (The sum
-  // may have to go through a collective that norms it, too: by `next`, any norm.)
+  // For observers: the sum, and its norm, as they are now. Neither changes any later result, but that a norm that
+  // was begun is taken whole after normed(). (The sum may have to go through a collective that norms it, too: by
+  // `next`, any norm.)
   TensorView sum(const RmsNorm& next);
   TensorView normed(const RmsNorm& norm);
 
