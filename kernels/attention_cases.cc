@@ -223,6 +223,7 @@ TEST_CASE_TEMPLATE("infinite, huge and tiny scores do as the definition", T, flo
 TEST_CASE_TEMPLATE("scores that rise with every 128 tokens back do as the definition", T, float,
                    Bf16, F16) {
   BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
   for (const std::int64_t head_dim : {64, 128}) {
     for (const float growth : {2.0f, 8.0f}) {
       CAPTURE(growth);
