@@ -3,10 +3,8 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "kernels/testing/linear_case.h"
 
 namespace nvllm::kernels::testing {
@@ -253,15 +251,6 @@ TEST_CASE("products run in graphs, one after another") {
   }
 }
 
-std::string refusal(Bench& bench, const Linear& call) {
-  try {
-    bench.matmul->linear(call, *bench.stream);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST_CASE("arguments that do not fit are refused by name") {
   BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
@@ -277,7 +266,7 @@ TEST_CASE("arguments that do not fit are refused by name") {
   const auto refused = [&](auto&& spoil, const char* text) {
     Linear bad = good;
     spoil(bad);
-    CHECK(refusal(bench, bad).find(text) == 0);
+    CHECK(bench.refusal(bad).find(text) == 0);
   };
   refused(
       [&](Linear& l) {

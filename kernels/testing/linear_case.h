@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "device/backend_under_test.h"
 #include "kernels/linear.h"
@@ -306,6 +307,15 @@ struct Bench {
       : backend(backend), matmul(create_matmul(backend)), stream(backend.create_stream()) {}
   void check(const Setting& setting, unsigned seed) {
     check_product(backend, *matmul, *stream, setting, seed);
+  }
+  // What is said of a product that is refused; else nothing.
+  std::string refusal(const Linear& call) {
+    try {
+      matmul->linear(call, *stream);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
   }
   Backend& backend;
   std::unique_ptr<Matmul> matmul;
