@@ -20,9 +20,10 @@ constexpr std::int64_t kShortBytes = 16 << 20;
 // A stage is free only when the next one has been multiplied; and one should be on its way.
 constexpr int kLeastStages = 3;
 
-// What a plan is estimated by, fitted to measurements of 12 shapes of 32 and of 64 rows on an H200, as layers have them:
-// bytes per nanosecond of the memory and of a block, nanoseconds of sums that meet and of each block's part of them.
-constexpr double kMemory = 4200, kBlock = 75, kMeeting = 100, kPart = 200;
+// What a plan is estimated by, fitted to whole steps of 24 to 64 rows on an H200 with other plans for a product: bytes per
+// nanosecond of the memory, of the L2 (weights and x) and of a block; nanoseconds of sums that meet, and of 16 rows of a
+// block's tile among them.
+constexpr double kMemory = 4200, kL2 = 8000, kBlock = 62, kMeeting = 1000, kPart = 30;
 
 int divide_up(std::int64_t a, std::int64_t b) {
   return static_cast<int>((a + b - 1) / b);
@@ -41,9 +42,13 @@ double nanoseconds(const SkinnyPlan& plan, std::int64_t outputs, std::int64_t in
                    bool two_blocks) {
   const double stages = divide_up(divide_up(inputs, kStageInputs), plan.splits);
   const double own = stages * kRowBytes * (plan.tiles * kTileOutputs + plan.rows);
-  const double all = static_cast<double>(outputs) * static_cast<double>(inputs) * 2;
-  return std::max(all / kMemory, (two_blocks ? 2 : 1) * own / kBlock) +
-         (plan.splits > 1 ? kMeeting + kPart * plan.splits : 0);
+  const double weights = static_cast<double>(outputs) * static_cast<double>(inputs) * 2;
+  const double with_x =
+      weights * (1 + static_cast<double>(plan.rows) / (plan.tiles * kTileOutputs));
+  const double reading =
+      std::max({weights / kMemory, with_x / kL2, (two_blocks ? 2 : 1) * own / kBlock});
+  const double parts = plan.splits * plan.tiles * plan.rows / 16.0;
+  return reading + (plan.splits > 1 ? kMeeting + kPart * parts : 0);
 }
 
 }  // namespace

@@ -2,14 +2,15 @@
 // the way and everything else happens meanwhile.
 //
 // A block makes kTiles * 64 outputs for all rows out of a share of the inputs; the blocks of a cluster share the
-// inputs of a tile. Weights and x come in stages of 64 inputs through a ring in shared memory, filled by bulk copies of
-// one thread, emptied by kTiles warpgroups. The weights are the products' left factor, so that few rows are few columns.
-// The ring is filled with weights before the kernel waits for the one before it (see Linear, "constants"); x follows.
+// inputs of a tile. Weights and x come in stages of 64 inputs through a ring in shared memory, filled by bulk copies,
+// emptied by kTiles warpgroups. The weights are the products' left factor, so that few rows are few columns. The ring is
+// filled with weights before the kernel waits for the one before it (see Linear, "constants"); x follows.
 //
 // In the end a warpgroup has its sums in quads: quad q are four floats of each thread, of rows 8 q to 8 q + 7
 // (wgmma.cuh). Block q % splits of a cluster makes results of it: all put theirs into its shared memory, and it adds
-// them up in ascending order. So results are reproducible, and a row's do not depend on the others. The code for it is
-// short, because what runs once is as slow as its instructions come from memory: a lane makes 16 outputs of two rows.
+// them up in ascending order. So results are reproducible, and a row's do not depend on the others. Little else happens
+// then, so it takes as long as a lane's instructions, one after the other, and as they take to come from memory: the code
+// is short, and a warp's results are spread over its lanes.
 //
 // Norms between such products are taken in halves (skinny_norm_sm90.cuh).
 #pragma once
@@ -32,8 +33,10 @@ inline constexpr int kAlignment = 1024;
 template <int kTiles, int kRows>
 struct Shape {
   static constexpr int kOutputs = kTiles * kTileOutputs;
-  static constexpr int kConsumers = kTiles * 128;  // threads; then comes a warp that copies
-  static constexpr int kThreads = kConsumers + 32;
+  static constexpr int kConsumers = kTiles * 128;  // threads; then come those that copy
+  // With few rows a warp of its own copies x: to ask for both takes longer than to multiply them.
+  static constexpr int kCopying = kRows == 32 ? 2 : 1;
+  static constexpr int kThreads = kConsumers + kCopying * 32;
   static constexpr int kWeightBytes = kOutputs * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
   static constexpr int kQuads = kRows / 8;
@@ -68,12 +71,20 @@ constexpr int shared_bytes(int stages, int splits) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// Sums that have met. A warp has 16 outputs of a quad's rows there: each fourth thread two rows' of an output and of the
+// one 8 further.
+
 // Eight neighbouring outputs of a row.
 template <typename T>
 __device__ __forceinline__ void add_to(Floats<T>& eight, const Vector<T>& more) {
   const Floats<T> floats = widen(more);
 #pragma unroll
   for (int i = 0; i < 8; ++i) eight.element[i] += floats.element[i];
+}
+template <typename T>
+__device__ __forceinline__ void scale(Floats<T>& eight, float factor) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) eight.element[i] *= factor;
 }
 template <typename T>
 __device__ __forceinline__ void store_eight(const LinearParams<T>& p, int row, int output,
@@ -89,72 +100,118 @@ __device__ __forceinline__ void store_eight(const LinearParams<T>& p, int row, i
   }
 }
 
-// What a lane needs for its results beside their sums, asked for while products are made: of two rows 16 residuals each,
-// and the weights of the norm that it begins.
-template <typename T>
-struct Beside {
-  Vector<T> residual[2][2], weight[2];
-
-  __device__ __forceinline__ void load_residual(const LinearParams<T>& p, int row, int output) {
-    if (p.residual == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (row + i / 2 >= p.rows) break;
-      residual[i / 2][i % 2] =
-          load_vector(p.residual + (row + i / 2) * p.residual_stride + output + i % 2 * 8);
-    }
-  }
-  __device__ __forceinline__ void load_weight(const NormHalves<T>& norm, int output) {
-    if (norm.squares == nullptr) return;
-    for (int i = 0; i < 2; ++i) weight[i] = load_vector(norm.weight + output + i * 8);
-  }
+// What a warp makes results of: 16 outputs, or 8 gates and what they let through, of those quads that are its block's.
+// `at`: its sums of the first one; the next one's are `stride` bytes further, another block's `part` bytes.
+struct Quads {
+  unsigned at;
+  int stride, part;
+  int split, splits;  // its quads are split, split + splits, ...
 };
 
-// 16 outputs of a row, of their sums. What is begun of a norm goes to norm.weighted, and their squares to `squares`.
+// A lane has eight outputs of a row at a time, all 32 those of two quads.
 template <typename T>
-__device__ __forceinline__ void store_results(const LinearParams<T>& p, const NormHalves<T>& norm,
-                                              int row, int output, Floats<T> (&eights)[2],
-                                              const Vector<T> (&residual)[2],
-                                              const Vector<T> (&weight)[2], unsigned squares) {
-  float sum = 0;
-#pragma unroll
-  for (int second = 0; second < 2; ++second) {
-    const int o = output + second * 8;
-    if (p.bias != nullptr) add_to(eights[second], load_vector(p.bias + o));
-    if (p.residual != nullptr) add_to(eights[second], residual[second]);
-    store_eight(p, row, o, eights[second]);
-    if (norm.squares == nullptr) continue;
-    const Vector<T> rounded = narrow(eights[second]);
-    sum += rms_norm_vector(rounded);
-    store_vector(norm.weighted + static_cast<long long>(row) * p.outputs + o,
-                 rms_norm_apply(rounded, 1.0f, weight[second]));
+class Plain {
+ public:
+  __device__ __forceinline__ Plain(const LinearParams<T>& p, const NormHalves<T>& norm, int output,
+                                   int split, int splits)
+      : output_(output + threadIdx.x % 2 * 8),
+        row_((lane() / 16 * splits + split) * 8 + lane() / 2 % 8) {
+    if (output_ >= p.outputs) return;
+    load_residual(p);
+    if (norm.squares != nullptr) weight_ = load_vector(norm.weight + output_);
   }
-  if (norm.squares != nullptr) store_shared(squares, sum);
-}
 
-// What a lane makes results of: 8 outputs and the 8 behind them of two rows.
-template <typename T>
-struct Sums {
-  Floats<T> of[2][2];  // [row][first or second 8]
-
-  // From a quad's sums of all blocks: each fourth thread has an output of both rows, and the output 8 further.
-  __device__ __forceinline__ Sums(unsigned at, int splits, int quad_bytes) : of{} {
+  // `factors`: of rows, if their norm is begun. What is begun of a norm goes to norm.weighted, and squares of each row's
+  // 16 outputs to `squares`.
+  __device__ __forceinline__ void store(const LinearParams<T>& p, const NormHalves<T>& norm,
+                                        const Quads& quads, unsigned factors, unsigned squares) {
+    const int row_of_quad = lane() / 2 % 8;
+    unsigned at = quads.at + lane() / 16 * quads.stride + row_of_quad / 2 * 16 +
+                  (lane() % 2 * 2 + row_of_quad % 2) * 4;
 #pragma unroll 1
-    for (int split = 0; split < splits; ++split, at += quad_bytes) {
+    for (int quad = quads.split; quad * 8 < p.rows; quad += 2 * quads.splits) {
+      const bool inside = row_ < p.rows && output_ < p.outputs;
+      float square = 0;
+      if (inside) {
+        Floats<T> sums{};
+#pragma unroll 2
+        for (int split = 0; split < quads.splits; ++split) {
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+            sums.element[i] += load_shared_float(at + split * quads.part + i * 64);
+        }
+        if (norm.begun != nullptr) scale(sums, load_shared_float(factors + row_ * 4));
+        if (p.bias != nullptr) add_to(sums, load_vector(p.bias + output_));
+        if (p.residual != nullptr) add_to(sums, residual_);
+        store_eight(p, row_, output_, sums);
+        if (norm.squares != nullptr) {
+          const Vector<T> rounded = narrow(sums);
+          square = rms_norm_vector(rounded);
+          store_vector(norm.weighted + static_cast<long long>(row_) * p.outputs + output_,
+                       rms_norm_apply(rounded, 1.0f, weight_));
+        }
+      }
+      if (norm.squares != nullptr) {
+        square += __shfl_xor_sync(0xffffffffu, square, 1);
+        if (inside && lane() % 2 == 0) store_shared(squares + row_ * 4, square);
+      }
+      row_ += quads.splits * 16;
+      at += 2 * quads.stride;
+      if (output_ < p.outputs) load_residual(p);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() {
+    return threadIdx.x % 32;
+  }
+  __device__ __forceinline__ void load_residual(const LinearParams<T>& p) {
+    if (p.residual != nullptr && row_ < p.rows)
+      residual_ = load_vector(p.residual + row_ * p.residual_stride + output_);
+  }
+
+  int output_, row_;
+  Vector<T> residual_, weight_;  // asked for while products are made
+};
+
+// A lane has 8 gates of one or two rows at a time.
+template <typename T, int kRowsOfLane>
+__device__ __forceinline__ void store_gated(const LinearParams<T>& p, bool scaled, int output,
+                                            const Quads& quads, unsigned factors) {
+  constexpr int kLanes = 8 / kRowsOfLane;  // of a quad
+  const int lane = threadIdx.x % 32;
+  int row = (lane / kLanes * quads.splits + quads.split) * 8 + lane % kLanes * kRowsOfLane;
+  unsigned at = quads.at + lane / kLanes * quads.stride + row % 8 / 2 * 16;
+  if (output >= p.outputs) return;
+#pragma unroll 1
+  for (; row < p.rows; row += quads.splits * 8 * (32 / kLanes), at += 32 / kLanes * quads.stride) {
+    Floats<T> gates[kRowsOfLane] = {}, ups[kRowsOfLane] = {};
+#pragma unroll 1
+    for (int split = 0; split < quads.splits; ++split) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const float4 part = load_shared(at + i * 64);
-        of[0][0].element[i] += part.x, of[1][0].element[i] += part.y;
-        of[0][1].element[i] += part.z, of[1][1].element[i] += part.w;
+        const float4 sums = load_shared(at + split * quads.part + i * 64);
+        if constexpr (kRowsOfLane == 2) {
+          gates[0].element[i] += sums.x, gates[1].element[i] += sums.y;
+          ups[0].element[i] += sums.z, ups[1].element[i] += sums.w;
+        } else {
+          gates[0].element[i] += lane % 2 == 0 ? sums.x : sums.y;
+          ups[0].element[i] += lane % 2 == 0 ? sums.z : sums.w;
+        }
       }
     }
-  }
-
-  __device__ __forceinline__ void scale(int row, float factor) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) of[row][i / 8].element[i % 8] *= factor;
+    for (int r = 0; r < kRowsOfLane; ++r) {
+      if (row + r >= p.rows) break;
+      if (scaled) {
+        const float factor = load_shared_float(factors + (row + r) * 4);
+        scale(gates[r], factor), scale(ups[r], factor);
+      }
+      store_vector(static_cast<T*>(p.out) + (row + r) * p.out_stride + output,
+                   activate_gated<Activation::silu>(narrow(gates[r]), narrow(ups[r])));
+    }
   }
-};
+}
 
 // Which block makes results of a quad, and where it has the sums of it.
 struct Owner {
@@ -194,6 +251,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   const int first = all * split / splits, count = all * (split + 1) / splits - first;
   const int filled = min(stages, count);
   const bool copies = warp == kTiles * 4 && lane == 0;
+  const bool copies_x = warp == kTiles * 4 + S::kCopying - 1 && lane == 0;
   const LeavesFirst leaves_first;  // the L2: nobody else reads them
   const auto copy_weights = [&](int stage, int step) {
     full(stage).arrive_and_expect(S::kStageBytes);
@@ -224,15 +282,17 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   if (splits > 1) arrive_at_cluster();  // to be waited for before anything is sent
   wait_for_previous_kernel();
 
-  if (warp == kTiles * 4) {
-    if (copies) {
-      for (int step = 0; step < filled; ++step) copy_x(step, step);
+  if (warp >= kTiles * 4) {
+    if (copies || copies_x) {
+      if (copies_x) {
+        for (int step = 0; step < filled; ++step) copy_x(step, step);
+      }
       int stage = 0;
       unsigned parity = 0;
       for (int step = filled; step < count; ++step) {
         empty(stage).wait(parity);
-        copy_weights(stage, step);
-        copy_x(stage, step);
+        if (copies) copy_weights(stage, step);
+        if (copies_x) copy_x(stage, step);  // its bytes may be there before they are announced
         if (++stage == stages) stage = 0, parity ^= 1;
       }
       let_next_kernel_come();  // its weights come after these
@@ -242,19 +302,19 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
     return;
   }
 
-  // Of this lane's results: from which output on, of which two rows. Where there is room for more rows than 64, and one
-  // block makes all results, it has other ones, too.
+  // Of this warp's results: from which output on.
   const int output = gated ? tile * (S::kOutputs / 2) + warp * 8 : tile * S::kOutputs + warp * 16;
-  const bool inside = output < p.outputs;
-  int row = (lane / 4 * splits + split) * 8 + lane % 4 * 2;
-  Beside<T> beside;
-  if (inside) {
-    beside.load_residual(p, row, output);
-    beside.load_weight(norm, output);
-  }
+  Plain<T> plain(p, norm, gated ? p.outputs : output, split, splits);
   const unsigned squares = base + places.squares;
-  if (norm.begun != nullptr)
+  if (norm.begun != nullptr) {
     add_squares<S::kConsumers, kRows>(norm.begun, p.inputs / kSquaresColumns, squares);
+    sync_threads(1, S::kConsumers);
+    const int row = threadIdx.x;
+    if (row < kRows) {
+      const float sum = squares_of<kTiles * 4, kRows>(squares, row);
+      store_shared(squares + row * 4, rms_norm_scale(sum, p.inverse_inputs, p.epsilon));
+    }
+  }
 
   float sums[kRows / 2];
   const unsigned own = warp / 4 * kTileOutputs * kRowBytes;
@@ -280,7 +340,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   wgmma_wait<0>();
   hold(sums);
 
-  sync_threads(1, S::kConsumers);  // nobody multiplies any more, and squares have been added up
+  sync_threads(1, S::kConsumers);  // nobody multiplies any more, and factors of rows are there
   if (splits > 1) wait_for_cluster();
   const int stride = quad_stride(S::kQuadBytes, splits);
   const unsigned own_sums = base + places.sums + split * S::kQuadBytes + threadIdx.x * 16;
@@ -300,27 +360,11 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   __syncwarp();
   if (splits > 1) all_received.wait(0);
 
-  unsigned at = base + places.sums + lane / 4 * stride + warp * 512 + lane % 4 * 16;
-#pragma unroll 1
-  for (; inside && row < p.rows; row += splits * 64, at += 8 * stride) {
-    Sums<T> results(at, splits, S::kQuadBytes);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (row + r >= p.rows) break;
-      if (norm.begun != nullptr) {
-        results.scale(r, rms_norm_scale(squares_of<kTiles * 4, kRows>(squares, row + r),
-                                        p.inverse_inputs, p.epsilon));
-      }
-      Floats<T>(&eights)[2] = results.of[r];
-      if (gated) {
-        store_vector(static_cast<T*>(p.out) + (row + r) * p.out_stride + output,
-                     activate_gated<Activation::silu>(narrow(eights[0]), narrow(eights[1])));
-        continue;
-      }
-      store_results(p, norm, row + r, output, eights, beside.residual[r], beside.weight,
-                    squares + (warp * kRows + row + r) * 4);
-    }
-    if constexpr (kRows > 64) beside.load_residual(p, row + splits * 64, output);
+  const Quads quads{base + places.sums + warp * 512, stride, S::kQuadBytes, split, splits};
+  if (gated) {
+    store_gated<T, kRows == 32 ? 1 : 2>(p, norm.begun != nullptr, output, quads, squares);
+  } else {
+    plain.store(p, norm, quads, squares, squares + warp * kRows * 4);
   }
   if (norm.squares == nullptr) return;
   sync_threads(2 + warp / 4, 128);
