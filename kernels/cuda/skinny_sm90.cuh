@@ -71,9 +71,6 @@ constexpr int shared_bytes(int stages, int splits) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Sums that have met. A warp has 16 outputs of a quad's rows there: each fourth thread two rows' of an output and of the
-// one 8 further.
-
 // Eight neighbouring outputs of a row.
 template <typename T>
 __device__ __forceinline__ void add_to(Floats<T>& eight, const Vector<T>& more) {
@@ -100,8 +97,10 @@ __device__ __forceinline__ void store_eight(const LinearParams<T>& p, int row, i
   }
 }
 
-// What a warp makes results of: 16 outputs, or 8 gates and what they let through, of those quads that are its block's.
-// `at`: its sums of the first one; the next one's are `stride` bytes further, another block's `part` bytes.
+// Sums that have met, of which a warp makes results: 16 outputs, or 8 gates and what they let through, of those quads that
+// are its block's. `at`: its own of the first one, 16 bytes of each thread, four threads for an output and the one 8
+// further: of two rows each, the first output's before the other's. The next quad's are `stride` bytes further, another
+// block's `part` bytes.
 struct Quads {
   unsigned at;
   int stride, part;
@@ -304,7 +303,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
 
   // Of this warp's results: from which output on.
   const int output = gated ? tile * (S::kOutputs / 2) + warp * 8 : tile * S::kOutputs + warp * 16;
-  Plain<T> plain(p, norm, gated ? p.outputs : output, split, splits);
+  Plain<T> plain(p, norm, gated ? p.outputs : output, split, splits);  // gates ask for nothing
   const unsigned squares = base + places.squares;
   if (norm.begun != nullptr) {
     add_squares<S::kConsumers, kRows>(norm.begun, p.inputs / kSquaresColumns, squares);
