@@ -134,8 +134,10 @@ class Ring {
       const int block = tiles.block(i), within = tiles.within(i);
       if (lane_ > 0) return;
       arrived(stage).arrive_and_expect(2 * kTile);
-      copy_box(keys(stage), all_keys, 0, within, 0, part.kv_head, block, arrived(stage));
-      copy_box(values(stage), all_values, 0, within, 0, part.kv_head, block, arrived(stage));
+      copy_box(keys(stage), all_keys, 0, within, 0, part.kv_head, block, arrived(stage),
+               leaves_first_);
+      copy_box(values(stage), all_values, 0, within, 0, part.kv_head, block, arrived(stage),
+               leaves_first_);
     }
   }
 
@@ -160,6 +162,7 @@ class Ring {
 
   unsigned tiles_, barriers_;
   int lane_;
+  LeavesFirst leaves_first_;  // the L2: no other block reads them
 };
 
 template <typename T, int D, typename Layout>
