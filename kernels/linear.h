@@ -13,6 +13,7 @@
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
+#include "kernels/draw_tokens.h"
 #include "kernels/gated_activation.h"
 
 namespace nvllm::kernels {
@@ -91,6 +92,13 @@ class Matmul {
 
   // Whether a product like this, but for what it begins, can begin the norm of its result.
   virtual bool begins_norm(const Linear& /*args*/) { return false; }
+
+  // Enqueues a product together with the drawing of tokens from its rows, which are draw.rows.logits and need not be written
+  // down: they are worth nothing afterwards. The tokens are those of linear() and draw_tokens(). False, with nothing
+  // done, where the two are as good.
+  virtual bool draw(const Linear& /*product*/, const DrawTokens& /*draw*/, Stream& /*stream*/) {
+    return false;
+  }
 
   // Chooses the fastest way for products like these, of which there is at least one, with about as many rows,
   // by measuring where that is worth it and has not been done. They differ in nothing but where their tensors

@@ -53,6 +53,10 @@ void LmHead::declare(std::vector<Parameter*>& all) {
 }
 
 void LmHead::forward(TensorView logits, const Input& in, const Context& context) const {
+  context.matmul.linear(product(logits, in), context.stream);
+}
+
+kernels::Linear LmHead::product(TensorView logits, const Input& in) const {
   kernels::Linear args;
   args.out = logits;
   args.x = in.x;
@@ -61,7 +65,7 @@ void LmHead::forward(TensorView logits, const Input& in, const Context& context)
   args.norm_weight = in.norm_weight;
   args.epsilon = in.epsilon;
   args.scratch = in.scratch;
-  context.matmul.linear(args, context.stream);
+  return args;
 }
 
 void LmHead::gather(TensorView all, TensorView logits, const Context& context) const {

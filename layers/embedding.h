@@ -48,6 +48,8 @@ class LmHead {
 
   // logits: [rows, vocabulary().size()], float32; rows may lie apart.
   void forward(TensorView logits, const Input& in, const Context& context) const;
+  // What forward() enqueues.
+  kernels::Linear product(TensorView logits, const Input& in) const;
 
   // For tests and tools: all ranks' logits to all. logits: [rows, own], rows stride() apart, with that
   // memory whole; all: [ranks, rows, stride()], dense: rank r's part of each row is at the front.

@@ -125,6 +125,7 @@ struct Sampler::Piece {
   Range range;  // of the step's rows
   kernels::SamplingRows rows;
   TensorView targets, tokens;
+  const kernels::Linear* head;  // that makes the logits, of which nothing but tokens is wanted
 };
 
 Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard shard,
@@ -227,11 +228,18 @@ void Sampler::draw(const Piece& piece) const {
       .tokens = piece.tokens,
       .last_tokens = piece.last_tokens};
   if (piece.step.filter) args.thresholds = {memory_->thresholds.data, DType::f32, {rows}};
-  if (piece.context.alone()) return kernels::draw_tokens(args, piece.context.stream);
+  const auto enqueue = [&] {
+    kernels::Matmul& matmul = piece.context.matmul;
+    Stream& stream = piece.context.stream;
+    if (piece.head != nullptr && matmul.draw(*piece.head, args, stream)) return;
+    if (piece.head != nullptr) matmul.linear(*piece.head, stream);
+    kernels::draw_tokens(args, stream);
+  };
+  if (piece.context.alone()) return enqueue();
 
   const Memory::Exchange bests(memory_->bests, shard_, rows, 1);
   args.best = bests.own_flat();
-  kernels::draw_tokens(args, piece.context.stream);
+  enqueue();
   bests.with_all_ranks(piece.context);
   kernels::pick_tokens({.bests = bests.all_flat(),
                         .slots = piece.rows.slots,
@@ -281,6 +289,8 @@ Sampled Sampler::sample(const SampleStep& step, TensorView last_tokens, const Co
                                : scores || step.filter ? kPieceRows
                                                        : std::max<std::int64_t>(rows, 1);
 
+  const bool draws_only = !step.adjust && !step.filter && !scores;  // of all rows at once
+  if (step.head != nullptr && !draws_only) context.matmul.linear(*step.head, context.stream);
   for (std::int64_t begin = 0; begin < rows; begin += at_once) {
     const Range range{begin, std::min(begin + at_once, rows)};
     Piece piece{
@@ -294,7 +304,8 @@ Sampled Sampler::sample(const SampleStep& step, TensorView last_tokens, const Co
                  .rules = memory_->rules,
                  .first_id = own_.begin},
         .targets = step.targets.data != nullptr ? rows_of(step.targets, range) : step.targets,
-        .tokens = {memory_->tokens.as<std::int32_t>() + range.begin, DType::i32, {range.size()}}};
+        .tokens = {memory_->tokens.as<std::int32_t>() + range.begin, DType::i32, {range.size()}},
+        .head = draws_only ? step.head : nullptr};
     if (copies) {
       piece.rows.adjusted = rows_of(memory_->adjusted, {0, range.size()});
       piece.rows.adjusted.shape[1] = own_.size();

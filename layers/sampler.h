@@ -69,7 +69,8 @@ std::int64_t list_words(const SamplingRules& rules);
 
 // One step's rows of logits. Device memory unless said otherwise.
 struct SampleStep {
-  TensorView logits;     // [rows, this rank's part], float32, rows apart; may be overwritten
+  TensorView logits;  // [rows, this rank's part], float32, rows apart; may be overwritten
+  const kernels::Linear* head = nullptr;  // the product that makes them; nullptr: they are there
   TensorView slots;      // [rows], int32: whose token is to be drawn; negative: draw none
   TensorView positions;  // [rows], int32: of the token that is drawn, or scored
   TensorView targets;    // [rows], int32: the token to score instead of a drawn one (prompt

@@ -122,11 +122,20 @@ void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {
 
 TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                             const Device& device, const Observer& observer) const {
-  return forward(batch, kv, memory, device, observer, /*whole=*/static_cast<bool>(observer));
+  const kernels::Linear head = forward_to_head(batch, kv, memory, device, observer,
+                                               /*whole=*/static_cast<bool>(observer));
+  device.matmul.linear(head, device.stream);
+  return head.out;
 }
 
-TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
-                            const Device& device, const Observer& observer, bool whole) const {
+kernels::Linear Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                         DecoderMemory& memory, const Device& device) const {
+  return forward_to_head(batch, kv, memory, device, {}, /*whole=*/false);
+}
+
+kernels::Linear Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                         DecoderMemory& memory, const Device& device,
+                                         const Observer& observer, bool whole) const {
   check(batch, memory.limits_);
   const layers::Context context{device.stream, device.matmul, memory.scratch_, device.communicator};
   NVLLM_CHECK(context.alone() == (shard_.ranks == 1), shard_.ranks, " ranks");
@@ -155,10 +164,10 @@ TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, De
     if (!early) select_logit_rows(stream, batch, context);
   }
   if (observer) observer("norm", stream.normed(norm_));
-  const TensorView logits = memory.logits(*this, batch.logits());
-  head_->forward(logits, stream.input(norm_), context);
+  const kernels::Linear head =
+      head_->product(memory.logits(*this, batch.logits()), stream.input(norm_));
   kv.end_pass(context.stream);
-  return logits;
+  return head;
 }
 
 void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
@@ -185,7 +194,8 @@ void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemo
                    const Device& device) const {
   layers::TuningMatmul tuning(device.matmul);
   // Products of a few rows of one layer would say nothing of those of all layers.
-  forward(batch, kv, memory, {device.stream, tuning, device.communicator}, {}, /*whole=*/true);
+  const Device noting{device.stream, tuning, device.communicator};
+  tuning.linear(forward_to_head(batch, kv, memory, noting, {}, /*whole=*/true), device.stream);
   if (device.communicator != nullptr) device.communicator->wait(device.stream);
   tuning.tune_all(device.stream);
   device.stream.synchronize();

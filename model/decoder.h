@@ -102,6 +102,11 @@ class Decoder {
   TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                      const Device& device, const Observer& observer = {}) const;
 
+  // The same but for the last product, of the head, which is returned: it is to be enqueued next, or what draws from it
+  // (kernels::Matmul::draw), before `memory` is used again.
+  kernels::Linear forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                  DecoderMemory& memory, const Device& device) const;
+
   // Lets the matmul choose how to compute the products of passes of about so many rows
   // (kernels::Matmul::tune) by running such a pass, whose results are worth nothing. Waits for it. A
   // collective call, as forward() is.
@@ -120,8 +125,9 @@ class Decoder {
   void select_logit_rows(layers::ResidualStream& stream, const layers::Batch& batch,
                          const layers::Context& context) const;
   // whole: all rows go through all of the last layer, not only those whose logits are wanted.
-  TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
-                     const Device& device, const Observer& observer, bool whole) const;
+  kernels::Linear forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                  DecoderMemory& memory, const Device& device,
+                                  const Observer& observer, bool whole) const;
 
   ModelConfig config_;
   layers::Shard shard_;

@@ -85,10 +85,12 @@ struct ModelRunner::State {
   layers::Sampled run_as_graph(std::span<const StepPart> parts, StepShape shape,
                                std::uint64_t cache_work, const layers::SampleStep& wishes);
   void load(std::span<const StepPart> parts, const StepShape& shape);
-  void forward(const StepShape& shape);
+  // All but the head's product, which is returned.
+  kernels::Linear forward(const StepShape& shape);
   layers::SampleStep wishes_of(std::span<const StepPart> parts);
+  // head: the product that makes the logits; nullptr: they are there.
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
-                         const layers::SampleStep& wishes);
+                         const layers::SampleStep& wishes, const kernels::Linear* head);
 };
 
 // What a step changes beside its rows, in the message's order.
@@ -133,8 +135,8 @@ layers::Sampled ModelRunner::State::run(std::uint64_t number, std::span<const St
     sampled = run_as_graph(parts, shape, plan.work, wishes);
   } else {
     load(parts, shape);
-    forward(shape);
-    if (shape.logit_rows > 0) sampled = sample(shape, shape.logit_rows, wishes);
+    const kernels::Linear head = forward(shape);
+    if (shape.logit_rows > 0) sampled = sample(shape, shape.logit_rows, wishes, &head);
   }
   cache->end_step(stream);
   return sampled;
@@ -155,10 +157,11 @@ layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts
   shape.all_logits = true;
   load(parts, shape);
   graphs.run(kind, stream, [&] {
-    forward(shape);
-    if (kind.draws) tokens = sample(shape, kind.sequences, wishes).tokens;
+    const kernels::Linear head = forward(shape);
+    if (!kind.draws) return matmul->linear(head, stream);
+    tokens = sample(shape, kind.sequences, wishes, &head).tokens;
   });
-  if (!kind.draws) return sample(shape, rows, wishes);
+  if (!kind.draws) return sample(shape, rows, wishes, nullptr);
   layers::Sampled sampled;
   sampled.tokens = TensorView(tokens.data, tokens.dtype, {rows});
   return sampled;
@@ -168,12 +171,12 @@ void ModelRunner::State::load(std::span<const StepPart> parts, const StepShape& 
   staging.load(parts, slots, shape, results ? results->place() : 0, *cache, stream, communicator);
 }
 
-void ModelRunner::State::forward(const StepShape& shape) {
+kernels::Linear ModelRunner::State::forward(const StepShape& shape) {
   kernels::step_input(staging.input(shape, *cache), stream);
   layers::Batch batch = staging.batch(shape);
   // Kernels need not look up where the one sequence lies.
   if (options.kv_mode == KvMode::contiguous) batch.block_table = {};
-  decoder.forward(batch, *cache, memory, {stream, *matmul, communicator, progress});
+  return decoder.forward_to_head(batch, *cache, memory, {stream, *matmul, communicator, progress});
 }
 
 // What the rows of a step want of the sampler.
@@ -192,9 +195,11 @@ layers::SampleStep ModelRunner::State::wishes_of(std::span<const StepPart> parts
 }
 
 layers::Sampled ModelRunner::State::sample(const StepShape& shape, std::int64_t rows,
-                                           const layers::SampleStep& wishes) {
+                                           const layers::SampleStep& wishes,
+                                           const kernels::Linear* head) {
   layers::SampleStep step = staging.sample_step(shape, rows, cache->tokens());
   step.logits = memory.logits(decoder, rows);
+  step.head = head;
   step.adjust = wishes.adjust;
   step.filter = wishes.filter;
   step.logprobs = wishes.logprobs;

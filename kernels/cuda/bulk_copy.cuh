@@ -55,6 +55,14 @@ __device__ __forceinline__ void prefetch(const CUtensorMap& tensor) {
                : "memory");
 }
 
+// What is copied with it leaves the L2 before other things do.
+struct LeavesFirst {
+  std::uint64_t policy;
+  __device__ __forceinline__ LeavesFirst() {
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  }
+};
+
 // A box of a tensor of three dimensions, its first coordinates innermost first.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, const Barrier& arrived) {
@@ -62,6 +70,16 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
       "l"(reinterpret_cast<std::uint64_t>(&tensor)), "r"(arrived.address), "r"(x0), "r"(x1), "r"(x2)
+      : "memory");
+}
+
+__device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
+                                         int x2, const Barrier& arrived, const LeavesFirst& hint) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(reinterpret_cast<std::uint64_t>(&tensor)), "r"(arrived.address), "r"(x0), "r"(x1),
+      "r"(x2), "l"(hint.policy)
       : "memory");
 }
 
@@ -76,13 +94,6 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
       : "memory");
 }
 
-// What is copied with it leaves the L2 before other things do.
-struct LeavesFirst {
-  std::uint64_t policy;
-  __device__ __forceinline__ LeavesFirst() {
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  }
-};
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, int x3, const Barrier& arrived,
                                          const LeavesFirst& hint) {

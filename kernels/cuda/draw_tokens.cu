@@ -6,9 +6,9 @@
 // bits. Only those are judged, and after a block's first tile there are hardly any.
 #include <algorithm>
 
+#include "kernels/cuda/draw_tokens.cuh"
 #include "kernels/cuda/draw_tokens.h"
 #include "kernels/cuda/sampling.cuh"
-#include "kernels/sampling_math.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -22,18 +22,11 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct Params {
   RowsView rows;
   const float* thresholds;      // nullptr: none
-  const int* targets;           // nullptr: -1
   unsigned long long* scratch;  // of each row: the best so far, and how many tiles are done
-  int* tokens;
-  int* last_tokens;
-  unsigned long long* bests;  // nullptr: the rows are whole
-  unsigned tiles;             // of a row
-  unsigned share, more;       // tiles of a block; so many blocks have one more
+  DrawnTokens drawn;
+  unsigned tiles;        // of a row
+  unsigned share, more;  // tiles of a block; so many blocks have one more
 };
-
-__device__ __forceinline__ int token_of(unsigned long long best) {
-  return best == 0 ? 0 : static_cast<int>(id_of_scored(best));
-}
 
 // NaN only if all are.
 __device__ __forceinline__ float highest(const float4& four) {
@@ -83,9 +76,10 @@ class Random {
   // id: a multiple of four.
   __device__ __forceinline__ void take(const float4& logits, std::uint32_t id) {
     const std::uint32_t begun = noise_.begun(id);
-    float4 reach{fused(logits.x, factor_, luck(begun)), fused(logits.y, factor_, luck(begun ^ 1)),
-                 fused(logits.z, factor_, luck(begun ^ 2)),
-                 fused(logits.w, factor_, luck(begun ^ 3))};
+    float4 reach{fused(logits.x, factor_, luck(noise_, begun)),
+                 fused(logits.y, factor_, luck(noise_, begun ^ 1)),
+                 fused(logits.z, factor_, luck(noise_, begun ^ 2)),
+                 fused(logits.w, factor_, luck(noise_, begun ^ 3))};
     // Each lane judges its most promising one, which is mostly enough to rule the others out.
     for (float most = highest(reach); __any_sync(kAllLanes, most >= to_beat_);
          most = highest(reach)) {
@@ -111,18 +105,6 @@ class Random {
   __device__ __forceinline__ void look() {
     to_beat_ = value_of_key(*static_cast<volatile unsigned*>(&key_to_beat_));
   }
-  // Not below the noise of bits that have begun, and not above kMostGumbel: -ln v (sampling_math.h) of what the
-  // upper 15 bits say.
-  __device__ __forceinline__ float luck(std::uint32_t begun) const {
-    constexpr int kLower = RandomKeys::kUnfolded;
-    float log2;
-    asm("lg2.approx.ftz.f32 %0, %1;"
-        : "=f"(log2)
-        : "f"(static_cast<float>(noise_.unfolded(begun) >> kLower) + 0x1p-18f));
-    return fused(log2, -kLn2, kLn2 * (32 - kLower) + 1e-4f);
-  }
-  static constexpr float kLn2 = 0.693147181f;
-
   const RandomKeys noise_;
   const float factor_, threshold_;
   unsigned& key_to_beat_;
@@ -186,20 +168,10 @@ __device__ __forceinline__ unsigned long long best_of(Taker taker, const Row& ro
   return taker.best();
 }
 
-__device__ void finish(const Params& p, long long row, int slot, unsigned long long best) {
-  if (p.bests != nullptr) {
-    p.bests[row] = best;
-  } else if (slot < 0) {
-    p.tokens[row] = p.targets != nullptr ? p.targets[row] : -1;
-  } else {
-    p.tokens[row] = p.last_tokens[slot] = token_of(best);
-  }
-}
-
 // A block's part of a row, to which all parts come together.
 __device__ void finish_part(const Params& p, long long row, int slot, unsigned long long best,
                             unsigned tiles) {
-  if (tiles == p.tiles) return finish(p, row, slot, best);
+  if (tiles == p.tiles) return p.drawn.set(row, slot, best);
   unsigned long long* shared_best = p.scratch + 2 * row;
   atomicMax(shared_best, best);
   __threadfence();
@@ -207,7 +179,7 @@ __device__ void finish_part(const Params& p, long long row, int slot, unsigned l
   __threadfence();
   best = atomicExch(shared_best, 0ull);
   shared_best[1] = 0;
-  finish(p, row, slot, best);
+  p.drawn.set(row, slot, best);
 }
 
 template <int kThreads, int V>
@@ -223,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, kRoom / kThreads) draw_tokens_kernel
     count = min(last - tile, p.tiles - begin);
     const int slot = rows.slots[row];
     if (slot < 0) {
-      if (begin == 0 && threadIdx.x == 0) finish(p, row, slot, 0);
+      if (begin == 0 && threadIdx.x == 0) p.drawn.set(row, slot, 0);
       continue;
     }
     const SlotRules& rules = rows.rules[slot];
@@ -273,7 +245,7 @@ __global__ void pick_tokens_kernel(const unsigned long long* bests, const int* s
   }
   unsigned long long best = 0;
   for (long long part = 0; part < parts; ++part) best = Larger()(best, bests[part * rows + row]);
-  tokens[row] = last_tokens[slot] = token_of(best);
+  tokens[row] = last_tokens[slot] = DrawnTokens::token_of(best);
 }
 
 }  // namespace
@@ -281,11 +253,8 @@ __global__ void pick_tokens_kernel(const unsigned long long* bests, const int* s
 void draw_tokens(const DrawTokens& args, Stream& stream) {
   const Params p{.rows = RowsView(args.rows),
                  .thresholds = args.thresholds.as<float>(),
-                 .targets = args.targets.as<int>(),
                  .scratch = args.scratch.as<unsigned long long>(),
-                 .tokens = args.tokens.as<int>(),
-                 .last_tokens = args.last_tokens.as<int>(),
-                 .bests = args.best.as<unsigned long long>(),
+                 .drawn = DrawnTokens(args),
                  .tiles = 0,
                  .share = 0,
                  .more = 0};

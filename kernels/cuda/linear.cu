@@ -8,6 +8,7 @@
 #include "kernels/cuda/dot.h"
 #include "kernels/cuda/gated_activation.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/head.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/rmsnorm.h"
@@ -42,6 +43,10 @@ class CudaMatmul final : public Matmul {
       if (const auto plan = skinny_.plan(half)) return skinny_.enqueue(half, *plan, stream);
     }
     const Linear rest = rest_after(args);
+    if (head_.takes(rest)) {
+      enqueue_early_before(args, stream);
+      return head_.enqueue(rest, stream);
+    }
     std::optional<SkinnyPlan> plan = skinny_.plan(rest);
     const bool fused =
         plan.has_value() || matvec_.takes(rest) || args.after == Linear::After::nothing;
@@ -73,12 +78,24 @@ class CudaMatmul final : public Matmul {
            skinny_.plan(args).has_value();
   }
 
+  bool draw(const Linear& product, const DrawTokens& draw, Stream& stream) override {
+    check_linear(product);
+    check_draw_tokens(draw);
+    NVLLM_CHECK(draw.rows.logits.data == product.out.data, "other logits");
+    const Linear rest = rest_after(product);
+    if (product.out.elements() == 0 || !head_.takes(rest) || !head_.draws(draw)) return false;
+    enqueue_early_before(product, stream);
+    head_.enqueue(rest, draw, stream);
+    return true;
+  }
+
   void tune(std::span<const Linear> alike, Stream& stream) override {
     for (const Linear& args : alike) check_linear(args);
     if (alike.front().out.elements() == 0) return;
     std::vector<Linear> products;
     for (const Linear& args : alike) products.push_back(product_after(args));
-    if (skinny_.plan(rest_after(alike.front())) || matvec_.takes(products.front())) return;
+    const Linear rest = rest_after(alike.front());
+    if (skinny_.plan(rest) || head_.takes(rest) || matvec_.takes(products.front())) return;
     for (const Linear& args : alike) enqueue_before(args, stream);
     gemm_.tune(products, stream);
   }
@@ -98,6 +115,7 @@ class CudaMatmul final : public Matmul {
 
   const Matvec matvec_;
   const Skinny skinny_;
+  const Head head_;
   Gemm gemm_;
 };
 
