@@ -9,7 +9,7 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-// With fewer rows kernels/cuda/matvec.h is as fast; with more of them x, which every tile reads, is longer than weights.
+// Fewer rows are for kernels/cuda/matvec.h; of more of them x, which every tile reads, would be as long as weights.
 constexpr std::int64_t kMinRows = 17, kMaxRows = 128;
 // So many tiles of a block, so that it does not matter that some have one more.
 constexpr int kLeastTiles = 2;
@@ -17,16 +17,6 @@ constexpr double kLeastShare = 0.8;  // of the places for tiles that have one
 
 int tiles_of(const Linear& args) {
   return static_cast<int>((args.weight.shape[0] + head::kOutputs - 1) / head::kOutputs);
-}
-
-CUtensorMap describe_rows(const TensorView& rows, int box) {
-  const std::int64_t inputs = rows.shape[1];
-  const std::int64_t stride = rows.shape[0] > 1 ? rows.stride[0] : inputs;
-  return describe_tensor<3>("linear", rows.dtype, rows.data,
-                            {{{inputs, 1, head::kStageInputs},
-                              {rows.shape[0], stride, box},
-                              {1, rows.shape[0] * stride, 1}}},
-                            CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 template <typename T, int kRows, bool kDraws>
@@ -43,7 +33,8 @@ void launch(const Linear& args, const head::DrawParams& draw, int multiprocessor
   const LaunchShape shape{dim3(static_cast<unsigned>(std::min(tiles_of(args), multiprocessors))),
                           dim3(head::kThreads), static_cast<std::size_t>(kBytes)};
   launch_early("launching linear", kernel, shape, stream,
-               describe_rows(args.weight, head::kOutputs), describe_rows(args.x, kRows), p, draw);
+               describe_rows("linear", args.weight, head::kOutputs),
+               describe_rows("linear", args.x, kRows), p, draw);
 }
 
 template <typename T, bool kDraws>

@@ -34,14 +34,6 @@ CUtensorMap describe_weight(const Linear& args, int tiles) {
                               {outputs / 16, group, tiles * skinny::kTileOutputs / 16}}},
                             CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
-CUtensorMap describe_x(const Linear& args, int rows) {
-  const std::int64_t stride = args.x.shape[0] > 1 ? args.x.stride[0] : args.x.shape[1];
-  return describe_tensor<3>("linear", args.x.dtype, args.x.data,
-                            {{{args.x.shape[1], 1, skinny::kStageInputs},
-                              {args.x.shape[0], stride, rows},
-                              {1, args.x.shape[0] * stride, 1}}},
-                            CU_TENSOR_MAP_L2_PROMOTION_NONE);
-}
 
 template <typename T, int kTiles, int kRows>
 void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
@@ -58,8 +50,8 @@ void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
                           dim3(Shape<kTiles, kRows>::kThreads), static_cast<std::size_t>(bytes),
                           static_cast<unsigned>(plan.splits)};
   launch_early("launching linear", kernel, shape, stream, describe_weight(args, kTiles),
-               describe_x(args, kRows), p, skinny::NormHalves<T>(args), plan.splits, plan.stages,
-               is_gated(args));
+               describe_rows("linear", args.x, kRows), p, skinny::NormHalves<T>(args), plan.splits,
+               plan.stages, is_gated(args));
 }
 
 template <typename T, int kRows>

@@ -65,4 +65,14 @@ CUtensorMap describe_tensor(const char* owner, DType dtype, const void* data,
   return map;
 }
 
+// Rows, which may lie apart, in boxes of 64 of their elements and `box` rows.
+inline CUtensorMap describe_rows(const char* owner, const TensorView& rows, int box) {
+  const std::int64_t columns = rows.shape[1];
+  const std::int64_t stride = rows.shape[0] > 1 ? rows.stride[0] : columns;
+  return describe_tensor<3>(
+      owner, rows.dtype, rows.data,
+      {{{columns, 1, 64}, {rows.shape[0], stride, box}, {1, rows.shape[0] * stride, 1}}},
+      CU_TENSOR_MAP_L2_PROMOTION_NONE);
+}
+
 }  // namespace nvllm::kernels::cuda
