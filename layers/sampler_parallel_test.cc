@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "layers/embedding.h"
 #include "layers/sampler.h"
 #include "layers/sampler_rank.h"
 
@@ -178,6 +179,45 @@ TEST_CASE("greedy and temperature alone: the short way gives what the long one g
       if (world.rules[slot].temperature != 0) continue;
       const auto& logits = world.rows[slot].logits;
       CHECK(lean.tokens[slot] == std::max_element(logits.begin(), logits.end()) - logits.begin());
+    }
+  });
+}
+
+TEST_CASE("logits that are still to be made: tokens are those of logits that are there") {
+  static constexpr std::int64_t kWords = 101'376, kHidden = 64, kRows = 24;
+  on_groups([](LayerRank& rank) {
+    World world(kRows, 9);
+    for (SamplingRules& rules : world.rules) {
+      const float temperature = rules.temperature;
+      rules = SamplingRules();
+      rules.temperature = temperature;
+      rules.seed = static_cast<std::uint64_t>(temperature * 100);
+    }
+    for (const bool alone : {true, false}) {
+      SamplerRank there(rank, world, alone);
+      LmHead head("head", "lm_head.weight", kWords, kHidden, there.shard_);
+      rank.bind(head, DType::bf16);
+      Sampler sampler(head.vocabulary(), head.stride(), kWords, there.shard_, kLimits,
+                      rank.backend());
+      for (std::int64_t slot = 0; slot < kRows; ++slot)
+        sampler.set(slot, world.rules[static_cast<std::size_t>(slot)], rank.stream());
+      SampleStep step = there.step_of(world.rows);
+      step.logits = rank.empty(DType::f32, kRows, head.stride());
+      step.logits.shape[1] = head.vocabulary().size();
+      const TensorView x = rank.noise_tensor("x", DType::bf16, kRows, kHidden);
+      const kernels::Linear product = head.product(step.logits, {.x = x});
+
+      const auto tokens = [&](const kernels::Linear* head, bool filter, std::int32_t logprobs) {
+        step.head = head;
+        step.filter = filter;
+        step.logprobs = logprobs;
+        return there.integers(sampler.sample(step, there.last_tokens_, there.context_).tokens);
+      };
+      const std::vector<std::int32_t> at_once = tokens(&product, false, -1);
+      CHECK(tokens(&product, true, -1) == at_once);
+      CHECK(tokens(&product, false, 2) == at_once);
+      CHECK(tokens(nullptr, false, -1) == at_once);  // the logits are still there
+      CHECK(std::ranges::count(at_once, at_once[0]) < kRows);
     }
   });
 }
