@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "base/thread.h"
+
 namespace nvllm::ipc {
 
-Heartbeat::Heartbeat(Member& member) : thread_([this, &member] { run(member); }) {}
+Heartbeat::Heartbeat(Member& member)
+    : thread_(start_thread("of the heartbeat", [this, &member] { run(member); })) {}
 
 Heartbeat::~Heartbeat() {
   {

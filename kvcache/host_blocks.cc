@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/divide.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "device/host_memory.h"
 
 namespace nvllm::kvcache {
@@ -40,7 +41,7 @@ HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t b
   const Ledger& ledger = backend.ledger();
   require_host_memory(
       all_bytes(), ledger.total(MemoryKind::pinned) + ledger.total(MemoryKind::host), "kv cache");
-  thread_ = std::thread([this] { allocate_all(); });
+  thread_ = start_thread("that gets memory for keys and values", [this] { allocate_all(); });
 }
 
 HostBlocks::~HostBlocks() {

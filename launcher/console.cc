@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/thread.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -209,7 +210,7 @@ void Console::add_worker(int rank, UniqueFd pipe) {
 }
 
 void Console::start() {
-  thread_ = std::thread([state = state_] { relay(*state); });
+  thread_ = start_thread("of the console", [state = state_] { relay(*state); });
 }
 
 void Console::print(std::string_view lines) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "launcher/exit_code.h"
 
 namespace nvllm::launcher {
@@ -42,7 +43,7 @@ Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, Si
       last_look_ns_(now_ns()),
       counting_since_ns_(last_look_ns_) {
   if (!wake_) fail_errno("eventfd for the supervisor");
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("that watches the workers", [this] { run(); });
 }
 
 Supervisor::~Supervisor() {

@@ -4,10 +4,10 @@
 
 #include <chrono>
 #include <optional>
-#include <system_error>
 #include <thread>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "model/piece_reader.h"
 #include "model/staging.h"
 
@@ -24,11 +24,7 @@ class Threads {
   }
   template <typename Function>
   void start(Function function) {
-    try {
-      threads_.emplace_back(std::move(function));
-    } catch (const std::system_error& error) {
-      fail("starting a thread to load with: ", error.what(), "; see ulimit -u");
-    }
+    threads_.push_back(start_thread("to load with", std::move(function)));
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "runtime/model_rank.h"
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "model/loader.h"
 
 namespace nvllm::runtime {
@@ -14,7 +15,7 @@ constexpr std::uint64_t kDummySeed = 0;
 ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, Backend& backend)
     : model_(model), backend_(backend), decoder_(model.config, shard, model.dtype) {
   times_.begun_ns = now_ns();
-  thread_ = std::thread([this] {
+  thread_ = start_thread("that loads the model", [this] {
     std::exception_ptr error;
     try {
       load();

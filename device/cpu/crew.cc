@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "device/cpu/counter.h"
 #include "device/topology.h"
 
@@ -150,7 +151,7 @@ void Crew::Impl::start() {
   members_ = std::vector<Member>(size);
   size_.store(size, std::memory_order_relaxed);
   for (int member = 1; member < size; ++member) {
-    threads_.emplace_back([this, member] { serve(member); });
+    threads_.push_back(start_thread("for kernels", [this, member] { serve(member); }));
     pthread_setname_np(threads_.back().native_handle(), str("crew-", member).c_str());
   }
 }

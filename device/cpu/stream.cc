@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "device/cpu/event.h"
 
 namespace nvllm::cpu {
@@ -38,7 +39,7 @@ Stream::Stream(const std::string& name, Nanoseconds spin, std::shared_ptr<Crew> 
       ring_(new Slot[kCapacity]),
       submitted_(spin),
       progress_(std::make_shared<Progress>(spin)),
-      thread_([this] { run(); }) {
+      thread_(start_thread("of a stream", [this] { run(); })) {
   pthread_setname_np(thread_.native_handle(), name.c_str());
 }
 

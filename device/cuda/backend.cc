@@ -4,11 +4,11 @@
 #include <array>
 #include <cstring>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "device/cuda/stream.h"
 #include "device/cuda/stream_impl.h"
 #include "device/host_memory.h"
@@ -129,14 +129,11 @@ class CudaBackend final : public Backend {
     constexpr std::size_t kPage = 4096, kTouchers = 8;
     const std::size_t part = (bytes + kTouchers - 1) / kTouchers;
     std::vector<std::jthread> threads;  // they end before the function does, also by an Error
-    try {
-      for (std::size_t first = 0; first < bytes; first += part) {
-        threads.emplace_back([=, end = std::min(first + part, bytes)] {
-          for (std::size_t at = first; at < end; at += kPage) data[at] = 0;
-        });
-      }
-    } catch (const std::system_error& error) {
-      fail("starting a thread to get pinned memory with: ", error.what(), "; see ulimit -u");
+    for (std::size_t first = 0; first < bytes; first += part) {
+      const std::size_t end = std::min(first + part, bytes);
+      threads.push_back(start_thread<std::jthread>("to get pinned memory with", [=] {
+        for (std::size_t at = first; at < end; at += kPage) data[at] = 0;
+      }));
     }
   }
 

@@ -10,12 +10,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "base/unique_fd.h"
 #include "device/backend.h"
 #include "device/topology.h"
@@ -51,10 +51,9 @@ double cpu_read_speed() {
   std::vector<std::uint64_t> sums(cores);
   const auto on_all_cores = [&](const std::function<void(std::size_t)>& work) {
     std::vector<std::jthread> threads;  // they end before this does, also by an Error
-    try {
-      for (std::size_t core = 0; core < cores; ++core) threads.emplace_back(work, core);
-    } catch (const std::system_error& error) {
-      fail("starting a thread to read memory with: ", error.what(), "; see ulimit -u");
+    for (std::size_t core = 0; core < cores; ++core) {
+      threads.push_back(
+          start_thread<std::jthread>("to read memory with", [&work, core] { work(core); }));
     }
   };
   on_all_cores([&](std::size_t core) { memory[core].assign(kWordsPerCore, core); });
