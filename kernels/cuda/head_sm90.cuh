@@ -44,7 +44,7 @@ struct Places {
 };
 
 struct HeadParams {
-  float* logits;  // nullptr: tokens are drawn
+  float* logits;  // not written where tokens are drawn
   long long stride;
   int rows, outputs, inputs;
 };
