@@ -52,10 +52,6 @@ void LmHead::declare(std::vector<Parameter*>& all) {
   if (weight_ == &own_weight_) all.push_back(&own_weight_);
 }
 
-void LmHead::forward(TensorView logits, const Input& in, const Context& context) const {
-  context.matmul.linear(product(logits, in), context.stream);
-}
-
 kernels::Linear LmHead::product(TensorView logits, const Input& in) const {
   kernels::Linear args;
   args.out = logits;

@@ -46,9 +46,7 @@ class LmHead {
   // Of the widest part of all ranks.
   std::int64_t stride() const { return part_of(vocabulary_, {0, shard_.ranks}).size(); }
 
-  // logits: [rows, vocabulary().size()], float32; rows may lie apart.
-  void forward(TensorView logits, const Input& in, const Context& context) const;
-  // What forward() enqueues.
+  // For who enqueues it, or what draws from it. logits: [rows, vocabulary().size()], float32; rows may lie apart.
   kernels::Linear product(TensorView logits, const Input& in) const;
 
   // For tests and tools: all ranks' logits to all. logits: [rows, own], rows stride() apart, with that

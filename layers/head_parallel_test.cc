@@ -36,6 +36,10 @@ struct Head {
     logits.shape[1] = head->vocabulary().size();
   }
 
+  void forward(const Input& in, const Context& context) const {
+    context.matmul.linear(head->product(logits, in), context.stream);
+  }
+
   VocabParallelEmbedding embedding;
   std::optional<LmHead> head;
   std::int64_t stride;
@@ -46,8 +50,8 @@ void logits_are_those_of_the_whole(LayerRank& rank, const Shape& shape, DType dt
   const Head whole(rank, shape, dtype, {0, 1});
   const Head split(rank, shape, dtype, rank.shard());
   const Input in{.x = rank.noise_tensor("x", dtype, shape.rows, shape.columns)};
-  whole.head->forward(whole.logits, in, rank.alone());
-  split.head->forward(split.logits, in, rank.together());
+  whole.forward(in, rank.alone());
+  split.forward(in, rank.together());
 
   const std::vector<float> expected = rank.values(whole.logits);
   // Logits are float32 whatever the weights are.

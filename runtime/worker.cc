@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/thread.h"
 #include "device/nccl.h"
 #include "device/numa.h"
 #include "device/topology.h"
@@ -51,7 +52,8 @@ void set_environment(int rank, const WorkerOptions& options) {
 std::unique_ptr<Backend> start_device(const WorkerOptions& options) {
   std::optional<std::jthread> loading;
   if (options.collectives == "nccl") {
-    loading.emplace([] { load_nccl(); });  // what fails here fails again where it can be told
+    // What fails in it fails again where it can be told.
+    loading = start_thread<std::jthread>("to load NCCL with", [] { load_nccl(); });
   }
   return create_backend(options.device);
 }

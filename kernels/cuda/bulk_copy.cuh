@@ -107,15 +107,6 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
 
 // The same of five dimensions.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
-                                         int x2, int x3, int x4, const Barrier& arrived) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
-      "l"(reinterpret_cast<std::uint64_t>(&tensor)), "r"(arrived.address), "r"(x0), "r"(x1),
-      "r"(x2), "r"(x3), "r"(x4)
-      : "memory");
-}
-__device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, int x3, int x4, const Barrier& arrived,
                                          const LeavesFirst& hint) {
   asm volatile(

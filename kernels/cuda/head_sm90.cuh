@@ -10,15 +10,14 @@
 #include "kernels/cuda/draw_tokens.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sync_threads.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/weight_stages_sm90.cuh"
 
 namespace nvllm::kernels::cuda::head {
 
-inline constexpr int kStageInputs = 64;
-inline constexpr int kRowBytes = 128;  // of a stage
-inline constexpr int kAlignment = 1024;
-inline constexpr int kWarpgroups = 3;  // each has 64 outputs of a tile
-inline constexpr int kOutputs = kWarpgroups * 64;
+using staged::kAlignment, staged::kRowBytes, staged::kStageInputs, staged::kTileOutputs;
+
+inline constexpr int kWarpgroups = 3;
+inline constexpr int kOutputs = kWarpgroups * kTileOutputs;
 inline constexpr int kConsumers = kWarpgroups * 128;  // threads; then come those that copy
 inline constexpr int kThreads = kConsumers + 32;
 
@@ -269,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   [[maybe_unused]] const Contests<kRows> contests(p, draw, memory);
   if constexpr (kDraws) contests.begin();
-  const unsigned own = warp / 4 * 64 * kRowBytes;
+  const unsigned own = warp / 4 * kTileOutputs * kRowBytes;
   for (int tile = block; tile < tiles; tile += blocks) {
     float sums[kRows / 2];
     int previous = 0;
@@ -278,13 +277,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const unsigned at = base + stage * Here::kStageBytes;
       const auto a = wgmma_factor(at + own, 16, 1024);
       const auto b = wgmma_factor(at + Here::kWeightBytes, 16, 1024);
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kStageInputs / 16; ++k) {
-        wgmma<T>(sums, wgmma_factor_behind(a, k * 32), wgmma_factor_behind(b, k * 32),
-                 step > 0 || k > 0);
-      }
-      wgmma_commit();
+      staged::multiply<T>(sums, a, b, step);
       wgmma_wait<1>();
       if (step > 0 && lane == 0) empty(previous).arrive();
       previous = stage;

@@ -21,14 +21,11 @@
 #include "kernels/cuda/linear_parts.cuh"
 #include "kernels/cuda/skinny_norm_sm90.cuh"
 #include "kernels/cuda/sync_threads.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/weight_stages_sm90.cuh"
 
 namespace nvllm::kernels::cuda::skinny {
 
-inline constexpr int kStageInputs = 64;
-inline constexpr int kTileOutputs = 64;  // of a warpgroup
-inline constexpr int kRowBytes = 128;    // of a stage
-inline constexpr int kAlignment = 1024;
+using staged::kAlignment, staged::kRowBytes, staged::kStageInputs, staged::kTileOutputs;
 
 template <int kTiles, int kRows>
 struct Shape {
@@ -324,13 +321,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
     const unsigned at = base + stage * S::kStageBytes;
     const auto a = wgmma_factor(at + own, 16, 1024);
     const auto b = wgmma_factor(at + S::kWeightBytes, 16, 1024);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kStageInputs / 16; ++k) {
-      wgmma<T>(sums, wgmma_factor_behind(a, k * 32), wgmma_factor_behind(b, k * 32),
-               step > 0 || k > 0);
-    }
-    wgmma_commit();
+    staged::multiply<T>(sums, a, b, step);
     wgmma_wait<1>();
     if (step > 0 && lane == 0) empty(previous).arrive();
     previous = stage;
