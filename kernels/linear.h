@@ -15,6 +15,7 @@
 #include "device/tensor_view.h"
 #include "kernels/draw_tokens.h"
 #include "kernels/gated_activation.h"
+#include "kernels/kv_ahead.h"
 
 namespace nvllm::kernels {
 
@@ -71,6 +72,10 @@ struct Linear {
   // Of out's norm to come, by this weight; only where Matmul::begins_norm() says so. data == nullptr: none.
   BegunNorm begins;
   TensorView next_norm_weight;  // [outputs]
+
+  // What attention will read before long, when the product has ended; it changes nothing of the product. Some kernels
+  // fetch of it while they end. Its table and lengths are read like x.
+  KvAhead ahead;
 };
 
 // What Matmul::tune() chose, as text: by what it holds for (the device, its libraries, a kind of product and a

@@ -18,6 +18,7 @@
 
 #include "device/backend.h"
 #include "kernels/attention.h"
+#include "kernels/kv_ahead.h"
 #include "kernels/kv_view.h"
 #include "kvcache/block_manager.h"
 #include "kvcache/kv_traffic.h"
@@ -74,6 +75,11 @@ class KvCache {
   // The layer's attention, after its rows have been stored, by what was enqueued last. `args` is complete but for
   // `kv`, of which it has the batch's block table.
   virtual void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) = 0;
+  // What that will read, where it is known before: of sequences of such a table and such lengths.
+  virtual kernels::KvAhead ahead(std::int64_t /*layer*/, TensorView /*block_table*/,
+                                 TensorView /*kv_length*/) const {
+    return {};
+  }
   virtual void end_pass(Stream& /*stream*/) {}
   virtual void end_step(Stream& /*stream*/) {}
 
@@ -110,6 +116,13 @@ class ViewCache : public KvCache {
     all.only_rows_are_new = !starts_;
     // Padding and captured passes have nothing but single rows.
     kernels::attention(all, args.max_query_rows > 1 ? singles_ : 0, stream);
+  }
+
+  kernels::KvAhead ahead(std::int64_t layer, TensorView block_table,
+                         TensorView kv_length) const override {
+    kernels::KvAhead all{.kv = views_.at(static_cast<std::size_t>(layer)), .kv_length = kv_length};
+    all.kv.block_table = block_table;
+    return all;
   }
 
  protected:

@@ -121,6 +121,12 @@ TEST_CASE("layers: a step moves what its sequences have and what is new, and not
   CHECK(sequences.storage.traffic() == KvTraffic{.to_host = 17 * kToken, .to_device = 15 * kToken});
 }
 
+TEST_CASE("layers: what lies in the host's memory is not known to be read ahead") {
+  BACKEND_OR_SKIP(backend);
+  Sequences sequences(*backend, 4, 2);
+  CHECK(sequences.storage.ahead(0, {}, {}).kv.keys.data == nullptr);
+}
+
 // A sequence of all blocks comes to all of the memory.
 void use_all(LayerwiseStorage& storage, Backend& backend, const std::vector<BlockId>& blocks) {
   const auto stream = backend.create_stream();

@@ -132,6 +132,21 @@ TEST_CASE("storage: every element of a block has a place of its own, and the blo
   CHECK(storage.tokens().as<unsigned char>() == begin + kBlocks * kShape.kv_bytes());
 }
 
+TEST_CASE("storage: what attention will read of a layer is known ahead, by the batch's tables") {
+  BACKEND_OR_SKIP(backend);
+  const BlockShape shape{.layers = 2, .block_size = 16, .kv_heads = 2, .head_dim = 64};
+  PagedStorage storage(*backend, shape, 3, 0);
+  std::int32_t numbers[3] = {2, 0, 20};
+  const TensorView table(numbers, DType::i32, {1, 2}), lengths(numbers + 2, DType::i32, {1});
+  for (std::int64_t layer = 0; layer < 2; ++layer) {
+    const kernels::KvAhead ahead = storage.ahead(layer, table, lengths);
+    CHECK(ahead.kv.keys.data == storage.views()[static_cast<std::size_t>(layer)].keys.data);
+    CHECK(ahead.kv.values.data == storage.views()[static_cast<std::size_t>(layer)].values.data);
+    CHECK(ahead.kv.block_table.data == table.data);
+    CHECK(ahead.kv_length.data == lengths.data);
+  }
+}
+
 TEST_CASE("swap: what was swapped out and in again is the same bits") {
   BACKEND_OR_SKIP(backend);
   constexpr BlockId kBlocks = 12;

@@ -5,6 +5,17 @@
 #include "kernels/norm_rope_store.h"
 
 namespace nvllm::layers {
+namespace {
+
+// With fewer sequences attention's blocks ask for most of what they read as soon as they come.
+constexpr std::int64_t kManySequences = 17;
+
+}  // namespace
+
+kernels::KvAhead read_ahead(const Batch& batch, const kvcache::KvCache& kv, std::int64_t layer) {
+  if (batch.max_query_rows != 1 || batch.rows() < kManySequences) return {};
+  return kv.ahead(layer, batch.block_table, batch.kv_length);
+}
 
 SelfAttention::SelfAttention(const std::string& name, const AttentionConfig& config, Shard shard)
     : part_(heads_of(config.heads, config.kv_heads, shard)),
@@ -37,7 +48,10 @@ void SelfAttention::forward(ResidualStream& stream, const RmsNorm& norm, const B
   const std::int64_t rows = stream.rows();
   const TensorView qkv = context.scratch.take(stream.dtype(), rows, qkv_.outputs());
   const TensorView heads = context.scratch.take(stream.dtype(), rows, out_.inputs());
-  qkv_.forward(qkv, stream.input(norm), context);
+  Input in = stream.input(norm);
+  in.ahead = read_ahead(batch, kv, layer);
+  in.ahead.turn = 1;  // the MLP before had the first one
+  qkv_.forward(qkv, in, context);
   rotate_and_store(qkv, batch, kv.store_view(layer, context.stream), cos_sin, context);
   kv.attend(layer, attention_of(heads, qkv, batch), context.stream);
   out_.add_to(stream, {.x = heads}, context);

@@ -29,6 +29,9 @@ struct AttentionConfig {
   float epsilon = 1e-6f;  // of the norms of q and k
 };
 
+// What the attention of layer `layer` will read, as far as it is worth while to fetch of it: where many sequences decode.
+kernels::KvAhead read_ahead(const Batch& batch, const kvcache::KvCache& kv, std::int64_t layer);
+
 class SelfAttention {
  public:
   SelfAttention(const std::string& name, const AttentionConfig& config, Shard shard);

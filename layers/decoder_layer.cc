@@ -31,9 +31,9 @@ void DecoderLayer::attend(ResidualStream& stream, const Batch& batch, kvcache::K
 }
 
 void DecoderLayer::transform(ResidualStream& stream, const DecoderLayer* next,
-                             const Context& context) const {
+                             const Context& context, const kernels::KvAhead& ahead) const {
   stream.expect(next == nullptr ? nullptr : &next->attention_norm_);
-  mlp_.forward(stream, mlp_norm_, context);
+  mlp_.forward(stream, mlp_norm_, context, ahead);
 }
 
 std::size_t DecoderLayer::scratch_bytes(std::int64_t rows, DType dtype) const {

@@ -33,8 +33,10 @@ class DecoderLayer {
   // between them.
   void attend(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv, std::int64_t layer,
               TensorView cos_sin, const Context& context) const;
-  // next: the layer that reads the stream next; nullptr: there is none, or it is not known.
-  void transform(ResidualStream& stream, const DecoderLayer* next, const Context& context) const;
+  // next: the layer that reads the stream next; nullptr: there is none, or it is not known. ahead: what that will attend
+  // to.
+  void transform(ResidualStream& stream, const DecoderLayer* next, const Context& context,
+                 const kernels::KvAhead& ahead = {}) const;
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
   std::size_t transform_scratch_bytes(std::int64_t rows, DType dtype) const;
 

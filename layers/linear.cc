@@ -18,6 +18,7 @@ kernels::Linear linear_of(TensorView out, const Input& in, const Parameter& weig
   args.activation = in.activation;
   args.scratch = in.scratch;
   args.begun = in.begun;
+  args.ahead = in.ahead;
   return args;
 }
 

@@ -14,13 +14,15 @@ void GatedMlp::declare(std::vector<Parameter*>& all) {
   down_.declare(all);
 }
 
-void GatedMlp::forward(ResidualStream& stream, const RmsNorm& norm, const Context& context) const {
+void GatedMlp::forward(ResidualStream& stream, const RmsNorm& norm, const Context& context,
+                       const kernels::KvAhead& ahead) const {
   const Scratch::Frame frame(context.scratch);
   const std::int64_t rows = stream.rows();
   const TensorView gate_up = context.scratch.take(stream.dtype(), rows, gate_up_.outputs());
   const TensorView activated = context.scratch.take(stream.dtype(), rows, down_.inputs());
-  down_.add_to(stream,
-               gate_up_.forward_gated(gate_up, activated, activation_, stream.input(norm), context),
+  Input in = stream.input(norm);
+  in.ahead = ahead;
+  down_.add_to(stream, gate_up_.forward_gated(gate_up, activated, activation_, in, context),
                context);
 }
 

@@ -26,8 +26,9 @@ class GatedMlp {
 
   void declare(std::vector<Parameter*>& all);
 
-  // Adds the MLP of the stream's norm to the stream.
-  void forward(ResidualStream& stream, const RmsNorm& norm, const Context& context) const;
+  // Adds the MLP of the stream's norm to the stream. ahead: what is attended to next.
+  void forward(ResidualStream& stream, const RmsNorm& norm, const Context& context,
+               const kernels::KvAhead& ahead = {}) const;
   // Of Context::scratch.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
 

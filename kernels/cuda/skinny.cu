@@ -51,7 +51,7 @@ void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
                           static_cast<unsigned>(plan.splits)};
   launch_early("launching linear", kernel, shape, stream, describe_weight(args, kTiles),
                describe_rows("linear", args.x, kRows), p, skinny::NormHalves<T>(args), plan.splits,
-               plan.stages, is_gated(args));
+               plan.stages, is_gated(args), KvPieces(args.ahead));
 }
 
 template <typename T, int kRows>

@@ -13,10 +13,14 @@
 // is short, and a warp's results are spread over its lanes.
 //
 // Norms between such products are taken in halves (skinny_norm_sm90.cuh).
+//
+// Between a block's last request for weights and the next kernel's first one the memory would rest: keys and values that
+// attention reads soon are fetched into the L2 then (kernels/kv_ahead.h).
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/fetch_ahead.cuh"
 #include "kernels/cuda/gated_activation.cuh"
 #include "kernels/cuda/linear_parts.cuh"
 #include "kernels/cuda/skinny_norm_sm90.cuh"
@@ -224,12 +228,12 @@ struct Owner {
 
 // grid: tiles * splits, clusters of splits. `weight` [groups, 2, 8, inputs], `x` [1, rows, inputs] in boxes of 64
 // inputs, a tile's groups or kRows rows. `stages`: of the ring, all steps' or 2 at least. gated: the first 8 outputs of a
-// group are gates of the second 8, and p.outputs are gates only. norm: its halves; not both.
+// group are gates of the second 8, and p.outputs are gates only. norm: its halves; not both. ahead: to be fetched.
 template <typename T, int kTiles, int kRows>
 __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
     skinny_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
                   const LinearParams<T> p, const NormHalves<T> norm, int splits, int stages,
-                  bool gated) {
+                  bool gated, const KvPieces ahead) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using S = Shape<kTiles, kRows>;
   extern __shared__ char memory[];
@@ -293,6 +297,8 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
       }
       let_next_kernel_come();  // its weights come after these
     }
+    __syncwarp();
+    if (warp == kTiles * 4) fetch_ahead(ahead, lane);
     __syncwarp();
     if (splits > 1) wait_for_cluster();
     return;
