@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "layers/test_batch.h"
 #include "model/checkpoint.h"
 #include "model/loader.h"
 
@@ -128,6 +130,70 @@ TEST_CASE("more rows than there is memory for are refused") {
   batch.logit_rows = TensorView(&row, DType::i32, {3});
   CHECK_THROWS_WITH_AS(decoder.forward(batch, kv, memory, {*stream, *matmul}),
                        doctest::Contains("logits of 3"), Error);
+}
+
+// Notes what products are told of keys and values to come; computes nothing.
+class NotingMatmul final : public kernels::Matmul {
+ public:
+  void linear(const kernels::Linear& args, Stream&) override {
+    if (args.ahead.kv.keys.data != nullptr) told.emplace_back(args.weight.data, args.ahead);
+  }
+  void tune(std::span<const kernels::Linear>, Stream&) override {}
+
+  std::vector<std::pair<void*, kernels::KvAhead>> told;
+};
+
+TEST_CASE("products before an attention know what it reads, each another turn, where many decode") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  const auto stream = backend->create_stream();
+  const Decoder decoder(golden_models()[0].config, {0, 1}, DType::f32);
+  const Buffer weights = bind_parameters(decoder.parameters(), DType::f32, *backend);
+  backend->fill(weights.data(), 0, weights.bytes(), *stream);
+  std::map<std::string, void*> named;
+  for (const layers::Parameter* parameter : decoder.parameters())
+    named[parameter->name] = parameter->view.data;
+
+  const ModelConfig& config = decoder.config();
+  for (const std::int64_t sequences : {16, 17, 40}) {
+    for (const std::int64_t rows_each : {1, 2}) {
+      CAPTURE(sequences);
+      CAPTURE(rows_each);
+      layers::TestCache cache(*backend, {.layers = config.layers,
+                                         .sequences = sequences,
+                                         .tokens = 32,
+                                         .kv_heads = config.kv_heads,
+                                         .head_dim = config.head_dim});
+      layers::TestBatch batch(*backend, cache, sequences * rows_each);
+      std::vector<layers::TestBatch::Part> parts;
+      for (std::int64_t s = 0; s < sequences; ++s)
+        parts.push_back({s, 20, std::vector<std::int32_t>(static_cast<std::size_t>(rows_each), 1)});
+      batch.load(parts, layers::TestBatch::Logits::last, *stream);
+      const std::int64_t rows = sequences * rows_each;
+      DecoderMemory memory(decoder, {.rows = rows, .logit_rows = rows, .positions = 32}, *backend);
+      NotingMatmul matmul;
+      decoder.forward(batch.batch(), cache.cache(), memory, {*stream, matmul});
+      stream->synchronize();
+      if (sequences < 17 || rows_each > 1) {
+        CHECK(matmul.told.empty());
+        continue;
+      }
+      // Layer by layer q, k and v, of this one, then gate and up, of the next one.
+      REQUIRE(std::ssize(matmul.told) == 2 * config.layers - 1);
+      for (std::int64_t i = 0; i < std::ssize(matmul.told); ++i) {
+        CAPTURE(i);
+        const auto& [weight, ahead] = matmul.told[static_cast<std::size_t>(i)];
+        const std::string layer = str("layers.", i / 2);
+        CHECK(weight ==
+              named.at(layer + (i % 2 == 0 ? ".attention.qkv.weight" : ".mlp.gate_up.weight")));
+        const kernels::KvView& view = cache.views()[static_cast<std::size_t>((i + 1) / 2)];
+        CHECK(ahead.kv.keys.data == view.keys.data);
+        CHECK(ahead.kv.values.data == view.values.data);
+        CHECK(ahead.kv.block_table.data == batch.batch().block_table.data);
+        CHECK(ahead.kv_length.data == batch.batch().kv_length.data);
+        CHECK(ahead.turn == 1 - i % 2);
+      }
+    }
+  }
 }
 
 }  // namespace
