@@ -12,6 +12,7 @@ void check_kv_ahead(const KvAhead& ahead, const char* operation) {
     fail(operation, ": kv_length of what is read ahead is ", lengths.describe(),
          "; it must be int32 [sequences]");
   }
+  require_contiguous(lengths, operation, "kv_length");
   const TensorView& table = ahead.kv.block_table;
   const std::int64_t known = table.data == nullptr ? ahead.kv.blocks() : table.shape[0];
   if (lengths.shape[0] > known) {

@@ -11,11 +11,9 @@
 namespace nvllm::kernels {
 
 struct KvAhead {
-  KvView
-      kv;  // with a table, unless it is contiguous; keys.data == nullptr: nothing is known of them
-  TensorView kv_length;  // [sequences], int32, dense: so many tokens of each are read
-  std::int64_t turn =
-      0;  // of those who fetch for one attention, counted from 0: each fetches others
+  KvView kv;              // with its table; keys.data == nullptr: nothing is known
+  TensorView kv_length;   // [sequences], int32: so many tokens of each are read
+  std::int64_t turn = 0;  // of those who fetch for one attention: each fetches others
 };
 
 // An Error that names `operation` and what is wrong.
@@ -28,8 +26,7 @@ struct KvPieces {
   static constexpr std::int64_t kMostBytes = 4096;     // of a piece
   // Attention's blocks ask for the first tokens of sequences themselves, as soon as there is room for them.
   static constexpr int kFirstToken = 192;
-  static constexpr int kTokensApart =
-      112;  // where one sequence's first piece is, and the next one's
+  static constexpr int kTokensApart = 112;  // from one sequence's first piece to the next one's
 
   const char* keys = nullptr;
   const char* values = nullptr;
@@ -45,14 +42,14 @@ struct KvPieces {
   explicit KvPieces(const KvAhead& ahead) {
     const TensorView& cache = ahead.kv.keys;
     if (cache.data == nullptr || ahead.kv_length.data == nullptr) return;
-    const std::int64_t element = size_of(cache.dtype);
+    const std::int64_t element = size_of(cache.dtype), step = cache.stride[0] * element;
     const std::int64_t bytes = cache.shape[2] * cache.shape[3] * element;
     const bool dense = cache.stride[1] * element == bytes && cache.stride[2] == cache.shape[3];
-    if (!dense || bytes == 0 || bytes > kMostBytes || bytes % 16 != 0) return;
+    if (!dense || bytes == 0 || bytes > kMostBytes || bytes % 16 != 0 || step % 16 != 0) return;
     if (!cache.aligned(16) || !ahead.kv.values.aligned(16)) return;
     keys = cache.as<char>(), values = ahead.kv.values.as<char>();
     table = ahead.kv.block_table.as<int>(), lengths = ahead.kv_length.as<int>();
-    block_bytes = cache.stride[0] * element;
+    block_bytes = step;
     table_width = table == nullptr ? 0 : static_cast<int>(ahead.kv.block_table.shape[1]);
     block_size = static_cast<int>(cache.shape[1]);
     token_bytes = static_cast<int>(bytes);

@@ -177,6 +177,9 @@ TEST_CASE("nothing is fetched of what is not known, or does not lie in lines") {
   KvAhead unaligned = cache.ahead;
   unaligned.kv.keys.data = static_cast<char*>(unaligned.kv.keys.data) + 2;
   CHECK(KvPieces(unaligned).pieces() == 0);
+  KvAhead uneven = cache.ahead;  // blocks begin anywhere
+  for (TensorView* tensor : {&uneven.kv.keys, &uneven.kv.values}) ++tensor->stride[0];
+  CHECK(KvPieces(uneven).pieces() == 0);
   KvAhead none = cache.ahead;
   none.kv_length.shape[0] = 0;
   CHECK(KvPieces(none).pieces() == 0);
