@@ -123,8 +123,10 @@ TEST_CASE("a product names what does not fit of what it is to fetch") {
   SomeCache cache(bench, 4, random);
   Product product(*backend, {.rows = 4, .outputs = 64, .inputs = 64, .type = DType::bf16}, 142);
   Linear args = product.args();
+  product.upload(*bench.stream);
   args.ahead = cache.ahead;
   CHECK(bench.refusal(args) == "");
+  bench.stream->synchronize();
   args.ahead.kv_length = {};
   CHECK(bench.refusal(args).find("linear: kv_length") == 0);
 }
