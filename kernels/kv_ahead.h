@@ -41,7 +41,7 @@ struct KvPieces {
   // None if tokens are not whole lines one after the other. Of a checked one.
   explicit KvPieces(const KvAhead& ahead) {
     const TensorView& cache = ahead.kv.keys;
-    if (cache.data == nullptr || ahead.kv_length.data == nullptr) return;
+    if (cache.data == nullptr) return;
     const std::int64_t element = size_of(cache.dtype), step = cache.stride[0] * element;
     const std::int64_t bytes = cache.shape[2] * cache.shape[3] * element;
     const bool dense = cache.stride[1] * element == bytes && cache.stride[2] == cache.shape[3];

@@ -12,9 +12,9 @@ constexpr int kQuadBytes = 128 * 16, kBetweenQuads = 64;  // of sums
 // Of a multiprocessor's 227 KB, what comes between products needs some.
 constexpr int kOneBlockBytes = 200 << 10, kTwoBlocksBytes = kOneBlockBytes / 2;
 
-// Of more rows than these other kernels make products as fast, unless they are so short that it is what lies between
-// products that takes the time: norms and activations of their own.
-constexpr int kFewRows = 64;
+// Of more rows than these other kernels make products as fast or faster, unless they are so short that it is what lies
+// between products that takes the time: norms and activations of their own.
+constexpr int kFewRows = 112;
 constexpr std::int64_t kShortBytes = 16 << 20;
 
 // A stage is free only when the next one has been multiplied; and one should be on its way.
@@ -30,7 +30,7 @@ int divide_up(std::int64_t a, std::int64_t b) {
 }
 
 int room_for(std::int64_t rows) {
-  return rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+  return *std::ranges::lower_bound(kSkinnyRooms, rows);
 }
 
 int stage_bytes(const SkinnyPlan& plan) {

@@ -8,13 +8,16 @@
 
 namespace nvllm::kernels {
 
+// For how many rows there is a kernel. With room for 24 or 56 it was no faster than with 32 or 64.
+inline constexpr std::array kSkinnyRooms = {32, 40, 48, 64, 80, 96, 112, 128};
+
 // With fewer rows kernels/cuda/matvec.h is as fast, or faster.
-inline constexpr int kSkinnyMinRows = 17, kSkinnyMaxRows = 128;
+inline constexpr int kSkinnyMinRows = 17, kSkinnyMaxRows = kSkinnyRooms.back();
 inline constexpr int kSkinnyMaxTiles = 3;
 inline constexpr int kSkinnyMaxSplits = 8;
 
 struct SkinnyPlan {
-  int rows;    // that blocks have room for: 32, 64 or 128
+  int rows;    // that blocks have room for, of kSkinnyRooms
   int tiles;   // of 64 outputs, of a block
   int splits;  // of the inputs, one per block of a cluster
   int stages;  // of the ring

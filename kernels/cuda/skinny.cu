@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "base/check.h"
 #include "device/cuda/stream.h"
 #include "kernels/cuda/skinny.h"
@@ -64,13 +66,18 @@ void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
   }
 }
 
+template <typename T, std::size_t... kRoom>
+void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream,
+            std::index_sequence<kRoom...> /*rooms*/) {
+  const auto launch_if = [&]<int kRows>() {
+    if (plan.rows == kRows) launch<T, kRows>(args, plan, stream);
+  };
+  (launch_if.template operator()<kSkinnyRooms[kRoom]>(), ...);
+}
+
 template <typename T>
 void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
-  switch (plan.rows) {
-    case 32: return launch<T, 32>(args, plan, stream);
-    case 64: return launch<T, 64>(args, plan, stream);
-    default: static_assert(kSkinnyMaxRows == 128); return launch<T, 128>(args, plan, stream);
-  }
+  launch<T>(args, plan, stream, std::make_index_sequence<kSkinnyRooms.size()>());
 }
 
 // How many blocks in clusters of so many run at once that leave no room for a second one.

@@ -3,6 +3,8 @@
 // block adds up all squares of its rows' inputs, while its first x is on its way.
 #pragma once
 
+#include <bit>
+
 #include "kernels/cuda/rmsnorm.cuh"
 #include "kernels/linear.h"
 
@@ -52,15 +54,16 @@ __device__ __forceinline__ float load_shared_float(unsigned from) {
 // a warp has of each row goes to its place.
 template <int kThreads, int kRows>
 __device__ __forceinline__ void add_squares(const float* squares, int parts, unsigned places) {
-  constexpr int kLanes = kRows / 4, kAtOnce = 8, kGroups = kThreads / kLanes;
+  constexpr int kLanes = std::bit_ceil(kRows / 4u), kAtOnce = 8, kGroups = kThreads / kLanes;
   const int four = threadIdx.x % kLanes;
+  const bool inside = four < kRows / 4;
   float4 sum{};
   for (int first = threadIdx.x / kLanes; first < parts; first += kAtOnce * kGroups) {
     float4 next[kAtOnce] = {};
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int part = first + i * kGroups;
-      if (part < parts)
+      if (inside && part < parts)
         next[i] = reinterpret_cast<const float4*>(squares + part * kSquaresRows)[four];
     }
 #pragma unroll
@@ -75,7 +78,7 @@ __device__ __forceinline__ void add_squares(const float* squares, int parts, uns
     sum.z += __shfl_xor_sync(0xffffffffu, sum.z, lanes);
     sum.w += __shfl_xor_sync(0xffffffffu, sum.w, lanes);
   }
-  if (threadIdx.x % 32 < kLanes)
+  if (inside && threadIdx.x % 32 < kLanes)
     store_shared(places + (threadIdx.x / 32 * kRows + four * 4) * 4, sum);
 }
 

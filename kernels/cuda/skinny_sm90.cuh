@@ -36,7 +36,7 @@ struct Shape {
   static constexpr int kOutputs = kTiles * kTileOutputs;
   static constexpr int kConsumers = kTiles * 128;  // threads; then come those that copy
   // With few rows a warp of its own copies x: to ask for both takes longer than to multiply them.
-  static constexpr int kCopying = kRows == 32 ? 2 : 1;
+  static constexpr int kCopying = kRows <= 32 ? 2 : 1;
   static constexpr int kThreads = kConsumers + kCopying * 32;
   static constexpr int kWeightBytes = kOutputs * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
@@ -358,7 +358,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
 
   const Quads quads{base + places.sums + warp * 512, stride, S::kQuadBytes, split, splits};
   if (gated) {
-    store_gated<T, kRows == 32 ? 1 : 2>(p, norm.begun != nullptr, output, quads, squares);
+    store_gated<T, kRows <= 32 ? 1 : 2>(p, norm.begun != nullptr, output, quads, squares);
   } else {
     plain.store(p, norm, quads, squares, squares + warp * kRows * 4);
   }
