@@ -11,7 +11,7 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-// One for every size that kernels have room for (kernels/skinny_plan.h).
+// Some for every size that kernels have room for (kernels/skinny_plan.h).
 constexpr std::array<std::int64_t, 9> kRows = {17, 32, 33, 47, 64, 79, 90, 100, 128};
 
 // A row of hidden values is made by one product and read by the next.

@@ -66,18 +66,15 @@ void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
   }
 }
 
-template <typename T, std::size_t... kRoom>
-void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream,
-            std::index_sequence<kRoom...> /*rooms*/) {
-  const auto launch_if = [&]<int kRows>() {
-    if (plan.rows == kRows) launch<T, kRows>(args, plan, stream);
-  };
-  (launch_if.template operator()<kSkinnyRooms[kRoom]>(), ...);
-}
-
 template <typename T>
 void launch(const Linear& args, const SkinnyPlan& plan, cudaStream_t stream) {
-  launch<T>(args, plan, stream, std::make_index_sequence<kSkinnyRooms.size()>());
+  const auto launch_one = [&]<std::size_t... kRoom>(std::index_sequence<kRoom...> /*rooms*/) {
+    return ((plan.rows == kSkinnyRooms[kRoom] &&
+             (launch<T, kSkinnyRooms[kRoom]>(args, plan, stream), true)) ||
+            ...);
+  };
+  const bool launched = launch_one(std::make_index_sequence<kSkinnyRooms.size()>());
+  NVLLM_CHECK(launched, "the plan has room for so many rows as no kernel has");
 }
 
 // How many blocks in clusters of so many run at once that leave no room for a second one.
