@@ -10,8 +10,8 @@
 #include "launcher/launch_plan.h"
 #include "launcher/load_display.h"
 #include "launcher/options.h"
-#include "runtime/open_model.h"
-#include "runtime/worker.h"
+#include "runtime/model/open_model.h"
+#include "runtime/worker/worker.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -18,10 +18,9 @@
 #include "base/logging.h"
 #include "device/backend.h"
 #include "launcher/worker_group.h"
-#include "runtime/engine_client.h"
-#include "runtime/engine_options.h"
-#include "runtime/model_options.h"
-#include "runtime/open_model.h"
+#include "runtime/engine/engine_client.h"
+#include "runtime/options.h"
+#include "runtime/model/open_model.h"
 
 namespace nvllm::launcher {
 

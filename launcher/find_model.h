@@ -16,7 +16,7 @@ std::optional<std::string> process_environment(const char* name);
 // do for an id that is not there.
 std::string find_model(const std::string& given, const Environment& environment);
 
-// Where measured choices for products are kept (runtime/product_file.h); empty if there is no cache for want of a
+// Where measured choices for products are kept (runtime/runner/gemm_tuning.h); empty if there is no cache for want of a
 // home.
 std::string products_path(const Environment& environment);
 

@@ -19,7 +19,7 @@
 #include "launcher/generate/progress.h"
 #include "launcher/generate/text_input.h"
 #include "launcher/trace_file.h"
-#include "runtime/open_model.h"
+#include "runtime/model/open_model.h"
 
 namespace nvllm::launcher {
 namespace {

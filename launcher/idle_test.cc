@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "launcher/exit_code.h"
 #include "launcher/worker_group.h"
-#include "runtime/worker.h"
+#include "runtime/worker/worker.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::launcher {

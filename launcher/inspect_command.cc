@@ -8,7 +8,7 @@
 #include "launcher/launch_plan.h"
 #include "launcher/load_display.h"
 #include "launcher/worker_run.h"
-#include "runtime/model_description.h"
+#include "runtime/model/open_model.h"
 
 namespace nvllm::launcher {
 namespace {

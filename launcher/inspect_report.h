@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/model_description.h"
-#include "runtime/model_messages.h"
+#include "runtime/model/open_model.h"
+#include "runtime/model/model_loading.h"
 
 namespace nvllm::launcher {
 

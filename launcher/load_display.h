@@ -2,7 +2,7 @@
 
 #include "launcher/console.h"
 #include "launcher/load_progress.h"
-#include "runtime/model_messages.h"
+#include "runtime/model/model_loading.h"
 
 namespace nvllm::launcher {
 

@@ -24,8 +24,7 @@
 #include "launcher/options_generate.h"
 #include "launcher/options_text.h"
 #include "launcher/sampling_settings.h"
-#include "runtime/engine_options.h"
-#include "runtime/model_options.h"
+#include "runtime/options.h"
 
 namespace nvllm::launcher {
 

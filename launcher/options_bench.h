@@ -7,7 +7,7 @@
 
 #include "launcher/bench/long_mode.h"
 #include "launcher/bench/workload.h"
-#include "runtime/engine_options.h"
+#include "runtime/options.h"
 
 namespace nvllm::launcher {
 

@@ -2,8 +2,7 @@
 #include <bit>
 
 #include "launcher/option_rows.h"
-#include "runtime/host_attention_options.h"
-#include "runtime/sparse_options.h"
+#include "runtime/options.h"
 
 namespace nvllm::launcher {
 namespace {

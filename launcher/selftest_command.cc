@@ -8,7 +8,7 @@
 #include "launcher/launch_plan.h"
 #include "launcher/selftest_report.h"
 #include "launcher/worker_run.h"
-#include "runtime/worker.h"
+#include "runtime/worker/worker.h"
 
 namespace nvllm::launcher {
 

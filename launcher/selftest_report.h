@@ -4,7 +4,7 @@
 #include <string>
 
 #include "launcher/launch_plan.h"
-#include "runtime/selftest_messages.h"
+#include "runtime/worker/selftest_cases.h"
 
 namespace nvllm::launcher {
 

@@ -10,7 +10,7 @@
 #include "launcher/options.h"
 #include "launcher/standard_output.h"
 #include "launcher/worker_group.h"
-#include "runtime/worker.h"
+#include "runtime/worker/worker.h"
 
 namespace nvllm::launcher {
 

@@ -9,7 +9,7 @@
 #include "launcher/bench/report.h"
 #include "launcher/engine_session.h"
 #include "launcher/options.h"
-#include "runtime/open_model.h"
+#include "runtime/model/open_model.h"
 
 namespace nvllm::launcher {
 

@@ -12,8 +12,8 @@
 #include "launcher/bench/starts.h"
 #include "launcher/exit_code.h"
 #include "launcher/worker_run.h"
-#include "runtime/memory_plan.h"
-#include "runtime/open_model.h"
+#include "runtime/memory/memory_plan.h"
+#include "runtime/model/open_model.h"
 
 namespace nvllm::launcher {
 namespace {

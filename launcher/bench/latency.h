@@ -7,8 +7,8 @@
 #include "launcher/bench/python_random.h"
 #include "launcher/bench/summary.h"
 #include "launcher/bench/throughput.h"
-#include "runtime/engine_client.h"
-#include "runtime/engine_options.h"
+#include "runtime/engine/engine_client.h"
+#include "runtime/options.h"
 
 namespace nvllm::launcher {
 

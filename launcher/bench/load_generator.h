@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/trace.h"
-#include "runtime/engine_client.h"
+#include "runtime/engine/engine_client.h"
 #include "runtime/request.h"
 
 namespace nvllm::launcher {

@@ -12,8 +12,8 @@
 #include "launcher/bench/startup.h"
 #include "launcher/bench/throughput.h"
 #include "launcher/options.h"
-#include "runtime/engine_messages.h"
-#include "runtime/open_model.h"
+#include "runtime/engine/engine_messages.h"
+#include "runtime/model/open_model.h"
 
 namespace nvllm::launcher {
 

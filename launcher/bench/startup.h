@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "launcher/bench/load_generator.h"
-#include "runtime/engine_messages.h"
+#include "runtime/engine/engine_messages.h"
 
 namespace nvllm::launcher {
 

@@ -7,7 +7,7 @@
 #include "launcher/bench/load_generator.h"
 #include "launcher/bench/summary.h"
 #include "launcher/bench/workload.h"
-#include "runtime/engine_messages.h"
+#include "runtime/engine/engine_messages.h"
 
 namespace nvllm::launcher {
 

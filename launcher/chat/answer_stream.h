@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/engine_client.h"
+#include "runtime/engine/engine_client.h"
 #include "tokenizer/tokenizer.h"
 
 namespace nvllm::launcher {

@@ -1,0 +1,33 @@
+// EngineSetup: how an engine comes to be, on rank 0: every rank makes its runner while its weights are still loading,
+// GEMMs are tuned if that is asked for, then the cache is sized from the rank with the smallest free memory, and made.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/front_end.h"
+#include "ipc/group_caller.h"
+#include "runtime/engine/engine_messages.h"
+#include "runtime/engine/engine_rank.h"
+#include "runtime/options.h"
+#include "runtime/scheduler/scheduler.h"
+
+namespace nvllm::runtime {
+
+struct EngineSetup {
+  EngineInfo info;
+  SchedulerLimits limits;
+};
+
+// Used by rank 0's main thread. Pushes "load_state" to the launcher while it waits for the weights.
+EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::GroupCaller& caller,
+                          ipc::FrontDesk& desk, const EngineRank& own);
+
+// GEMM configurations of rank 0 that earlier runs or this one measured.
+struct GemmTuning {
+  std::uint64_t known = 0, measured = 0;
+  std::vector<std::string> notes = {};  // one line each, for people
+};
+
+}  // namespace nvllm::runtime
