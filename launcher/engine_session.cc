@@ -48,7 +48,7 @@ SessionOptions session_options(const Options& options) {
                          .collectives = options.group.collectives,
                          .log_level = options.group.log_level,
                          .memory_report = options.memory_report};
-  session.engine.products_file = products_path(process_environment);
+  session.engine.gemm_tuning_file = products_path(process_environment);
   if (options.group.device == DeviceChoice::cpu) session.device = DeviceKind::cpu;
   if (options.group.device == DeviceChoice::cuda) session.device = DeviceKind::cuda;
   return session;

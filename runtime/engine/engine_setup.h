@@ -30,4 +30,12 @@ struct GemmTuning {
   std::vector<std::string> notes = {};  // one line each, for people
 };
 
+// The file that each rank reads when its runner is made; empty: none.
+std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device);
+
+// With --tune full, measures the missing GEMM configurations on all ranks and keeps them. After all ranks have made
+// their runners and loaded their weights.
+GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner, DeviceKind device,
+                       ipc::GroupCaller& caller);
+
 }  // namespace nvllm::runtime

@@ -151,4 +151,10 @@ class MemoryBudget {
   bool in_host_memory_ = false;    // or: the host's memory has none
 };
 
+// Chunked: how many blocks stay on the device, and how many sequences may run that do not stay there whole: each of
+// these has a block there that is not full, and steps fill others. plan: has its blocks, of which no more than
+// `useful` would be of use; it gets the rest. An Error if one sequence does not fit.
+void choose_device_slots(const EngineOptions& options, const MemoryBudget& budget,
+                         std::int64_t useful, MemoryPlan& plan);
+
 }  // namespace nvllm::runtime

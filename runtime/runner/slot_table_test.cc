@@ -169,8 +169,8 @@ TEST_CASE("there are never more graphs than memory was set aside for, and steps 
     for (const std::int64_t sequences : {1, 2}) {
       for (int way = 0; way < 4; ++way) {
         DecodeGraphs::Kind kind = graphs.kind_of(sequences, 50);
-        kind.adjust = way % 2 == 1;
-        kind.filter = way / 2 == 1;
+        kind.penalties = way % 2 == 1;
+        kind.top_k_top_p = way / 2 == 1;
         graphs.run(kind, *stream, [&] { stream->host_call([&ran] { ++ran; }); });
       }
     }
