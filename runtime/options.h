@@ -35,7 +35,7 @@ constexpr const char* name_of(KvMode mode, Residence residence) {
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
 
-// How the GPU's products are chosen: by what is known of their shapes; by measurements of earlier runs where there
+// How the GPU's GEMM configurations are chosen: by what is known of their shapes; by measurements of earlier runs where there
 // are any; or these, and what is missing is measured now.
 enum class Tuning : std::uint8_t { off, cached, full };
 constexpr const char* name_of(Tuning tuning) {

@@ -41,7 +41,7 @@ struct SamplingParams {
   }
 };
 
-// An Error that names the field, its value and the mend, if a value is out of its range by itself. What
+// An Error that names the field, its value and the fix, if a value is out of its range by itself. What
 // depends on the model or the engine (ids, lengths) the engine checks.
 void check_sampling_params(const SamplingParams& params);
 

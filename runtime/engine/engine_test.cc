@@ -225,7 +225,7 @@ TEST_CASE("a group that is told to stop in the middle of its work ends in order"
   engine.stop();
 }
 
-TEST_CASE("options that cannot be are an error of open, with the mend") {
+TEST_CASE("options that cannot be are an error of open, that says the fix") {
   const OpenModel model = small_model();
   EngineOptions options = small_options();
   options.max_model_len = 100'000;

@@ -1,9 +1,9 @@
 // The same tokens, whichever way: requests with every feature are answered one at a time by the plainest
 // engine there is, and then in all the ways that make an engine fast.
 //
-// Arithmetic in float32 is off by rounding where products take other shapes, so log-probabilities are near,
+// Arithmetic in float32 is off by rounding where GEMMs have other shapes, so log-probabilities are near,
 // not equal, and a draw between two tokens that are as good as each other may fall to either. On the CPU
-// no draw of these requests does. GPUs differ in their choice of products, so there a few answers in a
+// no sampling of these requests does. GPUs differ in their choice of GEMMs, so there a few answers in a
 // hundred may part from the right ones where everything before agrees.
 #include <doctest/doctest.h>
 
@@ -137,7 +137,7 @@ struct Way {
   EngineOptions options;
   bool tiny_cache = false;
   bool prompts_first = false;                              // so that they are cached
-  bool among_aborted = false;                              // as many others are begun and aborted
+  bool among_aborted = false;                              // as many others are started and aborted
   std::uint64_t SchedulerStatistics::*happened = nullptr;  // must not be 0
 };
 

@@ -88,7 +88,7 @@ TEST_CASE("before min_tokens neither ends nor stop ids are drawn") {
   CHECK(rules.ends == std::vector<std::int32_t>{7, 8, 50});
 }
 
-TEST_CASE("what is wrong with a request is said with the value and the mend") {
+TEST_CASE("what is wrong with a request is said with the value and the fix") {
   CHECK(refusal_of(request_of({1, 100})) ==
         "the prompt holds token id 100; the vocabulary's ids are 0 to 99");
   CHECK(refusal_of(request_of({-1})) ==

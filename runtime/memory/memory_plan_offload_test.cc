@@ -110,13 +110,13 @@ TEST_CASE(
         "rank 0 (of 140 GiB, 123 GiB are free, --gpu-memory-utilization is 0.9); pass a smaller "
         "--ring-slots or --transfer-block, or use more GPUs (--tp)");
   const std::string few = refusal(options, DeviceKind::cuda, {chunked_gpu(107 * kGiB)});
-  const std::string mend =
+  const std::string fix =
       "--max-num-batched-tokens or --transfer-block, or pass --kv-cache-memory-bytes ";
   REQUIRE(few.find("fills 4 blocks of 4096 tokens, there is room for 1 in 108 GiB") != few.npos);
-  REQUIRE(few.find(mend) != few.npos);
-  EngineOptions mended = options;
-  mended.kv_cache_memory_bytes = std::stoll(few.substr(few.find(mend) + mend.size()));
-  CHECK(refusal(mended, DeviceKind::cuda, {chunked_gpu(107 * kGiB)}) == "");
+  REQUIRE(few.find(fix) != few.npos);
+  EngineOptions fixed = options;
+  fixed.kv_cache_memory_bytes = std::stoll(few.substr(few.find(fix) + fix.size()));
+  CHECK(refusal(fixed, DeviceKind::cuda, {chunked_gpu(107 * kGiB)}) == "");
   CHECK(refusal(options, DeviceKind::cuda, {chunked_gpu(243 * kGiB / 2)})
             .ends_with("use more GPUs (--tp)"));
   CHECK(refusal(options, DeviceKind::cuda, {chunked_gpu(kGiB)}) == "");
@@ -141,7 +141,7 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
   CHECK(plan.notes.back() ==
         "KV cache: 40 blocks of 4096 tokens, all of them on the device; none is written to the "
         "host");
-  plan = planned(93 * kGiB);  // of 108; the poorest decides
+  plan = planned(93 * kGiB);  // of 108; the rank with the least decides
   CHECK(plan.device_slots == 29);
   CHECK(plan.resident_blocks == 23);
   CHECK_FALSE(plan.all_resident());

@@ -16,7 +16,7 @@ TEST_CASE("GPU: the cache takes what the wished part of its memory leaves beside
   CHECK(got.notes.empty());
 }
 
-TEST_CASE("GPU: the poorest rank decides for all") {
+TEST_CASE("GPU: the rank with the least memory decides for all") {
   RankMemory poor = gpu();
   poor.available -= 10 * kGiB;
   poor.taken += 10 * kGiB;

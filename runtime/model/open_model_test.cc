@@ -69,7 +69,7 @@ TEST_CASE("a config.json alone can be looked at") {
   CHECK_FALSE(model.checkpoint.has_value());
 }
 
-TEST_CASE("what the checkpoint wishes for its answers is read beside its config.json") {
+TEST_CASE("the sampling defaults of the checkpoint is read beside its config.json") {
   const Folder folder;
   CHECK_FALSE(dummy(folder).generation.temperature);
   folder.write("generation_config.json", R"({"temperature": 0.5, "eos_token_id": 3})");

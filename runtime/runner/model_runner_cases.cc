@@ -100,7 +100,7 @@ void check_tokens(DeviceRank& rank, RunnerUnderTest& runner, std::uint32_t slot,
   CHECK(runner.tokens(slot).size() >= least);
 }
 
-TEST_CASE("products tuned between steps: the same tokens, so no cache was written to") {
+TEST_CASE("GEMMs tuned between steps: the same tokens, so no cache was written to") {
   on_few_ranks([](DeviceRank& rank) {
     const GoldenModel golden("qwen3-uneven");
     const auto& prompt = golden.prompts[0];

@@ -22,7 +22,7 @@ std::string refusal(const SchedulerLimits& limits, const Sequence& sequence) {
   return "";
 }
 
-TEST_CASE("what can never run is refused with the reason and the mend") {
+TEST_CASE("what can never run is refused with the reason and the fix") {
   SchedulerLimits limits = roomy();
   CHECK(refusal(limits, sequence(1, 4095)) ==
         "prompt of 4095 tokens: the whole KV cache holds 4000 (1000 blocks of 4), which leaves no "

@@ -155,7 +155,7 @@ void check_waits_are_missed(const char* model, const std::vector<OffloadWait>& w
     const GoldenModel golden(model);
     for (std::size_t i = 0; i < waits.size(); ++i) {
       CAPTURE(static_cast<int>(waits[i]));
-      // Where the tokens of all runs are right by luck the machine was slow at the wrong time.
+      // Where the tokens of all runs are right by chance the machine was slow at the wrong time.
       bool missed = false;
       for (int run = 0; run < runs && !missed; ++run) {
         missed = !wrong(rank, golden, i, bit_of(waits[i]), run).empty();
