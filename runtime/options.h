@@ -12,8 +12,8 @@ namespace nvllm::runtime {
 enum class Scheduling : std::uint8_t { prefill_first, mixed };
 enum class Preemption : std::uint8_t { swap, recompute };
 
-// Where keys and values are kept: `off` on the device (paged, or contiguous with max_seq_len), else in host
-// memory. `automatic`: off if they fit there, else as the prompts' lengths suggest.
+// Where keys and values are kept: `off` on the device (paged, or contiguous with max_seq_len), else
+// in host memory. `automatic`: off if they fit there, else as the prompts' lengths suggest.
 enum class KvOffload : std::uint8_t { off, chunked, layerwise, automatic };
 // What it comes to.
 enum class KvMode : std::uint8_t { paged, contiguous, chunked, layerwise };
@@ -35,8 +35,8 @@ constexpr const char* name_of(KvMode mode, Residence residence) {
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
 
-// How the GPU's GEMM configurations are chosen: by what is known of their shapes; by measurements of earlier runs where there
-// are any; or these, and what is missing is measured now.
+// How the GPU's GEMM configurations are chosen: by what is known of their shapes; by measurements
+// of earlier runs where there are any; or these, and what is missing is measured now.
 enum class Tuning : std::uint8_t { off, cached, full };
 constexpr const char* name_of(Tuning tuning) {
   switch (tuning) {
@@ -64,13 +64,15 @@ struct EngineOptions {
   std::optional<std::int64_t>
       kv_offloading_bytes;       // host memory of all ranks; absent: what there is
   std::int64_t ring_slots = 16;  // chunked: parts of blocks on the device while they are read
-  // chunked: blocks that stay on the device while their sequences run; absent: as many as it has room for.
+  // chunked: blocks that stay on the device while their sequences run; absent: as many as it has
+  // room for.
   std::optional<std::int64_t> resident_blocks;
-  // chunked: of the blocks that decoding reads, the share that the host's cores attend to; absent: as their
-  // speed and the link's are. And their threads on each rank; 0: its cores.
+  // chunked: of the blocks that decoding reads, the share that the host's cores attend to; absent:
+  // as their speed and the link's are. And their threads on each rank; 0: its cores.
   std::optional<double> host_attention = 0.0;
   std::int64_t host_threads = 0;
-  // chunked and layer-wise: tokens of a block in host memory; absent: usual_transfer_block() of max_model_len.
+  // chunked and layer-wise: tokens of a block in host memory; absent: usual_transfer_block() of
+  // max_model_len.
   std::optional<std::int64_t> transfer_block;
   std::int64_t kv_buffers = 4;   // layer-wise: layers on the device while they are read
   std::int64_t max_seq_len = 0;  // contiguous: tokens of the one sequence; 0: not contiguous
@@ -117,20 +119,21 @@ inline constexpr std::int64_t kQuestPageTokens = 16;
 
 // Prompts shorter than this attend to everything: so little that choosing costs more than it saves.
 inline constexpr std::int64_t kMinSparseTokens = 1024;
-// From here on `auto` chooses XAttention. It is faster below, too (four times at 32K: the benchmark prompt_policy),
-// but there attention to everything is less than half of a prompt's time, and leaves nothing out.
+// From here on `auto` chooses XAttention. It is faster below, too (four times at 32K: the benchmark
+// prompt_policy), but there attention to everything is less than half of a prompt's time, and
+// leaves nothing out.
 inline constexpr std::int64_t kAutomaticSparseTokens = 65536;
 
-// Why a policy that the options ask for cannot be served with the others, in one line; empty: it can. Nothing is
-// ever replaced by another policy.
+// Why a policy that the options ask for cannot be served with the others, in one line; empty: it
+// can. Nothing is ever replaced by another policy.
 std::string sparse_refusal(const EngineOptions& options);
 // The same as an Error.
 void check_sparse_attention(const EngineOptions& options);
 
 // Which modes of the cache let the host's cores attend.
 
-// Why what the options ask for cannot be, in one line; empty: it can, or depends on what `--kv-offload auto`
-// comes to. It is never left out in silence.
+// Why what the options ask for cannot be, in one line; empty: it can, or depends on what
+// `--kv-offload auto` comes to. It is never left out in silence.
 std::string host_attention_refusal(const EngineOptions& options);
 // The same as an Error.
 void check_host_attention(const EngineOptions& options);

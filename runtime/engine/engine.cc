@@ -23,12 +23,13 @@ namespace {
 // Of a step in flight: one is running, the next is enqueued behind it.
 constexpr std::int64_t kStepsAhead = 2;
 
-// How long the first step waits for requests that the front end is still sending, in all and for the
-// next part: they then begin together.
+// How long the first step waits for requests that the front end is still sending, in all and for
+// the next part: they then begin together.
 constexpr Nanoseconds kGather = std::chrono::milliseconds(20);
 constexpr Nanoseconds kGatherNext = std::chrono::milliseconds(2);
 
-// Waiting for a GPU's result: spins for as long as a wake-up would take, then looks again and again.
+// Waiting for a GPU's result: spins for as long as a wake-up would take, then looks again and
+// again.
 constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 constexpr Nanoseconds kNap = std::chrono::microseconds(20);
 
@@ -135,8 +136,8 @@ void Engine::serve(const ipc::Registry& requests) {
 
 EngineInfo Engine::State::open(const EngineOptions& asked) {
   if (scheduler) fail("the engine is open already");
-  // The main thread naps for tens of microseconds while it waits for the device; by default the kernel may
-  // make each 50 longer.
+  // The main thread naps for tens of microseconds while it waits for the device; by default the
+  // kernel may make each 50 longer.
   ::prctl(PR_SET_TIMERSLACK, 1);
   options = asked;
   EngineSetup setup = set_up_engine(options, me, caller, desk, own);
@@ -216,8 +217,8 @@ void Engine::State::gather(const ipc::Registry& requests) {
 
 // --- Steps ---
 
-// One round of the loop: the next step is enqueued while the device is at the one before, whose result
-// is then taken.
+// One round of the loop: the next step is enqueued while the device is at the one before, whose
+// result is then taken.
 void Engine::State::work(const ipc::Registry& requests) {
   {
     const Stopwatch host(counted.host_s);

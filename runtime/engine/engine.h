@@ -1,6 +1,6 @@
 // Engine: rank 0's loop. It takes requests from the front end, lets the scheduler choose each step,
-// broadcasts it, and sends back what came out. While the device runs one step, the next one is already
-// chosen and enqueued.
+// broadcasts it, and sends back what came out. While the device runs one step, the next one is
+// already chosen and enqueued.
 //
 // From the front end, through ipc::FrontEnd (see engine_client.h, the other side):
 //   open(EngineOptions) -> EngineInfo     once; waits for the weights, sizes the cache
@@ -28,7 +28,8 @@ class Engine {
 
   void bind(ipc::Registry& requests);
 
-  // Runs steps and requests until the launcher wants the group to stop. Idle, it sleeps on the ring.
+  // Runs steps and requests until the launcher wants the group to stop. Idle, it sleeps on the
+  // ring.
   void serve(const ipc::Registry& requests);
 
  private:

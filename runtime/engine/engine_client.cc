@@ -14,9 +14,9 @@
 namespace nvllm::runtime {
 namespace {
 
-// Parts on the way that the engine has not acknowledged. The ring's other half is for everything else
-// that is asked, so no send ever waits for room: rank 0, which may be waiting for this process to read,
-// cannot be waited for.
+// Parts on the way that the engine has not acknowledged. The ring's other half is for everything
+// else that is asked, so no send ever waits for room: rank 0, which may be waiting for this process
+// to read, cannot be waited for.
 constexpr std::size_t kMaxUnacknowledged = ipc::kRequestsShape.slots / 2;
 
 // Between two looks at rank 0's signs of life.
@@ -163,7 +163,8 @@ void EngineClient::State::take(ipc::FrontEvent event) {
 // Rank 0 says nothing while a long step runs, but gives signs of life.
 void EngineClient::State::check_life(std::int64_t waiting_since_ns) const {
   const ipc::RankSnapshot rank0 = member.group().snapshot(0);
-  // A start has a limit of its own, longer than a short step timeout; who forked the rank watches over it.
+  // A start has a limit of its own, longer than a short step timeout; who forked the rank watches
+  // over it.
   if (rank0.phase < ipc::Phase::ready) return;
   const Nanoseconds limit = member.group().step_timeout();
   const std::int64_t last = std::max({rank0.heartbeat_ns, last_heard_ns, waiting_since_ns});

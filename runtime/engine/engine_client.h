@@ -1,5 +1,6 @@
-// EngineClient: the front end's side of the engine. It never blocks on the engine while the engine may be
-// blocked on it: long requests go in parts, and only as many as the engine has acknowledged are on the way.
+// EngineClient: the front end's side of the engine. It never blocks on the engine while the engine
+// may be blocked on it: long requests go in parts, and only as many as the engine has acknowledged
+// are on the way.
 //
 //   EngineClient client(workers.member());
 //   const EngineInfo info = client.open(options, on_load_state);
@@ -7,8 +8,8 @@
 //   while (client.unfinished() > 0)
 //     for (Update& update : client.poll(std::chrono::milliseconds(100))) ...
 //
-// When the group is aborted, or rank 0 is silent for the step timeout, any call throws (GroupAborted,
-// PeerTimeout): the run is over, and what was received before is all there is.
+// When the group is aborted, or rank 0 is silent for the step timeout, any call throws
+// (GroupAborted, PeerTimeout): the run is over, and what was received before is all there is.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,8 @@ class EngineClient {
   using OnLoadState = std::function<void(const LoadState&)>;
   EngineInfo open(const EngineOptions& options, const OnLoadState& on_load_state = {});
 
-  // Queues a request under a number that no unfinished one has. What is wrong with it comes back as an
-  // Update with an error.
+  // Queues a request under a number that no unfinished one has. What is wrong with it comes back as
+  // an Update with an error.
   void submit(std::uint64_t id, const Request& request);
   // Its updates end with FinishReason::abort, unless it ended before.
   void abort(std::uint64_t id);

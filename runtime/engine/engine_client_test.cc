@@ -1,4 +1,5 @@
-// EngineClient against a stand-in for rank 0, which answers each prompt at once with its own tokens.
+// EngineClient against a stand-in for rank 0, which answers each prompt at once with its own
+// tokens.
 #include "runtime/engine/engine_client.h"
 
 #include <doctest/doctest.h>

@@ -45,8 +45,8 @@ struct EngineStatistics {
   double waiting_s = 0;      // the main thread waited for the device
   std::uint64_t step_message_bytes = 0;
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
-  // Of keys, values and their tokens, of all ranks together, that crossed between host and device; and of keys
-  // and values that the host's cores read instead.
+  // Of keys, values and their tokens, of all ranks together, that crossed between host and device;
+  // and of keys and values that the host's cores read instead.
   std::uint64_t kv_bytes_to_host = 0, kv_bytes_to_device = 0, kv_bytes_by_host = 0;
 
   template <class Archive>
@@ -56,11 +56,11 @@ struct EngineStatistics {
   }
 };
 
-// How requests cross the requests ring: as one stream of bytes, cut into parts that fit a slot. So a
-// prompt may be of any length, and many short requests share a part.
+// How requests cross the requests ring: as one stream of bytes, cut into parts that fit a slot. So
+// a prompt may be of any length, and many short requests share a part.
 //
 //   RequestPacker packer;                       RequestUnpacker unpacker;
-//   packer.add(1, request);                     unpacker.take(part, [&](RequestFrame asked) { ... });
+//   packer.add(1, request);               unpacker.take(part, [&](RequestFrame frame) { ... });
 //   while (auto part = packer.next()) ...
 
 // One thing that is asked for: a request, or the end of one.

@@ -71,8 +71,8 @@ RankMemory EngineRank::memory() {
   };
 }
 
-// Runs what all ranks take part in. A rank that fails leaves the others waiting in a collective where
-// nobody will come: they are told at once.
+// Runs what all ranks take part in. A rank that fails leaves the others waiting in a collective
+// where nobody will come: they are told at once.
 template <typename Part>
 void EngineRank::take_part(const char* what, const Part& part) {
   try {

@@ -1,5 +1,5 @@
-// EngineRank: what every rank, rank 0 too, does for the engine: it makes the runner and the cache, runs
-// the steps it is told, and keeps a trace.
+// EngineRank: what every rank, rank 0 too, does for the engine: it makes the runner and the cache,
+// runs the steps it is told, and keeps a trace.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@
 namespace nvllm::runtime {
 
 // Used by the rank's main thread. What rank 0 calls, in this order: make_runner, tune_gemms and
-// gemm_tuning_report, engine_memory, make_cache, then step as often as it likes; settle whenever no step is under way.
+// gemm_tuning_report, engine_memory, make_cache, then step as often as it likes; settle whenever no
+// step is under way.
 class EngineRank {
  public:
   // All must outlive it.

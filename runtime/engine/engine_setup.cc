@@ -18,8 +18,8 @@
 namespace nvllm::runtime {
 namespace {
 
-// Logit rows of a step beside one per sequence: so many of a prompt's own log-probabilities are computed
-// at a time. Each takes a float per token of the vocabulary.
+// Logit rows of a step beside one per sequence: so many of a prompt's own log-probabilities are
+// computed at a time. Each takes a float per token of the vocabulary.
 constexpr std::int64_t kPromptLogitRows = 64;
 
 // Where no prompt can be long enough for it, `auto` is full.

@@ -1,5 +1,6 @@
-// EngineSetup: how an engine comes to be, on rank 0: every rank makes its runner while its weights are still loading,
-// GEMMs are tuned if that is asked for, then the cache is sized from the rank with the smallest free memory, and made.
+// EngineSetup: how an engine comes to be, on rank 0: every rank makes its runner while its weights
+// are still loading, GEMMs are tuned if that is asked for, then the cache is sized from the rank
+// with the smallest free memory, and made.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ struct GemmTuning {
 // The file that each rank reads when its runner is made; empty: none.
 std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device);
 
-// With --tune full, measures the missing GEMM configurations on all ranks and keeps them. After all ranks have made
-// their runners and loaded their weights.
+// With --tune full, measures the missing GEMM configurations on all ranks and keeps them. After all
+// ranks have made their runners and loaded their weights.
 GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner, DeviceKind device,
                        ipc::GroupCaller& caller);
 

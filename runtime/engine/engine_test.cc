@@ -1,4 +1,5 @@
-// The engine on real workers: what is refused, aborted, answered many times, and what happens between.
+// The engine on real workers: what is refused, aborted, answered many times, and what happens
+// between.
 #include "runtime/engine/engine.h"
 
 #include <doctest/doctest.h>

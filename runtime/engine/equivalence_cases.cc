@@ -1,10 +1,10 @@
-// The same tokens, whichever way: requests with every feature are answered one at a time by the plainest
-// engine there is, and then in all the ways that make an engine fast.
+// The same tokens, whichever way: requests with every feature are answered one at a time by the
+// plainest engine there is, and then in all the ways that make an engine fast.
 //
-// Arithmetic in float32 is off by rounding where GEMMs have other shapes, so log-probabilities are near,
-// not equal, and a draw between two tokens that are as good as each other may fall to either. On the CPU
-// no sampling of these requests does. GPUs differ in their choice of GEMMs, so there a few answers in a
-// hundred may part from the right ones where everything before agrees.
+// Arithmetic in float32 is off by rounding where GEMMs have other shapes, so log-probabilities are
+// near, not equal, and a draw between two tokens that are as good as each other may fall to either.
+// On the CPU no sampling of these requests does. GPUs differ in their choice of GEMMs, so there a
+// few answers in a hundred may part from the right ones where everything before agrees.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,7 +27,8 @@ namespace {
 using Answers = std::vector<std::vector<Answer>>;
 
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
-// What parts the ways, and what sanitizers find, shows within a few dozen; the rest is for the build that is fast.
+// What parts the ways, and what sanitizers find, shows within a few dozen; the rest is for the
+// build that is fast.
 constexpr std::int64_t kRequests = testing::kSanitized ? 24 : 200;
 constexpr std::int64_t kMaxModelLen = 160;
 constexpr std::int64_t kTinyBlock = 4, kTinyCache = 44;  // room for one sequence, and a little more
@@ -65,8 +66,8 @@ Answers plain_answers(const OpenModel& model, const std::vector<Request>& reques
   return answers;
 }
 
-// What is wrong with log-probabilities; empty: nothing. Ids of alternatives, and ranks, may change places
-// where two are as good as each other.
+// What is wrong with log-probabilities; empty: nothing. Ids of alternatives, and ranks, may change
+// places where two are as good as each other.
 std::string compare_logprobs(const std::vector<TokenLogprobs>& got,
                              const std::vector<TokenLogprobs>& right) {
   const float limit = on_gpu() ? 1e-3f : 1e-4f;

@@ -1,5 +1,6 @@
-// The same tokens and log-probabilities in every mode of the cache as with blocks on the device: at lengths
-// around all boundaries, up to the last token that a mode has room for, on one to three ranks.
+// The same tokens and log-probabilities in every mode of the cache as with blocks on the device: at
+// lengths around all boundaries, up to the last token that a mode has room for, on one to three
+// ranks.
 #include <doctest/doctest.h>
 
 #include <algorithm>

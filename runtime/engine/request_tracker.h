@@ -1,5 +1,5 @@
-// RequestTracker: the requests that are under way, on rank 0. It checks what is asked, makes sequences of
-// it, and writes what the scheduler says of the sequences as updates of the requests.
+// RequestTracker: the requests that are under way, on rank 0. It checks what is asked, makes
+// sequences of it, and writes what the scheduler says of the sequences as updates of the requests.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Requests of random shape for a long time: all are answered, memory stays as it is, and nothing refers to
-// the cache at the end. NVLLM_SOAK_REQUESTS says how many; 10000 are a real soak.
+// Requests of random shape for a long time: all are answered, memory stays as it is, and nothing
+// refers to the cache at the end. NVLLM_SOAK_REQUESTS says how many; 10000 are a real soak.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -45,7 +45,8 @@ EngineOptions small_and_busy() {
   options.max_model_len = 160;
   options.max_num_seqs = 24;
   options.max_num_batched_tokens = 128;
-  // Blocks take 8 KiB of each of two ranks: hardly more than one sequence may need, and less to swap to.
+  // Blocks take 8 KiB of each of two ranks: hardly more than one sequence may need, and less to
+  // swap to.
   options.block_size = 4;
   options.kv_cache_memory_bytes = 400 << 10;
   options.swap_space_bytes = 200 << 10;

@@ -1,5 +1,6 @@
-// Sparse attention through whole engines: where budgets hold everything, the same tokens as full attention, on one
-// to three ranks, in every mode; of long prompts what a policy chooses does not depend on the mode.
+// Sparse attention through whole engines: where budgets hold everything, the same tokens as full
+// attention, on one to three ranks, in every mode; of long prompts what a policy chooses does not
+// depend on the mode.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -130,7 +131,8 @@ EngineOptions long_options(PrefillAttention prefill) {
   return options;
 }
 
-// One after the other, so that every step is one prompt's; the second one shares a prefix with the first.
+// One after the other, so that every step is one prompt's; the second one shares a prefix with the
+// first.
 std::vector<Answer> long_answers(const OpenModel& model, int ranks, const EngineOptions& options) {
   constexpr std::size_t kPrefix = 1024, kFirst = 1500, kSecond = 1324;
   std::mt19937 random(11);

@@ -9,8 +9,8 @@
 namespace nvllm::runtime {
 namespace {
 
-// What CUDA and its libraries take in a process that our ledger does not know: contexts, NCCL, cuBLAS. More
-// than this on a GPU is somebody else's.
+// What CUDA and its libraries take in a process that our ledger does not know: contexts, NCCL,
+// cuBLAS. More than this on a GPU is somebody else's.
 constexpr std::uint64_t kMaxOverhead = std::uint64_t{2} << 30;
 
 std::uint64_t minus(std::uint64_t a, std::uint64_t b) {

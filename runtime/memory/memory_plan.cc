@@ -41,7 +41,8 @@ std::int64_t choose_model_len(const EngineOptions& options, std::int64_t wanted,
   return fits;
 }
 
-// Host memory that is asked for must be there: to take more than there is would end in the middle of it.
+// Host memory that is asked for must be there: to take more than there is would end in the middle
+// of it.
 void check_host_memory(const EngineOptions& options, std::span<const RankMemory> ranks) {
   if (!options.kv_offloading_bytes) return;
   const auto requested = static_cast<std::uint64_t>(*options.kv_offloading_bytes);
@@ -94,7 +95,8 @@ std::int64_t usual_transfer_block(std::int64_t longest) {
 
 EngineOptions resolve_options(EngineOptions options, std::int64_t model_limit) {
   const KvMode mode = options.kv_mode();
-  // Bounds of pages stay on the device, so what is computed anew has them, and what was swapped would not.
+  // Bounds of pages stay on the device, so what is computed anew has them, and what was swapped
+  // would not.
   if (options.decode_attention == DecodeAttention::quest) {
     options.preemption = Preemption::recompute;
   }

@@ -1,13 +1,14 @@
-// How many blocks the KV cache gets, and how long a sequence may be: arithmetic on what every rank's
-// device has left once weights, runner and communicator exist. All ranks get the same number of blocks,
-// as many as the rank with the least room can have; their blocks may differ in size.
-// Modes that keep blocks in host memory (RankMemory::host_block) get as many as --kv-offloading-size holds,
-// by default half of the memory that is available, if what they need on the device fits there, too.
+// How many blocks the KV cache gets, and how long a sequence may be: arithmetic on what every
+// rank's device has left once weights, runner and communicator exist. All ranks get the same number
+// of blocks, as many as the rank with the least room can have; their blocks may differ in size.
+// Modes that keep blocks in host memory (RankMemory::host_block) get as many as
+// --kv-offloading-size holds, by default half of the memory that is available, if what they need on
+// the device fits there, too.
 //
-// On GPUs the cache takes what --gpu-memory-utilization leaves beside all else, so that nothing can run
-// out later. On the CPU, whose memory is the whole machine's, it takes kCpuCacheBytes in all, or a quarter
-// of what is available if that is less. Neither takes more than max_num_seqs sequences of max_model_len
-// tokens need. --kv-cache-memory-bytes is taken as it is.
+// On GPUs the cache takes what --gpu-memory-utilization leaves beside all else, so that nothing can
+// run out later. On the CPU, whose memory is the whole machine's, it takes kCpuCacheBytes in all,
+// or a quarter of what is available if that is less. Neither takes more than max_num_seqs sequences
+// of max_model_len tokens need. --kv-cache-memory-bytes is taken as it is.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +24,8 @@
 namespace nvllm::runtime {
 
 inline constexpr std::uint64_t kCpuCacheBytes = std::uint64_t{4} << 30;  // of all ranks together
-// What drivers and libraries may still take on a GPU when everything of ours exists: kernels that are
-// loaded at their first launch, above all.
+// What drivers and libraries may still take on a GPU when everything of ours exists: kernels that
+// are loaded at their first launch, above all.
 inline constexpr std::uint64_t kGpuReserveBytes = std::uint64_t{256} << 20;
 
 // Of one rank, in bytes.
@@ -46,15 +47,17 @@ struct RankMemory {
 };
 
 // The options that the engine goes by: the mode of the cache decides some of them itself.
-// Contiguous: one sequence at a time, in one block of max_seq_len tokens that is not shared; nothing is swapped.
-// With Quest nothing is swapped either. Host memory: blocks of transfer_block tokens, or of the longest sequence
-// if that is less; nothing is swapped, as the blocks are on the host. Layer-wise: a step has room for the longest
-// prompt and a row of every other sequence (max_num_batched_tokens then says how many rows a layer takes at a time,
-// which is in RunnerOptions::part_rows).
+// Contiguous: one sequence at a time, in one block of max_seq_len tokens that is not shared;
+// nothing is swapped. With Quest nothing is swapped either. Host memory: blocks of transfer_block
+// tokens, or of the longest sequence if that is less; nothing is swapped, as the blocks are on the
+// host. Layer-wise: a step has room for the longest prompt and a row of every other sequence
+// (max_num_batched_tokens then says how many rows a layer takes at a time, which is in
+// RunnerOptions::part_rows).
 EngineOptions resolve_options(EngineOptions options, std::int64_t model_limit);
 
-// An eighth of the longest sequence, as a power of two from 256 to 4096 tokens: smaller blocks move more slowly, larger
-// ones leave more memory empty behind each sequence, and fewer sequences run at a time.
+// An eighth of the longest sequence, as a power of two from 256 to 4096 tokens: smaller blocks move
+// more slowly, larger ones leave more memory empty behind each sequence, and fewer sequences run at
+// a time.
 std::int64_t usual_transfer_block(std::int64_t longest);
 
 struct MemoryPlan {
@@ -70,29 +73,31 @@ struct MemoryPlan {
   std::vector<std::string> notes;  // for people, one line each: what became less than requested
 };
 
-// --kv-offload auto: what it comes to. `ranks`: as a paged cache would take it. Off if all sequences that may
-// run at a time can be as long as one may be, and still be on the device; else a note says why not. One
-// sequence at a time of which less than half can stay there: layer-wise, which moves nothing twice. Else chunked,
-// where what stays does not move, and a prompt does not hold others up for as long as it takes.
+// --kv-offload auto: what it comes to. `ranks`: as a paged cache would take it. Off if all
+// sequences that may run at a time can be as long as one may be, and still be on the device; else a
+// note says why not. One sequence at a time of which less than half can stay there: layer-wise,
+// which moves nothing twice. Else chunked, where what stays does not move, and a prompt does not
+// hold others up for as long as it takes.
 KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
                          std::span<const RankMemory> ranks, std::vector<std::string>& notes);
 
-// The length that a runner has to be made for: --max-model-len, --max-seq-len or the model's limit. An Error
-// if it is more than that limit.
+// The length that a runner has to be made for: --max-model-len, --max-seq-len or the model's limit.
+// An Error if it is more than that limit.
 std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_limit);
 
-// options: resolved. ranks: of every rank, in their order. An Error, one line that says what would fit, if not
-// even one sequence of --max-model-len does.
+// options: resolved. ranks: of every rank, in their order. An Error, one line that says what would
+// fit, if not even one sequence of --max-model-len does.
 MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
                        std::span<const RankMemory> ranks);
 
-// What the KV cache may take of each rank's device and of the host: the arithmetic that plan_memory() goes by.
+// What the KV cache may take of each rank's device and of the host: the arithmetic that
+// plan_memory() goes by.
 
 // A block's number has 32 bits.
 inline constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
 
-// How many blocks there can be, and why not more: of each rank's device, and, where blocks lie in host
-// memory, of that.
+// How many blocks there can be, and why not more: of each rank's device, and, where blocks lie in
+// host memory, of that.
 class MemoryBudget {
  public:
   MemoryBudget(const EngineOptions& options, DeviceKind device, std::span<const RankMemory> ranks);
@@ -107,7 +112,8 @@ class MemoryBudget {
   // What gives room for so many blocks.
   std::string fix(std::int64_t blocks) const;
 
-  // The same of the devices alone, with the slots that one sequence fills; empty: they have no room for it.
+  // The same of the devices alone, with the slots that one sequence fills; empty: they have no room
+  // for it.
   std::string more_on_device(std::int64_t blocks) const;
 
   // That fit beside so many blocks on every rank's device.
@@ -151,9 +157,10 @@ class MemoryBudget {
   bool in_host_memory_ = false;    // or: the host's memory has none
 };
 
-// Chunked: how many blocks stay on the device, and how many sequences may run that do not stay there whole: each of
-// these has a block there that is not full, and steps fill others. plan: has its blocks, of which no more than
-// `useful` would be of use; it gets the rest. An Error if one sequence does not fit.
+// Chunked: how many blocks stay on the device, and how many sequences may run that do not stay
+// there whole: each of these has a block there that is not full, and steps fill others. plan: has
+// its blocks, of which no more than `useful` would be of use; it gets the rest. An Error if one
+// sequence does not fit.
 void choose_device_slots(const EngineOptions& options, const MemoryBudget& budget,
                          std::int64_t useful, MemoryPlan& plan);
 

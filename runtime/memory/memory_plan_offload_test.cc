@@ -131,8 +131,8 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
     const std::vector<RankMemory> ranks = {chunked_gpu(kGiB), chunked_gpu(fixed)};
     return plan_memory(options, kModelLimit, DeviceKind::cuda, ranks);
   };
-  // Four sequences of ten blocks each; so many may fill ten at once: one of each is open, a step fills one of each
-  // and two more.
+  // Four sequences of ten blocks each; so many may fill ten at once: one of each is open, a step
+  // fills one of each and two more.
   MemoryPlan plan = planned(kGiB);
   CHECK(plan.blocks == 40);
   CHECK(plan.device_slots == 40);

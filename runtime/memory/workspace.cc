@@ -91,7 +91,8 @@ std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& optio
          sizeof(float);
 }
 
-// On the CPU, GEMMs with large M keep a packed copy of their inputs, in float32, from the first one on.
+// On the CPU, GEMMs with large M keep a packed copy of their inputs, in float32, from the first one
+// on.
 std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   const model::ModelConfig& config = decoder.config();
   const std::int64_t inputs =

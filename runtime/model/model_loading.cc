@@ -71,7 +71,8 @@ void ModelRank::await_bound() {
 LoadState ModelRank::await_load(std::int64_t limit_ns) {
   std::unique_lock lock(mutex_);
   news_.wait_for(lock, Nanoseconds(limit_ns), [this] { return done_; });
-  // A rank of a group that breaks later leaves without destructors: no thread is left behind until then.
+  // A rank of a group that breaks later leaves without destructors: no thread is left behind until
+  // then.
   if (done_ && thread_.joinable()) {
     lock.unlock();
     thread_.join();
@@ -90,7 +91,8 @@ ParameterChecksum ModelRank::checksum_of(std::uint64_t index) {
 
 namespace {
 
-// Between two looks at all ranks; less where the step timeout is short, since this is how long a call takes.
+// Between two looks at all ranks; less where the step timeout is short, since this is how long a
+// call takes.
 constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
 constexpr Nanoseconds kBetweenPushes = 2 * kRound;
 // A round that took longer than this was stopped in between (Ctrl-Z): no rank is to blame for that.

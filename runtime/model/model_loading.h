@@ -78,8 +78,8 @@ struct LoadRequest {
   }
 };
 
-// ModelRank: one rank's part of a model. It loads on a thread of its own, so that the rank can start its
-// communicator, give signs of life and answer how far it is, all at the same time.
+// ModelRank: one rank's part of a model. It loads on a thread of its own, so that the rank can
+// start its communicator, give signs of life and answer how far it is, all at the same time.
 
 // Used by the rank's main thread.
 class ModelRank {
@@ -123,9 +123,9 @@ class ModelRank {
   std::thread thread_;
 };
 
-// ModelLoading: what rank 0 runs when the launcher asks for a loaded model. The ranks load by themselves
-// from their start on; this waits for them, tells the launcher how far they are, and notices a rank that
-// does not get on.
+// ModelLoading: what rank 0 runs when the launcher asks for a loaded model. The ranks load by
+// themselves from their start on; this waits for them, tells the launcher how far they are, and
+// notices a rank that does not get on.
 
 // Notices the rank that loads, but has not got on for longer than a limit.
 class LoadWatch {
@@ -152,8 +152,8 @@ class ModelLoading {
   ModelLoading(ipc::Member& me, ipc::GroupCaller& caller, ipc::FrontDesk& desk)
       : me_(me), caller_(caller), desk_(desk) {}
 
-  // "load": takes a LoadRequest, gives a RankLoad of every rank, and pushes a LoadState of all ranks
-  // together, "load_state", ten times a second.
+  // "load": takes a LoadRequest, gives a RankLoad of every rank, and pushes a LoadState of all
+  // ranks together, "load_state", ten times a second.
   void bind(ipc::Registry& requests);
 
   // Waits for all ranks, with those pushes.

@@ -31,8 +31,8 @@ struct OpenModel {
 // configuration, by name and shape.
 OpenModel open_model(const ModelOptions& options);
 
-// ModelDescription: what there is to say of a model without loading it: how large it is, and which part
-// of it every rank owns.
+// ModelDescription: what there is to say of a model without loading it: how large it is, and which
+// part of it every rank owns.
 
 struct ParameterDescription {
   std::string name;

@@ -1,5 +1,6 @@
-// Chunked offload in the runner: transformers' continuations with any ring, blocks and chunks; bytes moved as
-// predicted; copies that take their time change nothing, and each wait that is left out is missed.
+// Chunked offload in the runner: transformers' continuations with any ring, blocks and chunks;
+// bytes moved as predicted; copies that take their time change nothing, and each wait that is left
+// out is missed.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -43,7 +44,8 @@ TEST_CASE(
   }
 }
 
-// Of a prompt in blocks of 4 tokens, most of which come through the ring, and of some tokens behind it.
+// Of a prompt in blocks of 4 tokens, most of which come through the ring, and of some tokens behind
+// it.
 std::vector<float> logprobs_by(DeviceRank& rank, const GoldenModel& golden,
                                const RunnerTestOptions& options) {
   RunnerUnderTest runner(rank, golden, options);
@@ -186,8 +188,8 @@ void run_in_turn(RunnerUnderTest& runner, const GoldenModel& golden) {
   runner.decode(4);
 }
 
-// Others fill every slot that there is while a sequence's first blocks are on their way out. None of them
-// loads anything, or its loads would have waited for these blocks.
+// Others fill every slot that there is while a sequence's first blocks are on their way out. None
+// of them loads anything, or its loads would have waited for these blocks.
 void run_short_prompts(RunnerUnderTest& runner, const GoldenModel& golden) {
   const std::vector<std::int32_t>& prompt = golden.prompts[2].ids;
   const std::vector<std::int32_t> other(prompt.rbegin(), prompt.rbegin() + 33);

@@ -1,9 +1,9 @@
-// DecodeGraphs: the captured steps of a runner. A step of one row per sequence is padded to one of few sizes
-// and runs as a graph; a size's first step runs as it is, so that whatever a kernel needs to be there
-// (loaded code, a choice of algorithm) is there when the second one is captured.
+// DecodeGraphs: the captured steps of a runner. A step of one row per sequence is padded to one of
+// few sizes and runs as a graph; a size's first step runs as it is, so that whatever a kernel needs
+// to be there (loaded code, a choice of algorithm) is there when the second one is captured.
 //
-// A capture costs a millisecond or two, mostly while the device is at work on the step before; so it is
-// done when a size comes, and a start does not wait for any.
+// A capture costs a millisecond or two, mostly while the device is at work on the step before; so
+// it is done when a size comes, and a start does not wait for any.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ class DecodeGraphs {
   std::map<Kind, std::unique_ptr<Graph>> graphs_;  // nullptr: has run once
 };
 
-// The size that a decode step of so many sequences is padded to: 1, 2, 4, 8, then multiples of 8, from 64 on
-// of 16, and never more than max_sequences.
+// The size that a decode step of so many sequences is padded to: 1, 2, 4, 8, then multiples of 8,
+// from 64 on of 16, and never more than max_sequences.
 std::int64_t padded_sequences(std::int64_t sequences, std::int64_t max_sequences);
 
 }  // namespace nvllm::runtime

@@ -143,7 +143,8 @@ std::string format(const kernels::ProductChoices& choices) {
   return text;
 }
 
-// Waits for the lock. Where there are no locks, a file that two runs write at once has what one of them added.
+// Waits for the lock. Where there are no locks, a file that two runs write at once has what one of
+// them added.
 UniqueFd lock(const std::string& path) {
   constexpr int kTries = 500;
   constexpr useconds_t kBetweenUs = 10'000;

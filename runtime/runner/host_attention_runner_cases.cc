@@ -1,5 +1,6 @@
-// Attention by the host's cores in the runner: transformers' continuations whatever their share; bytes moved, and
-// read where they are, as predicted; what takes its time changes nothing, and each wait that is left out is missed.
+// Attention by the host's cores in the runner: transformers' continuations whatever their share;
+// bytes moved, and read where they are, as predicted; what takes its time changes nothing, and each
+// wait that is left out is missed.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -171,7 +172,8 @@ TEST_CASE("host attention: copies and calls that take any time change nothing") 
   });
 }
 
-// A wait to leave out, with the time that calls of the cores and write-outs take, so that it is missed.
+// A wait to leave out, with the time that calls of the cores and write-outs take, so that it is
+// missed.
 struct LeftOut {
   OffloadWait wait;
   std::chrono::microseconds call, write;
@@ -185,8 +187,8 @@ std::vector<LeftOut> all_waits() {
           {OffloadWait::merge_of_host, some, none}};
 }
 
-// What is wrong with the tokens that come without these waits. Not in graphs, to which a stream belongs only by
-// these waits.
+// What is wrong with the tokens that come without these waits. Not in graphs, to which a stream
+// belongs only by these waits.
 std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size_t which,
                           std::uint32_t left_out, int /*run*/) {
   const LeftOut each = all_waits()[which];

@@ -39,8 +39,8 @@ ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream
   results_.emplace(backend, limits.rows, limits.max_logprobs, options.steps_ahead + 1);
 }
 
-// The device must be done with the memory before it is freed. If it does not get done, the process is about to
-// end anyway.
+// The device must be done with the memory before it is freed. If it does not get done, the process
+// is about to end anyway.
 ModelRunner::~ModelRunner() {
   try {
     stream_.synchronize_for(std::chrono::seconds(10));
@@ -136,7 +136,8 @@ layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepS
   const std::int64_t rows = shape.rows;
   DecodeGraphs::Kind kind = graphs_.kind_of(shape.sequences, shape.max_kv_length);
   kind.cache_work = cache_work;
-  // Sampling with logprobs, which few requests want, would need a graph for each number of alternatives.
+  // Sampling with logprobs, which few requests want, would need a graph for each number of
+  // alternatives.
   kind.samples = required.logprobs < 0;
   kind.penalties = kind.samples && required.adjust;
   kind.top_k_top_p = kind.samples && required.filter;

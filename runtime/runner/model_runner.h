@@ -1,10 +1,10 @@
-// ModelRunner: one rank's half of every step. It follows the step messages, keeps each slot's sequence on its
-// device, and enqueues forward pass and sampling. It runs ahead of its device: step() returns when the work is
-// enqueued.
+// ModelRunner: one rank's half of every step. It follows the step messages, keeps each slot's
+// sequence on its device, and enqueues forward pass and sampling. It runs ahead of its device:
+// step() returns when the work is enqueued.
 //
-// The tokens that a step samples stay on the device, where the next step reads them. The inputs of a step
-// (positions, slots, tables) are computed on the device, too, from a few numbers per sequence, so a step
-// costs one small copy to the device, and decode steps are captured graphs.
+// The tokens that a step samples stay on the device, where the next step reads them. The inputs of
+// a step (positions, slots, tables) are computed on the device, too, from a few numbers per
+// sequence, so a step costs one small copy to the device, and decode steps are captured graphs.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +35,10 @@ namespace nvllm::runtime {
 // Used by the rank's main thread.
 class ModelRunner {
  public:
-  // Allocates everything but the cache, workspace_bytes() in all: activations, sampler, step input, results.
-  // The decoder's parameters are bound, though perhaps not filled yet. All must outlive it. communicator:
-  // nullptr for one rank. progress: called from some thread as the device gets on in steps that may take
-  // minutes.
+  // Allocates everything but the cache, workspace_bytes() in all: activations, sampler, step input,
+  // results. The decoder's parameters are bound, though perhaps not filled yet. All must outlive
+  // it. communicator: nullptr for one rank. progress: called from some thread as the device gets on
+  // in steps that may take minutes.
   ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
               ipc::Communicator* communicator, const RunnerOptions& options, Trace* trace = nullptr,
               std::function<void()> progress = {});
@@ -51,8 +51,8 @@ class ModelRunner {
 
   // GEMM configurations that earlier runs measured (kernels::Matmul::adopt). Before the first step.
   void adopt(kernels::ProductChoices choices);
-  // Measures the missing ones for steps of this size; between steps, after the weights have been loaded. A
-  // collective call.
+  // Measures the missing ones for steps of this size; between steps, after the weights have been
+  // loaded. A collective call.
   void tune_gemms(const TunedSize& size);
   // Which configurations are known, and which were measured.
   GemmTuningReport gemm_tuning();

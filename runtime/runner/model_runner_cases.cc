@@ -1,5 +1,6 @@
-// The runner against transformers' continuations: sequences alone and together, in chunks, in graphs, with
-// steps ahead, in slots and blocks that others had before, swapped out and in, with shared prefixes.
+// The runner against transformers' continuations: sequences alone and together, in chunks, in
+// graphs, with steps ahead, in slots and blocks that others had before, swapped out and in, with
+// shared prefixes.
 #include <doctest/doctest.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Chunked offload in the runner, where blocks stay on the device: the same continuations, bytes moved as predicted,
-// and slots that come back.
+// Chunked offload in the runner, where blocks stay on the device: the same continuations, bytes
+// moved as predicted, and slots that come back.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -75,7 +75,8 @@ TEST_CASE(
         const auto& blocks = runner.blocks(0);
         runner.start(1, prompt.ids, {blocks.begin(), blocks.begin() + shared});
         runner.keep(first_stays ? 0 : 14).rows(1, length - shared * block).step();
-        // What the first one has computed and not kept is still there, in slots that nobody else needed.
+        // What the first one has computed and not kept is still there, in slots that nobody else
+        // needed.
         CHECK(to_device() == 0);
         runner.rows(0, 1).rows(1, 1).step();
         CHECK(to_device() == 0);  // both read the blocks of the one that keeps them
@@ -158,8 +159,8 @@ TEST_CASE("resident: sequences come and go, and copies take any time") {
   });
 }
 
-// One of three slots after the other gets another sequence, which begins with what a running one has computed or
-// not, and keeps some blocks or none, in as few slots of the device as can do.
+// One of three slots after the other gets another sequence, which begins with what a running one
+// has computed or not, and keeps some blocks or none, in as few slots of the device as can do.
 TEST_CASE("resident: slots come back from hundreds of sequences that come and go at random") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {

@@ -82,8 +82,8 @@ std::size_t RunnerCache::sparse_bytes(bool layerwise) const {
   return kvcache::SparseCache::bytes(quest_limits(0), sparse_limits(), layerwise);
 }
 
-// By default the ranks of GPUs, which may all be near the same cores, share them; the ranks of CPUs have been
-// given their share already.
+// By default the ranks of GPUs, which may all be near the same cores, share them; the ranks of CPUs
+// have been given their share already.
 int RunnerCache::host_threads() const {
   if (options_.host_threads > 0) return static_cast<int>(options_.host_threads);
   const int ranks = backend_.kind() == DeviceKind::cpu ? 1 : decoder_.shard().ranks;
@@ -151,7 +151,8 @@ void RunnerCache::make(std::int64_t blocks, std::int64_t host_blocks, std::int64
   use(std::move(paged), blocks);
 }
 
-// Puts a sparse cache over the storage if a policy wants one. A chunked cache asks the policies itself.
+// Puts a sparse cache over the storage if a policy wants one. A chunked cache asks the policies
+// itself.
 template <typename Storage>
 void RunnerCache::use(std::unique_ptr<Storage> storage, std::int64_t blocks) {
   if (is_sparse()) {

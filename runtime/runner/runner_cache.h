@@ -1,4 +1,5 @@
-// RunnerCache: a rank's KV cache, in the mode and with the sparse attention policies that its options say.
+// RunnerCache: a rank's KV cache, in the mode and with the sparse attention policies that its
+// options say.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@
 
 namespace nvllm::runtime {
 
-// Bytes of a cache: for each block on the device and on the host (0: none there), for each of the device's
-// slots, and beside them on the device.
+// Bytes of a cache: for each block on the device and on the host (0: none there), for each of the
+// device's slots, and beside them on the device.
 struct CacheBytes {
   std::size_t block = 0, host_block = 0, fixed = 0, device_slot = 0;
 };
@@ -39,9 +40,9 @@ class RunnerCache {
   kvcache::BlockShape block_shape() const;
   CacheBytes bytes() const;
 
-  // Once. blocks: of the device, or of the host if the mode keeps them there; then there is nothing to swap
-  // to. device_slots: chunked: of whole blocks (kvcache/device_slots.h); all_resident: there is one for each
-  // block, for good.
+  // Once. blocks: of the device, or of the host if the mode keeps them there; then there is nothing
+  // to swap to. device_slots: chunked: of whole blocks (kvcache/device_slots.h); all_resident:
+  // there is one for each block, for good.
   void make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
             bool all_resident);
   bool made() const { return cache_ != nullptr; }

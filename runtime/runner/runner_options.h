@@ -1,8 +1,8 @@
 // RunnerOptions: what rank 0 sends to every rank to make a runner with.
 //
-// They are not EngineOptions, which say what the user wants: here every automatic choice has been made
-// (resolve_options() of memory/memory_plan.h, and the engine's setup), and a runner knows nothing of policies
-// that only rank 0's scheduler follows.
+// They are not EngineOptions, which say what the user wants: here every automatic choice has been
+// made (resolve_options() of memory/memory_plan.h, and the engine's setup), and a runner knows
+// nothing of policies that only rank 0's scheduler follows.
 #pragma once
 
 #include <algorithm>
@@ -46,8 +46,8 @@ struct RunnerOptions {
             kv_buffers, part_rows, prefill_attention, decode_attention);
   }
 
-  // Sizes of the largest step, in which every slot has a row: rows, rows whose logits are wanted, and
-  // blocks of a sequence's table.
+  // Sizes of the largest step, in which every slot has a row: rows, rows whose logits are wanted,
+  // and blocks of a sequence's table.
   std::int64_t rows() const { return std::max(max_num_batched_tokens, max_num_seqs); }
   std::int64_t logit_rows() const { return std::max(max_logit_rows, max_num_seqs); }
   std::int64_t table_blocks() const { return divide_up(max_model_len, block_size); }

@@ -1,4 +1,5 @@
-// What the runner tells the sampler: whose rules and tokens belong to which row, in steps of all kinds.
+// What the runner tells the sampler: whose rules and tokens belong to which row, in steps of all
+// kinds.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -56,7 +57,8 @@ std::string compare(const GoldenRow& right, const TokenLogprobs& got, std::int32
   return {};
 }
 
-// The first prompt's tokens scored, and the first one drawn, with others beside it that want less or more.
+// The first prompt's tokens scored, and the first one drawn, with others beside it that want less
+// or more.
 void check_logprobs(DeviceRank& rank, std::int64_t chunk) {
   const GoldenModel golden("qwen3-uneven");
   const auto& prompt = golden.prompts[0];

@@ -1,5 +1,5 @@
-// SlotTable: what a rank knows of the sequence in each slot, from the step messages alone. All of it is on the
-// host; StepStaging sends to the device what has to be there.
+// SlotTable: what a rank knows of the sequence in each slot, from the step messages alone. All of
+// it is on the host; StepStaging sends to the device what has to be there.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,11 @@ struct StepPart {
       false;  // its tokens are SlotSequence::tokens; else the one row reads the last sampled token
   std::int64_t to_come = 0;  // rows of known tokens behind these, in later steps
   bool samples = false;      // the last row samples a token, if none are to come
-  // So many rows, the first, give the logprob of the prompt's next token: all but the one that samples, or
-  // none.
+  // So many rows, the first, give the logprob of the prompt's next token: all but the one that
+  // samples, or none.
   std::int64_t prompt_logprobs = 0;
-  // Where the logits of these rows are among the step's: first those that sample, then those for prompts.
+  // Where the logits of these rows are among the step's: first those that sample, then those for
+  // prompts.
   std::int64_t sample_logits = 0;
   std::int64_t prompt_logits = 0;
 };

@@ -1,5 +1,6 @@
-// What a step costs rank 0 and every rank on the host, beside the device's work: messages written and read, and
-// a step followed and staged. Per step of 256 sequences that decode, one in 16 with a new block.
+// What a step costs rank 0 and every rank on the host, beside the device's work: messages written
+// and read, and a step followed and staged. Per step of 256 sequences that decode, one in 16 with a
+// new block.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

@@ -182,7 +182,8 @@ void StepTimer::collect() {
     };
     const std::int64_t begin = at(*timed.begin), end = at(*timed.end);
     trace_->add("device", "step", begin, end, timed.step);
-    // Intervals are single floats: short ones are exact. The old anchor's event serves this place now.
+    // Intervals are single floats: short ones are exact. The old anchor's event serves this place
+    // now.
     anchor_ns_ = end;
     std::swap(anchor_, timed.end);
     oldest_ = (oldest_ + 1) % steps_.size();

@@ -1,8 +1,10 @@
-// StepResults: the results of steps, on their way from the device to rank 0's host. Each step's results are copied
-// to pinned memory behind it, and read when they are there. StepTimer: the device's time for each step.
+// StepResults: the results of steps, on their way from the device to rank 0's host. Each step's
+// results are copied to pinned memory behind it, and read when they are there. StepTimer: the
+// device's time for each step.
 //
-// A copy to the host takes ten microseconds, for which the next step must not wait: a step leaves its tokens in the
-// next of several device buffers (kernels/copy_to_place.h), from where another stream copies them.
+// A copy to the host takes ten microseconds, for which the next step must not wait: a step leaves
+// its tokens in the next of several device buffers (kernels/copy_to_place.h), from where another
+// stream copies them.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +25,8 @@ namespace nvllm::runtime {
 // Used by one thread.
 class StepResults {
  public:
-  // Pinned memory ("step results") for `buffers` steps of so many logit rows with so many alternatives.
+  // Pinned memory ("step results") for `buffers` steps of so many logit rows with so many
+  // alternatives.
   StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs, int buffers);
   ~StepResults();
   StepResults(const StepResults&) = delete;

@@ -13,8 +13,8 @@ namespace {
 
 using layers::Scratch;
 
-// New blocks of one step at most: a decode step brings one per slot, a prompt's chunk as many as it fills, and a
-// long cached prefix its table.
+// New blocks of one step at most: a decode step brings one per slot, a prompt's chunk as many as it
+// fills, and a long cached prefix its table.
 std::int64_t max_blocks(const RunnerOptions& options) {
   return options.max_num_seqs + std::max(options.rows(), options.table_blocks());
 }
@@ -74,8 +74,8 @@ StepStaging::StepStaging(Backend& backend, const RunnerOptions& options)
   for (int i = 0; i <= options.steps_ahead; ++i) loaded_.push_back(backend.create_event());
 }
 
-// Waits until few enough steps are on their way. The words could be written at once; but no rank goes further
-// ahead of its device, and this is where it learns of errors there.
+// Waits until few enough steps are on their way. The words could be written at once; but no rank
+// goes further ahead of its device, and this is where it learns of errors there.
 std::int32_t* StepStaging::begin(ipc::Communicator* communicator) {
   wait_for(*loaded_[next_], communicator);
   return staged_.data();
@@ -182,8 +182,8 @@ layers::SampleStep StepStaging::sample_step(const StepShape& shape, std::int64_t
   step.positions = ints(at.sample_positions, rows);
   step.targets = ints(at.targets, rows);
   step.history = history;
-  // Rows that sample are the first, in the order of the sequences; those behind them have no slot, so that
-  // their tables are not read.
+  // Rows that sample are the first, in the order of the sequences; those behind them have no slot,
+  // so that their tables are not read.
   step.block_table = block_table_.rows(0, rows);
   return step;
 }

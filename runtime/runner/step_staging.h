@@ -1,6 +1,6 @@
-// StepStaging: sends a step's numbers to the device. A step is written as one row of words, which travel with the
-// kernel launch that sends them; what the forward pass reads is made of them on the device
-// (kernels/step_input.h).
+// StepStaging: sends a step's numbers to the device. A step is written as one row of words, which
+// travel with the kernel launch that sends them; what the forward pass reads is made of them on the
+// device (kernels/step_input.h).
 //
 //   StepShape, StepLayout   how many numbers a step has, and where each lies in its words
 //   StepWriter              writes the words, sequence by sequence
@@ -25,8 +25,8 @@
 
 namespace nvllm::runtime {
 
-// How many of everything a step has; a captured graph's includes padding. Where the numbers lie follows
-// from it alone.
+// How many of everything a step has; a captured graph's includes padding. Where the numbers lie
+// follows from it alone.
 struct StepShape {
   std::int64_t sequences = 0;
   std::int64_t rows = 0;
@@ -63,14 +63,15 @@ struct StepLayout {
   std::int64_t blocks;  // new ones; only as many as there are travel
 };
 
-// Writes a step of this shape, sequence by sequence: those that sample, then the others, then padding. So the
-// logits of a sequence that samples have its number.
+// Writes a step of this shape, sequence by sequence: those that sample, then the others, then
+// padding. So the logits of a sequence that samples have its number.
 class StepWriter {
  public:
   // max_blocks: how many new blocks there is room for.
   StepWriter(std::int32_t* words, const StepShape& shape, std::int64_t max_blocks);
 
-  // A sequence's rows, what is wanted of their logits, and its new blocks, which then count as sent.
+  // A sequence's rows, what is wanted of their logits, and its new blocks, which then count as
+  // sent.
   void add(const StepPart& part, SlotSequence& sequence);
   // Only new blocks of a sequence, as many as there is room for.
   void add_blocks(std::uint32_t slot, SlotSequence& sequence);
@@ -91,13 +92,14 @@ class StepWriter {
   std::int64_t sequences_ = 0, rows_ = 0, tokens_ = 0, blocks_ = 0;  // so far
 };
 
-// Cuts a step's rows into parts of at most max_rows, for a pass that takes all rows through one layer before it
-// goes on to the next (model/decoder.h). Used by one thread; kept for its memory.
+// Cuts a step's rows into parts of at most max_rows, for a pass that takes all rows through one
+// layer before it goes on to the next (model/decoder.h). Used by one thread; kept for its memory.
 class RowParts {
  public:
   explicit RowParts(std::int64_t max_rows) : max_rows_(max_rows) {}
 
-  // Words that the parts of a step take at most: each sequence is in one part, and in one more for each cut.
+  // Words that the parts of a step take at most: each sequence is in one part, and in one more for
+  // each cut.
   static std::int64_t max_words(std::int64_t sequences, std::int64_t rows, std::int64_t max_rows);
 
   // The sequences in the batch's order. No parts if one is enough.
@@ -117,8 +119,8 @@ class RowParts {
   layers::BatchPart part_;  // that is being filled
 };
 
-// The device keeps each slot's block table and last token. A sequence's new blocks go to its table with the
-// next step that has rows of it. Used by one thread, with one stream.
+// The device keeps each slot's block table and last token. A sequence's new blocks go to its table
+// with the next step that has rows of it. Used by one thread, with one stream.
 class StepStaging {
  public:
   // steps_ahead + 1 steps may be on their way to the device; one more waits for the first.
@@ -148,7 +150,8 @@ class StepStaging {
  private:
   std::int32_t* begin(ipc::Communicator* communicator);
   void send(std::size_t words, Stream& stream);
-  // Sends new blocks to the tables in steps without rows, until no more are new than one step has room for.
+  // Sends new blocks to the tables in steps without rows, until no more are new than one step has
+  // room for.
   void send_blocks(std::span<const StepPart> parts, SlotTable& slots, const kvcache::KvCache& cache,
                    Stream& stream, ipc::Communicator* communicator);
   TensorView ints(std::int64_t first, std::int64_t count) const;

@@ -1,4 +1,5 @@
-// The rank that the scheduler's simulation trusts: it notices what would make a real one answer wrongly.
+// The rank that the scheduler's simulation trusts: it notices what would make a real one answer
+// wrongly.
 #include "runtime/scheduler/testing/mock_rank.h"
 
 #include <doctest/doctest.h>

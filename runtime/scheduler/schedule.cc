@@ -8,8 +8,8 @@
 namespace nvllm::runtime {
 namespace {
 
-// Prefill first: after so many steps of prefill in a row, one step decodes. Without it, a stream of answers
-// of one token would stop everybody else.
+// Prefill first: after so many steps of prefill in a row, one step decodes. Without it, a stream of
+// answers of one token would stop everybody else.
 constexpr std::int64_t kMaxPrefillsInARow = 16;
 
 }  // namespace
@@ -32,8 +32,8 @@ std::optional<StepMessage> Scheduler::schedule() {
   return finish_step();
 }
 
-// A step is either all prefill or all decode. A sequence that was swapped out while it decoded comes back
-// with the latter.
+// A step is either all prefill or all decode. A sequence that was swapped out while it decoded
+// comes back with the latter.
 void Scheduler::schedule_prefill_first() {
   const bool decode_owed =
       prefills_in_a_row_ >= kMaxPrefillsInARow &&
@@ -68,11 +68,11 @@ void Scheduler::schedule_prefills() {
   }
 }
 
-// Admits waiting sequences in their order, and none past one that has to wait: for results that are due to it,
-// for blocks, or for rows.
+// Admits waiting sequences in their order, and none past one that has to wait: for results that are
+// due to it, for blocks, or for rows.
 void Scheduler::admit_waiting(Admit which) {
-  // Every running sequence that may grow can have one more block before one has to be preempted for it; else
-  // a sequence admitted now might be preempted at once. The last token is stored nowhere.
+  // Every running sequence that may grow can have one more block before one has to be preempted for
+  // it; else a sequence admitted now might be preempted at once. The last token is stored nowhere.
   const auto grows = [](const Sequence* sequence) {
     return sequence->max_length - 1 > sequence->capacity;
   };
@@ -80,7 +80,8 @@ void Scheduler::admit_waiting(Admit which) {
   while (!waiting_.empty() && !free_slots_.empty() && budget_.rows > 0) {
     Sequence& next = *waiting_.front();
     if (next.results_due > 0) return;
-    // It might share blocks of the prompt that this step computes in part, and its rows would come first.
+    // It might share blocks of the prompt that this step computes in part, and its rows would come
+    // first.
     if (limits_.whole_prompts && prompt_cut_) return;
     if (which != Admit::any && next.decodes() != (which == Admit::decode)) return;
 
@@ -105,8 +106,8 @@ void Scheduler::admit_waiting(Admit which) {
   }
 }
 
-// Gets a block for the sequence's next row, if need be by preempting newer ones. False: it was the newest, and
-// is preempted itself.
+// Gets a block for the sequence's next row, if need be by preempting newer ones. False: it was the
+// newest, and is preempted itself.
 bool Scheduler::grow_or_preempt(Sequence& sequence) {
   while (!memory_.grow(sequence, sequence.computed + 1, message_)) {
     NVLLM_CHECK(running_.size() > 1, "sequence ", sequence.id, " does not fit alone");
@@ -159,8 +160,8 @@ StepMessage Scheduler::finish_step() {
   last_rows_.swap(rows_);
   statistics_.rows += static_cast<std::uint64_t>(limits_.max_num_batched_tokens - budget_.rows);
 
-  // A sequence that reaches max_length with this step no longer needs slot and blocks: the last token has
-  // no row.
+  // A sequence that reaches max_length with this step no longer needs slot and blocks: the last
+  // token has no row.
   for (const DueResult& due : step_.due) {
     Sequence& sequence = *due.sequence;
     if (sequence.length() < sequence.max_length) continue;

@@ -168,7 +168,8 @@ void Scheduler::start_running(Sequence& sequence) {
        .resident = static_cast<std::int32_t>(sequence.resident)});
 }
 
-// The newest that runs gives up its slot and blocks. It waits before all others, since none of them is older.
+// The newest that runs gives up its slot and blocks. It waits before all others, since none of them
+// is older.
 void Scheduler::preempt(Sequence& sequence) {
   // Copies to the host come first in a message: they must not go to blocks that others come from.
   NVLLM_CHECK(message_.swap_in.empty(), "step ", statistics_.steps + 1);

@@ -1,23 +1,25 @@
-// Scheduler: decides what every step computes. It knows tokens and blocks, but no device, no clock and no
-// ring, so a simulation can drive it through anything.
+// Scheduler: decides what every step computes. It knows tokens and blocks, but no device, no clock
+// and no ring, so a simulation can drive it through anything.
 //
 //   scheduler.add({.id = 1, .tokens = prompt, ...});
 //   while (!scheduler.idle()) {
-//     if (auto step = scheduler.schedule()) run(*step);                // may be called again before complete()
-//     for (const SequenceOutput& output : scheduler.complete(result)) ...  // results in the order of the steps
+//     if (auto step = scheduler.schedule()) run(*step);  // perhaps again before complete()
+//     // Results are passed in the order of the steps.
+//     for (const SequenceOutput& output : scheduler.complete(result)) ...
 //   }
 //
-// One step ahead: schedule() may be called while the results of earlier steps are unknown. It then assumes
-// that every row gave a token and nothing stopped. If a sequence did stop, complete() drops the tokens that
-// were computed for it since: it ignores results of slots that were ended, or started again.
+// One step ahead: schedule() may be called while the results of earlier steps are unknown. It then
+// assumes that every row gave a token and nothing stopped. If a sequence did stop, complete() drops
+// the tokens that were computed for it since: it ignores results of slots that were ended, or
+// started again.
 //
-// Order is the invariant. Sequences are numbered as they arrive, and none gets blocks or rows before an older
-// one that could use them:
-//   running_  by arrival; every one of them is older than every one that waits, and those whose prompt is
-//             not computed yet are the newest
+// Order is the invariant. Sequences are numbered as they arrive, and none gets blocks or rows
+// before an older one that could use them:
+//   running_  by arrival; every one of them is older than every one that waits, and those whose
+//             prompt is not computed yet are the newest
 //   waiting_  by arrival; only the first is ever admitted
-// So the oldest sequence of all always runs, is never preempted (the newest is), and finishes some day;
-// then the next one is the oldest.
+// So the oldest sequence of all always runs, is never preempted (the newest is), and finishes some
+// day; then the next one is the oldest.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +47,8 @@ struct SchedulerLimits {
   std::int64_t max_num_batched_tokens = 0;  // rows of a step
   std::int64_t max_logit_rows = 0;          // rows of a step whose logits are wanted
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
-  // Chunked: blocks that may stay on the device, and sequences at a time that do not stay there whole
-  // (at least 1).
+  // Chunked: blocks that may stay on the device, and sequences at a time that do not stay there
+  // whole (at least 1).
   std::int64_t resident_blocks = 0;
   std::int64_t chunked_seqs = std::numeric_limits<std::int64_t>::max();
   bool prefix_caching = true;
@@ -89,8 +91,9 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // An Error with the reason if it can never run: an empty prompt, one longer than max_model_len leaves
-  // room for, or than the whole cache holds. The answer ends where max_model_len or the cache does.
+  // An Error with the reason if it can never run: an empty prompt, one longer than max_model_len
+  // leaves room for, or than the whole cache holds. The answer ends where max_model_len or the
+  // cache does.
   void add(Sequence sequence);
   // It is over at once, and gives no more output. False: there is no such sequence (any more).
   bool abort(SequenceId id);
@@ -117,8 +120,8 @@ class Scheduler {
     std::int64_t rows = 0;
     std::int64_t logits = 0;
   };
-  // What one step's result will hold for one sequence, in the order of the step's rows. Results name slots;
-  // a slot may have ended and started again since, so the step remembers the sequence.
+  // What one step's result will hold for one sequence, in the order of the step's rows. Results
+  // name slots; a slot may have ended and started again since, so the step remembers the sequence.
   struct DueResult {
     Sequence* sequence = nullptr;
     std::uint32_t slot = 0;
@@ -173,7 +176,8 @@ class Scheduler {
   std::vector<std::uint32_t> free_slots_;            // the next one at the end
   SequenceMemory memory_;
 
-  // The step that is being put together. If it comes to have no rows, the ended slots stay for the next.
+  // The step that is being put together. If it comes to have no rows, the ended slots stay for the
+  // next.
   StepMessage message_;
   StepInFlight step_;
   std::vector<StepRows> rows_;
@@ -187,8 +191,8 @@ class Scheduler {
   std::vector<StepRows> last_rows_;  // of the step before
   std::vector<char> slot_ended_;     // scratch of same_rows_as_last
   std::int64_t prefills_in_a_row_ = 0;
-  // The first that waits did not fit when so many blocks were free and unreserved: until there are more,
-  // its prefix is not looked up again.
+  // The first that waits did not fit when so many blocks were free and unreserved: until there are
+  // more, its prefix is not looked up again.
   struct {
     std::uint64_t arrival = 0;
     std::int64_t unreserved = 0;

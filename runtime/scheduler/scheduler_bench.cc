@@ -1,4 +1,5 @@
-// The host's work for a step: schedule(), the message's bytes, complete(). Time per step of all sequences.
+// The host's work for a step: schedule(), the message's bytes, complete(). Time per step of all
+// sequences.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

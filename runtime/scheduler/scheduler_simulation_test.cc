@@ -1,6 +1,7 @@
-// Random workloads through the scheduler and a rank that believes nothing: tiny caches, long prompts, shared
-// prefixes, aborts, stops, both policies, both kinds of preemption, up to two steps ahead. Everybody must
-// get what a model without batches and blocks gives, in bounded time, and leave nothing behind.
+// Random workloads through the scheduler and a rank that believes nothing: tiny caches, long
+// prompts, shared prefixes, aborts, stops, both policies, both kinds of preemption, up to two steps
+// ahead. Everybody must get what a model without batches and blocks gives, in bounded time, and
+// leave nothing behind.
 //
 // NVLLM_STRESS=10 runs ten times as many; NVLLM_SIMULATION_SEED=N only that one.
 #include <doctest/doctest.h>

@@ -1,5 +1,6 @@
-// What the scheduler promises, one promise at a time: preemption, steps ahead, aborts, messages. Who is next
-// is scheduler_policy_test's, that everything fits together scheduler_simulation_test's.
+// What the scheduler promises, one promise at a time: preemption, steps ahead, aborts, messages.
+// Who is next is scheduler_policy_test's, that everything fits together
+// scheduler_simulation_test's.
 #include "runtime/scheduler/scheduler.h"
 
 #include <doctest/doctest.h>

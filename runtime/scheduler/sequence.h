@@ -1,12 +1,13 @@
 // Sequence: one answer to one request, on its way through the scheduler.
 //
-// Its tokens are, in this order: computed (their rows were scheduled, so their keys and values are in its
-// blocks, or will be before anything that is scheduled later), known but not computed, and pending (rows in
-// flight sample them; the host does not know them yet).
+// Its tokens are, in this order: computed (their rows were scheduled, so their keys and values are
+// in its blocks, or will be before anything that is scheduled later), known but not computed, and
+// pending (rows in flight sample them; the host does not know them yet).
 //
 //   positions   0 ............ computed ..... tokens.size() ...... length() .......... max_length
 //
-// A sequence that decodes has computed + 1 == length(): its next row reads the token that was sampled last.
+// A sequence that decodes has computed + 1 == length(): its next row reads the token that was
+// sampled last.
 #pragma once
 
 #include <algorithm>
@@ -30,9 +31,9 @@ struct Sequence {
   std::vector<std::int32_t> stop_tokens = {};  // EOS (unless it is ignored) and stop ids
   std::int32_t prompt_logprobs = -1;           // alternatives of each token; -1: none are wanted
 
-  // What the scheduler knows of it.
-  // waiting: without slot and blocks (perhaps with host blocks). running: with both. finishing: all its rows
-  // were scheduled, some results are due. finished: results that are still due are dropped.
+  // What the scheduler knows of it. waiting: without slot and blocks (perhaps with host blocks).
+  // running: with both. finishing: all its rows were scheduled, some results are due. finished:
+  // results that are still due are dropped.
   enum class State : std::uint8_t { waiting, running, finishing, finished };
   State state = State::waiting;
   std::uint64_t arrival = 0;  // a number: older sequences are always served first
@@ -60,12 +61,13 @@ struct Sequence {
   std::int64_t uncomputed() const { return length() - computed; }
   bool decodes() const { return uncomputed() == 1 && computed >= prompt_length; }
 
-  // Whether logprobs of its prompt are still to come. Every row of such a prompt has to be computed.
+  // Whether logprobs of its prompt are still to come. Every row of such a prompt has to be
+  // computed.
   bool wants_prompt_logprobs() const {
     return prompt_logprobs >= 0 && prompt_logprobs_sent < prompt_length - 1;
   }
-  // Of so many rows from position `from` on: how many give a prompt logprob, because the token after each
-  // is the prompt's.
+  // Of so many rows from position `from` on: how many give a prompt logprob, because the token
+  // after each is the prompt's.
   std::int64_t prompt_logprob_rows(std::int64_t from, std::int64_t rows) const {
     if (!wants_prompt_logprobs()) return 0;
     return std::clamp<std::int64_t>(prompt_length - 1 - from, 0, rows);

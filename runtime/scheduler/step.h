@@ -1,8 +1,8 @@
 // What rank 0 tells every rank for one step, and what a step gives back.
 //
-// A step message is a delta: ranks remember each slot's sequence (how many tokens it has, how many of
-// them are computed, its blocks), so a steady decode step says next to nothing. A rank's state follows
-// from the messages alone, so all ranks are always of one mind.
+// A step message is a delta: ranks remember each slot's sequence (how many tokens it has, how many
+// of them are computed, its blocks), so a steady decode step says next to nothing. A rank's state
+// follows from the messages alone, so all ranks are always of one mind.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +38,9 @@ struct BlockAppend {
   kvcache::BlockId block = 0;
 };
 
-// So many next tokens of a slot's sequence are computed. They are those of SlotStart::tokens while there
-// are any left, then the token that was drawn last: one row. The last row of a sequence draws a token if
-// it is the last that is known.
+// So many next tokens of a slot's sequence are computed. They are those of SlotStart::tokens while
+// there are any left, then the token that was drawn last: one row. The last row of a sequence draws
+// a token if it is the last that is known.
 struct StepRows {
   std::uint32_t slot = 0;
   std::uint32_t rows = 0;

@@ -1,5 +1,5 @@
-// A step message's way from rank 0 to three other ranks that spin: its bytes, and how long it takes from
-// before it is encoded until the last of them has read it all. Of 256 sequences.
+// A step message's way from rank 0 to three other ranks that spin: its bytes, and how long it takes
+// from before it is encoded until the last of them has read it all. Of 256 sequences.
 //
 //   steady: all decode, one in 16 gets a block; changing: so do they, but one in 16 ends, and a new one with a
 //   prompt of 16 tokens takes its place, so that all rows are said.

@@ -39,14 +39,15 @@ constexpr std::pair<const char*, const char*> kNcclOnOneBox[] = {
 void set_environment(int rank, const WorkerOptions& options) {
   if (options.device != DeviceKind::cuda) return;
   ::setenv("CUDA_VISIBLE_DEVICES", options.gpus.at(static_cast<std::size_t>(rank)).c_str(), 1);
-  // The driver creates contexts one after the other, and the channels for its usual eight connections are
-  // half of a context's time: with two, four GPUs start 0.4 s earlier. A rank works in few streams.
+  // The driver creates contexts one after the other, and the channels for its usual eight
+  // connections are half of a context's time: with two, four GPUs start 0.4 s earlier. A rank works
+  // in few streams.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "2", 0);
   for (const auto& [variable, value] : kNcclOnOneBox) ::setenv(variable, value, 0);
 }
 
-// Makes the rank's device. Where NCCL is asked for, another thread already loads it: either takes a tenth
-// of a second.
+// Makes the rank's device. Where NCCL is asked for, another thread already loads it: either takes a
+// tenth of a second.
 std::unique_ptr<Backend> start_device(const WorkerOptions& options) {
   std::optional<std::jthread> loading;
   if (options.collectives == "nccl") {
@@ -56,8 +57,9 @@ std::unique_ptr<Backend> start_device(const WorkerOptions& options) {
   return create_backend(options.device);
 }
 
-// CPU ranks split the cores. A GPU's rank runs beside its GPU and takes its memory there, where copies are quickest; if
-// the system does not let it choose, it gets what its cores are given, and `doctor` says so.
+// CPU ranks split the cores. A GPU's rank runs beside its GPU and takes its memory there, where
+// copies are quickest; if the system does not let it choose, it gets what its cores are given, and
+// `doctor` says so.
 void choose_place(int rank, int ranks, const Backend& backend) {
   if (backend.kind() == DeviceKind::cpu) {
     run_on_cores(share_of_cores(allowed_cores(), rank, ranks));
@@ -135,8 +137,8 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   try {
     serve(me, methods, engine_rank ? &*engine_rank : nullptr);
   } catch (const std::exception& error) {
-    // The group is broken, and so may be what is under way on the device: nothing is worth waiting for any
-    // more, as destructors would.
+    // The group is broken, and so may be what is under way on the device: nothing is worth waiting
+    // for any more, as destructors would.
     record(me, error);
     me.set_phase(ipc::Phase::ended);
     std::fflush(nullptr);

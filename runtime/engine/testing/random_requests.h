@@ -1,4 +1,5 @@
-// Requests of every kind: long and short, alone and with common beginnings, with any features together.
+// Requests of every kind: long and short, alone and with common beginnings, with any features
+// together.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ class RandomRequests {
  public:
   RandomRequests(const RequestShapes& shapes, std::uint32_t seed);
 
-  // All numbers in it come from here: the same requests from the same seed, wherever they are asked.
+  // All numbers in it come from here: the same requests from the same seed, wherever they are
+  // asked.
   Request next();
   std::vector<Request> next(std::int64_t count);
 

@@ -1,6 +1,6 @@
-// TestEngine: an engine of real worker processes, as a launcher has it, for tests; and all answers to some
-// requests at once. Link the test with //testing:cpu_ranks or //testing:cuda_ranks: they say on which
-// devices the ranks run.
+// TestEngine: an engine of real worker processes, as a launcher has it, for tests; and all answers
+// to some requests at once. Link the test with //testing:cpu_ranks or //testing:cuda_ranks: they
+// say on which devices the ranks run.
 //
 //   TestEngine engine(model, 2, {.max_num_seqs = 8});
 //   for (const auto& answers : engine.run(requests)) ...
@@ -65,13 +65,13 @@ class TestEngine {
   EngineClient& client() { return client_; }
   const std::vector<pid_t>& pids() const { return workers_.pids(); }
 
-  // All at the same time, under numbers from this one on. By request, in their order, and by index below
-  // its n.
+  // All at the same time, under numbers from this one on. By request, in their order, and by index
+  // below its n.
   std::vector<std::vector<Answer>> run(const std::vector<Request>& requests,
                                        std::uint64_t first_id = 1);
 
-  // For tests that submit requests of their own: waits for updates, and puts them with what came of their
-  // requests before.
+  // For tests that submit requests of their own: waits for updates, and puts them with what came of
+  // their requests before.
   using Book = std::map<std::uint64_t, std::vector<Answer>>;
   void poll_into(Book& book);
 

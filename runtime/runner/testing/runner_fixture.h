@@ -1,5 +1,5 @@
-// For tests of the runner: models with known continuations, and sequences that are driven through a runner by
-// step messages alone. Every rank makes the same messages; tokens come back on rank 0.
+// For tests of the runner: models with known continuations, and sequences that are driven through a
+// runner by step messages alone. Every rank makes the same messages; tokens come back on rank 0.
 //
 //   const GoldenModel golden("qwen3-uneven");
 //   RunnerUnderTest runner(rank, golden, {.graphs = true});
@@ -71,16 +71,18 @@ class RunnerUnderTest {
   ModelRunner& runner() { return *runner_; }
   const model::Decoder& decoder() const { return decoder_; }
 
-  // Parts of the next step's message.
-  // A sequence takes a slot. `prefix`: blocks whose tokens are the sequence's first ones, computed already.
+  // Parts of the next step's message. A sequence takes a slot. `prefix`: blocks whose tokens are
+  // the sequence's first ones, computed already.
   RunnerUnderTest& start(std::uint32_t slot, const std::vector<std::int32_t>& tokens,
                          const std::vector<kvcache::BlockId>& prefix = {},
                          const layers::SamplingRules& rules = greedy(),
                          std::int32_t prompt_logprobs = -1);
-  // The sequence that has just been started keeps so many blocks on the device, at most RunnerTestOptions::resident.
+  // The sequence that has just been started keeps so many blocks on the device, at most
+  // RunnerTestOptions::resident.
   RunnerUnderTest& keep(std::int64_t blocks);
   RunnerUnderTest& end(std::uint32_t slot);
-  // The slot's blocks go to the host and are free; another one may have them back. Returns how many.
+  // The slot's blocks go to the host and are free; another one may have them back. Returns how
+  // many.
   std::int64_t swap_out(std::uint32_t slot);
   RunnerUnderTest& swap_in(std::uint32_t slot, const std::vector<std::int32_t>& tokens,
                            std::int64_t blocks);
@@ -129,8 +131,8 @@ class RunnerUnderTest {
   std::vector<StepResult> results_;
 };
 
-// Why tokens are not the golden ones: the first other token, unless the choice was closer than `margin`;
-// empty: they are.
+// Why tokens are not the golden ones: the first other token, unless the choice was closer than
+// `margin`; empty: they are.
 std::string why_not_golden(const GoldenModel::Prompt& prompt,
                            const std::vector<std::int32_t>& tokens, float margin);
 

@@ -38,7 +38,8 @@ std::string number_of(OffloadWait wait) {
 // Names the wait to leave out.
 constexpr const char* kVariable = "NVLLM_LEAVE_OUT";
 
-// What find_races() starts: the steps of one wait without it, or those of all waits with all of them.
+// What find_races() starts: the steps of one wait without it, or those of all waits with all of
+// them.
 void run_without(const std::string& number, const char* model,
                  const std::vector<OffloadWait>& waits, const WrongWithout& wrong) {
   constexpr int kRuns = 16;
@@ -49,7 +50,8 @@ void run_without(const std::string& number, const char* model,
       if (number == "none") {
         CHECK(wrong(rank, golden, i, 0, 0) == "");
       } else if (number == number_of(waits[i])) {
-        // Also behind wrong tokens: which runs have a race in them that shows is a matter of who is late.
+        // Also behind wrong tokens: which runs have a race in them that shows is a matter of who is
+        // late.
         for (int run = 0; run < kRuns; ++run) wrong(rank, golden, i, bit_of(waits[i]), run);
       }
     }
@@ -74,7 +76,8 @@ void check_traffic(DeviceRank& rank, const GoldenModel& golden, std::int64_t res
   options.resident = resident;
   RunnerUnderTest runner(rank, golden, options);
   kvcache::KvTraffic expected;
-  // A step of rows [first, first + rows): it reads the full blocks before them, and writes those that they fill.
+  // A step of rows [first, first + rows): it reads the full blocks before them, and writes those
+  // that they fill.
   const auto expect = [&](std::int64_t first, std::int64_t rows) {
     const std::int64_t full = first / kBlock, filled = (first + rows) / kBlock - full;
     const std::uint64_t bytes = runner.runner().block_shape().kv_bytes();

@@ -1,9 +1,11 @@
-// MockRank: follows step messages as a rank does, without a device, and believes nothing that they say.
+// MockRank: follows step messages as a rank does, without a device, and believes nothing that they
+// say.
 //
-// Keys and values of a position depend on all tokens up to it; here they are a hash of these tokens. Blocks
-// on the "device" and on the "host" hold such hashes, rows store them, swaps copy them. Before a row's
-// sequence goes on, everything that the row attends to must be what the sequence's own tokens give: a
-// block used twice, shared wrongly, missing, or lost on its way to the host and back shows there.
+// Keys and values of a position depend on all tokens up to it; here they are a hash of these
+// tokens. Blocks on the "device" and on the "host" hold such hashes, rows store them, swaps copy
+// them. Before a row's sequence goes on, everything that the row attends to must be what the
+// sequence's own tokens give: a block used twice, shared wrongly, missing, or lost on its way to
+// the host and back shows there.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +32,8 @@ class MockRank {
  public:
   MockRank(const SchedulerLimits& limits, const MockModel& model);
 
-  // An Error if the message is impossible, or breaks a limit, or leads rows to blocks that do not hold
-  // what they need.
+  // An Error if the message is impossible, or breaks a limit, or leads rows to blocks that do not
+  // hold what they need.
   StepResult step(const StepMessage& message);
 
   // Rows of the last step.
