@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/json_text.h"
-#include "launcher/bench/starts.h"
+#include "launcher/bench/startup.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -32,7 +32,7 @@ LatencyResult latency() {
   LatencyResult result;
   result.plan.batch = 4;
   result.plan.steps = 100;
-  result.prompts_s = 0.5;
+  result.prefill_s = 0.5;
   result.steps = 100;
   result.seconds = 280;
   result.step_s = summary_of(std::vector<double>(100, 2.8));

@@ -1,30 +1,53 @@
-// Talk: a model that answers, and what was said to it.
+// ChatSession: asks a model questions within one conversation, and streams its answers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "launcher/chat/answer_stream.h"
 #include "launcher/chat/conversation.h"
-#include "launcher/engine_session.h"
-#include "launcher/options.h"
+#include "launcher/cli/options.h"
+#include "launcher/session/engine_session.h"
+#include "runtime/engine_client.h"
+#include "tokenizer/tokenizer.h"
 
 namespace nvllm::launcher {
 
-class Talk {
+// An answer that was shown while it was generated.
+struct StreamedAnswer {
+  std::string text = "";
+  std::int64_t tokens = 0, prompt_tokens = 0, cached_tokens = 0;
+  double first_token_s = 0;  // TTFT
+  double total_s = 0;
+  bool interrupted = false;
+
+  // "52 tokens in 1.63 s, 34.1 tok/s; TTFT 210 ms; prompt 48 tokens (32 cached)"
+  std::string statistics() const;
+};
+
+struct AnswerSinks {
+  std::function<void(std::string_view)> text;  // called with each new piece
+  std::function<bool()> stop;  // called several times a second; true stops the answer
+};
+
+// Submits a request and waits for the end of its answer. Throws an Error if the request is refused.
+StreamedAnswer stream_answer(runtime::EngineClient& client, std::uint64_t id,
+                             const runtime::Request& request, const std::vector<std::string>& stops,
+                             const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks);
+
+class ChatSession {
  public:
-  // All must outlive it. The model has a chat template.
-  Talk(const Options& options, const TextModel& model, EngineSession& session);
+  // All must outlive it. The model must have a chat template.
+  ChatSession(const Options& options, const TextModel& model, EngineSession& session);
 
   Conversation& conversation() { return conversation_; }
   runtime::SamplingParams& sampling() { return sampling_; }
-  // Forgets everything but the system's message.
-  void reset() { conversation_.reset(); }
 
-  // Asks; the question and its answer become part of the conversation. Writes the answer to standard output
-  // as it comes. An Error if it cannot be asked; it is no part of the conversation then.
+  // Asks a question and writes the answer to standard output while it is generated. Both become
+  // part of the conversation, unless an Error is thrown.
   StreamedAnswer ask(const std::string& question, const std::function<bool()>& stop);
 
  private:
@@ -32,17 +55,18 @@ class Talk {
   EngineSession& session_;
   Conversation conversation_;
   runtime::SamplingParams sampling_;
-  std::uint64_t asked_ = 0;
+  std::uint64_t last_request_ = 0;
 };
 
-// How tokens are chosen: as the command line says, else the model, else what suits a talk.
+// The sampling parameters: those of the command line, else of the model, else defaults for a chat.
 runtime::SamplingParams chat_sampling(const Options& options, const EngineSession& session);
-// How long a prompt may be so that there is room for an answer.
-std::size_t prompt_room(const runtime::SamplingParams& sampling, const EngineSession& session);
-// Whether standard output is a terminal whose user has nothing against colours.
+// How long a prompt may be so that the context still holds an answer.
+std::size_t max_prompt_tokens(const runtime::SamplingParams& sampling,
+                              const EngineSession& session);
+// Whether standard output is a terminal, and NO_COLOR is not set.
 bool wants_colour();
 
-// Lines on standard error for people.
-void tell(EngineSession& session, const std::string& line);
+// Prints a line on standard error.
+void print_line(EngineSession& session, const std::string& line);
 
 }  // namespace nvllm::launcher

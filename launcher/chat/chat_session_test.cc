@@ -1,4 +1,4 @@
-#include "launcher/chat/answer_stream.h"
+#include "launcher/chat/chat_session.h"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +12,7 @@ TEST_CASE("an answer's numbers are those of its tokens") {
   answer.first_token_s = 0.21;
   answer.total_s = 1.71;
   CHECK(answer.statistics() ==
-        "52 tokens in 1.71 s, 34.0 tok/s; first after 210 ms; prompt 48 tokens (32 cached)");
+        "52 tokens in 1.71 s, 34.0 tok/s; TTFT 210 ms; prompt 48 tokens (32 cached)");
 }
 
 TEST_CASE("an answer that was ended before its first token has no times") {

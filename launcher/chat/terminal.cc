@@ -1,4 +1,4 @@
-#include "launcher/chat/line_editor.h"
+#include "launcher/chat/terminal.h"
 
 #include <locale.h>
 #include <poll.h>
@@ -15,6 +15,7 @@
 #include "base/error.h"
 
 namespace nvllm::launcher {
+
 namespace {
 
 constexpr int kIdleMs = 200;
@@ -131,7 +132,7 @@ LineEditor::End LineEditor::read(std::string_view prompt, const std::function<vo
     bool changed = false;
     Key key = Key::edited;
     while (!keys_.empty() && (key == Key::edited || key == Key::none)) {
-      key = take_key();
+      key = next_key();
       changed = true;
     }
     if (key == Key::enter && at_ == text_.size() && text_.ends_with('\\')) {
@@ -139,7 +140,7 @@ LineEditor::End LineEditor::read(std::string_view prompt, const std::function<vo
       key = Key::edited;
     }
     if (key == Key::newline) insert("\n");
-    if (key == Key::enter || key == Key::give_up || key == Key::leave) at_ = text_.size();
+    if (key == Key::enter || key == Key::cancel || key == Key::leave) at_ = text_.size();
     if (changed) draw();
     if (key == Key::suspend) {
       restore();
@@ -148,9 +149,9 @@ LineEditor::End LineEditor::read(std::string_view prompt, const std::function<vo
       row_ = 0;
       draw();
     }
-    if (key == Key::leave || key == Key::give_up) {
+    if (key == Key::leave || key == Key::cancel) {
       write("\n");
-      return key == Key::leave ? End::left : End::given_up;
+      return key == Key::leave ? End::left : End::cancelled;
     }
     if (key == Key::enter) {
       write("\n");
@@ -162,13 +163,13 @@ LineEditor::End LineEditor::read(std::string_view prompt, const std::function<vo
   }
 }
 
-LineEditor::Key LineEditor::take_key() {
+LineEditor::Key LineEditor::next_key() {
   const char key = keys_.front();
-  if (key == '\033') return take_escape();
+  if (key == '\033') return handle_escape();
   const auto byte = static_cast<unsigned char>(key);
   if (byte < 0x20 || byte == 0x7F) {
     keys_.erase(0, 1);
-    return take_control(key);
+    return handle_control(key);
   }
   const std::size_t size = size_of_char(key);
   while (keys_.size() < size && fill(kEscapeMs)) {
@@ -183,11 +184,11 @@ LineEditor::Key LineEditor::take_key() {
   return Key::edited;
 }
 
-LineEditor::Key LineEditor::take_control(char key) {
+LineEditor::Key LineEditor::handle_control(char key) {
   switch (key) {
     case '\r': return Key::enter;
     case '\n': return Key::newline;
-    case '\003': return Key::give_up;
+    case '\003': return Key::cancel;
     case '\032': return Key::suspend;
     case '\004':
       if (text_.empty()) return Key::leave;
@@ -214,7 +215,7 @@ LineEditor::Key LineEditor::take_control(char key) {
 }
 
 // Sequences of cursor keys and the like; unknown ones are passed over.
-LineEditor::Key LineEditor::take_escape() {
+LineEditor::Key LineEditor::handle_escape() {
   if (keys_.size() == 1) fill(kEscapeMs);
   if (keys_.size() > 1 && (keys_[1] == '\r' || keys_[1] == '\n')) {
     keys_.erase(0, 2);
@@ -224,7 +225,7 @@ LineEditor::Key LineEditor::take_escape() {
     keys_.erase(0, 1);
     return Key::edited;
   }
-  if (take_paste()) return Key::edited;
+  if (handle_paste()) return Key::edited;
   std::size_t end = 2;
   while (true) {
     if (end == keys_.size() && !fill(kEscapeMs)) break;
@@ -246,7 +247,7 @@ LineEditor::Key LineEditor::take_escape() {
 }
 
 // Whether a pasted text begins here; all of it is taken, whatever is in it.
-bool LineEditor::take_paste() {
+bool LineEditor::handle_paste() {
   while (kPasteBegin.starts_with(keys_) && keys_.size() < kPasteBegin.size() && fill(kEscapeMs)) {
   }
   if (!keys_.starts_with(kPasteBegin)) return false;
@@ -344,6 +345,47 @@ void LineEditor::draw() {
   if (cursor.column > 0) out += str("\033[", cursor.column, "C");
   row_ = cursor.row;
   write(out);
+}
+
+namespace {
+
+constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
+constexpr const char *kDim = "\033[2m", *kPlain = "\033[0m";
+
+// How many of the text's last bytes may be the beginning of the tag.
+std::size_t started(std::string_view text, std::string_view tag) {
+  for (std::size_t size = std::min(text.size(), tag.size() - 1); size > 0; --size) {
+    if (text.ends_with(tag.substr(0, size))) return size;
+  }
+  return 0;
+}
+
+}  // namespace
+
+ThinkingText::ThinkingText(bool dimmed, bool thinking) : dimmed_(dimmed), thinking_(thinking) {}
+
+std::string ThinkingText::push(std::string_view piece) {
+  if (!dimmed_) return std::string(piece);
+  std::string all = std::exchange(held_, {}).append(piece);
+  std::string out;
+  while (true) {
+    const std::string_view tag = thinking_ ? kEnd : kBegin;
+    const std::size_t at = all.find(tag);
+    const bool found = at != std::string::npos;
+    const std::size_t size =
+        found ? at + (thinking_ ? tag.size() : 0) : all.size() - started(all, tag);
+    if (size > 0) out += thinking_ ? kDim + all.substr(0, size) + kPlain : all.substr(0, size);
+    all.erase(0, size);
+    if (!found) break;
+    thinking_ = !thinking_;
+  }
+  held_ = std::move(all);
+  return out;
+}
+
+std::string ThinkingText::finish() {
+  if (held_.empty()) return "";
+  return thinking_ ? kDim + std::exchange(held_, {}) + kPlain : std::exchange(held_, {});
 }
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,5 @@
-// Scripts with which a shell completes the commands, options and values of this program; made from the tables
-// of options, so they know what the program knows.
+// Scripts with which a shell completes the commands, options and values of this program. They are
+// generated from the tables of options.
 #pragma once
 
 #include <string>

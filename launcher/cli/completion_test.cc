@@ -1,5 +1,5 @@
 // What shells offer: the scripts are run by the shells themselves.
-#include "launcher/completion.h"
+#include "launcher/cli/completion.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/options.h"
+#include "launcher/cli/option_table.h"
 #include "model/test_folder.h"
 #include "testing/skip.h"
 
@@ -55,7 +55,8 @@ class Shell {
     folder_.write("a file", "");
   }
 
-  // What bash offers for the last of these words ("nvllm-launch" is in front), which Tab was pressed behind.
+  // What bash offers for the last of these words ("nvllm-launch" is in front), which Tab was
+  // pressed behind.
   Words bash(const Words& words) const {
     std::string line = "words=(nvllm-launch";
     for (const std::string& word : words) line += " '" + word + "'";
@@ -73,8 +74,8 @@ class Shell {
         "\"' 2>&1");
   }
 
-  // zsh completes in interactive shells alone: one is run in a pseudo-terminal, and what is offered to its user
-  // is written down.
+  // zsh completes in interactive shells alone: one is run in a pseudo-terminal, and what is offered
+  // to its user is written down.
   Words zsh(const std::string& line) const {
     folder_.write("setup", R"(
 autoload -Uz compinit

@@ -1,4 +1,4 @@
-#include "launcher/config_file.h"
+#include "launcher/cli/config_file.h"
 
 #include <algorithm>
 #include <fstream>
@@ -9,25 +9,25 @@
 
 #include "base/json_text.h"
 #include "base/text_place.h"
-#include "launcher/nearest_name.h"
-#include "launcher/value_shape.h"
+#include "launcher/cli/nearest_name.h"
+#include "launcher/cli/option_value.h"
 
 namespace nvllm::launcher {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kLargestFile = std::size_t{1} << 20;
-constexpr int kDeepest = 32;  // nesting that is believed
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
+constexpr int kMaxDepth = 32;  // of nested values
 
 std::string read_text(const std::string& path, const std::string& what) {
   std::ifstream file(path, std::ios::binary);
   if (!file) refuse(what, ": ", errno_text(errno), "; pass a file with a JSON object of options");
-  std::string text(kLargestFile + 1, '\0');
+  std::string text(kMaxFileBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) refuse(what, ": cannot be read; pass a file with a JSON object of options");
   text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kLargestFile) {
+  if (text.size() > kMaxFileBytes) {
     refuse(what, ": is larger than 1 MiB; pass a file with a JSON object of options");
   }
   return text;
@@ -36,7 +36,7 @@ std::string read_text(const std::string& path, const std::string& what) {
 Json parse(const std::string& text, const std::string& what) {
   try {
     Json json = Json::parse(text, [&](int depth, Json::parse_event_t, const Json&) {
-      if (depth > kDeepest) refuse(what, ": nested deeper than ", kDeepest, " levels");
+      if (depth > kMaxDepth) refuse(what, ": nested deeper than ", kMaxDepth, " levels");
       return true;
     });
     if (!json.is_object()) {

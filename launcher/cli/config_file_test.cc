@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/options.h"
+#include "launcher/cli/option_table.h"
 #include "model/test_folder.h"
 
 namespace nvllm::launcher {
@@ -13,7 +13,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// The command (its first word, or empty) with a configuration file of that text before all other words.
+// The command (its first word, or empty) with a configuration file of that text before all other
+// words.
 Options with_config(const std::string& text, Words words = {"generate", "--prompt=a"}) {
   const model::TestFolder folder;
   folder.write("c.json", text);
@@ -48,7 +49,8 @@ std::string refusal(const std::string& text, Words words = {"generate", "--promp
 TEST_CASE("keys are options with dashes or underscores, by either name; values are natural JSON") {
   const Options options = with_config(R"({
     "model": "m", "tensor_parallel_size": 2, "device": "cpu", "step-timeout": 0.5,
-    "max_model_len": "32k", "max-num-seqs": 8, "enforce_eager": true, "enable-prefix-caching": false,
+    "max_model_len": "32k", "max-num-seqs": 8, "enforce_eager": true,
+    "enable-prefix-caching": false,
     "no_async_scheduling": true, "temperature": 0, "max_tokens": "none", "stop_token_ids": [7, 8],
     "hf_overrides": {"vocab_size": 7}, "stop": ["a", "b"]})");
   CHECK(options.model.path == "m");

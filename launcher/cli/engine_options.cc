@@ -1,7 +1,7 @@
-// How the engine works. Names and meanings as vLLM's, where it has them.
+// The options of the engine. Names and meanings are those of vLLM, where it has them.
 #include <bit>
 
-#include "launcher/option_rows.h"
+#include "launcher/cli/option_table.h"
 #include "runtime/host_attention_options.h"
 #include "runtime/sparse_options.h"
 
@@ -12,53 +12,25 @@ using runtime::KvOffload;
 using runtime::Preemption;
 using runtime::Scheduling;
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // of a sequence, of a step
-constexpr std::int64_t kMostSequences = 65536;
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
-constexpr std::int64_t kMostBlockSize = 1024;
-constexpr double kMostGib = 1 << 20;
-constexpr std::int64_t kMostBuffers = 1024;
-constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;  // of a sequence, of a step
+constexpr std::int64_t kMaxSequences = 65536;
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
+constexpr std::int64_t kMaxBlockSize = 1024;
+constexpr double kMaxGib = 1 << 20;
+constexpr std::int64_t kMaxBuffers = 1024;
+constexpr std::int64_t kMaxThreads = 1024;
 constexpr std::int64_t kTransferMultiple = 16;
 
-std::int64_t gib(const OptionValue& value, double least) {
+std::int64_t gib(const OptionValue& value, double min) {
   constexpr double kGib = std::int64_t{1} << 30;
-  return static_cast<std::int64_t>(value.real(least, kMostGib) * kGib);
+  return static_cast<std::int64_t>(value.real(min, kMaxGib) * kGib);
 }
 
 void store_block_size(Options& options, const OptionValue& value) {
-  options.engine.block_size = value.whole(1, kMostBlockSize);
+  options.engine.block_size = value.whole(1, kMaxBlockSize);
   if (!std::has_single_bit(static_cast<std::uint64_t>(options.engine.block_size))) {
     refuse(value.name(), ' ', value.text(), ": not a power of two; pass 16, 32, 64 or the like");
   }
-}
-
-void store_utilization(Options& options, const OptionValue& value) {
-  options.engine.gpu_memory_utilization = value.real(0.01, 1);
-}
-
-void store_kv_bytes(Options& options, const OptionValue& value) {
-  options.engine.kv_cache_memory_bytes = value.amount(1, kMostBytes);
-}
-
-void store_max_model_len(Options& options, const OptionValue& value) {
-  options.engine.max_model_len = value.amount(1, kMostTokens);
-}
-
-void store_max_seq_len(Options& options, const OptionValue& value) {
-  options.engine.max_seq_len = value.amount(0, kMostTokens);
-}
-
-void store_max_num_seqs(Options& options, const OptionValue& value) {
-  options.engine.max_num_seqs = value.whole(1, kMostSequences);
-}
-
-void store_max_num_batched_tokens(Options& options, const OptionValue& value) {
-  options.engine.max_num_batched_tokens = value.amount(1, kMostTokens);
-}
-
-void store_prefix_caching(Options& options, const OptionValue& value) {
-  options.engine.prefix_caching = value.on();
 }
 
 void store_scheduling(Options& options, const OptionValue& value) {
@@ -71,22 +43,18 @@ void store_preemption(Options& options, const OptionValue& value) {
       "way to preempt", {{"swap", Preemption::swap}, {"recompute", Preemption::recompute}});
 }
 
-void store_swap_space(Options& options, const OptionValue& value) {
-  options.engine.swap_space_bytes = gib(value, 0);
-}
-
 void store_kv_offload(Options& options, const OptionValue& value) {
   options.engine.kv_offload =
-      value.one_of<KvOffload>("place of keys and values", {{"off", KvOffload::off},
-                                                           {"chunked", KvOffload::chunked},
-                                                           {"layerwise", KvOffload::layerwise},
-                                                           {"auto", KvOffload::automatic}});
+      value.one_of<KvOffload>("place of the KV cache", {{"off", KvOffload::off},
+                                                        {"chunked", KvOffload::chunked},
+                                                        {"layerwise", KvOffload::layerwise},
+                                                        {"auto", KvOffload::automatic}});
 }
 
 void store_prefill_attention(Options& options, const OptionValue& value) {
   using runtime::PrefillAttention;
   options.engine.prefill_attention = value.one_of<PrefillAttention>(
-      "attention of prompts", {{"full", PrefillAttention::full},
+      "attention of prefill", {{"full", PrefillAttention::full},
                                {"minference", PrefillAttention::minference},
                                {"xattention", PrefillAttention::xattention},
                                {"auto", PrefillAttention::automatic}});
@@ -95,25 +63,25 @@ void store_prefill_attention(Options& options, const OptionValue& value) {
 void store_decode_attention(Options& options, const OptionValue& value) {
   using runtime::DecodeAttention;
   options.engine.decode_attention = value.one_of<DecodeAttention>(
-      "attention of answers", {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}});
+      "attention of decode", {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}});
 }
 
-// What only keys and values in host memory have a use for.
+// Options that only a KV cache in host memory uses.
 struct HostCacheOption {
   const char* name;
-  bool chunked, layerwise;  // which of them
+  bool chunked, layerwise;  // which --kv-offload uses it
 };
 constexpr HostCacheOption kHostCacheOptions[] = {
     {"--kv-offloading-size", true, true}, {"--transfer-block", true, true},
     {"--ring-slots", true, false},        {"--kv-resident-blocks", true, false},
     {"--kv-host-threads", true, false},   {"--kv-buffers", false, true}};
 
-void note(Options& options, const char* name, const OptionValue& value) {
+void note_host_option(Options& options, const char* name, const OptionValue& value) {
   options.host_cache.erase(name);
   if (value.text() != "auto") options.host_cache.emplace(name, value.text());
 }
 
-void refuse_what_has_no_use(const Options& options) {
+void refuse_unused_host_options(const Options& options) {
   const runtime::EngineOptions& engine = options.engine;
   for (const HostCacheOption& option : kHostCacheOptions) {
     const auto given = options.host_cache.find(option.name);
@@ -138,14 +106,14 @@ void refuse_what_has_no_use(const Options& options) {
 }
 
 void store_kv_offloading_size(Options& options, const OptionValue& value) {
-  note(options, "--kv-offloading-size", value);
+  note_host_option(options, "--kv-offloading-size", value);
   options.engine.kv_offloading_bytes = gib(value, 0.001);
 }
 
 void store_transfer_block(Options& options, const OptionValue& value) {
-  note(options, "--transfer-block", value);
+  note_host_option(options, "--transfer-block", value);
   if (value.text() == "auto") return options.engine.transfer_block.reset();
-  const std::int64_t tokens = value.amount(kTransferMultiple, kMostTokens);
+  const std::int64_t tokens = value.amount(kTransferMultiple, kMaxTokens);
   if (tokens % kTransferMultiple != 0) {
     refuse(value.name(), ' ', value.text(), ": not a multiple of ", kTransferMultiple, "; pass ",
            tokens / kTransferMultiple * kTransferMultiple, " or ",
@@ -155,18 +123,18 @@ void store_transfer_block(Options& options, const OptionValue& value) {
 }
 
 void store_ring_slots(Options& options, const OptionValue& value) {
-  note(options, "--ring-slots", value);
+  note_host_option(options, "--ring-slots", value);
   if (value.text() == "1") {
     refuse(
         value.name(),
         " 1: a slot cannot be loaded while it is read, and nothing would be loaded ahead; pass 2 "
         "or more");
   }
-  options.engine.ring_slots = value.whole(2, kMostBuffers);
+  options.engine.ring_slots = value.whole(2, kMaxBuffers);
 }
 
 void store_resident_blocks(Options& options, const OptionValue& value) {
-  note(options, "--kv-resident-blocks", value);
+  note_host_option(options, "--kv-resident-blocks", value);
   std::optional<std::int64_t>& blocks = options.engine.resident_blocks;
   if (value.text() == "auto") {
     blocks.reset();
@@ -175,7 +143,7 @@ void store_resident_blocks(Options& options, const OptionValue& value) {
       refuse(value.name(), " '", value.text(),
              "': not a number of blocks; pass auto, or 0 or more");
     }
-    blocks = value.whole(0, kMostTokens);
+    blocks = value.whole(0, kMaxTokens);
   }
 }
 
@@ -194,26 +162,18 @@ void store_host_attention(Options& options, const OptionValue& value) {
 }
 
 void store_host_threads(Options& options, const OptionValue& value) {
-  note(options, "--kv-host-threads", value);
-  options.engine.host_threads = value.whole(1, kMostThreads);
+  note_host_option(options, "--kv-host-threads", value);
+  options.engine.host_threads = value.whole(1, kMaxThreads);
 }
 
 void store_kv_buffers(Options& options, const OptionValue& value) {
-  note(options, "--kv-buffers", value);
+  note_host_option(options, "--kv-buffers", value);
   if (value.text() == "1") {
     refuse(value.name(),
            " 1: a buffer cannot be loaded while it is read, and nothing would be loaded ahead; "
            "pass 2 or more");
   }
-  options.engine.kv_buffers = value.whole(2, kMostBuffers);
-}
-
-void store_enforce_eager(Options& options, const OptionValue& value) {
-  options.engine.graphs = !value.on();
-}
-
-void store_async_scheduling(Options& options, const OptionValue& value) {
-  options.engine.async_scheduling = value.on();
+  options.engine.kv_buffers = value.whole(2, kMaxBuffers);
 }
 
 void store_tuning(Options& options, const OptionValue& value) {
@@ -230,102 +190,125 @@ void store_profile(Options& options, const OptionValue& value) {
 }  // namespace
 
 OptionRows engine_rows() {
-  return {
-      {"--max-model-len", nullptr, "N",
-       "the longest sequence, prompt and answer together; 32k: thousands,\n"
-       "32K: of 1024",
-       "the model's limit, or what fits", store_max_model_len},
-      {"--max-seq-len", nullptr, "N",
-       "keeps keys and values of one sequence at a time, of at most N tokens,\n"
-       "in one piece of memory instead of blocks; 0: in blocks",
-       "0", store_max_seq_len},
-      {"--max-num-seqs", nullptr, "N", "how many sequences run at a time", "256",
-       store_max_num_seqs},
-      {"--max-num-batched-tokens", nullptr, "N",
-       "how many tokens a step computes; longer prompts take several steps", "8192",
-       store_max_num_batched_tokens},
-      {"--block-size", nullptr, "N", "tokens of a block of the KV cache; a power of two", "16",
-       store_block_size},
-      {"--gpu-memory-utilization", nullptr, "FRACTION",
-       "how much of a GPU's memory this program takes for everything", "0.9", store_utilization},
-      {"--kv-cache-memory-bytes", nullptr, "BYTES",
-       "memory of each rank's KV cache: 4G, 512M (of 1024), or bytes", "what is left",
-       store_kv_bytes},
-      {"--enable-prefix-caching", "--no-enable-prefix-caching", nullptr,
-       "whether prompts that begin alike share what was computed of them", "on",
-       store_prefix_caching},
-      {"--scheduling", nullptr, "prefill-first|mixed",
-       "prefill-first: a step computes prompts or answers, prompts first;\n"
-       "mixed: both at once",
-       "mixed", store_scheduling},
-      {"--preemption", nullptr, "swap|recompute",
-       "what happens to the newest sequence when the cache is full: it waits\n"
-       "in host memory, or is computed anew later",
-       "swap", store_preemption},
-      {"--swap-space", nullptr, "GIB", "host memory of each rank for that", "4, or what there is",
-       store_swap_space},
-      {"--kv-offload", nullptr, "off|chunked|layerwise|auto",
-       "keeps keys and values in host memory; chunked: blocks that do not fit\n"
-       "on the device come back to be read, through a ring; layerwise: a prompt\n"
-       "goes through one layer after the other, and whole layers come back;\n"
-       "auto: off if --max-num-seqs sequences of --max-model-len fit on the\n"
-       "device, layerwise for one at a time of which less than half does, else\n"
-       "chunked",
-       "off", store_kv_offload},
-      {"--kv-offloading-size", nullptr, "GIB", "host memory of all ranks for that",
-       "half of what is available", store_kv_offloading_size},
-      {"--ring-slots", nullptr, "N", "chunked: parts of blocks on the device while they are read",
-       "16", store_ring_slots},
-      {"--transfer-block", nullptr, "auto|N",
-       "tokens of a block in host memory; a multiple of 16; auto: an eighth of\n"
-       "--max-model-len, as a power of two from 256 to 4096",
-       "auto", store_transfer_block},
-      {"--kv-resident-blocks", nullptr, "auto|N",
-       "chunked: blocks that stay on the device while their sequences run,\n"
-       "and need not come back; auto: as many as there is room for; 0: all\n"
-       "blocks come through the ring",
-       "auto", store_resident_blocks},
-      {"--kv-host-attention", nullptr, "off|auto|SHARE",
-       "chunked: how much of what answers attend to the host's cores do, where\n"
-       "it lies, while the rest comes to the device; auto: as much as they are\n"
-       "faster, which is measured when the engine starts; 0.5: half of it",
-       "off", store_host_attention},
-      {"--kv-host-threads", nullptr, "N", "threads of each rank for that",
-       "the cores near its GPU, shared among ranks", store_host_threads},
-      {"--kv-buffers", nullptr, "N",
-       "layerwise: layers on the device at a time, those to be read loading\n"
-       "meanwhile",
-       "4", store_kv_buffers},
-      {"--prefill-attention", nullptr, "full|minference|xattention|auto",
-       "what prompts of 1024 tokens or more attend to; full: everything; auto:\n"
-       "xattention from 65536 tokens on, full below",
-       "full", store_prefill_attention},
-      {"--decode-attention", nullptr, "full|quest",
-       "what tokens that are generated attend to; quest: the 128 pages of 16\n"
-       "tokens that promise most",
-       "full", store_decode_attention},
-      {"--enforce-eager", "--no-enforce-eager", nullptr, "works without CUDA graphs", "off",
-       store_enforce_eager},
-      {"--async-scheduling", "--no-async-scheduling", nullptr,
-       "whether the next step is chosen while one runs", "on", store_async_scheduling},
-      {"--tune", nullptr, "off|cached|full",
-       "how products are computed on GPUs; off: as their shapes suggest;\n"
-       "cached: as an earlier run measured it on such a GPU, where one did;\n"
-       "full: the same, and measures what is missing, which takes seconds, for\n"
-       "this run and later ones",
-       "cached", store_tuning},
-      {"--seed", nullptr, "N",
-       "what the seeds of requests that have none are made from: the same\n"
-       "run gives the same tokens",
-       "0",
-       [](Options& options, const OptionValue& value) {
-         options.engine.seed = value.as<std::uint64_t>(0, std::numeric_limits<std::int64_t>::max());
-       }},
-      memory_report_row(),
-      {"--profile", nullptr, "FILE",
-       "writes what every process did when, for Perfetto or chrome://tracing", nullptr,
-       store_profile},
-  };
+  return in_group(
+      "Engine",
+      {
+          {"--max-model-len", nullptr, "N",
+           "the longest sequence, prompt and answer together; 32k: thousands, 32K:\n"
+           "of 1024",
+           "the model's limit, or what fits",
+           [](Options& o, const OptionValue& v) {
+             o.engine.max_model_len = v.amount(1, kMaxTokens);
+           }},
+          {"--max-seq-len", nullptr, "N",
+           "keeps the KV cache of one sequence at a time, of at most N tokens, in\n"
+           "one piece of memory instead of blocks; 0: in blocks (paged)",
+           "0",
+           [](Options& o, const OptionValue& v) {
+             o.engine.max_seq_len = v.amount(0, kMaxTokens);
+           }},
+          {"--max-num-seqs", nullptr, "N", "how many sequences run at a time", "256",
+           [](Options& o, const OptionValue& v) {
+             o.engine.max_num_seqs = v.whole(1, kMaxSequences);
+           }},
+          {"--max-num-batched-tokens", nullptr, "N",
+           "how many tokens a step computes; longer prompts take several steps\n"
+           "(chunked prefill)",
+           "8192",
+           [](Options& o, const OptionValue& v) {
+             o.engine.max_num_batched_tokens = v.amount(1, kMaxTokens);
+           }},
+          {"--block-size", nullptr, "N", "tokens of a block of the KV cache; a power of two", "16",
+           store_block_size},
+          {"--gpu-memory-utilization", nullptr, "FRACTION",
+           "how much of a GPU's memory this program takes in all", "0.9",
+           [](Options& o, const OptionValue& v) {
+             o.engine.gpu_memory_utilization = v.real(0.01, 1);
+           }},
+          {"--kv-cache-memory-bytes", nullptr, "BYTES",
+           "memory of each rank's KV cache: 4G, 512M (of 1024), or bytes", "what is left",
+           [](Options& o, const OptionValue& v) {
+             o.engine.kv_cache_memory_bytes = v.amount(1, kMaxBytes);
+           }},
+          {"--enable-prefix-caching", "--no-enable-prefix-caching", nullptr,
+           "whether prompts with the same beginning share its KV cache", "on",
+           [](Options& o, const OptionValue& v) { o.engine.prefix_caching = v.on(); }},
+          {"--scheduling", nullptr, "prefill-first|mixed",
+           "prefill-first: a step is either prefill or decode, prefill first; mixed:\n"
+           "a step does both",
+           "mixed", store_scheduling},
+          {"--preemption", nullptr, "swap|recompute",
+           "what happens to the newest sequence when the KV cache is full: it waits\n"
+           "in host memory, or is computed again later",
+           "swap", store_preemption},
+          {"--swap-space", nullptr, "GIB", "host memory of each rank for that",
+           "4, or what there is",
+           [](Options& o, const OptionValue& v) { o.engine.swap_space_bytes = gib(v, 0); }},
+          {"--kv-offload", nullptr, "off|chunked|layerwise|auto",
+           "keeps the KV cache in host memory; chunked: blocks that do not fit on\n"
+           "the device are streamed to it through a ring whenever they are read;\n"
+           "layerwise: prefill goes layer by layer, and whole layers are streamed;\n"
+           "auto: off if --max-num-seqs sequences of --max-model-len fit on the\n"
+           "device, layerwise for one at a time of which less than half fits, else\n"
+           "chunked",
+           "off", store_kv_offload},
+          {"--kv-offloading-size", nullptr, "GIB", "host memory of all ranks for that",
+           "half of what is available", store_kv_offloading_size},
+          {"--ring-slots", nullptr, "N",
+           "chunked: slots of the ring on the device, each a part of a block", "16",
+           store_ring_slots},
+          {"--transfer-block", nullptr, "auto|N",
+           "tokens of a block in host memory; a multiple of 16; auto: an eighth of\n"
+           "--max-model-len, as a power of two from 256 to 4096",
+           "auto", store_transfer_block},
+          {"--kv-resident-blocks", nullptr, "auto|N",
+           "chunked: blocks that stay on the device while their sequences run, and\n"
+           "are not streamed; auto: as many as fit; 0: all blocks come through the\n"
+           "ring",
+           "auto", store_resident_blocks},
+          {"--kv-host-attention", nullptr, "off|auto|SHARE",
+           "chunked: the share of decode attention that the host's cores compute in\n"
+           "host memory while the rest is streamed to the device; auto: the share\n"
+           "that takes the least time, measured when the engine starts; 0.5: half",
+           "off", store_host_attention},
+          {"--kv-host-threads", nullptr, "N", "threads of each rank for that",
+           "the cores near its GPU, shared among ranks", store_host_threads},
+          {"--kv-buffers", nullptr, "N",
+           "layerwise: layers on the device at a time; the next ones load while one\n"
+           "is read",
+           "4", store_kv_buffers},
+          {"--prefill-attention", nullptr, "full|minference|xattention|auto",
+           "attention of prompts of 1024 tokens or more: full, or block-sparse;\n"
+           "auto: xattention from 65536 tokens on, full below",
+           "full", store_prefill_attention},
+          {"--decode-attention", nullptr, "full|quest",
+           "attention of decode steps: full, or quest: only the 128 pages of 16\n"
+           "tokens with the highest estimated scores",
+           "full", store_decode_attention},
+          {"--enforce-eager", "--no-enforce-eager", nullptr, "runs without CUDA graphs", "off",
+           [](Options& o, const OptionValue& v) { o.engine.graphs = !v.on(); }},
+          {"--async-scheduling", "--no-async-scheduling", nullptr,
+           "whether the next step is scheduled while one runs", "on",
+           [](Options& o, const OptionValue& v) { o.engine.async_scheduling = v.on(); }},
+          {"--tune", nullptr, "off|cached|full",
+           "which GEMM kernels GPUs use; off: those that a heuristic picks by shape;\n"
+           "cached: those that an earlier run autotuned on such a GPU, where there\n"
+           "are any; full: also autotunes those that are missing, which takes\n"
+           "seconds, for this run and later ones",
+           "cached", store_tuning},
+          {"--seed", nullptr, "N",
+           "seed for requests that have none of their own: the same run gives the\n"
+           "same tokens",
+           "0",
+           [](Options& options, const OptionValue& value) {
+             options.engine.seed =
+                 value.as<std::uint64_t>(0, std::numeric_limits<std::int64_t>::max());
+           }},
+          memory_report_row(),
+          {"--profile", nullptr, "FILE",
+           "writes a timeline of all processes, for Perfetto or chrome://tracing", nullptr,
+           store_profile},
+      });
 }
 
 void check_engine(const Options& options) {
@@ -339,7 +322,7 @@ void check_engine(const Options& options) {
            ": keeps one sequence on the device, and --kv-offload keeps them in host memory; pass "
            "one of the two");
   }
-  refuse_what_has_no_use(options);
+  refuse_unused_host_options(options);
   if (const std::string why = runtime::sparse_refusal(engine); !why.empty()) refuse(why);
   if (const std::string why = runtime::host_attention_refusal(engine); !why.empty()) refuse(why);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {

@@ -1,4 +1,4 @@
-#include "launcher/nearest_name.h"
+#include "launcher/cli/nearest_name.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,7 +6,7 @@
 namespace nvllm::launcher {
 namespace {
 
-// How many letters have to be put in, taken out, replaced, or changed with their neighbour.
+// How many letters must be inserted, removed, replaced, or swapped with their neighbour.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   // rows[i][j]: of the first i letters of a and the first j of b.
   std::vector<std::vector<std::size_t>> rows(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
@@ -52,9 +52,9 @@ std::string mistyped_name(std::string_view word, const std::vector<std::string>&
   std::string best;
   std::size_t best_distance = 3;
   for (const std::string& name : names) {
-    const std::size_t most = name.size() >= kLongName ? 2 : 1;
+    const std::size_t max = name.size() >= kLongName ? 2 : 1;
     const std::size_t distance = edit_distance(word, name);
-    if (!begins_as(word, name) || distance > most || distance >= best_distance) continue;
+    if (!begins_as(word, name) || distance > max || distance >= best_distance) continue;
     best_distance = distance, best = name;
   }
   return best;

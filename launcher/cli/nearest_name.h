@@ -1,4 +1,4 @@
-// What somebody may have meant who wrote a name that there is not.
+// Suggestions for names that do not exist: "did you mean ...?"
 #pragma once
 
 #include <string>
@@ -7,13 +7,14 @@
 
 namespace nvllm::launcher {
 
-// The candidate that is fewest edits away from the word; empty if none is near. Two neighbouring letters that
-// have changed places are one edit.
+// The candidate that is fewest edits away from the word; empty if none is near. A swap of two
+// neighbouring letters is one edit.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
-// The name that a single word was hardly meant to be anything but: the word is in small letters, begins as the
-// name does, and is one edit away from it, or two from a name of six letters or more. Stricter than
-// nearest_name(), since the word could also be a text of its own: "what" and "What" are no "chat". Empty if there is none.
+// The name of which a single word is almost certainly a misspelling: the word is in small letters,
+// begins as the name does, and is one edit away from it, or two if the name has six letters or
+// more. Empty if there is none. It is stricter than nearest_name() because the word could also be a
+// prompt: "what" and "What" are no "chat".
 std::string mistyped_name(std::string_view word, const std::vector<std::string>& names);
 
 }  // namespace nvllm::launcher

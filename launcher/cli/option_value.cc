@@ -1,11 +1,14 @@
-#include "launcher/option_value.h"
+#include "launcher/cli/option_value.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <optional>
 
 namespace nvllm::launcher {
+
 namespace {
 
 template <typename Number>
@@ -29,8 +32,8 @@ std::string plain(double number) {
   return {text.data(), end.ptr};
 }
 
-// What a number is multiplied with; 0: no such suffix. Small letters count in thousands, capitals in
-// 1024s, as in vLLM.
+// What a number is multiplied with; 0: no such suffix. Small letters count in thousands, capitals
+// in 1024s, as in vLLM.
 double factor_of(char suffix) {
   constexpr std::string_view kThousands = "kmgt", kBinary = "KMGT";
   if (const auto i = kThousands.find(suffix); i != std::string_view::npos) {
@@ -44,39 +47,38 @@ double factor_of(char suffix) {
 
 }  // namespace
 
-std::int64_t OptionValue::whole(std::int64_t least, std::int64_t most) const {
+std::int64_t OptionValue::whole(std::int64_t min, std::int64_t max) const {
   const auto number = parse_number<std::int64_t>(text_);
-  if (!number) refuse(name_, " '", text_, "': not a whole number; pass ", least, " to ", most);
-  if (*number < least || *number > most) {
-    refuse(name_, ' ', text_, ": out of range; pass ", least, " to ", most);
+  if (!number) refuse(name_, " '", text_, "': not a whole number; pass ", min, " to ", max);
+  if (*number < min || *number > max) {
+    refuse(name_, ' ', text_, ": out of range; pass ", min, " to ", max);
   }
   return *number;
 }
 
-double OptionValue::real(double least, double most) const {
+double OptionValue::real(double min, double max) const {
   const auto number = parse_real(text_);
   if (!number) {
-    refuse(name_, " '", text_, "': not a number; pass ", plain(least), " to ", plain(most));
+    refuse(name_, " '", text_, "': not a number; pass ", plain(min), " to ", plain(max));
   }
-  if (*number < least || *number > most) {
-    refuse(name_, ' ', text_, ": out of range; pass ", plain(least), " to ", plain(most));
+  if (*number < min || *number > max) {
+    refuse(name_, ' ', text_, ": out of range; pass ", plain(min), " to ", plain(max));
   }
   return *number;
 }
 
-Nanoseconds OptionValue::seconds(double least, double most) const {
+Nanoseconds OptionValue::seconds(double min, double max) const {
   const auto number = parse_real(text_);
   if (!number) {
     refuse(name_, " '", text_, "': not a number of seconds; pass one such as 2 or 0.5");
   }
-  if (*number < least || *number > most) {
-    refuse(name_, ' ', text_, ": out of range; pass ", plain(least), " to ", plain(most),
-           " seconds");
+  if (*number < min || *number > max) {
+    refuse(name_, ' ', text_, ": out of range; pass ", plain(min), " to ", plain(max), " seconds");
   }
   return Nanoseconds(static_cast<std::int64_t>(*number * 1e9));
 }
 
-std::int64_t OptionValue::amount(std::int64_t least, std::int64_t most) const {
+std::int64_t OptionValue::amount(std::int64_t min, std::int64_t max) const {
   double factor = text_.empty() ? 0 : factor_of(text_.back());
   const std::string_view digits = factor > 0 ? text_.substr(0, text_.size() - 1) : text_;
   if (factor == 0) factor = 1;
@@ -85,8 +87,8 @@ std::int64_t OptionValue::amount(std::int64_t least, std::int64_t most) const {
   if (!number || std::floor(value) != value) {
     refuse(name_, " '", text_, "': not a number such as 4096, 32k, 512M or 4G");
   }
-  if (value < static_cast<double>(least) || value > static_cast<double>(most)) {
-    refuse(name_, ' ', text_, ": out of range; pass ", least, " to ", most);
+  if (value < static_cast<double>(min) || value > static_cast<double>(max)) {
+    refuse(name_, ' ', text_, ": out of range; pass ", min, " to ", max);
   }
   return static_cast<std::int64_t>(value);
 }
@@ -109,8 +111,8 @@ std::vector<std::int32_t> OptionValue::numbers(std::string_view what) const {
   }
 }
 
-std::string OptionValue::path(std::string_view mend) const {
-  if (text_.empty()) refuse(name_, " '': pass ", mend);
+std::string OptionValue::path(std::string_view fix) const {
+  if (text_.empty()) refuse(name_, " '': pass ", fix);
   return std::string(text_);
 }
 
@@ -121,6 +123,41 @@ void OptionValue::refuse_choice(std::string_view what,
     list += str(i == 0 ? "" : i + 1 < names.size() ? ", " : " or ", names[i]);
   }
   refuse(name_, " '", text_, "': no such ", what, "; pass ", list);
+}
+
+namespace {
+
+// "prefill-first", "bash"; no capitals as in "N", and no sign of a form as in "A:B".
+bool stands_for_itself(std::string_view word) {
+  return std::all_of(word.begin(), word.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+  });
+}
+
+void add_alternative(ValueShape& shape, std::string_view alternative) {
+  if (alternative == "FILE" || alternative == "MODEL") {
+    shape.file = true;
+  } else if (alternative == "JSON") {
+    shape.json = true;
+  } else if (alternative.find(',') != alternative.npos) {
+    shape.list = true;
+  } else if (stands_for_itself(alternative)) {
+    shape.choices.emplace_back(alternative);
+  } else if (alternative != "TEXT") {
+    shape.number = true;
+  }
+}
+
+}  // namespace
+
+ValueShape shape_of(std::string_view placeholder) {
+  ValueShape shape;
+  while (true) {
+    const std::size_t bar = placeholder.find('|');
+    add_alternative(shape, placeholder.substr(0, bar));
+    if (bar == placeholder.npos) return shape;
+    placeholder.remove_prefix(bar + 1);
+  }
 }
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,6 @@
-// OptionValue: one option as it was given. It turns the text into what a command stores, and refuses
-// what it cannot, always in the same words: the option, its value, the mend.
+// OptionValue: one option as it was given. It turns the text into what a command stores, or refuses
+// it in one line that names the option, its value and the fix. ValueShape: which values an option
+// takes.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace nvllm::launcher {
 
-// A command line that cannot be followed. One line: the thing, its value, the mend.
+// A command line that is wrong. The message is one line: the thing, its value, the fix.
 class UsageError : public Error {
  public:
   using Error::Error;
@@ -34,20 +35,20 @@ class OptionValue {
   std::string_view name() const { return name_; }
   std::string_view text() const { return text_; }
 
-  // Of a switch: whether it was given by its own name, not by the one that begins with "--no-".
+  // For a switch: whether it was given by its own name, not by the one that begins with "--no-".
   bool on() const { return !name_.starts_with("--no-"); }
 
-  // All of them throw UsageError; both ends are allowed values.
-  std::int64_t whole(std::int64_t least, std::int64_t most) const;
-  double real(double least, double most) const;
-  Nanoseconds seconds(double least, double most) const;
+  // All of them throw UsageError. min and max are allowed values.
+  std::int64_t whole(std::int64_t min, std::int64_t max) const;
+  double real(double min, double max) const;
+  Nanoseconds seconds(double min, double max) const;
   // 4096, 32k (thousands), 32K (of 1024), 4G, 1.5M: a count or a size.
-  std::int64_t amount(std::int64_t least, std::int64_t most) const;
-  // "1,2,3"; at least one, none below 0. `what` they are, and what to pass instead of others.
+  std::int64_t amount(std::int64_t min, std::int64_t max) const;
+  // "1,2,3": at least one number, none below 0. `what`: what each is, and what to pass instead.
   std::vector<std::int32_t> ids() const;
   std::vector<std::int32_t> numbers(std::string_view what) const;
-  // A path or the like; `mend` says what to pass instead of nothing.
-  std::string path(std::string_view mend) const;
+  // A path or the like; `fix` says what to pass instead of an empty text.
+  std::string path(std::string_view fix) const;
 
   template <typename Choice>
   Choice one_of(std::string_view what,
@@ -61,8 +62,8 @@ class OptionValue {
   }
 
   template <typename Number>
-  Number as(std::int64_t least, std::int64_t most = std::numeric_limits<Number>::max()) const {
-    return static_cast<Number>(whole(least, most));
+  Number as(std::int64_t min, std::int64_t max = std::numeric_limits<Number>::max()) const {
+    return static_cast<Number>(whole(min, max));
   }
 
  private:
@@ -71,5 +72,17 @@ class OptionValue {
 
   std::string_view name_, text_;
 };
+
+// Which values an option takes, read from its placeholder in the help: "N", "auto|cpu|cuda",
+// "ID,ID...", "FILE|-". Shell completion and configuration files so need no second table.
+struct ValueShape {
+  bool number = false;               // N, SECONDS, BYTES, ...
+  bool list = false;                 // of numbers: ID,ID...
+  bool file = false;                 // FILE, MODEL
+  bool json = false;                 // JSON
+  std::vector<std::string> choices;  // words that stand for themselves: auto, none
+};
+
+ValueShape shape_of(std::string_view placeholder);
 
 }  // namespace nvllm::launcher

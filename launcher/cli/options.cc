@@ -1,11 +1,13 @@
-#include "launcher/options.h"
+// Parses the command line: finds the command, then reads options and words behind it.
+#include "launcher/cli/options.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "launcher/config_file.h"
-#include "launcher/option_rows.h"
+#include "launcher/cli/config_file.h"
+#include "launcher/cli/nearest_name.h"
+#include "launcher/cli/option_table.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -44,8 +46,8 @@ const OptionRow& find_row(const Command& command, const std::string& name, bool 
   refuse_unknown("option", name, known, command.name);
 }
 
-// Of the commands that share their first word: the second ones, "latency, startup or throughput"; empty:
-// no command of two words begins with this one.
+// Of the commands that share their first word: the second ones, "latency, startup or throughput";
+// empty: no command of two words begins with this one.
 std::string second_words(const std::string& first) {
   std::vector<std::string> words;
   for (const Command& command : commands()) {
@@ -64,46 +66,14 @@ std::string second_words(const std::string& first) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = [] {
-    std::vector<Command> list = {
-        chat_options(),       generate_options(),      bench_latency_options(),
-        bench_long_options(), bench_startup_options(), bench_throughput_options(),
-        inspect_options(),    selftest_options(),      doctor_options(),
-        tokenize_options(),   detokenize_options(),    template_options(),
-        completion_options(),
-    };
+    std::vector<Command> list = generating_commands();
+    for (const auto& more : {bench_commands(), other_commands()}) {
+      list.insert(list.end(), more.begin(), more.end());
+    }
     for (Command& command : list) command.rows.push_back(config_row());
     return list;
   }();
   return all;
-}
-
-OptionRows join_rows(std::initializer_list<OptionRows> tables) {
-  OptionRows all;
-  for (const OptionRows& table : tables) all.insert(all.end(), table.begin(), table.end());
-  return all;
-}
-
-OptionRow json_row(const char* help) {
-  return {"--json", nullptr, nullptr,
-          help,     nullptr, [](Options& options, const OptionValue&) { options.json = true; }};
-}
-
-OptionRow config_row() {
-  return {"--config", nullptr, "FILE",
-          "a JSON object with options of this command, such as\n"
-          "{\"tp\": 2, \"max_model_len\": \"32k\"}; those of the command line win",
-          nullptr,
-          // It is read before the others (store_config()).
-          [](Options&, const OptionValue&) {}};
-}
-
-OptionRow memory_report_row() {
-  return {"--memory-report",
-          nullptr,
-          nullptr,
-          "adds what memory every rank has taken, and for what",
-          nullptr,
-          [](Options& options, const OptionValue&) { options.memory_report = true; }};
 }
 
 namespace {
@@ -207,7 +177,8 @@ class Reader {
   bool named_;
 };
 
-// Stores what the file of --config says, where there is one, but for options that the command line has.
+// Stores what the file of --config says, where there is one, but for options that the command line
+// has.
 void store_config(const Command& command, const Reader& reader, Options& options) {
   std::string path;
   std::set<const OptionRow*> given;
@@ -242,6 +213,7 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     const std::string& first = arguments.front();
     if (asks_for_help(first) || first == "help") return with_message(help_text());
+    if (first == "--help=markdown") return with_message(manual_text());
     if (first == "--version") return with_message(version_line());
     if (arguments.size() > 1 && !second_words(first).empty() && asks_for_help(arguments[1])) {
       return with_message(help_text(first));

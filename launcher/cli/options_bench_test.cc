@@ -1,10 +1,10 @@
 // The command lines of bench.
-#include "launcher/options.h"
-
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
+
+#include "launcher/cli/option_table.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -46,10 +46,10 @@ TEST_CASE("the benchmarks' own options") {
               "1.5", "--tflops", "60"})
           .bench;
   CHECK(bench.prompts == 7);
-  CHECK(bench.input->least == 3);
-  CHECK(bench.input->most == 5);
-  CHECK(bench.output->least == 9);
-  CHECK(bench.output->most == 9);
+  CHECK(bench.input->min == 3);
+  CHECK(bench.input->max == 5);
+  CHECK(bench.output->min == 9);
+  CHECK(bench.output->max == 9);
   CHECK(bench.max_concurrency == 2);
   CHECK(bench.dataset_seed == 4);
   CHECK(bench.warmup == 0);
@@ -74,7 +74,7 @@ TEST_CASE("long runs the modes that it is told, in their order") {
         "--profile x with 2 modes: a trace is of one run; pass --modes with one");
 }
 
-TEST_CASE("what does not go together is refused in one line with the mend") {
+TEST_CASE("what does not go together is refused in one line with the fix") {
   CHECK(refusal({"bench", "latency", "--batch-size", "257"}) ==
         "--batch-size 257: more than run at a time; pass --max-num-seqs 257");
   CHECK(refusal({"bench", "latency", "--input-len", "4:8"}) ==

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/options.h"
+#include "launcher/cli/options.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -104,7 +104,7 @@ TEST_CASE("sizes are bytes, thousands or powers of 1024") {
   }
 }
 
-TEST_CASE("products are chosen as earlier runs measured, unless more or nothing is asked for") {
+TEST_CASE("GEMMs run as earlier runs autotuned them, unless more or nothing is asked for") {
   using runtime::Tuning;
   CHECK(engine({}).tuning == Tuning::cached);
   CHECK(engine({"--tune", "off"}).tuning == Tuning::off);

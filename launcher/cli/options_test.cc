@@ -1,5 +1,3 @@
-#include "launcher/options.h"
-
 #include <doctest/doctest.h>
 
 #include <fstream>
@@ -7,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/launch_plan.h"
+#include "launcher/cli/option_table.h"
+#include "launcher/supervise/run_workers.h"
 #include "launcher/testing/bad_command_lines.h"
 
 namespace nvllm::launcher {
@@ -67,7 +66,7 @@ TEST_CASE("options are taken as two words or one, by either name") {
   CHECK(options.group.step_timeout == std::chrono::milliseconds(250));
   CHECK(options.group.log_level == LogLevel::debug);
   CHECK(options.group.collectives == "shm");
-  CHECK(options.selftest.seconds == 1.5);
+  CHECK(options.selftest_seconds == 1.5);
   CHECK(options.json);
   CHECK(options.memory_report);
 }
@@ -82,15 +81,15 @@ TEST_CASE("inspect takes a model, how to load it, and what to tell") {
   CHECK(options.model.dtype == DType::f16);
   CHECK(options.model.format == runtime::LoadFormat::dummy);
   CHECK(options.model.overrides == R"({"vocab_size": 7})");
-  CHECK(options.inspect.load);
-  CHECK(options.inspect.checksums);
+  CHECK(options.inspect_load);
+  CHECK(options.inspect_checksums);
   CHECK(options.json);
   const Options plain = inspect({"--model=a"});
   CHECK(plain.model.format == runtime::LoadFormat::automatic);
   CHECK_FALSE(plain.model.dtype.has_value());
   CHECK(plain.model.overrides == "");
-  CHECK_FALSE(plain.inspect.load);
-  CHECK_FALSE(plain.inspect.checksums);
+  CHECK_FALSE(plain.inspect_load);
+  CHECK_FALSE(plain.inspect_checksums);
   CHECK(inspect({"--model=a", "--dtype=float32", "--dtype=auto"}).model.dtype == std::nullopt);
 }
 
@@ -123,11 +122,11 @@ TEST_CASE("without options there are defaults") {
   CHECK(options.group.device == DeviceChoice::automatic);
   CHECK(options.group.step_timeout == std::chrono::seconds(60));
   CHECK(options.group.collectives == "auto");
-  CHECK(options.selftest.seconds == 0);
+  CHECK(options.selftest_seconds == 0);
   CHECK_FALSE(options.json);
 }
 
-TEST_CASE("what cannot be followed is refused in one line that names the mend") {
+TEST_CASE("what cannot be followed is refused in one line that names the fix") {
   for (const testing::BadCommandLine& line : testing::bad_command_lines()) {
     CHECK(refusal(line.words) == line.message);
   }
@@ -210,11 +209,16 @@ TEST_CASE("the help names every option, and the manual holds the help word for w
   std::ifstream file("docs/command-line.md");
   const std::string manual{std::istreambuf_iterator<char>(file), {}};
   REQUIRE_FALSE(manual.empty());
-  CHECK(manual.find(help_text()) != std::string::npos);
+  CHECK(manual.find(manual_text()) != std::string::npos);
+  CHECK(parse_command_line({"--help=markdown"}).message == manual_text());
+  CHECK(manual_text().find(help_text()) != std::string::npos);
   for (const Command& command : commands()) {
     const std::string help = parse_command_line({command.name, "--help"}).message;
-    CHECK(manual.find(help) != std::string::npos);
-    for (const OptionRow& row : command.rows) CHECK(help.find(row.name) != std::string::npos);
+    for (const OptionRow& row : command.rows) {
+      const std::string line = std::string("\n  ") + row.name;
+      CHECK(help.find(line) != std::string::npos);
+      CHECK(manual_text().find(line) != std::string::npos);
+    }
   }
 }
 

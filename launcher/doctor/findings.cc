@@ -1,4 +1,4 @@
-#include "launcher/doctor/judge.h"
+#include "launcher/doctor/findings.h"
 
 #include <algorithm>
 
@@ -15,17 +15,17 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-Finding judge_processor(const Machine& machine) {
+Finding examine_processor(const Machine& machine) {
   Finding finding{.subject = "processor",
                   .verdict = Verdict::fine,
                   .found = str(machine.processor.empty() ? "unknown" : machine.processor, "; ",
                                machine.cores, machine.cores == 1 ? " core" : " cores", " for us; ",
                                joined(machine.instruction_sets)),
-                  .mend = ""};
+                  .fix = ""};
   if (!machine.baseline) {
     finding.verdict = Verdict::stops;
     finding.found += "; this program needs AVX2, FMA and BMI2 (x86-64-v3)";
-    finding.mend = "use a processor from 2013 or later, or a virtual machine that shows them";
+    finding.fix = "use a processor from 2013 or later, or a virtual machine that shows them";
   }
   return finding;
 }
@@ -43,8 +43,8 @@ std::string core_list(const std::vector<int>& cores) {
   return text;
 }
 
-Finding judge_numa(const Machine& machine) {
-  Finding finding{.subject = "NUMA", .verdict = Verdict::fine, .found = "", .mend = ""};
+Finding examine_numa(const Machine& machine) {
+  Finding finding{.subject = "NUMA", .verdict = Verdict::fine, .found = "", .fix = ""};
   if (machine.nodes.empty()) finding.found = "the system does not tell";
   for (const NumaNode& node : machine.nodes) {
     if (!finding.found.empty()) finding.found += "; ";
@@ -56,44 +56,43 @@ Finding judge_numa(const Machine& machine) {
   if (machine.nodes.size() > 1 && !machine.why_no_memory_policy.empty()) {
     finding.verdict = Verdict::warning;
     finding.found += str("; to choose between them is refused: ", machine.why_no_memory_policy);
-    finding.mend = "pinned memory may lie far from its GPU; docker run --cap-add SYS_NICE";
+    finding.fix = "pinned memory may lie far from its GPU; docker run --cap-add SYS_NICE";
   }
   return finding;
 }
 
-Finding judge_memory(const Machine& machine) {
+Finding examine_memory(const Machine& machine) {
   Finding finding{.subject = "memory",
                   .verdict = Verdict::fine,
                   .found = str(format_bytes(machine.total_bytes), ", ",
                                format_bytes(machine.free_bytes), " free"),
-                  .mend = ""};
+                  .fix = ""};
   if (machine.free_bytes < kLittleMemory) {
     finding.verdict = Verdict::warning;
-    finding.mend = "end other programs, or raise the container's limit (docker run --memory)";
+    finding.fix = "end other programs, or raise the container's limit (docker run --memory)";
   }
   return finding;
 }
 
-Finding judge_huge_pages(const Machine& machine) {
+Finding examine_huge_pages(const Machine& machine) {
   Finding finding{
       .subject = "huge pages",
       .verdict = Verdict::fine,
       .found = machine.huge_pages.empty() ? "the system does not tell" : machine.huge_pages,
-      .mend = ""};
+      .fix = ""};
   if (machine.huge_pages == "never") {
     finding.verdict = Verdict::warning;
     finding.found += "; weights on the CPU are read more slowly";
-    finding.mend = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root";
+    finding.fix = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root";
   }
   return finding;
 }
 
-Finding judge_shared_memory(const SharedMemoryFacts& facts) {
-  Finding finding{
-      .subject = "/dev/shm", .verdict = Verdict::fine, .found = facts.error, .mend = ""};
+Finding examine_shared_memory(const SharedMemoryFacts& facts) {
+  Finding finding{.subject = "/dev/shm", .verdict = Verdict::fine, .found = facts.error, .fix = ""};
   if (!facts.error.empty()) {
     finding.verdict = Verdict::stops;
-    finding.mend =
+    finding.fix =
         "this user must be able to write to it: mount -t tmpfs -o mode=1777 tmpfs /dev/shm";
     return finding;
   }
@@ -105,25 +104,25 @@ Finding judge_shared_memory(const SharedMemoryFacts& facts) {
   finding.found += str("; ", stops ? "one rank needs " : "as many ranks as can be need ",
                        format_bytes(stops ? facts.needed_one : facts.needed_all));
   const std::uint64_t mebibytes = (facts.needed_all >> 20) + 64;
-  finding.mend = str("mount -o remount,size=", mebibytes,
-                     "M /dev/shm, or docker run --shm-size=", mebibytes, "m");
+  finding.fix = str("mount -o remount,size=", mebibytes,
+                    "M /dev/shm, or docker run --shm-size=", mebibytes, "m");
   return finding;
 }
 
-Finding judge_model(const DefaultModelFacts& model) {
+Finding examine_model(const DefaultModelFacts& model) {
   Finding finding{
-      .subject = "default model", .verdict = Verdict::fine, .found = model.path, .mend = ""};
+      .subject = "default model", .verdict = Verdict::fine, .found = model.path, .fix = ""};
   if (model.there) return finding;
   if (model.path.empty()) {
     finding.found = "no place for it: neither XDG_CACHE_HOME nor HOME is an absolute path";
-    finding.mend = "set one of them, or pass --model";
+    finding.fix = "set one of them, or pass --model";
     finding.verdict = Verdict::warning;
   } else if (model.fetched) {
     finding.found += " is not there yet; it is fetched when it is first needed";
     finding.verdict = Verdict::note;
   } else {
     finding.found += " is not there";
-    finding.mend = "run tools/fetch-model, or pass --model";
+    finding.fix = "run tools/fetch-model, or pass --model";
     finding.verdict = Verdict::warning;
   }
   return finding;
@@ -141,12 +140,12 @@ const char* name_of(Verdict verdict) {
   return "?";
 }
 
-std::vector<Finding> judge(const Machine& machine) {
-  std::vector<Finding> all = judge_gpus(machine);
-  for (Finding& finding :
-       std::vector<Finding>{judge_processor(machine), judge_numa(machine), judge_memory(machine),
-                            judge_huge_pages(machine), judge_shared_memory(machine.shared_memory),
-                            judge_model(machine.model)}) {
+std::vector<Finding> examine(const Machine& machine) {
+  std::vector<Finding> all = examine_gpus(machine);
+  for (Finding& finding : std::vector<Finding>{examine_processor(machine), examine_numa(machine),
+                                               examine_memory(machine), examine_huge_pages(machine),
+                                               examine_shared_memory(machine.shared_memory),
+                                               examine_model(machine.model)}) {
     all.push_back(std::move(finding));
   }
   return all;

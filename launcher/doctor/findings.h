@@ -1,4 +1,4 @@
-// What a machine is good for, and the mend for what is wrong with it.
+// Findings: what a machine is good for, what is wrong with it, and how to fix that.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ enum class Verdict : std::uint8_t {
   fine,
   note,     // nothing is wrong, but it may not be what somebody expects
   warning,  // nvllm works, but worse than it could
-  stops,    // nvllm does not work before this is mended
+  stops,    // nvllm does not work before this is fixed
 };
 const char* name_of(Verdict verdict);
 
@@ -21,16 +21,21 @@ struct Finding {
   std::string subject;  // "GPU 0", "/dev/shm"
   Verdict verdict = Verdict::fine;
   std::string found;
-  std::string mend;  // one line; empty where nothing has to be done
+  std::string fix;  // one line; empty where nothing has to be done
 };
 
-// At least one for every part of the machine, GPUs first.
-std::vector<Finding> judge(const Machine& machine);
+// At least one finding for every part of the machine, GPUs first.
+std::vector<Finding> examine(const Machine& machine);
 
-// Of the GPUs, and of what only they need. Part of judge().
-std::vector<Finding> judge_gpus(const Machine& machine);
+// The findings about GPUs and about what only they need. Part of examine().
+std::vector<Finding> examine_gpus(const Machine& machine);
 
-// The GPUs that a run without options would take, as indices of machine.gpus.gpus.
+// The GPUs that a run without options would use, as indices of machine.gpus.gpus.
 std::vector<int> gpus_for_us(const Machine& machine);
+
+// One line for each finding, and one for its fix; a last one that says what nvllm can do here.
+std::string format_findings(const Machine& machine, const std::vector<Finding>& findings);
+// One JSON object: the findings, and the machine's figures.
+std::string format_findings_json(const Machine& machine, const std::vector<Finding>& findings);
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,5 @@
 // What the doctor makes of machines that are not this one.
-#include "launcher/doctor/judge.h"
+#include "launcher/doctor/findings.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,6 @@
 
 #include "base/json_text.h"
 #include "base/text.h"
-#include "launcher/doctor/report.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -71,19 +70,19 @@ Machine machine_without_gpus() {
 
 Verdict worst(const Machine& machine) {
   Verdict worst = Verdict::fine;
-  for (const Finding& finding : judge(machine)) worst = std::max(worst, finding.verdict);
+  for (const Finding& finding : examine(machine)) worst = std::max(worst, finding.verdict);
   return worst;
 }
 
-// The one finding that is no fine one: "GPU 0 stops: ... | the mend".
+// The one finding that is no fine one: "GPU 0 stops: ... | the fix".
 std::string complaint(const Machine& machine) {
   std::string text;
-  for (const Finding& finding : judge(machine)) {
+  for (const Finding& finding : examine(machine)) {
     CHECK(finding.found != "");
     CHECK(finding.found.find('\n') == std::string::npos);
     if (finding.verdict == Verdict::fine) continue;
     text += str(text.empty() ? "" : "\n", finding.subject, ' ', name_of(finding.verdict), ": ",
-                finding.found, " | ", finding.mend);
+                finding.found, " | ", finding.fix);
   }
   return text;
 }
@@ -104,7 +103,7 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST_CASE("nothing is said of a machine where all is well") {
   CHECK(complaint(good_machine()) == "");
-  const std::string text = format_findings(good_machine(), judge(good_machine()));
+  const std::string text = format_findings(good_machine(), examine(good_machine()));
   CHECK(has(text, "NVLink (18 links each) between GPUs 0-1\n"));
   CHECK(has(text, "node 0: cores 0-1,4, 64 GiB\n"));
   CHECK(text.ends_with("\nnvllm can work here, on 2 GPUs\n"));
@@ -115,7 +114,7 @@ TEST_CASE("without a driver nvllm works on the CPU, and needs nothing that is fo
   CHECK(worst(machine) == Verdict::note);
   CHECK(has(complaint(machine), "driver note: no NVIDIA driver"));
   CHECK(has(complaint(machine), "install the NVIDIA driver"));
-  CHECK(format_findings(machine, judge(machine)).ends_with("can work here, on the CPU\n"));
+  CHECK(format_findings(machine, examine(machine)).ends_with("can work here, on the CPU\n"));
 }
 
 TEST_CASE("a driver that is too old, or does not fit its module, stops what would run on GPUs") {
@@ -232,10 +231,10 @@ TEST_CASE("processor, memory, huge pages, default model") {
 TEST_CASE("the JSON says the same") {
   Machine machine = good_machine();
   machine.gpus.cuda_version = 12040;
-  const auto json = parse_json(format_findings_json(machine, judge(machine)));
+  const auto json = parse_json(format_findings_json(machine, examine(machine)));
   CHECK(json.at("works") == false);
   CHECK(json.at("findings")[0].at("verdict") == "stops");
-  CHECK(json.at("findings")[1].at("mend").is_null());
+  CHECK(json.at("findings")[1].at("fix").is_null());
   CHECK(json.at("gpus").size() == 2);
   CHECK(json.at("gpus")[1].at("visible") == true);
   CHECK(json.at("peer_links")[0].at("nvlink") == true);

@@ -2,13 +2,14 @@
 #include <charconv>
 
 #include "base/text.h"
-#include "launcher/doctor/judge.h"
+#include "launcher/doctor/findings.h"
 
 namespace nvllm::launcher {
 namespace {
 
-constexpr int kLeastCapability = 80;  // what the kernels are compiled for at least (compute_80)
-constexpr std::uint64_t kLeastLockable = std::uint64_t{64} << 20;
+constexpr int kMinCapability =
+    80;  // the oldest GPUs for which the kernels are compiled (compute_80)
+constexpr std::uint64_t kMinLockable = std::uint64_t{64} << 20;
 
 // "13.0" of 13000.
 std::string version_text(int version) {
@@ -26,16 +27,16 @@ std::string capability_text(int capability) {
   return str(capability / 10, '.', capability % 10);
 }
 
-Finding judge_driver(const Machine& machine) {
+Finding examine_driver(const Machine& machine) {
   const GpuSurvey& gpus = machine.gpus;
-  Finding finding{.subject = "driver", .verdict = Verdict::fine, .found = "", .mend = ""};
+  Finding finding{.subject = "driver", .verdict = Verdict::fine, .found = "", .fix = ""};
   if (!gpus.why_none.empty()) {
     // Some GPU is there for us, so a run would take it.
     const bool wanted = !machine.cuda_built.empty() && !machine.visible.empty();
     finding.verdict = wanted ? Verdict::stops : Verdict::note;
     finding.found = gpus.why_none;
-    finding.mend = wanted ? "reboot, or load the NVIDIA kernel module that belongs to its libraries"
-                          : "for GPUs, install the NVIDIA driver; without it nvllm runs on the CPU";
+    finding.fix = wanted ? "reboot, or load the NVIDIA kernel module that belongs to its libraries"
+                         : "for GPUs, install the NVIDIA driver; without it nvllm runs on the CPU";
     return finding;
   }
   finding.found = gpus.driver.empty() ? "of unknown version" : gpus.driver;
@@ -45,17 +46,17 @@ Finding judge_driver(const Machine& machine) {
   if (gpus.cuda_version / 1000 < wanted && !machine.visible.empty()) {
     finding.verdict = Verdict::stops;
     finding.found += str("; this program was built with CUDA ", machine.cuda_built);
-    finding.mend = str("install an NVIDIA driver for CUDA ", wanted, ", or pass --device cpu");
+    finding.fix = str("install an NVIDIA driver for CUDA ", wanted, ", or pass --device cpu");
   }
   return finding;
 }
 
-Finding judge_one(const GpuFacts& gpu, int index, bool for_us) {
-  Finding finding{.subject = str("GPU ", index), .verdict = Verdict::fine, .found = "", .mend = ""};
+Finding examine_one(const GpuFacts& gpu, int index, bool for_us) {
+  Finding finding{.subject = str("GPU ", index), .verdict = Verdict::fine, .found = "", .fix = ""};
   if (gpu.name.empty() && gpu.uuid.empty()) {
     finding.verdict = for_us ? Verdict::stops : Verdict::warning;
     finding.found = "does not answer";
-    finding.mend = "see dmesg for NVRM lines; leave it out with CUDA_VISIBLE_DEVICES, or reboot";
+    finding.fix = "see dmesg for NVRM lines; leave it out with CUDA_VISIBLE_DEVICES, or reboot";
     return finding;
   }
   finding.found = str(gpu.name, ", ", format_bytes(gpu.total_bytes), ", ",
@@ -67,15 +68,15 @@ Finding judge_one(const GpuFacts& gpu, int index, bool for_us) {
   } else if (gpu.prohibited) {
     finding.verdict = Verdict::stops;
     finding.found += "; its compute mode is Prohibited";
-    finding.mend = str("nvidia-smi -i ", index, " -c DEFAULT");
-  } else if (gpu.capability > 0 && gpu.capability < kLeastCapability) {
+    finding.fix = str("nvidia-smi -i ", index, " -c DEFAULT");
+  } else if (gpu.capability > 0 && gpu.capability < kMinCapability) {
     finding.verdict = Verdict::stops;
-    finding.found += str("; the kernels need ", capability_text(kLeastCapability));
-    finding.mend = "leave it out with CUDA_VISIBLE_DEVICES, or pass --device cpu";
+    finding.found += str("; the kernels need ", capability_text(kMinCapability));
+    finding.fix = "leave it out with CUDA_VISIBLE_DEVICES, or pass --device cpu";
   } else if (gpu.free_bytes < gpu.total_bytes / 2) {
     finding.verdict = Verdict::warning;
     finding.found += "; other programs hold most of it";
-    finding.mend = "end them (nvidia-smi lists them), or pass a smaller --gpu-memory-utilization";
+    finding.fix = "end them (nvidia-smi lists them), or pass a smaller --gpu-memory-utilization";
   }
   return finding;
 }
@@ -94,7 +95,7 @@ std::vector<std::string> pairs_apart(const Machine& machine, const std::vector<i
 }
 
 // What the peers are joined by; pairs that are alike stand together.
-std::vector<Finding> judge_links(const Machine& machine, const std::vector<std::string>& apart) {
+std::vector<Finding> examine_links(const Machine& machine, const std::vector<std::string>& apart) {
   std::vector<std::pair<std::string, std::string>> kinds;  // what is between them, and which pairs
   for (const GpuPair& pair : machine.gpus.pairs) {
     const GpuFacts& first = machine.gpus.gpus[static_cast<std::size_t>(pair.first)];
@@ -114,7 +115,7 @@ std::vector<Finding> judge_links(const Machine& machine, const std::vector<std::
     findings.push_back({.subject = "peer links",
                         .verdict = Verdict::fine,
                         .found = str(between, " between GPUs ", pairs),
-                        .mend = ""});
+                        .fix = ""});
   }
   if (!apart.empty()) {
     std::string list;
@@ -123,39 +124,39 @@ std::vector<Finding> judge_links(const Machine& machine, const std::vector<std::
         {.subject = "peer access",
          .verdict = Verdict::warning,
          .found = str("GPUs ", list, " cannot read each other's memory"),
-         .mend = "turn ACS and the IOMMU off for them; ranks reduce with NCCL until then"});
+         .fix = "turn ACS and the IOMMU off for them; ranks reduce with NCCL until then"});
   }
   return findings;
 }
 
-Finding judge_library(const char* name, const LibraryState& library, bool needed,
-                      const char* mend) {
-  Finding finding{.subject = name, .verdict = Verdict::fine, .found = library.version, .mend = ""};
+Finding examine_library(const char* name, const LibraryState& library, bool needed,
+                        const char* fix) {
+  Finding finding{.subject = name, .verdict = Verdict::fine, .found = library.version, .fix = ""};
   if (library.error.empty()) return finding;
   finding.found = library.error;
   finding.verdict = needed ? Verdict::stops : Verdict::note;
-  finding.mend = needed ? mend : "";
+  finding.fix = needed ? fix : "";
   if (!needed) finding.found += "; not needed here";
   return finding;
 }
 
-Finding judge_lock_limit(const Machine& machine, bool needed) {
+Finding examine_lock_limit(const Machine& machine, bool needed) {
   Finding finding{.subject = "memory lock limit",
                   .verdict = Verdict::fine,
                   .found = machine.lockable_bytes ? format_bytes(*machine.lockable_bytes) : "none",
-                  .mend = ""};
+                  .fix = ""};
   if (!needed) {
     finding.found += "; not needed on the CPU";
-  } else if (machine.lockable_bytes && *machine.lockable_bytes < kLeastLockable) {
+  } else if (machine.lockable_bytes && *machine.lockable_bytes < kMinLockable) {
     finding.verdict = Verdict::warning;
     finding.found += "; NCCL and drivers that count pinned memory against it may refuse";
-    finding.mend = "ulimit -l unlimited, docker run --ulimit memlock=-1, or limits.conf";
+    finding.fix = "ulimit -l unlimited, docker run --ulimit memlock=-1, or limits.conf";
   }
   return finding;
 }
 
 // A GPU's rank works best on cores beside it.
-std::vector<Finding> judge_neighbours(const Machine& machine, const std::vector<int>& ours) {
+std::vector<Finding> examine_numa_cores(const Machine& machine, const std::vector<int>& ours) {
   std::vector<Finding> findings;
   for (const int gpu : ours) {
     const int node = machine.gpu_nodes.at(static_cast<std::size_t>(gpu));
@@ -167,7 +168,7 @@ std::vector<Finding> judge_neighbours(const Machine& machine, const std::vector<
                         .found = str("is beside NUMA node ", node,
                                      ", of whose cores this process "
                                      "may use none"),
-                        .mend = "allow them: taskset, or docker run --cpuset-cpus"});
+                        .fix = "allow them: taskset, or docker run --cpuset-cpus"});
   }
   return findings;
 }
@@ -192,13 +193,13 @@ std::vector<int> gpus_for_us(const Machine& machine) {
   return ours;
 }
 
-std::vector<Finding> judge_gpus(const Machine& machine) {
+std::vector<Finding> examine_gpus(const Machine& machine) {
   const std::vector<int> ours = gpus_for_us(machine);
-  std::vector<Finding> all = {judge_driver(machine)};
+  std::vector<Finding> all = {examine_driver(machine)};
   for (std::size_t i = 0; i < machine.gpus.gpus.size(); ++i) {
     const int index = static_cast<int>(i);
     const bool for_us = std::find(ours.begin(), ours.end(), index) != ours.end();
-    all.push_back(judge_one(machine.gpus.gpus[i], index, for_us));
+    all.push_back(examine_one(machine.gpus.gpus[i], index, for_us));
   }
   const bool computes_on_gpus = !machine.cuda_built.empty() && !machine.visible.empty();
   if (machine.cuda_built.empty()) {
@@ -206,22 +207,22 @@ std::vector<Finding> judge_gpus(const Machine& machine) {
     all.push_back({.subject = "CUDA",
                    .verdict = waste ? Verdict::warning : Verdict::note,
                    .found = "this program was built without it, and computes on the CPU",
-                   .mend = waste ? "install the CUDA toolkit and NCCL, and build it again" : ""});
+                   .fix = waste ? "install the CUDA toolkit and NCCL, and build it again" : ""});
   } else if (!computes_on_gpus && machine.gpus.why_none.empty()) {
     all.push_back({.subject = "GPUs",
                    .verdict = Verdict::note,
                    .found = str("none for us: ", machine.why_none_visible),
-                   .mend = "set CUDA_VISIBLE_DEVICES to the ones to be used, or unset it"});
+                   .fix = "set CUDA_VISIBLE_DEVICES to the ones to be used, or unset it"});
   }
   const std::vector<std::string> apart = pairs_apart(machine, ours);
-  append(all, judge_links(machine, apart));
-  append(all, judge_neighbours(machine, ours));
+  append(all, examine_links(machine, apart));
+  append(all, examine_numa_cores(machine, ours));
   all.push_back(
-      judge_library("cuBLASLt", machine.cublaslt, computes_on_gpus,
-                    "install it (libcublas), or point CUDA_HOME at a toolkit that has it"));
-  all.push_back(judge_library("NCCL", machine.nccl, computes_on_gpus && !apart.empty(),
-                              "install it (libnccl2), or pass --tp 1"));
-  all.push_back(judge_lock_limit(machine, computes_on_gpus));
+      examine_library("cuBLASLt", machine.cublaslt, computes_on_gpus,
+                      "install it (libcublas), or point CUDA_HOME at a toolkit that has it"));
+  all.push_back(examine_library("NCCL", machine.nccl, computes_on_gpus && !apart.empty(),
+                                "install it (libnccl2), or pass --tp 1"));
+  all.push_back(examine_lock_limit(machine, computes_on_gpus));
   return all;
 }
 

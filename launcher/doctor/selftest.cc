@@ -1,20 +1,36 @@
-#include "launcher/selftest_report.h"
-
+// The command selftest: the workers check calls and collectives between them; this prints their
+// report.
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "base/json_text.h"
 #include "base/text.h"
-#include "launcher/version.h"
+#include "device/topology.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/program.h"
+#include "launcher/session/text_io.h"
+#include "launcher/supervise/run_workers.h"
+#include "runtime/selftest_messages.h"
 
 namespace nvllm::launcher {
 namespace {
 
 using runtime::RankReport;
 using runtime::SelftestRow;
+
+// What a selftest found, and how long its start took.
+struct SelftestReport {
+  DeviceKind device = DeviceKind::cpu;
+  std::int64_t started_ns = 0;  // the launcher's first instruction
+  std::int64_t forked_ns = 0;   // all workers exist
+  bool memory = false;          // tell what memory every rank has taken
+  runtime::SelftestResult result;
+};
 
 // The latest of all ranks' times, in milliseconds after the launcher's start.
 double latest(const SelftestReport& report, std::int64_t runtime::StartTimes::*stage) {
@@ -73,8 +89,6 @@ std::string format_memory(const RankReport& rank, std::size_t number) {
   }
   return text + str("  total  ", total, " bytes\n");
 }
-
-}  // namespace
 
 std::string format_table(const SelftestReport& report) {
   const runtime::SelftestResult& result = report.result;
@@ -138,6 +152,28 @@ std::string format_json(const SelftestReport& report) {
   add_rows(start_rows(report));
   add_rows(result.rows);
   return json_text(json, 2) + '\n';
+}
+
+}  // namespace
+
+int run_selftest(const Options& options, std::int64_t started_ns) {
+  const LaunchPlan plan = plan_launch(options.group, cuda_built(), visible_gpus);
+  SelftestReport report{.device = plan.device,
+                        .started_ns = started_ns,
+                        .memory = options.memory_report,
+                        .result = {}};
+  const int exit_code = run_workers(options.group, plan, nullptr, [&](WorkerGroup& workers) {
+    report.forked_ns = now_ns();
+    report.result = ask_rank0<runtime::SelftestResult>(
+        workers.member(), "selftest",
+        runtime::SelftestRequest{.seconds = options.selftest_seconds});
+  });
+  if (exit_code != kExitFine) return exit_code;
+  write_results(options.json ? format_json(report) : format_table(report));
+  const std::vector<std::string>& failures = report.result.failures;
+  if (failures.empty()) return kExitFine;
+  fail(failures.size(),
+       failures.size() == 1 ? " check failed: " : " checks failed, the first: ", failures.front());
 }
 
 }  // namespace nvllm::launcher

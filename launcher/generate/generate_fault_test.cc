@@ -1,5 +1,5 @@
-// nvllm-launch generate, disturbed: what is finished is in the output, the exit code says what happened,
-// and --resume completes it.
+// nvllm-launch generate, disturbed: what is finished is in the output, the exit code says what
+// happened, and --resume completes it.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>

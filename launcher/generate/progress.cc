@@ -31,7 +31,7 @@ std::string counted(std::uint64_t count, const char* one, const char* many) {
 
 }  // namespace
 
-std::string GenerateProgress::bar(const AnswerBook::Totals& totals, std::uint64_t total_bytes,
+std::string GenerateProgress::bar(const AnswerQueue::Totals& totals, std::uint64_t total_bytes,
                                   std::int64_t now_ns) {
   if (now_ns - shown_ns_ < kBarEvery.count()) return "";
   shown_ns_ = now_ns;
@@ -54,7 +54,7 @@ std::string GenerateProgress::clear() {
   return kToLineStart;
 }
 
-std::string GenerateProgress::summary(const AnswerBook::Totals& totals, std::uint64_t kept_lines,
+std::string GenerateProgress::summary(const AnswerQueue::Totals& totals, std::uint64_t kept_lines,
                                       std::int64_t now_ns) const {
   std::string text;
   if (kept_lines > 0) {

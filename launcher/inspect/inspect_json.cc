@@ -1,12 +1,12 @@
-#include "launcher/inspect_report.h"
-
+// The report of inspect as JSON, and its figures.
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "launcher/version.h"
+#include "launcher/cli/program.h"
+#include "launcher/inspect/inspect_report.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -149,15 +149,15 @@ std::string format_checksum(std::uint64_t checksum) {
 LoadSummary summary_of(const InspectReport& report) {
   LoadSummary summary;
   if (report.loads.empty()) return summary;
-  std::int64_t begun = report.loads.front().times.begun_ns;
+  std::int64_t first = report.loads.front().times.begun_ns;
   std::int64_t loaded = 0;
   for (const RankLoad& load : report.loads) {
-    begun = std::min(begun, load.times.begun_ns);
+    first = std::min(first, load.times.begun_ns);
     loaded = std::max(loaded, load.times.loaded_ns);
     summary.bytes_read += load.times.bytes_read;
     summary.bytes_loaded += load.times.bytes_loaded;
   }
-  summary.seconds = static_cast<double>(loaded - begun) * 1e-9;
+  summary.seconds = static_cast<double>(loaded - first) * 1e-9;
   summary.since_start = static_cast<double>(loaded - report.started_ns) * 1e-9;
   summary.bytes_per_second = static_cast<double>(summary.bytes_loaded) / summary.seconds;
   return summary;

@@ -1,3 +1,4 @@
+// What inspect prints.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,12 @@ struct InspectReport {
   std::vector<runtime::RankLoad> loads;  // of every rank; none: nothing was loaded
 };
 
-// What a person wants to know: the model, the ranks, and by kind of layer which rows or columns of which
-// tensors they own.
+// A table for people: the model, the ranks, and which rows or columns of which tensors they own.
 std::string format_table(const InspectReport& report);
-// What memory every rank has taken, and for what: a part of the table.
-std::string format_memory(const std::vector<runtime::RankLoad>& loads);
 // One JSON object with all of that, and every slice of every parameter.
 std::string format_json(const InspectReport& report);
 
-// How long all ranks together took, from the first one's begin to the last one's end.
+// How long all ranks together took, from the first one's start to the last one's end.
 struct LoadSummary {
   double seconds = 0;
   double since_start = 0;  // of the program, until all ranks had loaded

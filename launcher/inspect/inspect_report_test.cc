@@ -1,4 +1,4 @@
-#include "launcher/inspect_report.h"
+#include "launcher/inspect/inspect_report.h"
 
 #include <doctest/doctest.h>
 
@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/json_text.h"
-#include "launcher/load_progress.h"
-#include "launcher/text_table.h"
+#include "launcher/session/load_display.h"
+#include "launcher/session/text_table.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -97,9 +97,9 @@ bool has_line(const std::string& text, const std::string& line) {
 
 TEST_CASE("columns are as wide as their widest cell, numbers on the right") {
   TextTable table;
-  table.add({"name", "bytes", "note"});
-  table.add({"a", "5", "x"});
-  table.add({"longer", "12345678", ""});
+  table.add_row({"name", "bytes", "note"});
+  table.add_row({"a", "5", "x"});
+  table.add_row({"longer", "12345678", ""});
   CHECK(table.text() ==
         "  name       bytes  note\n"
         "  a              5  x\n"

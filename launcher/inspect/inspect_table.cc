@@ -1,12 +1,14 @@
+// The report of inspect as a table for people.
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <map>
 
 #include "base/text.h"
-#include "launcher/inspect_report.h"
-#include "launcher/text_table.h"
-#include "launcher/version.h"
+#include "launcher/cli/program.h"
+#include "launcher/inspect/inspect_report.h"
+#include "launcher/session/load_display.h"
+#include "launcher/session/text_table.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -76,36 +78,36 @@ std::string biases_of(const model::ModelConfig& config) {
 std::string format_model(const ModelDescription& model) {
   const model::ModelConfig& config = model.config;
   TextTable table;
-  table.add({"model", model.path});
-  table.add({"layers", str(config.layers)});
-  table.add({"hidden size", str(config.hidden_size)});
-  table.add({"MLP", str(config.intermediate_size, ", ", kernels::name_of(config.activation))});
-  table.add({"attention",
-             str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
-                 counted(config.kv_heads, "KV head"), config.qk_norm ? ", q and k normed" : "")});
-  table.add({"biases", biases_of(config)});
-  table.add({"norms", str("RMSNorm, epsilon ", config.rms_norm_eps)});
-  table.add({"vocabulary",
-             str(config.vocab_size, config.tied_embeddings ? ", the head is the embedding (tied)"
-                                                           : ", the head has weights of its own")});
-  table.add({"positions", str(config.max_position_embeddings)});
-  table.add({"RoPE", rope_of(config.rope)});
-  table.add({"type", str(name_of(model.dtype),
-                         config.dtype == model.dtype
-                             ? ""
-                             : str(", in the configuration ", name_of(config.dtype)))});
-  table.add({"parameters", str(model.elements)});
+  table.add_row({"model", model.path});
+  table.add_row({"layers", str(config.layers)});
+  table.add_row({"hidden size", str(config.hidden_size)});
+  table.add_row({"MLP", str(config.intermediate_size, ", ", kernels::name_of(config.activation))});
+  table.add_row({"attention", str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
+                                  counted(config.kv_heads, "KV head"),
+                                  config.qk_norm ? ", q and k normed" : "")});
+  table.add_row({"biases", biases_of(config)});
+  table.add_row({"norms", str("RMSNorm, epsilon ", config.rms_norm_eps)});
+  table.add_row({"vocabulary", str(config.vocab_size, config.tied_embeddings
+                                                          ? ", the head is the embedding (tied)"
+                                                          : ", the head has weights of its own")});
+  table.add_row({"positions", str(config.max_position_embeddings)});
+  table.add_row({"RoPE", rope_of(config.rope)});
+  table.add_row({"type", str(name_of(model.dtype),
+                             config.dtype == model.dtype
+                                 ? ""
+                                 : str(", in the configuration ", name_of(config.dtype)))});
+  table.add_row({"parameters", str(model.elements)});
   const runtime::CheckpointDescription& checkpoint = model.checkpoint;
-  if (model.dummy) table.add({"weights", "random values (--load-format dummy)"});
+  if (model.dummy) table.add_row({"weights", "random values (--load-format dummy)"});
   if (!checkpoint.summary.empty()) {
-    table.add({"weights", str(checkpoint.summary, ": ", stored_of(checkpoint.all))});
+    table.add_row({"weights", str(checkpoint.summary, ": ", stored_of(checkpoint.all))});
   }
   for (const auto& [encoding, stored] : checkpoint.encodings) {
-    table.add({"", str(encoding, ": ", stored_of(stored))});
+    table.add_row({"", str(encoding, ": ", stored_of(stored))});
   }
   if (checkpoint.files.size() > 1) {
     for (const auto& [path, bytes] : checkpoint.files) {
-      table.add({"", str(path, ", ", bytes, " bytes")});
+      table.add_row({"", str(path, ", ", bytes, " bytes")});
     }
   }
   return table.text();
@@ -113,11 +115,13 @@ std::string format_model(const ModelDescription& model) {
 
 std::string format_ranks(const std::vector<RankDescription>& ranks) {
   TextTable table;
-  table.add({"rank", "heads", "KV heads", "MLP", "vocabulary", "parameters", "bytes", "allocated"});
+  table.add_row(
+      {"rank", "heads", "KV heads", "MLP", "vocabulary", "parameters", "bytes", "allocated"});
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankDescription& one = ranks[rank];
-    table.add({str(rank), range_of(one.heads), range_of(one.kv_heads), range_of(one.intermediate),
-               range_of(one.vocabulary), str(one.elements), str(one.bytes), str(one.allocated)});
+    table.add_row({str(rank), range_of(one.heads), range_of(one.kv_heads),
+                   range_of(one.intermediate), range_of(one.vocabulary), str(one.elements),
+                   str(one.bytes), str(one.allocated)});
   }
   return table.text();
 }
@@ -143,8 +147,8 @@ std::string kind_of(const std::string& tensor, const model::TensorNames& names) 
   return dot == std::string::npos ? tensor : str(prefix, '*', tensor.substr(dot));
 }
 
-// Which part of each tensor every rank owns; tensors of the same kind in different layers are one row, as
-// long as their parts are the same, too.
+// Which part of each tensor every rank owns; tensors of the same kind in different layers are one
+// row, as long as their parts are the same, too.
 std::string format_tensors(const ModelDescription& model) {
   struct Parts {
     std::string shape;
@@ -166,7 +170,7 @@ std::string format_tensors(const ModelDescription& model) {
   TextTable table;
   std::vector<std::string> title = {"tensor", "shape"};
   for (std::size_t rank = 0; rank < model.ranks.size(); ++rank) title.push_back(str("rank ", rank));
-  table.add(std::move(title));
+  table.add_row(std::move(title));
   std::vector<std::vector<std::string>> seen;
   for (const std::string& tensor : order) {
     const Parts& parts = tensors.at(tensor);
@@ -174,7 +178,7 @@ std::string format_tensors(const ModelDescription& model) {
     row.insert(row.end(), parts.by_rank.begin(), parts.by_rank.end());
     if (std::find(seen.begin(), seen.end(), row) != seen.end()) continue;
     seen.push_back(row);
-    table.add(std::move(row));
+    table.add_row(std::move(row));
   }
   return table.text();
 }
@@ -182,44 +186,33 @@ std::string format_tensors(const ModelDescription& model) {
 std::string format_loads(const InspectReport& report) {
   const auto gigabytes = [](double bytes_per_second) { return number(bytes_per_second * 1e-9, 2); };
   TextTable table;
-  table.add({"rank", "device", "pid", "bytes read", "bytes loaded", "seconds", "GB/s"});
+  table.add_row({"rank", "device", "pid", "bytes read", "bytes loaded", "seconds", "GB/s"});
   for (std::size_t rank = 0; rank < report.loads.size(); ++rank) {
     const RankLoad& load = report.loads[rank];
     const double seconds = load.times.seconds();
-    table.add({str(rank), load.report.device, str(load.report.pid), str(load.times.bytes_read),
-               str(load.times.bytes_loaded), number(seconds, 3),
-               gigabytes(static_cast<double>(load.times.bytes_loaded) / seconds)});
+    table.add_row({str(rank), load.report.device, str(load.report.pid), str(load.times.bytes_read),
+                   str(load.times.bytes_loaded), number(seconds, 3),
+                   gigabytes(static_cast<double>(load.times.bytes_loaded) / seconds)});
   }
   const LoadSummary all = summary_of(report);
-  table.add({"all", "", "", str(all.bytes_read), str(all.bytes_loaded), number(all.seconds, 3),
-             gigabytes(all.bytes_per_second)});
+  table.add_row({"all", "", "", str(all.bytes_read), str(all.bytes_loaded), number(all.seconds, 3),
+                 gigabytes(all.bytes_per_second)});
   return table.text() +
          str("  all ranks had loaded ", number(all.since_start, 3), " s after the start\n");
 }
 
 std::string format_checksums(const std::vector<RankLoad>& loads) {
   TextTable table;
-  table.add({"rank", "parameter", "checksum"});
+  table.add_row({"rank", "parameter", "checksum"});
   for (std::size_t rank = 0; rank < loads.size(); ++rank) {
     for (const runtime::ParameterChecksum& one : loads[rank].checksums) {
-      table.add({str(rank), one.name, format_checksum(one.checksum)});
+      table.add_row({str(rank), one.name, format_checksum(one.checksum)});
     }
   }
   return table.text();
 }
 
 }  // namespace
-
-std::string format_memory(const std::vector<RankLoad>& loads) {
-  TextTable table;
-  table.add({"rank", "memory", "for", "bytes", "buffers"});
-  for (std::size_t rank = 0; rank < loads.size(); ++rank) {
-    for (const runtime::MemoryLine& line : loads[rank].report.memory) {
-      table.add({str(rank), line.kind, line.purpose, str(line.bytes), str(line.buffers)});
-    }
-  }
-  return table.text();
-}
 
 std::string format_table(const InspectReport& report) {
   const ModelDescription& model = report.model;

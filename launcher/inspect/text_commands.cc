@@ -1,5 +1,4 @@
-#include "launcher/text_commands.h"
-
+// The commands tokenize, detokenize and template. They start no worker.
 #include <cstdio>
 #include <functional>
 #include <iomanip>
@@ -10,10 +9,11 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "launcher/exit_code.h"
-#include "launcher/generate/line_reader.h"
-#include "launcher/standard_output.h"
-#include "launcher/text_model.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/cli/program.h"
+#include "launcher/session/text_io.h"
+#include "launcher/session/text_model.h"
 #include "tokenizer/stream.h"
 
 namespace nvllm::launcher {
@@ -26,8 +26,8 @@ std::string dump(const Json& json) {
   return json_text(json) + "\n";
 }
 
-// One line of answer for every line of input. A line that is wrong is answered by its error; the exit code
-// tells that there was one.
+// Writes one line for every line of input. A wrong line is answered by its error, and the exit code
+// then says that there was one.
 int answer_lines(const std::string& input, const std::function<Json(std::string_view)>& answer) {
   ResultWriter out;
   LineReader lines(input);
@@ -36,13 +36,13 @@ int answer_lines(const std::string& input, const std::function<Json(std::string_
     LineReader::Found found = lines.next(Nanoseconds(0));
     if (found == LineReader::Found::end) break;
     if (found == LineReader::Found::nothing_yet) {
-      out.flush();  // who talks to us line by line waits for it
+      out.flush();  // the other end of a pipe may wait for it
       found = lines.next(std::chrono::seconds(1));
       if (found == LineReader::Found::end) break;
       if (found == LineReader::Found::nothing_yet) continue;
     }
     try {
-      if (lines.too_long()) fail("longer than ", LineReader::kLongestLine >> 20, " MiB");
+      if (lines.too_long()) fail("longer than ", LineReader::kMaxLine >> 20, " MiB");
       out.write(dump(answer(lines.line())));
     } catch (const OutputClosed&) {
       throw;
@@ -58,7 +58,8 @@ int answer_lines(const std::string& input, const std::function<Json(std::string_
   return kExitFailed;
 }
 
-// nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without the number.
+// nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without the
+// number.
 [[noreturn]] void fail_json(const Json::exception& error) {
   const std::string_view what = error.what();
   const std::size_t id_end = what.find("] ");

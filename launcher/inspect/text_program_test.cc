@@ -77,7 +77,8 @@ TEST_CASE("detokenize gives Qwen3's golden texts, with and without special token
 
 TEST_CASE("template gives Qwen3's golden conversations and ids") {
   const TestFolder folder;
-  // As they are in the file, so that keys keep their order, and with what the command does not ask for.
+  // As they are in the file, so that keys keep their order, and with what the command does not ask
+  // for.
   Program program({"template", kModel, "--input", "tests/data/golden/chat_qwen3.jsonl"});
   CHECK(program.wait() == 0);
   const std::vector<Json> out = lines_of(program.output());

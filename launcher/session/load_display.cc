@@ -1,12 +1,16 @@
-#include "launcher/load_progress.h"
+#include "launcher/session/load_display.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 
 #include "base/logging.h"
+#include "launcher/session/text_table.h"
 
 namespace nvllm::launcher {
+
 namespace {
 
 constexpr Nanoseconds kLineEvery = std::chrono::seconds(1);
@@ -46,6 +50,33 @@ std::string LoadProgressText::finish() {
   if (!bar_shown_) return "";
   bar_shown_ = false;
   return kToLineStart;
+}
+
+LoadDisplay::LoadDisplay(Console& console)
+    : console_(console), text_(::isatty(STDERR_FILENO) == 1, now_ns()) {}
+
+LoadDisplay::~LoadDisplay() {
+  print(text_.finish());
+}
+
+void LoadDisplay::print(const std::string& text) {
+  if (!text.empty()) console_.print(text);
+}
+
+void LoadDisplay::show(const runtime::LoadState& state) {
+  if (!log_enabled(LogLevel::info)) return;
+  print(text_.update(state.bytes, state.total, now_ns()));
+}
+
+std::string format_memory(const std::vector<runtime::RankLoad>& loads) {
+  TextTable table;
+  table.add_row({"rank", "memory", "for", "bytes", "buffers"});
+  for (std::size_t rank = 0; rank < loads.size(); ++rank) {
+    for (const runtime::MemoryLine& line : loads[rank].report.memory) {
+      table.add_row({str(rank), line.kind, line.purpose, str(line.bytes), str(line.buffers)});
+    }
+  }
+  return table.text();
 }
 
 }  // namespace nvllm::launcher

@@ -1,26 +1,29 @@
-// How far loading is: a bar on a terminal, else a line per second.
+// What is shown of loading: progress while it goes on, and the memory that it took.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
+#include "launcher/supervise/console.h"
+#include "runtime/model_messages.h"
 
 namespace nvllm::launcher {
 
-// Pure: it makes the text, others print it.
+// The text of the progress: a bar on a terminal, else a line per second. Prints nothing itself.
 class LoadProgressText {
  public:
   // started_ns: when loading began, on the clock of the updates.
   LoadProgressText(bool terminal, std::int64_t started_ns)
       : terminal_(terminal), started_ns_(started_ns), last_line_ns_(started_ns) {}
 
-  // What is to be printed now; may be nothing.
+  // The text to print now; may be empty.
   std::string update(std::uint64_t bytes, std::uint64_t total, std::int64_t now_ns);
-  // What takes the bar off the terminal again.
+  // The text that removes the bar from the terminal.
   std::string finish();
 
-  // A load that is over sooner needs no bar.
+  // No bar is shown before this time: short loads need none.
   static constexpr Nanoseconds kNoBarBefore = std::chrono::milliseconds(300);
 
  private:
@@ -29,5 +32,25 @@ class LoadProgressText {
   std::int64_t started_ns_;
   std::int64_t last_line_ns_;
 };
+
+// Shows the progress of loading on standard error, as long as it lives.
+class LoadDisplay {
+ public:
+  explicit LoadDisplay(Console& console);  // which must outlive it
+  LoadDisplay(const LoadDisplay&) = delete;
+  LoadDisplay& operator=(const LoadDisplay&) = delete;
+  ~LoadDisplay();
+
+  void show(const runtime::LoadState& state);
+
+ private:
+  void print(const std::string& text);
+
+  Console& console_;
+  LoadProgressText text_;
+};
+
+// A table of what memory every rank has allocated, and for what.
+std::string format_memory(const std::vector<runtime::RankLoad>& loads);
 
 }  // namespace nvllm::launcher

@@ -1,3 +1,5 @@
+#include "launcher/session/text_io.h"
+
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,9 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "launcher/generate/line_reader.h"
-#include "launcher/generate/line_writer.h"
-#include "launcher/generate/test_file.h"
+#include "launcher/testing/test_file.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -126,14 +126,14 @@ TEST_CASE("a file keeps what it had until lines begin, and then only what is bef
   const TestFile file("old one\nold two\n");
   LineWriter writer(file.path());
   CHECK(file.text() == "old one\nold two\n");
-  writer.begin_at(8);
+  writer.truncate_at(8);
   writer.write("new\n");
   CHECK(file.text() == "old one\nnew\n");
 }
 
 TEST_CASE("a full device is one clear error") {
   LineWriter writer("/dev/full");
-  writer.begin_at(0);
+  writer.truncate_at(0);
   try {
     writer.write("a\n");
     FAIL("accepted");
@@ -145,7 +145,7 @@ TEST_CASE("a full device is one clear error") {
 TEST_CASE("a file that can grow no more ends with a whole line") {
   const TestFile file("");
   LineWriter writer(file.path());
-  writer.begin_at(0);
+  writer.truncate_at(0);
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = ::signal(SIGXFSZ, SIG_IGN);

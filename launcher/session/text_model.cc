@@ -1,4 +1,4 @@
-#include "launcher/text_model.h"
+#include "launcher/session/text_model.h"
 
 #include <cmath>
 #include <filesystem>
@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 using tokenizer::ChatTemplate;
 using tokenizer::TokenId;
 
-constexpr std::uint64_t kLongestTemplate = 16 << 20;
-constexpr std::uint64_t kLongestConfig = 64 << 20;
+constexpr std::uint64_t kMaxTemplateBytes = 16 << 20;
+constexpr std::uint64_t kMaxConfigBytes = 64 << 20;
 
 std::optional<std::string> read_if_there(const fs::path& path, std::uint64_t limit) {
   if (!model::is_there(path.string())) return std::nullopt;
@@ -25,11 +25,11 @@ std::optional<std::string> read_if_there(const fs::path& path, std::uint64_t lim
 }
 
 std::vector<std::int64_t> read_token_types(const model::GgufMetadata& metadata) {
-  constexpr double kMost = 255;  // there are six
+  constexpr double kMaxType = 255;  // there are six
   constexpr const char* kKey = "tokenizer.ggml.token_type";
   std::vector<std::int64_t> types;
   for (const double type : metadata.numbers(kKey).value_or(std::vector<double>())) {
-    if (!(type >= 0 && type <= kMost) || type != std::floor(type)) {
+    if (!(type >= 0 && type <= kMaxType) || type != std::floor(type)) {
       fail(metadata.where(), ": ", kKey, ": that of token ", types.size(), " is ", type);
     }
     types.push_back(static_cast<std::int64_t>(type));
@@ -60,7 +60,7 @@ tokenizer::GgufVocabulary read_vocabulary(const std::string& file) {
   return out;
 }
 
-// What a template may call bos_token and so on.
+// The variables bos_token and so on of a chat template.
 jinja::Dict special_tokens(const tokenizer::TokenizerConfig& config) {
   jinja::Dict tokens;
   const auto set = [&](const char* name, const std::optional<std::string>& text) {
@@ -78,7 +78,7 @@ jinja::Dict special_tokens(const tokenizer::TokenizerConfig& config) {
 TextModel TextModel::open(const std::string& path, const std::string& chat_template_file) {
   std::optional<std::string> given_template;
   if (!chat_template_file.empty()) {
-    given_template = model::read_text(chat_template_file, kLongestTemplate);
+    given_template = model::read_text(chat_template_file, kMaxTemplateBytes);
   }
   TextModel text;
   if (path.ends_with(".gguf")) {
@@ -137,14 +137,14 @@ void TextModel::open_folder(const std::string& folder,
   tokenizer_ = std::move(loaded.tokenizer);
   if (loaded.config.bos_token) bos_ = tokenizer_->token_id(*loaded.config.bos_token);
   const std::string config =
-      read_if_there(fs::path(folder) / "tokenizer_config.json", kLongestConfig).value_or("{}");
+      read_if_there(fs::path(folder) / "tokenizer_config.json", kMaxConfigBytes).value_or("{}");
   std::optional<std::string> source = given_template;
-  if (!source) source = read_if_there(fs::path(folder) / "chat_template.jinja", kLongestTemplate);
+  if (!source) source = read_if_there(fs::path(folder) / "chat_template.jinja", kMaxTemplateBytes);
   no_template_ = folder + " has no chat template; pass one with --chat-template FILE";
   try {
     chat_template_ = ChatTemplate::from_config(config, source);
   } catch (const Error& error) {
-    // The tokenizer is good without it; who wants a conversation hears of it.
+    // The tokenizer works without it; chat_template() throws this error.
     no_template_ = given_template ? error.what() : str(folder, ": ", error.what());
   }
 }
@@ -171,7 +171,7 @@ void TextModel::open_gguf(const std::string& file,
 
 std::vector<TokenId> TextModel::encode_prompt(std::string_view text) const {
   std::vector<TokenId> ids = tokenizer_->encode(text, true);
-  // The text may begin with the token that is put before it.
+  // The text may begin with the BOS that the tokenizer also adds.
   if (bos_ && ids.size() >= 2 && ids[0] == *bos_ && ids[1] == *bos_) ids.erase(ids.begin());
   return ids;
 }

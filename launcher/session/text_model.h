@@ -1,5 +1,5 @@
-// TextModel: what the front end needs of a model: text to ids and back, and conversations as text. No
-// weights; it does not ask whether there are any.
+// TextModel: a model's tokenizer and chat template, which turn text into token ids and back, and
+// conversations into text. It needs no weights.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,27 @@
 
 namespace nvllm::launcher {
 
-// Const after it has been opened; may be used by several threads at once.
+// Immutable once opened; thread-safe.
 class TextModel {
  public:
-  // `path`: a folder with tokenizer.json (tokenizer_config.json and chat_template.jinja are read if they are
-  // there) or with one .gguf file, such a file, or a config.json beside them. chat_template_file: replaces the
-  // model's own, if it is not empty.
+  // path: a folder with tokenizer.json (and tokenizer_config.json and chat_template.jinja, if they
+  // exist) or with one .gguf file; or a .gguf file; or a config.json beside either.
+  // chat_template_file: replaces the model's own template, unless it is empty.
   static TextModel open(const std::string& path, const std::string& chat_template_file = "");
 
-  // Nothing if the model has no tokenizer at all.
+  // The same, but nothing if the model has no tokenizer at all.
   static std::optional<TextModel> open_if_there(const std::string& path,
                                                 const std::string& chat_template_file = "");
 
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
 
-  // Ids of a text to be continued: with the tokens that the model wants around it, and never two BOS.
+  // The ids of a text to be continued, with the tokens that the model expects around it; never two
+  // BOS.
   std::vector<tokenizer::TokenId> encode_prompt(std::string_view text) const;
 
-  // An Error that says what to do if the model has no chat template, or a broken one.
+  // Throws an Error that says what to do if the model has no chat template, or a broken one.
   const tokenizer::ChatTemplate& chat_template() const;
-  // The ids of what it renders: special tokens are in the text itself, so none are added.
+  // The ids of a rendered conversation. The text has its special tokens already, so none are added.
   std::vector<tokenizer::TokenId> encode_conversation(std::string_view rendered) const;
 
  private:

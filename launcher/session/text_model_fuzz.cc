@@ -1,4 +1,5 @@
-// Any bytes as a GGUF file that holds a vocabulary and a chat template: refused with an Error, or usable.
+// Any bytes as a GGUF file that holds a vocabulary and a chat template: refused with an Error, or
+// usable.
 #include <unistd.h>
 
 #include <cstddef>
@@ -8,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
-#include "launcher/text_model.h"
+#include "launcher/session/text_model.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Tokenizers and chat templates of models, wherever they lie.
-#include "launcher/text_model.h"
+#include "launcher/session/text_model.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/text_table.h"
+#include "launcher/session/text_table.h"
 
 #include <algorithm>
 

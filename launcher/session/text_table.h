@@ -1,4 +1,4 @@
-// Columns of text, each as wide as its widest cell.
+// TextTable: a table in columns, each as wide as its widest cell.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@ namespace nvllm::launcher {
 
 class TextTable {
  public:
-  // Cells of one row; rows may be of different lengths.
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  // Adds a row; rows may have different numbers of cells.
+  void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
-  // Every line begins with two spaces; two more lie between columns. Numbers stand on the right of their
-  // columns, everything else, and so a column that holds anything else but a title, on the left.
+  // Every line begins with two spaces, and two more separate the columns. A column that holds
+  // numbers alone, below its title, is aligned to the right, every other one to the left.
   std::string text() const;
 
  private:

@@ -1,4 +1,4 @@
-#include "launcher/trace_file.h"
+#include "launcher/session/trace_file.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -59,8 +59,7 @@ void add_process(TraceFile& file, const ProcessTrace& trace, std::size_t process
                          : str(trace.name, " (", trace.dropped, " later events were not kept)");
   file.add(name_event("process_name", process, 0, {{"name", name}}));
   file.add(name_event("process_sort_index", process, 0, {{"sort_index", process}}));
-  std::map<std::string_view, std::size_t>
-      threads;  // of the tracks, in the order of their first events
+  std::map<std::string_view, std::size_t> threads;  // by track, in the order of their first events
   const auto microseconds = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-3; };
   for (const TraceEvent& event : trace.events) {
     const auto [thread, is_new] = threads.emplace(event.track, threads.size() + 1);

@@ -1,4 +1,5 @@
-// Trace files: what all processes did when, as Perfetto (https://ui.perfetto.dev) and chrome://tracing read it.
+// Trace files: a timeline of all processes, for Perfetto (https://ui.perfetto.dev) and
+// chrome://tracing.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,10 @@
 
 namespace nvllm::launcher {
 
-// Writes the events of several processes as JSON in Chrome's trace format: a process per trace, in this
-// order, with a thread per track, and the step's number with every event that has one. Times are relative
-// to start_ns. Takes little memory beside the events; an Error names the file if it cannot be written.
+// Writes the events of several processes as JSON in Chrome's trace format: a process per trace, in
+// this order, a thread per track, and the step number with every event that has one. Times are
+// relative to start_ns. It needs little memory beside the events. Throws an Error that names the
+// file if it cannot be written.
 void write_trace(const std::string& path, const std::vector<ProcessTrace>& traces,
                  std::int64_t start_ns);
 

@@ -1,4 +1,4 @@
-#include "launcher/trace_file.h"
+#include "launcher/session/trace_file.h"
 
 #include <doctest/doctest.h>
 

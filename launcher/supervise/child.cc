@@ -1,4 +1,4 @@
-#include "launcher/child.h"
+#include "launcher/supervise/child.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -18,8 +18,8 @@
 namespace nvllm::launcher {
 namespace {
 
-// What the terminal sends to its whole foreground group. SIGTERM is not among them: who sends it to
-// a worker means that worker.
+// Signals that a terminal sends to its whole foreground group. SIGTERM is not one of them: sent to
+// a worker, it is meant for that worker.
 constexpr std::array kTerminalSignals = {SIGINT, SIGQUIT, SIGHUP};
 
 void become_worker(pid_t parent, int output) {
@@ -37,7 +37,7 @@ void become_worker(pid_t parent, int output) {
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 
-  // What stdio still holds belongs to the parent, which will write it. (It has flushed before.)
+  // stdio holds nothing here: the parent has flushed it before the fork.
   ::dup2(output, STDOUT_FILENO);
   ::dup2(output, STDERR_FILENO);
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -101,7 +101,7 @@ Child Child::start(const std::function<int()>& body) {
   return child;
 }
 
-void Child::look() {
+void Child::update() {
   int status = 0;
   while (!status_ && ::waitpid(pid_, &status, WNOHANG | WUNTRACED | WCONTINUED) == pid_) {
     if (WIFSTOPPED(status)) {

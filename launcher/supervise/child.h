@@ -1,4 +1,4 @@
-// Child: one forked worker process, from its fork to its end.
+// Child: one forked worker process, from its fork until it has been reaped.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 
 namespace nvllm::launcher {
 
-// Why a process ended, as waitpid() tells it.
+// Why a process ended, from the status of waitpid().
 class ExitStatus {
  public:
   explicit ExitStatus(int wait_status) : status_(wait_status) {}
@@ -32,9 +32,9 @@ std::string signal_name(int signal);
 // Not thread-safe.
 class Child {
  public:
-  // Forks. The child dies with its parent, writes its output into a pipe, ignores what a terminal
-  // sends to the whole foreground group (the launcher alone acts on that), runs the function and
-  // ends with its result as exit code; it never returns. The process must have a single thread.
+  // Forks. The child dies with its parent, writes its output into a pipe, ignores the signals that
+  // a terminal sends to the whole foreground group (the launcher alone acts on them), runs the
+  // function and exits with its result; it never returns. The process must have a single thread.
   static Child start(const std::function<int()>& body);
 
   Child(Child&&) noexcept = default;
@@ -46,9 +46,9 @@ class Child {
   // The reading end of its standard output and error, once.
   UniqueFd take_output() { return std::move(output_); }
 
-  // Takes its news from the system, without waiting: has it ended, been stopped, been continued?
-  void look();
-  // How it ended; empty as long as it has not.
+  // Asks the system, without waiting, whether it has ended, been stopped or been continued.
+  void update();
+  // How it ended; empty while it runs.
   const std::optional<ExitStatus>& status() const { return status_; }
   // The signal (SIGSTOP, say) that has stopped it: alive, but not running.
   const std::optional<int>& stopped_by() const { return stopped_by_; }

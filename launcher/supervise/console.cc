@@ -1,4 +1,4 @@
-#include "launcher/console.h"
+#include "launcher/supervise/console.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -23,10 +23,10 @@ namespace {
 
 constexpr std::size_t kQueueLimit = std::size_t{1} << 20;
 
-// A pipe that poll() calls writable has room for PIPE_BUF bytes, so a write of no more does not
+// A pipe that poll() reports as writable takes PIPE_BUF bytes, so a write of at most that does not
 // block.
 constexpr std::size_t kWriteAtOnce = PIPE_BUF;
-static_assert(LineTagger::kLongestLine + 64 <= kWriteAtOnce, "a line is written in one piece");
+static_assert(LineTagger::kMaxLine + 64 <= kWriteAtOnce, "a line is written in one piece");
 
 // "12:34:56.789 rank 1 ...": a line that the worker's own logging wrote.
 bool is_log_line(std::string_view line, std::string_view who) {
@@ -50,14 +50,14 @@ void LineTagger::emit(std::string_view line, std::string& out) const {
 
 void LineTagger::feed(std::string_view bytes, std::string& out) {
   while (!bytes.empty()) {
-    const std::size_t room = kLongestLine - partial_.size();
-    const std::size_t newline = bytes.substr(0, room).find('\n');
+    const std::size_t space = kMaxLine - partial_.size();
+    const std::size_t newline = bytes.substr(0, space).find('\n');
     const std::size_t taken =
-        newline != std::string_view::npos ? newline : std::min(room, bytes.size());
+        newline != std::string_view::npos ? newline : std::min(space, bytes.size());
     partial_.append(bytes.substr(0, taken));
     bytes.remove_prefix(taken);
     if (newline != std::string_view::npos) bytes.remove_prefix(1);
-    if (newline != std::string_view::npos || partial_.size() == kLongestLine) {
+    if (newline != std::string_view::npos || partial_.size() == kMaxLine) {
       emit(partial_, out);
       partial_.clear();
     }
@@ -83,8 +83,8 @@ struct Console::State {
   std::condition_variable changed;
   std::vector<Source> sources;
   std::string queue;
-  std::size_t dropped = 0;  // workers' lines since the queue last had room
-  bool writing = false;     // the relay holds a piece that is in neither the queue nor the output
+  std::size_t dropped = 0;  // workers' lines since the queue was last below its limit
+  bool writing = false;     // the relay holds a piece that is neither queued nor written
   bool out_gone = false;    // nobody will ever read it
   bool finishing = false;
   bool finished = false;  // the relay has ended
@@ -94,11 +94,11 @@ struct Console::State {
   void read_all();
   void read_from(Source& source);
   void add_workers_lines(const std::string& lines);
-  std::string take_piece();
+  std::string next_piece();
 };
 
 void Console::State::wake_relay() const {
-  // The counter cannot overflow, and an already raised one wakes as well.
+  // The counter cannot overflow, and one that is raised already wakes the relay as well.
   [[maybe_unused]] const int result = eventfd_write(wake.get(), 1);
 }
 
@@ -120,7 +120,7 @@ void Console::State::add_workers_lines(const std::string& lines) {
 void Console::State::read_from(Source& source) {
   std::array<char, 16384> chunk;
   std::string lines;
-  // Bounded, so that a worker that writes without end does not keep the mutex.
+  // Bounded, so that a worker that writes without end does not keep the mutex locked.
   for (int round = 0; round < 16; ++round) {
     const ssize_t n = ::read(source.pipe.get(), chunk.data(), chunk.size());
     if (n > 0) {
@@ -143,7 +143,7 @@ void Console::State::read_all() {
 }
 
 // The whole lines at the front of the queue that can be written at once.
-std::string Console::State::take_piece() {
+std::string Console::State::next_piece() {
   if (queue.size() <= kWriteAtOnce) return std::exchange(queue, {});
   const std::size_t newline = queue.rfind('\n', kWriteAtOnce - 1);
   const std::size_t size = newline == std::string::npos ? kWriteAtOnce : newline + 1;
@@ -163,7 +163,7 @@ void Console::relay(State& state) {
         piece.clear();
       }
       if (piece.empty()) {
-        piece = state.take_piece();
+        piece = state.next_piece();
         state.writing = !piece.empty();
         if (state.all_written()) {
           state.changed.notify_all();

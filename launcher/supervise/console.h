@@ -1,10 +1,9 @@
-// Console: everything that reaches standard error while workers run. It reads what the workers
-// write on their standard output and error, and writes whole lines, each with its rank, through one
-// thread.
+// Console: writes to standard error while workers run. One thread reads what the workers write to
+// their standard output and error, and writes it as whole lines, each with its rank.
 //
-// Nobody waits for standard error: if it takes nothing (a stopped pager, a full pipe), lines queue
-// up to a bound, then workers' lines are dropped and counted. Workers never block either, since
-// their pipes are always read.
+// Nothing waits for standard error: if it accepts no data (a stopped pager, a full pipe), lines are
+// queued up to a limit; beyond it the workers' lines are dropped and counted. Workers never block
+// either, because their pipes are always read.
 #pragma once
 
 #include <cstddef>
@@ -18,25 +17,25 @@
 
 namespace nvllm::launcher {
 
-// Makes tagged lines out of one worker's raw output: the worker's own log lines pass as they are,
-// other lines (of libraries, of a crash) get "rank 1: " in front. Lines longer than kLongestLine
-// are cut into several.
+// Splits one worker's raw output into lines and tags them: the worker's own log lines pass
+// unchanged; other lines (from libraries, from a crash) get "rank 1: " in front. Lines longer than
+// kMaxLine are split.
 class LineTagger {
  public:
-  static constexpr std::size_t kLongestLine = 2048;
+  static constexpr std::size_t kMaxLine = 2048;
 
   explicit LineTagger(std::string who) : who_(std::move(who)) {}
 
   // Appends to `out` the lines that have become whole.
   void feed(std::string_view bytes, std::string& out);
-  // Appends what is left, without a newline of its own, as a line.
+  // Appends the rest, which has no newline, as a line.
   void finish(std::string& out);
 
  private:
   void emit(std::string_view line, std::string& out) const;
 
   std::string who_;      // "rank 1"
-  std::string partial_;  // shorter than kLongestLine, without a newline
+  std::string partial_;  // shorter than kMaxLine, without a newline
 };
 
 // Thread-safe once started.
@@ -51,10 +50,10 @@ class Console {
 
   // The reading end of a worker's output. Before start().
   void add_worker(int rank, UniqueFd pipe);
-  // Begins to read and write: a thread comes to be, so all forks must have been done.
+  // Starts the thread that reads and writes; all forks must have been done.
   void start();
 
-  // Queues whole lines of the launcher's own; never dropped.
+  // Queues whole lines of the launcher itself, which are never dropped.
   void print(std::string_view lines);
   // Reads what the workers have written so far, so that lines printed from now on come after it.
   void collect();
@@ -65,8 +64,8 @@ class Console {
   struct State;
   static void relay(State& state);
 
-  std::shared_ptr<State>
-      state_;  // shared with the thread, which may outlive a console whose output hangs
+  // Shared with the thread, which may outlive a console whose output hangs.
+  std::shared_ptr<State> state_;
   std::thread thread_;
 };
 

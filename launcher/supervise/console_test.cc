@@ -1,4 +1,4 @@
-#include "launcher/console.h"
+#include "launcher/supervise/console.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -65,16 +65,16 @@ TEST_CASE("a line comes out the same however it is cut into pieces") {
 }
 
 TEST_CASE("a line without end is cut, and nothing of it is lost") {
-  const std::string out = tagged(std::string(10 * LineTagger::kLongestLine + 5, 'x'));
+  const std::string out = tagged(std::string(10 * LineTagger::kMaxLine + 5, 'x'));
   std::size_t letters = 0, lines = 0, longest = 0, length = 0;
   for (const char c : out) {
     letters += c == 'x';
     ++length;
     if (c == '\n') ++lines, longest = std::max(longest, length), length = 0;
   }
-  CHECK(letters == 10 * LineTagger::kLongestLine + 5);
+  CHECK(letters == 10 * LineTagger::kMaxLine + 5);
   CHECK(lines == 11);
-  CHECK(longest < LineTagger::kLongestLine + 16);
+  CHECK(longest < LineTagger::kMaxLine + 16);
 }
 
 TEST_CASE(

@@ -1,5 +1,5 @@
-// Real workers with an engine in them, to whom something happens in the middle of their work, or nothing
-// at all for a while.
+// Real workers with an engine in them, to whom something happens in the middle of their work, or
+// nothing at all for a while.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -14,8 +14,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "launcher/exit_code.h"
-#include "launcher/worker_group.h"
+#include "launcher/cli/program.h"
+#include "launcher/supervise/worker_group.h"
 #include "runtime/engine_client.h"
 #include "runtime/open_model.h"
 #include "runtime/worker.h"

@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "launcher/exit_code.h"
-#include "launcher/worker_group.h"
+#include "launcher/cli/program.h"
+#include "launcher/supervise/worker_group.h"
 #include "runtime/worker.h"
 #include "testing/sanitizers.h"
 

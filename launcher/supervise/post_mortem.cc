@@ -1,4 +1,4 @@
-#include "launcher/post_mortem.h"
+#include "launcher/supervise/post_mortem.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,8 @@ namespace {
 
 using Kind = Culprit::Kind;
 
-// Follows who waits for whom until somebody who waits for nobody. In a circle: the last new one.
+// Follows the chain of ranks that wait for each other to one that waits for none. In a cycle: to
+// the last rank that was not seen before.
 int end_of_waiting(const std::vector<WorkerView>& workers, int rank) {
   std::vector<bool> seen(workers.size());
   while (true) {
@@ -26,7 +27,7 @@ int end_of_waiting(const std::vector<WorkerView>& workers, int rank) {
 Culprit blame(const std::vector<WorkerView>& workers, int rank) {
   const int end = end_of_waiting(workers, rank);
   const WorkerView& worker = workers[static_cast<std::size_t>(end)];
-  // Who has said why it ends is not stuck, though it may need a moment.
+  // A rank that has reported its error is not stuck, though it may need a moment to end.
   const bool ends = worker.status || !worker.record.last_words.empty();
   return {end, ends ? Kind::died : Kind::stuck};
 }
@@ -52,7 +53,7 @@ std::string doing(const ipc::RankSnapshot& record, std::int64_t now_ns) {
   return text;
 }
 
-// What the rank is to be blamed for.
+// Why the rank counts as stuck.
 std::string stuck_reason(const WorkerView& worker, std::int64_t now_ns) {
   if (worker.stopped_by) return "stopped by " + signal_name(*worker.stopped_by);
   if (worker.record.pid == 0) return "has never joined the group";
@@ -105,17 +106,19 @@ std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool
       find(workers, [](auto& w) { return w.status && w.status->by_signal(); });
   if (found != nullptr) return Culprit{found->rank, Kind::died};
 
-  // A stopped process is to blame only once it is missed: somebody may continue it in time.
+  // A stopped process is to blame only after something else went wrong: it may be continued in
+  // time.
   const bool trouble = aborted || find(workers, ended) != nullptr;
   found = find(workers, [&](auto& w) { return w.silent || (trouble && w.stopped_by); });
   if (found != nullptr) return Culprit{found->rank, Kind::stuck};
 
   if (aborted) {
-    // One rank gave up, and the others then ended because of that. Its record says whom it waited for.
+    // One rank gave up, and the others ended because of that. Its record says which rank it waited
+    // for.
     found = find(workers, [&](auto& w) { return ended(w) && waits(w); });
     if (found == nullptr) found = find(workers, waits);
   }
-  // Who ended without having waited for another rank did so for a reason of its own.
+  // A rank that ended without waiting for another one did so for a reason of its own.
   if (found == nullptr) found = find(workers, [&](auto& w) { return ended(w) && !waits(w); });
   if (found == nullptr) found = find(workers, ended);
   if (found == nullptr) found = find(workers, [](auto& w) { return w.overdue; });

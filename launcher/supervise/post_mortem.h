@@ -1,5 +1,5 @@
-// What the launcher says when a run ends because of a worker: who is to blame, and what every rank
-// was doing at that moment. Pure functions of what the supervisor has seen.
+// The report that the launcher prints when a worker ends a run: which worker is to blame, and what
+// every rank was doing at that moment. These are pure functions of what the supervisor has seen.
 #pragma once
 
 #include <sys/types.h>
@@ -9,19 +9,19 @@
 #include <vector>
 
 #include "ipc/group.h"
-#include "launcher/child.h"
+#include "launcher/supervise/child.h"
 
 namespace nvllm::launcher {
 
-// One worker, seen before the launcher interfered.
+// The state of one worker before the launcher interfered.
 struct WorkerView {
   int rank = 0;
   pid_t pid = 0;
   std::optional<ExitStatus> status;  // it has ended
   bool done = false;                 // ... as it was asked to
   std::optional<int> stopped_by;     // a signal has stopped it
-  bool silent = false;               // no sign of life for longer than the deadline
-  bool overdue = false;              // no progress in what it is doing for longer than the deadline
+  bool silent = false;               // no heartbeat for longer than the deadline
+  bool overdue = false;              // busy, and no progress for longer than the deadline
   ipc::RankSnapshot record;
 };
 
@@ -31,8 +31,8 @@ struct Culprit {
   Kind kind = Kind::died;
 };
 
-// Who is to blame, if anybody is. `aborted`: a rank has ended the group by itself, because another one did
-// not do its part.
+// Which worker is to blame, if any. `aborted`: a rank has ended the group by itself because another
+// one did not do its part.
 std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool aborted);
 
 // One line about the culprit, then one per rank. now_ns: when the views were taken.

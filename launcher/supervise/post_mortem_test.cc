@@ -1,4 +1,4 @@
-#include "launcher/post_mortem.h"
+#include "launcher/supervise/post_mortem.h"
 
 #include <doctest/doctest.h>
 #include <signal.h>

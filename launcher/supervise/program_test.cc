@@ -20,7 +20,6 @@
 #include "base/json_text.h"
 #include "device/topology.h"
 #include "launcher/testing/faults.h"
-#include "launcher/testing/own_shm.h"
 #include "testing/ranks.h"
 #include "testing/sanitizers.h"
 #include "testing/skip.h"

@@ -1,10 +1,14 @@
-#include "launcher/launch_plan.h"
+#include "launcher/supervise/run_workers.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "base/error.h"
 #include "ipc/group.h"
+#include "launcher/cli/option_value.h"
 
 namespace nvllm::launcher {
+
 namespace {
 
 void check_collectives(const GroupOptions& options, DeviceKind device) {
@@ -22,8 +26,7 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
   if (options.device == DeviceChoice::cuda && !cuda_built) {
     refuse(
         "--device cuda: this program was built without CUDA; pass --device cpu, or build it where "
-        "the CUDA "
-        "toolkit and NCCL are");
+        "the CUDA toolkit and NCCL are");
   }
   LaunchPlan plan;
   std::string why_none;
@@ -49,6 +52,27 @@ int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& fin
   if (!cuda_built || options.device == DeviceChoice::cpu) return 1;
   std::string why_none;
   return std::clamp(static_cast<int>(find_gpus(&why_none).size()), 1, ipc::kMaxRanks);
+}
+
+int run_workers(const GroupOptions& options, const LaunchPlan& plan,
+                const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk) {
+  const runtime::WorkerOptions worker{.device = plan.device,
+                                      .gpus = plan.gpus,
+                                      .collectives = options.collectives,
+                                      .log_level = options.log_level,
+                                      .model = model};
+  WorkerGroup workers(
+      {.group = {.size = plan.ranks, .step_timeout = options.step_timeout}},
+      [&](const ipc::Group& group, int rank) { return runtime::run_worker(group, rank, worker); });
+  std::optional<std::string> error;
+  try {
+    talk(workers);
+    workers.expect_end();
+    workers.member().group().request_stop();
+  } catch (const Error& failure) {
+    error = failure.what();
+  }
+  return workers.finish(error);
 }
 
 }  // namespace nvllm::launcher

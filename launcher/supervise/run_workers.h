@@ -1,28 +1,48 @@
-// What all commands that run workers have in common: start them, talk to rank 0, end them, print.
+// How commands run workers: plan_launch() decides which ones, run_workers() starts and ends them,
+// and ask_rank0() talks to them. EngineSession (launcher/session) does the same for an engine.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "device/backend.h"
 #include "ipc/front_end.h"
-#include "launcher/options.h"
-#include "launcher/standard_output.h"
-#include "launcher/worker_group.h"
+#include "launcher/cli/options.h"
+#include "launcher/supervise/worker_group.h"
 #include "runtime/worker.h"
 
 namespace nvllm::launcher {
 
-// Runs as many workers for as long as `talk` lasts; what it throws is why the run failed. Returns the
-// exit code. By then everything about it has been said on standard error, and no worker is left.
-int run_workers(const GroupOptions& options, int ranks, const runtime::WorkerOptions& worker,
-                const std::function<void(WorkerGroup&)>& talk);
+// Which workers to start.
+struct LaunchPlan {
+  DeviceKind device = DeviceKind::cpu;
+  int ranks = 1;
+  std::vector<std::string> gpus;  // of each rank, as CUDA_VISIBLE_DEVICES; empty on the CPU
+};
+
+// Finds the GPUs of this machine (visible_gpus() of device/topology.h). It is called only if they
+// may be needed, so that a CPU run does not pay for it.
+using FindGpus = std::function<std::vector<std::string>(std::string* why_none)>;
+
+// Throws UsageError if the machine does not have what the options ask for.
+LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus);
+
+// How many ranks there would be. It may be more than this machine has GPUs: nothing is started.
+int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus);
+
+// Runs the planned workers until `talk` returns; if it throws, the run has failed for that reason.
+// Returns the exit code. By then standard error has the reason of a failure, and no worker is left.
+// model: what the workers are to load; nullptr: nothing.
+int run_workers(const GroupOptions& options, const LaunchPlan& plan,
+                const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk);
 
 using OnEvent = std::function<void(const ipc::FrontEvent& pushed)>;
 
-// Asks rank 0 for a method and waits for its reply, without a limit of its own: the supervisor ends the
-// group if that takes too long. What rank 0 pushes in between is handed on.
+// Calls a method of rank 0 and waits for the reply. It has no timeout of its own: the supervisor
+// ends the group if the call takes too long. Events that rank 0 pushes meanwhile go to on_push.
 template <typename Result, typename Request>
 Result ask_rank0(ipc::Member& member, std::string_view method, const Request& request,
                  const OnEvent& on_push = {}) {

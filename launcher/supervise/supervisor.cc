@@ -1,32 +1,36 @@
-#include "launcher/supervisor.h"
+#include "launcher/supervise/supervisor.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "launcher/exit_code.h"
+#include "launcher/cli/program.h"
 
 namespace nvllm::launcher {
+
 namespace {
 
-// Ends of processes and signals wake the supervisor at once; this is for what has to be looked at.
+// The end of a process and a signal wake the supervisor at once; everything else it polls this
+// often.
 constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
-// A round that took longer than this: the launcher itself did not run (Ctrl-Z, a suspended
-// machine).
+// If a round took longer than this, the launcher itself did not run (Ctrl-Z, a suspended machine).
 constexpr Nanoseconds kPause = std::chrono::milliseconds(500);
-// The ranks notice by themselves that a peer is late, and know more about it: they go first.
-constexpr Nanoseconds kRanksGoFirst = std::chrono::milliseconds(300);
-// How long after a worker's death by SIGTERM the launcher's own SIGTERM may come: one who stops a
-// whole process group or service sends it to all.
-constexpr Nanoseconds kSameSignal = std::chrono::milliseconds(30);
-// The error of a call may reach the launcher before the news of what caused it.
-constexpr Nanoseconds kCauseMayFollow = std::chrono::milliseconds(50);
-// How long the kernel may need to end killed processes before the launcher leaves without them.
+// The ranks notice by themselves that a peer is late, and know more about it, so they report first.
+constexpr Nanoseconds kRanksReportFirst = std::chrono::milliseconds(300);
+// Stopping a whole process group or service sends SIGTERM to all of it: the launcher's own may come
+// this long after a worker has died of its.
+constexpr Nanoseconds kGroupSignalWindow = std::chrono::milliseconds(30);
+// The error of a call may reach the launcher this long before its cause, a dead worker, is noticed.
+constexpr Nanoseconds kCauseWindow = std::chrono::milliseconds(50);
+// The launcher exits even if killed processes have not ended after this time.
 constexpr Nanoseconds kReapLimit = std::chrono::seconds(5);
 
 }  // namespace
@@ -39,7 +43,7 @@ Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, Si
       console_(console),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       progress_(children.size()),
-      last_calm_(children.size()),
+      last_healthy_(children.size()),
       last_look_ns_(now_ns()),
       counting_since_ns_(last_look_ns_) {
   if (!wake_) fail_errno("eventfd for the supervisor");
@@ -62,39 +66,39 @@ int Supervisor::finish(const std::optional<std::string>& error) {
 
 void Supervisor::run() {
   while (true) {
-    wait_for_news(kRound);
-    if (const auto signal = signals_.take()) return end_after_signal(*signal);
-    // Before the children are looked at: whoever has ended by then without being asked to is no
-    // surprise.
+    wait_for_event(kRound);
+    if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
+    // Read before the children are checked: a child that ends after it was asked to is no failure.
     const bool finishing = finishing_;
     if (finishing && error_) return end_after_error(*error_);
     if (finishing) return end_after_work();
     std::vector<WorkerView> views;
-    if (const auto culprit = judge(views)) return end_after_failure(std::move(views), *culprit);
+    if (const auto culprit = find_failure(views))
+      return end_after_failure(std::move(views), *culprit);
   }
 }
 
-void Supervisor::wait_for_news(Nanoseconds limit) {
+void Supervisor::wait_for_event(Nanoseconds limit) {
   std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0},
                                 {finishing_ ? -1 : wake_.get(), POLLIN, 0}};
-  bool blind = false;  // a kernel without pidfd: look more often
+  bool no_pidfd = false;  // an old kernel: poll more often
   for (const Child& child : children_) {
     if (child.status()) continue;
     polled.push_back({child.pidfd(), POLLIN, 0});
-    blind |= child.pidfd() < 0;
+    no_pidfd |= child.pidfd() < 0;
   }
-  if (blind) limit = std::min<Nanoseconds>(limit, std::chrono::milliseconds(10));
+  if (no_pidfd) limit = std::min<Nanoseconds>(limit, std::chrono::milliseconds(10));
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
   ::poll(polled.data(), polled.size(), static_cast<int>(milliseconds));
 
   const std::int64_t now = now_ns();
   if (now - last_look_ns_ > kPause.count()) counting_since_ns_ = now;
   last_look_ns_ = now;
-  look_at_children();
+  update_children();
 }
 
-void Supervisor::look_at_children() {
-  for (Child& child : children_) child.look();
+void Supervisor::update_children() {
+  for (Child& child : children_) child.update();
 }
 
 bool Supervisor::all_ended() const {
@@ -107,8 +111,8 @@ bool Supervisor::await_end(Nanoseconds limit) {
   while (!all_ended()) {
     const Nanoseconds left(end - now_ns());
     if (left.count() <= 0) return false;
-    wait_for_news(std::min(left, kRound));
-    interrupted_by_ = signals_.take();
+    wait_for_event(std::min(left, kRound));
+    interrupted_by_ = signals_.next_signal();
     if (interrupted_by_) return all_ended();
   }
   return true;
@@ -118,9 +122,9 @@ void Supervisor::kill_all() {
   for (const Child& child : children_) child.kill();
 }
 
-// Notes whether the rank has moved on, and marks it as overdue if it is busy and has not for too
-// long.
-void Supervisor::note_progress(WorkerView& worker) {
+// Records whether the rank has made progress, and marks it as overdue if it is busy and has made
+// none for too long.
+void Supervisor::check_progress(WorkerView& worker) {
   Progress& last = progress_[static_cast<std::size_t>(worker.rank)];
   const ipc::RankSnapshot& record = worker.record;
   const Progress now{record.call.number, record.collective.number,
@@ -132,29 +136,30 @@ void Supervisor::note_progress(WorkerView& worker) {
   const bool ready = record.phase == ipc::Phase::ready;
   const bool busy = !ready || !record.call.text.empty() || !record.collective.text.empty();
   if (moved || !busy) last = now;
-  const Nanoseconds limit =
-      ready ? group_.step_timeout() + kRanksGoFirst : std::max(group_.step_timeout(), kStartLimit);
+  const Nanoseconds limit = ready ? group_.step_timeout() + kRanksReportFirst
+                                  : std::max(group_.step_timeout(), kStartLimit);
   worker.overdue = last_look_ns_ - std::max(last.since_ns, counting_since_ns_) > limit.count();
 }
 
-// A rank that gave up by itself has left what it was doing. What it was last seen doing is what it
-// failed in. (The record of a rank that was killed stays as it was.)
-void Supervisor::recall_activity(WorkerView& worker) {
-  ipc::RankSnapshot& calm = last_calm_[static_cast<std::size_t>(worker.rank)];
+// A rank that gave up by itself no longer shows the call or collective that it failed in, so the
+// last one that was seen is restored. (The record of a rank that was killed stays as it was.)
+void Supervisor::restore_activity(WorkerView& worker) {
+  ipc::RankSnapshot& healthy = last_healthy_[static_cast<std::size_t>(worker.rank)];
   ipc::RankSnapshot& record = worker.record;
   if (!worker.status && !group_.aborted()) {
-    calm = record;
+    healthy = record;
   } else if (!(worker.status && worker.status->by_signal())) {
-    if (record.call.text.empty() && record.call.number == calm.call.number) record.call = calm.call;
-    if (record.collective.text.empty() && record.collective.number == calm.collective.number) {
-      record.collective = calm.collective;
+    if (record.call.text.empty() && record.call.number == healthy.call.number)
+      record.call = healthy.call;
+    if (record.collective.text.empty() && record.collective.number == healthy.collective.number) {
+      record.collective = healthy.collective;
     }
   }
 }
 
-std::vector<WorkerView> Supervisor::view() {
+std::vector<WorkerView> Supervisor::view_workers() {
   std::vector<WorkerView> views;
-  const std::int64_t silence = std::max(group_.step_timeout(), kShortestSilence).count();
+  const std::int64_t silence = std::max(group_.step_timeout(), kMinSilence).count();
   for (std::size_t rank = 0; rank < children_.size(); ++rank) {
     const Child& child = children_[rank];
     WorkerView worker{.rank = static_cast<int>(rank),
@@ -163,8 +168,8 @@ std::vector<WorkerView> Supervisor::view() {
                       .done = ending_ && child.status() && child.status()->fine(),
                       .stopped_by = child.stopped_by(),
                       .record = group_.snapshot(static_cast<int>(rank))};
-    note_progress(worker);
-    recall_activity(worker);
+    check_progress(worker);
+    restore_activity(worker);
     const bool joined = worker.record.pid != 0;
     worker.silent =
         joined && !worker.status &&
@@ -174,18 +179,18 @@ std::vector<WorkerView> Supervisor::view() {
   return views;
 }
 
-std::optional<Culprit> Supervisor::judge(std::vector<WorkerView>& views) {
-  views = view();
+std::optional<Culprit> Supervisor::find_failure(std::vector<WorkerView>& views) {
+  views = view_workers();
   return find_culprit(views, group_.aborted());
 }
 
-void Supervisor::say(LogLevel level, const std::string& text) {
+void Supervisor::log(LogLevel level, const std::string& text) {
   if (log_enabled(level)) console_.print(format_log_line("launcher", level, text));
 }
 
 void Supervisor::end_after_signal(int signal) {
   const std::string name = signal_name(signal);
-  say(LogLevel::info, "stopping: " + name);
+  log(LogLevel::info, "stopping: " + name);
   group_.abort("stopped by " + name);
   if (!await_end(kStopLimit)) {
     kill_all();
@@ -199,11 +204,11 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   const std::int64_t seen_ns = now_ns();
   const auto& guilty = views[static_cast<std::size_t>(culprit.rank)];
   if (guilty.status && (guilty.status->killed_by(SIGTERM) || guilty.status->killed_by(SIGINT))) {
-    wait_for_news(kSameSignal);
-    if (const auto signal = signals_.take()) return end_after_signal(*signal);
+    wait_for_event(kGroupSignalWindow);
+    if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
   }
 
-  // The others' last words come only now, when the abort lets go of their waits.
+  // The other ranks report their errors only now, when the abort ends their waits.
   group_.abort(str("rank ", culprit.rank, " (pid ", guilty.pid, ") ",
                    guilty.status ? guilty.status->describe() : std::string("is alive but stuck")));
   await_end(kGrace);
@@ -218,18 +223,19 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   console_.print(post_mortem(views, culprit, seen_ns));
   exit_code_ = culprit.kind == Culprit::Kind::died ? kExitDied : kExitStuck;
 
-  // A process that holds a GPU may need a moment to be taken down; the report does not wait for it.
-  if (!await_end(kReapLimit)) say(LogLevel::warning, "not all workers have ended yet");
+  // A process that holds a GPU may take a moment to end; the report does not wait for it.
+  if (!await_end(kReapLimit)) log(LogLevel::warning, "not all workers have ended yet");
 }
 
 void Supervisor::end_after_error(const std::string& error) {
   std::vector<WorkerView> views;
   const std::int64_t start = now_ns();
-  for (Nanoseconds left = kCauseMayFollow; left.count() > 0;
-       left = kCauseMayFollow - Nanoseconds(now_ns() - start)) {
-    if (const auto signal = signals_.take()) return end_after_signal(*signal);
-    if (const auto culprit = judge(views)) return end_after_failure(std::move(views), *culprit);
-    wait_for_news(left);
+  for (Nanoseconds left = kCauseWindow; left.count() > 0;
+       left = kCauseWindow - Nanoseconds(now_ns() - start)) {
+    if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
+    if (const auto culprit = find_failure(views))
+      return end_after_failure(std::move(views), *culprit);
+    wait_for_event(left);
   }
   group_.abort("the run failed: " + error);
   if (!await_end(kStopLimit)) {
@@ -243,7 +249,7 @@ void Supervisor::end_after_error(const std::string& error) {
 
 void Supervisor::end_after_work() {
   if (!await_end(kEndLimit) && interrupted_by_) return end_after_signal(*interrupted_by_);
-  std::vector<WorkerView> views = view();
+  std::vector<WorkerView> views = view_workers();
   for (const WorkerView& worker : views) {
     if (worker.status && worker.status->fine()) continue;
     const auto kind = worker.status ? Culprit::Kind::died : Culprit::Kind::stuck;
@@ -251,6 +257,38 @@ void Supervisor::end_after_work() {
   }
   console_.collect();
   exit_code_ = kExitFine;
+}
+
+SignalWatch::SignalWatch() {
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    // What is ignored never reaches a signalfd. A script's shell ignores SIGINT for what it starts
+    // with &.
+    ::signal(signal, SIG_DFL);
+    sigaddset(&watched, signal);
+  }
+  struct sigaction hang_up {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaddset(&watched, SIGHUP);
+  ::pthread_sigmask(SIG_BLOCK, &watched, &before_);
+  fd_.reset(::signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!fd_) {
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    fail_errno("signalfd");
+  }
+}
+
+SignalWatch::~SignalWatch() {
+  while (next_signal()) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::optional<int> SignalWatch::next_signal() {
+  signalfd_siginfo info;
+  if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
 }
 
 }  // namespace nvllm::launcher

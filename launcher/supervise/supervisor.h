@@ -1,8 +1,10 @@
 // Supervisor: the thread that watches the workers, from the last fork until every one of them has
-// been reaped. It notices at once when a worker ends (pidfd), and within the step timeout when one
-// lives but does nothing; it stops the group on SIGINT, SIGTERM and SIGHUP; and it says on the
-// console what happened.
+// been reaped. It notices at once when a worker ends (pidfd), and within the step timeout when a
+// worker is alive but makes no progress. It stops the group on SIGINT, SIGTERM and SIGHUP, and
+// prints on the console what happened.
 #pragma once
+
+#include <signal.h>
 
 #include <atomic>
 #include <optional>
@@ -14,41 +16,59 @@
 #include "base/logging.h"
 #include "base/unique_fd.h"
 #include "ipc/group.h"
-#include "launcher/child.h"
-#include "launcher/console.h"
-#include "launcher/post_mortem.h"
-#include "launcher/signals.h"
+#include "launcher/supervise/child.h"
+#include "launcher/supervise/console.h"
+#include "launcher/supervise/post_mortem.h"
 
 namespace nvllm::launcher {
 
+// SignalWatch turns the signals that ask a program to stop (SIGINT, SIGTERM, SIGHUP) into a file
+// descriptor for poll(), as long as it lives. A SIGHUP that was ignored at the start (nohup) stays
+// ignored. It must be created while the process has one thread; children inherit the blocked
+// signals.
+class SignalWatch {
+ public:
+  SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+  ~SignalWatch();
+
+  int fd() const { return fd_.get(); }
+  // Returns the next signal that has arrived, if any. Does not wait.
+  std::optional<int> next_signal();
+
+ private:
+  sigset_t before_;
+  UniqueFd fd_;
+};
+
 class Supervisor {
  public:
-  // How long a rank may take from its fork until it is ready, at least: a cold driver needs its
-  // time.
+  // A rank may take this long from its fork until it is ready, or the step timeout if that is
+  // longer: a cold driver is slow.
   static constexpr Nanoseconds kStartLimit = std::chrono::seconds(60);
   // A worker is not called silent sooner than this, however short the step timeout is.
-  static constexpr Nanoseconds kShortestSilence = std::chrono::seconds(1);
-  // After a failure: how long the other workers have to end by themselves.
+  static constexpr Nanoseconds kMinSilence = std::chrono::seconds(1);
+  // After a failure the other workers have this long to end by themselves.
   static constexpr Nanoseconds kGrace = std::chrono::milliseconds(100);
-  // After SIGINT or SIGTERM: the same. A worker killed then needs time to die, and all of it is to
-  // take less than 2 s.
+  // The same after SIGINT or SIGTERM. A worker that is killed then also needs time to die, and all
+  // of it must take less than 2 s.
   static constexpr Nanoseconds kStopLimit = std::chrono::milliseconds(1200);
-  // After the work is done.
+  // The same after the work is done.
   static constexpr Nanoseconds kEndLimit = std::chrono::seconds(10);
 
-  // All of it must outlive the supervisor, and nobody else may use the children from now on.
+  // All arguments must outlive the supervisor, and nobody else may use the children from now on.
   Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
              Console& console);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();  // ends the workers, if finish() has not
 
-  // The workers are about to be asked to end: those that do, with exit code 0, are no surprise any
-  // more.
+  // The workers are about to be asked to end: from now on an exit code of 0 is no failure.
   void expect_end() { ending_ = true; }
-  // The work is done and the workers were asked to end: waits until they have. With an error, the
-  // run has failed: finds out whether a worker is to blame, prints one or the other, and ends the
-  // workers. Returns the program's exit code.
+  // Without an error: the workers were asked to end; waits until they have. With an error, the run
+  // has failed: finds out whether a worker is to blame, prints its post-mortem or else the error,
+  // and ends the workers. Returns the program's exit code.
   int finish(const std::optional<std::string>& error);
 
  private:
@@ -60,26 +80,26 @@ class Supervisor {
   };
 
   void run();
-  void wait_for_news(Nanoseconds limit);
-  void look_at_children();
+  void wait_for_event(Nanoseconds limit);
+  void update_children();
   bool all_ended() const;
   // Waits until all have ended, or the limit has passed, or a signal has come (then
   // interrupted_by_). False: not all have.
   bool await_end(Nanoseconds limit);
   void kill_all();
 
-  std::vector<WorkerView> view();
-  void note_progress(WorkerView& worker);
-  void recall_activity(WorkerView& worker);
-  // Who is to blame right now; fills `views`.
-  std::optional<Culprit> judge(std::vector<WorkerView>& views);
+  std::vector<WorkerView> view_workers();
+  void check_progress(WorkerView& worker);
+  void restore_activity(WorkerView& worker);
+  // Which worker is to blame right now, if any; fills `views`.
+  std::optional<Culprit> find_failure(std::vector<WorkerView>& views);
 
   // The four ways in which a run ends; each ends the workers and sets exit_code_.
   void end_after_signal(int signal);
   void end_after_failure(std::vector<WorkerView> views, const Culprit& culprit);
   void end_after_error(const std::string& error);
   void end_after_work();
-  void say(LogLevel level, const std::string& text);
+  void log(LogLevel level, const std::string& text);
 
   const ipc::Group& group_;
   std::vector<Child>& children_;
@@ -87,11 +107,11 @@ class Supervisor {
   Console& console_;
   UniqueFd wake_;  // an eventfd: finish() has been called
 
-  // Of the thread.
+  // Used by the thread alone.
   std::vector<Progress> progress_;
-  std::vector<ipc::RankSnapshot> last_calm_;  // of each rank, when nothing had gone wrong yet
+  std::vector<ipc::RankSnapshot> last_healthy_;  // of each rank, from before any failure
   std::int64_t last_look_ns_;
-  std::int64_t counting_since_ns_;  // time before this is not held against anybody
+  std::int64_t counting_since_ns_;  // time before this counts for no timeout
   std::optional<int> interrupted_by_;
 
   std::atomic<bool> ending_ = false;

@@ -1,4 +1,4 @@
-#include "launcher/worker_group.h"
+#include "launcher/supervise/worker_group.h"
 
 #include "base/error.h"
 

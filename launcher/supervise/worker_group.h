@@ -1,8 +1,8 @@
-// WorkerGroup: the workers of one launch. It makes their shared memory, forks them, relays what
-// they write and supervises them until the last one has been reaped.
+// WorkerGroup: the workers of one launch. It creates their shared memory, forks them, relays their
+// output and supervises them until the last one has been reaped.
 //
-//   WorkerGroup workers({.group = {.size = 2}}, [](const ipc::Group& group, int rank) { ... return
-//   0; });
+//   WorkerGroup workers({.group = {.size = 2}},
+//                       [](const ipc::Group& group, int rank) { ... return 0; });
 //   ... talk to rank 0 through workers.member(); GroupAborted means that the run is over ...
 //   return workers.finish();
 #pragma once
@@ -17,10 +17,9 @@
 #include <vector>
 
 #include "ipc/group.h"
-#include "launcher/child.h"
-#include "launcher/console.h"
-#include "launcher/signals.h"
-#include "launcher/supervisor.h"
+#include "launcher/supervise/child.h"
+#include "launcher/supervise/console.h"
+#include "launcher/supervise/supervisor.h"
 
 namespace nvllm::launcher {
 
@@ -42,7 +41,8 @@ class WorkerGroup {
   Console& console() { return console_; }
   const std::vector<pid_t>& pids() const { return pids_; }
 
-  // See Supervisor. Afterwards no worker is left, and everything said about them has been written.
+  // See Supervisor. After finish() no worker is left, and all messages about them have been
+  // written.
   void expect_end() { supervisor_->expect_end(); }
   int finish(const std::optional<std::string>& error = std::nullopt);
 

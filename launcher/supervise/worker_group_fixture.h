@@ -16,7 +16,7 @@
 #include "base/unique_fd.h"
 #include "ipc/group.h"
 #include "ipc/heartbeat.h"
-#include "launcher/worker_group.h"
+#include "launcher/supervise/worker_group.h"
 
 namespace nvllm::launcher {
 

@@ -15,9 +15,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "ipc/heartbeat.h"
-#include "launcher/exit_code.h"
-#include "launcher/worker_group.h"
-#include "launcher/worker_group_fixture.h"
+#include "launcher/cli/program.h"
+#include "launcher/supervise/worker_group.h"
+#include "launcher/supervise/worker_group_fixture.h"
 #include "testing/ranks.h"
 #include "testing/sanitizers.h"
 

@@ -1,4 +1,4 @@
-#include "launcher/worker_group.h"
+#include "launcher/supervise/worker_group.h"
 
 #include <doctest/doctest.h>
 #include <signal.h>
@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "ipc/heartbeat.h"
-#include "launcher/exit_code.h"
-#include "launcher/worker_group_fixture.h"
+#include "launcher/cli/program.h"
+#include "launcher/supervise/worker_group_fixture.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::launcher {
