@@ -54,7 +54,7 @@ void store_kv_offload(Options& options, const OptionValue& value) {
 void store_prefill_attention(Options& options, const OptionValue& value) {
   using runtime::PrefillAttention;
   options.engine.prefill_attention = value.one_of<PrefillAttention>(
-      "attention of prefill", {{"full", PrefillAttention::full},
+      "kind of prefill attention", {{"full", PrefillAttention::full},
                                {"minference", PrefillAttention::minference},
                                {"xattention", PrefillAttention::xattention},
                                {"auto", PrefillAttention::automatic}});
@@ -63,7 +63,7 @@ void store_prefill_attention(Options& options, const OptionValue& value) {
 void store_decode_attention(Options& options, const OptionValue& value) {
   using runtime::DecodeAttention;
   options.engine.decode_attention = value.one_of<DecodeAttention>(
-      "attention of decode", {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}});
+      "kind of decode attention", {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}});
 }
 
 // Options that only a KV cache in host memory uses.

@@ -61,7 +61,8 @@ std::string markdown(const std::string& title, const std::string& text) {
 // A command's options of one shared group, for the manual: "Engine", "Model: --model alone",
 // "Sampling without --n". Rows that differ from the shared ones are appended to `own`.
 std::string use_of_group(const Command& command, const OptionRows& group, std::string& own) {
-  const std::string title = group.front().group;
+  std::string title = group.front().group;
+  title = title.substr(0, title.find(" ("));
   std::string has, lacks;
   for (const OptionRow& shared : group) {
     const auto same_name = [&](const OptionRow& row) {

@@ -138,7 +138,7 @@ OptionRows model_rows() {
 // Names and meanings are those of vLLM.
 OptionRows sampling_rows() {
   return in_group(
-      "Sampling (where a request does not say it itself)",
+      "Sampling (for requests that do not set it themselves)",
       {
           {"--max-tokens", nullptr, "N|none",
            "the longest answer, in tokens; none: as long as the context allows", "16",

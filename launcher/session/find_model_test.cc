@@ -107,6 +107,17 @@ TEST_CASE("the default model lies in the user's cache, by the XDG rules") {
   CHECK_THROWS_AS((void)default_model_path(with({{"HOME", ""}})), Error);
 }
 
+TEST_CASE("a GEMM tuning cache under its former name is renamed") {
+  const TestFolder cache;
+  std::filesystem::create_directories(cache.path("nvllm"));
+  cache.write("nvllm/products.txt", "tuned");
+  const Environment environment = with({{"XDG_CACHE_HOME", cache.path("")}});
+  const std::string path = gemm_tuning_path(environment);
+  CHECK(std::filesystem::exists(path));
+  CHECK_FALSE(std::filesystem::exists(cache.path("nvllm/products.txt")));
+  CHECK(gemm_tuning_path(environment) == path);
+}
+
 TEST_CASE(
     "a default model that is there is taken; else it is fetched, or the error names the fix") {
   const TestFolder cache;

@@ -83,10 +83,10 @@ std::vector<BadCommandLine> engine_lines() {
       bad("--transfer-block=8", "--transfer-block 8: out of range; pass 16 to 1073741824"),
       bad("--kv-offloading-size=0", "--kv-offloading-size 0: out of range; pass 0.001 to 1048576"),
       bad("--prefill-attention=sparse",
-          "--prefill-attention 'sparse': no such attention of prompts; pass full, minference, "
+          "--prefill-attention 'sparse': no such kind of prefill attention; pass full, minference, "
           "xattention or auto"),
       bad("--decode-attention=minference",
-          "--decode-attention 'minference': no such attention of answers; pass full or quest"),
+          "--decode-attention 'minference': no such kind of decode attention; pass full or quest"),
       {{"generate", "--prompt-ids=1", "--decode-attention=quest", "--block-size=8"},
        "--decode-attention quest: --block-size is 8; it must be a multiple of 16"},
       bad("--max-num-seqs=0", "--max-num-seqs 0: out of range; pass 1 to 65536"),
