@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "launcher/bench/report.h"
 #include "launcher/cli/program.h"
@@ -11,10 +9,7 @@ namespace {
 
 // With three significant digits.
 std::string number(double value) {
-  std::array<char, 48> text;
-  const int digits = value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3;
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
+  return fixed(value, value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3);
 }
 
 std::string percent(double share) {

@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -12,6 +10,7 @@
 #include "base/error.h"
 #include "launcher/chat/terminal.h"
 #include "launcher/session/text_io.h"
+#include "launcher/session/text_table.h"
 #include "tokenizer/stream.h"
 
 namespace nvllm::launcher {
@@ -96,12 +95,6 @@ namespace {
 
 constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(50);
 
-std::string one_digit(double number) {
-  std::array<char, 64> text;
-  std::snprintf(text.data(), text.size(), "%.1f", number);
-  return text.data();
-}
-
 }  // namespace
 
 std::string StreamedAnswer::statistics() const {
@@ -111,7 +104,7 @@ std::string StreamedAnswer::statistics() const {
     const double decode_s = total_s - first_token_s;
     text = str(tokens, tokens == 1 ? " token in " : " tokens in ", format_duration(total_s));
     if (tokens > 1 && decode_s > 0) {
-      text += str(", ", one_digit(static_cast<double>(tokens - 1) / decode_s), " tok/s");
+      text += str(", ", fixed(static_cast<double>(tokens - 1) / decode_s, 1), " tok/s");
     }
     text += str("; TTFT ", format_duration(first_token_s));
   }

@@ -55,15 +55,16 @@ void store_prefill_attention(Options& options, const OptionValue& value) {
   using runtime::PrefillAttention;
   options.engine.prefill_attention = value.one_of<PrefillAttention>(
       "kind of prefill attention", {{"full", PrefillAttention::full},
-                               {"minference", PrefillAttention::minference},
-                               {"xattention", PrefillAttention::xattention},
-                               {"auto", PrefillAttention::automatic}});
+                                    {"minference", PrefillAttention::minference},
+                                    {"xattention", PrefillAttention::xattention},
+                                    {"auto", PrefillAttention::automatic}});
 }
 
 void store_decode_attention(Options& options, const OptionValue& value) {
   using runtime::DecodeAttention;
   options.engine.decode_attention = value.one_of<DecodeAttention>(
-      "kind of decode attention", {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}});
+      "kind of decode attention",
+      {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}});
 }
 
 // Options that only a KV cache in host memory uses.

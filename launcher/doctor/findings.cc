@@ -17,11 +17,9 @@ std::string joined(const std::vector<std::string>& words) {
 
 Finding examine_processor(const Machine& machine) {
   Finding finding{.subject = "processor",
-                  .verdict = Verdict::fine,
                   .found = str(machine.processor.empty() ? "unknown" : machine.processor, "; ",
                                machine.cores, machine.cores == 1 ? " core" : " cores", " for us; ",
-                               joined(machine.instruction_sets)),
-                  .fix = ""};
+                               joined(machine.instruction_sets))};
   if (!machine.baseline) {
     finding.verdict = Verdict::stops;
     finding.found += "; this program needs AVX2, FMA and BMI2 (x86-64-v3)";
@@ -44,7 +42,7 @@ std::string core_list(const std::vector<int>& cores) {
 }
 
 Finding examine_numa(const Machine& machine) {
-  Finding finding{.subject = "NUMA", .verdict = Verdict::fine, .found = "", .fix = ""};
+  Finding finding{.subject = "NUMA"};
   if (machine.nodes.empty()) finding.found = "the system does not tell";
   for (const NumaNode& node : machine.nodes) {
     if (!finding.found.empty()) finding.found += "; ";
@@ -63,10 +61,8 @@ Finding examine_numa(const Machine& machine) {
 
 Finding examine_memory(const Machine& machine) {
   Finding finding{.subject = "memory",
-                  .verdict = Verdict::fine,
                   .found = str(format_bytes(machine.total_bytes), ", ",
-                               format_bytes(machine.free_bytes), " free"),
-                  .fix = ""};
+                               format_bytes(machine.free_bytes), " free")};
   if (machine.free_bytes < kLittleMemory) {
     finding.verdict = Verdict::warning;
     finding.fix = "end other programs, or raise the container's limit (docker run --memory)";
@@ -77,9 +73,7 @@ Finding examine_memory(const Machine& machine) {
 Finding examine_huge_pages(const Machine& machine) {
   Finding finding{
       .subject = "huge pages",
-      .verdict = Verdict::fine,
-      .found = machine.huge_pages.empty() ? "the system does not tell" : machine.huge_pages,
-      .fix = ""};
+      .found = machine.huge_pages.empty() ? "the system does not tell" : machine.huge_pages};
   if (machine.huge_pages == "never") {
     finding.verdict = Verdict::warning;
     finding.found += "; weights on the CPU are read more slowly";
@@ -89,7 +83,7 @@ Finding examine_huge_pages(const Machine& machine) {
 }
 
 Finding examine_shared_memory(const SharedMemoryFacts& facts) {
-  Finding finding{.subject = "/dev/shm", .verdict = Verdict::fine, .found = facts.error, .fix = ""};
+  Finding finding{.subject = "/dev/shm", .found = facts.error};
   if (!facts.error.empty()) {
     finding.verdict = Verdict::stops;
     finding.fix =
@@ -110,8 +104,7 @@ Finding examine_shared_memory(const SharedMemoryFacts& facts) {
 }
 
 Finding examine_model(const DefaultModelFacts& model) {
-  Finding finding{
-      .subject = "default model", .verdict = Verdict::fine, .found = model.path, .fix = ""};
+  Finding finding{.subject = "default model", .found = model.path};
   if (model.there) return finding;
   if (model.path.empty()) {
     finding.found = "no place for it: neither XDG_CACHE_HOME nor HOME is an absolute path";

@@ -20,8 +20,8 @@ const char* name_of(Verdict verdict);
 struct Finding {
   std::string subject;  // "GPU 0", "/dev/shm"
   Verdict verdict = Verdict::fine;
-  std::string found;
-  std::string fix;  // one line; empty where nothing has to be done
+  std::string found = "";
+  std::string fix = "";  // one line; empty where nothing has to be done
 };
 
 // At least one finding for every part of the machine, GPUs first.

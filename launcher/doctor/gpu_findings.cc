@@ -29,7 +29,7 @@ std::string capability_text(int capability) {
 
 Finding examine_driver(const Machine& machine) {
   const GpuSurvey& gpus = machine.gpus;
-  Finding finding{.subject = "driver", .verdict = Verdict::fine, .found = "", .fix = ""};
+  Finding finding{.subject = "driver"};
   if (!gpus.why_none.empty()) {
     // Some GPU is there for us, so a run would take it.
     const bool wanted = !machine.cuda_built.empty() && !machine.visible.empty();
@@ -52,7 +52,7 @@ Finding examine_driver(const Machine& machine) {
 }
 
 Finding examine_one(const GpuFacts& gpu, int index, bool for_us) {
-  Finding finding{.subject = str("GPU ", index), .verdict = Verdict::fine, .found = "", .fix = ""};
+  Finding finding{.subject = str("GPU ", index)};
   if (gpu.name.empty() && gpu.uuid.empty()) {
     finding.verdict = for_us ? Verdict::stops : Verdict::warning;
     finding.found = "does not answer";
@@ -112,10 +112,7 @@ std::vector<Finding> examine_links(const Machine& machine, const std::vector<std
   }
   std::vector<Finding> findings;
   for (const auto& [between, pairs] : kinds) {
-    findings.push_back({.subject = "peer links",
-                        .verdict = Verdict::fine,
-                        .found = str(between, " between GPUs ", pairs),
-                        .fix = ""});
+    findings.push_back({.subject = "peer links", .found = str(between, " between GPUs ", pairs)});
   }
   if (!apart.empty()) {
     std::string list;
@@ -131,7 +128,7 @@ std::vector<Finding> examine_links(const Machine& machine, const std::vector<std
 
 Finding examine_library(const char* name, const LibraryState& library, bool needed,
                         const char* fix) {
-  Finding finding{.subject = name, .verdict = Verdict::fine, .found = library.version, .fix = ""};
+  Finding finding{.subject = name, .found = library.version};
   if (library.error.empty()) return finding;
   finding.found = library.error;
   finding.verdict = needed ? Verdict::stops : Verdict::note;
@@ -142,9 +139,7 @@ Finding examine_library(const char* name, const LibraryState& library, bool need
 
 Finding examine_lock_limit(const Machine& machine, bool needed) {
   Finding finding{.subject = "memory lock limit",
-                  .verdict = Verdict::fine,
-                  .found = machine.lockable_bytes ? format_bytes(*machine.lockable_bytes) : "none",
-                  .fix = ""};
+                  .found = machine.lockable_bytes ? format_bytes(*machine.lockable_bytes) : "none"};
   if (!needed) {
     finding.found += "; not needed on the CPU";
   } else if (machine.lockable_bytes && *machine.lockable_bytes < kMinLockable) {

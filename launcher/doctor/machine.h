@@ -14,7 +14,7 @@
 namespace nvllm::launcher {
 
 struct SharedMemoryFacts {
-  std::string error;  // why nothing can be put there; empty: it can
+  std::string error = "";  // why nothing can be put there; empty: it can
   std::uint64_t total_bytes = 0, free_bytes = 0;
   std::uint64_t needed_one = 0, needed_all = 0;  // bytes for one rank, and for the most ranks
 };

@@ -1,9 +1,7 @@
 // The command selftest: the workers check calls and collectives between them; this prints their
 // report.
 #include <algorithm>
-#include <array>
-#include <cstdint>
-#include <cstdio>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -13,7 +11,9 @@
 #include "device/topology.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/program.h"
+#include "launcher/session/load_display.h"
 #include "launcher/session/text_io.h"
+#include "launcher/session/text_table.h"
 #include "launcher/supervise/run_workers.h"
 #include "runtime/selftest_messages.h"
 
@@ -51,43 +51,17 @@ std::vector<SelftestRow> start_rows(const SelftestReport& report) {
   };
 }
 
-// Whole numbers as they are, others with three digits.
+// Whole numbers unchanged, others with three significant digits.
 std::string format_value(double value) {
-  std::array<char, 48> text;
   const bool whole = value == static_cast<double>(static_cast<long long>(value));
   const double size = std::abs(value);
-  std::snprintf(text.data(), text.size(), "%.*f",
-                whole        ? 0
-                : size < 10  ? 2
-                : size < 100 ? 1
-                             : 0,
-                value);
-  return text.data();
+  return fixed(value, whole ? 0 : size < 10 ? 2 : size < 100 ? 1 : 0);
 }
 
-std::string format_rows(const std::vector<SelftestRow>& rows) {
-  std::size_t widest = 0;
-  for (const SelftestRow& row : rows) widest = std::max(widest, row.name.size());
-  std::string text;
-  for (const SelftestRow& row : rows) {
-    const std::string value = format_value(row.value);
-    text += str("  ", row.name, std::string(widest - row.name.size() + 2, ' '),
-                std::string(value.size() < 9 ? 9 - value.size() : 0, ' '), value);
-    if (!row.unit.empty()) text += ' ' + row.unit;
-    text += '\n';
-  }
-  return text;
-}
-
-std::string format_memory(const RankReport& rank, std::size_t number) {
-  std::string text = str("memory of rank ", number, '\n');
-  std::uint64_t total = 0;
-  for (const runtime::MemoryLine& line : rank.memory) {
-    text += str("  ", line.kind, "  ", line.purpose, "  ", line.bytes, " bytes in ", line.buffers,
-                " buffers\n");
-    total += line.bytes;
-  }
-  return text + str("  total  ", total, " bytes\n");
+std::vector<SelftestRow> all_rows(const SelftestReport& report) {
+  std::vector<SelftestRow> rows = start_rows(report);
+  rows.insert(rows.end(), report.result.rows.begin(), report.result.rows.end());
+  return rows;
 }
 
 std::string format_table(const SelftestReport& report) {
@@ -96,12 +70,18 @@ std::string format_table(const SelftestReport& report) {
   std::string text = str("nvllm ", kVersion, " selftest: ", result.ranks.size(),
                          result.ranks.size() == 1 ? " rank on " : " ranks on ", first.device,
                          ", collectives ", first.collectives, '\n');
-  std::vector<SelftestRow> rows = start_rows(report);
-  rows.insert(rows.end(), result.rows.begin(), result.rows.end());
-  text += format_rows(rows);
+  TextTable table;
+  for (const SelftestRow& row : all_rows(report)) {
+    table.add_row({row.name, format_value(row.value), row.unit});
+  }
+  text += table.text();
   if (report.memory) {
-    for (std::size_t rank = 0; rank < result.ranks.size(); ++rank)
-      text += format_memory(result.ranks[rank], rank);
+    text += format_memory(result.ranks);
+    for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+      std::uint64_t total = 0;
+      for (const runtime::MemoryLine& line : result.ranks[rank].memory) total += line.bytes;
+      text += str("  total of rank ", rank, "  ", total, " bytes\n");
+    }
   }
   return text + (result.failures.empty() ? "all checks passed\n" : "CHECKS FAILED\n");
 }
@@ -144,13 +124,9 @@ std::string format_json(const SelftestReport& report) {
     }
     json["ranks"].push_back(std::move(one));
   }
-  const auto add_rows = [&](const std::vector<SelftestRow>& rows) {
-    for (const SelftestRow& row : rows) {
-      json["rows"].push_back({{"name", row.name}, {"value", row.value}, {"unit", row.unit}});
-    }
-  };
-  add_rows(start_rows(report));
-  add_rows(result.rows);
+  for (const SelftestRow& row : all_rows(report)) {
+    json["rows"].push_back({{"name", row.name}, {"value", row.value}, {"unit", row.unit}});
+  }
   return json_text(json, 2) + '\n';
 }
 

@@ -1,7 +1,5 @@
 // The report of inspect as a table for people.
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 
 #include "base/text.h"
@@ -19,17 +17,11 @@ using runtime::ModelDescription;
 using runtime::RankDescription;
 using runtime::RankLoad;
 
-std::string number(double value, int digits) {
-  std::array<char, 48> text;
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
-}
-
 // "596 million"
 std::string in_words(std::uint64_t count) {
   const auto value = static_cast<double>(count);
-  if (count >= 1'000'000'000) return number(value * 1e-9, 2) + " billion";
-  if (count >= 1'000'000) return number(value * 1e-6, 0) + " million";
+  if (count >= 1'000'000'000) return fixed(value * 1e-9, 2) + " billion";
+  if (count >= 1'000'000) return fixed(value * 1e-6, 0) + " million";
   return str(count);
 }
 
@@ -184,21 +176,21 @@ std::string format_tensors(const ModelDescription& model) {
 }
 
 std::string format_loads(const InspectReport& report) {
-  const auto gigabytes = [](double bytes_per_second) { return number(bytes_per_second * 1e-9, 2); };
+  const auto gigabytes = [](double bytes_per_second) { return fixed(bytes_per_second * 1e-9, 2); };
   TextTable table;
   table.add_row({"rank", "device", "pid", "bytes read", "bytes loaded", "seconds", "GB/s"});
   for (std::size_t rank = 0; rank < report.loads.size(); ++rank) {
     const RankLoad& load = report.loads[rank];
     const double seconds = load.times.seconds();
     table.add_row({str(rank), load.report.device, str(load.report.pid), str(load.times.bytes_read),
-                   str(load.times.bytes_loaded), number(seconds, 3),
+                   str(load.times.bytes_loaded), fixed(seconds, 3),
                    gigabytes(static_cast<double>(load.times.bytes_loaded) / seconds)});
   }
   const LoadSummary all = summary_of(report);
-  table.add_row({"all", "", "", str(all.bytes_read), str(all.bytes_loaded), number(all.seconds, 3),
+  table.add_row({"all", "", "", str(all.bytes_read), str(all.bytes_loaded), fixed(all.seconds, 3),
                  gigabytes(all.bytes_per_second)});
   return table.text() +
-         str("  all ranks had loaded ", number(all.since_start, 3), " s after the start\n");
+         str("  all ranks had loaded ", fixed(all.since_start, 3), " s after the start\n");
 }
 
 std::string format_checksums(const std::vector<RankLoad>& loads) {
@@ -226,7 +218,7 @@ std::string format_table(const InspectReport& report) {
   text += format_tensors(model);
   if (report.loads.empty()) return text;
   text += "loaded\n" + format_loads(report);
-  text += "memory of the ranks\n" + format_memory(report.loads);
+  text += format_memory(report.loads);
   if (!report.loads.front().checksums.empty()) {
     text += "checksums\n" + format_checksums(report.loads);
   }

@@ -67,92 +67,51 @@ runtime::SamplingParams sampling_defaults_of(const runtime::OpenModel& model) {
   return params;
 }
 
-struct EngineSession::State {
-  State(const SessionOptions& options, runtime::OpenModel opened)
-      : model(std::move(opened)),
-        launch(plan(options)),
-        sampling_defaults(sampling_defaults_of(model)) {
-    check_has_weights(model);
-  }
-
-  void open(const SessionOptions& options) {
-    std::optional<LoadDisplay> display;
-    if (options.load_progress) display.emplace(workers->console());
-    info = client->open(options.engine, [&](const runtime::LoadState& state) {
-      if (display) display->show(state);
-    });
-    display.reset();
-    if (options.memory_report) {
-      workers->console().print("memory of the ranks\n" + format_memory(info.ranks));
-    }
-    for (const std::string& note : info.notes) {
-      if (!log_enabled(LogLevel::info)) break;
-      workers->console().print(format_log_line("launcher", LogLevel::info, note));
-    }
-  }
-
-  const runtime::OpenModel model;
-  const LaunchPlan launch;
-  const runtime::SamplingParams sampling_defaults;
-  std::unique_ptr<WorkerGroup> workers;
-  std::optional<runtime::EngineClient> client;
-  runtime::EngineInfo info;
-  std::uint64_t last_request = 0;  // of generate()
-  bool finished = false;
-};
-
 EngineSession::EngineSession(const SessionOptions& options)
     : EngineSession(options, runtime::open_model(options.model)) {}
 
 EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel model)
-    : state_(std::make_unique<State>(options, std::move(model))) {
-  const runtime::WorkerOptions worker{.device = state_->launch.device,
-                                      .gpus = state_->launch.gpus,
+    : model_(std::move(model)), sampling_defaults_(sampling_defaults_of(model_)) {
+  const LaunchPlan launch = plan(options);
+  check_has_weights(model_);
+  const runtime::WorkerOptions worker{.device = launch.device,
+                                      .gpus = launch.gpus,
                                       .collectives = options.collectives,
                                       .log_level = options.log_level,
-                                      .model = &state_->model};
-  state_->workers = std::make_unique<WorkerGroup>(
-      WorkerGroup::Options{
-          .group = {.size = state_->launch.ranks, .step_timeout = options.step_timeout}},
+                                      .model = &model_};
+  workers_.emplace(
+      WorkerGroup::Options{.group = {.size = launch.ranks, .step_timeout = options.step_timeout}},
       [&](const ipc::Group& group, int rank) { return runtime::run_worker(group, rank, worker); });
   try {
     if (options.meanwhile) options.meanwhile();
-    state_->client.emplace(state_->workers->member());
-    state_->open(options);
+    client_.emplace(workers_->member());
+    open_engine(options);
   } catch (const Error& error) {
     throw SessionFailed(finish(error.what()), error.what());
   }
 }
 
-EngineSession::~EngineSession() = default;
-
-runtime::EngineClient& EngineSession::client() {
-  return *state_->client;
-}
-
-WorkerGroup& EngineSession::workers() {
-  return *state_->workers;
-}
-
-const runtime::EngineInfo& EngineSession::info() const {
-  return state_->info;
-}
-
-const runtime::OpenModel& EngineSession::model() const {
-  return state_->model;
-}
-
-const runtime::SamplingParams& EngineSession::sampling_defaults() const {
-  return state_->sampling_defaults;
+void EngineSession::open_engine(const SessionOptions& options) {
+  std::optional<LoadDisplay> display;
+  if (options.load_progress) display.emplace(workers_->console());
+  info_ = client_->open(options.engine, [&](const runtime::LoadState& state) {
+    if (display) display->show(state);
+  });
+  display.reset();
+  if (options.memory_report) workers_->console().print(format_memory(info_.ranks));
+  for (const std::string& note : info_.notes) {
+    if (!log_enabled(LogLevel::info)) break;
+    workers_->console().print(format_log_line("launcher", LogLevel::info, note));
+  }
 }
 
 std::vector<std::vector<EngineSession::Answer>> EngineSession::generate(
     const std::vector<runtime::Request>& requests) {
-  runtime::EngineClient& client = *state_->client;
-  const std::uint64_t first = state_->last_request + 1;
+  runtime::EngineClient& client = *client_;
+  const std::uint64_t first = last_request_ + 1;
   std::vector<std::vector<Answer>> answers;
   for (const runtime::Request& request : requests) {
-    client.submit(++state_->last_request, request);
+    client.submit(++last_request_, request);
     answers.emplace_back(static_cast<std::size_t>(std::max(1, request.sampling.n)));
   }
   std::string refusal;
@@ -160,7 +119,7 @@ std::vector<std::vector<EngineSession::Answer>> EngineSession::generate(
     for (Update& update : client.poll(std::chrono::seconds(1))) {
       if (!update.error.empty() && refusal.empty()) {
         refusal = str("request ", update.request - first, ": ", update.error);
-        for (std::uint64_t id = first; id <= state_->last_request; ++id) client.abort(id);
+        for (std::uint64_t id = first; id <= last_request_; ++id) client.abort(id);
       }
       if (!update.error.empty()) continue;
       Answer& answer =
@@ -175,13 +134,13 @@ std::vector<std::vector<EngineSession::Answer>> EngineSession::generate(
 }
 
 int EngineSession::finish(const std::optional<std::string>& error) {
-  NVLLM_CHECK(!state_->finished, "a session ends once");
-  state_->finished = true;
+  NVLLM_CHECK(!finished_, "a session ends once");
+  finished_ = true;
   if (!error) {
-    state_->workers->expect_end();
-    state_->workers->member().group().request_stop();
+    workers_->expect_end();
+    workers_->member().group().request_stop();
   }
-  return state_->workers->finish(error);
+  return workers_->finish(error);
 }
 
 void write_profile(const std::string& path, EngineSession& session, Trace& own,

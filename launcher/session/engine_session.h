@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,16 +68,16 @@ class EngineSession {
   explicit EngineSession(const SessionOptions& options);
   // The same with a model that is open already; options.model is ignored.
   EngineSession(const SessionOptions& options, runtime::OpenModel model);
-  ~EngineSession();  // ends the workers, if finish() has not
+  // The destructor ends the workers, if finish() has not.
   EngineSession(const EngineSession&) = delete;
   EngineSession& operator=(const EngineSession&) = delete;
 
-  runtime::EngineClient& client();
-  WorkerGroup& workers();
-  const runtime::EngineInfo& info() const;
-  const runtime::OpenModel& model() const;
+  runtime::EngineClient& client() { return *client_; }
+  WorkerGroup& workers() { return *workers_; }
+  const runtime::EngineInfo& info() const { return info_; }
+  const runtime::OpenModel& model() const { return model_; }
   // The checkpoint's defaults for requests; see sampling_defaults_of().
-  const runtime::SamplingParams& sampling_defaults() const;
+  const runtime::SamplingParams& sampling_defaults() const { return sampling_defaults_; }
 
   // Runs some requests and returns all their answers in order. The client must have no other
   // requests. Throws an Error if one is refused; then all of them are aborted.
@@ -94,8 +93,15 @@ class EngineSession {
   int finish(const std::optional<std::string>& error = std::nullopt);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void open_engine(const SessionOptions& options);
+
+  const runtime::OpenModel model_;
+  const runtime::SamplingParams sampling_defaults_;
+  std::optional<WorkerGroup> workers_;
+  std::optional<runtime::EngineClient> client_;
+  runtime::EngineInfo info_;
+  std::uint64_t last_request_ = 0;  // of generate()
+  bool finished_ = false;
 };
 
 // Writes the trace of all processes of a session, for --profile; `own`: that of this process.

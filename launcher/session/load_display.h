@@ -50,7 +50,8 @@ class LoadDisplay {
   LoadProgressText text_;
 };
 
-// A table of what memory every rank has allocated, and for what.
+// A titled table of what memory every rank has allocated, and for what.
+std::string format_memory(const std::vector<runtime::RankReport>& ranks);
 std::string format_memory(const std::vector<runtime::RankLoad>& loads);
 
 }  // namespace nvllm::launcher

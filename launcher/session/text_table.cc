@@ -1,6 +1,10 @@
 #include "launcher/session/text_table.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/text.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -37,6 +41,19 @@ std::string TextTable::text() const {
     all += line + '\n';
   }
   return all;
+}
+
+std::string fixed(double number, int digits) {
+  std::array<char, 64> text;
+  std::snprintf(text.data(), text.size(), "%.*f", digits, number);
+  return text.data();
+}
+
+std::string progress_bar(double done) {
+  constexpr std::size_t kWidth = 30;
+  const auto full = static_cast<std::size_t>(done * kWidth);
+  return str('[', std::string(full, '#'), std::string(kWidth - full, '.'), "] ",
+             static_cast<int>(done * 100), "%, ");
 }
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,4 @@
-// TextTable: a table in columns, each as wide as its widest cell.
+// How reports look: tables, numbers, progress bars.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 
 namespace nvllm::launcher {
 
+// A table in columns, each as wide as its widest cell.
 class TextTable {
  public:
   // Adds a row; rows may have different numbers of cells.
@@ -18,5 +19,14 @@ class TextTable {
  private:
   std::vector<std::vector<std::string>> rows_;
 };
+
+// "3.14": with that many digits behind the point.
+std::string fixed(double number, int digits);
+
+// "[###...] 50%, "; done: 0 to 1.
+std::string progress_bar(double done);
+
+// Returns to the beginning of a terminal's line and erases it.
+inline constexpr const char* kClearLine = "\r\033[K";
 
 }  // namespace nvllm::launcher
