@@ -75,7 +75,7 @@ struct Work {
     return words(std::move(more));
   }
   // A run that will be disturbed.
-  std::vector<std::string> begun(std::vector<std::string> more = {}) const {
+  std::vector<std::string> started(std::vector<std::string> more = {}) const {
     more.insert(more.end(), {"--input=-", "--output", output});
     return words(std::move(more));
   }
@@ -130,7 +130,7 @@ TEST_CASE("after a kill -9 of the launcher a run is resumed, and gives what one 
   const Work work;
   {
     const HalfAnInput half;
-    Program program(work.begun(), [&] { half.become_stdin(); });
+    Program program(work.started(), [&] { half.become_stdin(); });
     const std::vector<pid_t> workers = program.workers(1);
     work.await_some(program);
     program.signal(SIGKILL);
@@ -147,7 +147,7 @@ TEST_CASE("after a kill -9 of the launcher a run is resumed, and gives what one 
 TEST_CASE("Ctrl-C writes what is finished, also behind what is not, and a run is resumed") {
   const Work work;
   const HalfAnInput half;
-  Program program(work.begun(), [&] { half.become_stdin(); });
+  Program program(work.started(), [&] { half.become_stdin(); });
   const std::vector<pid_t> workers = program.workers(1);
   work.await_some(program);
   program.signal(SIGINT);
@@ -160,7 +160,7 @@ TEST_CASE("Ctrl-C writes what is finished, also behind what is not, and a run is
 TEST_CASE("a worker's death ends the run with 3; finished answers are written") {
   const Work work;
   const HalfAnInput half;
-  Program program(work.begun({"--tp=2"}), [&] { half.become_stdin(); });
+  Program program(work.started({"--tp=2"}), [&] { half.become_stdin(); });
   const std::vector<pid_t> workers = program.workers(2);
   work.await_some(program);
   ::kill(workers[1], SIGKILL);
