@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "device/backend.h"
 #include "device/dtype.h"
-#include "device/ledger.h"
 #include "device/tensor_view.h"
 
 namespace nvllm {

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "device/backend.h"
-#include "device/transfer_rows.h"
+#include "device/testing/transfer_rows.h"
 #include "testing/bench_backend.h"
 
 namespace nvllm {

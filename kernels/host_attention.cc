@@ -37,12 +37,12 @@ class Run {
     partials_ = scratch.data();
   }
 
-  void operator()(nvllm::cpu::Crew& crew) const {
-    crew.run(parts_, [&](std::int64_t begin, std::int64_t end) {
+  void operator()(nvllm::cpu::ThreadPool& pool) const {
+    pool.run(parts_, [&](std::int64_t begin, std::int64_t end) {
       AttentionScratch scratch;
       for (std::int64_t part = begin; part < end; ++part) attend(part, scratch);
     });
-    crew.run(args_.q.shape[0] * heads_, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(args_.q.shape[0] * heads_, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t head = begin; head < end; ++head) merge(head / heads_, head % heads_);
     });
   }
@@ -128,13 +128,13 @@ class Run {
 
 }  // namespace
 
-void host_attention(const HostAttention& args, nvllm::cpu::Crew& crew,
+void host_attention(const HostAttention& args, nvllm::cpu::ThreadPool& pool,
                     std::vector<float>& scratch) {
   NVLLM_CHECK(args.out.dtype == DType::f32 && args.out.contiguous() && args.lse.contiguous());
   NVLLM_CHECK(args.out.shape == args.q.shape);
   NVLLM_CHECK(args.block_tokens > 0 || args.blocks.empty());
   if (args.q.elements() == 0) return;
-  Run(args, scratch)(crew);
+  Run(args, scratch)(pool);
 }
 
 }  // namespace nvllm::kernels

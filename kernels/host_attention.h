@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "device/cpu/crew.h"
+#include "device/cpu/thread_pool.h"
 #include "device/tensor_view.h"
 
 namespace nvllm::kernels {
@@ -36,8 +36,8 @@ struct HostAttention {
   float scale = 1.0f;
 };
 
-// Runs it with the crew's threads and the caller's, and returns when it is done. `scratch` grows as it has to,
+// Runs it with the pool's threads and the caller's, and returns when it is done. `scratch` grows as it has to,
 // and may be used again. No bit depends on the number of threads, or on other rows.
-void host_attention(const HostAttention& args, nvllm::cpu::Crew& crew, std::vector<float>& scratch);
+void host_attention(const HostAttention& args, nvllm::cpu::ThreadPool& pool, std::vector<float>& scratch);
 
 }  // namespace nvllm::kernels

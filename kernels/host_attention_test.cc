@@ -69,9 +69,9 @@ class Case {
     args.group = shape_.group;
     args.first_head = shape_.first_head;
     args.scale = scale();
-    cpu::Crew crew(threads);
+    cpu::ThreadPool pool(threads);
     std::vector<float> scratch(3, std::numeric_limits<float>::quiet_NaN());
-    host_attention(args, crew, scratch);
+    host_attention(args, pool, scratch);
     return result;
   }
 

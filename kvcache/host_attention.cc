@@ -12,7 +12,7 @@ namespace nvllm::kvcache {
 namespace {
 
 // The device's work between two layers' attention takes some hundred microseconds, and on virtual machines waking
-// a crew takes as long.
+// a pool takes as long.
 constexpr Nanoseconds kSpin = std::chrono::milliseconds(1);
 
 std::size_t bytes_of(std::int64_t elements, DType dtype) {
@@ -41,7 +41,7 @@ HostAttention::HostAttention(Backend& backend, const Limits& limits, const Offlo
       stream_(backend.create_stream()),
       asked_(backend.create_event()),
       attended_(backend.create_event()),
-      crew_(limits.threads, kSpin) {}
+      pool_(limits.threads, kSpin) {}
 
 HostAttention::~HostAttention() {
   try {
@@ -96,9 +96,9 @@ void HostAttention::begin(std::int64_t layer, const kernels::Attention& args, co
   call.group = args.group;
   call.first_head = args.first_head;
   call.scale = args.scale;
-  // Nobody but these calls touches crew and scratch, and each is waited for before the next one.
+  // Nobody but these calls touches pool and scratch, and each is waited for before the next one.
   stream_->host_call(
-      [this, call, work = work_] { kernels::host_attention(call, crew_, scratch_); });
+      [this, call, work = work_] { kernels::host_attention(call, pool_, scratch_); });
   attended_->record(*stream_);
 }
 
@@ -118,7 +118,7 @@ HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* cons
   call.group = divide_up(limits_.heads, limits_.shape.kv_heads);
   call.blocks = std::span(blocks).first(1);
   std::fill_n(static_cast<unsigned char*>(queries_.data()), queries_.bytes(), 0);
-  kernels::host_attention(call, crew_, scratch_);  // the threads come
+  kernels::host_attention(call, pool_, scratch_);  // the threads come
   call.blocks = blocks;
 
   const std::int64_t copies = std::clamp<std::int64_t>(kCopied / part_bytes_, 1, kMostCopies);
@@ -132,7 +132,7 @@ HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* cons
   copied->record(*stream_);
   double read = 0;
   do {
-    kernels::host_attention(call, crew_, scratch_);
+    kernels::host_attention(call, pool_, scratch_);
     read += static_cast<double>(part_bytes_) * static_cast<double>(blocks.size());
   } while (!copied->reached());
   const double seconds = static_cast<double>(now_ns() - start) * 1e-9;

@@ -7,7 +7,7 @@
 //     ... enqueue other parts of the layer's attention ...
 //     sums.finish(args, stream, host.end(stream));
 //
-// On a stream of its own: the rows' queries to the host, a call of the host that attends with a crew of threads,
+// On a stream of its own: the rows' queries to the host, a call of the host that attends with a pool of threads,
 // and then the results lie in pinned memory, where the device's merge reads them. They are a few KB, which would
 // wait behind the large loads if they were copied.
 //
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "device/cpu/crew.h"
+#include "device/cpu/thread_pool.h"
 #include "kernels/attention.h"
 #include "kernels/host_attention.h"
 #include "kernels/merge_attention.h"
@@ -90,7 +90,7 @@ class HostAttention {
   std::unique_ptr<Event> asked_, attended_;
   std::shared_ptr<const Work> work_;
   // Of the calls, which come one after the other.
-  nvllm::cpu::Crew crew_;
+  nvllm::cpu::ThreadPool pool_;
   std::vector<float> scratch_;
 };
 

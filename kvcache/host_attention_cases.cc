@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 #include "kvcache/host_attention.h"
 
 namespace nvllm::kvcache {
@@ -96,7 +96,7 @@ class Attended {
     for (std::size_t i = 0; i < q.size(); ++i) {
       q[i] = static_cast<float>(i % 13) / 8 - 0.75f;
     }
-    nvllm::cpu::Crew crew(1);
+    nvllm::cpu::ThreadPool pool(1);
     for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
       std::vector<float> out(q.size()), lse(static_cast<std::size_t>(kRows * kHeads));
       kernels::HostAttention args;
@@ -110,7 +110,7 @@ class Attended {
       args.kv_heads = kShape.kv_heads;
       args.group = kHeads / kShape.kv_heads;
       args.scale = 0.25f;
-      kernels::host_attention(args, crew, scratch);
+      kernels::host_attention(args, pool, scratch);
       all.insert(all.end(), out.begin(), out.end());
       all.insert(all.end(), lse.begin(), lse.end());
     }

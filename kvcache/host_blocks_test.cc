@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/wrapped_backend.h"
+#include "device/testing/wrapped_backend.h"
 #include "kvcache/layerwise_storage.h"
 
 namespace nvllm::kvcache {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "device/backend_under_test.h"
-#include "device/wrapped_backend.h"
+#include "device/testing/backend_under_test.h"
+#include "device/testing/wrapped_backend.h"
 #include "kvcache/layerwise_storage.h"
 
 namespace nvllm::kvcache {

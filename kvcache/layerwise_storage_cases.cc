@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 #include "kvcache/layerwise_sequences.h"
 
 namespace nvllm::kvcache {

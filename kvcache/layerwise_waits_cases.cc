@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 #include "kvcache/layerwise_sequences.h"
 #include "testing/rerun.h"
 #include "testing/sanitizers.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 #include "device/host_memory.h"
 #include "kernels/attention.h"
 #include "kernels/norm_rope_store.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 #include "model/loader.h"
 #include "model/loader_fixture.h"
 

@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "base/thread.h"
-#include "device/nccl.h"
-#include "device/numa.h"
+#include "device/libraries.h"
 #include "device/topology.h"
 #include "ipc/collective/communicator.h"
 #include "ipc/front_end.h"

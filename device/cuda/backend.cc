@@ -1,5 +1,3 @@
-#include "device/cuda/backend.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "device/cuda/stream.h"
-#include "device/nccl.h"
+#include "device/libraries.h"
 #include "ipc/collective/culprit.h"
 #include "ipc/wait_clock.h"
 

@@ -13,7 +13,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-using nvllm::cpu::Crew;
+using nvllm::cpu::ThreadPool;
 
 // Of a sequence's tokens: a part has at least so many, which take about 5 us, and there are at most so many
 // parts.
@@ -59,8 +59,8 @@ void merge(const Attention& args, const AttentionPart* parts, std::int64_t count
 // One call. What it plans lies in the memory of the stream's thread, which keeps it for the next one.
 class Run {
  public:
-  Run(const Attention& args, AttendPart attend, Crew& crew)
-      : args_(args), attend_(attend), crew_(crew) {}
+  Run(const Attention& args, AttendPart attend, ThreadPool& pool)
+      : args_(args), attend_(attend), pool_(pool) {}
 
   void operator()() {
     plan_.clear();
@@ -131,7 +131,7 @@ class Run {
   // Runs what is planned.
   void flush() {
     const Plan& plan = plan_;
-    crew_.run(
+    pool_.run(
         static_cast<std::int64_t>(plan.parts.size()), [&](std::int64_t begin, std::int64_t end) {
           AttentionScratch scratch;
           for (std::int64_t i = begin; i < end; ++i) {
@@ -139,7 +139,7 @@ class Run {
             attend_(args_, attention_group(args_, part.sequence, part.kv_head), part, scratch);
           }
         });
-    crew_.run(static_cast<std::int64_t>(plan.merges.size()),
+    pool_.run(static_cast<std::int64_t>(plan.merges.size()),
               [&](std::int64_t begin, std::int64_t end) {
                 for (std::int64_t i = begin; i < end; ++i) merge_parts(plan.merges[i]);
               });
@@ -162,7 +162,7 @@ class Run {
 
   const Attention& args_;
   const AttendPart attend_;
-  Crew& crew_;
+  ThreadPool& pool_;
   Plan& plan_ = plan_of_this_thread();
 };
 
@@ -194,7 +194,7 @@ AttendPart attend_part(DType type, std::optional<InstructionSet> set) {
 void attention(const Attention& args, Stream& stream, std::optional<InstructionSet> set) {
   const AttendPart attend = attend_part(args.q.dtype, set);
   auto& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, attend, &crew = queue.crew()] { Run(args, attend, crew)(); });
+  queue.submit([args, attend, &pool = queue.thread_pool()] { Run(args, attend, pool)(); });
 }
 
 }  // namespace nvllm::kernels::cpu

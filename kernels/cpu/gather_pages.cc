@@ -71,9 +71,9 @@ void gather_head(const GatherPages& args, std::int64_t sequence, std::int64_t kv
 
 void gather_pages(const GatherPages& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
+  queue.submit([args, &pool = queue.thread_pool()] {
     const std::int64_t kv_heads = args.near.kv_heads();
-    crew.run(args.page_counts.elements(), [&](std::int64_t begin, std::int64_t end) {
+    pool.run(args.page_counts.elements(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t at = begin; at < end; ++at) {
         gather_head(args, at / kv_heads, at % kv_heads);
       }

@@ -15,9 +15,9 @@ class Run {
   Run(const PageAttention& args, AttendPart attend)
       : args_(args), shared_(args.shared()), attend_(attend) {}
 
-  void operator()(nvllm::cpu::Crew& crew) const {
+  void operator()(nvllm::cpu::ThreadPool& pool) const {
     const std::int64_t kv_heads = args_.kv_heads();
-    crew.run(args_.q.shape[0] * kv_heads, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(args_.q.shape[0] * kv_heads, [&](std::int64_t begin, std::int64_t end) {
       AttentionScratch scratch;
       std::vector<std::int32_t> tokens;
       for (std::int64_t i = begin; i < end; ++i) {
@@ -79,7 +79,7 @@ class Run {
 void page_attention(const PageAttention& args, Stream& stream) {
   const AttendPart attend = attend_part(args.q.dtype, {});
   auto& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, attend, &crew = queue.crew()] { Run(args, attend)(crew); });
+  queue.submit([args, attend, &pool = queue.thread_pool()] { Run(args, attend)(pool); });
 }
 
 }  // namespace nvllm::kernels::cpu

@@ -117,8 +117,8 @@ void list(const ListLines& args, std::int64_t block, std::int64_t head) {
 
 void choose_lines(const ChooseLines& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
-    crew.run(args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
+  queue.submit([args, &pool = queue.thread_pool()] {
+    pool.run(args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t head = begin; head < end; ++head) choose(args, head);
     });
   });
@@ -137,8 +137,8 @@ void band_lines(const TensorView& bands, const TensorView& offsets, Stream& stre
 
 void list_lines(const ListLines& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
-    crew.run(args.blocks() * args.heads(), [&](std::int64_t begin, std::int64_t end) {
+  queue.submit([args, &pool = queue.thread_pool()] {
+    pool.run(args.blocks() * args.heads(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t at = begin; at < end; ++at)
         list(args, at / args.heads(), at % args.heads());
     });

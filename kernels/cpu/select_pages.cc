@@ -130,9 +130,9 @@ void choose(const SelectPages& args, std::int64_t begin, std::int64_t end) {
 
 void bound_pages(const BoundPages& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
+  queue.submit([args, &pool = queue.thread_pool()] {
     const std::int64_t pages = args.most_pages();
-    crew.run(args.kv_length.shape[0] * pages, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(args.kv_length.shape[0] * pages, [&](std::int64_t begin, std::int64_t end) {
       with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
         for (std::int64_t at = begin; at < end; ++at) bound<T>(args, at / pages, at % pages);
       });
@@ -142,9 +142,9 @@ void bound_pages(const BoundPages& args, Stream& stream) {
 
 void select_pages(const SelectPages& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
+  queue.submit([args, &pool = queue.thread_pool()] {
     const std::int64_t tasks = args.page_counts.elements();
-    crew.run(tasks, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(tasks, [&](std::int64_t begin, std::int64_t end) {
       with_element_type(args.q.dtype, [&]<typename T>(T) { choose<T>(args, begin, end); });
     });
   });

@@ -113,8 +113,8 @@ void run_tasks(const SelectTiles& args, std::int64_t begin, std::int64_t end) {
 
 void select_tiles(const SelectTiles& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
-    crew.run(args.row_tiles() * args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
+  queue.submit([args, &pool = queue.thread_pool()] {
+    pool.run(args.row_tiles() * args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
       with_element_type(args.prompt.q.dtype,
                         [&]<typename T>(T) { run_tasks<T>(args, begin, end); });
     });

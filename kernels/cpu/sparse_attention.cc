@@ -10,7 +10,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-using nvllm::cpu::Crew;
+using nvllm::cpu::ThreadPool;
 
 static_assert(kSparseTile % kTileRows == 0);
 
@@ -24,10 +24,10 @@ class Run {
   Run(const SparseAttention& args, AttendPart attend)
       : args_(args), shared_(args.shared()), attend_(attend) {}
 
-  void operator()(Crew& crew) const {
+  void operator()(ThreadPool& pool) const {
     const std::int64_t tiles = (args_.q.shape[0] + kTileRows - 1) / kTileRows;
     const std::int64_t heads = args_.q.shape[1];
-    crew.run(tiles * heads, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(tiles * heads, [&](std::int64_t begin, std::int64_t end) {
       AttentionScratch scratch;
       std::vector<std::int32_t> tokens;
       for (std::int64_t i = begin; i < end; ++i) {
@@ -100,7 +100,7 @@ class Run {
 void sparse_attention(const SparseAttention& args, Stream& stream) {
   const AttendPart attend = attend_part(args.q.dtype, {});
   auto& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, attend, &crew = queue.crew()] { Run(args, attend)(crew); });
+  queue.submit([args, attend, &pool = queue.thread_pool()] { Run(args, attend)(pool); });
 }
 
 }  // namespace nvllm::kernels::cpu

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "device/cublaslt.h"
+#include "device/libraries.h"
 #include "device/cuda/stream.h"
 #include "kernels/cuda/gemm_tuning.h"
 #include "kernels/cuda/linear.h"

@@ -90,7 +90,7 @@ struct AttentionCase {
   // On so many of the CPU's threads, with these instructions.
   void run(Backend& backend, int threads, cpu::InstructionSet set) {
     const auto stream = std::make_unique<nvllm::cpu::Stream>(
-        "test", std::chrono::microseconds(10), std::make_shared<nvllm::cpu::Crew>(threads));
+        "test", std::chrono::microseconds(10), std::make_shared<nvllm::cpu::ThreadPool>(threads));
     run(backend, *stream, [&](const Attention& args) { cpu::attention(args, *stream, set); });
   }
 

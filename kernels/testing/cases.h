@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 #include "device/tensor_view.h"
 #include "testing/sanitizers.h"
 #include "testing/skip.h"

@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 #include "kernels/linear.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/testing/cases.h"

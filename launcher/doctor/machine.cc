@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "device/host_memory.h"
-#include "device/numa.h"
 #include "device/topology.h"
 #include "ipc/group.h"
 #include "kernels/cpu/instruction_set.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "device/gpu_survey.h"
+#include "device/nvml.h"
 #include "device/libraries.h"
 #include "launcher/find_model.h"
 

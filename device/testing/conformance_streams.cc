@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 
 namespace nvllm {
 namespace {

@@ -1,4 +1,4 @@
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 
 namespace nvllm::testing {
 

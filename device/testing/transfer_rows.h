@@ -1,4 +1,4 @@
-// Copies of rows that lie apart, for benchmarks: what offloading would cost without layouts that make every
+// Copies of rows that lie apart, for transfer_bench: what offloading would cost if its layouts did not make every
 // transfer one piece.
 #pragma once
 
@@ -16,7 +16,7 @@ struct Rows {
   std::size_t rows = 0;
 };
 
-// One copy for each.
+// One copy per row.
 inline void copy_one_by_one(Backend& backend, const Rows& rows, Stream& stream) {
   for (std::size_t i = 0; i < rows.rows; ++i) {
     backend.copy(static_cast<std::byte*>(rows.to) + i * rows.row_bytes,
@@ -25,7 +25,7 @@ inline void copy_one_by_one(Backend& backend, const Rows& rows, Stream& stream) 
   }
 }
 
-// One two-dimensional copy on a GPU; an Error elsewhere.
+// One two-dimensional copy on a GPU; throws an Error elsewhere.
 void copy_two_dimensional(const Rows& rows, Stream& stream);
 
 }  // namespace nvllm

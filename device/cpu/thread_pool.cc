@@ -1,4 +1,4 @@
-#include "device/cpu/crew.h"
+#include "device/cpu/thread_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -36,7 +36,7 @@ constexpr std::int64_t kPiecesPerShare = 8;
 // A thread may read the job while the next one is written, or come when it is done. It copies the job and
 // looks at its number again: if that is still the same, the copy is whole, because the number is taken back
 // before anything else changes. And while it can take a piece of that number, the job is not done.
-class Crew::Impl {
+class ThreadPool::Impl {
  public:
   Impl(int threads, Nanoseconds spin) : wanted_(threads), spin_(spin) {}
 
@@ -52,7 +52,7 @@ class Crew::Impl {
     return size > 0 ? size : size_now();
   }
 
-  // Whether the crew is now the caller's: it must release() it.
+  // Whether the pool is now the caller's: it must release() it.
   bool acquire() { return !busy_.exchange(true, std::memory_order_acquire); }
   void release() { busy_.store(false, std::memory_order_release); }
 
@@ -125,7 +125,7 @@ class Crew::Impl {
 };
 
 // Who reads a value that is stored here, with release, sees the number 0 or a later one from then on.
-void Crew::Impl::Job::write(const Work& work) {
+void ThreadPool::Impl::Job::write(const Work& work) {
   number.store(0, std::memory_order_relaxed);
   function.store(work.call.function, std::memory_order_release);
   callable.store(work.call.callable, std::memory_order_release);
@@ -136,7 +136,7 @@ void Crew::Impl::Job::write(const Work& work) {
   number.store(work.number, std::memory_order_release);
 }
 
-bool Crew::Impl::Job::read(Work* work) const {
+bool ThreadPool::Impl::Job::read(Work* work) const {
   work->number = number.load(std::memory_order_acquire);
   work->call = {function.load(std::memory_order_acquire), callable.load(std::memory_order_acquire)};
   work->count = count.load(std::memory_order_acquire);
@@ -146,17 +146,17 @@ bool Crew::Impl::Job::read(Work* work) const {
   return work->number != 0 && number.load(std::memory_order_relaxed) == work->number;
 }
 
-void Crew::Impl::start() {
+void ThreadPool::Impl::start() {
   const int size = size_now();
   members_ = std::vector<Member>(size);
   size_.store(size, std::memory_order_relaxed);
   for (int member = 1; member < size; ++member) {
     threads_.push_back(start_thread("for kernels", [this, member] { serve(member); }));
-    pthread_setname_np(threads_.back().native_handle(), str("crew-", member).c_str());
+    pthread_setname_np(threads_.back().native_handle(), str("pool-", member).c_str());
   }
 }
 
-void Crew::Impl::serve(int member) {
+void ThreadPool::Impl::serve(int member) {
   std::uint64_t seen = 0;
   while (true) {
     wait_beyond(seen);
@@ -169,7 +169,7 @@ void Crew::Impl::serve(int member) {
 }
 
 // Until there is a job of a number above `seen`.
-void Crew::Impl::wait_beyond(std::uint64_t seen) {
+void ThreadPool::Impl::wait_beyond(std::uint64_t seen) {
   const std::int64_t spin_until = now_ns() + spin_.count();
   do {
     for (int i = 0; i < 32; ++i) {
@@ -180,7 +180,7 @@ void Crew::Impl::wait_beyond(std::uint64_t seen) {
   submitted_.wait(seen + 1);
 }
 
-void Crew::Impl::run(std::int64_t count, std::int64_t grain, Call call) {
+void ThreadPool::Impl::run(std::int64_t count, std::int64_t grain, Call call) {
   if (members_.empty()) start();
   if (members_.size() == 1) return call(0, count);
   const std::int64_t grains = count / grain;
@@ -208,7 +208,7 @@ void Crew::Impl::run(std::int64_t count, std::int64_t grain, Call call) {
   }
 }
 
-bool Crew::Impl::all_finished(const Work& work) const {
+bool ThreadPool::Impl::all_finished(const Work& work) const {
   std::int64_t finished = 0;
   for (const Member& member : members_) {
     finished += pieces_of(member.finished.load(std::memory_order_acquire), work.number);
@@ -216,7 +216,7 @@ bool Crew::Impl::all_finished(const Work& work) const {
   return finished == work.shares * work.pieces;
 }
 
-void Crew::Impl::work(int member, const Work& work) {
+void ThreadPool::Impl::work(int member, const Work& work) {
   const std::uint64_t none = work.number << kPieceBits;
   std::uint64_t finished = 0;
   for (std::int64_t i = 0; i < work.shares; ++i) {
@@ -233,7 +233,7 @@ void Crew::Impl::work(int member, const Work& work) {
   }
 }
 
-bool Crew::Impl::take(Member& member, const Work& work, std::int64_t* piece) {
+bool ThreadPool::Impl::take(Member& member, const Work& work, std::int64_t* piece) {
   static_assert(kPiecesPerShare < 1 << kPieceBits);
   const std::uint64_t none = work.number << kPieceBits;
   std::uint64_t taken = member.taken.load(std::memory_order_relaxed);
@@ -248,7 +248,7 @@ bool Crew::Impl::take(Member& member, const Work& work, std::int64_t* piece) {
   }
 }
 
-void Crew::Impl::run_piece(const Work& work, std::int64_t piece) {
+void ThreadPool::Impl::run_piece(const Work& work, std::int64_t piece) {
   if (failed_.load(std::memory_order_relaxed)) return;
   const std::int64_t pieces = work.shares * work.pieces, grains = work.grains();
   const std::int64_t begin = grains * piece / pieces * work.grain;
@@ -262,14 +262,15 @@ void Crew::Impl::run_piece(const Work& work, std::int64_t piece) {
   }
 }
 
-Crew::Crew(int threads, Nanoseconds spin) : impl_(std::make_unique<Impl>(threads, spin)) {}
-Crew::~Crew() = default;
+ThreadPool::ThreadPool(int threads, Nanoseconds spin)
+    : impl_(std::make_unique<Impl>(threads, spin)) {}
+ThreadPool::~ThreadPool() = default;
 
-int Crew::size() const {
+int ThreadPool::size() const {
   return impl_->size();
 }
 
-void Crew::run(std::int64_t count, std::int64_t grain, Call call) {
+void ThreadPool::run(std::int64_t count, std::int64_t grain, Call call) {
   NVLLM_CHECK(grain >= 1, "grain ", grain);
   if (count <= 0) return;
   if (count / grain < 2 || !impl_->acquire()) return call(0, count);

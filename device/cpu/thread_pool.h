@@ -1,7 +1,7 @@
-// Crew: the threads of one process that share the work of a CPU kernel.
+// ThreadPool: the threads of one process that share the work of a CPU kernel.
 //
-//   cpu::stream(stream).submit([=, &crew] {
-//     crew.run(rows, [&](std::int64_t begin, std::int64_t end) { ... rows [begin, end) ... });
+//   cpu::stream(stream).submit([=, &pool] {
+//     pool.run(rows, [&](std::int64_t begin, std::int64_t end) { ... rows [begin, end) ... });
 //   });
 #pragma once
 
@@ -13,20 +13,20 @@
 
 namespace nvllm::cpu {
 
-// A crew has one thread per core that the process may run on, the caller's included, when it first has
+// A pool has one thread per core that the process may run on, the caller's included, when it first has
 // work for them (so after the process has chosen its cores). Between pieces of work they spin for a
-// moment, then sleep. Calls from several threads at once are fine: a caller that finds the crew busy does
+// moment, then sleep. Calls from several threads at once are fine: a caller that finds the pool busy does
 // its work alone.
-class Crew {
+class ThreadPool {
  public:
   // Longer than the gap between two kernels of a step, shorter than waking a thread twice.
   static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 
   // threads: 0: as many as there are cores. spin: how long they wait for more work before they sleep.
-  explicit Crew(int threads = 0, Nanoseconds spin = kSpin);
-  ~Crew();
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
+  explicit ThreadPool(int threads = 0, Nanoseconds spin = kSpin);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const;  // threads, the caller's included
 

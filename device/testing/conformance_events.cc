@@ -1,7 +1,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 
 namespace nvllm {
 namespace {
