@@ -14,12 +14,11 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "ipc/bench_processes.h"
-#include "ipc/channels.h"
 #include "ipc/group.h"
-#include "ipc/group_caller.h"
-#include "ipc/heartbeat.h"
+#include "ipc/ring.h"
+#include "ipc/rpc.h"
 #include "ipc/segment.h"
+#include "ipc/testing/bench_processes.h"
 
 namespace nvllm::ipc {
 namespace {

@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "ipc/group.h"
-#include "ipc/heartbeat.h"
 #include "launcher/worker_group.h"
 
 namespace nvllm::launcher {

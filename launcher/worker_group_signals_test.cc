@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "ipc/heartbeat.h"
+#include "ipc/group.h"
 #include "launcher/exit_code.h"
 #include "launcher/worker_group.h"
 #include "launcher/worker_group_fixture.h"

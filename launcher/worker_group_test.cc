@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "ipc/heartbeat.h"
+#include "ipc/group.h"
 #include "launcher/exit_code.h"
 #include "launcher/worker_group_fixture.h"
 #include "testing/sanitizers.h"
@@ -96,7 +96,7 @@ TEST_CASE("a worker that hangs within a collective while its heart beats is stuc
                         const ipc::Heartbeat heartbeat(me);
                         me.set_phase(ipc::Phase::ready);
                         if (rank == 0) {
-                          const ipc::Member::Doing doing(me, ipc::Member::Activity::collective,
+                          const ipc::Member::ActivityScope doing(me, ipc::Member::Activity::collective,
                                                          "all_reduce 8 float32");
                           while (true) ::usleep(100'000);
                         }
@@ -116,7 +116,7 @@ TEST_CASE("a worker that is long in a call is not stuck as long as it gets on") 
                         ipc::Member me = group.join(rank);
                         const ipc::Heartbeat heartbeat(me);
                         me.set_phase(ipc::Phase::ready);
-                        const ipc::Member::Doing doing(me, ipc::Member::Activity::call, "step");
+                        const ipc::Member::ActivityScope doing(me, ipc::Member::Activity::call, "step");
                         for (int i = 0; i < 40; ++i) {
                           ::usleep(100'000);
                           me.note_progress();

@@ -53,9 +53,9 @@ class Stopwatch {
 }  // namespace
 
 struct Engine::State {
-  State(ipc::Member& member, ipc::GroupCaller& group_caller, ipc::FrontDesk& front_desk,
+  State(ipc::Member& member, ipc::GroupCaller& group_caller, ipc::RequestServer& front_desk,
         EngineRank& own_rank)
-      : me(member), caller(group_caller), desk(front_desk), own(own_rank) {}
+      : me(member), caller(group_caller), server(front_desk), own(own_rank) {}
 
   // What the launcher asks for.
   EngineInfo open(const EngineOptions& asked);
@@ -81,7 +81,7 @@ struct Engine::State {
 
   ipc::Member& me;
   ipc::GroupCaller& caller;
-  ipc::FrontDesk& desk;
+  ipc::RequestServer& server;
   EngineRank& own;
 
   EngineOptions options;
@@ -96,8 +96,8 @@ struct Engine::State {
   std::int64_t device_began_ns = 0;  // the step that the device is at
 };
 
-Engine::Engine(ipc::Member& me, ipc::GroupCaller& caller, ipc::FrontDesk& desk, EngineRank& own)
-    : state_(std::make_unique<State>(me, caller, desk, own)) {}
+Engine::Engine(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server, EngineRank& own)
+    : state_(std::make_unique<State>(me, caller, server, own)) {}
 Engine::~Engine() = default;
 
 void Engine::bind(ipc::Registry& requests) {
@@ -110,12 +110,12 @@ void Engine::bind(ipc::Registry& requests) {
 void Engine::serve(const ipc::Registry& requests) {
   State& state = *state_;
   try {
-    while (!state.desk.stop_requested()) {
+    while (!state.server.stop_requested()) {
       if (state.busy()) {
         state.work(requests);
       } else {
         state.settle();
-        if (!state.desk.serve_next(requests)) break;
+        if (!state.server.serve_next(requests)) break;
         state.gather(requests);
         state.push_updates();
       }
@@ -139,7 +139,7 @@ EngineInfo Engine::State::open(const EngineOptions& asked) {
   // make each 50 longer.
   ::prctl(PR_SET_TIMERSLACK, 1);
   options = asked;
-  EngineSetup setup = set_up_engine(options, me, caller, desk, own);
+  EngineSetup setup = set_up_engine(options, me, caller, server, own);
   scheduler.emplace(setup.limits);
   book.emplace(RequestLimits{.vocabulary = own.model().config.vocab_size,
                              .eos_ids = own.model().generation.eos_token_ids,
@@ -210,7 +210,7 @@ void Engine::State::gather(const ipc::Registry& requests) {
   const std::int64_t begin = now_ns();
   while (more_follows && Nanoseconds(now_ns() - begin) < kGather &&
          book->size() < static_cast<std::size_t>(options.max_num_seqs)) {
-    if (!desk.serve_next_for(requests, kGatherNext)) return;
+    if (!server.serve_next_for(requests, kGatherNext)) return;
   }
 }
 
@@ -221,7 +221,7 @@ void Engine::State::gather(const ipc::Registry& requests) {
 void Engine::State::work(const ipc::Registry& requests) {
   {
     const Stopwatch host(counted.host_s);
-    desk.serve_pending(requests);
+    server.serve_pending(requests);
     enqueue();
   }
   if (scheduler->in_flight() > 0) {
@@ -309,7 +309,7 @@ void Engine::State::poll_result() {
 void Engine::State::push_updates() {
   if (updates.empty()) return;
   const Trace::Span span(own.trace(), "host", "push");
-  desk.push("updates", updates);
+  server.push("updates", updates);
   updates.clear();
 }
 

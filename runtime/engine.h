@@ -2,7 +2,7 @@
 // broadcasts it, and sends back what came out. While the device runs one step, the next one is already
 // chosen and enqueued.
 //
-// From the front end, through ipc::FrontEnd (see engine_client.h, the other side):
+// From the front end, through ipc::RequestClient (see engine_client.h, the other side):
 //   open(EngineOptions) -> EngineInfo     once; waits for the weights, sizes the cache
 //   add(part of a request), abort(id), statistics() -> EngineStatistics, take_trace()
 // To the front end: pushes "load_state" while it opens, then "updates": vector<Update> per step.
@@ -10,8 +10,7 @@
 
 #include <memory>
 
-#include "ipc/front_end.h"
-#include "ipc/group_caller.h"
+#include "ipc/rpc.h"
 #include "ipc/registry.h"
 #include "runtime/engine_messages.h"
 
@@ -23,7 +22,7 @@ class EngineRank;  // what every rank binds (engine_rank.h)
 class Engine {
  public:
   // All must outlive it.
-  Engine(ipc::Member& me, ipc::GroupCaller& caller, ipc::FrontDesk& desk, EngineRank& own);
+  Engine(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server, EngineRank& own);
   ~Engine();
 
   void bind(ipc::Registry& requests);

@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "ipc/channels_layout.h"
-#include "ipc/front_end.h"
+#include "ipc/ring_layout.h"
+#include "ipc/rpc.h"
 #include "runtime/request_stream.h"
 
 namespace nvllm::runtime {
@@ -35,7 +35,7 @@ struct EngineClient::State {
   void await_updates(Nanoseconds limit);
   // Takes one event, if one comes within the limit.
   bool receive(Nanoseconds limit);
-  void take(ipc::FrontEvent event);
+  void take(ipc::RequestEvent event);
   void check_life(std::int64_t waiting_since_ns) const;
   void note_end(const Update& update);
 
@@ -43,14 +43,14 @@ struct EngineClient::State {
   Return ask(std::string_view method, const Args&... args);
 
   ipc::Member& member;
-  ipc::FrontEnd front;
+  ipc::RequestClient front;
   RequestPacker packer;
   std::size_t unacknowledged = 0;
   std::unordered_map<std::uint64_t, std::int32_t> open;  // request: its answers that are not over
   std::vector<Update> updates;                           // that poll() has not returned
   OnLoadState on_load_state;
   std::uint64_t asked = 0;  // what ask() waits for
-  std::optional<ipc::FrontEvent> answer;
+  std::optional<ipc::RequestEvent> answer;
   std::int64_t last_heard_ns = now_ns();
 };
 
@@ -137,15 +137,15 @@ void EngineClient::State::send(const RequestPart& part) {
 }
 
 bool EngineClient::State::receive(Nanoseconds limit) {
-  std::optional<ipc::FrontEvent> event = front.receive_event(limit);
+  std::optional<ipc::RequestEvent> event = front.receive_event(limit);
   if (!event) return false;
   last_heard_ns = now_ns();
   take(std::move(*event));
   return true;
 }
 
-void EngineClient::State::take(ipc::FrontEvent event) {
-  if (event.kind() == ipc::FrontEvent::Kind::push) {
+void EngineClient::State::take(ipc::RequestEvent event) {
+  if (event.kind() == ipc::RequestEvent::Kind::push) {
     if (event.name() == "updates") {
       auto news = event.get<std::vector<Update>>();
       std::move(news.begin(), news.end(), std::back_inserter(updates));

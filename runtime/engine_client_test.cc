@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "ipc/front_end.h"
-#include "ipc/heartbeat.h"
+#include "ipc/rpc.h"
+#include "ipc/group.h"
 #include "ipc/registry.h"
 #include "runtime/request_stream.h"
 #include "testing/ranks.h"
@@ -26,7 +26,7 @@ using testing::RankProcesses;
 // Answers a request with the tokens of its prompt, one update each: `per_update` of them at a time.
 class Echo {
  public:
-  Echo(ipc::FrontDesk& desk, std::size_t per_update) : desk_(desk), per_update_(per_update) {}
+  Echo(ipc::RequestServer& server, std::size_t per_update) : server_(server), per_update_(per_update) {}
 
   void bind(ipc::Registry& requests) {
     requests.bind<&Echo::add>("add", this);
@@ -49,11 +49,11 @@ class Echo {
       update.tokens.assign(prompt.begin() + static_cast<std::ptrdiff_t>(at),
                            prompt.begin() + static_cast<std::ptrdiff_t>(end));
       if (end == prompt.size()) update.finish = FinishReason::length;
-      desk_.push("updates", std::vector<Update>{std::move(update)});
+      server_.push("updates", std::vector<Update>{std::move(update)});
     }
   }
   EngineInfo open(const EngineOptions& options) {
-    desk_.push("load_state", LoadState{.bytes = 1, .total = 2, .done = false});
+    server_.push("load_state", LoadState{.bytes = 1, .total = 2, .done = false});
     EngineInfo info;
     info.block_size = options.block_size;
     return info;
@@ -64,7 +64,7 @@ class Echo {
     return statistics;
   }
 
-  ipc::FrontDesk& desk_;
+  ipc::RequestServer& server_;
   std::size_t per_update_;
   RequestUnpacker unpacker_;
   std::uint64_t requests_ = 0;
@@ -77,12 +77,12 @@ class EchoRank {
       : ranks_(1,
                [=](ipc::Member& me) {
                  const ipc::Heartbeat heartbeat(me);
-                 ipc::FrontDesk desk(me);
-                 Echo echo(desk, per_update);
+                 ipc::RequestServer server(me);
+                 Echo echo(server, per_update);
                  ipc::Registry requests;
                  echo.bind(requests);
                  me.set_phase(ipc::Phase::ready);
-                 desk.serve(requests);
+                 server.serve(requests);
                },
                {.step_timeout = step_timeout}),
         launcher_(ranks_.group().join(ipc::kLauncher)),

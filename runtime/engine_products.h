@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "ipc/group_caller.h"
+#include "ipc/rpc.h"
 #include "runtime/engine_options.h"
 #include "runtime/runner_options.h"
 

@@ -101,11 +101,11 @@ Runners make_runners(EngineOptions asked, std::int64_t model_limit, ipc::GroupCa
 }  // namespace
 
 EngineSetup set_up_engine(const EngineOptions& asked, ipc::Member& me, ipc::GroupCaller& caller,
-                          ipc::FrontDesk& desk, const EngineRank& own) {
+                          ipc::RequestServer& server, const EngineRank& own) {
   const std::int64_t model_limit = own.model().config.max_position_embeddings;
   Runners made = make_runners(asked, model_limit, caller, own.device());
   const EngineOptions& options = made.options;
-  ModelLoading loading(me, caller, desk);
+  ModelLoading loading(me, caller, server);
   loading.await_all();
   EngineProducts products = choose_products(options, made.runner, own.device(), caller);
 

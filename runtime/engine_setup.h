@@ -2,8 +2,7 @@
 // still loading, then the cache is sized from what the poorest of them has left, and made.
 #pragma once
 
-#include "ipc/front_end.h"
-#include "ipc/group_caller.h"
+#include "ipc/rpc.h"
 #include "runtime/engine_messages.h"
 #include "runtime/engine_options.h"
 #include "runtime/engine_rank.h"
@@ -18,6 +17,6 @@ struct EngineSetup {
 
 // Used by rank 0's main thread. Pushes "load_state" to the launcher while it waits for the weights.
 EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::GroupCaller& caller,
-                          ipc::FrontDesk& desk, const EngineRank& own);
+                          ipc::RequestServer& server, const EngineRank& own);
 
 }  // namespace nvllm::runtime

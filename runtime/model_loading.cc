@@ -78,7 +78,7 @@ void ModelLoading::await_all() {
     watch.look(states, Nanoseconds(now - last_look_ns));
     last_look_ns = now;
     if (Nanoseconds(now - last_push_ns) < kBetweenPushes) continue;
-    desk_.push("load_state", all);
+    server_.push("load_state", all);
     last_push_ns = now;
   }
 }

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "ipc/front_end.h"
-#include "ipc/group_caller.h"
+#include "ipc/rpc.h"
 #include "ipc/registry.h"
 #include "runtime/model_messages.h"
 
@@ -37,8 +36,8 @@ class LoadWatch {
 class ModelLoading {
  public:
   // All must outlive it.
-  ModelLoading(ipc::Member& me, ipc::GroupCaller& caller, ipc::FrontDesk& desk)
-      : me_(me), caller_(caller), desk_(desk) {}
+  ModelLoading(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server)
+      : me_(me), caller_(caller), server_(server) {}
 
   // "load": takes a LoadRequest, gives a RankLoad of every rank, and pushes a LoadState of all ranks
   // together, "load_state", ten times a second.
@@ -55,7 +54,7 @@ class ModelLoading {
 
   ipc::Member& me_;
   ipc::GroupCaller& caller_;
-  ipc::FrontDesk& desk_;
+  ipc::RequestServer& server_;
 };
 
 }  // namespace nvllm::runtime

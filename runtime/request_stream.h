@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ipc/archive.h"
-#include "ipc/channels_layout.h"
+#include "ipc/ring_layout.h"
 #include "runtime/request.h"
 
 namespace nvllm::runtime {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ipc/group.h"
-#include "ipc/group_caller.h"
+#include "ipc/rpc.h"
 #include "ipc/registry.h"
 #include "runtime/selftest_messages.h"
 

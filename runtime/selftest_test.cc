@@ -7,7 +7,7 @@
 
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
-#include "ipc/group_caller.h"
+#include "ipc/rpc.h"
 #include "kernels/rmsnorm.h"
 #include "runtime/selftest_rank.h"
 #include "runtime/selftest_values.h"

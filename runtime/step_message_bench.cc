@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "ipc/archive.h"
-#include "ipc/bench_processes.h"
+#include "ipc/testing/bench_processes.h"
 #include "ipc/registry.h"
 #include "runtime/step.h"
 

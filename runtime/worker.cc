@@ -12,9 +12,8 @@
 #include "device/libraries.h"
 #include "device/topology.h"
 #include "ipc/collective/communicator.h"
-#include "ipc/front_end.h"
-#include "ipc/group_caller.h"
-#include "ipc/heartbeat.h"
+#include "ipc/rpc.h"
+#include "ipc/group.h"
 #include "ipc/registry.h"
 #include "runtime/engine.h"
 #include "runtime/engine_rank.h"
@@ -80,15 +79,15 @@ void serve(ipc::Member& me, const ipc::Registry& methods, EngineRank* engine_ran
   if (me.rank() > 0) return ipc::GroupServer(me, methods).serve();
   ipc::GroupCaller caller(me, methods);
   Selftest selftest(me, caller);
-  ipc::FrontDesk desk(me);
-  ModelLoading loading(me, caller, desk);
+  ipc::RequestServer server(me);
+  ModelLoading loading(me, caller, server);
   ipc::Registry requests;  // that the launcher calls on rank 0
   selftest.bind(requests);
   loading.bind(requests);
   if (engine_rank == nullptr) {
-    desk.serve(requests);
+    server.serve(requests);
   } else {
-    Engine engine(me, caller, desk, *engine_rank);
+    Engine engine(me, caller, server, *engine_rank);
     engine.bind(requests);
     engine.serve(requests);
   }

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "device/backend.h"
-#include "ipc/collective/bench_ranks.h"
+#include "ipc/collective/testing/bench_ranks.h"
 #include "ipc/collective/communicator.h"
 #include "kernels/linear.h"
 

@@ -14,7 +14,7 @@ bool summable(DType type) {
   return type == DType::f32 || type == DType::bf16 || type == DType::f16;
 }
 
-void check_stream(const Place& place, const char* operation, const Stream& stream) {
+void check_stream(const CallSite& place, const char* operation, const Stream& stream) {
   if (stream.kind() != place.device) {
     fail(operation, ": the stream is one of ", name_of(stream.kind()),
          ", this communicator works on ", name_of(place.device));
@@ -35,14 +35,14 @@ void check_summable(const char* operation, const char* argument, const TensorVie
   }
 }
 
-void check_root(const Place& place, const char* operation, int root) {
+void check_root(const CallSite& place, const char* operation, int root) {
   if (root < 0 || root >= place.size) {
     fail(operation, ": root ", root, " is no rank; pass 0 to ", place.size - 1);
   }
 }
 
 // `large` holds size() parts as big as `small`, of one type.
-void check_parts(const Place& place, const char* operation, const char* large_name,
+void check_parts(const CallSite& place, const char* operation, const char* large_name,
                  const TensorView& large, const char* small_name, const TensorView& small) {
   if (large.dtype != small.dtype) {
     fail(operation, ": ", large_name, " ", large.describe(), " and ", small_name, " ",
@@ -55,7 +55,7 @@ void check_parts(const Place& place, const char* operation, const char* large_na
 }
 
 // The small tensor may be part number `rank` of the large one (in place), or lie apart from it.
-void check_overlap(const Place& place, const char* operation, const TensorView& large,
+void check_overlap(const CallSite& place, const char* operation, const TensorView& large,
                    const TensorView& small) {
   const auto large_begin = reinterpret_cast<std::uintptr_t>(large.data);
   const auto small_begin = reinterpret_cast<std::uintptr_t>(small.data);
@@ -71,13 +71,13 @@ void check_overlap(const Place& place, const char* operation, const TensorView& 
 
 }  // namespace
 
-void check_all_reduce(const Place& place, const TensorView& data, const Stream& stream) {
+void check_all_reduce(const CallSite& place, const TensorView& data, const Stream& stream) {
   check_stream(place, "all_reduce", stream);
   check_tensor("all_reduce", "data", data);
   check_summable("all_reduce", "data", data);
 }
 
-void check_reduce_scatter(const Place& place, const TensorView& out, const TensorView& in,
+void check_reduce_scatter(const CallSite& place, const TensorView& out, const TensorView& in,
                           const Stream& stream) {
   check_stream(place, "reduce_scatter", stream);
   check_tensor("reduce_scatter", "out", out);
@@ -87,7 +87,7 @@ void check_reduce_scatter(const Place& place, const TensorView& out, const Tenso
   check_overlap(place, "reduce_scatter", in, out);
 }
 
-void check_all_gather(const Place& place, const TensorView& out, const TensorView& in,
+void check_all_gather(const CallSite& place, const TensorView& out, const TensorView& in,
                       const Stream& stream) {
   check_stream(place, "all_gather", stream);
   check_tensor("all_gather", "out", out);
@@ -96,7 +96,7 @@ void check_all_gather(const Place& place, const TensorView& out, const TensorVie
   check_overlap(place, "all_gather", out, in);
 }
 
-void check_gather(const Place& place, const TensorView& out, const TensorView& in, int root,
+void check_gather(const CallSite& place, const TensorView& out, const TensorView& in, int root,
                   const Stream& stream) {
   check_stream(place, "gather", stream);
   check_root(place, "gather", root);
@@ -107,17 +107,18 @@ void check_gather(const Place& place, const TensorView& out, const TensorView& i
   check_overlap(place, "gather", out, in);
 }
 
-void check_broadcast(const Place& place, const TensorView& data, int root, const Stream& stream) {
+void check_broadcast(const CallSite& place, const TensorView& data, int root,
+                     const Stream& stream) {
   check_stream(place, "broadcast", stream);
   check_root(place, "broadcast", root);
   check_tensor("broadcast", "data", data);
 }
 
-void check_barrier(const Place& place, const Stream& stream) {
+void check_barrier(const CallSite& place, const Stream& stream) {
   check_stream(place, "barrier", stream);
 }
 
-void check_all_reduce_rms_norm(const Place& place, const kernels::RmsNorm& args,
+void check_all_reduce_rms_norm(const CallSite& place, const kernels::RmsNorm& args,
                                const Stream& stream) {
   check_stream(place, "all_reduce_rms_norm", stream);
   check_tensor("all_reduce_rms_norm", "x", args.x);

@@ -8,7 +8,7 @@
 // ranks), least_..., the same of the shortest times, which other work on the machine does not
 // touch; handover_us, what it took both at once to copy what the other had just written, the least
 // that any exchange through shared memory can take, and to_handover (up to 1 MiB: the staging memory
-// must hold it). shm/handover/... does the same after each kind of stores (shm_ways.h), with put_us,
+// must hold it). shm/handover/... does the same after each kind of stores (shm/copy_methods.h), with put_us,
 // what the writing took. On GPUs to_nccl, the ratio to NCCL's all_reduce of as many bytes in the same run.
 #include <benchmark/benchmark.h>
 
@@ -23,9 +23,9 @@
 #include "base/error.h"
 #include "device/backend.h"
 #include "device/topology.h"
-#include "ipc/collective/bench_ranks.h"
 #include "ipc/collective/communicator.h"
-#include "ipc/collective/shm_ways.h"
+#include "ipc/collective/shm/copy_methods.h"
+#include "ipc/collective/testing/bench_ranks.h"
 
 namespace nvllm::ipc {
 namespace {
