@@ -27,7 +27,7 @@ HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t b
       alike_(last_tokens > 0 ? blocks - 1 : blocks),
       part_bytes_(shape.layer_bytes()),
       last_part_bytes_(with_tokens(shape, last_tokens).layer_bytes()),
-      places_(static_cast<std::size_t>(alike_), kNoPlace) {
+      places_(static_cast<std::size_t>(alike_), kUnassigned) {
   NVLLM_CHECK(blocks >= 0, blocks);
   NVLLM_CHECK(last_tokens == 0 || (alike_ > 0 && last_tokens < shape.block_size), last_tokens);
   const std::size_t block_bytes = shape.kv_bytes();
@@ -49,7 +49,7 @@ HostBlocks::~HostBlocks() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    news_.notify_all();
+    changed_.notify_all();
   }
   thread_.join();
 }
@@ -87,7 +87,7 @@ void HostBlocks::allocate_all() {
     std::size_t piece = 0;
     {
       std::unique_lock lock(mutex_);
-      news_.wait(lock, [&] { return stopping_ || (!paused_ && next_piece()); });
+      changed_.wait(lock, [&] { return stopping_ || (!paused_ && next_piece()); });
       if (stopping_) return;
       piece = *next_piece();
       allocating_ = true;
@@ -98,7 +98,7 @@ void HostBlocks::allocate_all() {
       const std::lock_guard lock(mutex_);
       allocating_ = false;
       error_ = why_no_more(taken, error.what());
-      news_.notify_all();
+      changed_.notify_all();
       return;
     }
     taken += bytes_of(piece);
@@ -109,35 +109,35 @@ void HostBlocks::allocate_all() {
     } else {
       last_there_ = true;
     }
-    news_.notify_all();
+    changed_.notify_all();
   }
 }
 
 HostBlocks::Pause::Pause(HostBlocks& blocks) : blocks_(blocks) {
   std::unique_lock lock(blocks_.mutex_);
   blocks_.paused_ = true;
-  blocks_.news_.wait(lock, [&] { return !blocks_.allocating_; });
+  blocks_.changed_.wait(lock, [&] { return !blocks_.allocating_; });
 }
 
 HostBlocks::Pause::~Pause() {
   const std::lock_guard lock(blocks_.mutex_);
   blocks_.paused_ = false;
-  blocks_.news_.notify_all();
+  blocks_.changed_.notify_all();
 }
 
 void* HostBlocks::part(BlockId block, std::int64_t layer) {
   NVLLM_CHECK(block >= 0 && block < blocks_, "there is no host block ", block, " of ", blocks_);
   if (block == alike_) return last_part(layer);
   std::int64_t& place = places_[static_cast<std::size_t>(block)];
-  if (place == kNoPlace) place = placed_++;
+  if (place == kUnassigned) place = placed_++;
   const auto piece = static_cast<std::size_t>(place / piece_blocks_);
-  if (piece >= asked_) {
+  if (piece >= available_) {
     std::unique_lock lock(mutex_);
     wanted_ = std::max(wanted_, piece + 1 + ahead_);
-    news_.notify_all();
-    news_.wait(lock, [&] { return there_ > piece || error_; });
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return there_ > piece || error_; });
     if (there_ <= piece) throw *error_;
-    asked_ = piece + 1;
+    available_ = piece + 1;
   }
   const auto part = static_cast<std::size_t>(place % piece_blocks_ * layers_ + layer);
   return static_cast<unsigned char*>(pieces_[piece].data()) + part * part_bytes_;
@@ -148,8 +148,8 @@ void* HostBlocks::last_part(std::int64_t layer) {
   if (!last_asked_) {
     std::unique_lock lock(mutex_);
     last_wanted_ = true;
-    news_.notify_all();
-    news_.wait(lock, [&] { return last_there_ || error_; });
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return last_there_ || error_; });
     if (!last_there_) throw *error_;
     last_asked_ = true;
   }

@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "device/backend.h"
 #include "kvcache/block_manager.h"
-#include "kvcache/paged_storage.h"
+#include "kvcache/paged/paged_cache.h"
 
 namespace nvllm::kvcache {
 
@@ -74,7 +74,7 @@ class HostBlocks {
   std::size_t ahead_ = 1;         // pieces behind the last that was asked for
 
   std::mutex mutex_;
-  std::condition_variable news_;
+  std::condition_variable changed_;
   // Guarded by mutex_: pieces that have their memory, and that should have it.
   std::size_t there_ = 0, wanted_ = 0;
   bool last_there_ = false, last_wanted_ = false;  // that of a shorter last block
@@ -83,10 +83,10 @@ class HostBlocks {
   // The first there_, and that of the last block if it is there, are not touched by the thread any more.
   std::vector<Buffer> pieces_;
   // Pieces that the user has asked for and knows to be there.
-  std::size_t asked_ = 0;
+  std::size_t available_ = 0;
   bool last_asked_ = false;
-  // By block: its place among all of them; kNoPlace. And how many have one.
-  static constexpr std::int64_t kNoPlace = -1;
+  // By block: its place among all of them; kUnassigned. And how many have one.
+  static constexpr std::int64_t kUnassigned = -1;
   std::vector<std::int64_t> places_;
   std::int64_t placed_ = 0;
   std::thread thread_;

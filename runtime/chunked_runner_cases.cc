@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcache/offload_waits.h"
+#include "kvcache/chunked/load_ring.h"
 #include "runtime/runner_fixture.h"
 #include "runtime/runner_scripts.h"
 

@@ -33,7 +33,7 @@ DecodeGraphs::Kind DecodeGraphs::kind_of(std::int64_t sequences, std::int64_t lo
 }
 
 void DecodeGraphs::run(const Kind& kind, Stream& stream, const std::function<void()>& work) {
-  if (std::exchange(cache_work_, kind.cache_work) != kind.cache_work) {
+  if (std::exchange(cache_graph_key_, kind.cache_graph_key) != kind.cache_graph_key) {
     graphs_.clear();
     captured_ = 0;
   }

@@ -23,7 +23,7 @@ class DecodeGraphs {
     std::int64_t max_kv_length = 0;
     // Whether tokens are drawn in it, and what for (layers::SampleStep).
     bool draws = false, adjust = false, filter = false;
-    std::uint64_t cache_work = 0;  // kvcache::StepPlan; graphs of any other but the newest go
+    std::uint64_t cache_graph_key = 0;  // kvcache::StepPlan; graphs of any other but the newest go
     auto operator<=>(const Kind&) const = default;
   };
 
@@ -49,7 +49,7 @@ class DecodeGraphs {
   Backend& backend_;
   const std::int64_t max_sequences_, max_length_, most_;
   std::int64_t captured_ = 0;
-  std::uint64_t cache_work_ = 0;
+  std::uint64_t cache_graph_key_ = 0;
   std::map<Kind, std::unique_ptr<Graph>> graphs_;  // nullptr: has run once
 };
 

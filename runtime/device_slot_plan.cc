@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "kvcache/device_slots.h"
+#include "kvcache/chunked/device_slots.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -43,7 +43,7 @@ class DeviceSlotPlan {
   // Slots for what so many sequences fill.
   std::int64_t to_fill(std::int64_t sequences) const {
     const std::int64_t rows = std::max(options_.max_num_batched_tokens, options_.max_num_seqs);
-    return std::min(kvcache::most_write_slots(sequences, rows, options_.block_size), plan_.blocks);
+    return std::min(kvcache::max_write_slots(sequences, rows, options_.block_size), plan_.blocks);
   }
 
   // By default a quarter of the room, and at least what one sequence needs.

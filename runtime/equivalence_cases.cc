@@ -281,7 +281,7 @@ void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Req
 
   const SchedulerStatistics statistics = engine.client().statistics().scheduler;
   if (way.happened != nullptr) CHECK(statistics.*way.happened > 0);
-  if (way.prompts_first) CHECK(statistics.prefix.found_tokens > 0);
+  if (way.prompts_first) CHECK(statistics.prefix.hit_tokens > 0);
   CHECK(statistics.running == 0);
   CHECK(statistics.waiting == 0);
   CHECK(statistics.free_blocks == statistics.total_blocks);

@@ -359,7 +359,7 @@ void share_and_preempt(KvOffload offload, DecodeAttention decode = DecodeAttenti
   CHECK(compare(engine.run(requests), right) == "");
   const SchedulerStatistics statistics = engine.client().statistics().scheduler;
   CHECK(statistics.preemptions > 0);
-  CHECK(statistics.prefix.found_tokens > 0);
+  CHECK(statistics.prefix.hit_tokens > 0);
   engine.stop();
 }
 

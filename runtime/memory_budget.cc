@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/divide.h"
 #include "base/error.h"
-#include "kvcache/device_slots.h"
+#include "kvcache/chunked/device_slots.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -110,7 +110,7 @@ std::string MemoryBudget::describe_host() const {
 std::int64_t MemoryBudget::slots_to_fill(std::int64_t blocks) const {
   if (options_.kv_mode() != KvMode::chunked) return 0;
   const std::int64_t rows = std::max(options_.max_num_batched_tokens, options_.max_num_seqs);
-  return std::min(kvcache::most_write_slots(1, rows, options_.block_size), blocks);
+  return std::min(kvcache::max_write_slots(1, rows, options_.block_size), blocks);
 }
 
 std::string MemoryBudget::smaller_part() const {

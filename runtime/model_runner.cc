@@ -80,10 +80,10 @@ struct ModelRunner::State {
 
   void follow(const StepMessage& message);
   kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const StepPart> parts,
-                                     bool may_repeat);
+                                     bool may_capture);
   layers::Sampled run(std::uint64_t number, std::span<const StepPart> parts);
   layers::Sampled run_as_graph(std::span<const StepPart> parts, StepShape shape,
-                               std::uint64_t cache_work, const layers::SampleStep& wishes);
+                               std::uint64_t cache_graph_key, const layers::SampleStep& wishes);
   void load(std::span<const StepPart> parts, const StepShape& shape);
   // All but the head's product, which is returned.
   kernels::Linear forward(const StepShape& shape);
@@ -105,7 +105,7 @@ void ModelRunner::State::follow(const StepMessage& message) {
 // In the batch's order, which is the staging's: the sequences that draw come first.
 kvcache::StepPlan ModelRunner::State::begin_cache_step(std::uint64_t number,
                                                        std::span<const StepPart> parts,
-                                                       bool may_repeat) {
+                                                       bool may_capture) {
   sequences.clear();
   for (const bool draws : {true, false}) {
     for (const StepPart& part : parts) {
@@ -119,7 +119,7 @@ kvcache::StepPlan ModelRunner::State::begin_cache_step(std::uint64_t number,
     }
   }
   return cache->begin_step(
-      {.number = number, .sequences = sequences, .may_repeat = may_repeat, .starts = starts},
+      {.number = number, .sequences = sequences, .may_capture = may_capture, .starts = starts},
       stream);
 }
 
@@ -131,8 +131,8 @@ layers::Sampled ModelRunner::State::run(std::uint64_t number, std::span<const St
   const kvcache::StepPlan plan =
       begin_cache_step(number, parts, options.graphs && decodes && !starts);
   layers::Sampled sampled;
-  if (plan.repeats) {
-    sampled = run_as_graph(parts, shape, plan.work, wishes);
+  if (plan.capturable) {
+    sampled = run_as_graph(parts, shape, plan.graph_key, wishes);
   } else {
     load(parts, shape);
     const kernels::Linear head = forward(shape);
@@ -143,11 +143,11 @@ layers::Sampled ModelRunner::State::run(std::uint64_t number, std::span<const St
 }
 
 layers::Sampled ModelRunner::State::run_as_graph(std::span<const StepPart> parts, StepShape shape,
-                                                 std::uint64_t cache_work,
+                                                 std::uint64_t cache_graph_key,
                                                  const layers::SampleStep& wishes) {
   const std::int64_t rows = shape.rows;
   DecodeGraphs::Kind kind = graphs.kind_of(shape.sequences, shape.max_kv_length);
-  kind.cache_work = cache_work;
+  kind.cache_graph_key = cache_graph_key;
   // Log-probabilities, which few ask for, are many graphs' worth of variety.
   kind.draws = wishes.logprobs < 0;
   kind.adjust = kind.draws && wishes.adjust;

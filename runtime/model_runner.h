@@ -15,7 +15,7 @@
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
 #include "ipc/registry.h"
-#include "kvcache/kv_traffic.h"
+#include "kvcache/kv_cache.h"
 #include "model/decoder.h"
 #include "runtime/product_tuning.h"
 #include "runtime/runner_cache.h"

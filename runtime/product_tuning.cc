@@ -22,7 +22,7 @@ class NoCache final : public kvcache::ViewCache {
         nullptr, decoder.dtype(), {0, 1, decoder.heads().kv.size(), decoder.config().head_dim});
     views_.assign(static_cast<std::size_t>(decoder.config().layers), none);
   }
-  void attend(std::int64_t, const kernels::Attention&, Stream&) override {}
+  void run_attention(std::int64_t, const kernels::Attention&, Stream&) override {}
 };
 
 }  // namespace

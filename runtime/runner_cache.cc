@@ -8,7 +8,7 @@
 #include "base/logging.h"
 #include "base/text.h"
 #include "device/topology.h"
-#include "kvcache/layerwise_storage.h"
+#include "kvcache/layerwise/layerwise_cache.h"
 #include "runtime/runner_limits.h"
 
 namespace nvllm::runtime {
@@ -59,7 +59,7 @@ kvcache::ChunkedOptions RunnerCache::chunked_options(std::int64_t blocks, std::i
           .steps_ahead = options_.steps_ahead,
           .quest = decodes_by_quest(),
           .prompts = sparse_.prompts(),
-          .least_tokens = sparse_.least_tokens(),
+          .min_tokens = sparse_.min_tokens(),
           .tokens = options_.max_model_len,
           .host_share = options_.host_attention,
           .host_threads = host_threads(),
@@ -69,10 +69,10 @@ kvcache::ChunkedOptions RunnerCache::chunked_options(std::int64_t blocks, std::i
 CacheBytes RunnerCache::bytes() const {
   const kvcache::BlockShape shape = block_shape();
   if (options_.kv_mode == KvMode::layerwise) {
-    return {.block = kvcache::LayerwiseStorage::device_bytes(shape, options_.kv_buffers,
+    return {.block = kvcache::LayerwiseCache::device_bytes(shape, options_.kv_buffers,
                                                              decodes_by_quest()) +
                      sparse_.block_bytes(shape),
-            .host_block = kvcache::LayerwiseStorage::host_bytes(shape),
+            .host_block = kvcache::LayerwiseCache::host_bytes(shape),
             .fixed = sparse_.fixed_bytes(shape, true)};
   }
   if (options_.kv_mode != KvMode::chunked) {
@@ -90,7 +90,7 @@ void RunnerCache::make(std::int64_t blocks, std::int64_t host_blocks, std::int64
                        bool all_stay) {
   NVLLM_CHECK(!made(), "there is a cache already");
   if (options_.kv_mode == KvMode::layerwise) {
-    return use(std::make_unique<kvcache::LayerwiseStorage>(
+    return use(std::make_unique<kvcache::LayerwiseCache>(
                    backend_, block_shape(), blocks, options_.kv_buffers, 0, decodes_by_quest()),
                blocks);
   }
@@ -103,7 +103,7 @@ void RunnerCache::make(std::int64_t blocks, std::int64_t host_blocks, std::int64
     return;
   }
   auto paged =
-      std::make_unique<kvcache::PagedStorage>(backend_, block_shape(), blocks, host_blocks);
+      std::make_unique<kvcache::PagedCache>(backend_, block_shape(), blocks, host_blocks);
   paged_ = paged.get();
   use(std::move(paged), blocks);
 }

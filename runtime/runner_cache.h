@@ -7,9 +7,9 @@
 #include <span>
 
 #include "device/backend.h"
-#include "kvcache/chunked_cache.h"
+#include "kvcache/chunked/chunked_cache.h"
 #include "kvcache/kv_cache.h"
-#include "kvcache/paged_storage.h"
+#include "kvcache/paged/paged_cache.h"
 #include "model/decoder.h"
 #include "runtime/runner_options.h"
 #include "runtime/sparse_attention.h"
@@ -33,7 +33,7 @@ class RunnerCache {
   CacheBytes bytes() const;
 
   // Once. blocks: of the device, or of the host if the mode keeps them there; then there is nothing to swap to.
-  // device_slots: chunked: of whole blocks (kvcache/device_slots.h); all_stay: there is one for each, for good.
+  // device_slots: chunked: of whole blocks (kvcache/chunked/device_slots.h); all_stay: there is one for each, for good.
   void make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
             bool all_stay);
   bool made() const { return cache_ != nullptr; }
@@ -59,7 +59,7 @@ class RunnerCache {
   SparseAttention sparse_;
   std::unique_ptr<kvcache::KvCache> storage_;  // of a sparse cache
   std::unique_ptr<kvcache::KvCache> cache_;
-  kvcache::PagedStorage* paged_ = nullptr;  // if it is the cache: sequences can be swapped
+  kvcache::PagedCache* paged_ = nullptr;  // if it is the cache: sequences can be swapped
 };
 
 }  // namespace nvllm::runtime

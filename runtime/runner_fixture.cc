@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/json_text.h"
 #include "base/text.h"
-#include "kvcache/device_slots.h"
+#include "kvcache/chunked/device_slots.h"
 #include "model/loader.h"
 #include "testing/golden.h"
 
@@ -62,7 +62,7 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                                                   .offload_hooks = options.hooks},
                                     options.trace);
   runner_->make_cache(options.blocks, options.kv_mode == KvMode::paged ? options.host_blocks : 0,
-                      kvcache::most_write_slots(options.slots, options.rows, options.block_size) +
+                      kvcache::max_write_slots(options.slots, options.rows, options.block_size) +
                           options.slots * options.resident);
   // Neighbours in a sequence are no neighbours in memory.
   for (std::size_t i = 0; i < free_.size(); ++i) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "kvcache/offload_waits.h"
+#include "kvcache/chunked/load_ring.h"
 #include "runtime/engine_options.h"
 #include "runtime/sparse_attention.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcache/offload_waits.h"
+#include "kvcache/chunked/load_ring.h"
 #include "runtime/runner_fixture.h"
 
 namespace nvllm::runtime {

@@ -76,7 +76,7 @@ struct SchedulerStatistics {
   template <class Archive>
   void serialize(Archive& archive) {
     archive(steps, rows, preemptions, swapped_blocks, recomputed_tokens, waiting, running,
-            free_blocks, total_blocks, prefix.asked_tokens, prefix.found_tokens,
+            free_blocks, total_blocks, prefix.query_tokens, prefix.hit_tokens,
             prefix.evicted_blocks);
   }
 };

@@ -184,7 +184,7 @@ TEST_CASE("answers to one prompt share its blocks from their first step on") {
   for (const Progress& news : group.complete())
     CHECK(news.cached_tokens == (news.id == 1 ? 0 : 16));
   const SchedulerStatistics now = group.scheduler.statistics();
-  CHECK(now.prefix.found_tokens == 32);
+  CHECK(now.prefix.hit_tokens == 32);
   CHECK(now.total_blocks - now.free_blocks == 4 + 3);  // four shared ones, and each one's last
 }
 

@@ -338,7 +338,7 @@ TEST_CASE("random workloads: everybody's answer is what it is alone, and nothing
     preemptions += statistics.preemptions;
     swapped += statistics.swapped_blocks;
     recomputed += statistics.recomputed_tokens;
-    found += statistics.prefix.found_tokens;
+    found += statistics.prefix.hit_tokens;
   }
   sigaction(SIGABRT, &handler_before, nullptr);
   if (only != 0) return;

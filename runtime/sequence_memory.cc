@@ -32,7 +32,7 @@ std::int64_t SequenceMemory::free_host_blocks() const {
 SequenceMemory::Room SequenceMemory::room_for(const Sequence& sequence,
                                               std::int64_t spare_blocks) const {
   kvcache::BlockManager::Prefix prefix;
-  if (look_up_ && !sequence.scores_prompt()) prefix = device_.find(sequence.tokens);
+  if (look_up_ && !sequence.scores_prompt()) prefix = device_.find_prefix(sequence.tokens);
   const std::int64_t needed =
       device_.blocks_for(sequence.known()) - device_.blocks_for(prefix.tokens);
   return {.enough = needed + prefix.free_blocks + spare_blocks <= device_.free_blocks(),
@@ -45,8 +45,8 @@ bool SequenceMemory::place_for(const Sequence& sequence) const {
 
 void SequenceMemory::enter(Sequence& sequence, StepMessage& message) {
   const std::int64_t cached =
-      device_.begin(sequence.id, sequence.tokens, look_up_ && !sequence.scores_prompt());
-  const bool grown = device_.grow(sequence.id, sequence.known());
+      device_.add_sequence(sequence.id, sequence.tokens, look_up_ && !sequence.scores_prompt());
+  const bool grown = device_.allocate(sequence.id, sequence.known());
   NVLLM_CHECK(grown, "sequence ", sequence.id, " entered without room");
   sequence.capacity = device_.blocks_for(sequence.known()) * device_.block_size();
   sequence.committed = cached;
@@ -69,7 +69,7 @@ void SequenceMemory::enter(Sequence& sequence, StepMessage& message) {
 
 bool SequenceMemory::grow(Sequence& sequence, std::int64_t tokens, StepMessage& message) {
   if (tokens <= sequence.capacity) return true;
-  if (!device_.grow(sequence.id, tokens)) return false;
+  if (!device_.allocate(sequence.id, tokens)) return false;
   const std::int64_t first = sequence.capacity / device_.block_size();
   sequence.capacity = device_.blocks_for(tokens) * device_.block_size();
   tell(sequence, first, message);
@@ -89,14 +89,14 @@ void SequenceMemory::tell(Sequence& sequence, std::int64_t first_block,
 void SequenceMemory::commit(Sequence& sequence) {
   const std::int64_t sure = std::min(sequence.known(), sequence.computed);
   if (sure < sequence.committed + device_.block_size()) return;
-  device_.commit(sequence.id, std::span(sequence.tokens).first(static_cast<std::size_t>(sure)));
+  device_.cache_full_blocks(sequence.id, std::span(sequence.tokens).first(static_cast<std::size_t>(sure)));
   sequence.committed = sure / device_.block_size() * device_.block_size();
 }
 
 void SequenceMemory::leave(Sequence& sequence) {
   if (sequence.residence != Residence::all) --chunked_;
   resident_.leave(device_.blocks_of(sequence.id), sequence.resident);
-  device_.end(sequence.id);
+  device_.remove_sequence(sequence.id);
   sequence.capacity = 0;
 }
 
@@ -149,7 +149,7 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
     if (sequence->residence != Residence::all) ++chunked;
   }
   for (std::int64_t block = 0; block < device_.total_blocks(); ++block)
-    references += device_.references(static_cast<kvcache::BlockId>(block));
+    references += device_.ref_count(static_cast<kvcache::BlockId>(block));
   NVLLM_CHECK_EQ(references, expected);
   NVLLM_CHECK_EQ(chunked, chunked_);
   NVLLM_CHECK_LE(chunked, most_chunked_);

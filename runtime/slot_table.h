@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kvcache/paged_storage.h"
+#include "kvcache/paged/paged_cache.h"
 #include "runtime/step.h"
 
 namespace nvllm::runtime {

@@ -118,7 +118,7 @@ TEST_CASE("soak: all requests are answered, memory is flat, and the cache is fre
   CHECK(statistics.waiting == 0);
   CHECK(statistics.free_blocks == statistics.total_blocks);
   CHECK(statistics.preemptions > 0);
-  CHECK(statistics.prefix.found_tokens > 0);
+  CHECK(statistics.prefix.hit_tokens > 0);
   engine.stop();
 }
 

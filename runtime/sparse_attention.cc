@@ -49,7 +49,7 @@ std::unique_ptr<kvcache::KvCache> SparseAttention::wrap(kvcache::ViewCache& view
                                                 quest_limits(shape, blocks), cache_limits());
 }
 
-std::unique_ptr<kvcache::KvCache> SparseAttention::wrap(kvcache::LayerwiseStorage& storage,
+std::unique_ptr<kvcache::KvCache> SparseAttention::wrap(kvcache::LayerwiseCache& storage,
                                                         const kvcache::BlockShape& shape,
                                                         std::int64_t blocks, Stream& stream) {
   return std::make_unique<kvcache::SparseCache>(backend_, stream, storage, prompts_.get(),
@@ -67,7 +67,7 @@ kvcache::SparseLimits SparseAttention::cache_limits() const {
   const bool automatic = options_.prefill == PrefillAttention::automatic;
   return {.rows = limits_.rows,
           .sequences = limits_.sequences,
-          .least_tokens = automatic ? kAutomaticSparseTokens : kLeastSparseTokens};
+          .min_tokens = automatic ? kAutomaticSparseTokens : kLeastSparseTokens};
 }
 
 }  // namespace nvllm::runtime

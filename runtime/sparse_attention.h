@@ -52,12 +52,12 @@ class SparseAttention {
   std::unique_ptr<kvcache::KvCache> wrap(kvcache::ViewCache& views,
                                          const kvcache::BlockShape& shape, std::int64_t blocks,
                                          Stream& stream);
-  std::unique_ptr<kvcache::KvCache> wrap(kvcache::LayerwiseStorage& storage,
+  std::unique_ptr<kvcache::KvCache> wrap(kvcache::LayerwiseCache& storage,
                                          const kvcache::BlockShape& shape, std::int64_t blocks,
                                          Stream& stream);
   // For a cache that asks them itself.
   kvcache::PromptPolicy* prompts() const { return prompts_.get(); }
-  std::int64_t least_tokens() const { return cache_limits().least_tokens; }
+  std::int64_t min_tokens() const { return cache_limits().min_tokens; }
 
  private:
   std::optional<kvcache::QuestLimits> quest_limits(const kvcache::BlockShape& shape,

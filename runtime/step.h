@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ipc/archive.h"
-#include "kvcache/paged_storage.h"
+#include "kvcache/paged/paged_cache.h"
 #include "layers/sampler.h"
 #include "runtime/request.h"
 

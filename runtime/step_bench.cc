@@ -68,7 +68,7 @@ void BM_StageDecodeStep(benchmark::State& state) {
                       3);
   SlotTable slots(kSequences, kMaxLength, kBlockSize);
   const DecodeGraphs graphs(*backend, kSequences, kMaxLength);
-  const kvcache::PagedStorage cache(
+  const kvcache::PagedCache cache(
       *backend, {.layers = 1, .block_size = kBlockSize, .kv_heads = 1, .head_dim = 8}, 1, 0);
   slots.follow(first_message(kMaxLength / kBlockSize));
   StepMessage message;

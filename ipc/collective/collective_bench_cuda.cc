@@ -156,7 +156,7 @@ GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
       Communicator& comm = contender.algorithm ? static_cast<Communicator&>(*peer) : nccl;
       for (int s = 0; s < kSizes; ++s) {
         const std::size_t bytes = kLeastBytes << s;
-        if (!is_measured(kCollectives[c], kContenders[w], bytes, member.size())) continue;
+        if (!is_measured(kCollectives[c], contender, bytes, member.size())) continue;
         times.call_us[c][w][s] = bench.measure(comm, kCollectives[c], bytes);
       }
     }

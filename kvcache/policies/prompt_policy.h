@@ -55,7 +55,7 @@ class PromptPolicy {
   virtual ~PromptPolicy() = default;
   virtual const char* name() const = 0;
   // Enqueues choice and attention of all rows of a sequence that a step has.
-  virtual void attend(const PromptAttention& args, Stream& stream) = 0;
+  virtual void run_attention(const PromptAttention& args, Stream& stream) = 0;
 };
 
 // XAttention: tiles by antidiagonal sums, until they cover `threshold` of each row of tiles. 1 keeps all. The last

@@ -19,8 +19,7 @@
 
 #include "device/backend.h"
 #include "kvcache/kv_cache.h"
-#include "kvcache/layerwise_storage.h"
-#include "kvcache/policies/gathered_quest.h"
+#include "kvcache/layerwise/layerwise_cache.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/policies/quest.h"
 
@@ -30,7 +29,7 @@ struct SparseLimits {
   std::int64_t rows = 0;       // of a step, or of the largest part of one
   std::int64_t sequences = 0;  // of a step
   // Prompts are long from so many tokens on (those of the step's rows and all before them).
-  std::int64_t least_tokens = 0;
+  std::int64_t min_tokens = 0;
 };
 
 // Used by one thread, with one stream.
@@ -40,7 +39,7 @@ class SparseCache final : public KvCache {
   SparseCache(Backend& backend, Stream& stream, KvCache& cache, PromptPolicy* prompts,
               std::optional<QuestLimits> quest, const SparseLimits& limits);
   // The same; with Quest, a cache that decodes on the host.
-  SparseCache(Backend& backend, Stream& stream, LayerwiseStorage& cache, PromptPolicy* prompts,
+  SparseCache(Backend& backend, Stream& stream, LayerwiseCache& cache, PromptPolicy* prompts,
               std::optional<QuestLimits> quest, const SparseLimits& limits);
 
   // Device memory that it takes.
@@ -48,13 +47,13 @@ class SparseCache final : public KvCache {
                            bool layerwise = false);
 
   TensorView tokens() const override { return cache_.tokens(); }
-  TensorView homes() const override { return cache_.homes(); }
+  TensorView block_map() const override { return cache_.block_map(); }
   StepPlan begin_step(const KvStep& step, Stream& stream) override;
   void begin_pass(Stream& stream) override { cache_.begin_pass(stream); }
   kernels::KvView store_view(std::int64_t layer, Stream& stream) override {
     return cache_.store_view(layer, stream);
   }
-  void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
+  void run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
   void end_pass(Stream& stream) override { cache_.end_pass(stream); }
   void end_step(Stream& stream) override { cache_.end_step(stream); }
   void end_sequence(std::uint32_t slot) override { cache_.end_sequence(slot); }
@@ -66,7 +65,7 @@ class SparseCache final : public KvCache {
   struct Rows {
     std::int64_t first, rows, to_come;
   };
-  // Sequences of a call, one after the other, that are attended together.
+  // Sequences of a call, one after the other, that are attended run_length.
   struct Run {
     Kind kind;
     std::int64_t first_sequence, sequences;
@@ -78,13 +77,13 @@ class SparseCache final : public KvCache {
   Kind kind_of(const Rows& rows) const;
   void choose_runs(std::int64_t layer, std::int64_t rows);
   void attend_on_host(std::int64_t layer, const kernels::Attention& args, Stream& stream);
-  std::uint64_t most_gathered(const KvStep& step) const;
+  std::uint64_t max_gathered(const KvStep& step) const;
   void attend_run(std::int64_t layer, const Run& run, const kernels::Attention& all,
                   Stream& stream);
   kernels::Attention part_of(const kernels::Attention& all, const Run& run) const;
 
   KvCache& cache_;
-  LayerwiseStorage* layerwise_ = nullptr;  // the same, if it is one
+  LayerwiseCache* layerwise_ = nullptr;  // the same, if it is one
   PromptPolicy* prompts_;
   std::optional<QuestLimits> quest_limits_;
   std::optional<Quest> quest_;
