@@ -64,7 +64,7 @@ const char* name_of(Phase phase);
 // thread that runs its stream). Readable by others at any time, also after its death.
 struct ActivitySnapshot {
   std::string text;           // "all_reduce 4096 float32"; empty: idle
-  std::uint64_t number = 0;   // how many such activities it has begun
+  std::uint64_t number = 0;   // how many such activities it has started
   std::int64_t since_ns = 0;  // when this one began
 };
 
@@ -92,7 +92,7 @@ class Member;
 
 class Group {
  public:
-  // Errors: no room or no permission in /dev/shm, a size out of range. Each names the mend.
+  // Errors: no room or no permission in /dev/shm, a size out of range. Each names the fix.
   static Group create(const GroupOptions& options);
 
   Group(Group&&) noexcept;

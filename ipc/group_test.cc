@@ -65,7 +65,7 @@ void poll_until(Ready ready) {
 
 }  // namespace
 
-TEST_CASE("a group of no ranks, of too many, or without patience is refused with the mend") {
+TEST_CASE("a group of no ranks, of too many, or without patience is refused with the fix") {
   CHECK(message_of([] { Group::create({.size = 0}); }) ==
         "a group of 0 ranks is not possible; pass --tp 1 to 8");
   CHECK(message_of([] { Group::create({.size = -3}); }) ==
@@ -320,12 +320,12 @@ TEST_CASE("a reader never sees a torn text, also by ThreadSanitizer's judgement"
 }
 
 TEST_CASE("last words and the end of a rank can be read by others") {
-  RankProcesses ranks(1, [](Member& me) { me.set_last_words("out of luck"); });
+  RankProcesses ranks(1, [](Member& me) { me.set_last_words("out of memory"); });
   ranks.wait_all();
   const RankSnapshot snapshot = ranks.group().snapshot(0);
   CHECK(snapshot.phase == Phase::ended);
-  CHECK(snapshot.last_words == "out of luck");
-  CHECK(contains(snapshot.describe(), "step 0, ended, last words: out of luck"));
+  CHECK(snapshot.last_words == "out of memory");
+  CHECK(contains(snapshot.describe(), "step 0, ended, last words: out of memory"));
 }
 
 TEST_CASE("heartbeats go on while the main thread is busy, and stop with the process") {

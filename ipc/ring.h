@@ -88,7 +88,7 @@ class RingReader {
   std::optional<Bytes> receive_until_stop(Nanoseconds spin = Member::kSpin);
   // Nothing if the limit passes before the message begins.
   std::optional<Bytes> receive_for(Nanoseconds limit, Nanoseconds spin = Member::kSpin);
-  // Nothing if no message has begun.
+  // Nothing if no message has started.
   std::optional<Bytes> try_receive();
   // Gives the last message's slot back before the next one is asked for.
   void release();

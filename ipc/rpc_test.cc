@@ -44,7 +44,7 @@ class Worker {
   int scaled_rank(int factor) const { return factor * me_.rank(); }
   void fail_on(std::vector<int> ranks) {
     for (const int rank : ranks) {
-      if (rank == me_.rank()) throw std::runtime_error(str("no luck on ", rank));
+      if (rank == me_.rank()) throw std::runtime_error(str("no reply from ", rank));
     }
   }
   int steps_done() const noexcept { return steps_; }
@@ -108,11 +108,11 @@ TEST_CASE("a method that throws gives its message with the rank, and the group g
         FAIL("no error");
       } catch (const RemoteError& error) {
         CHECK(error.rank() == 2);
-        CHECK(std::string(error.what()) == "rank 2: no luck on 2");
+        CHECK(std::string(error.what()) == "rank 2: no reply from 2");
       }
       CHECK(message_of([&] {
               caller.call<void>("fail_on", std::vector<int>{0, 3});
-            }) == "rank 0: no luck on 0; rank 3: no luck on 3");
+            }) == "rank 0: no reply from 0; rank 3: no reply from 3");
       CHECK(caller.call<int>("scaled_rank", 1) == std::vector<int>{0, 1, 2, 3});
     }
     CHECK(message_of([&] { caller.call<int>("throw_int"); }).find("rank 3: an exception") !=
@@ -138,10 +138,10 @@ TEST_CASE("casts run in order, and what fails in them surfaces at the next call"
     CHECK(message_of([&] {
             caller.call<int>("steps_done");
             caller.call<int>("steps_done");
-          }) == "rank 1: no luck on 1");
+          }) == "rank 1: no reply from 1");
     CHECK(caller.call<int>("steps_done") == std::vector<int>{500, 500, 500});
     caller.cast("fail_on", std::vector<int>{0});
-    CHECK(message_of([&] { caller.check(); }) == "rank 0: no luck on 0");
+    CHECK(message_of([&] { caller.check(); }) == "rank 0: no reply from 0");
   });
 }
 

@@ -228,7 +228,7 @@ std::int64_t BlockManager::add_sequence(SequenceId id, std::span<const std::int3
                                         bool look_up) {
   State& state = *state_;
   const auto [entry, is_new] = state.sequences.try_emplace(id);
-  NVLLM_CHECK(is_new, "sequence ", id, " has begun already");
+  NVLLM_CHECK(is_new, "sequence ", id, " exists already");
   if (!look_up) return 0;
   Sequence& sequence = entry->second;
   state.walk(tokens, [&](BlockId block) {

@@ -41,7 +41,7 @@ struct PrefixStatistics {
   std::uint64_t evicted_blocks = 0;  // cached blocks that were given away
 };
 
-// Not thread-safe. Operations cost O(1) per block they touch. Wrong use (an id begun twice, an unknown id)
+// Not thread-safe. Operations cost O(1) per block they touch. Wrong use (an id added twice, an unknown id)
 // is a failed check.
 class BlockManager {
  public:

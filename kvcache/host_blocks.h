@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "device/backend.h"
 #include "kvcache/block_manager.h"
-#include "kvcache/paged/paged_cache.h"
+#include "kvcache/kv_cache.h"
 
 namespace nvllm::kvcache {
 

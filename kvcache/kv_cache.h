@@ -142,7 +142,7 @@ class KvCache {
   // The slot's sequence has ended, or gives its slot up.
   virtual void end_sequence(std::uint32_t /*slot*/) {}
 
-  // Since the start, of all steps that were begun.
+  // Since the start, of all steps so far.
   virtual KvTraffic traffic() const { return {}; }
 };
 

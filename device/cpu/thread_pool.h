@@ -33,7 +33,7 @@ class ThreadPool {
   // Calls part(begin, end) for ranges that make up [0, count), each beginning at a multiple of `grain`
   // and, where there is as much, not shorter than it; returns when all have run. Who runs what is not
   // fixed: a thread that is done early, or has nobody's word that another one is awake, takes over what
-  // others have not begun. What one of them throws is thrown here; ranges that had not begun then are
+  // others have not started. What one of them throws is thrown here; ranges that had not started then are
   // left out. Allocates nothing, but for the threads at first.
   template <typename Part>
   void run(std::int64_t count, std::int64_t grain, Part&& part) {

@@ -122,9 +122,9 @@ HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* cons
   call.blocks = blocks;
 
   const std::int64_t copies = std::clamp<std::int64_t>(kCopied / part_bytes_, 1, kMostCopies);
-  const auto begun = backend_.create_event(true), copied = backend_.create_event(true);
+  const auto started = backend_.create_event(true), copied = backend_.create_event(true);
   const std::int64_t start = now_ns();
-  begun->record(*stream_);
+  started->record(*stream_);
   for (std::int64_t i = 0; i < copies; ++i) {
     backend_.copy(device, parts[static_cast<std::size_t>(i) % parts.size()],
                   static_cast<std::size_t>(part_bytes_), *stream_);
@@ -138,7 +138,7 @@ HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* cons
   const double seconds = static_cast<double>(now_ns() - start) * 1e-9;
   stream_->synchronize();
   return {.cores = read / seconds,
-          .link = static_cast<double>(part_bytes_ * copies) / copied->seconds_since(*begun)};
+          .link = static_cast<double>(part_bytes_ * copies) / copied->seconds_since(*started)};
 }
 
 void choose_for_host(std::span<const std::int32_t> readers, double share,

@@ -26,7 +26,7 @@
 #include "kernels/host_attention.h"
 #include "kernels/merge_attention.h"
 #include "kvcache/chunked/load_ring.h"
-#include "kvcache/paged/paged_cache.h"
+#include "kvcache/kv_cache.h"
 
 namespace nvllm::kvcache {
 

@@ -15,7 +15,7 @@
 #include "kernels/kv_view.h"
 #include "kvcache/block_manager.h"
 #include "kvcache/host_blocks.h"
-#include "kvcache/paged/paged_cache.h"
+#include "kvcache/kv_cache.h"
 
 namespace nvllm::kvcache {
 

@@ -36,7 +36,6 @@
 
 #include "kvcache/kv_cache.h"
 #include "kvcache/layerwise/layer_groups.h"
-#include "kvcache/paged/paged_cache.h"
 #include "kvcache/policies/quest.h"
 
 namespace nvllm::kvcache {

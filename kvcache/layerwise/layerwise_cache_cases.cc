@@ -84,15 +84,15 @@ TEST_CASE("layers: steps on the host load nothing, and are the same work until a
   CHECK(sequences.first_wrong() == "");
   const std::vector<BlockId> blocks = {3, 4, 5}, others = {8};
   const auto stream = backend->create_stream();
-  const auto work_of = [&](const std::vector<StepSequence>& step) {
+  const auto graph_key_of = [&](const std::vector<StepSequence>& step) {
     const StepPlan plan = sequences.storage.begin_step(
         {.number = 20, .sequences = step, .may_capture = true}, *stream);
     CHECK(plan.capturable);
     return plan.graph_key;
   };
-  const std::uint64_t before = work_of({{.slot = 0, .blocks = blocks, .first = 10, .rows = 1}});
-  CHECK(work_of({{.slot = 0, .blocks = blocks, .first = 11, .rows = 1}}) == before);
-  CHECK(work_of({{.slot = 2, .blocks = others, .first = 0, .rows = 1}}) != before);
+  const std::uint64_t before = graph_key_of({{.slot = 0, .blocks = blocks, .first = 10, .rows = 1}});
+  CHECK(graph_key_of({{.slot = 0, .blocks = blocks, .first = 11, .rows = 1}}) == before);
+  CHECK(graph_key_of({{.slot = 2, .blocks = others, .first = 0, .rows = 1}}) != before);
   stream->synchronize();
 }
 
@@ -173,15 +173,15 @@ TEST_CASE("layers: who decodes the same prefix to another block is other work") 
     sequences.step({{0, 1}}, How::graph);
     const std::vector<BlockId> first = {3, 4, 6}, second = {3, 4, 9};
     const auto stream = backend->create_stream();
-    const auto work_of = [&](const std::vector<BlockId>& blocks) {
+    const auto graph_key_of = [&](const std::vector<BlockId>& blocks) {
       const std::vector<StepSequence> step = {{.slot = 0, .blocks = blocks, .first = 8, .rows = 1}};
       return sequences.storage
           .begin_step({.number = 20, .sequences = step, .may_capture = true}, *stream)
-          .work;
+          .graph_key;
     };
-    const std::uint64_t before = work_of(first);
-    CHECK(work_of(first) == before);
-    CHECK(work_of(second) != before);
+    const std::uint64_t before = graph_key_of(first);
+    CHECK(graph_key_of(first) == before);
+    CHECK(graph_key_of(second) != before);
     stream->synchronize();
   }
 }

@@ -139,11 +139,11 @@ TEST_CASE("storage: what attention will read of a layer is known ahead, by the b
   std::int32_t numbers[3] = {2, 0, 20};
   const TensorView table(numbers, DType::i32, {1, 2}), lengths(numbers + 2, DType::i32, {1});
   for (std::int64_t layer = 0; layer < 2; ++layer) {
-    const kernels::KvAhead ahead = storage.prefetch(layer, table, lengths);
-    CHECK(ahead.kv.keys.data == storage.views()[static_cast<std::size_t>(layer)].keys.data);
-    CHECK(ahead.kv.values.data == storage.views()[static_cast<std::size_t>(layer)].values.data);
-    CHECK(ahead.kv.block_table.data == table.data);
-    CHECK(ahead.kv_length.data == lengths.data);
+    const kernels::KvAhead prefetch = storage.prefetch(layer, table, lengths);
+    CHECK(prefetch.kv.keys.data == storage.views()[static_cast<std::size_t>(layer)].keys.data);
+    CHECK(prefetch.kv.values.data == storage.views()[static_cast<std::size_t>(layer)].values.data);
+    CHECK(prefetch.kv.block_table.data == table.data);
+    CHECK(prefetch.kv_length.data == lengths.data);
   }
 }
 
@@ -285,7 +285,7 @@ void check_attention_in(Backend& backend, const BlockShape& large, std::int64_t 
   const PagedCache far(backend, large, blocks, 0);
   const auto last = static_cast<BlockId>(blocks - 1);
   CHECK(
-      same_bits(attend<T>(backend, near, {0, 4, 2}), attend<T>(backend, far, {last, 1, last - 1})));
+      same_bits(run_attention<T>(backend, near, {0, 4, 2}), run_attention<T>(backend, far, {last, 1, last - 1})));
 }
 
 TEST_CASE("views: keys and values are stored and attended to across blocks of several layers") {

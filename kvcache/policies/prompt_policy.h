@@ -23,7 +23,7 @@ struct PromptLimits {
   std::int64_t rows = 0;    // of a call
   std::int64_t tokens = 0;  // of a sequence
   std::int64_t heads = 0;   // this rank's query heads
-  // Of a token's keys, those of this rank's KV heads, where it is worth it to gather them: GPUs have products of
+  // Of a token's keys, those of this rank's KV heads, where it is worth it to gather them: GPUs have GEMMs of
   // 16 bits that want keys which lie in blocks one behind the other. 0: nowhere.
   std::size_t key_bytes = 0;
 };

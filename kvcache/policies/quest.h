@@ -12,7 +12,7 @@
 #include "kernels/attention.h"
 #include "kernels/page_attention.h"
 #include "kernels/select_pages.h"
-#include "kvcache/paged/paged_cache.h"
+#include "kvcache/kv_cache.h"
 
 namespace nvllm::kvcache {
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kernels/testing/cases.h"
+#include "kvcache/paged/paged_cache.h"
 
 namespace nvllm::kvcache::sparse_test {
 

@@ -19,7 +19,7 @@
 //      kernel does not end before it has read every word that was sent to it in that call.
 //   2. Say p writes into r's area in call k + 2. Its kernel k + 1 ended before, so it has read a
 //   word that
-//      r sent in call k + 1. Then r's kernel k + 1 had begun, so r's kernel k had ended, in stream
+//      r sent in call k + 1. Then r's kernel k + 1 had started, so r's kernel k had ended, in stream
 //      order, with all its reading and all its wiping of that area done.
 // So: kernels of one communicator never overlap on a GPU in what they do with memory; calls of no
 // elements send a word of padding; who has nothing to say sends a token. With one area p's call
