@@ -172,8 +172,8 @@ class Backend {
       StreamPriority priority = StreamPriority::normal) = 0;
   virtual std::unique_ptr<Event> create_event(bool timing = false) = 0;
 
-  // Between any two kinds of memory of this backend. On CUDA it blocks until it is done when either side
-  // is pageable, or both sides are host memory.
+  // Between any two kinds of memory of this backend. On CUDA it blocks until it is done when either
+  // side is pageable, or both sides are host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream& stream) = 0;
   virtual void fill(void* to, unsigned char value, std::size_t bytes, Stream& stream) = 0;
 
@@ -194,8 +194,8 @@ std::unique_ptr<Backend> create_backend(DeviceKind kind);
 // Whether this program was built with the CUDA backend.
 bool cuda_built();
 
-// What create_backend() chooses from. Without CUDA in the build, cuda::create_backend() throws an Error
-// that says so.
+// What create_backend() chooses from. Without CUDA in the build, cuda::create_backend() throws an
+// Error that says so.
 namespace cpu {
 std::unique_ptr<Backend> create_backend();
 }

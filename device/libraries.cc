@@ -13,8 +13,8 @@
 
 #include "base/text.h"
 
-// Each function listed here is defined below as one indirect jump, whose target the loader fills in. A function
-// that is used but not listed is a link error. x86-64 only.
+// Each function listed here is defined below as one indirect jump, whose target the loader fills
+// in. A function that is used but not listed is a link error. x86-64 only.
 #define CUBLASLT_SYMBOLS(X)                \
   X(cublasLtCreate)                        \
   X(cublasLtDestroy)                       \

@@ -1,8 +1,8 @@
-// cuBLASLt and NCCL, which programs load when they first need them, so that they start, and run on the CPU,
-// where these libraries are not installed.
+// cuBLASLt and NCCL, which programs load when they first need them, so that they start, and run on
+// the CPU, where these libraries are not installed.
 //
-// load_cublaslt() or load_nccl() must have returned nullptr before any function of <cublasLt.h> or <nccl.h>
-// is called; an earlier call aborts. Callers use the libraries' own headers.
+// load_cublaslt() or load_nccl() must have returned nullptr before any function of <cublasLt.h> or
+// <nccl.h> is called; an earlier call aborts. Callers use the libraries' own headers.
 #pragma once
 
 #include <string>

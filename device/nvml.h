@@ -1,6 +1,6 @@
-// NVML: the driver's library that tells of GPUs without making a CUDA context. Its header comes with the
-// driver's development files, which a build machine need not have; what is used here is part of its stable
-// interface.
+// NVML: the driver's library that tells of GPUs without making a CUDA context. Its header comes
+// with the driver's development files, which a build machine need not have; what is used here is
+// part of its stable interface.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ class Nvml {
   // Between two GPUs.
   bool can_read(Device from, Device to) const;  // either's memory, without the host's
   bool joined_by_nvlink(Device a, Device b) const;
-  // What lies between them on PCIe: 0 one board, 10 one switch, 20 several, 30 a host bridge, 40 a NUMA node,
-  // 50 the link between NUMA nodes.
+  // What lies between them on PCIe: 0 one board, 10 one switch, 20 several, 30 a host bridge, 40 a
+  // NUMA node, 50 the link between NUMA nodes.
   std::optional<int> common_ancestor(Device a, Device b) const;
 
   static constexpr int kProhibited = 2;

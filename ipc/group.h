@@ -140,7 +140,8 @@ class Member {
 
   void set_phase(Phase phase);
   void set_step(std::uint64_t step);
-  // A long step gets on: the step timeout begins again, for everybody who waits for it. Callable from any thread.
+  // A long step gets on: the step timeout begins again, for everybody who waits for it. Callable
+  // from any thread.
   void note_progress();
   std::uint64_t progress() const;  // of this member
   void set_last_words(std::string_view text);

@@ -53,8 +53,8 @@ BENCHMARK(BM_BroadcastAsleep)
     ->Iterations(1000)
     ->UseManualTime();
 
-// What the system alone needs to wake as many sleeping processes: one semaphore each and no message. The
-// floor of BM_BroadcastAsleep.
+// What the system alone needs to wake as many sleeping processes: one semaphore each and no
+// message. The floor of BM_BroadcastAsleep.
 void BM_SemaphoreAsleep(benchmark::State& state) {
   namespace bip = boost::interprocess;
   const Affinity affinity;

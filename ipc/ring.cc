@@ -118,9 +118,10 @@ void RingWriter::send(std::span<const Bytes> parts, Patience patience) {
   if (total <= ring_.shape.slot_bytes) prepare_next_slot(static_cast<std::size_t>(total));
 }
 
-// After a message of one slot. Both steps together take a third off the time of 4 KiB: the readers find
-// the message in the shared cache, and the next one, likely as long, need not first be taken away from
-// the caches of those who read its slot one round ago. Longer messages are better off without.
+// After a message of one slot. Both steps together take a third off the time of 4 KiB: the readers
+// find the message in the shared cache, and the next one, likely as long, need not first be taken
+// away from the caches of those who read its slot one round ago. Longer messages are better off
+// without.
 void RingWriter::prepare_next_slot(std::size_t bytes) {
   const std::size_t touched = std::min(RingSlot::kHeaderBytes + bytes, kPrefetchBytes + kCacheLine);
   const auto* sent = reinterpret_cast<const std::byte*>(&memory_.slot(ring_.shape, next_ - 1));

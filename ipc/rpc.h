@@ -246,8 +246,8 @@ class RequestServer {
   void serve_pending(const Registry& registry);
   bool stop_requested() const { return member_.group().stop_requested(); }
 
-  // Tells the launcher something, also while a request runs. A launcher that is slow to read is waited
-  // for, as long as it takes: nobody's time is up because the user is reading.
+  // Tells the launcher something, also while a request runs. A launcher that is slow to read is
+  // waited for, as long as it takes: nobody's time is up because the user is reading.
   template <typename... T>
   void push(std::string_view name, const T&... values) {
     push_.clear();

@@ -16,8 +16,8 @@ namespace {
 
 constexpr BlockId kNone = -1;
 
-// Names what a block holds: its tokens and all tokens before them. A number is never used again, so a
-// block that names its predecessor's content cannot be taken for the successor of anything else.
+// Names what a block holds: its tokens and all tokens before them. A number is never used again, so
+// a block that names its predecessor's content cannot be taken for the successor of anything else.
 using Content = std::uint64_t;
 constexpr Content kNoContent = 0;    // of a block without tokens
 constexpr Content kBeforeAll = 0;    // the predecessor of a sequence's first block
@@ -50,8 +50,9 @@ struct Sequence {
 
 }  // namespace
 
-// Blocks that can be found are in the buckets, by hash. Blocks in use may hold the same content several
-// times (two sequences computed it at the same time); a free block never holds what another block holds.
+// Blocks that can be found are in the buckets, by hash. Blocks in use may hold the same content
+// several times (two sequences computed it at the same time); a free block never holds what another
+// block holds.
 struct BlockManager::State {
   explicit State(const BlockManagerOptions& wanted);
 

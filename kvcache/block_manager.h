@@ -1,5 +1,5 @@
-// BlockManager: which blocks of a paged KV cache hold which tokens of which sequences. Pure bookkeeping, on
-// rank 0; every rank's storage follows it.
+// BlockManager: which blocks of a paged KV cache hold which tokens of which sequences. Pure
+// bookkeeping, on rank 0; every rank's storage follows it.
 //
 //   BlockManager blocks({.blocks = 100, .block_size = 16});
 //   const std::int64_t cached = blocks.add_sequence(7, prompt);      // a shared prefix, found by its hash
@@ -8,10 +8,10 @@
 //   blocks.remove_sequence(7);                                            // blocks stay cached until they are needed
 //
 // A block is free (nobody refers to it) or in use (by at least one sequence). A free block that was
-// committed keeps its tokens and can be found again, until it is given away: least recently used first,
-// blocks without tokens before all others. The hash of a block (xxHash, 64 bits) is chained to the block
-// before it; before a block is shared its tokens and its predecessor are compared, so two prefixes with
-// one hash are never mistaken for each other.
+// committed keeps its tokens and can be found again, until it is given away: least recently used
+// first, blocks without tokens before all others. The hash of a block (xxHash, 64 bits) is chained
+// to the block before it; before a block is shared its tokens and its predecessor are compared, so
+// two prefixes with one hash are never mistaken for each other.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ struct PrefixStatistics {
   std::uint64_t evicted_blocks = 0;  // cached blocks that were given away
 };
 
-// Not thread-safe. Operations cost O(1) per block they touch. Wrong use (an id added twice, an unknown id)
-// is a failed check.
+// Not thread-safe. Operations cost O(1) per block they touch. Wrong use (an id added twice, an
+// unknown id) is a failed check.
 class BlockManager {
  public:
   explicit BlockManager(const BlockManagerOptions& options);
@@ -50,9 +50,9 @@ class BlockManager {
   BlockManager(const BlockManager&) = delete;
   BlockManager& operator=(const BlockManager&) = delete;
 
-  // Begins a sequence with the longest prefix of `tokens` that is cached in full blocks, but never all of
-  // them: at least one token is left to be computed. `look_up` false: with nothing. Returns how many
-  // tokens that are; takes no other block.
+  // Begins a sequence with the longest prefix of `tokens` that is cached in full blocks, but never
+  // all of them: at least one token is left to be computed. `look_up` false: with nothing. Returns
+  // how many tokens that are; takes no other block.
   std::int64_t add_sequence(SequenceId id, std::span<const std::int32_t> tokens,
                             bool look_up = true);
   // What begin() would find, and how many of those blocks are free now (taking them leaves fewer).
@@ -64,8 +64,8 @@ class BlockManager {
 
   // Gives it blocks for so many tokens in all. False, with nothing changed: there are not enough.
   bool allocate(SequenceId id, std::int64_t tokens);
-  // `tokens`: the sequence's from its start, all computed, or to be computed by work that is enqueued
-  // before any that could find them. Its full blocks can be found from now on.
+  // `tokens`: the sequence's from its start, all computed, or to be computed by work that is
+  // enqueued before any that could find them. Its full blocks can be found from now on.
   void cache_full_blocks(SequenceId id, std::span<const std::int32_t> tokens);
   void remove_sequence(SequenceId id);
 

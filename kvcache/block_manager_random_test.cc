@@ -1,5 +1,5 @@
-// Random operations, against a slow model that has nothing in common with the block manager: it knows
-// every block's whole prefix, and when it was freed.
+// Random operations, against a slow model that has nothing in common with the block manager: it
+// knows every block's whole prefix, and when it was freed.
 #include <doctest/doctest.h>
 
 #include <algorithm>

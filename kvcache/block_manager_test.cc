@@ -269,7 +269,8 @@ TEST_CASE("hashes: a predecessor whose block holds something else now is no pred
   run(blocks, 1, joined(counted(4, 100), counted(4)));
   const BlockId first = blocks.blocks_of(1)[0];
   const BlockId second = blocks.blocks_of(1)[1];
-  // Leaves the second block in the cache, but its predecessor in other hands: found alone, it is younger.
+  // Leaves the second block in the cache, but its predecessor in other hands: found alone, it is
+  // younger.
   blocks.remove_sequence(1);
   run(blocks, 2, joined(counted(4, 100), counted(4)));
   blocks.remove_sequence(2);

@@ -1,11 +1,12 @@
-// HostBlocks: keys and values of blocks in pinned host memory, block by block:
-// [block][layer][keys, values][token][kv_head][head_dim], so that a layer's part of a block is one copy.
+// HostBlocks: keys and values of blocks in pinned host memory, block by block: [block][layer][keys,
+// values][token][kv_head][head_dim], so that a layer's part of a block is one copy.
 //
-// Pinned memory takes long to get, and the driver does little else meanwhile. So it comes in pieces from a thread of its
-// own, while steps run, a little ahead of what they have come to; who needs a piece that is not there yet waits for it.
-// A piece has as many whole blocks as it has room for, and one at least.
-// Blocks get their places in the order in which they are asked for first, whatever their numbers. A last block that is
-// shorter than the others has a piece of its own, so that nobody's place depends on when it comes.
+// Pinned memory takes long to get, and the driver does little else meanwhile. So it comes in pieces
+// from a thread of its own, while steps run, a little ahead of what they have come to; who needs a
+// piece that is not there yet waits for it. A piece has as many whole blocks as it has room for,
+// and one at least. Blocks get their places in the order in which they are asked for first,
+// whatever their numbers. A last block that is shorter than the others has a piece of its own, so
+// that nobody's place depends on when it comes.
 #pragma once
 
 #include <condition_variable>
@@ -29,8 +30,8 @@ class HostBlocks {
   static constexpr std::size_t kPieceBytes = std::size_t{256} << 20;
   static constexpr std::size_t kAheadBytes = std::size_t{8} << 30;  // and one piece at least
 
-  // last_tokens: of the last block, if it has fewer than the others; 0: it is like them. An Error if the host has
-  // less memory than all of them take. Ledger: "kv cache" (pinned).
+  // last_tokens: of the last block, if it has fewer than the others; 0: it is like them. An Error
+  // if the host has less memory than all of them take. Ledger: "kv cache" (pinned).
   HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t blocks,
              std::size_t piece_bytes = kPieceBytes, std::size_t ahead_bytes = kAheadBytes,
              std::int64_t last_tokens = 0);
@@ -80,7 +81,8 @@ class HostBlocks {
   bool last_there_ = false, last_wanted_ = false;  // that of a shorter last block
   bool stopping_ = false, paused_ = false, allocating_ = false;
   std::optional<Error> error_;
-  // The first there_, and that of the last block if it is there, are not touched by the thread any more.
+  // The first there_, and that of the last block if it is there, are not touched by the thread any
+  // more.
   std::vector<Buffer> pieces_;
   // Pieces that the user has asked for and knows to be there.
   std::size_t available_ = 0;

@@ -1,5 +1,5 @@
-// KvCache: the keys and values of all sequences on one rank, as a forward pass asks for them, wherever they
-// are kept: all on the device, or in the host's memory and on the device by turns.
+// KvCache: the keys and values of all sequences on one rank, as a forward pass asks for them,
+// wherever they are kept: all on the device, or in the host's memory and on the device by turns.
 //
 //   cache.begin_step(step, stream);              // once; never captured
 //   cache.begin_pass(stream);                    // from here on it may be captured
@@ -47,8 +47,9 @@ struct BlockShape {
   std::size_t bytes() const { return kv_bytes() + token_bytes(); }
 };
 
-// One layer's keys and values of blocks that lie at equal distances, without a block table. data: the layer's keys
-// of the first block, with its values behind them. distance: elements from one block to the next.
+// One layer's keys and values of blocks that lie at equal distances, without a block table. data:
+// the layer's keys of the first block, with its values behind them. distance: elements from one
+// block to the next.
 inline kernels::KvView block_views(void* data, const BlockShape& shape, std::int64_t blocks,
                                    std::int64_t distance) {
   const auto half = [&](unsigned char* begin) {
@@ -86,7 +87,8 @@ struct StepSequence {
   std::span<const BlockId> blocks;  // for all tokens, these rows' included
   std::int64_t first = 0;           // position of the first row
   std::int64_t rows = 0;
-  // Of the first blocks, so many stay on the device while the sequence runs, where others do not; always the same.
+  // Of the first blocks, so many stay on the device while the sequence runs, where others do not;
+  // always the same.
   std::int64_t resident = 0;
   std::int64_t to_come = 0;  // rows of it whose tokens are known, in later steps
 
@@ -97,38 +99,41 @@ struct KvStep {
   std::uint64_t number = 0;  // ascending
   // In the batch's order. The batch may have more behind them, which are padding.
   std::span<const StepSequence> sequences;
-  // The pass may run as a graph: one row per sequence, none of which starts. The cache decides (StepPlan::capturable).
+  // The pass may run as a graph: one row per sequence, none of which starts. The cache decides
+  // (StepPlan::capturable).
   bool may_capture = false;
-  // A sequence begins with this step. What it shares with another one may be computed in this very step.
+  // A sequence begins with this step. What it shares with another one may be computed in this very
+  // step.
   bool starts = false;
 };
 
 // What begin_step() says of the pass that follows.
 struct StepPlan {
-  // It depends on nothing but the device's memory and `graph_key`: it may be captured, and a graph of an earlier
-  // step with the same `graph_key` does the same.
+  // It depends on nothing but the device's memory and `graph_key`: it may be captured, and a graph
+  // of an earlier step with the same `graph_key` does the same.
   bool capturable = false;
   std::uint64_t graph_key = 0;
 };
 
-// Used by one thread, with one stream for all passes. Everything that takes the stream only enqueues.
+// Used by one thread, with one stream for all passes. Everything that takes the stream only
+// enqueues.
 class KvCache {
  public:
   virtual ~KvCache() = default;
 
-  // The token ids of all blocks, [blocks, block_size], int32, dense: where a pass writes them down, and
-  // penalties look back at them.
+  // The token ids of all blocks, [blocks, block_size], int32, dense: where a pass writes them down,
+  // and penalties look back at them.
   virtual TensorView tokens() const = 0;
-  // Where each block's keys and values are stored in this step: [blocks], int32, numbers of blocks of
-  // store_view(), -1: nowhere. data == nullptr: the block itself (kernels/step_input.h).
+  // Where each block's keys and values are stored in this step: [blocks], int32, numbers of blocks
+  // of store_view(), -1: nowhere. data == nullptr: the block itself (kernels/step_input.h).
   virtual TensorView block_map() const { return {}; }
 
   virtual StepPlan begin_step(const KvStep& step, Stream& stream) = 0;
   virtual void begin_pass(Stream& /*stream*/) {}
   // Where the rows' keys and values of a layer are to be stored, at Batch::slots.
   virtual kernels::KvView store_view(std::int64_t layer, Stream& stream) = 0;
-  // The layer's attention, after its rows have been stored, by what was enqueued last. `args` is complete but for
-  // `kv`, of which it has the batch's block table.
+  // The layer's attention, after its rows have been stored, by what was enqueued last. `args` is
+  // complete but for `kv`, of which it has the batch's block table.
   virtual void run_attention(std::int64_t layer, const kernels::Attention& args,
                              Stream& stream) = 0;
   // What that will read, where it is known before: of sequences of such a table and such lengths.
@@ -146,8 +151,8 @@ class KvCache {
   virtual KvTraffic traffic() const { return {}; }
 };
 
-// A cache of nothing but views, one per layer: all of it is on the device, and whoever has the memory knows
-// what is where.
+// A cache of nothing but views, one per layer: all of it is on the device, and whoever has the
+// memory knows what is where.
 class ViewCache : public KvCache {
  public:
   ViewCache() = default;

@@ -60,8 +60,8 @@ class Stream final : public nvllm::Stream {
  public:
   static constexpr std::uint64_t kCapacity = 2048;
 
-  // `name`: of the thread, at most 15 characters. `pool`: helps its tasks; nullptr: none, for streams that
-  // nobody enqueues kernels on.
+  // `name`: of the thread, at most 15 characters. `pool`: helps its tasks; nullptr: none, for
+  // streams that nobody enqueues kernels on.
   Stream(const std::string& name, Nanoseconds spin, std::shared_ptr<ThreadPool> pool = nullptr);
   ~Stream() override;
 
@@ -83,8 +83,8 @@ class Stream final : public nvllm::Stream {
   bool synchronize_for(Nanoseconds limit) override;
   bool idle() override;
 
-  // The backend's threads, for kernels to share their work. Tasks may refer to it: it outlives the stream,
-  // and graphs run on streams of the same backend.
+  // The backend's threads, for kernels to share their work. Tasks may refer to it: it outlives the
+  // stream, and graphs run on streams of the same backend.
   ThreadPool& thread_pool() const {
     NVLLM_CHECK(pool_ != nullptr, "this stream has no pool");
     return *pool_;

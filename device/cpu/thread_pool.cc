@@ -26,16 +26,19 @@ constexpr std::int64_t kPiecesPerShare = 8;
 
 }  // namespace
 
-// A piece of work is a job: [0, count) in shares, one per thread, each in pieces. A thread takes the pieces
-// of its own share, then those that are left of the others'. So the caller never waits for a thread to wake
-// up: it waits only for those that have taken a piece, until they report them as finished.
+// A piece of work is a job: [0, count) in shares, one per thread, each in pieces. A thread takes
+// the pieces of its own share, then those that are left of the others'. So the caller never waits
+// for a thread to wake up: it waits only for those that have taken a piece, until they report them
+// as finished.
 //
-// A dispatch costs few transfers between caches: all that a thread needs to know of a job lies in one line,
-// the one on which it waits; pieces of its share, and its report, lie in lines of its own.
+// A dispatch costs few transfers between caches: all that a thread needs to know of a job lies in
+// one line, the one on which it waits; pieces of its share, and its report, lie in lines of its
+// own.
 //
-// A thread may read the job while the next one is written, or come when it is done. It copies the job and
-// looks at its number again: if that is still the same, the copy is whole, because the number is taken back
-// before anything else changes. And while it can take a piece of that number, the job is not done.
+// A thread may read the job while the next one is written, or come when it is done. It copies the
+// job and looks at its number again: if that is still the same, the copy is whole, because the
+// number is taken back before anything else changes. And while it can take a piece of that number,
+// the job is not done.
 class ThreadPool::Impl {
  public:
   Impl(int threads, Nanoseconds spin) : wanted_(threads), spin_(spin) {}
@@ -60,8 +63,8 @@ class ThreadPool::Impl {
   void run(std::int64_t count, std::int64_t grain, Call call);
 
  private:
-  // A number of pieces of a job, in an atomic: the job's number (the upper 48 bits) and the pieces. With
-  // another job's number, it stands for none.
+  // A number of pieces of a job, in an atomic: the job's number (the upper 48 bits) and the pieces.
+  // With another job's number, it stands for none.
   static constexpr int kPieceBits = 16;
   using Pieces = std::atomic<std::uint64_t>;
   static std::int64_t pieces_of(std::uint64_t value, std::uint64_t number) {
@@ -124,7 +127,8 @@ class ThreadPool::Impl {
   std::vector<std::thread> threads_;
 };
 
-// Who reads a value that is stored here, with release, sees the number 0 or a later one from then on.
+// Who reads a value that is stored here, with release, sees the number 0 or a later one from then
+// on.
 void ThreadPool::Impl::Job::write(const Work& work) {
   number.store(0, std::memory_order_relaxed);
   function.store(work.call.function, std::memory_order_release);

@@ -13,16 +13,17 @@
 
 namespace nvllm::cpu {
 
-// A pool has one thread per core that the process may run on, the caller's included, when it first has
-// work for them (so after the process has chosen its cores). Between pieces of work they spin for a
-// moment, then sleep. Calls from several threads at once are fine: a caller that finds the pool busy does
-// its work alone.
+// A pool has one thread per core that the process may run on, the caller's included, when it first
+// has work for them (so after the process has chosen its cores). Between pieces of work they spin
+// for a moment, then sleep. Calls from several threads at once are fine: a caller that finds the
+// pool busy does its work alone.
 class ThreadPool {
  public:
   // Longer than the gap between two kernels of a step, shorter than waking a thread twice.
   static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 
-  // threads: 0: as many as there are cores. spin: how long they wait for more work before they sleep.
+  // threads: 0: as many as there are cores. spin: how long they wait for more work before they
+  // sleep.
   explicit ThreadPool(int threads = 0, Nanoseconds spin = kSpin);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -30,11 +31,11 @@ class ThreadPool {
 
   int size() const;  // threads, the caller's included
 
-  // Calls part(begin, end) for ranges that make up [0, count), each beginning at a multiple of `grain`
-  // and, where there is as much, not shorter than it; returns when all have run. Who runs what is not
-  // fixed: a thread that is done early, or has nobody's word that another one is awake, takes over what
-  // others have not started. What one of them throws is thrown here; ranges that had not started then are
-  // left out. Allocates nothing, but for the threads at first.
+  // Calls part(begin, end) for ranges that make up [0, count), each beginning at a multiple of
+  // `grain` and, where there is as much, not shorter than it; returns when all have run. Who runs
+  // what is not fixed: a thread that is done early, or has nobody's word that another one is awake,
+  // takes over what others have not started. What one of them throws is thrown here; ranges that
+  // had not started then are left out. Allocates nothing, but for the threads at first.
   template <typename Part>
   void run(std::int64_t count, std::int64_t grain, Part&& part) {
     using Callable = std::remove_reference_t<Part>;

@@ -1,5 +1,5 @@
-// Copies of rows that lie apart, for transfer_bench: what offloading would cost if its layouts did not make every
-// transfer one piece.
+// Copies of rows that lie apart, for transfer_bench: what offloading would cost if its layouts did
+// not make every transfer one piece.
 #pragma once
 
 #include <cstddef>

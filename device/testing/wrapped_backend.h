@@ -1,4 +1,5 @@
-// WrappedBackend: another backend with one thing changed, for tests: derive, and override what should be otherwise.
+// WrappedBackend: another backend with one thing changed, for tests: derive, and override what
+// should be otherwise.
 #pragma once
 
 #include <functional>

@@ -26,8 +26,9 @@ void check_gather(const CallSite& place, const TensorView& out, const TensorView
                   const Stream& stream);
 void check_broadcast(const CallSite& place, const TensorView& data, int root, const Stream& stream);
 void check_barrier(const CallSite& place, const Stream& stream);
-// Also what kernels::rms_norm asks, before anything is sent, and that rows of whole 16-byte vectors begin at
-// multiples of 16 bytes: ranks that judged by their own addresses could take different ways, and wait in vain.
+// Also what kernels::rms_norm asks, before anything is sent, and that rows of whole 16-byte vectors
+// begin at multiples of 16 bytes: ranks that judged by their own addresses could take different
+// ways, and wait in vain.
 void check_all_reduce_rms_norm(const CallSite& place, const kernels::RmsNorm& args,
                                const Stream& stream);
 

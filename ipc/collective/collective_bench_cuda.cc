@@ -3,8 +3,8 @@
 // processes, when the first of them is asked for; the benchmarks report what it found.
 //
 // Counters: us (per call), to_nccl, the ratio to NCCL's time for the same collective and size (for
-// all_reduce_rms_norm: to NCCL's all_reduce alone), ranks, bytes as in peer/algorithm.h. start_ms of
-// nccl_start: ncclCommInitRank and all that goes with it.
+// all_reduce_rms_norm: to NCCL's all_reduce alone), ranks, bytes as in peer/algorithm.h. start_ms
+// of nccl_start: ncclCommInitRank and all that goes with it.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -21,7 +21,8 @@ constexpr Nanoseconds kLastChance = std::chrono::seconds(2);
                         " for a collective with ", member.group().snapshot(peer).describe()));
 }
 
-// Polls: what is waited for is mostly about to come, and an event cannot be waited for with a limit.
+// Polls: what is waited for is mostly about to come, and an event cannot be waited for with a
+// limit.
 bool reached_within(const Event& event, Nanoseconds limit) {
   const std::int64_t end = now_ns() + limit.count();
   while (!event.reached()) {

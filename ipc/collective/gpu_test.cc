@@ -120,8 +120,8 @@ void passes_all_checks(const std::string& implementation) {
   }
 }
 
-// Calls a collective again and again: the fused one in two trips, or a plain all_reduce. before(call): what
-// comes before each.
+// Calls a collective again and again: the fused one in two trips, or a plain all_reduce.
+// before(call): what comes before each.
 void reduce_for_ever(Rig& rig, bool fused, const std::function<void(int)>& before) {
   constexpr std::int64_t kRows = 8, kColumns = 1024;
   const std::size_t bytes = (kRows + 1) * kColumns * sizeof(float);

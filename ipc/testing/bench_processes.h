@@ -1,5 +1,5 @@
-// What benchmarks of messages between processes share: children on cores of their own, and how long a
-// message takes until the last of them has read it.
+// What benchmarks of messages between processes share: children on cores of their own, and how long
+// a message takes until the last of them has read it.
 #pragma once
 
 #include <benchmark/benchmark.h>

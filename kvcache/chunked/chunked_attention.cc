@@ -1,5 +1,5 @@
-// A pass of ChunkedCache: what is stored, written out, loaded and attended to, layer by layer, as the step's plan
-// has it.
+// A pass of ChunkedCache: what is stored, written out, loaded and attended to, layer by layer, as
+// the step's plan has it.
 #include <algorithm>
 
 #include "kvcache/chunked/chunked_cache.h"

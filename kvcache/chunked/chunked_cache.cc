@@ -182,7 +182,8 @@ void ChunkedCache::plan_host_reads() {
   host_attention_->plan(std::move(blocks), rows);
 }
 
-// Of pages that are gathered from the host's memory, in one layer: which ones those are only the device knows.
+// Of pages that are gathered from the host's memory, in one layer: which ones those are only the
+// device knows.
 std::uint64_t ChunkedCache::max_gathered(const StepSequence& sequence) const {
   std::int64_t tokens = 0;
   for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
@@ -216,8 +217,8 @@ void ChunkedCache::open_blocks(const KvStep& step) {
   }
 }
 
-// The first blocks of each sequence, as many as it may keep, stay in slots until it ends. Those of a prefix that
-// others have computed may have to come back there.
+// The first blocks of each sequence, as many as it may keep, stay in slots until it ends. Those of
+// a prefix that others have computed may have to come back there.
 void ChunkedCache::keep_blocks(const KvStep& step, Stream& stream) {
   for (const StepSequence& sequence : step.sequences) {
     std::vector<BlockId>& kept = kept_[sequence.slot];
@@ -247,9 +248,9 @@ void ChunkedCache::bring_back(BlockId block, Stream& stream) {
   traffic_.to_device += shape_.kv_bytes();
 }
 
-// Whether the step reads other blocks of the host than the last one. Its pass is then another one, unless it reads none:
-// it is one of those that always serve. After one that does not repeat a pass with loads is new, too: its first run is
-// no graph, and puts the ring in order.
+// Whether the step reads other blocks of the host than the last one. Its pass is then another one,
+// unless it reads none: it is one of those that always serve. After one that does not repeat a pass
+// with loads is new, too: its first run is no graph, and puts the ring in order.
 bool ChunkedCache::choose_graph_key() {
   const bool same = capturable_ && last_capturable_ && reads_.same_as_last();
   if (capturable_ && reads_.none()) {
@@ -260,8 +261,8 @@ bool ChunkedCache::choose_graph_key() {
   return !same;
 }
 
-// Who reads the host's memory out of order waits for all that was written there, and a graph for whatever its
-// work would have to wait for.
+// Who reads the host's memory out of order waits for all that was written there, and a graph for
+// whatever its work would have to wait for.
 void ChunkedCache::await_writes(Stream& stream) {
   const bool gathers = reads_.any(Kind::quest);
   if (capturable_) {

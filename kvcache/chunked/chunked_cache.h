@@ -1,32 +1,36 @@
-// ChunkedCache: keys and values of all sequences in host memory, in blocks; on the device the blocks that are being
-// filled, those that their sequences keep there, and a ring through which the others come when a layer reads them.
+// ChunkedCache: keys and values of all sequences in host memory, in blocks; on the device the
+// blocks that are being filled, those that their sequences keep there, and a ring through which the
+// others come when a layer reads them.
 //
 //   host      [block][layer][keys, values]...   all blocks                     (host_blocks.h)
 //   device    slots, [slot][layer]...           blocks that are open or kept   (device_slots.h)
 //             ring slots, a layer's part each   blocks that are read           (load_ring.h)
 //
-// A layer's attention is a partial over what lies in slots, this step's rows too, and one for every few blocks that
-// come through the ring one behind the other (StepReads::run_length), merged in a fixed order: results depend neither
-// on the time that copies take nor on the size of the ring, but for one of less than 16 slots, half of which are
-// attended to at once. A block that a step fills goes out layer by layer behind the compute, or
-// behind the whole pass if that is a graph, so the host has all that is full, wherever else it is.
+// A layer's attention is a partial over what lies in slots, this step's rows too, and one for every
+// few blocks that come through the ring one behind the other (StepReads::run_length), merged in a
+// fixed order: results depend neither on the time that copies take nor on the size of the ring, but
+// for one of less than 16 slots, half of which are attended to at once. A block that a step fills
+// goes out layer by layer behind the compute, or behind the whole pass if that is a graph, so the
+// host has all that is full, wherever else it is.
 //
-// A sequence keeps its first blocks in slots until it ends, as many as it was given (StepSequence::resident). Where
-// that is all of them nothing comes through the ring, and attention is that to blocks on the device. Whoever shares a
-// block that is kept reads it there. Where every block has a slot of its own there is no host memory.
+// A sequence keeps its first blocks in slots until it ends, as many as it was given
+// (StepSequence::resident). Where that is all of them nothing comes through the ring, and attention
+// is that to blocks on the device. Whoever shares a block that is kept reads it there. Where every
+// block has a slot of its own there is no host memory.
 //
-// The host's cores may attend to a share of the blocks where they are, for sequences of one row, while the others
-// come (host_attention.h): one part more, and always the last one.
+// The host's cores may attend to a share of the blocks where they are, for sequences of one row,
+// while the others come (host_attention.h): one part more, and always the last one.
 //
-// With Quest, a sequence's one row attends to the pages that Quest chooses, which are gathered from slots and
-// straight from the host's memory, and the ring is left to the others.
+// With Quest, a sequence's one row attends to the pages that Quest chooses, which are gathered from
+// slots and straight from the host's memory, and the ring is left to the others.
 //
-// With a prompt policy, the rows of a long prompt attend to what the policy chooses out of all of the layer: its
-// blocks are staged on the device as they come through the ring (staged_layer.h), one such prompt after the other,
-// before the ring is the others'. The loads are the same.
+// With a prompt policy, the rows of a long prompt attend to what the policy chooses out of all of
+// the layer: its blocks are staged on the device as they come through the ring (staged_layer.h),
+// one such prompt after the other, before the ring is the others'. The loads are the same.
 //
-// Everything else that a step reads is known before it, so loads run ahead of the compute, from layer to layer
-// and, unless the step runs as a graph, from step to step. A block that several sequences read is loaded once.
+// Everything else that a step reads is known before it, so loads run ahead of the compute, from
+// layer to layer and, unless the step runs as a graph, from step to step. A block that several
+// sequences read is loaded once.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +54,8 @@ struct ChunkedOptions {
   std::int64_t blocks = 0;  // in host memory
   // For what is open or filled at once (max_write_slots), and for what stays.
   std::int64_t device_slots = 0;
-  // There are as many slots as blocks, and every sequence keeps all of its own: nothing goes to the host.
+  // There are as many slots as blocks, and every sequence keeps all of its own: nothing goes to the
+  // host.
   bool all_stay = false;
   std::int64_t ring_slots = 16;  // at least 2
   std::int64_t sequences = 0;    // that run at once
@@ -62,8 +67,9 @@ struct ChunkedOptions {
   PromptPolicy* prompts = nullptr;                   // of prompts of so many tokens and more
   std::int64_t min_tokens = 0;
   std::int64_t tokens = 0;  // of a sequence at most
-  // Of the full blocks that sequences of one row read, the share that the host's cores attend to; absent: as
-  // their speed and the link's are, which are measured at once. Not with Quest. And how many threads do.
+  // Of the full blocks that sequences of one row read, the share that the host's cores attend to;
+  // absent: as their speed and the link's are, which are measured at once. Not with Quest. And how
+  // many threads do.
   std::optional<double> host_share = 0.0;
   int host_threads = 0;  // 0: one for each core that the process may run on
   OffloadHooks hooks = {};
@@ -71,8 +77,8 @@ struct ChunkedOptions {
 
 class ChunkedCache final : public KvCache {
  public:
-  // Ledger: "kv device slots", "kv ring", "kv partials", "kv tokens", "kv staging" (device), "kv cache" and "host
-  // attention" (pinned).
+  // Ledger: "kv device slots", "kv ring", "kv partials", "kv tokens", "kv staging" (device), "kv
+  // cache" and "host attention" (pinned).
   ChunkedCache(Backend& backend, const BlockShape& shape, const ChunkedOptions& options);
   ~ChunkedCache() override;
 
@@ -156,11 +162,12 @@ class ChunkedCache final : public KvCache {
   double host_share_ = 0;
   std::optional<HostAttention::Speeds> host_speeds_;
 
-  // By the scheduler's slot: the block that is not full, or kNoBlock; and the first blocks, which stay.
+  // By the scheduler's slot: the block that is not full, or kNoBlock; and the first blocks, which
+  // stay.
   std::vector<BlockId> open_;
   std::vector<std::vector<BlockId>> kept_;
-  // Which step wrote it out last, by block and by slot of the device; 0: none. The stream is behind all write-outs
-  // of steps up to settled_.
+  // Which step wrote it out last, by block and by slot of the device; 0: none. The stream is behind
+  // all write-outs of steps up to settled_.
   std::vector<std::uint64_t> block_written_, slot_written_;
   std::uint64_t last_written_ = 0, settled_ = 0;
 

@@ -20,7 +20,8 @@ bool DeviceSlots::take_changed() {
   return std::exchange(changed_, false);
 }
 
-// An empty slot, or the one that has been free for longest; what was in it is nowhere on the device any more.
+// An empty slot, or the one that has been free for longest; what was in it is nowhere on the device
+// any more.
 DeviceSlot DeviceSlots::take(BlockId block) {
   NVLLM_CHECK(!free_.empty(), "all ", size(), " slots of the device are held");
   const DeviceSlot slot = free_.front();
@@ -84,9 +85,9 @@ void DeviceSlots::release(BlockId block) {
   changed_ = true;
 }
 
-// A sequence with r rows touches at most 1 + ceil((r - 1) / block_size) blocks, one without rows has one
-// open block at most. In all that is one for each, and ceil((r - 1) / block_size) more for those that have
-// more than one row: (r - 2) / block_size + 1 at most.
+// A sequence with r rows touches at most 1 + ceil((r - 1) / block_size) blocks, one without rows
+// has one open block at most. In all that is one for each, and ceil((r - 1) / block_size) more for
+// those that have more than one row: (r - 2) / block_size + 1 at most.
 std::int64_t max_write_slots(std::int64_t sequences, std::int64_t rows, std::int64_t block_size) {
   return sequences + std::min(sequences, rows / 2) + rows / block_size;
 }

@@ -1,10 +1,12 @@
-// DeviceSlots: which blocks lie in which of the device's slots, each of which has room for a whole block. A block is
-// held there while its tokens are computed, and for as long as sequences want it to stay. What nobody holds any more
-// remains until its slot is given to another block, and is found there if somebody holds it again before that.
+// DeviceSlots: which blocks lie in which of the device's slots, each of which has room for a whole
+// block. A block is held there while its tokens are computed, and for as long as sequences want it
+// to stay. What nobody holds any more remains until its slot is given to another block, and is
+// found there if somebody holds it again before that.
 //
-// Only bookkeeping. Slots with nothing in them are given away first, the others in the order in which they came to be
-// free: so what was used last remains longest, and the copy of what was in one has as much time as there can be. With
-// as many slots as blocks no block that is full ever loses its slot.
+// Only bookkeeping. Slots with nothing in them are given away first, the others in the order in
+// which they came to be free: so what was used last remains longest, and the copy of what was in
+// one has as much time as there can be. With as many slots as blocks no block that is full ever
+// loses its slot.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +33,14 @@ class DeviceSlots {
   // Whether a home is another one than at the last call.
   bool take_changed();
 
-  // Holds a block whose first token is about to be computed, and which nobody holds. More blocks than there are
-  // slots are a failed check, here and below: who sized them knows how many can be held.
+  // Holds a block whose first token is about to be computed, and which nobody holds. More blocks
+  // than there are slots are a failed check, here and below: who sized them knows how many can be
+  // held.
   DeviceSlot open(BlockId block);
   // All its tokens are there now, or will be before anything that comes later.
   void filled(BlockId block);
-  // Holds a full block, or one that is open and will be full. False: its keys and values are not there, but will be,
-  // as the caller copies them.
+  // Holds a full block, or one that is open and will be full. False: its keys and values are not
+  // there, but will be, as the caller copies them.
   bool hold(BlockId block);
   // Once for each open() or hold().
   void release(BlockId block);
@@ -69,8 +72,8 @@ class DeviceSlots {
   bool changed_ = true;
 };
 
-// How many blocks can be open or filled at once: those of `sequences` that are not full, and what a step of
-// `rows` rows can fill besides.
+// How many blocks can be open or filled at once: those of `sequences` that are not full, and what a
+// step of `rows` rows can fill besides.
 std::int64_t max_write_slots(std::int64_t sequences, std::int64_t rows, std::int64_t block_size);
 
 }  // namespace nvllm::kvcache

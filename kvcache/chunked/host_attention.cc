@@ -11,8 +11,8 @@
 namespace nvllm::kvcache {
 namespace {
 
-// The device's work between two layers' attention takes some hundred microseconds, and on virtual machines waking
-// a pool takes as long.
+// The device's work between two layers' attention takes some hundred microseconds, and on virtual
+// machines waking a pool takes as long.
 constexpr Nanoseconds kSpin = std::chrono::milliseconds(1);
 
 std::size_t bytes_of(std::int64_t elements, DType dtype) {
@@ -67,7 +67,8 @@ kernels::HostAttention HostAttention::attention(std::int64_t rows) const {
   return args;
 }
 
-// In one copy, run_length with the keys and values that lie between them; if more lies there, row by row.
+// In one copy, run_length with the keys and values that lie between them; if more lies there, row
+// by row.
 void HostAttention::take_queries(const TensorView& q, TensorView* taken) {
   const std::int64_t rows = taken->shape[0], row = limits_.heads * limits_.shape.head_dim;
   if (q.stride[0] <= max_row_stride_) {

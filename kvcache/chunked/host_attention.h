@@ -1,5 +1,5 @@
-// HostAttention: attention to blocks in host memory by the host's cores, while other blocks come to the device.
-// The cores read memory several times faster than a link carries it.
+// HostAttention: attention to blocks in host memory by the host's cores, while other blocks come to
+// the device. The cores read memory several times faster than a link carries it.
 //
 //   host.plan(blocks, rows);                     // of a step; a graph of it goes on with what was planned
 //   for each layer:
@@ -7,9 +7,9 @@
 //     ... enqueue other parts of the layer's attention ...
 //     sums.finish(args, stream, host.result(stream));
 //
-// On a stream of its own: the rows' queries to the host, a call of the host that attends with a pool of threads,
-// and then the results lie in pinned memory, where the device's merge reads them. They are a few KB, which would
-// wait behind the large loads if they were copied.
+// On a stream of its own: the rows' queries to the host, a call of the host that attends with a
+// pool of threads, and then the results lie in pinned memory, where the device's merge reads them.
+// They are a few KB, which would wait behind the large loads if they were copied.
 //
 //   stream    queries -> asked;    ...      wait: attended -> merge
 //   its own   wait: asked; wait: the blocks' write-outs -> copy of queries -> attention -> attended
@@ -47,8 +47,8 @@ class HostAttention {
   HostAttention(const HostAttention&) = delete;
   HostAttention& operator=(const HostAttention&) = delete;
 
-  // Whole blocks, laid out as in HostBlocks and by ascending row, that rows [0, rows) of the next passes attend to.
-  // None: the next passes do without.
+  // Whole blocks, laid out as in HostBlocks and by ascending row, that rows [0, rows) of the next
+  // passes attend to. None: the next passes do without.
   void plan(std::vector<kernels::HostAttentionBlock> blocks, std::int64_t rows);
   bool planned() const { return plan_ != nullptr; }
 
@@ -65,8 +65,8 @@ class HostAttention {
     // What the cores should have of everything, so that both are done at the same time.
     double share() const { return cores / (cores + link); }
   };
-  // Reads those parts of blocks, pinned memory that is as good as any other, again and again while they are
-  // copied to `device`, which has room for one. Takes some 20 ms at a link's usual speed.
+  // Reads those parts of blocks, pinned memory that is as good as any other, again and again while
+  // they are copied to `device`, which has room for one. Takes some 20 ms at a link's usual speed.
   Speeds measure(std::span<const unsigned char* const> parts, void* device);
 
  private:
@@ -94,10 +94,10 @@ class HostAttention {
   std::vector<float> scratch_;
 };
 
-// Which of the blocks that a step reads the host's cores take: those that make max(taken / share, loaded /
-// (1 - share)) least, from the last one on. readers: of each block, how many rows read it, which the cores do one
-// by one, while the device loads it for all of them; so blocks with several readers are taken last. 0: the cores
-// cannot take it. `taken` gets as many elements.
+// Which of the blocks that a step reads the host's cores take: those that make max(taken / share,
+// loaded / (1 - share)) least, from the last one on. readers: of each block, how many rows read it,
+// which the cores do one by one, while the device loads it for all of them; so blocks with several
+// readers are taken last. 0: the cores cannot take it. `taken` gets as many elements.
 void choose_for_host(std::span<const std::int32_t> readers, double share, std::vector<bool>& taken);
 
 }  // namespace nvllm::kvcache

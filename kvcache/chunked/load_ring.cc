@@ -38,8 +38,8 @@ void* LoadRing::place(std::size_t load) const {
 }
 
 void LoadRing::begin(const std::vector<Load>& loads, bool capturable, Stream& stream) {
-  // Loads go on where the last pass ended, so that none waits for the slot that was read last; a graph
-  // always does the same.
+  // Loads go on where the last pass ended, so that none waits for the slot that was read last; a
+  // graph always does the same.
   first_ = capturable ? 0 : loads_ == nullptr ? 0 : slot_of(enqueued_);
   if (!capturable && after_graph_) {
     graph_->record(stream);

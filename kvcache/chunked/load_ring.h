@@ -1,5 +1,6 @@
-// LoadRing: a few slots of device memory through which parts of blocks come from the host, in an order that
-// is known before a pass begins. Loads run on a stream of their own, as far ahead as there are slots.
+// LoadRing: a few slots of device memory through which parts of blocks come from the host, in an
+// order that is known before a pass begins. Loads run on a stream of their own, as far ahead as
+// there are slots.
 //
 //   ring.begin(loads, capturable, stream);
 //   for (i = 0; i < loads.size(); i += count) {
@@ -9,8 +10,9 @@
 //   }
 //   ring.end(stream);
 //
-// Of each slot two events order the two streams: `ready`, when its load is done, and `read`, when what was
-// enqueued between take() and done() has run. Load i + 1 is in the slot behind that of load i, or in the first one.
+// Of each slot two events order the two streams: `ready`, when its load is done, and `read`, when
+// what was enqueued between take() and done() has run. Load i + 1 is in the slot behind that of
+// load i, or in the first one.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +28,14 @@
 
 namespace nvllm::kvcache {
 
-// OffloadWait: every wait of one stream for another in chunked offload, by name, so that each has one place
-// in the code, and a test can leave one out to see that it is missed.
+// OffloadWait: every wait of one stream for another in chunked offload, by name, so that each has
+// one place in the code, and a test can leave one out to see that it is missed.
 enum class OffloadWait : std::uint8_t {
   load_of_slot,       // a load waits until what was in its ring slot has been read
   attention_of_load,  // attention to a ring slot waits for its load
   write_of_store,     // a block's write-out waits until its rows have been stored
-  load_of_write,  // the load of a block waits for its write-out, and in a slot for that of what was there
+  // the load of a block waits for its write-out, and in a slot for that of what was there
+  load_of_write,
   store_of_write,  // rows are stored in a slot after what was in it has been written out
   loads_of_graph,  // loads of a step on its own wait for the end of a graph, which loads, too
 
@@ -48,7 +51,8 @@ enum class Transfer : std::uint8_t { to_device, to_host, by_host };
 // For tests; the default changes nothing.
 struct OffloadHooks {
   std::function<void(Transfer)>
-      before_copy;  // runs in the order of a copy stream, before each copy, or call of the host's cores
+      // runs in the order of a copy stream, before each copy, or call of the host's cores
+      before_copy;
   std::uint32_t left_out = 0;  // bits of OffloadWait
 
   void wait(OffloadWait which, Stream& stream, const Event& event) const {
@@ -70,15 +74,17 @@ class LoadRing {
   // At least two slots. Ledger: "kv ring" (device).
   LoadRing(Backend& backend, std::int64_t slots, std::size_t part_bytes, const OffloadHooks& hooks);
 
-  // `loads`, of part_bytes each, stay as they are until end(). A pass that capturable may be captured: it
-  // begins behind the stream's work, ends before what follows, and needs nothing of any other pass.
-  // Otherwise its first loads begin as soon as their slots are free, whatever the stream is at.
+  // `loads`, of part_bytes each, stay as they are until end(). A pass that capturable may be
+  // captured: it begins behind the stream's work, ends before what follows, and needs nothing of
+  // any other pass. Otherwise its first loads begin as soon as their slots are free, whatever the
+  // stream is at.
   void begin(const std::vector<Load>& loads, bool capturable, Stream& stream);
   void take(std::size_t first, std::size_t count, Stream& stream);
   void done(std::size_t first, std::size_t count, Stream& stream);
   void end(Stream& stream);
 
-  // How many loads are worth taking at once: as many are under way meanwhile. From 16 slots on always so many.
+  // How many loads are worth taking at once: as many are under way meanwhile. From 16 slots on
+  // always so many.
   static std::int64_t at_once(std::int64_t slots) { return std::min<std::int64_t>(slots / 2, 8); }
 
   std::int64_t slots() const { return static_cast<std::int64_t>(ready_[0].size()); }
@@ -106,20 +112,20 @@ class LoadRing {
   std::size_t enqueued_ = 0;
 };
 
-// StagedLayer: one layer of one sequence, put run_length on the device out of blocks that come from different places,
-// for who must see all of it at once. Blocks are copied within the device; where they come from is free again behind
-// the copy.
+// StagedLayer: one layer of one sequence, put run_length on the device out of blocks that come from
+// different places, for who must see all of it at once. Blocks are copied within the device; where
+// they come from is free again behind the copy.
 //
-// What is in it is the next layer's or sequence's business too: a block that is in its place already need not be put
-// there again.
-// Used by one thread, with one stream.
+// What is in it is the next layer's or sequence's business too: a block that is in its place
+// already need not be put there again. Used by one thread, with one stream.
 class StagedLayer {
  public:
   // Room for `blocks` blocks. Takes bytes(shape, blocks). Ledger: "kv staging" (device).
   StagedLayer(Backend& backend, const BlockShape& shape, std::int64_t blocks);
   static std::size_t bytes(const BlockShape& shape, std::int64_t blocks);
 
-  // The sequence's block of this number: `part` is its keys in the layer, and behind them the values.
+  // The sequence's block of this number: `part` is its keys in the layer, and behind them the
+  // values.
   void put(std::int64_t number, const void* part, Stream& stream);
   // The sequence, in one piece, without a table.
   kernels::KvView view() const;

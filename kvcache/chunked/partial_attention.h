@@ -1,13 +1,14 @@
-// PartialAttention: the attention of a step's rows, put run_length from attention to parts of their tokens as one part
-// after the other becomes readable.
+// PartialAttention: the attention of a step's rows, put run_length from attention to parts of their
+// tokens as one part after the other becomes readable.
 //
 //   sums.begin(attention to what is readable at once, stream);       // of all rows
 //   sums.add(attention of some rows to other tokens, row, stream);   // as often as there are parts
 //   sums.finish(args, first row, stream, last);                      // to args.out and args.lse
 //
-// The parts of a row are disjoint and make up all of its tokens. They are summed up in the order of these
-// calls, in float32: no bit of a result depends on when a part came. The last part of a row stays beside its sum until
-// the end, where both become the result at once: sums of thousands of rows are too large for caches.
+// The parts of a row are disjoint and make up all of its tokens. They are summed up in the order of
+// these calls, in float32: no bit of a result depends on when a part came. The last part of a row
+// stays beside its sum until the end, where both become the result at once: sums of thousands of
+// rows are too large for caches.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +38,8 @@ class PartialAttention {
   void begin(kernels::Attention args, Stream& stream);
   // `args`: of rows [first_row, first_row + args.q.shape[0]) of the step.
   void add(kernels::Attention args, std::int64_t first_row, Stream& stream);
-  // `args`: of those rows that are wanted, [first_row, first_row + args.q.shape[0]). last: a part of the step's first
-  // rows that came to be elsewhere; may be none.
+  // `args`: of those rows that are wanted, [first_row, first_row + args.q.shape[0]). last: a part
+  // of the step's first rows that came to be elsewhere; may be none.
   void finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
               const kernels::MergeAttention::Part& last = {});
 

@@ -141,8 +141,8 @@ void StepReads::forget_reads() {
   for (const Read& read : reads_) read_of_[static_cast<std::size_t>(read.block)] = kNoRead;
 }
 
-// Of the reads of the step's first sequences, as far as they have one row each, the host's share. What is staged
-// comes through the ring, and stays before all others there.
+// Of the reads of the step's first sequences, as far as they have one row each, the host's share.
+// What is staged comes through the ring, and stays before all others there.
 void StepReads::assign_to_host(double share) {
   const auto several =
       std::find_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.rows != 1; });

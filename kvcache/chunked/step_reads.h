@@ -1,6 +1,6 @@
-// StepReads: where the sequences of a ChunkedCache's step find the blocks that they attend to: in the device's
-// slots, through the ring, or where they lie in host memory, by the host's cores. Known before the step from who runs
-// and what is in slots, so loads can run ahead.
+// StepReads: where the sequences of a ChunkedCache's step find the blocks that they attend to: in
+// the device's slots, through the ring, or where they lie in host memory, by the host's cores.
+// Known before the step from who runs and what is in slots, so loads can run ahead.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ class StepReads {
     std::int64_t min_tokens = 0;
   };
 
-  // A block that comes through the ring, once in each layer: the step's sequences that attend to it as it
-  // comes, and which block of a staged one it is.
+  // A block that comes through the ring, once in each layer: the step's sequences that attend to it
+  // as it comes, and which block of a staged one it is.
   struct Read {
     BlockId block = 0;
     std::vector<std::size_t> sequences;
@@ -57,8 +57,9 @@ class StepReads {
     std::int64_t to_come = 0;             // rows of it in later steps
     std::vector<std::int32_t> residents;  // slots of its blocks that are in some
     std::int64_t resident_tokens = 0;     // that attention to everything finds there
-    // Of a prompt that is chosen for: it is staged when the ring has come so far, and these are too, from slots. Or it
-    // has residents, which are all of its blocks, and is attended to where they are.
+    // Of a prompt that is chosen for: it is staged when the ring has come so far, and these are
+    // too, from slots. Or it has residents, which are all of its blocks, and is attended to where
+    // they are.
     struct Staged {
       std::int64_t number;
       DeviceSlot slot;
@@ -75,12 +76,13 @@ class StepReads {
   const std::vector<Part>& parts() const { return parts_; }
   // In the order in which they come: those that are staged first, sequence by sequence.
   const std::vector<Read>& through_ring() const { return reads_; }
-  // Of the reads from `first` on, and before `end`, how many may be taken at once: those that are not staged, as far as
-  // the same sequences attend to them.
+  // Of the reads from `first` on, and before `end`, how many may be taken at once: those that are
+  // not staged, as far as the same sequences attend to them.
   std::size_t run_length(std::size_t first, std::size_t end) const;
   const std::vector<HostRead>& by_host() const { return host_reads_; }  // by ascending row
-  // As many as a part has residents, or more: so it seldom is another one than before. As many as a part can have if
-  // nothing else is read; otherwise a power of two as far as there are slots, and 1 at least.
+  // As many as a part has residents, or more: so it seldom is another one than before. As many as a
+  // part can have if nothing else is read; otherwise a power of two as far as there are slots, and
+  // 1 at least.
   std::int64_t residents() const { return residents_; }
   // Nothing but what is on the device.
   bool none() const { return reads_.empty() && host_reads_.empty(); }
@@ -109,10 +111,10 @@ class StepReads {
   std::vector<bool> taken_;
 };
 
-// StepTables: what the device is told of a ChunkedCache's step, in its memory: where blocks are, and which of them each
-// sequence finds in the device's slots. Written by the host before every step, in one copy or two, so that
-// a graph that reads it serves for many steps.
-// Used by one thread, with one stream.
+// StepTables: what the device is told of a ChunkedCache's step, in its memory: where blocks are,
+// and which of them each sequence finds in the device's slots. Written by the host before every
+// step, in one copy or two, so that a graph that reads it serves for many steps. Used by one
+// thread, with one stream.
 class StepTables {
  public:
   struct Limits {

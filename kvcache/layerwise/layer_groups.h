@@ -1,8 +1,9 @@
-// LayerGroups: keys and values of blocks in pinned host memory as layer-wise storage moves them, by groups of blocks that
-// are neighbours: [group][layer][block in group][keys, values][token][kv_head][head_dim].
+// LayerGroups: keys and values of blocks in pinned host memory as layer-wise storage moves them, by
+// groups of blocks that are neighbours: [group][layer][block in group][keys,
+// values][token][kv_head][head_dim].
 //
-// The memory of a group is taken when the first of its blocks is used (host_blocks.h, whose block is a group), and a
-// layer's part of it is one copy. The last group has the blocks that are left.
+// The memory of a group is taken when the first of its blocks is used (host_blocks.h, whose block
+// is a group), and a layer's part of it is one copy. The last group has the blocks that are left.
 #pragma once
 
 #include <cstddef>
@@ -32,9 +33,9 @@ kernels::KvView layer_view(unsigned char* data, const BlockShape& shape, std::in
 // Used by one thread.
 class LayerGroups {
  public:
-  // A layer's part of a group has as many bytes at least, unless that is more than the layer has. Copies of 8 MiB run at
-  // 52.8 GB/s where larger ones come to 55.4 (docs/performance.md): in four times as many bytes the boundaries of
-  // groups cost about 1%.
+  // A layer's part of a group has as many bytes at least, unless that is more than the layer has.
+  // Copies of 8 MiB run at 52.8 GB/s where larger ones come to 55.4 (docs/performance.md): in four
+  // times as many bytes the boundaries of groups cost about 1%.
   static constexpr std::size_t kPartBytes = std::size_t{32} << 20;
 
   // Takes blocks * shape.kv_bytes() in the end, to the byte. Ledger: "kv cache" (pinned).
@@ -46,8 +47,8 @@ class LayerGroups {
   std::int64_t group_blocks() const { return group_blocks_; }
   bool begins_group(BlockId block) const { return block % group_blocks_ == 0; }
 
-  // A layer's part of a block; behind it lie those of the next blocks, up to the end of its group. Waits for the
-  // group's memory, or throws why there is none. nullptr without KV heads.
+  // A layer's part of a block; behind it lie those of the next blocks, up to the end of its group.
+  // Waits for the group's memory, or throws why there is none. nullptr without KV heads.
   unsigned char* part(BlockId block, std::int64_t layer);
   // The block alone, and all blocks of its group.
   kernels::KvView block_view(BlockId block, std::int64_t layer);
@@ -70,8 +71,8 @@ class LayerGroups {
   std::vector<Group> used_;
 };
 
-// HostTables: where the blocks of LayerGroups are, in the device's memory, for kernels that read them in place.
-// Used by one thread.
+// HostTables: where the blocks of LayerGroups are, in the device's memory, for kernels that read
+// them in place. Used by one thread.
 class HostTables {
  public:
   // Uses the stream, and waits for it. Ledger: "kv cache layers" (device, pinned).

@@ -224,7 +224,8 @@ void LayerwiseCache::run_attention(std::int64_t layer, const kernels::Attention&
   if (capturable_) write_newest(layer, args.kv_length, stream);
 }
 
-// The device does not know where groups are, so each sequence's block is told to a kernel of its own.
+// The device does not know where groups are, so each sequence's block is told to a kernel of its
+// own.
 std::span<const BlockId> LayerwiseCache::write_newest(std::int64_t layer,
                                                       const TensorView& kv_length, Stream& stream) {
   const kernels::KvView from = store_view(layer, stream);
@@ -244,7 +245,8 @@ std::span<const BlockId> LayerwiseCache::write_newest(std::int64_t layer,
   return blocks;
 }
 
-// What is new goes to the host behind the next layers, and the layer for which this one makes room comes.
+// What is new goes to the host behind the next layers, and the layer for which this one makes room
+// comes.
 void LayerwiseCache::leave_layer(Stream& stream) {
   BufferState& buffer = buffer_of(layer_);
   const auto layer = static_cast<std::size_t>(layer_);
@@ -308,9 +310,10 @@ void LayerwiseCache::choose_graph_key() {
   key_newest_ = newest_;
 }
 
-// The first layers, before the pass: they wait for whatever the steps before still do. That includes the last
-// thing that was written to the host, so the loads inside the pass need not wait for it: with as many buffers as
-// layers each layer is among the first, and with fewer each buffer is waited for, that of the last layer too.
+// The first layers, before the pass: they wait for whatever the steps before still do. That
+// includes the last thing that was written to the host, so the loads inside the pass need not wait
+// for it: with as many buffers as layers each layer is among the first, and with fewer each buffer
+// is waited for, that of the last layer too.
 void LayerwiseCache::preload(Stream& stream) {
   const auto ahead = std::min(shape_.layers, static_cast<std::int64_t>(buffers_.size()));
   for (std::int64_t layer = 0; layer < ahead; ++layer) {
@@ -320,8 +323,8 @@ void LayerwiseCache::preload(Stream& stream) {
   traffic_.to_device += static_cast<std::uint64_t>(ahead) * bytes_of(loads_);
 }
 
-// The buffer's next layer comes: of this pass, or the first one of the next pass that it will hold. The wait makes
-// the load stream part of the pass's capture.
+// The buffer's next layer comes: of this pass, or the first one of the next pass that it will hold.
+// The wait makes the load stream part of the pass's capture.
 void LayerwiseCache::leave_captured_layer(Stream& stream) {
   const auto buffers = static_cast<std::int64_t>(buffers_.size());
   const std::int64_t next = layer_ + buffers < shape_.layers ? layer_ + buffers : layer_ % buffers;

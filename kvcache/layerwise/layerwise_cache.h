@@ -1,5 +1,6 @@
-// LayerwiseCache: one rank's part of a cache that lies in host memory and visits the device layer by
-// layer. Its blocks are the scheduler's, so prefixes are shared, and sequences come and go, as ever.
+// LayerwiseCache: one rank's part of a cache that lies in host memory and visits the device layer
+// by layer. Its blocks are the scheduler's, so prefixes are shared, and sequences come and go, as
+// ever.
 //
 //   host    [group of blocks][layer][block in group][keys, values][token][kv_head][head_dim], pinned: neighbouring
 //           blocks of a group are one copy in a layer, and a group's memory is taken when the first of its blocks is
@@ -8,23 +9,24 @@
 //           A block lies at its own place in every buffer, so tables and slots are as if the buffer were
 //           the layer's cache; only the blocks that a step reads are loaded
 //
-// A pass goes through the layers in order, and may come to a layer several times with other rows before it
-// goes on to the next. With N buffers the loads are up to N - 1 layers ahead of it, and begin with the next
-// step's before it has ended:
+// A pass goes through the layers in order, and may come to a layer several times with other rows
+// before it goes on to the next. With N buffers the loads are up to N - 1 layers ahead of it, and
+// begin with the next step's before it has ended:
 //
 //   load stream    wait computed and written (buffer), written (layer) -> load -> record loaded
 //   pass           wait loaded -> store new tokens, attend ...         -> record computed
 //   write stream   wait computed -> write new tokens to the host       -> record written (buffer, layer)
 //
-// A decode step may be captured (StepPlan::capturable). Its copies are then part of the graph: loads take the last
-// block up to the next multiple of kGrain tokens, so that the same copies do for many steps, and for each sequence a
-// kernel writes the new token to its block, at the place that the device knows. Behind its last layers the pass loads
-// the first ones again, for the next step of the same work; what comes otherwise loads them before its pass.
+// A decode step may be captured (StepPlan::capturable). Its copies are then part of the graph:
+// loads take the last block up to the next multiple of kGrain tokens, so that the same copies do
+// for many steps, and for each sequence a kernel writes the new token to its block, at the place
+// that the device knows. Behind its last layers the pass loads the first ones again, for the next
+// step of the same work; what comes otherwise loads them before its pass.
 //
-// Who reads but a few pages of a layer has no use for all of it on the device: with decodes_on_host, steps of one row
-// per sequence load nothing. The pass stores the new tokens in a buffer, takes them from there to the host's memory
-// (write_newest()), and finds all others there (host_blocks()). It is the same work until a sequence comes to another
-// block.
+// Who reads but a few pages of a layer has no use for all of it on the device: with
+// decodes_on_host, steps of one row per sequence load nothing. The pass stores the new tokens in a
+// buffer, takes them from there to the host's memory (write_newest()), and finds all others there
+// (host_blocks()). It is the same work until a sequence comes to another block.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +42,8 @@
 
 namespace nvllm::kvcache {
 
-// Every wait of one stream for another, by name: each has one place in the code, and a test can leave one
-// out to see that it is missed.
+// Every wait of one stream for another, by name: each has one place in the code, and a test can
+// leave one out to see that it is missed.
 enum class LayerwiseWait : std::uint8_t {
   load_of_reading,   // a load waits until what was in its buffer has been read
   load_of_writing,   // and until what was new in it has been written to the host
@@ -49,7 +51,8 @@ enum class LayerwiseWait : std::uint8_t {
   pass_of_load,      // the pass waits for a layer's load
   writing_of_pass,   // what is new is written to the host after the pass has stored it
   pass_of_writings,  // a step on the host begins after everything of before is there
-  load_of_leaving,  // a load of a pass that capturable waits until what was in its buffer has been read
+  // a load of a pass that capturable waits until what was in its buffer has been read
+  load_of_leaving,
   pass_of_loads,  // such a pass ends after its loads
 };
 inline constexpr std::uint8_t kLayerwiseWaits = 8;
@@ -57,9 +60,10 @@ inline constexpr std::uint8_t kLayerwiseWaits = 8;
 // Used by one thread, with one stream for all passes.
 class LayerwiseCache : public KvCache {
  public:
-  // buffers: at least 2. left_out: bits of LayerwiseWait, for tests, as sizes are. Ledger: "kv cache layers" (device) and
-  // "kv cache" (pinned), which add up to device_bytes() and, when all blocks have been used, host_bytes() of each block.
-  // If it decodes on the host, beside these, HostTables::host_bytes() of each as "kv cache layers" (pinned).
+  // buffers: at least 2. left_out: bits of LayerwiseWait, for tests, as sizes are. Ledger: "kv
+  // cache layers" (device) and "kv cache" (pinned), which add up to device_bytes() and, when all
+  // blocks have been used, host_bytes() of each block. If it decodes on the host, beside these,
+  // HostTables::host_bytes() of each as "kv cache layers" (pinned).
   LayerwiseCache(Backend& backend, const BlockShape& shape, std::int64_t blocks,
                  std::int64_t buffers, std::uint32_t left_out = 0, bool decodes_on_host = false,
                  const GroupSizes& sizes = {});
@@ -81,15 +85,16 @@ class LayerwiseCache : public KvCache {
   KvTraffic traffic() const override { return traffic_; }
 
   bool decodes_on_host() const { return decodes_on_host_; }
-  // This step does: store_view() has room for what is new, and nothing else. run_attention() is not for it, and its bytes to the
-  // device are the reader's to count.
+  // This step does: store_view() has room for what is new, and nothing else. run_attention() is not
+  // for it, and its bytes to the device are the reader's to count.
   bool on_host() const { return on_host_; }
-  // Then, once rows of a layer have been stored: to their places in the host's memory. kv_length: as attention has it, of
-  // the layer's next sequences and, behind the last of them, padding. The blocks that these sequences fill.
+  // Then, once rows of a layer have been stored: to their places in the host's memory. kv_length:
+  // as attention has it, of the layer's next sequences and, behind the last of them, padding. The
+  // blocks that these sequences fill.
   std::span<const BlockId> write_newest(std::int64_t layer, const TensorView& kv_length,
                                         Stream& stream);
-  // Where the layer's blocks are. And its part of a block's group, in which that has the number that is told by block,
-  // [blocks], int32.
+  // Where the layer's blocks are. And its part of a block's group, in which that has the number
+  // that is told by block, [blocks], int32.
   GatheredQuest::Blocks host_blocks(std::int64_t layer) const;
   kernels::KvView group_of(BlockId block, std::int64_t layer);
   TensorView places_in_groups() const { return tables_->in_groups(); }

@@ -1,5 +1,5 @@
-// Layers that visit the device, on whichever backend is linked: what was stored is there again, however slow
-// the copies are; what a step moves; what the memory is.
+// Layers that visit the device, on whichever backend is linked: what was stored is there again,
+// however slow the copies are; what a step moves; what the memory is.
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -11,7 +11,8 @@
 namespace nvllm::kvcache {
 namespace {
 
-// Groups of all blocks, and groups whose boundaries lie between neighbouring blocks, the last of them shorter or not.
+// Groups of all blocks, and groups whose boundaries lie between neighbouring blocks, the last of
+// them shorter or not.
 constexpr std::int64_t kAllGroups[] = {0, 1, 2, 5};
 
 TEST_CASE("layers: any number of buffers, slow copies or not: what was stored is there again") {
@@ -90,7 +91,8 @@ TEST_CASE("layers: steps on the host load nothing, and are the same work until a
     CHECK(plan.capturable);
     return plan.graph_key;
   };
-  const std::uint64_t before = graph_key_of({{.slot = 0, .blocks = blocks, .first = 10, .rows = 1}});
+  const std::uint64_t before =
+      graph_key_of({{.slot = 0, .blocks = blocks, .first = 10, .rows = 1}});
   CHECK(graph_key_of({{.slot = 0, .blocks = blocks, .first = 11, .rows = 1}}) == before);
   CHECK(graph_key_of({{.slot = 2, .blocks = others, .first = 0, .rows = 1}}) != before);
   stream->synchronize();

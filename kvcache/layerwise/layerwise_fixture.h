@@ -1,5 +1,5 @@
-// Sequences in layer-wise storage whose tokens are known by their bits, on a backend whose copies may be slow:
-// what a pass reads is what it should have stored, or a wait is missing.
+// Sequences in layer-wise storage whose tokens are known by their bits, on a backend whose copies
+// may be slow: what a pass reads is what it should have stored, or a wait is missing.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -22,7 +22,8 @@
 
 namespace nvllm::kvcache {
 
-// Which copies come late: those of the storage's own streams, which it makes in this order, and the pass's.
+// Which copies come late: those of the storage's own streams, which it makes in this order, and the
+// pass's.
 struct Late {
   bool load = false, write = false, pass = false;
   std::chrono::microseconds most{200};
@@ -139,8 +140,8 @@ class Sequences {
     for (const Rows& each : rows) lengths_[each.sequence] += each.rows;
   }
 
-  // Nothing runs before go(), or first_wrong(): so no thread knows of another one's work but by the streams' waits, where
-  // the caller would carry such knowledge from one to the other.
+  // Nothing runs before go(), or first_wrong(): so no thread knows of another one's work but by the
+  // streams' waits, where the caller would carry such knowledge from one to the other.
   void hold() {
     for (Stream* const stream : backend_.streams())
       gates_.push_back(std::make_unique<testing::Gate>(*stream));
@@ -195,7 +196,8 @@ class Sequences {
     backend_.copy(device_.data(), words, static_cast<std::size_t>(word - words) * 4, *pass_);
   }
 
-  // Of queries that nobody looks at, the first sequence's before all others': behind it the newest tokens go to the host.
+  // Of queries that nobody looks at, the first sequence's before all others': behind it the newest
+  // tokens go to the host.
   void run_attention(std::int64_t layer, std::int64_t count) {
     run_attention(layer, count, 0, 1);
     if (count > 1) run_attention(layer, count, 1, count - 1);

@@ -1,5 +1,5 @@
-// Each wait of one stream for another in layer-wise storage is needed: without it a pass reads something else,
-// ThreadSanitizer finds a race, or a capture is refused.
+// Each wait of one stream for another in layer-wise storage is needed: without it a pass reads
+// something else, ThreadSanitizer finds a race, or a capture is refused.
 #include <chrono>
 #include <cstdlib>
 #include <string>
@@ -15,7 +15,8 @@
 namespace nvllm::kvcache {
 namespace {
 
-// A wait, where nothing else waits for as much: the buffers, and how the steps between the first and the last run.
+// A wait, where nothing else waits for as much: the buffers, and how the steps between the first
+// and the last run.
 struct Missing {
   LayerwiseWait wait;
   Late late;  // what it is for comes late, so who does not wait is early
@@ -47,8 +48,8 @@ std::uint32_t bit_of(LayerwiseWait wait) {
   return 1u << static_cast<unsigned>(wait);
 }
 
-// What was read and is wrong; empty: nothing. sequence: another one each time, as memory may still have what the time
-// before left there.
+// What was read and is wrong; empty: nothing. sequence: another one each time, as memory may still
+// have what the time before left there.
 std::string wrong_without(Backend& backend, std::uint32_t left_out, const Missing& missing,
                           std::uint32_t sequence = 0) {
   Sequences sequences(backend, 12, missing.buffers, missing.late, left_out, missing.on_host);
@@ -92,9 +93,9 @@ TEST_CASE("layers: a capture is refused without the waits that make its copies p
 constexpr const char* kVariable = "NVLLM_LEAVE_OUT";
 constexpr const char* kRacing = "layers: ThreadSanitizer finds each wait that is left out";
 
-// What the case below starts: the steps of one wait without it, or those of all waits with all of them. Who waits for
-// some of a stream's work learns of all that it has done by then. So whether a race shows depends on who is late, and
-// everybody is in turn.
+// What the case below starts: the steps of one wait without it, or those of all waits with all of
+// them. Who waits for some of a stream's work learns of all that it has done by then. So whether a
+// race shows depends on who is late, and everybody is in turn.
 void run_without(Backend& backend, const std::string& number) {
   const bool all = number == "none";
   for (Missing missing : all_waits()) {

@@ -1,9 +1,10 @@
-// PagedCache: one rank's memory of a paged KV cache, and the host's blocks that sequences can be swapped to.
+// PagedCache: one rank's memory of a paged KV cache, and the host's blocks that sequences can be
+// swapped to.
 //
-// A block's keys and values are one piece of memory, [layer][keys, values][token][kv_head][head_dim], so
-// that they move to or from the host in one copy; blocks that are neighbours on both sides share it. Behind
-// all blocks lie their token ids, [blocks, block_size], int32. They are what penalties look back at, and
-// travel with the block.
+// A block's keys and values are one piece of memory, [layer][keys,
+// values][token][kv_head][head_dim], so that they move to or from the host in one copy; blocks that
+// are neighbours on both sides share it. Behind all blocks lie their token ids, [blocks,
+// block_size], int32. They are what penalties look back at, and travel with the block.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ struct BlockCopy {
 // Used by one thread.
 class PagedCache final : public ViewCache {
  public:
-  // Takes blocks * shape.bytes(), to the byte. Ledger: "kv cache" (device). What is in it is undefined.
+  // Takes blocks * shape.bytes(), to the byte. Ledger: "kv cache" (device). What is in it is
+  // undefined.
   PagedCache(Backend& backend, const BlockShape& shape, std::int64_t blocks,
              std::int64_t host_blocks);
 
@@ -37,10 +39,10 @@ class PagedCache final : public ViewCache {
   std::int64_t blocks() const { return blocks_; }
   std::int64_t host_blocks() const { return host_blocks_; }
 
-  // Enqueued, in the stream's order: swap_out copies from device blocks to host blocks, swap_in back. The
-  // blocks of a call are all different. An Error if there is no such block.
-  // The host's blocks are allocated in pieces when they are first swapped to, as pinned memory takes long
-  // to get and most runs swap nothing. Ledger: "swapped kv cache" (pinned).
+  // Enqueued, in the stream's order: swap_out copies from device blocks to host blocks, swap_in
+  // back. The blocks of a call are all different. An Error if there is no such block. The host's
+  // blocks are allocated in pieces when they are first swapped to, as pinned memory takes long to
+  // get and most runs swap nothing. Ledger: "swapped kv cache" (pinned).
   void swap_out(std::span<const BlockCopy> copies, Stream& stream);
   void swap_in(std::span<const BlockCopy> copies, Stream& stream);
   KvTraffic traffic() const override { return traffic_; }

@@ -210,8 +210,8 @@ TEST_CASE("swap: a block that does not exist is an Error, and nothing is copied"
   CHECK(desk.read(0) == before);
 }
 
-// Stores the keys and values of some tokens in these blocks, as a prompt and then one token more, and
-// attends to them; what both gave.
+// Stores the keys and values of some tokens in these blocks, as a prompt and then one token more,
+// and attends to them; what both gave.
 template <typename T>
 std::vector<T> run_attention(Backend& backend, const PagedCache& storage,
                              const std::vector<BlockId>& blocks) {
@@ -284,8 +284,8 @@ void check_attention_in(Backend& backend, const BlockShape& large, std::int64_t 
   const PagedCache near(backend, small, 5, 0);
   const PagedCache far(backend, large, blocks, 0);
   const auto last = static_cast<BlockId>(blocks - 1);
-  CHECK(
-      same_bits(run_attention<T>(backend, near, {0, 4, 2}), run_attention<T>(backend, far, {last, 1, last - 1})));
+  CHECK(same_bits(run_attention<T>(backend, near, {0, 4, 2}),
+                  run_attention<T>(backend, far, {last, 1, last - 1})));
 }
 
 TEST_CASE("views: keys and values are stored and attended to across blocks of several layers") {

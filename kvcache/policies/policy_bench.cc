@@ -1,5 +1,6 @@
-// Prompt policies beside dense attention: a whole synthetic prompt (kernels/testing/synthetic_prompt.h), choice and
-// attention run_length, and attention to all of it, in one run.
+// Prompt policies beside dense attention: a whole synthetic prompt
+// (kernels/testing/synthetic_prompt.h), choice and attention run_length, and attention to all of
+// it, in one run.
 //   us_per_call, dense_us, times_dense   dense_us / us_per_call
 //   choice_us, attention_us              each alone, of us_per_call; list_us is that part of MInference's choice
 //                                        that is made anew for every block of rows
@@ -7,8 +8,8 @@
 //   kept                                 the share of (row, token) pairs that are attended to
 //   mass                                 the share of the rows' attention that these have, mean of all rows
 //   error                                |out - dense out| / |dense out|, of some rows
-// XAttention at several thresholds and MInference at several parts of its published budgets are curves over
-// density.
+// XAttention at several thresholds and MInference at several parts of its published budgets are
+// curves over density.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -12,7 +12,8 @@ namespace {
 
 // --- Long prompts are worked on in segments of rows, so that lists of what is kept take bounded memory ---
 
-// A multiple of all tiles of rows, the largest of which are XAttention's on Hopper: 128 strided rows.
+// A multiple of all tiles of rows, the largest of which are XAttention's on Hopper: 128 strided
+// rows.
 constexpr std::int64_t kSegmentRows = 2048;
 constexpr std::int64_t kSegmentBytes = std::int64_t{64} << 20;
 

@@ -1,9 +1,10 @@
-// PromptPolicy: which earlier tokens the rows of a long prompt attend to. A policy chooses for one layer of one
-// sequence at a time, out of nothing but the rows' queries and the keys of all tokens up to them: it keeps
-// nothing from one call to the next, so there is nothing of a sequence that could outlive it.
+// PromptPolicy: which earlier tokens the rows of a long prompt attend to. A policy chooses for one
+// layer of one sequence at a time, out of nothing but the rows' queries and the keys of all tokens
+// up to them: it keeps nothing from one call to the next, so there is nothing of a sequence that
+// could outlive it.
 //
-// A prompt that is computed in several steps is chosen for step by step: each step's rows against all tokens
-// before them.
+// A prompt that is computed in several steps is chosen for step by step: each step's rows against
+// all tokens before them.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +24,8 @@ struct PromptLimits {
   std::int64_t rows = 0;    // of a call
   std::int64_t tokens = 0;  // of a sequence
   std::int64_t heads = 0;   // this rank's query heads
-  // Of a token's keys, those of this rank's KV heads, where it is worth it to gather them: GPUs have GEMMs of
-  // 16 bits that want keys which lie in blocks one behind the other. 0: nowhere.
+  // Of a token's keys, those of this rank's KV heads, where it is worth it to gather them: GPUs
+  // have GEMMs of 16 bits that want keys which lie in blocks one behind the other. 0: nowhere.
   std::size_t key_bytes = 0;
 };
 
@@ -58,8 +59,9 @@ class PromptPolicy {
   virtual void run_attention(const PromptAttention& args, Stream& stream) = 0;
 };
 
-// XAttention: tiles by antidiagonal sums, until they cover `threshold` of each row of tiles. 1 keeps all. The last
-// 128 rows of a prompt attend to everything, whatever the threshold: a question may be asked by one row of them.
+// XAttention: tiles by antidiagonal sums, until they cover `threshold` of each row of tiles. 1
+// keeps all. The last 128 rows of a prompt attend to everything, whatever the threshold: a question
+// may be asked by one row of them.
 struct XAttention {
   static constexpr float kThreshold = 0.95f;  // the published one
   static std::size_t bytes(const PromptLimits& limits);

@@ -139,8 +139,9 @@ void SparseCache::run_attention(std::int64_t layer, const kernels::Attention& ar
   for (const Run& run : runs_) attend_run(layer, run, all, stream);
 }
 
-// The bounds of a page are those of all that is stored in it, which is in the host's memory. Where a sequence's block is
-// there only the host knows, so each is a call of its own; the batch may have padding behind them.
+// The bounds of a page are those of all that is stored in it, which is in the host's memory. Where
+// a sequence's block is there only the host knows, so each is a call of its own; the batch may have
+// padding behind them.
 void SparseCache::attend_on_host(std::int64_t layer, const kernels::Attention& args,
                                  Stream& stream) {
   std::int64_t sequence = 0;

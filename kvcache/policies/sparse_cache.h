@@ -1,14 +1,15 @@
-// SparseCache: a cache whose attention reads only what policies choose, of layers that are on the device as a whole:
-// all of them, or each when its turn comes (kvcache/layerwise_storage.h).
+// SparseCache: a cache whose attention reads only what policies choose, of layers that are on the
+// device as a whole: all of them, or each when its turn comes (kvcache/layerwise_storage.h).
 //
-// What a sequence's rows of a step attend to, or, where a step goes through a layer in parts, those of a part:
+// What a sequence's rows of a step attend to, or, where a step goes through a layer in parts, those
+// of a part:
 //   one row                         what Quest chooses; everything without Quest
 //   several, of a long sequence     what the prompt policy chooses; everything without one
 //   several, of a short sequence    everything
 // A chunk of a prompt that happens to be one row counts as one row.
 //
-// With Quest, a layer-wise cache leaves its layers in host memory for steps of one row per sequence. The pages are
-// gathered from there.
+// With Quest, a layer-wise cache leaves its layers in host memory for steps of one row per
+// sequence. The pages are gathered from there.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,8 @@ struct SparseLimits {
 // Used by one thread, with one stream.
 class SparseCache final : public KvCache {
  public:
-  // cache: attends to its store_view(); must outlive it, as all it is given. prompts: nullptr: none.
+  // cache: attends to its store_view(); must outlive it, as all it is given. prompts: nullptr:
+  // none.
   SparseCache(Backend& backend, Stream& stream, KvCache& cache, PromptPolicy* prompts,
               std::optional<QuestLimits> quest, const SparseLimits& limits);
   // The same; with Quest, a cache that decodes on the host.
@@ -98,8 +100,8 @@ class SparseCache final : public KvCache {
   std::int64_t done_ = 0;
   std::vector<Run> runs_;  // of a call
   std::uint64_t gathered_bytes_ = 0;
-  // Where sequences begin that have one row each, [sequences + 1]; and for every number of rows r, 0 and r,
-  // [rows + 1, 2]: of a single sequence.
+  // Where sequences begin that have one row each, [sequences + 1]; and for every number of rows r,
+  // 0 and r, [rows + 1, 2]: of a single sequence.
   Buffer starts_;
   TensorView one_row_starts_, single_starts_;
 };

@@ -1,6 +1,7 @@
-// Policies in every cache that serves them, SparseCache over a paged and a layer-wise one, and ChunkedCache: with budgets
-// for everything it is attention to everything; with less, a sequence's results depend neither on the cache, nor on what
-// runs beside it, nor on who had its slot and blocks before.
+// Policies in every cache that serves them, SparseCache over a paged and a layer-wise one, and
+// ChunkedCache: with budgets for everything it is attention to everything; with less, a sequence's
+// results depend neither on the cache, nor on what runs beside it, nor on who had its slot and
+// blocks before.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -126,7 +127,8 @@ TEST_CASE("layer by layer, parts of a step are chosen for as steps are") {
   for (const Policies& policies : frugal()) {
     CachePlayer parts(*backend, policies, 16, Where::layerwise), steps(*backend, policies);
     std::vector<Sequence> got = three(), right = three();
-    // 140 of the first; then 111 of it and 29 of the second; then 1 and 139 of the third; then 121 of it.
+    // 140 of the first; then 111 of it and 29 of the second; then 1 and 139 of the third; then 121
+    // of it.
     parts.step({{&got[0], 251}, {&got[1], 30}, {&got[2], 260}}, 140);
     steps.step({{&right[0], 140}});
     steps.step({{&right[0], 111}, {&right[1], 29}});
@@ -216,7 +218,8 @@ TEST_CASE("what a sequence gets does not depend on what runs beside it") {
       for (const std::int64_t rows : {150, 101, 1, 1, 1, 1, 1, 1, 1, 2}) {
         alone.step({{&a_alone, rows}});
       }
-      // Where one step loads layers and another reads on the host, tokens are attended to by two kernels.
+      // Where one step loads layers and another reads on the host, tokens are attended to by two
+      // kernels.
       CHECK((where == Where::layerwise ? most_apart(a, a_alone) < kRoundings
                                        : same_bits(a, a_alone)));
     }

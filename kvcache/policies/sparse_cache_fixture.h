@@ -1,4 +1,5 @@
-// Sequences whose keys, values and queries depend on a seed, in caches with policies: what several tests let them do.
+// Sequences whose keys, values and queries depend on a seed, in caches with policies: what several
+// tests let them do.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,8 @@ struct Sequence {
  private:
   static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15;
 
-  // Nearly normal, as sums of four are, with a variance of 1 (splitmix64: millions of values are needed).
+  // Nearly normal, as sums of four are, with a variance of 1 (splitmix64: millions of values are
+  // needed).
   static float bell(std::uint64_t state) {
     state = (state ^ state >> 30) * 0xbf58476d1ce4e5b9;
     state = (state ^ state >> 27) * 0x94d049bb133111eb;
@@ -61,7 +63,8 @@ Policies minference(float budget);
 
 inline const PromptLimits kPromptLimits{.rows = kMostRows, .tokens = kMostTokens, .heads = kHeads};
 
-// hybrid: chunked, but some sequences keep blocks on the device: those of slot 0 all, and of slot 1 the first.
+// hybrid: chunked, but some sequences keep blocks on the device: those of slot 0 all, and of slot 1
+// the first.
 enum class Where { paged, chunked, hybrid, layerwise };
 inline constexpr Where kEverywhere[] = {Where::paged, Where::chunked, Where::hybrid,
                                         Where::layerwise};
@@ -79,8 +82,8 @@ class CachePlayer {
 
   using Rows = std::vector<std::pair<Sequence*, std::int64_t>>;
 
-  // The next rows of some sequences; their results are added to them. part_rows: a layer takes so many at a time.
-  // to_come: so many rows of each come later.
+  // The next rows of some sequences; their results are added to them. part_rows: a layer takes so
+  // many at a time. to_come: so many rows of each come later.
   void step(const Rows& rows, std::int64_t part_rows = kMostRows,
             std::int64_t to_come = kMostTokens);
 

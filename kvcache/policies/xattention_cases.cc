@@ -1,4 +1,5 @@
-// XAttention with room for gathered keys: its segments, and the calls that a prompt comes in, choose as without.
+// XAttention with room for gathered keys: its segments, and the calls that a prompt comes in,
+// choose as without.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -30,9 +30,10 @@ struct OneShotLimit {
 
 inline constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
 
-// Where one_shot is used: up to the largest size measured at which it was still the faster one. For up to 4 ranks
-// written by benchmarks/choose_collectives from benchmarks/results/2026-11-22-h200-x4-collectives.json. For 8
-// ranks, which were not measured, the limits are scaled by the bytes that a rank sends.
+// Where one_shot is used: up to the largest size measured at which it was still the faster one. For
+// up to 4 ranks written by benchmarks/choose_collectives from
+// benchmarks/results/2026-11-22-h200-x4-collectives.json. For 8 ranks, which were not measured, the
+// limits are scaled by the bytes that a rank sends.
 inline constexpr OneShotLimit kOneShotLimits[] = {
     {Collective::all_reduce, 2, 2 * MiB},
     {Collective::all_reduce, 4, 256 * KiB},
@@ -42,7 +43,8 @@ inline constexpr OneShotLimit kOneShotLimits[] = {
     {Collective::all_reduce_rms_norm, 8, 64 * KiB},
 };
 
-// For `bytes` of each rank's part. Operations other than all_reduce have only one algorithm: one_shot.
+// For `bytes` of each rank's part. Operations other than all_reduce have only one algorithm:
+// one_shot.
 inline Algorithm choose_algorithm(Collective collective, int ranks, std::size_t bytes) {
   if (collective != Collective::all_reduce && collective != Collective::all_reduce_rms_norm) {
     return Algorithm::one_shot;
@@ -62,8 +64,8 @@ struct GpuCapabilities {
   bool operator==(const GpuCapabilities&) const = default;
 };
 
-// What the GPUs of all ranks have. Ranks must take the same algorithm and the same kernels, so they choose by this
-// and not by what each has itself.
+// What the GPUs of all ranks have. Ranks must take the same algorithm and the same kernels, so they
+// choose by this and not by what each has itself.
 inline GpuCapabilities common_capabilities(std::span<const GpuCapabilities> ranks) {
   GpuCapabilities common = ranks.front();
   for (const GpuCapabilities& each : ranks) {

@@ -86,13 +86,15 @@ void launch_reduce_scatter(const Links& links, DType type, void* out, const void
                            std::int64_t elements, std::int64_t stride, cudaStream_t stream);
 
 // one-shot and rms_norm in one. False, and nothing done: not for this shape (rows too long or too
-// many, or not made of whole vectors). It depends on what all ranks share: shapes, and what `links` says of
-// the GPUs. Tensors of whole vectors must be aligned to them, which check_all_reduce_rms_norm() sees to.
+// many, or not made of whole vectors). It depends on what all ranks share: shapes, and what `links`
+// says of the GPUs. Tensors of whole vectors must be aligned to them, which
+// check_all_reduce_rms_norm() sees to.
 bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                               cudaStream_t stream);
 
-// two-shot and rms_norm in one, of as many of the first rows as a call may have: how many those were.
-// What is left can be done by further calls. 0: not for this shape (fewer rows than ranks, or as above).
+// two-shot and rms_norm in one, of as many of the first rows as a call may have: how many those
+// were. What is left can be done by further calls. 0: not for this shape (fewer rows than ranks, or
+// as above).
 std::int64_t launch_two_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                                       cudaStream_t stream);
 

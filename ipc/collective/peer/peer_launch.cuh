@@ -1,5 +1,5 @@
-// What the host side of the peer kernels shares: choosing a kernel's instance and its grid, launching it, and the
-// parameters of the kernels that fuse RMSNorm.
+// What the host side of the peer kernels shares: choosing a kernel's instance and its grid,
+// launching it, and the parameters of the kernels that fuse RMSNorm.
 #pragma once
 
 #include <algorithm>

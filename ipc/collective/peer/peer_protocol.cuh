@@ -231,8 +231,8 @@ static __device__ __noinline__ unsigned long long look_at_clock(const Links& lin
   return 0;
 }
 
-// The words at word + i * stride, but those that are not expected(i). Waits until they are complete and wipes
-// them. sender(i): who is named if that lasts too long.
+// The words at word + i * stride, but those that are not expected(i). Waits until they are complete
+// and wipes them. sender(i): who is named if that lasts too long.
 template <typename Encoding, int kWords, typename Expected, typename Sender>
 __device__ __forceinline__ void receive_words(const Links& links, const Call& call, uint4* word,
                                               std::size_t stride, uint4 (&words)[kWords],

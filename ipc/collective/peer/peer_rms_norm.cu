@@ -24,8 +24,8 @@ struct Params : NormParams<T> {
 // --- chunk sums across a cluster
 // -------------------------------------------------------------------
 
-// Only for clusters of two blocks or more; others have no remote shared memory, and a push is an illegal
-// instruction there.
+// Only for clusters of two blocks or more; others have no remote shared memory, and a push is an
+// illegal instruction there.
 //
 // Each block gets the chunk sums of the whole row pushed into its own shared memory and waits for
 // their bytes, so nobody asks anybody. A block ends only when all that is addressed to it has

@@ -1,12 +1,13 @@
 // all_reduce, residual sum and RMSNorm in one kernel, in two trips: for more rows than one-shot
 // (peer_rms_norm.cu) is fast for. The bits are the same.
 //
-// Rows belong to ranks in turn. A row's owner gets it from all others, sums it up, adds the residual and sends
-// the sum to all: it is the new residual, the same on all ranks, and each normalises it for itself. So the
-// residual is read on one rank only, and norms need not travel.
+// Rows belong to ranks in turn. A row's owner gets it from all others, sums it up, adds the
+// residual and sends the sum to all: it is the new residual, the same on all ranks, and each
+// normalises it for itself. So the residual is read on one rank only, and norms need not travel.
 //
-// A row has a block, on every rank the one of the same number. A block that has several rows sends ahead of
-// those that it sums up, and finishes behind them, so that the links always have something to carry.
+// A row has a block, on every rank the one of the same number. A block that has several rows sends
+// ahead of those that it sums up, and finishes behind them, so that the links always have something
+// to carry.
 #include "base/divide.h"
 #include "ipc/collective/peer/peer_kernels.h"
 #include "ipc/collective/peer/peer_launch.cuh"
