@@ -1,4 +1,6 @@
-// Calls of methods on all ranks at once.
+// Calls of methods in other processes of the group.
+//
+// GroupCaller and GroupServer: rank 0 calls a method on all ranks at once.
 //
 //   rank 0:                                             ranks 1..N-1:
 //   GroupCaller caller(member, registry);               GroupServer(member, registry).serve();
@@ -8,7 +10,19 @@
 // A call is broadcast, run by rank 0 too, and every rank's reply is collected in rank order. A
 // method that fails on some ranks makes the call throw RemoteError; the group stays usable. An
 // error that concerns the group itself (GroupAborted, PeerTimeout), wherever it is thrown, leaves
-// call() and serve() at once: its process should say so and end.
+// call() and serve() at once; the process should then report it and end.
+//
+// RequestClient and RequestServer: the launcher calls a method on rank 0, through the requests ring
+// and the results ring.
+//
+//   launcher:  RequestClient client(member, [&] { supervisor.check(); });
+//              auto table = client.call<Table>("selftest", 5);  client.stop();
+//   rank 0:    RequestServer server(member);  server.serve(registry);
+//              server.push("progress", 0.5);                    // from within a method
+//
+// The launcher sends long work and follows its events:
+//   const std::uint64_t id = client.send("generate", prompt);
+//   while (auto event = client.receive_event(limit)) ...
 #pragma once
 
 #include <cstddef>

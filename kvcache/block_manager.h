@@ -1,17 +1,19 @@
-// BlockManager: which blocks of a paged KV cache hold which tokens of which sequences. Pure
-// bookkeeping, on rank 0; every rank's storage follows it.
+// BlockManager: which blocks of a paged KV cache hold which tokens of which sequences. It is pure
+// bookkeeping and runs on rank 0; every rank's storage follows its decisions.
 //
 //   BlockManager blocks({.blocks = 100, .block_size = 16});
-//   const std::int64_t cached = blocks.add_sequence(7, prompt);      // a shared prefix, found by its hash
-//   if (!blocks.allocate(7, prompt.size())) ...                   // not enough blocks; nothing has changed
-//   blocks.cache_full_blocks(7, prompt);                                 // its full blocks may be shared from now on
-//   blocks.remove_sequence(7);                                            // blocks stay cached until they are needed
+//   const std::int64_t cached = blocks.add_sequence(7, prompt);  // tokens found in the prefix cache
+//   if (!blocks.allocate(7, prompt.size())) ...    // too few free blocks; nothing has changed
+//   blocks.cache_full_blocks(7, prompt);           // other sequences may share its full blocks now
+//   blocks.remove_sequence(7);                     // its blocks stay cached until they are needed
 //
-// A block is free (nobody refers to it) or in use (by at least one sequence). A free block that was
-// committed keeps its tokens and can be found again, until it is given away: least recently used
-// first, blocks without tokens before all others. The hash of a block (xxHash, 64 bits) is chained
-// to the block before it; before a block is shared its tokens and its predecessor are compared, so
-// two prefixes with one hash are never mistaken for each other.
+// A block is free (its reference count is 0) or in use. A free block whose tokens were cached keeps
+// them and can be found again until it is evicted. Blocks without cached tokens are taken first,
+// then the least recently used.
+//
+// A block's hash (xxHash, 64 bits) is chained to the hash of the block before it. Before a block is
+// shared, its tokens and its predecessor are compared as well, so two prefixes with the same hash
+// are never mistaken for each other.
 #pragma once
 
 #include <cstdint>

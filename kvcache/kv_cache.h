@@ -1,8 +1,9 @@
-// KvCache: the keys and values of all sequences on one rank, as a forward pass asks for them,
-// wherever they are kept: all on the device, or in the host's memory and on the device by turns.
+// KvCache: the keys and values of all sequences on one rank, as a forward pass uses them, wherever
+// they are kept: all on the device (kvcache/paged), or in host memory and only partly on the device
+// (kvcache/chunked, kvcache/layerwise). kvcache/policies wraps one of these for sparse attention.
 //
-//   cache.begin_step(step, stream);              // once; never captured
-//   cache.begin_pass(stream);                    // from here on it may be captured
+//   cache.begin_step(step, stream);              // once per step; never captured
+//   cache.begin_pass(stream);                    // from here on a CUDA graph may capture the work
 //   for each layer:
 //     norm_rope_store(..., cache.store_view(layer, stream), ...)
 //     cache.run_attention(layer, attention, stream);
@@ -81,36 +82,36 @@ struct KvTraffic {
   }
 };
 
-// A sequence's rows in a step, as the host knows them.
+// The rows of one sequence in a step.
 struct StepSequence {
   std::uint32_t slot = 0;           // the scheduler's, while the sequence runs
   std::span<const BlockId> blocks;  // for all tokens, these rows' included
   std::int64_t first = 0;           // position of the first row
   std::int64_t rows = 0;
-  // Of the first blocks, so many stay on the device while the sequence runs, where others do not;
-  // always the same.
+  // How many of its first blocks stay on the device while the sequence runs, in caches that offload
+  // the others. It does not change while the sequence runs.
   std::int64_t resident = 0;
-  std::int64_t to_come = 0;  // rows of it whose tokens are known, in later steps
+  std::int64_t to_come = 0;  // rows of its prompt that later steps compute
 
   std::int64_t length() const { return first + rows; }
 };
 
 struct KvStep {
   std::uint64_t number = 0;  // ascending
-  // In the batch's order. The batch may have more behind them, which are padding.
+  // In the order of the batch. Further rows of the batch are padding.
   std::span<const StepSequence> sequences;
-  // The pass may run as a graph: one row per sequence, none of which starts. The cache decides
-  // (StepPlan::capturable).
+  // The pass may run as a CUDA graph: every sequence has one row, and none starts with this step.
+  // The cache decides whether it does (StepPlan::capturable).
   bool may_capture = false;
-  // A sequence begins with this step. What it shares with another one may be computed in this very
-  // step.
+  // A sequence starts with this step. Blocks that it shares with another sequence may be computed
+  // in this very step.
   bool starts = false;
 };
 
 // What begin_step() says of the pass that follows.
 struct StepPlan {
-  // It depends on nothing but the device's memory and `graph_key`: it may be captured, and a graph
-  // of an earlier step with the same `graph_key` does the same.
+  // The pass may be captured: it depends only on device memory and graph_key. A graph that an
+  // earlier step captured with the same key does the same work.
   bool capturable = false;
   std::uint64_t graph_key = 0;
 };
@@ -121,22 +122,22 @@ class KvCache {
  public:
   virtual ~KvCache() = default;
 
-  // The token ids of all blocks, [blocks, block_size], int32, dense: where a pass writes them down,
-  // and penalties look back at them.
+  // The token ids of all blocks, [blocks, block_size], int32, dense. A pass writes them, and
+  // penalties read them.
   virtual TensorView tokens() const = 0;
-  // Where each block's keys and values are stored in this step: [blocks], int32, numbers of blocks
-  // of store_view(), -1: nowhere. data == nullptr: the block itself (kernels/step_input.h).
+  // For each block, the block of store_view() in which this step stores its keys and values:
+  // [blocks], int32; -1: none. data == nullptr: every block is stored under its own number.
   virtual TensorView block_map() const { return {}; }
 
   virtual StepPlan begin_step(const KvStep& step, Stream& stream) = 0;
   virtual void begin_pass(Stream& /*stream*/) {}
-  // Where the rows' keys and values of a layer are to be stored, at Batch::slots.
+  // The memory in which a layer's keys and values are to be stored, at Batch::slots.
   virtual kernels::KvView store_view(std::int64_t layer, Stream& stream) = 0;
-  // The layer's attention, after its rows have been stored, by what was enqueued last. `args` is
-  // complete but for `kv`, of which it has the batch's block table.
+  // Enqueues the layer's attention, behind the work that stores its rows. `args` is complete except
+  // for `kv`, which holds only the batch's block table.
   virtual void run_attention(std::int64_t layer, const kernels::Attention& args,
                              Stream& stream) = 0;
-  // What that will read, where it is known before: of sequences of such a table and such lengths.
+  // What run_attention() will read, for prefetching it into L2; empty where it is not known before.
   virtual kernels::KvAhead prefetch(std::int64_t /*layer*/, TensorView /*block_table*/,
                                     TensorView /*kv_length*/) const {
     return {};
@@ -144,10 +145,10 @@ class KvCache {
   virtual void end_pass(Stream& /*stream*/) {}
   virtual void end_step(Stream& /*stream*/) {}
 
-  // The slot's sequence has ended, or gives its slot up.
+  // The sequence in this slot has ended or was preempted.
   virtual void end_sequence(std::uint32_t /*slot*/) {}
 
-  // Since the start, of all steps so far.
+  // Of all steps since the start.
   virtual KvTraffic traffic() const { return {}; }
 };
 

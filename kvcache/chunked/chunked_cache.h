@@ -1,36 +1,38 @@
-// ChunkedCache: keys and values of all sequences in host memory, in blocks; on the device the
-// blocks that are being filled, those that their sequences keep there, and a ring through which the
-// others come when a layer reads them.
+// ChunkedCache: offloads the KV cache in chunks. The keys and values of all sequences lie in host
+// memory, in blocks. The device holds the blocks that are being filled, the blocks that sequences
+// keep resident, and a ring of slots through which a layer reads all other blocks.
 //
-//   host      [block][layer][keys, values]...   all blocks                     (host_blocks.h)
-//   device    slots, [slot][layer]...           blocks that are open or kept   (device_slots.h)
-//             ring slots, a layer's part each   blocks that are read           (load_ring.h)
+//   host      [block][layer][keys, values]...   all blocks                       (host_blocks.h)
+//   device    slots, [slot][layer]...           blocks being filled or resident  (device_slots.h)
+//             ring slots, one layer's part each blocks that a layer reads        (load_ring.h)
 //
-// A layer's attention is a partial over what lies in slots, this step's rows too, and one for every
-// few blocks that come through the ring one behind the other (StepReads::run_length), merged in a
-// fixed order: results depend neither on the time that copies take nor on the size of the ring, but
-// for one of less than 16 slots, half of which are attended to at once. A block that a step fills
-// goes out layer by layer behind the compute, or behind the whole pass if that is a graph, so the
-// host has all that is full, wherever else it is.
+// A layer's attention is computed in parts: one part over what lies in device slots, this step's
+// rows included, and one for every few blocks that come through the ring in a row
+// (StepReads::run_length). The parts are combined in a fixed order (partial_attention.h), so
+// results depend neither on how long copies take nor on the size of the ring, except for rings of
+// fewer than 16 slots, which take half their slots at once. A block that a step fills is written
+// out layer by layer behind the compute, or behind the whole pass if that is a CUDA graph. So the
+// host has every full block, whether or not the device has it too.
 //
-// A sequence keeps its first blocks in slots until it ends, as many as it was given
-// (StepSequence::resident). Where that is all of them nothing comes through the ring, and attention
-// is that to blocks on the device. Whoever shares a block that is kept reads it there. Where every
-// block has a slot of its own there is no host memory.
+// A sequence keeps its first blocks resident until it ends (StepSequence::resident). Other
+// sequences that share such a block read it there. If that covers all blocks, nothing goes through
+// the ring and attention is the same as in a paged cache. If every block has its own slot
+// (all_stay), there is no host memory.
 //
-// The host's cores may attend to a share of the blocks where they are, for sequences of one row,
-// while the others come (host_attention.h): one part more, and always the last one.
+// Host attention: for sequences with one row, the host's cores may compute attention over a share
+// of the blocks in host memory, while the others are loaded (host_attention.h). Its result is the
+// last part.
 //
-// With Quest, a sequence's one row attends to the pages that Quest chooses, which are gathered from
-// slots and straight from the host's memory, and the ring is left to the others.
+// Quest: a sequence with one row attends to the pages that Quest selects. They are gathered from
+// device slots and directly from host memory, and do not use the ring.
 //
-// With a prompt policy, the rows of a long prompt attend to what the policy chooses out of all of
-// the layer: its blocks are staged on the device as they come through the ring (staged_layer.h),
-// one such prompt after the other, before the ring is the others'. The loads are the same.
+// Prompt policies: the rows of a long prompt attend to what the policy selects out of the whole
+// layer. Its blocks are put together on the device as they come through the ring (StagedLayer), one
+// such prompt after the other, before the ring serves the other sequences.
 //
-// Everything else that a step reads is known before it, so loads run ahead of the compute, from
-// layer to layer and, unless the step runs as a graph, from step to step. A block that several
-// sequences read is loaded once.
+// What a step reads is known before it starts. Loads therefore run ahead of the compute from layer
+// to layer and, unless the step runs as a graph, from step to step. A block that several sequences
+// read is loaded once.
 #pragma once
 
 #include <cstdint>
@@ -52,10 +54,9 @@ namespace nvllm::kvcache {
 
 struct ChunkedOptions {
   std::int64_t blocks = 0;  // in host memory
-  // For what is open or filled at once (max_write_slots), and for what stays.
+  // Slots for blocks that are open or filled at once (max_write_slots), and for resident blocks.
   std::int64_t device_slots = 0;
-  // There are as many slots as blocks, and every sequence keeps all of its own: nothing goes to the
-  // host.
+  // Every block has its own slot and stays there: nothing goes to the host.
   bool all_stay = false;
   std::int64_t ring_slots = 16;  // at least 2
   std::int64_t sequences = 0;    // that run at once
@@ -64,12 +65,12 @@ struct ChunkedOptions {
   int steps_ahead = 2;           // steps that may be enqueued at once
   bool quest = false;
   std::int64_t quest_budget = QuestLimits{}.budget;  // tokens
-  PromptPolicy* prompts = nullptr;                   // of prompts of so many tokens and more
+  PromptPolicy* prompts = nullptr;                   // serves prompts of at least min_tokens tokens
   std::int64_t min_tokens = 0;
   std::int64_t tokens = 0;  // of a sequence at most
-  // Of the full blocks that sequences of one row read, the share that the host's cores attend to;
-  // absent: as their speed and the link's are, which are measured at once. Not with Quest. And how
-  // many threads do.
+  // The share of the full blocks read by sequences of one row for which the host's cores compute
+  // attention. nullopt: chosen by the speeds of the cores and of the link, which are measured when
+  // the cache is made. Must be 0 with Quest.
   std::optional<double> host_share = 0.0;
   int host_threads = 0;  // 0: one for each core that the process may run on
   OffloadHooks hooks = {};
@@ -82,7 +83,8 @@ class ChunkedCache final : public KvCache {
   ChunkedCache(Backend& backend, const BlockShape& shape, const ChunkedOptions& options);
   ~ChunkedCache() override;
 
-  // Device memory, by arithmetic: of everything but what each block takes; and that.
+  // Device memory, computed without allocating: what does not depend on the number of blocks, and
+  // what each block takes.
   static std::size_t device_bytes(const BlockShape& shape, const ChunkedOptions& options);
   static std::size_t device_bytes_per_block(const BlockShape& shape, bool quest = false);
 
@@ -98,7 +100,7 @@ class ChunkedCache final : public KvCache {
   KvTraffic traffic() const override { return traffic_; }
 
   double host_share() const { return host_share_; }
-  // Where the share was measured: by what.
+  // The measured speeds, if the share was chosen by them.
   const std::optional<HostAttention::Speeds>& host_speeds() const { return host_speeds_; }
 
  private:
@@ -106,7 +108,7 @@ class ChunkedCache final : public KvCache {
   using Part = StepReads::Part;
   using Read = StepReads::Read;
 
-  // Of begin_step().
+  // Steps of begin_step().
   void open_blocks(const KvStep& step);
   void keep_blocks(const KvStep& step, Stream& stream);
   void bring_back(BlockId block, Stream& stream);
@@ -119,7 +121,7 @@ class ChunkedCache final : public KvCache {
   std::uint64_t max_gathered(const StepSequence& sequence) const;
   void measure_host();
 
-  // Of a pass (chunked_attention.cc).
+  // Used during a pass (chunked_attention.cc).
   bool by_host() const { return host_attention_ && host_attention_->planned(); }
   bool writes_out() const { return !options_.all_stay && !filled_.empty() && part_bytes_ > 0; }
   void write_out_layer(std::int64_t layer, Stream& stream);
@@ -152,7 +154,7 @@ class ChunkedCache final : public KvCache {
   TensorView tokens_;
   std::optional<Quest> quest_;
   std::optional<GatheredQuest> gathered_;
-  // Of a prompt policy.
+  // With a prompt policy.
   std::optional<StagedLayer> staging_;
   std::unique_ptr<Stream> writes_;
   std::unique_ptr<Event> stored_;
@@ -162,26 +164,25 @@ class ChunkedCache final : public KvCache {
   double host_share_ = 0;
   std::optional<HostAttention::Speeds> host_speeds_;
 
-  // By the scheduler's slot: the block that is not full, or kNoBlock; and the first blocks, which
-  // stay.
+  // By the scheduler's slot: the sequence's block that is not full yet, or kNoBlock; and its
+  // resident blocks.
   std::vector<BlockId> open_;
   std::vector<std::vector<BlockId>> kept_;
-  // Which step wrote it out last, by block and by slot of the device; 0: none. The stream is behind
-  // all write-outs of steps up to settled_.
+  // The step that last wrote a block out, by block and by device slot; 0: none. The stream already
+  // waits for the write-outs of all steps up to settled_.
   std::vector<std::uint64_t> block_written_, slot_written_;
   std::uint64_t last_written_ = 0, settled_ = 0;
 
-  // Of the step; the vectors are kept for their memory.
+  // State of the current step; the vectors are members to keep their memory.
   std::uint64_t number_ = 0, graph_key_ = 0;
   bool capturable_ = false, last_capturable_ = false;  // this one, the last one
   bool reuses_slots_ = false;
   std::vector<BlockId> filled_;
   StepReads reads_;
   std::vector<LoadRing::Load> loads_;  // of all layers
-  bool host_reads_recent_ =
-      false;  // some blocks of the host's cores may still be on their way to the host
+  bool host_reads_recent_ = false;     // host attention reads blocks whose write-out may still run
 
-  // Names that were given to the work of passes, behind that of passes without loads.
+  // The key of passes without loads; other passes get new keys, ascending.
   static constexpr std::uint64_t kResidentKey = 0;
   std::uint64_t last_graph_key_ = kResidentKey;
   KvTraffic traffic_;

@@ -1,12 +1,12 @@
-// DeviceSlots: which blocks lie in which of the device's slots, each of which has room for a whole
-// block. A block is held there while its tokens are computed, and for as long as sequences want it
-// to stay. What nobody holds any more remains until its slot is given to another block, and is
-// found there if somebody holds it again before that.
+// DeviceSlots: which blocks lie in which slots of the device; a slot has room for one block. It is
+// bookkeeping only.
 //
-// Only bookkeeping. Slots with nothing in them are given away first, the others in the order in
-// which they came to be free: so what was used last remains longest, and the copy of what was in
-// one has as much time as there can be. With as many slots as blocks no block that is full ever
-// loses its slot.
+// A block is held in its slot while its tokens are computed, and as long as sequences keep it
+// resident. A block that nobody holds any more stays in its slot until another block takes the
+// slot, and is found there if somebody holds it again before that. Empty slots are taken first, the
+// others in the order in which they were released: what was used last stays longest, and its copy
+// to the host has as much time as possible. With as many slots as blocks, no full block loses its
+// slot.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +27,19 @@ class DeviceSlots {
 
   static constexpr DeviceSlot kNone = -1;
 
-  // Where each block is that is held, by its number.
+  // The slot of each block that is held, by block; kNone for the others.
   std::span<const DeviceSlot> block_map() const { return block_map_; }
   DeviceSlot slot_of(BlockId block) const { return block_map_[static_cast<std::size_t>(block)]; }
-  // Whether a home is another one than at the last call.
+  // Whether the block map has changed since the last call.
   bool take_changed();
 
-  // Holds a block whose first token is about to be computed, and which nobody holds. More blocks
-  // than there are slots are a failed check, here and below: who sized them knows how many can be
-  // held.
+  // Holds a block whose first token is about to be computed, and which nobody holds. To hold more
+  // blocks than there are slots is a failed check, here and below (see max_write_slots()).
   DeviceSlot open(BlockId block);
-  // All its tokens are there now, or will be before anything that comes later.
+  // All of its tokens have been computed, by work that is enqueued before any that reads them.
   void filled(BlockId block);
-  // Holds a full block, or one that is open and will be full. False: its keys and values are not
-  // there, but will be, as the caller copies them.
+  // Holds a full block, or one that is open and will be full. Returns false if its keys and values
+  // are not in the slot; the caller then copies them there.
   bool hold(BlockId block);
   // Once for each open() or hold().
   void release(BlockId block);
@@ -51,7 +50,7 @@ class DeviceSlots {
  private:
   static constexpr BlockId kNoBlock = -1;
   struct Slot {
-    // That is there, or was there last; kNoBlock: nothing that anybody could want.
+    // The block that is there, or was there last; kNoBlock: the slot is empty.
     BlockId block = kNoBlock;
     std::list<DeviceSlot>::iterator at;  // in free_, if it is
   };

@@ -67,7 +67,7 @@ kernels::HostAttention HostAttention::attention(std::int64_t rows) const {
   return args;
 }
 
-// In one copy, run_length with the keys and values that lie between them; if more lies there, row
+// In one copy, together with the keys and values that lie between them; if more lies there, row
 // by row.
 void HostAttention::take_queries(const TensorView& q, TensorView* taken) {
   const std::int64_t rows = taken->shape[0], row = limits_.heads * limits_.shape.head_dim;

@@ -1,18 +1,18 @@
-// HostAttention: attention to blocks in host memory by the host's cores, while other blocks come to
-// the device. The cores read memory several times faster than a link carries it.
+// HostAttention: attention over blocks in host memory, computed by the host's cores while other
+// blocks are loaded to the device. The cores read memory several times faster than the link.
 //
-//   host.plan(blocks, rows);                     // of a step; a graph of it goes on with what was planned
+//   host.plan(blocks, rows);                      // per step; a graph of the step repeats the plan
 //   for each layer:
-//     host.launch(layer, args, written, stream);  // args: the layer's attention; its queries are there
+//     host.launch(layer, args, written, stream);  // args: the layer's attention, queries computed
 //     ... enqueue other parts of the layer's attention ...
-//     sums.finish(args, stream, host.result(stream));
+//     parts.finish(args, stream, host.result(stream));
 //
-// On a stream of its own: the rows' queries to the host, a call of the host that attends with a
-// pool of threads, and then the results lie in pinned memory, where the device's merge reads them.
-// They are a few KB, which would wait behind the large loads if they were copied.
+// It has a stream of its own, on which the queries are copied to the host and a host call computes
+// with a pool of threads. The results stay in pinned memory, where the device's combine kernel
+// reads them: they are a few KB, and a copy would wait behind the large loads.
 //
-//   stream    queries -> asked;    ...      wait: attended -> merge
-//   its own   wait: asked; wait: the blocks' write-outs -> copy of queries -> attention -> attended
+//   stream       queries -> queries ready;   ...      wait: results ready -> combine
+//   own stream   wait: queries ready, the blocks' write-outs -> copy queries -> attention
 #pragma once
 
 #include <cstdint>
@@ -40,37 +40,37 @@ class HostAttention {
     int threads = 0;             // 0: one for each core that the process may run on
   };
 
-  // Ledger: "host attention" (pinned). `hooks` outlives it.
+  // Ledger: "host attention" (pinned). `hooks` must outlive it.
   HostAttention(Backend& backend, const Limits& limits, const OffloadHooks& hooks);
-  // When what it has enqueued has run.
+  // Waits until all that it has enqueued has run.
   ~HostAttention();
   HostAttention(const HostAttention&) = delete;
   HostAttention& operator=(const HostAttention&) = delete;
 
-  // Whole blocks, laid out as in HostBlocks and by ascending row, that rows [0, rows) of the next
-  // passes attend to. None: the next passes do without.
+  // The whole blocks, laid out as in HostBlocks and sorted by row, that rows [0, rows) of the next
+  // passes attend to. Empty: the next passes do not use host attention.
   void plan(std::vector<kernels::HostAttentionBlock> blocks, std::int64_t rows);
   bool planned() const { return plan_ != nullptr; }
 
-  // written: what the blocks' contents wait for; nullptr: they have been there for long.
+  // written: an event after which the blocks' contents are there; nullptr: they are there already.
   void launch(std::int64_t layer, const kernels::Attention& args, const Event* written,
               Stream& stream);
-  // What rows [0, rows) are given. Valid for work of `stream` until the next begin().
+  // The result for rows [0, rows). Work of `stream` may read it until the next launch().
   kernels::MergeAttention::Part result(Stream& stream);
 
-  // Bytes per second of keys and values, at once.
+  // Bytes of keys and values per second, while both run at the same time.
   struct Speeds {
     double cores = 0;  // through attention
     double link = 0;   // to the device
-    // What the cores should have of everything, so that both are done at the same time.
+    // The cores' share with which both finish at the same time.
     double share() const { return cores / (cores + link); }
   };
-  // Reads those parts of blocks, pinned memory that is as good as any other, again and again while
-  // they are copied to `device`, which has room for one. Takes some 20 ms at a link's usual speed.
+  // Attends to these parts of blocks (pinned memory with any content) again and again, while they
+  // are copied to `device`, which has room for one part. Takes about 20 ms at a usual link's speed.
   Speeds measure(std::span<const unsigned char* const> parts, void* device);
 
  private:
-  // Of a graph as long as that may be launched.
+  // Shared with the host calls, which a graph may repeat.
   struct Plan {
     std::vector<kernels::HostAttentionBlock> blocks;
     std::int64_t rows;
@@ -83,21 +83,22 @@ class HostAttention {
   const Limits limits_;
   const OffloadHooks& hooks_;
   const std::int64_t part_bytes_;
-  const std::int64_t
-      max_row_stride_;  // elements between rows of queries that are copied with what lies there
+  // Query rows at most so many elements apart are copied in one piece with what lies between them.
+  const std::int64_t max_row_stride_;
   Buffer queries_, out_, lse_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> queries_ready_, results_ready_;
   std::shared_ptr<const Plan> plan_;
-  // Of the calls, which come one after the other.
+  // Used by the host calls only, which run one after the other.
   nvllm::cpu::ThreadPool pool_;
   std::vector<float> scratch_;
 };
 
-// Which of the blocks that a step reads the host's cores take: those that make max(taken / share,
-// loaded / (1 - share)) least, from the last one on. readers: of each block, how many rows read it,
-// which the cores do one by one, while the device loads it for all of them; so blocks with several
-// readers are taken last. 0: the cores cannot take it. `taken` gets as many elements.
+// Chooses which of the blocks that a step reads are read by the host's cores: those that minimize
+// max(taken / share, loaded / (1 - share)), starting with the last block. readers: how many rows
+// read each block; 0: the cores cannot take it. The cores read a block once per row, while the
+// device loads it once for all rows, so blocks with several readers are taken last. `taken` gets
+// one element per block.
 void choose_for_host(std::span<const std::int32_t> readers, double share, std::vector<bool>& taken);
 
 }  // namespace nvllm::kvcache

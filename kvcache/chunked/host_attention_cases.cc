@@ -1,5 +1,5 @@
 // Attention by the host's cores beside a device: what it gives is attention to the blocks, however
-// the queries lie and as often as a graph capturable it; and which blocks the cores take.
+// the queries lie and as often as a graph repeats it; and which blocks the cores take.
 #include <doctest/doctest.h>
 
 #include <algorithm>

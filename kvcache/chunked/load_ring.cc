@@ -13,7 +13,7 @@ LoadRing::LoadRing(Backend& backend, std::int64_t slots, std::size_t part_bytes,
       hooks_(hooks),
       part_bytes_(part_bytes),
       copies_(backend.create_stream()),
-      begun_(backend.create_event()),
+      started_(backend.create_event()),
       ended_(backend.create_event()),
       graph_(backend.create_event()) {
   if (slots < 2)
@@ -51,8 +51,8 @@ void LoadRing::begin(const std::vector<Load>& loads, bool capturable, Stream& st
   enqueued_ = 0;
   if (loads.empty()) return;
   if (capturable) {
-    begun_->record(stream);
-    copies_->wait(*begun_);
+    started_->record(stream);
+    copies_->wait(*started_);
   }
   for (std::size_t load = 0; load < std::min(loads.size(), ready_[0].size()); ++load) enqueue(load);
 }
@@ -62,7 +62,7 @@ void LoadRing::enqueue(std::size_t load) {
   ++enqueued_;
   const auto slot = static_cast<std::size_t>(slot_of(load));
   const Load& what = (*loads_)[load];
-  // What is read by a pass that capturable is read by this one.
+  // A captured pass reads only what it has loaded itself.
   if (!capturable_ || load >= ready_[0].size()) {
     hooks_.wait(OffloadWait::load_of_slot, *copies_, *read_[capturable_][slot]);
   }

@@ -1,14 +1,14 @@
-// PartialAttention: the attention of a step's rows, put run_length from attention to parts of their
-// tokens as one part after the other becomes readable.
+// PartialAttention: computes the attention of a step's rows in parts, as one part of their tokens
+// after the other becomes readable, and combines the parts by their log-sum-exp.
 //
-//   sums.begin(attention to what is readable at once, stream);       // of all rows
-//   sums.add(attention of some rows to other tokens, row, stream);   // as often as there are parts
-//   sums.finish(args, first row, stream, last);                      // to args.out and args.lse
+//   parts.begin(attention over what is readable at once, stream);     // of all rows
+//   parts.add(attention of some rows over other tokens, row, stream); // once per further part
+//   parts.finish(args, first row, stream, last);                      // to args.out and args.lse
 //
-// The parts of a row are disjoint and make up all of its tokens. They are summed up in the order of
-// these calls, in float32: no bit of a result depends on when a part came. The last part of a row
-// stays beside its sum until the end, where both become the result at once: sums of thousands of
-// rows are too large for caches.
+// The parts of a row are disjoint and cover all of its tokens. They are combined in the order of
+// these calls, in float32, so no bit of a result depends on when a part came. The last part of a
+// row stays separate until finish(), which combines it and the sum in one pass: the sums of
+// thousands of rows do not fit caches.
 #pragma once
 
 #include <cstddef>

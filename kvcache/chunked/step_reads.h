@@ -1,6 +1,7 @@
-// StepReads: where the sequences of a ChunkedCache's step find the blocks that they attend to: in
-// the device's slots, through the ring, or where they lie in host memory, by the host's cores.
-// Known before the step from who runs and what is in slots, so loads can run ahead.
+// StepReads plans where the sequences of a ChunkedCache's step find the blocks that they attend to:
+// in device slots, through the ring, or in host memory, where the host's cores read them. The plan
+// follows from which sequences run and what lies in slots, so it is known before the step and loads
+// can run ahead. StepTables writes the plan to the device's memory.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +32,8 @@ class StepReads {
     std::int64_t min_tokens = 0;
   };
 
-  // A block that comes through the ring, once in each layer: the step's sequences that attend to it
-  // as it comes, and which block of a staged one it is.
+  // A block that comes through the ring, once per layer: the step's sequences that attend to it
+  // when it comes, and its number in the staged layer, if it goes there.
   struct Read {
     BlockId block = 0;
     std::vector<std::size_t> sequences;
@@ -40,23 +41,23 @@ class StepReads {
     bool operator==(const Read&) const = default;
   };
 
-  // A block that the host's cores attend to, for a row.
+  // A block over which the host's cores compute attention for a row.
   struct HostRead {
     std::int32_t row = 0;
     BlockId block = 0;
     bool operator==(const HostRead&) const = default;
   };
 
-  enum class Kind { everything, quest, prompt };  // of others than the first there are no partials
+  enum class Kind { everything, quest, prompt };  // only `everything` is computed in parts
 
-  // Of a sequence of the step.
+  // What the plan says of one of the step's sequences.
   struct Part {
     Kind kind = Kind::everything;
     std::int64_t begin = 0, rows = 0;     // of the batch
     std::int64_t first = 0;               // position of the first row
     std::int64_t to_come = 0;             // rows of it in later steps
-    std::vector<std::int32_t> residents;  // slots of its blocks that are in some
-    std::int64_t resident_tokens = 0;     // that attention to everything finds there
+    std::vector<std::int32_t> residents;  // the slots of its blocks that are on the device
+    std::int64_t resident_tokens = 0;     // tokens in these slots
     // Of a prompt that is chosen for: it is staged when the ring has come so far, and these are
     // too, from slots. Or it has residents, which are all of its blocks, and is attended to where
     // they are.
@@ -70,24 +71,24 @@ class StepReads {
 
   explicit StepReads(const Rules& rules);
 
-  // host_share: of what sequences of one row read, the share of the host's cores.
+  // host_share: the share of the reads of sequences with one row that the host's cores serve.
   void plan(const KvStep& step, const DeviceSlots& slots, double host_share);
 
   const std::vector<Part>& parts() const { return parts_; }
-  // In the order in which they come: those that are staged first, sequence by sequence.
+  // In the order in which they come: reads for staged layers first, sequence by sequence.
   const std::vector<Read>& through_ring() const { return reads_; }
-  // Of the reads from `first` on, and before `end`, how many may be taken at once: those that are
-  // not staged, as far as the same sequences attend to them.
+  // How many of the reads [first, end) can be attended to in one part: reads that are not staged
+  // and have the same sequences.
   std::size_t run_length(std::size_t first, std::size_t end) const;
   const std::vector<HostRead>& by_host() const { return host_reads_; }  // by ascending row
-  // As many as a part has residents, or more: so it seldom is another one than before. As many as a
-  // part can have if nothing else is read; otherwise a power of two as far as there are slots, and
-  // 1 at least.
+  // The width of the table of resident blocks. It is rounded up so that it seldom changes from step
+  // to step: to the maximum if nothing else is read, otherwise to a power of two (at most the
+  // number of slots, at least 1).
   std::int64_t residents() const { return residents_; }
-  // Nothing but what is on the device.
+  // Whether the step reads only blocks on the device.
   bool none() const { return reads_.empty() && host_reads_.empty(); }
   bool any(Kind kind) const;
-  // The same work as in the step before, in the same order.
+  // Whether the step reads the same as the step before, in the same order.
   bool same_as_last() const;
 
  private:
@@ -100,12 +101,12 @@ class StepReads {
   void assign_to_host(double share);
 
   const Rules rules_;
-  // The vectors are kept for their memory.
+  // These vectors are members to keep their memory.
   std::vector<Part> parts_;
   std::int64_t residents_ = 0, last_residents_ = 0;
   std::vector<Read> reads_, last_reads_;
-  std::vector<std::int32_t> read_of_;  // by block: its place in reads_; kNoRead
-  std::vector<BlockId> staging_;       // as the reads go on: what is in which place
+  std::vector<std::int32_t> read_of_;  // by block: its index in reads_, or kNoRead
+  std::vector<BlockId> staging_;       // by number: which block the staged layer holds
   std::vector<HostRead> host_reads_, last_host_reads_;
   std::vector<std::int32_t> readers_;
   std::vector<bool> taken_;
@@ -130,7 +131,8 @@ class StepTables {
   StepTables(Backend& backend, const Limits& limits);
   static std::size_t bytes(const Limits& limits);  // device memory
 
-  // Where a block lies in host memory. Told with the block_map, when one of these has changed.
+  // Where a block lies in host memory. Sent to the device together with the block map, when that
+  // has changed.
   void set_address(BlockId block, const void* address);
   void stage(const StepReads& reads, DeviceSlots& slots, Stream& stream);
 

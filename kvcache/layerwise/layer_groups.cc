@@ -109,13 +109,13 @@ TensorView HostTables::addresses(std::int64_t layer) const {
                     {blocks_});
 }
 
-void HostTables::follow(LayerGroups& groups, Stream& stream) {
-  for (; followed_ < groups.used().size(); ++followed_) {
-    follow(groups.used()[followed_], groups, stream);
+void HostTables::update(LayerGroups& groups, Stream& stream) {
+  for (; updated_ < groups.used().size(); ++updated_) {
+    update(groups.used()[updated_], groups, stream);
   }
 }
 
-void HostTables::follow(const LayerGroups::Group& group, LayerGroups& groups, Stream& stream) {
+void HostTables::update(const LayerGroups::Group& group, LayerGroups& groups, Stream& stream) {
   for (std::int64_t layer = 0; layer < layers_; ++layer) {
     auto* const staged = static_cast<std::int64_t*>(staged_.data()) + layer * blocks_ + group.first;
     for (std::int64_t i = 0; i < group.blocks; ++i) {

@@ -1,9 +1,8 @@
-// LayerGroups: keys and values of blocks in pinned host memory as layer-wise storage moves them, by
-// groups of blocks that are neighbours: [group][layer][block in group][keys,
-// values][token][kv_head][head_dim].
-//
-// The memory of a group is taken when the first of its blocks is used (host_blocks.h, whose block
-// is a group), and a layer's part of it is one copy. The last group has the blocks that are left.
+// LayerGroups: keys and values in pinned host memory as a LayerwiseCache moves them, by groups of
+// neighbouring blocks: [group][layer][block in group][keys, values][token][kv_head][head_dim]. One
+// copy moves a layer's part of a group. A group's memory is taken when its first block is used
+// (host_blocks.h, whose "block" is a group here). The last group holds the remaining blocks.
+// HostTables tells the device where these blocks are.
 #pragma once
 
 #include <cstddef>
@@ -20,41 +19,42 @@
 
 namespace nvllm::kvcache {
 
-// What tests make small.
+// Tests make these small.
 struct GroupSizes {
   std::int64_t blocks = 0;  // of a group; 0: usual_group()
   // host_blocks.h
   std::size_t piece_bytes = HostBlocks::kPieceBytes, ahead_bytes = HostBlocks::kAheadBytes;
 };
 
-// One layer of so many blocks that lie one behind the other, without a table.
+// A view of one layer of contiguous blocks, without a block table.
 kernels::KvView layer_view(unsigned char* data, const BlockShape& shape, std::int64_t blocks);
 
 // Used by one thread.
 class LayerGroups {
  public:
-  // A layer's part of a group has as many bytes at least, unless that is more than the layer has.
-  // Copies of 8 MiB run at 52.8 GB/s where larger ones come to 55.4 (docs/performance.md): in four
-  // times as many bytes the boundaries of groups cost about 1%.
+  // A layer's part of a group has at least so many bytes, unless the layer has fewer. Copies of 8
+  // MiB run at 52.8 GB/s where larger ones reach 55.4 (docs/performance.md); with four times as
+  // many bytes the boundaries of groups cost about 1%.
   static constexpr std::size_t kPartBytes = std::size_t{32} << 20;
 
-  // Takes blocks * shape.kv_bytes() in the end, to the byte. Ledger: "kv cache" (pinned).
+  // Takes exactly blocks * shape.kv_bytes() once all blocks have been used. Ledger: "kv cache"
+  // (pinned).
   LayerGroups(Backend& backend, const BlockShape& shape, std::int64_t blocks,
               const GroupSizes& sizes);
-  // The fewest blocks whose part of a layer has kPartBytes, and no more than there are.
+  // The smallest number of blocks whose part of a layer has kPartBytes, but not more than `blocks`.
   static std::int64_t usual_group(const BlockShape& shape, std::int64_t blocks);
 
   std::int64_t group_blocks() const { return group_blocks_; }
   bool begins_group(BlockId block) const { return block % group_blocks_ == 0; }
 
-  // A layer's part of a block; behind it lie those of the next blocks, up to the end of its group.
-  // Waits for the group's memory, or throws why there is none. nullptr without KV heads.
+  // A layer's part of a block; those of the next blocks of its group follow it. Waits for the
+  // group's memory, or throws an Error if there is none. nullptr without KV heads.
   unsigned char* part(BlockId block, std::int64_t layer);
   // The block alone, and all blocks of its group.
   kernels::KvView block_view(BlockId block, std::int64_t layer);
   kernels::KvView group_view(BlockId block, std::int64_t layer);
 
-  // In the order in which groups were used first: the first block and the number of blocks of each.
+  // The groups used so far, in the order of their first use.
   struct Group {
     BlockId first = 0;
     std::int64_t blocks = 0;
@@ -71,35 +71,36 @@ class LayerGroups {
   std::vector<Group> used_;
 };
 
-// HostTables: where the blocks of LayerGroups are, in the device's memory, for kernels that read
-// them in place. Used by one thread.
+// HostTables: device tables of the addresses of LayerGroups' blocks, for kernels that read them in
+// host memory. Used by one thread.
 class HostTables {
  public:
-  // Uses the stream, and waits for it. Ledger: "kv cache layers" (device, pinned).
+  // Uses the stream and waits for it. Ledger: "kv cache layers" (device, pinned).
   HostTables(Backend& backend, std::int64_t layers, std::int64_t blocks, std::int64_t group_blocks,
              Stream& stream);
 
-  // Of one block.
+  // Bytes per block.
   static std::size_t device_bytes(std::int64_t layers);
   static std::size_t host_bytes(std::int64_t layers);
 
-  // Enqueues the places of all groups that have come to be used since the last time.
-  void follow(LayerGroups& groups, Stream& stream);
+  // Enqueues the addresses of all groups that were used for the first time since the last call.
+  void update(LayerGroups& groups, Stream& stream);
 
-  // By block. Its place in a layer, int64: void until its group is used.
+  // Tables by block. addresses: of the block in the layer, int64; undefined until its group is
+  // used.
   TensorView addresses(std::int64_t layer) const;
   TensorView no_slots() const { return no_slots_; }    // int32: -1
   TensorView in_groups() const { return in_groups_; }  // int32: its number in its group
 
  private:
-  void follow(const LayerGroups::Group& group, LayerGroups& groups, Stream& stream);
+  void update(const LayerGroups::Group& group, LayerGroups& groups, Stream& stream);
 
   Backend& backend_;
   const std::int64_t layers_, blocks_;
   Buffer memory_;  // addresses, [layer][block]; the other two
   Buffer staged_;  // addresses; each is written once, so no copy has to be waited for
   TensorView no_slots_, in_groups_;
-  std::size_t followed_ = 0;  // of LayerGroups::used()
+  std::size_t updated_ = 0;  // of LayerGroups::used()
 };
 
 }  // namespace nvllm::kvcache

@@ -204,7 +204,7 @@ kernels::KvView LayerwiseCache::store_view(std::int64_t layer, Stream& stream) {
     NVLLM_CHECK_EQ(layer, layer_ + 1);
     if (layer_ != kNoLayer) capturable_ ? leave_captured_layer(stream) : leave_layer(stream);
     layer_ = layer;
-    // The first layers of a pass that capturable are there when it begins.
+    // The first layers of a captured pass are loaded before it begins.
     const bool there = capturable_ && layer < static_cast<std::int64_t>(buffers_.size());
     if (there) return buffer.view;
     wait(LayerwiseWait::pass_of_load, stream,
@@ -348,7 +348,7 @@ StepPlan LayerwiseCache::begin_host_step(const KvStep& step, Stream& stream) {
   loads_.clear();
   choose_newest(step.sequences);
   choose_graph_key();
-  tables_->follow(host_, stream);
+  tables_->update(host_, stream);
   traffic_.to_host +=
       static_cast<std::uint64_t>(shape_.layers) * step.sequences.size() * token_bytes();
   return {.capturable = step.may_capture, .graph_key = graph_key_};

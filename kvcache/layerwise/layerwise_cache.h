@@ -1,32 +1,31 @@
-// LayerwiseCache: one rank's part of a cache that lies in host memory and visits the device layer
-// by layer. Its blocks are the scheduler's, so prefixes are shared, and sequences come and go, as
-// ever.
+// LayerwiseCache: one rank's part of a KV cache that lies in host memory and is loaded to the
+// device layer by layer. Its blocks are the scheduler's, so prefix sharing works as in a paged
+// cache.
 //
-//   host    [group of blocks][layer][block in group][keys, values][token][kv_head][head_dim], pinned: neighbouring
-//           blocks of a group are one copy in a layer, and a group's memory is taken when the first of its blocks is
-//           used (layer_groups.h)
-//   device  a ring of buffers, each [block][keys, values][token][kv_head][head_dim]: all blocks of one layer.
-//           A block lies at its own place in every buffer, so tables and slots are as if the buffer were
-//           the layer's cache; only the blocks that a step reads are loaded
+//   host     groups of neighbouring blocks in pinned memory (layer_groups.h)
+//   device   a ring of buffers, each [block][keys, values][token][kv_head][head_dim]: all blocks of
+//            one layer. Every buffer has the same place for a block, so block tables and slots are
+//            as if the buffer were the layer's cache. Only blocks that the step reads are loaded.
 //
 // A pass goes through the layers in order, and may come to a layer several times with other rows
-// before it goes on to the next. With N buffers the loads are up to N - 1 layers ahead of it, and
-// begin with the next step's before it has ended:
+// before it goes on. With N buffers the loads are up to N - 1 layers ahead, and begin with the next
+// step's before this step has ended:
 //
-//   load stream    wait computed and written (buffer), written (layer) -> load -> record loaded
-//   pass           wait loaded -> store new tokens, attend ...         -> record computed
-//   write stream   wait computed -> write new tokens to the host       -> record written (buffer, layer)
+//   load stream   wait computed and written (buffer), written (layer) -> load -> record loaded
+//   pass          wait loaded -> store new tokens, attention ...      -> record computed
+//   write stream  wait computed -> copy new tokens to the host -> record written (buffer, layer)
 //
-// A decode step may be captured (StepPlan::capturable). Its copies are then part of the graph:
-// loads take the last block up to the next multiple of kGrain tokens, so that the same copies do
-// for many steps, and for each sequence a kernel writes the new token to its block, at the place
-// that the device knows. Behind its last layers the pass loads the first ones again, for the next
-// step of the same work; what comes otherwise loads them before its pass.
+// A decode step may be captured (StepPlan::capturable). Its copies are part of the graph then. The
+// loads round a sequence's last block up to a multiple of kGrain tokens, so that many steps need
+// the same copies. For each sequence a kernel writes the new token to its block, at the position
+// that the device knows. Behind its last layers the pass loads the first layers again, for the next
+// step with the same graph key; any other step loads them before its pass.
 //
-// Who reads but a few pages of a layer has no use for all of it on the device: with
-// decodes_on_host, steps of one row per sequence load nothing. The pass stores the new tokens in a
-// buffer, takes them from there to the host's memory (write_newest()), and finds all others there
-// (host_blocks()). It is the same work until a sequence comes to another block.
+// Quest reads only a few pages of a layer and does not need all of it on the device. With
+// decodes_on_host, steps of one row per sequence load nothing: the pass stores the new tokens in a
+// buffer, copies them from there to host memory (write_newest()), and reads all other tokens in
+// host memory (host_blocks()). The graph key stays the same until a sequence comes to another
+// block.
 #pragma once
 
 #include <cstddef>
@@ -42,35 +41,34 @@
 
 namespace nvllm::kvcache {
 
-// Every wait of one stream for another, by name: each has one place in the code, and a test can
-// leave one out to see that it is missed.
+// Every wait of one stream for another, by name. Each occurs at one place in the code, and a test
+// can leave one out to see that results become wrong without it.
 enum class LayerwiseWait : std::uint8_t {
   load_of_reading,   // a load waits until what was in its buffer has been read
-  load_of_writing,   // and until what was new in it has been written to the host
-  load_of_layer,     // and until what was new in its layer has been written to the host
+  load_of_writing,   // and until its buffer's new tokens have been written to the host
+  load_of_layer,     // and until its layer's new tokens have been written to the host
   pass_of_load,      // the pass waits for a layer's load
-  writing_of_pass,   // what is new is written to the host after the pass has stored it
-  pass_of_writings,  // a step on the host begins after everything of before is there
-  // a load of a pass that capturable waits until what was in its buffer has been read
-  load_of_leaving,
-  pass_of_loads,  // such a pass ends after its loads
+  writing_of_pass,   // new tokens are written to the host after the pass has stored them
+  pass_of_writings,  // a step that reads host memory waits for all earlier writes to it
+  load_of_leaving,   // a load of a captured pass waits until its buffer has been read
+  pass_of_loads,     // a captured pass ends after its loads
 };
 inline constexpr std::uint8_t kLayerwiseWaits = 8;
 
 // Used by one thread, with one stream for all passes.
 class LayerwiseCache : public KvCache {
  public:
-  // buffers: at least 2. left_out: bits of LayerwiseWait, for tests, as sizes are. Ledger: "kv
-  // cache layers" (device) and "kv cache" (pinned), which add up to device_bytes() and, when all
-  // blocks have been used, host_bytes() of each block. If it decodes on the host, beside these,
-  // HostTables::host_bytes() of each as "kv cache layers" (pinned).
+  // buffers: at least 2. left_out (bits of LayerwiseWait) and sizes are for tests. Ledger: "kv
+  // cache layers" (device), device_bytes() per block; "kv cache" (pinned), host_bytes() per block
+  // once all blocks have been used; with decodes_on_host also HostTables::host_bytes() per block as
+  // "kv cache layers" (pinned).
   LayerwiseCache(Backend& backend, const BlockShape& shape, std::int64_t blocks,
                  std::int64_t buffers, std::uint32_t left_out = 0, bool decodes_on_host = false,
                  const GroupSizes& sizes = {});
   // Waits for its copies.
   ~LayerwiseCache() override;
 
-  // Of one block.
+  // Bytes per block.
   static std::size_t device_bytes(const BlockShape& shape, std::int64_t buffers,
                                   bool decodes_on_host = false);
   static std::size_t host_bytes(const BlockShape& shape) { return shape.kv_bytes(); }
@@ -85,19 +83,19 @@ class LayerwiseCache : public KvCache {
   KvTraffic traffic() const override { return traffic_; }
 
   bool decodes_on_host() const { return decodes_on_host_; }
-  // This step does: store_view() has room for what is new, and nothing else. run_attention() is not
-  // for it, and its bytes to the device are the reader's to count.
+  // Whether this step decodes on the host. If so, store_view() only has room for new tokens,
+  // run_attention() must not be called, and the caller counts the bytes that it gathers.
   bool on_host() const { return on_host_; }
-  // Then, once rows of a layer have been stored: to their places in the host's memory. kv_length:
-  // as attention has it, of the layer's next sequences and, behind the last of them, padding. The
-  // blocks that these sequences fill.
+  // In such a step, after rows of a layer have been stored: copies them to host memory. kv_length:
+  // the lengths of the layer's next sequences, as attention has them, with padding behind the last.
+  // Returns the blocks in which these sequences have their new tokens.
   std::span<const BlockId> write_newest(std::int64_t layer, const TensorView& kv_length,
                                         Stream& stream);
-  // Where the layer's blocks are. And its part of a block's group, in which that has the number
-  // that is told by block, [blocks], int32.
+  // Where the layer's blocks are; the layer's part of a block's group; and for each block its
+  // number in its group, [blocks], int32.
   GatheredQuest::Blocks host_blocks(std::int64_t layer) const;
   kernels::KvView group_of(BlockId block, std::int64_t layer);
-  TensorView places_in_groups() const { return tables_->in_groups(); }
+  TensorView numbers_in_groups() const { return tables_->in_groups(); }
 
  private:
   static constexpr std::int64_t kNoLayer = -1;

@@ -160,8 +160,7 @@ class Sequences {
 
  private:
   static constexpr std::size_t kRoom = std::size_t{8} << 20, kDeviceRoom = 4096;
-  static constexpr std::int64_t kMost =
-      4;  // sequences of a step that capturable, and blocks of each
+  static constexpr std::int64_t kMost = 4;  // sequences of a captured step, and blocks of each
   struct Shared {
     std::uint32_t of;
     std::int64_t tokens;
@@ -182,7 +181,7 @@ class Sequences {
     return value;
   }
 
-  // The lengths, tables and first rows of a step that capturable.
+  // The lengths, tables and first rows of a captured step.
   void stage(const std::vector<StepSequence>& step) {
     auto* const words = static_cast<std::int32_t*>(take(kDeviceRoom));
     std::int32_t* word = words;

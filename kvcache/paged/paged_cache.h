@@ -1,10 +1,10 @@
-// PagedCache: one rank's memory of a paged KV cache, and the host's blocks that sequences can be
-// swapped to.
+// PagedCache: one rank's memory of a paged KV cache, and the host blocks to which sequences can be
+// swapped.
 //
-// A block's keys and values are one piece of memory, [layer][keys,
-// values][token][kv_head][head_dim], so that they move to or from the host in one copy; blocks that
-// are neighbours on both sides share it. Behind all blocks lie their token ids, [blocks,
-// block_size], int32. They are what penalties look back at, and travel with the block.
+// A block's keys and values are one piece of memory, [layer][keys, values][token][kv_head]
+// [head_dim], so that one copy swaps it; blocks that are neighbours on both sides share a copy. The
+// token ids of all blocks follow behind them, [blocks, block_size], int32. Penalties read them, and
+// they are swapped together with their block.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ class PagedCache final : public ViewCache {
   KvTraffic traffic() const override { return traffic_; }
 
  private:
-  // Keys and values of some blocks that lie run_length, and behind them the blocks' tokens.
+  // Keys and values of some blocks that lie together, and behind them the blocks' tokens.
   struct Place {
     unsigned char* memory;
     std::int64_t blocks;  // in there

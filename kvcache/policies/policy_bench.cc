@@ -1,5 +1,5 @@
 // Prompt policies beside dense attention: a whole synthetic prompt
-// (kernels/testing/synthetic_prompt.h), choice and attention run_length, and attention to all of
+// (kernels/testing/synthetic_prompt.h), selection and attention together, and attention to all of
 // it, in one run.
 //   us_per_call, dense_us, times_dense   dense_us / us_per_call
 //   choice_us, attention_us              each alone, of us_per_call; list_us is that part of MInference's choice

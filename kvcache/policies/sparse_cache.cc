@@ -103,7 +103,7 @@ void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
     const std::int64_t left = sequence.rows - done_, now = std::min(left, rows - row);
     const Rows own{sequence.first + done_, now, left - now + sequence.to_come};
     const Kind kind = kind_of(own);
-    // Sequences of one row go run_length, however many they are; others are attended one by one.
+    // Sequences of one row are attended to together; others one by one.
     const bool joins = own.rows == 1 && !runs_.empty() && runs_.back().kind == kind &&
                        runs_.back().rows == runs_.back().sequences;
     if (joins) {
@@ -152,7 +152,7 @@ void SparseCache::attend_on_host(std::int64_t layer, const kernels::Attention& a
     one.kv_length = args.kv_length.rows(sequence, 1);
     one.query_start = one_row_starts_.rows(0, 2);
     ++sequence;
-    quest_->update_bounds(layer, one, stream, layerwise_->places_in_groups());
+    quest_->update_bounds(layer, one, stream, layerwise_->numbers_in_groups());
   }
   if (args.q.elements() == 0) return;
   gathered_->run_attention(layer, args, args.query_start, layerwise_->host_blocks(layer), stream);

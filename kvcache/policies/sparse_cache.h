@@ -1,15 +1,14 @@
-// SparseCache: a cache whose attention reads only what policies choose, of layers that are on the
-// device as a whole: all of them, or each when its turn comes (kvcache/layerwise_storage.h).
+// SparseCache: a KV cache whose attention reads only what policies select. It wraps a cache whose
+// layers are on the device as a whole, either all at once or one at a time (LayerwiseCache).
 //
-// What a sequence's rows of a step attend to, or, where a step goes through a layer in parts, those
-// of a part:
-//   one row                         what Quest chooses; everything without Quest
-//   several, of a long sequence     what the prompt policy chooses; everything without one
+// What the rows of a sequence in a step (or in a part, where a layer takes the step in parts) read:
+//   one row                         what Quest selects; everything without Quest
+//   several, of a long sequence     what the prompt policy selects; everything without one
 //   several, of a short sequence    everything
-// A chunk of a prompt that happens to be one row counts as one row.
+// A chunk of a prompt that is one row counts as one row.
 //
-// With Quest, a layer-wise cache leaves its layers in host memory for steps of one row per
-// sequence. The pages are gathered from there.
+// With Quest, a LayerwiseCache leaves its layers in host memory in steps of one row per sequence,
+// and the selected pages are gathered from there.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +39,11 @@ class SparseCache final : public KvCache {
   // none.
   SparseCache(Backend& backend, Stream& stream, KvCache& cache, PromptPolicy* prompts,
               std::optional<QuestLimits> quest, const SparseLimits& limits);
-  // The same; with Quest, a cache that decodes on the host.
+  // The same for a layer-wise cache; with Quest it must be one that decodes on the host.
   SparseCache(Backend& backend, Stream& stream, LayerwiseCache& cache, PromptPolicy* prompts,
               std::optional<QuestLimits> quest, const SparseLimits& limits);
 
-  // Device memory that it takes.
+  // The device memory that it takes.
   static std::size_t bytes(const std::optional<QuestLimits>& quest, const SparseLimits& limits,
                            bool layerwise = false);
 
@@ -63,11 +62,11 @@ class SparseCache final : public KvCache {
 
  private:
   enum class Kind { one_row, chosen, everything };
-  // Rows of the step's sequences, from this position on; so many come later.
+  // Rows of a sequence from position `first` on, and how many of its rows come in later steps.
   struct Rows {
     std::int64_t first, rows, to_come;
   };
-  // Sequences of a call, one after the other, that are attended run_length.
+  // Sequences of a call, one after the other, that are attended to together.
   struct Run {
     Kind kind;
     std::int64_t first_sequence, sequences;

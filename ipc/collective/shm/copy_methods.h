@@ -1,10 +1,10 @@
-// How data is handed to other processes through shared memory, and which way is the fastest here.
+// How CPU ranks copy data through shared memory and sum it up.
 //
-// No way is the best everywhere. An all_reduce of 1 MiB between two cores of an AMD EPYC VM takes
-// 57 us with stores past the caches at any time; with cached stores it takes 47 us in some minutes
-// and 500 us in others, as if the host moved the two cores to different dies. Intel's cores read
-// DRAM at 13 GB/s each. So the first calls of each kind and size try all ways, and the ranks agree
-// on what was the fastest. No bit of a result depends on the way.
+// No way to copy is the fastest everywhere. An all_reduce of 1 MiB between two cores of an AMD EPYC
+// VM always takes 57 us with stores past the caches. With cached stores it takes 47 us in some
+// minutes and 500 us in others, as if the host moved the two cores to different dies. Intel's cores
+// read DRAM at 13 GB/s each. So the first calls of each kind and size try all methods, and the
+// ranks agree on the fastest. No bit of a result depends on the method.
 #pragma once
 
 #include <array>
