@@ -73,7 +73,7 @@ Error HostBlocks::why_no_more(std::size_t there, const char* what) const {
                    "; pass a smaller --kv-offloading-size"));
 }
 
-// Who waits for the last block's is not kept waiting by what only runs ahead.
+// A wait for the last block's piece comes before pieces that are only allocated ahead.
 std::optional<std::size_t> HostBlocks::next_piece() const {
   const bool last_missing = pieces_.size() > full_pieces_ && !last_there_;
   if (last_missing && last_wanted_) return full_pieces_;
@@ -144,7 +144,7 @@ void* HostBlocks::part(BlockId block, std::int64_t layer) {
   return static_cast<unsigned char*>(pieces_[piece].data()) + part * part_bytes_;
 }
 
-// Of the last block, if it is shorter than the others.
+// The same for a last block that is shorter than the others.
 void* HostBlocks::last_part(std::int64_t layer) {
   if (!last_available_) {
     std::unique_lock lock(mutex_);

@@ -1,5 +1,5 @@
-// A pass of ChunkedCache: what is stored, written out, loaded and attended to, layer by layer, as
-// the step's plan has it.
+// ChunkedCache during a pass: stores, writes out, loads and computes attention, layer by layer, as
+// planned for the step.
 #include <algorithm>
 
 #include "kvcache/chunked/chunked_cache.h"
@@ -19,14 +19,14 @@ kernels::KvView ChunkedCache::store_view(std::int64_t layer, Stream& stream) {
   return slot_view(layer);
 }
 
-// All slots.
+// A view of all slots.
 kernels::KvView ChunkedCache::slot_view(std::int64_t layer) const {
   auto* const keys = static_cast<unsigned char*>(slot_memory_.data()) +
                      static_cast<std::size_t>(layer) * part_bytes_;
   return block_views(keys, shape_, slots_.size(), shape_.layers * 2 * shape_.layer_elements());
 }
 
-// The blocks of these loads as one sequence.
+// A view of the blocks of these loads as one sequence.
 kernels::KvView ChunkedCache::ring_view(std::size_t load, std::size_t count) const {
   kernels::KvView view =
       block_views(ring_.memory(), shape_, ring_.slots(), 2 * shape_.layer_elements());
@@ -50,7 +50,8 @@ void ChunkedCache::write_out_layer(std::int64_t layer, Stream& stream) {
   written_[static_cast<std::size_t>(layer)]->record(*writes_);
 }
 
-// Of all layers, behind the pass: a graph does the same whether a block gets full or not.
+// Writes out all layers behind the pass, outside the graph, so that the graph is the same whether a
+// block becomes full or not.
 void ChunkedCache::write_out_blocks(Stream& stream) {
   if (!writes_out()) return;
   stored_->record(stream);
@@ -64,7 +65,8 @@ void ChunkedCache::write_out_blocks(Stream& stream) {
 
 void ChunkedCache::run_attention(std::int64_t layer, const kernels::Attention& args,
                                  Stream& stream) {
-  // Before this layer's write-outs, which the cores' blocks have nothing to do with.
+  // Host attention starts before this layer's write-outs: it does not read the blocks that they
+  // write.
   if (by_host()) {
     host_attention_->launch(
         layer, args, host_reads_recent_ ? written_[static_cast<std::size_t>(layer)].get() : nullptr,
@@ -87,7 +89,7 @@ GatheredQuest::Blocks ChunkedCache::block_locations(std::int64_t layer) const {
           .offset = layer * static_cast<std::int64_t>(part_bytes_)};
 }
 
-// Sequences of one row by what Quest chooses, then the others.
+// Computes the sequences of one row with Quest, then the others.
 void ChunkedCache::attend_by_quest(std::int64_t layer, const kernels::Attention& args,
                                    Stream& stream) {
   const auto chosen = std::count_if(reads_.parts().begin(), reads_.parts().end(),
@@ -103,7 +105,7 @@ void ChunkedCache::attend_by_quest(std::int64_t layer, const kernels::Attention&
   }
 }
 
-// The arguments of one sequence, but for what says how many rows it has.
+// The arguments for one sequence, except those that say how many rows it has.
 kernels::Attention ChunkedCache::rows_of(const kernels::Attention& args,
                                          std::size_t sequence) const {
   const Part& part = reads_.parts()[sequence];
@@ -117,7 +119,7 @@ kernels::Attention ChunkedCache::rows_of(const kernels::Attention& args,
   return own;
 }
 
-// All rows but those that Quest chooses for, whose results are to be written over.
+// Computes all rows. The results of sequences that Quest serves are overwritten afterwards.
 void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Attention& args,
                                         Stream& stream) {
   kernels::Attention residents = args;
@@ -146,7 +148,8 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
   if (in_parts) finish_sums(args, stream);
 }
 
-// What comes through the ring goes where it is wanted.
+// Hands the blocks that come through the ring to the staged layer or to the sequences that read
+// them.
 void ChunkedCache::consume_reads(std::int64_t layer, std::size_t first, std::size_t end,
                                  const kernels::Attention& args, Stream& stream) {
   const std::vector<Read>& reads = reads_.through_ring();
@@ -166,7 +169,7 @@ void ChunkedCache::consume_reads(std::int64_t layer, std::size_t first, std::siz
   }
 }
 
-// Of a prompt whose other blocks are staged, or all of whose blocks are residents.
+// For a prompt whose other blocks are staged, or all of whose blocks are resident.
 void ChunkedCache::attend_by_policy(std::int64_t layer, std::size_t sequence,
                                     const kernels::Attention& args,
                                     const kernels::KvView& residents, Stream& stream) {
@@ -190,7 +193,7 @@ void ChunkedCache::stage_slots(std::int64_t layer, const Part& part, Stream& str
   }
 }
 
-// Prompts that were chosen for have their results.
+// Finishes all sequences but the prompts of a policy, which have their results already.
 void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
   const kernels::MergeAttention::Part last =
       by_host() ? host_attention_->result(stream) : kernels::MergeAttention::Part{};
@@ -201,7 +204,7 @@ void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
   }
 }
 
-// The attention of a sequence's rows to whole blocks of earlier tokens.
+// Adds the attention of a sequence's rows over whole blocks of earlier tokens.
 void ChunkedCache::add_part(std::size_t load, std::size_t count, std::size_t sequence,
                             const kernels::Attention& args, Stream& stream) {
   const Part& own = reads_.parts()[sequence];

@@ -24,7 +24,7 @@ QuestLimits quest_limits(const BlockShape& shape, const ChunkedOptions& options)
           .budget = options.quest_budget};
 }
 
-// Of the longest sequence.
+// The blocks of the longest possible sequence.
 std::int64_t max_blocks(const BlockShape& shape, const ChunkedOptions& options) {
   return divide_up(options.tokens, shape.block_size);
 }
@@ -101,7 +101,7 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
   }
 }
 
-// Write-outs may still run: nobody else waits for them.
+// Waits for write-outs that still run; nobody else waits for them.
 ChunkedCache::~ChunkedCache() {
   try {
     writes_->synchronize();
@@ -110,7 +110,7 @@ ChunkedCache::~ChunkedCache() {
   }
 }
 
-// With as much of the host's memory as no cache holds.
+// Measures with more host memory than any processor cache holds.
 void ChunkedCache::measure_host() {
   constexpr std::size_t kMemory = std::size_t{512} << 20;
   const auto most =
@@ -159,7 +159,7 @@ StepPlan ChunkedCache::begin_step(const KvStep& step, Stream& stream) {
   return {.capturable = capturable_, .graph_key = graph_key_};
 }
 
-// What moves in this step, and what would if it were not read by the host's cores.
+// Counts the bytes that this step moves, and those that the host's cores read in place.
 void ChunkedCache::count(const KvStep& step) {
   const auto layers = static_cast<std::uint64_t>(shape_.layers);
   traffic_.to_device += layers * reads_.through_ring().size() * part_bytes_;
@@ -177,13 +177,13 @@ void ChunkedCache::plan_host_reads() {
     host_reads_recent_ |= block_written_[static_cast<std::size_t>(read.block)] > settled_;
     blocks.push_back({read.row, static_cast<const unsigned char*>(host_.part(read.block, 0))});
   }
-  // Rows behind the last reader do not count: another number of them is no other work.
+  // Rows behind the last reader do not count, so that their number does not change the graph key.
   const std::int64_t rows = reads_.by_host().empty() ? 0 : reads_.by_host().back().row + 1;
   host_attention_->plan(std::move(blocks), rows);
 }
 
-// Of pages that are gathered from the host's memory, in one layer: which ones those are only the
-// device knows.
+// An upper bound of the bytes gathered from host memory in one layer: only the device knows which
+// pages are selected.
 std::uint64_t ChunkedCache::max_gathered(const StepSequence& sequence) const {
   std::int64_t tokens = 0;
   for (std::int64_t number = 0; number * shape_.block_size < sequence.length(); ++number) {
@@ -193,7 +193,7 @@ std::uint64_t ChunkedCache::max_gathered(const StepSequence& sequence) const {
          static_cast<std::uint64_t>(shape_.block_size);
 }
 
-// Every block that gets rows in this step is in a slot; which of them get full.
+// Gives every block that gets rows in this step a slot, and notes which of them become full.
 void ChunkedCache::open_blocks(const KvStep& step) {
   filled_.clear();
   reuses_slots_ = false;
@@ -217,8 +217,8 @@ void ChunkedCache::open_blocks(const KvStep& step) {
   }
 }
 
-// The first blocks of each sequence, as many as it may keep, stay in slots until it ends. Those of
-// a prefix that others have computed may have to come back there.
+// Holds the resident blocks of each sequence in slots until it ends. If another sequence has
+// computed a shared prefix, its blocks may have to be copied back to the device.
 void ChunkedCache::keep_blocks(const KvStep& step, Stream& stream) {
   for (const StepSequence& sequence : step.sequences) {
     std::vector<BlockId>& kept = kept_[sequence.slot];
@@ -232,7 +232,7 @@ void ChunkedCache::keep_blocks(const KvStep& step, Stream& stream) {
   }
 }
 
-// All layers in one copy, behind what the stream has read in the slot.
+// Copies all layers of a block in one piece, behind the stream's reads of the slot.
 void ChunkedCache::bring_back(BlockId block, Stream& stream) {
   if (part_bytes_ == 0) return;
   NVLLM_CHECK(!options_.all_stay, "block ", block, " has lost its slot");
@@ -248,9 +248,10 @@ void ChunkedCache::bring_back(BlockId block, Stream& stream) {
   traffic_.to_device += shape_.kv_bytes();
 }
 
-// Whether the step reads other blocks of the host than the last one. Its pass is then another one,
-// unless it reads none: it is one of those that always serve. After one that does not repeat a pass
-// with loads is new, too: its first run is no graph, and puts the ring in order.
+// Sets the graph key. Returns whether the step reads other blocks from the host than the last step
+// did. If it does, its pass needs a new graph, unless it reads no block from the host: such passes
+// share one key. A pass with loads also gets a new key after a step that was not capturable: its
+// first run is not a graph, and brings the ring into the state that graphs start from.
 bool ChunkedCache::choose_graph_key() {
   const bool same = capturable_ && last_capturable_ && reads_.same_as_last();
   if (capturable_ && reads_.none()) {
@@ -261,19 +262,20 @@ bool ChunkedCache::choose_graph_key() {
   return !same;
 }
 
-// Who reads the host's memory out of order waits for all that was written there, and a graph for
-// whatever its work would have to wait for.
+// Makes the stream wait for write-outs where loads do not wait themselves: a step that gathers
+// pages waits for all of them, and so does a graph for everything that its work would wait for.
 void ChunkedCache::await_writes(Stream& stream) {
   const bool gathers = reads_.any(Kind::quest);
   if (capturable_) {
     if (reuses_slots_ || gathers || !reads_.none()) settle(stream);
   } else if (gathers && last_written_ != settled_) {
-    // Not settled: loads through the ring run ahead of the stream, so they wait for themselves.
+    // settled_ stays as it is, because loads through the ring run ahead of the stream and wait for
+    // write-outs themselves.
     options_.hooks.wait(OffloadWait::load_of_write, stream, *written_.back());
   }
 }
 
-// The stream waits for all that was written out.
+// Makes the stream wait for all write-outs so far.
 void ChunkedCache::settle(Stream& stream) {
   reuses_slots_ = false;
   if (last_written_ == settled_) return;
@@ -292,7 +294,7 @@ void ChunkedCache::plan_loads() {
   }
 }
 
-// What is full is in the host's memory from now on, for whoever waits for it.
+// From now on full blocks count as written to host memory, for whoever waits for the write-out.
 void ChunkedCache::end_step(Stream& stream) {
   if (capturable_) write_out_blocks(stream);
   for (const BlockId block : filled_) {
@@ -306,7 +308,7 @@ void ChunkedCache::end_step(Stream& stream) {
   }
 }
 
-// A prefix remains longer than what follows it.
+// Releases the last block first, so that a prefix stays on the device longer than what follows it.
 void ChunkedCache::end_sequence(std::uint32_t slot) {
   const BlockId open = std::exchange(open_[slot], kNoBlock);
   if (open != kNoBlock) slots_.release(open);

@@ -79,7 +79,7 @@ void PartialAttention::sum_up(const Range& rows, Stream& stream) {
   kernels::merge_attention(merge, stream);
 }
 
-// One merge for as many rows as have the same parts.
+// One combine for each range of rows that have the same parts.
 void PartialAttention::finish(const kernels::Attention& args, std::int64_t first_row,
                               Stream& stream, const kernels::MergeAttention::Part& last) {
   const Sums all = sums();

@@ -82,7 +82,8 @@ void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_s
   if (host_share > 0) assign_to_host(host_share);
 }
 
-// Whether all blocks of a prompt are in slots.
+// Finds the slots of all blocks of a prompt. Returns false, and finds none, if one is not in a
+// slot.
 bool StepReads::find_all(const StepSequence& sequence, const DeviceSlots& slots, Part& part) {
   part.staged.clear();
   for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
@@ -96,7 +97,8 @@ bool StepReads::find_all(const StepSequence& sequence, const DeviceSlots& slots,
   return true;
 }
 
-// What the prompt before has left in place, a prefix that both have, stays.
+// Stages a prompt. Blocks that the staged layer holds already, from a prompt with the same prefix,
+// stay.
 void StepReads::stage(const StepSequence& sequence, const DeviceSlots& slots, Part& part) {
   for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
     const BlockId block = sequence.blocks[number];
@@ -141,8 +143,8 @@ void StepReads::forget_reads() {
   for (const Read& read : reads_) read_of_[static_cast<std::size_t>(read.block)] = kNoRead;
 }
 
-// Of the reads of the step's first sequences, as far as they have one row each, the host's share.
-// What is staged comes through the ring, and stays before all others there.
+// Assigns the host's share of the reads of the first sequences that have one row each. Reads for
+// the staged layer always come through the ring, before all others.
 void StepReads::assign_to_host(double share) {
   const auto several =
       std::find_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.rows != 1; });
@@ -192,7 +194,7 @@ StepTables::StepTables(Backend& backend, const Limits& limits)
     address_memory_ =
         backend.allocate(MemoryKind::device, addresses_.size() * sizeof(std::int64_t), "quest");
   }
-  // One more than the steps that can be under way, so that none has to be waited for.
+  // One more than the number of steps under way, so that no step waits for its staging memory.
   for (int i = 0; i < limits.steps_ahead + 2; ++i) {
     staged_.push_back(
         {backend.allocate(MemoryKind::pinned, memory_.bytes(), "step input"),

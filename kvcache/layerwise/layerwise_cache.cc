@@ -84,7 +84,7 @@ void LayerwiseCache::join(std::vector<Part>& parts) const {
   for (const Part& part : parts) {
     Part* const last = kept > 0 ? &parts[kept - 1] : nullptr;
     if (last != nullptr && part.block < last->block + last->blocks) {
-      // Sequences that share a block share all of what they have of it.
+      // Sequences that share a block share all tokens that they have in it.
       last->end = std::max(last->end, part.end);
     } else if (last != nullptr && part.block == last->block + last->blocks &&
                !host_.begins_group(part.block) && whole(*last) && whole(part)) {
@@ -108,7 +108,7 @@ std::uint64_t LayerwiseCache::bytes_of(std::span<const Part> parts) const {
   return bytes;
 }
 
-// Between a buffer and a group, from its first block on.
+// Copies a part between a buffer and a group; `to` and `from` point to the part's first block.
 void LayerwiseCache::copy(const Part& part, unsigned char* to, const unsigned char* from,
                           Stream& stream) {
   if (block_bytes_ == 0) return;
@@ -172,7 +172,7 @@ StepPlan LayerwiseCache::begin_step(const KvStep& step, Stream& stream) {
   return {};
 }
 
-// Into the layer's buffer, when that is free and the host has all of the layer.
+// Loads a layer into its buffer, once the buffer is free and the host has all of the layer.
 void LayerwiseCache::load(std::int64_t layer) {
   BufferState& buffer = buffer_of(layer);
   wait(LayerwiseWait::load_of_reading, *load_stream_, *buffer.computed);
@@ -224,8 +224,8 @@ void LayerwiseCache::run_attention(std::int64_t layer, const kernels::Attention&
   if (capturable_) write_newest(layer, args.kv_length, stream);
 }
 
-// The device does not know where groups are, so each sequence's block is told to a kernel of its
-// own.
+// The device does not know where groups are, so each sequence has a kernel launch of its own, which
+// gets the address of its block.
 std::span<const BlockId> LayerwiseCache::write_newest(std::int64_t layer,
                                                       const TensorView& kv_length, Stream& stream) {
   const kernels::KvView from = store_view(layer, stream);
@@ -245,8 +245,8 @@ std::span<const BlockId> LayerwiseCache::write_newest(std::int64_t layer,
   return blocks;
 }
 
-// What is new goes to the host behind the next layers, and the layer for which this one makes room
-// comes.
+// Writes the new tokens of this layer to the host behind the compute, and loads the layer that gets
+// its buffer.
 void LayerwiseCache::leave_layer(Stream& stream) {
   BufferState& buffer = buffer_of(layer_);
   const auto layer = static_cast<std::size_t>(layer_);
@@ -278,7 +278,7 @@ void LayerwiseCache::end_pass(Stream& stream) {
   layer_ = kNoLayer;
 }
 
-// --- Steps that repeat ---
+// --- Captured steps ---
 
 void LayerwiseCache::choose_loads(std::span<const StepSequence> sequences) {
   loads_.clear();
@@ -291,7 +291,7 @@ void LayerwiseCache::choose_loads(std::span<const StepSequence> sequences) {
   join(loads_);
 }
 
-// Memory for what is new comes here, and not when a pass is captured.
+// Host memory for new tokens is allocated here, and not while a pass is captured.
 void LayerwiseCache::choose_newest(std::span<const StepSequence> sequences) {
   newest_.clear();
   for (const StepSequence& sequence : sequences) {
@@ -304,16 +304,16 @@ void LayerwiseCache::choose_newest(std::span<const StepSequence> sequences) {
 void LayerwiseCache::choose_graph_key() {
   if (graph_key_ != 0 && loads_ == key_loads_ && newest_ == key_newest_) return;
   ++graph_key_;
-  // What is loaded ahead is another thing only with other loads.
+  // The preloaded layers stay valid as long as the loads are the same.
   preloaded_ = preloaded_ && loads_ == key_loads_;
   key_loads_ = loads_;
   key_newest_ = newest_;
 }
 
-// The first layers, before the pass: they wait for whatever the steps before still do. That
-// includes the last thing that was written to the host, so the loads inside the pass need not wait
-// for it: with as many buffers as layers each layer is among the first, and with fewer each buffer
-// is waited for, that of the last layer too.
+// Loads the first layers before the pass. They wait for everything that earlier steps still do,
+// including the last write to the host, so loads inside the pass need not wait for it: with as many
+// buffers as layers, all layers are among the first; with fewer, each buffer is waited for, also
+// that of the last layer.
 void LayerwiseCache::preload(Stream& stream) {
   const auto ahead = std::min(shape_.layers, static_cast<std::int64_t>(buffers_.size()));
   for (std::int64_t layer = 0; layer < ahead; ++layer) {
@@ -323,8 +323,8 @@ void LayerwiseCache::preload(Stream& stream) {
   traffic_.to_device += static_cast<std::uint64_t>(ahead) * bytes_of(loads_);
 }
 
-// The buffer's next layer comes: of this pass, or the first one of the next pass that it will hold.
-// The wait makes the load stream part of the pass's capture.
+// Loads the next layer of this buffer: one of this pass, or the first one that the buffer holds in
+// the next pass. The wait makes the load stream part of the capture.
 void LayerwiseCache::leave_captured_layer(Stream& stream) {
   const auto buffers = static_cast<std::int64_t>(buffers_.size());
   const std::int64_t next = layer_ + buffers < shape_.layers ? layer_ + buffers : layer_ % buffers;
@@ -335,9 +335,9 @@ void LayerwiseCache::leave_captured_layer(Stream& stream) {
   arrived_[static_cast<std::size_t>(next)]->record(*load_stream_);
 }
 
-// --- Steps on the host ---
+// --- Steps that decode on the host ---
 
-// Nothing of such a step depends on lengths.
+// No work of such a step depends on lengths that the host knows.
 StepPlan LayerwiseCache::begin_host_step(const KvStep& step, Stream& stream) {
   capturable_ = false;
   if (writing_) {
@@ -365,7 +365,8 @@ kernels::KvView LayerwiseCache::group_of(BlockId block, std::int64_t layer) {
   return host_.group_view(block, layer);
 }
 
-// Loads of steps that neither repeat nor read on the host wait for these.
+// Loads of later steps wait for these events, unless those steps are captured or decode on the
+// host.
 void LayerwiseCache::end_step(Stream& stream) {
   if (!capturable_ && !on_host_) return;
   for (BufferState& buffer : buffers_) buffer.computed->record(stream);

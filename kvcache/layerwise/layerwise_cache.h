@@ -129,7 +129,7 @@ class LayerwiseCache : public KvCache {
   void load(std::int64_t layer);
   void leave_layer(Stream& stream);
   StepPlan begin_host_step(const KvStep& step, Stream& stream);
-  // Of steps that repeat.
+  // Of captured steps.
   void choose_loads(std::span<const StepSequence> sequences);
   void choose_newest(std::span<const StepSequence> sequences);
   void choose_graph_key();

@@ -9,8 +9,8 @@
 namespace nvllm::kvcache {
 namespace {
 
-// Large enough that its allocation takes longer than to ask for it; small enough not to hold a step
-// up for long.
+// Large enough that the overhead of an allocation does not matter, small enough not to delay a step
+// for long.
 constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
 
 }  // namespace
@@ -68,8 +68,8 @@ void PagedCache::check_blocks(const BlockCopy& copy, bool out) const {
   require(out ? copy.to : copy.from, host_blocks_, "host");
 }
 
-// How many of the copies, from the first on, are one: neighbours on both sides, in one piece of the
-// host's.
+// How many of the copies, from the first one on, can be one: they are neighbours on both sides,
+// within one piece of host memory.
 std::size_t PagedCache::run_length(std::span<const BlockCopy> copies, bool out) const {
   const BlockCopy& first = copies.front();
   const auto inside = (out ? first.to : first.from) % piece_blocks_;

@@ -10,7 +10,7 @@
 namespace nvllm::kvcache {
 namespace {
 
-// --- Long prompts are worked on in segments of rows, so that lists of what is kept take bounded memory ---
+// --- Segments of rows, which bound the memory for the lists of what is kept ---
 
 // A multiple of all tiles of rows, the largest of which are XAttention's on Hopper: 128 strided
 // rows.

@@ -73,7 +73,7 @@ StepPlan SparseCache::begin_step(const KvStep& step, Stream& stream) {
   return plan;
 }
 
-// Which pages it is only the device knows.
+// An upper bound: only the device knows which pages are selected.
 std::uint64_t SparseCache::max_gathered(const KvStep& step) const {
   const BlockShape& shape = quest_limits_->shape;
   std::int64_t tokens = 0;
@@ -90,7 +90,7 @@ KvTraffic SparseCache::traffic() const {
   return traffic;
 }
 
-// For the layer's next rows.
+// Splits the layer's next rows into runs.
 void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
   if (layer != std::exchange(layer_, layer)) {
     next_sequence_ = 0;
@@ -139,9 +139,9 @@ void SparseCache::run_attention(std::int64_t layer, const kernels::Attention& ar
   for (const Run& run : runs_) attend_run(layer, run, all, stream);
 }
 
-// The bounds of a page are those of all that is stored in it, which is in the host's memory. Where
-// a sequence's block is there only the host knows, so each is a call of its own; the batch may have
-// padding behind them.
+// The bounds of a page cover all tokens stored in it, which lie in host memory. Only the host knows
+// the addresses of the blocks, so each sequence is a call of its own. The batch may have padding
+// behind the sequences.
 void SparseCache::attend_on_host(std::int64_t layer, const kernels::Attention& args,
                                  Stream& stream) {
   std::int64_t sequence = 0;
@@ -167,7 +167,7 @@ void SparseCache::attend_run(std::int64_t layer, const Run& run, const kernels::
   prompts_->run_attention(prompt_attention(args, run.first_position, run.to_come), stream);
 }
 
-// The arguments of some of a call's sequences, as if they were all.
+// The arguments for some of a call's sequences.
 kernels::Attention SparseCache::part_of(const kernels::Attention& all, const Run& run) const {
   NVLLM_CHECK(run.rows <= limits_.rows && run.sequences <= limits_.sequences);
   kernels::Attention part = all;
