@@ -94,9 +94,9 @@ struct Group::Shared {
     group->cores = usable_cores();
     group->step_timeout_ns = options.step_timeout.count();
     group->staging_bytes = options.staging_bytes;
-    for (std::size_t place = 0; place <= static_cast<std::size_t>(options.size); ++place) {
-      main_bells.emplace_back(group->bells[place].main.sleeping);
-      collective_bells.emplace_back(group->bells[place].collective.sleeping);
+    for (std::size_t i = 0; i <= static_cast<std::size_t>(options.size); ++i) {
+      main_bells.emplace_back(group->bells[i].main.sleeping);
+      collective_bells.emplace_back(group->bells[i].collective.sleeping);
     }
   }
 
@@ -215,9 +215,9 @@ Member Group::join(int rank) const {
     fail("rank ", rank, " cannot join a group of ", size(), " ranks");
   }
   ProcessRecord& record = shared_->record(rank);
-  std::int32_t nobody = 0;
-  if (!record.pid.compare_exchange_strong(nobody, getpid())) {
-    fail(name_of_rank(rank), " has joined already, as pid ", nobody);
+  std::int32_t joined_pid = 0;
+  if (!record.pid.compare_exchange_strong(joined_pid, getpid())) {
+    fail(name_of_rank(rank), " has joined already, as pid ", joined_pid);
   }
   record.heartbeat_ns.store(now_ns());
   record.phase.store(static_cast<std::uint32_t>(Phase::starting));
@@ -306,10 +306,10 @@ bool Member::wait_until(Doorbell& bell, Condition ready, Nanoseconds limit, Nano
   };
 
   // A look at the clock costs as much as a few looks at the condition.
-  constexpr int kTurns = 64;
+  constexpr int kSpins = 64;
   constexpr Nanoseconds kAlone = std::chrono::microseconds(20);  // then others may need this core
   while (clock.elapsed() < spin && !clock.expired()) {
-    for (int turn = 0; turn < kTurns; ++turn) {
+    for (int i = 0; i < kSpins; ++i) {
       cpu_relax();
       if (ready()) return found();
     }
@@ -357,10 +357,10 @@ std::vector<std::vector<std::byte>> Member::exchange(std::span<const std::byte> 
     wait(
         main_bell(rank()), [&] { return theirs.published.load(std::memory_order_seq_cst) > round; },
         peer, what);
-    const ExchangeBox::Blob& gift = theirs.blobs[round % 2];
-    const auto bytes = std::min<std::size_t>(gift.bytes, kExchangeBytes);
+    const ExchangeBox::Blob& received = theirs.blobs[round % 2];
+    const auto bytes = std::min<std::size_t>(received.bytes, kExchangeBytes);
     all[static_cast<std::size_t>(peer)].assign(
-        gift.data.begin(), gift.data.begin() + static_cast<std::ptrdiff_t>(bytes));
+        received.data.begin(), received.data.begin() + static_cast<std::ptrdiff_t>(bytes));
   }
   return all;
 }

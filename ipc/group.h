@@ -1,5 +1,5 @@
 // Group: what the processes of one launch share. The launcher creates it, then forks; each process
-// takes its place as a Member. It holds one record per rank (who is alive, doing what), the rings,
+// joins as a Member. It holds one record per rank (who is alive, doing what), the rings,
 // the staging memory of the CPU's collectives and an abort flag that ends every wait.
 //
 //   Group group = Group::create({.size = 2});     // launcher, before fork()
@@ -32,7 +32,7 @@
 namespace nvllm::ipc {
 
 inline constexpr int kMaxRanks = 8;
-inline constexpr int kLauncher = -1;  // the launcher's place in the group
+inline constexpr int kLauncher = -1;  // the launcher's number in the group
 
 struct GroupOptions {
   int size = 1;                                         // ranks, 1 to kMaxRanks
@@ -99,7 +99,8 @@ class Group {
   Group& operator=(Group&&) noexcept;
   ~Group();
 
-  // Takes a place: once per process and rank. Checks that the segment is whole and of this version.
+  // Joins as this rank, once per process and rank. Checks that the segment is whole and of this
+  // version.
   Member join(int rank) const;
 
   int size() const;
@@ -112,8 +113,8 @@ class Group {
   bool aborted() const;
   std::string abort_reason() const;
 
-  // The launcher's wish that all end in order. It interrupts no wait but those that look at it, as
-  // the front desk's does (front_end.h).
+  // The launcher's request that all end in order. It interrupts only waits that look at it, as
+  // RequestServer's does (rpc.h).
   void request_stop() const;
   bool stop_requested() const;
 
@@ -127,7 +128,7 @@ class Group {
   std::shared_ptr<Shared> shared_;
 };
 
-// One process's place in the group. Move-only; usable by several threads unless said otherwise.
+// One process of the group. Move-only; usable by several threads unless said otherwise.
 class Member {
  public:
   Member(Member&&) noexcept;

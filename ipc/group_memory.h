@@ -14,7 +14,7 @@
 
 namespace nvllm::ipc {
 
-// A place is the launcher (0) or a rank (rank + 1).
+// The index of a process: 0 for the launcher, rank + 1 for a rank.
 inline constexpr std::size_t record_index(int rank) {
   return static_cast<std::size_t>(rank + 1);
 }
@@ -31,7 +31,7 @@ struct alignas(64) ProcessRecord {
   TextCell<512> last_words;
 };
 
-// The sleeping words of a place's two doorbells, each in its own line.
+// The sleeping words of a process's two doorbells, each in its own line.
 struct ProcessBells {
   struct alignas(64) Line {
     Doorbell::Word sleeping;

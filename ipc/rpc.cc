@@ -149,8 +149,8 @@ void GroupServer::run(GroupCaller::Kind kind, std::uint64_t number, ArchiveReade
                                     activity(peek.get<std::string>()));
   reply_.clear();
   reply_(number);
-  const bool good = registry_.dispatch(call, reply_);
-  if (kind == GroupCaller::Kind::call || !good) replies_.send(reply_.bytes());
+  const bool ok = registry_.dispatch(call, reply_);
+  if (kind == GroupCaller::Kind::call || !ok) replies_.send(reply_.bytes());
 }
 
 RequestEvent::RequestEvent(Bytes message)

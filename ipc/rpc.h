@@ -156,7 +156,7 @@ class RequestError : public Error {
   using Error::Error;
 };
 
-// What rank 0 says: the reply to a request, or something it pushed.
+// A message of rank 0 to the launcher: the reply to a request, or a pushed event.
 class RequestEvent {
  public:
   enum class Kind : std::uint8_t { reply, push };
@@ -260,8 +260,8 @@ class RequestServer {
   void serve_pending(const Registry& registry);
   bool stop_requested() const { return member_.group().stop_requested(); }
 
-  // Tells the launcher something, also while a request runs. A launcher that is slow to read is
-  // waited for, as long as it takes: nobody's time is up because the user is reading.
+  // Sends the launcher an event, also while a request runs. Waits without a time limit for a
+  // launcher that is slow to read: the user may be reading.
   template <typename... T>
   void push(std::string_view name, const T&... values) {
     push_.clear();

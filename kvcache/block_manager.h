@@ -2,7 +2,7 @@
 // bookkeeping and runs on rank 0; every rank's storage follows its decisions.
 //
 //   BlockManager blocks({.blocks = 100, .block_size = 16});
-//   const std::int64_t cached = blocks.add_sequence(7, prompt);  // tokens found in the prefix cache
+//   const std::int64_t cached = blocks.add_sequence(7, prompt);  // tokens of a cached prefix
 //   if (!blocks.allocate(7, prompt.size())) ...    // too few free blocks; nothing has changed
 //   blocks.cache_full_blocks(7, prompt);           // other sequences may share its full blocks now
 //   blocks.remove_sequence(7);                     // its blocks stay cached until they are needed

@@ -37,9 +37,9 @@ std::vector<int> find_cores() {
 std::int64_t last_stamp(const std::vector<Stamp*>& stamps, std::uint64_t count) {
   std::int64_t last = 0;
   for (const Stamp* stamp : stamps) {
-    for (int turn = 0; stamp->messages.load(std::memory_order_acquire) < count; ++turn) {
+    for (int spins = 0; stamp->messages.load(std::memory_order_acquire) < count; ++spins) {
       cpu_relax();
-      if (turn % 64 == 63) sched_yield();
+      if (spins % 64 == 63) sched_yield();
     }
     last = std::max(last, stamp->time_ns.load(std::memory_order_relaxed));
   }
@@ -48,12 +48,12 @@ std::int64_t last_stamp(const std::vector<Stamp*>& stamps, std::uint64_t count) 
 
 }  // namespace
 
-void pin(std::size_t place, std::size_t places) {
+void pin(std::size_t index, std::size_t count) {
   static const std::vector<int> cores = find_cores();
-  if (cores.size() < places) return;
+  if (cores.size() < count) return;
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(cores[place], &set);
+  CPU_SET(cores[index], &set);
   sched_setaffinity(0, sizeof(set), &set);
 }
 
@@ -142,11 +142,11 @@ void measure_calls(benchmark::State& state, int readers, Nanoseconds spin, Nanos
                    const std::function<void(RingWriter&)>& send) {
   const Affinity affinity;
   const Group group = Group::create({.size = readers + 1});
-  const auto places = static_cast<std::size_t>(readers + 1);
+  const auto processes = static_cast<std::size_t>(readers + 1);
   Children children;
   for (int rank = 1; rank <= readers; ++rank) {
     children.start([&] {
-      pin(static_cast<std::size_t>(rank), places);
+      pin(static_cast<std::size_t>(rank), processes);
       Member me = group.join(rank);
       RingReader reader(me, calls_ring(me));
       auto* stamp = reinterpret_cast<Stamp*>(me.staging(rank).data());
@@ -156,7 +156,7 @@ void measure_calls(benchmark::State& state, int readers, Nanoseconds spin, Nanos
       }
     });
   }
-  pin(0, places);
+  pin(0, processes);
   Member me = group.join(0);
   RingWriter writer(me, calls_ring(me));
   measure(state, stamps_in(me, readers), pause, [&] { send(writer); });

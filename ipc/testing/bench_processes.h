@@ -18,8 +18,8 @@ namespace nvllm::ipc {
 
 inline constexpr Nanoseconds kForEver = std::chrono::hours(1);
 
-// The calling process keeps to the place-th core, if each of `places` processes can have its own.
-void pin(std::size_t place, std::size_t places);
+// Pins the calling process to core number `index`, if each of `count` processes can have its own.
+void pin(std::size_t index, std::size_t count);
 
 // Lets this process run anywhere again when it goes.
 class Affinity {

@@ -86,7 +86,7 @@ void Quest::update_bounds(std::int64_t layer, const kernels::Attention& args, St
   kernels::bound_pages(call, stream);
 }
 
-Quest::Selection Quest::select_pages(std::int64_t layer, const kernels::Attention& args,
+Quest::Selection Quest::select(std::int64_t layer, const kernels::Attention& args,
                                      Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0], kv_heads = limits_.shape.kv_heads;
   kernels::SelectPages choice;
@@ -111,7 +111,7 @@ Quest::Selection Quest::select_pages(std::int64_t layer, const kernels::Attentio
 
 void Quest::run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
   if (args.q.elements() == 0) return;
-  const Selection selection = select_pages(layer, args, stream);
+  const Selection selection = select(layer, args, stream);
   kernels::PageAttention attention;
   attention.out = args.out;
   attention.q = args.q;
@@ -159,7 +159,7 @@ void GatheredQuest::run_attention(std::int64_t layer, const kernels::Attention& 
 void GatheredQuest::attend_group(std::int64_t layer, const kernels::Attention& args,
                                  const Blocks& blocks, Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0];
-  const Quest::Selection selection = quest_.select_pages(layer, args, stream);
+  const Quest::Selection selection = quest_.select(layer, args, stream);
   auto* const keys = static_cast<unsigned char*>(memory_.data());
   const std::size_t half = half_bytes(shape_);
   const auto tensor = [&](unsigned char* data) {

@@ -38,7 +38,7 @@ class Quest {
   static std::size_t bytes(const QuestLimits& limits);
 
   // Computes the bounds anew after keys of a layer's rows have been stored. Call it before
-  // select_pages(), and before the rows' block is moved. args: the layer's attention, with `kv` and
+  // select(), and before the rows' block is moved. args: the layer's attention, with `kv` and
   // its block table. block_map: where the blocks' keys are, see KvCache::block_map().
   void update_bounds(std::int64_t layer, const kernels::Attention& args, Stream& stream,
                      const TensorView& block_map = {});
@@ -48,7 +48,7 @@ class Quest {
   struct Selection {
     TensorView pages, counts;
   };
-  Selection select_pages(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  Selection select(std::int64_t layer, const kernels::Attention& args, Stream& stream);
 
   // The attention of one row per sequence over the pages that are selected for it.
   void run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream);

@@ -15,8 +15,8 @@
 namespace nvllm::ipc {
 namespace {
 
-// For peers to say goodbye when all is well.
-constexpr Nanoseconds kGoodbye = std::chrono::seconds(2);
+// How long a communicator waits for its peers when it ends normally.
+constexpr Nanoseconds kFinalizeLimit = std::chrono::seconds(2);
 
 ncclDataType_t nccl_type(DType type) {
   switch (type) {
@@ -34,26 +34,26 @@ std::size_t count_of(const TensorView& tensor) {
   return static_cast<std::size_t>(tensor.elements());
 }
 
-// Rank 0 makes the id; everybody says whether NCCL is there, so that all fail or none.
+// Rank 0 makes the id. All ranks exchange whether they could load NCCL, so that all fail or none.
 ncclUniqueId agree_on_id(Member& member) {
   // NVLink multicast has cost hosts their GPUs. A user's own setting counts.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   ncclUniqueId id{};
-  std::string complaint;
+  std::string problem;
   if (const char* error = load_nccl()) {
-    complaint = str("NCCL cannot be loaded: ", error, "; install libnccl.so.2");
+    problem = str("NCCL cannot be loaded: ", error, "; install libnccl.so.2");
   } else if (member.rank() == 0) {
     const ncclResult_t result = ncclGetUniqueId(&id);
-    if (result != ncclSuccess) complaint = str("NCCL gave no id: ", ncclGetErrorString(result));
+    if (result != ncclSuccess) problem = str("NCCL gave no id: ", ncclGetErrorString(result));
   }
   std::vector<std::byte> mine(1 + sizeof(id));
-  if (complaint.empty()) {
+  if (problem.empty()) {
     std::memcpy(mine.data() + 1, &id, sizeof(id));
   } else {
-    complaint.resize(std::min(complaint.size(), Member::kExchangeBytes - 1));
-    mine.resize(1 + complaint.size());
+    problem.resize(std::min(problem.size(), Member::kExchangeBytes - 1));
+    mine.resize(1 + problem.size());
     mine[0] = std::byte{1};
-    std::memcpy(mine.data() + 1, complaint.data(), complaint.size());
+    std::memcpy(mine.data() + 1, problem.data(), problem.size());
   }
   const auto all = member.exchange(mine, "its part of NCCL's start");
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -96,9 +96,9 @@ NcclCommunicator::~NcclCommunicator() {
   if (comm_ == nullptr) return;
   try {
     member_.check_abort();
-    finish(ncclCommFinalize(comm_), "ending NCCL", kGoodbye);
+    finish(ncclCommFinalize(comm_), "ending NCCL", kFinalizeLimit);
     ncclCommDestroy(comm_);
-  } catch (const Error&) {  // a peer is gone: no goodbyes
+  } catch (const Error&) {  // a peer is gone
     give_up();
   }
 }
@@ -125,8 +125,8 @@ void NcclCommunicator::finish(ncclResult_t result, const char* what, Nanoseconds
           peer, str(what, " did not end; to blame is ", member_.group().snapshot(peer).describe()));
     }
     sched_yield();
-    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
-    if (asked != ncclSuccess) result = asked;
+    const ncclResult_t query = ncclCommGetAsyncError(comm_, &result);
+    if (query != ncclSuccess) result = query;
   }
   if (result != ncclSuccess) fail_nccl(result, what);
 }
@@ -137,8 +137,8 @@ void NcclCommunicator::check() {
     fail("this communicator was aborted");
   }
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-  if (asked != ncclSuccess) state = asked;
+  const ncclResult_t query = ncclCommGetAsyncError(comm_, &state);
+  if (query != ncclSuccess) state = query;
   if (state != ncclSuccess && state != ncclInProgress) fail_nccl(state, "a collective of NCCL");
 }
 

@@ -23,8 +23,8 @@ std::string text_of(const std::vector<std::byte>& blob) {
   return {reinterpret_cast<const char*>(blob.data()), blob.size()};
 }
 
-// Every rank says what keeps it from going on, or nothing. The first complaint, with its rank.
-std::string first_complaint(Member& member, std::string mine) {
+// Exchanges the errors of all ranks (empty: none). Returns the first one, with its rank.
+std::string first_error(Member& member, std::string mine) {
   mine.resize(std::min(mine.size(), Member::kExchangeBytes));
   const auto all =
       member.exchange(std::as_bytes(std::span(mine)), "its part of opening peer memory");
@@ -36,7 +36,7 @@ std::string first_complaint(Member& member, std::string mine) {
 
 // Runs the function; "" or what went wrong.
 template <typename Function>
-std::string complaint_of(Function function) {
+std::string error_of(Function function) {
   try {
     function();
     return "";
@@ -46,10 +46,10 @@ std::string complaint_of(Function function) {
   }
 }
 
-// What a rank tells the others before it can open their memory.
-struct Greeting {
+// What the ranks exchange before they open each other's memory.
+struct PeerInfo {
   cudaIpcMemHandle_t handle{};
-  GpuCapabilities abilities;
+  GpuCapabilities capabilities;
 };
 
 std::byte* at(void* data, std::size_t bytes) {
@@ -99,8 +99,8 @@ std::unique_ptr<PeerCommunicator> PeerCommunicator::create(Member& member, Backe
 
 void PeerCommunicator::open_peers(std::string& why) {
   // All of this before anybody may write: when the handles are known, the memory is cleared.
-  Greeting greeting;
-  std::string complaint = complaint_of([&] {
+  PeerInfo info;
+  std::string error = error_of([&] {
     box_ = backend_.allocate(MemoryKind::device, peer::kAreas * peer::kAreaBytes, "collectives");
     control_ = backend_.allocate(MemoryKind::device, sizeof(peer::Control), "collectives");
     report_ = backend_.allocate(MemoryKind::pinned, sizeof(peer::Report), "collectives");
@@ -109,35 +109,34 @@ void PeerCommunicator::open_peers(std::string& why) {
     backend_.fill(control_.data(), 0, sizeof(peer::Control), *stream);
     peer::launch_clear(box_.data(), cuda::native(*stream));
     stream->synchronize();
-    cuda::check(cudaIpcGetMemHandle(&greeting.handle, box_.data()),
-                "sharing memory through CUDA IPC");
-    greeting.abilities = {cuda::device_attribute(cudaDevAttrMultiProcessorCount),
-                          peer::runs_hopper_code() ? 1u : 0u};
+    cuda::check(cudaIpcGetMemHandle(&info.handle, box_.data()), "sharing memory through CUDA IPC");
+    info.capabilities = {cuda::device_attribute(cudaDevAttrMultiProcessorCount),
+                         peer::runs_hopper_code() ? 1u : 0u};
   });
   const std::vector<std::byte> mine =
-      complaint.empty() ? blob_of(&greeting, sizeof(greeting)) : std::vector<std::byte>{};
-  const auto greetings = member_.exchange(mine, "its CUDA IPC handle");
-  std::vector<GpuCapabilities> abilities;
+      error.empty() ? blob_of(&info, sizeof(info)) : std::vector<std::byte>{};
+  const auto infos = member_.exchange(mine, "its CUDA IPC handle");
+  std::vector<GpuCapabilities> capabilities;
 
-  if (complaint.empty()) {
-    complaint = complaint_of([&] {
+  if (error.empty()) {
+    error = error_of([&] {
       for (int peer = 0; peer < site_.size; ++peer) {
-        const auto& blob = greetings[static_cast<std::size_t>(peer)];
-        if (blob.size() != sizeof(greeting)) continue;  // it has a complaint
-        std::memcpy(&greeting, blob.data(), sizeof(greeting));
-        abilities.push_back(greeting.abilities);
+        const auto& blob = infos[static_cast<std::size_t>(peer)];
+        if (blob.size() != sizeof(info)) continue;  // that rank has an error
+        std::memcpy(&info, blob.data(), sizeof(info));
+        capabilities.push_back(info.capabilities);
         if (peer == site_.rank) continue;
         void*& opened = opened_[static_cast<std::size_t>(peer)];
-        cuda::check(cudaIpcOpenMemHandle(&opened, greeting.handle, cudaIpcMemLazyEnablePeerAccess),
+        cuda::check(cudaIpcOpenMemHandle(&opened, info.handle, cudaIpcMemLazyEnablePeerAccess),
                     str("opening the memory of rank ", peer));
         links_.boxes[peer] = opened;
       }
     });
   }
-  why = first_complaint(member_, complaint);
+  why = first_error(member_, error);
   if (!why.empty()) return;
 
-  const GpuCapabilities common = common_capabilities(abilities);
+  const GpuCapabilities common = common_capabilities(capabilities);
   links_.multiprocessors = common.multiprocessors;
   links_.hopper = common.hopper;
   links_.rank = site_.rank;
@@ -154,7 +153,7 @@ PeerCommunicator::~PeerCommunicator() {
   }
 }
 
-Algorithm PeerCommunicator::method(Collective collective, std::size_t bytes) const {
+Algorithm PeerCommunicator::algorithm(Collective collective, std::size_t bytes) const {
   return forced_ ? *forced_ : choose_algorithm(collective, site_.size, bytes);
 }
 
@@ -209,7 +208,7 @@ void PeerCommunicator::all_reduce(TensorView data, Stream& stream) {
   check_all_reduce(site_, data, stream);
   const peer::Links links = begin(peer::Operation::all_reduce, describe_call("all_reduce", data));
   if (site_.size == 1 || data.elements() == 0) return;
-  const bool one_shot = method(Collective::all_reduce, data.bytes()) == Algorithm::one_shot;
+  const bool one_shot = algorithm(Collective::all_reduce, data.bytes()) == Algorithm::one_shot;
   const std::size_t limit =
       one_shot ? peer::one_shot_limit(site_.size) : peer::two_shot_limit(site_.size);
   for (std::size_t done = 0; done < data.bytes(); done += limit) {
@@ -281,7 +280,7 @@ void PeerCommunicator::all_reduce_rms_norm(const kernels::RmsNorm& args, Stream&
   if (site_.size > 1 && args.x.elements() != 0) {
     const peer::Links links =
         begin(peer::Operation::all_reduce_rms_norm, describe_call("all_reduce_rms_norm", args.x));
-    if (method(Collective::all_reduce_rms_norm, args.x.bytes()) == Algorithm::one_shot &&
+    if (algorithm(Collective::all_reduce_rms_norm, args.x.bytes()) == Algorithm::one_shot &&
         peer::launch_one_shot_rms_norm(links, args, cuda::native(stream))) {
       return;
     }

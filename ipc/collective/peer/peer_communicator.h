@@ -42,8 +42,8 @@ class PeerCommunicator final : public Communicator, public Transport {
   void give_up() override;
   void finished() override { last_.end(); }
 
-  // For measurements: this method for all sizes, instead of what the table says.
-  void force(std::optional<Algorithm> method) { forced_ = method; }
+  // For measurements: this algorithm for all sizes, instead of what the table says.
+  void force(std::optional<Algorithm> algorithm) { forced_ = algorithm; }
 
   // A wait for a collective must last longer than the deadline of the kernels, which know better.
   static Nanoseconds wait_limit(const Group& group);
@@ -52,7 +52,7 @@ class PeerCommunicator final : public Communicator, public Transport {
   PeerCommunicator(Member& member, Backend& backend);
   void open_peers(std::string& why);
 
-  Algorithm method(Collective collective, std::size_t bytes) const;
+  Algorithm algorithm(Collective collective, std::size_t bytes) const;
   // The links for a kernel of that operation. Throws if the communicator cannot be used any more.
   peer::Links begin(peer::Operation operation, std::string_view text);
   // False, and nothing done: not for this shape.

@@ -4,8 +4,7 @@
 // the receiver's memory. Of the four 32-bit parts of a word at rest, each is kEmpty, the bits of
 // -0.0f. A word is complete when those parts that cannot be data are no longer kEmpty:
 //   floats  all four parts are data; the sender turns -0 into +0, also in 16-bit elements, so no
-//   part
-//           of its data is kEmpty.
+//           part of its data is kEmpty.
 //   bytes   parts 0 and 2 are data, any bits; parts 1 and 3 are 1.
 // Parts of 32 bits (floats) or pairs of 64 bits (bytes) may become visible in any order; a word
 // counts only when it is complete, and every word is complete in itself, so no order between words
@@ -15,12 +14,10 @@
 // word, and when it is complete puts kEmpty back at once. Why nobody ever overwrites an unread
 // word, or has a word of his wiped out:
 //   1. Every call is a full handshake: each rank sends at least one word to each other rank, and
-//   its
-//      kernel does not end before it has read every word that was sent to it in that call.
+//      its kernel does not end before it has read every word that was sent to it in that call.
 //   2. Say p writes into r's area in call k + 2. Its kernel k + 1 ended before, so it has read a
-//   word that
-//      r sent in call k + 1. Then r's kernel k + 1 had started, so r's kernel k had ended, in stream
-//      order, with all its reading and all its wiping of that area done.
+//      word that r sent in call k + 1. Then r's kernel k + 1 had started, so in stream order r's
+//      kernel k had ended, with all its reading and all its wiping of that area done.
 // So: kernels of one communicator never overlap on a GPU in what they do with memory; calls of no
 // elements send a word of padding; who has nothing to say sends a token. With one area p's call
 // k + 1 could meet r's call k.
@@ -31,7 +28,7 @@
 // are seen, before it reads the control block, and nothing is read from or written to memory
 // earlier. It lets the next kernel come only after that wait, so never more than two are there, one
 // of them waiting. The next comes when all blocks of this one have said so, hence all are running,
-// and it takes no place that they need.
+// and it takes no resources that they need.
 //
 // The number of the call lies in device memory (a graph is replayed with the same arguments). The
 // block that is last to have read it writes the next one.
@@ -75,7 +72,7 @@ __device__ __forceinline__ void wipe(uint4* word) {
   put(word, make_uint4(kEmpty, kEmpty, kEmpty, kEmpty));
 }
 
-// The two ways to tell a complete word.
+// How a complete word is recognized, for each of the two kinds.
 struct Floats {
   static __device__ __forceinline__ bool complete(const uint4& v) {
     return v.x != kEmpty && v.y != kEmpty && v.z != kEmpty && v.w != kEmpty;
@@ -118,10 +115,10 @@ __device__ __forceinline__ Vector<T> to_vector(const uint4& word) {
   return *reinterpret_cast<const Vector<T>*>(&word);
 }
 
-// --- places
+// --- positions
 // ------------------------------------------------------------------------------------------
 
-// Among the senders to `receiver`, the place of `sender`: in the order of ranks.
+// Among the senders to `receiver`, the position of `sender`: in the order of ranks.
 __device__ __forceinline__ int seat(int receiver, int sender) {
   return sender < receiver ? sender : sender - 1;
 }
@@ -237,25 +234,25 @@ template <typename Encoding, int kWords, typename Expected, typename Sender>
 __device__ __forceinline__ void receive_words(const Links& links, const Call& call, uint4* word,
                                               std::size_t stride, uint4 (&words)[kWords],
                                               const Expected& expected, const Sender& sender) {
-  constexpr unsigned kTurnsPerLook = 64;
+  constexpr unsigned kPollsPerLook = 64;
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {  // the first looks, all at once
     if (expected(i)) words[i] = peek(word + i * stride);
   }
   if (call.failed) return;
   unsigned long long waiting_since = 0;
-  unsigned turn = 0;
+  unsigned polls = 0;
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
     if (!expected(i)) continue;
     while (!Encoding::complete(words[i])) {
-      if (++turn % kTurnsPerLook == 0) {
+      if (++polls % kPollsPerLook == 0) {
         waiting_since = look_at_clock(links, call.number, sender(i), waiting_since);
         if (waiting_since == 0) return;
       }
       words[i] = peek(word + i * stride);
 #pragma unroll
-      for (int later = i + 1; later < kWords; ++later) {  // in the same turn
+      for (int later = i + 1; later < kWords; ++later) {  // in the same poll
         if (expected(later) && !Encoding::complete(words[later])) {
           words[later] = peek(word + later * stride);
         }
@@ -313,7 +310,7 @@ __device__ __forceinline__ Vector<T> receive_sum(const Links& links, const Call&
   return sum_of<T, kRanks>(links, own, words);
 }
 
-// To the same place in every other rank's memory, but for the seat: word + seat * stride.
+// To the same position in every other rank's memory, but for the seat: word + seat * stride.
 template <int kRanks>
 __device__ __forceinline__ void send_to_all(const Links& links, const Call& call, std::size_t word,
                                             std::size_t stride, const uint4& value) {

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
   const std::int64_t results =
-      (ranks_of<kRanks>(links) - 1) * p.words;  // the results' place in an area
+      (ranks_of<kRanks>(links) - 1) * p.words;  // the results' position in an area
 
   // A thread sends word w of every slice before it overwrites any of them with results.
   for (std::int64_t w = first; w < p.words; w += step) {

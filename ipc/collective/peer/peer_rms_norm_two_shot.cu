@@ -1,8 +1,8 @@
 // all_reduce, residual sum and RMSNorm in one kernel, in two trips: for more rows than one-shot
 // (peer_rms_norm.cu) is fast for. The bits are the same.
 //
-// Rows belong to ranks in turn. A row's owner gets it from all others, sums it up, adds the
-// residual and sends the sum to all: it is the new residual, the same on all ranks, and each
+// Rows are owned by the ranks round robin. A row's owner gets it from all others, sums it up, adds
+// the residual and sends the sum to all: it is the new residual, the same on all ranks, and each
 // normalises it for itself. So the residual is read on one rank only, and norms need not travel.
 //
 // A row has a block, on every rank the one of the same number. A block that has several rows sends
@@ -37,7 +37,7 @@ struct Block {
   const Call& call;
   float (&chunk_sums)[2][kMaxChunks];  // of a row; the next one has the other
   Row weight = {};
-  int turn = 0;
+  int rows_summed = 0;
 
   __device__ __forceinline__ int ranks() const { return ranks_of<kRanks>(links); }
   __device__ __forceinline__ int owner(int row) const { return row % ranks(); }
@@ -120,7 +120,7 @@ struct Block {
   // Stores a sum as the residual, and its norm. Zeros are beyond the row's end.
   __device__ __forceinline__ void keep(int row, const Row& sum) {
     const int warps = blockDim.x / 32;
-    float* const sums = chunk_sums[turn++ % 2];
+    float* const sums = chunk_sums[rows_summed++ % 2];
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const float chunk = kernels::rms_norm_chunk(sum[v]);

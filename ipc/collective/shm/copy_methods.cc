@@ -89,15 +89,15 @@ void finish_copies() {
   _mm_sfence();
 }
 
-const CopyMethod& CopyTrials::way() const {
+const CopyMethod& CopyTrials::method() const {
   return kCopyMethods[trying() ? trial() : chosen_];
 }
 
 bool CopyTrials::count(std::int64_t ns) {
   if (trying()) {
-    float& least = least_ns_[trial()];
+    float& shortest = min_ns_[trial()];
     const auto time = static_cast<float>(ns);
-    least = calls_ % kTrials == 0 ? time : std::min(least, time);
+    shortest = calls_ % kTrials == 0 ? time : std::min(shortest, time);
     ++calls_;
     return !trying();
   }

@@ -1,6 +1,6 @@
 // How CPU ranks copy data through shared memory and sum it up.
 //
-// No way to copy is the fastest everywhere. An all_reduce of 1 MiB between two cores of an AMD EPYC
+// No copy method is the fastest everywhere. An all_reduce of 1 MiB between two cores of an AMD EPYC
 // VM always takes 57 us with stores past the caches. With cached stores it takes 47 us in some
 // minutes and 500 us in others, as if the host moved the two cores to different dies. Intel's cores
 // read DRAM at 13 GB/s each. So the first calls of each kind and size try all methods, and the
@@ -42,28 +42,29 @@ struct CopyMethod {
 class CopyTrials {
  public:
   static constexpr std::size_t kMethods = 10;
-  static constexpr int kTrials = 4;  // of each way; the shortest counts
+  static constexpr int kTrials = 4;  // of each method; the shortest counts
   // After so many calls all is tried again: a virtual machine's cores move.
   static constexpr int kCallsPerChoice = 65536;
 
-  // The way of the next call.
-  const CopyMethod& way() const;
+  // The method of the next call.
+  const CopyMethod& method() const;
   bool trying() const { return calls_ < kTrials * static_cast<int>(kMethods); }
   // A call has been made, of `ns` nanoseconds (looked at while trying()). True after the last
   // trial: now choose() must follow.
   bool count(std::int64_t ns);
   // The shortest times of this rank.
-  std::array<float, kMethods> times() const { return least_ns_; }
+  std::array<float, kMethods> times() const { return min_ns_; }
   // Takes the sums of all ranks' times: the same on all ranks, as the choice must be.
   void choose(const std::array<float, kMethods>& sums);
 
  private:
-  // The same way several times in a row: the first finds the lines as the way before left them.
+  // The same method several times in a row: the first finds the lines as the method before left
+  // them.
   std::size_t trial() const { return static_cast<std::size_t>(calls_ / kTrials); }
 
   int calls_ = 0;
   std::size_t chosen_ = 0;
-  std::array<float, kMethods> least_ns_{};
+  std::array<float, kMethods> min_ns_{};
 };
 
 // --- Sums on the CPU, as every implementation defines them ---

@@ -77,7 +77,7 @@ void ShmExchange::begin(Kind kind, DType type, std::size_t size, int root) {
 
   const std::size_t kib = size * size_of(type) >> 10;
   trial_ = &trials_[index][std::min<std::size_t>(std::bit_width(kib), kSizes - 1)];
-  way_ = trial_->way();
+  method_ = trial_->method();
   first_step_ = step_ + 1;
   idle_ns_ = 0;
   if (trial_->trying()) started_ns_ = now_ns();
@@ -85,18 +85,19 @@ void ShmExchange::begin(Kind kind, DType type, std::size_t size, int root) {
 
 void ShmExchange::end() {
   if (!trial_->count(trial_->trying() ? now_ns() - started_ns_ - idle_ns_ : 0)) return;
-  // The last trial: all ranks agree, in one more round, on the way that took them least together.
+  // The last trial: all ranks agree, in one more round, on the method with the smallest sum of
+  // their times.
   auto times = trial_->times();
   reduce_in_one_round(reinterpret_cast<std::byte*>(times.data()), DType::f32, times.size());
   trial_->choose(times);
 }
 
 void ShmExchange::put(std::byte* to, const std::byte* from, std::size_t bytes) const {
-  copy_for_others(to, from, bytes, way_.stores);
+  copy_for_others(to, from, bytes, method_.stores);
 }
 
 void ShmExchange::take(std::byte* to, const std::byte* from, std::size_t bytes) const {
-  if (!way_.ahead) {
+  if (!method_.ahead) {
     std::memcpy(to, from, bytes);
     return;
   }
@@ -126,7 +127,7 @@ void ShmExchange::wait_for(int peer, std::uint32_t step) {
     seen = flag.load(std::memory_order_seq_cst);
     return reached(static_cast<std::uint32_t>(seen), step);
   };
-  // The peers' delay says nothing of the way.
+  // The peers' delay says nothing about the method.
   const bool delay = step == first_step_ && trial_->trying();
   const std::int64_t began_ns = delay ? now_ns() : 0;
   try {
@@ -167,7 +168,7 @@ void ShmExchange::all_reduce(std::byte* data, DType type, std::size_t elements) 
   begin(Kind::all_reduce, type, elements, 0);
   if (elements * size_of(type) <= std::min(kOneRoundBytes, round_bytes_)) {
     reduce_in_one_round(data, type, elements);
-  } else if (way_.once) {
+  } else if (method_.once) {
     reduce_in_rounds(data, type, elements);
   } else {
     reduce_in_two_phases(data, type, elements);
@@ -206,7 +207,7 @@ void ShmExchange::sum_and_put(std::span<std::byte> own, DType type,
         continue;
       }
       blocks[rank] = sources[rank] + done;
-      if (way_.ahead) fetch_ahead(sources[rank] + done + block, next);
+      if (method_.ahead) fetch_ahead(sources[rank] + done + block, next);
     }
     sum_cpu(type, own.data() + done, {blocks.data(), static_cast<std::size_t>(size_)},
             block / size_of(type));
@@ -218,7 +219,7 @@ void ShmExchange::reduce_in_rounds(std::byte* data, DType type, std::size_t elem
   use_chunk_memory(ChunkUse::rounds);
   const std::size_t bytes = elements * size_of(type);
   const std::size_t half = round_down(chunk_bytes_ / 2, kLine);
-  const std::size_t room = std::min(half, round_up(way_.chunk_bytes, kLine));
+  const std::size_t room = std::min(half, round_up(method_.chunk_bytes, kLine));
   // In parts of about the same size: both halves take turns, and all lines get old.
   const std::size_t parts = (bytes + room - 1) / room;
   const std::size_t part_bytes = round_up((bytes + parts - 1) / parts, kLine);
@@ -239,8 +240,8 @@ void ShmExchange::reduce_in_rounds(std::byte* data, DType type, std::size_t elem
 void ShmExchange::reduce_in_two_phases(std::byte* data, DType type, std::size_t elements) {
   use_chunk_memory(ChunkUse::phases);
   const std::size_t bytes = elements * size_of(type);
-  const std::size_t most =
-      std::min(chunk_bytes_, round_up(way_.chunk_bytes, kLine * static_cast<std::size_t>(size_)));
+  const std::size_t most = std::min(
+      chunk_bytes_, round_up(method_.chunk_bytes, kLine * static_cast<std::size_t>(size_)));
   for (std::size_t done = 0; done < bytes; done += most) {
     reduce_chunk(data + done, type, std::min(most, bytes - done));
   }

@@ -59,12 +59,12 @@ class ShmExchange {
  private:
   enum class Kind { all_reduce, reduce_scatter, all_gather, gather, broadcast, barrier };
 
-  // The call that is running, for messages, for the hash and for its way. `size` is in elements, or
-  // in bytes for u8.
+  // Notes the call that is running, for messages, for the hash and for its method. `size` is in
+  // elements, or in bytes for u8.
   void begin(Kind kind, DType type, std::size_t size, int root);
   // Counts the call's time, if that is wanted.
   void end();
-  // Into this rank's staging memory, the call's way.
+  // Into this rank's staging memory, the call's method.
   void put(std::byte* to, const std::byte* from, std::size_t bytes) const;
   // Out of another rank's.
   void take(std::byte* to, const std::byte* from, std::size_t bytes) const;
@@ -106,7 +106,7 @@ class ShmExchange {
   static constexpr std::size_t kKinds = 6, kSizes = 15;
   std::array<std::array<CopyTrials, kSizes>, kKinds> trials_;
   CopyTrials* trial_ = nullptr;  // those of the call that is running
-  CopyMethod way_;               // its way
+  CopyMethod method_;            // its method
   std::int64_t started_ns_ = 0;  // while trying
   std::int64_t idle_ns_ = 0;     // waiting for ranks that came late
   std::uint32_t first_step_ = 0;

@@ -103,7 +103,7 @@ TEST_CASE("trials: the way that took all ranks least is used, until it is tried 
   CHECK(calls == CopyTrials::kTrials * static_cast<int>(CopyTrials::kMethods));
   CHECK(trials.times()[1] == 1004);  // the shortest of its four
   trials.choose({9, 8, 7, 6, 5, 4, 3, 3, 3, 2});
-  CHECK(trials.way().stores == Stores::string);
+  CHECK(trials.method().stores == Stores::string);
   for (; !trials.trying(); ++calls) trials.count(0);
   CHECK(calls == CopyTrials::kCallsPerChoice);
 }
