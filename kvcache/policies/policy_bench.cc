@@ -2,11 +2,11 @@
 // (kernels/testing/synthetic_prompt.h), selection and attention together, and attention to all of
 // it, in one run.
 //   us_per_call, dense_us, times_dense   dense_us / us_per_call
-//   choice_us, attention_us              each alone, of us_per_call; list_us is that part of MInference's choice
-//                                        that is made anew for every block of rows
+//   choice_us, attention_us              each alone, of us_per_call; list_us is the part of
+//                                        MInference's selection that every block of rows repeats
 //   TFLOP_per_s                          of attention alone, of pairs that are attended to
 //   kept                                 the share of (row, token) pairs that are attended to
-//   mass                                 the share of the rows' attention that these have, mean of all rows
+//   mass                                 these pairs' share of the rows' attention, mean of rows
 //   error                                |out - dense out| / |dense out|, of some rows
 // XAttention at several thresholds and MInference at several parts of its published budgets are
 // curves over density.
@@ -293,20 +293,20 @@ class Bench {
   std::vector<float> dense_rows_, dense_lse_;
 };
 
-// A policy and how it is asked for: XAttention's threshold, or what part of MInference's budgets.
-struct Asked {
+// A policy and its parameter: XAttention's threshold, or the factor of MInference's budgets.
+struct Setting {
   bool tiles;
   float amount;
 };
 
-void measure(benchmark::State& state, Bench& bench, const Asked& asked) {
+void measure(benchmark::State& state, Bench& bench, const Setting& setting) {
   const SyntheticShape& shape = bench.shape();
-  const Choice choice = asked.tiles
-                            ? bench.choose_tiles(asked.amount)
-                            : bench.choose_lines(MInference::lines(shape.tokens, asked.amount));
-  const auto policy = asked.tiles
-                          ? XAttention::create(bench.backend(), bench.limits(), asked.amount)
-                          : MInference::create(bench.backend(), bench.limits(), asked.amount);
+  const Choice choice = setting.tiles
+                            ? bench.choose_tiles(setting.amount)
+                            : bench.choose_lines(MInference::lines(shape.tokens, setting.amount));
+  const auto policy = setting.tiles
+                          ? XAttention::create(bench.backend(), bench.limits(), setting.amount)
+                          : MInference::create(bench.backend(), bench.limits(), setting.amount);
   double seconds = 0;
   for (auto _ : state) {
     seconds = bench.seconds(*policy);
@@ -318,7 +318,7 @@ void measure(benchmark::State& state, Bench& bench, const Asked& asked) {
   state.counters["dense_us"] = bench.dense_seconds() * 1e6;
   state.counters["times_dense"] = bench.dense_seconds() / seconds;
   state.counters["choice_us"] = choice.seconds * 1e6;
-  if (!asked.tiles) state.counters["list_us"] = choice.list_seconds * 1e6;
+  if (!setting.tiles) state.counters["list_us"] = choice.list_seconds * 1e6;
   state.counters["attention_us"] = choice.attention_seconds * 1e6;
   state.counters["TFLOP_per_s"] =
       pairs * 4 * static_cast<double>(shape.head_dim) / choice.attention_seconds * 1e-12;
@@ -330,12 +330,13 @@ void measure(benchmark::State& state, Bench& bench, const Asked& asked) {
 // The prompt that was measured last: making one takes longer than measuring a policy on it.
 using LastBench = std::shared_ptr<std::unique_ptr<Bench>>;
 
-void add(const LastBench& last, DeviceKind kind, const SyntheticShape& shape, const Asked& asked) {
-  const std::string amount = std::to_string(asked.amount);
+void add(const LastBench& last, DeviceKind kind, const SyntheticShape& shape,
+         const Setting& setting) {
+  const std::string amount = std::to_string(setting.amount);
   const std::string name = "prompt_policy/" + std::string(name_of(kind)) + "/bfloat16/" +
                            std::to_string(shape.heads) + "x" + std::to_string(shape.kv_heads) +
                            "x128/" + std::to_string(shape.tokens) +
-                           (asked.tiles ? "/xattention/" : "/minference/") + amount.substr(0, 4);
+                           (setting.tiles ? "/xattention/" : "/minference/") + amount.substr(0, 4);
   const auto run = [=](benchmark::State& state) {
     try {
       const bool there = *last != nullptr && (*last)->backend().kind() == kind &&
@@ -346,7 +347,7 @@ void add(const LastBench& last, DeviceKind kind, const SyntheticShape& shape, co
         if (backend == nullptr) return;
         *last = std::make_unique<Bench>(std::move(backend), shape);
       }
-      measure(state, **last, asked);
+      measure(state, **last, setting);
     } catch (const Error& error) {  // too little memory, say
       state.SkipWithError(error.what());
     }
