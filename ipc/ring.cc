@@ -117,8 +117,8 @@ void RingWriter::ease_next(std::size_t bytes) {
   const std::size_t touched = std::min(RingSlot::kHeaderBytes + bytes, kPrefetchBytes + kCacheLine);
   const auto* sent = reinterpret_cast<const std::byte*>(&memory_.slot(ring_.shape, next_ - 1));
   auto* next = reinterpret_cast<std::byte*>(&memory_.slot(ring_.shape, next_));
-  for (std::size_t at = 0; at < touched; at += kCacheLine) hand_over_line(sent + at);
-  for (std::size_t at = 0; at < touched; at += kCacheLine) take_over_line(next + at);
+  for (std::size_t at = 0; at < touched; at += kCacheLine) demote_cache_line(sent + at);
+  for (std::size_t at = 0; at < touched; at += kCacheLine) prefetch_cache_line_for_write(next + at);
 }
 
 bool RingWriter::wait_for_room(Patience patience) {

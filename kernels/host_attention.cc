@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 #include "kernels/cpu/attention_kernels.h"
 
 namespace nvllm::kernels {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "kernels/on_both.h"
 
 namespace nvllm::kernels {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 
 namespace nvllm::kvcache {
 namespace {

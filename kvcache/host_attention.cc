@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/divide.h"
+#include "base/math.h"
 
 namespace nvllm::kvcache {
 namespace {

@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "device/host_memory.h"

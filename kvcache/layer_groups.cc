@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 #include "kvcache/block_views.h"
 
 namespace nvllm::kvcache {

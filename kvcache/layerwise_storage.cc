@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 #include "kernels/copy_newest.h"
 
 namespace nvllm::kvcache {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/json_text.h"
-#include "base/text_place.h"
+#include "base/text.h"
 #include "launcher/nearest_name.h"
 #include "launcher/value_shape.h"
 
@@ -44,7 +44,7 @@ Json parse(const std::string& text, const std::string& what) {
     }
     return json;
   } catch (const Json::parse_error& error) {
-    refuse(what, ": no valid JSON at ", place_in_text(text, error.byte));
+    refuse(what, ": no valid JSON at ", line_and_column(text, error.byte));
   } catch (const Json::exception&) {
     refuse(what, ": holds a number that is too large");
   }
@@ -76,7 +76,7 @@ std::vector<Key> keys_of(std::string_view text) {
     const std::size_t end = end_of_string(text, at);
     const std::size_t next = text.find_first_not_of(" \t\r\n", end);
     if (depth == 1 && next != text.npos && text[next] == ':') {
-      keys.push_back({parse_json(text.substr(at, end - at)), place_in_text(text, at + 1)});
+      keys.push_back({parse_json(text.substr(at, end - at)), line_and_column(text, at + 1)});
     }
     at = end;
   }

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/text_place.h"
+#include "base/text.h"
 
 namespace nvllm::model {
 namespace {
@@ -28,7 +28,7 @@ Json parse_object(std::string_view text, const std::string& where) {
     }
     return json;
   } catch (const Json::parse_error& error) {
-    fail(where, ": no valid JSON at ", place_in_text(text, error.byte));
+    fail(where, ": no valid JSON at ", line_and_column(text, error.byte));
   } catch (const Json::exception&) {
     fail(where, ": holds a number that is too large");
   }

@@ -9,7 +9,7 @@
 #include <limits>
 #include <set>
 
-#include "base/divide.h"
+#include "base/math.h"
 #include "base/error.h"
 #include "model/stored_tensor.h"
 

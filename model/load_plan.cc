@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 
 namespace nvllm::model {
 namespace {

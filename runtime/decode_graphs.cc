@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "base/divide.h"
+#include "base/math.h"
 
 namespace nvllm::runtime {
 namespace {

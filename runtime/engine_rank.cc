@@ -95,7 +95,7 @@ void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
 
 void EngineRank::step(const StepMessage& message) {
   if (trace_ && last_step_ns_ != 0 && me_.rank() > 0) {
-    trace_->add("rings", "await call", last_step_ns_, now_ns(), message.number);
+    trace_->add_span("rings", "await call", last_step_ns_, now_ns(), message.number);
   }
   take_part("step", [&] { runner_->step(message); });
   last_step_ns_ = now_ns();
@@ -113,7 +113,7 @@ kvcache::KvTraffic EngineRank::kv_traffic() {
 ProcessTrace EngineRank::take_trace() {
   ProcessTrace trace{.name = str("rank ", me_.rank()), .events = {}, .dropped = 0};
   if (trace_) {
-    trace.events = trace_->take();
+    trace.events = trace_->drain();
     trace.dropped = trace_->dropped();
   }
   return trace;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 #include "base/error.h"
 #include "kvcache/device_slots.h"
 

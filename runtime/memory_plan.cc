@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 #include "base/error.h"
 #include "runtime/device_slot_plan.h"
 #include "runtime/memory_budget.h"

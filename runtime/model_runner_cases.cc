@@ -331,7 +331,7 @@ TEST_CASE("a trace has every step on the host and on the device") {
     runner.finish();
     std::vector<std::uint64_t> host, device;
     std::int64_t last_ns = 0;
-    for (const TraceEvent& event : trace.take()) {
+    for (const TraceEvent& event : trace.drain()) {
       if (event.name != "step") continue;
       CHECK(event.begin_ns <= event.end_ns);
       if (event.track == "host") host.push_back(event.step);

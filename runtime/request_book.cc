@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 
 namespace nvllm::runtime {
 namespace {

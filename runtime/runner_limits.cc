@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/divide.h"
+#include "base/math.h"
 
 namespace nvllm::runtime {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/divide.h"
+#include "base/math.h"
 #include "kernels/linear.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "runtime/mock_rank.h"
 #include "runtime/scheduler.h"
 #include "testing/sanitizers.h"

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/logging.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "kernels/rmsnorm.h"
 #include "runtime/selftest_values.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "kernels/rmsnorm.h"
 #include "runtime/selftest_values.h"
 

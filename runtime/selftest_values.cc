@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "base/text.h"
 
 namespace nvllm::runtime {

@@ -41,7 +41,7 @@ void StepTimer::collect() {
       return anchor_ns_ + static_cast<std::int64_t>(event.seconds_since(*anchor_) * 1e9);
     };
     const std::int64_t begin = at(*timed.begin), end = at(*timed.end);
-    trace_->add("device", "step", begin, end, timed.step);
+    trace_->add_span("device", "step", begin, end, timed.step);
     // Intervals are single floats: short ones are exact. The old anchor's event serves this place now.
     anchor_ns_ = end;
     std::swap(anchor_, timed.end);

@@ -7,7 +7,7 @@
 //
 // A row has a block, on every rank the one of the same number. A block that has several rows sends ahead of
 // those that it sums up, and finishes behind them, so that the links always have something to carry.
-#include "base/divide.h"
+#include "base/math.h"
 #include "ipc/collective/peer_kernels.h"
 #include "ipc/collective/peer_rms_norm.cuh"
 

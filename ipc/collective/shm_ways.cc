@@ -48,19 +48,19 @@ void store_claimed(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kAhead = 16 * kCacheLine;
   constexpr std::size_t kBehind = 16 * kCacheLine;  // by then the stores have left the store buffer
   for (std::size_t at = 0; at < std::min(bytes, kAhead); at += kCacheLine) {
-    take_over_line(to + at);
+    prefetch_cache_line_for_write(to + at);
   }
   for (std::size_t at = 0; at < bytes; at += kCacheLine) {
     const auto* in = reinterpret_cast<const __m256i*>(from + at);
     auto* out = reinterpret_cast<__m256i*>(to + at);
-    if (at + kAhead < bytes) take_over_line(to + at + kAhead);
+    if (at + kAhead < bytes) prefetch_cache_line_for_write(to + at + kAhead);
     const __m256i a = _mm256_loadu_si256(in), b = _mm256_loadu_si256(in + 1);
     _mm256_store_si256(out, a);
     _mm256_store_si256(out + 1, b);
-    if (at >= kBehind) hand_over_line(to + at - kBehind);
+    if (at >= kBehind) demote_cache_line(to + at - kBehind);
   }
   for (std::size_t at = bytes - std::min(bytes, kBehind); at < bytes; at += kCacheLine)
-    hand_over_line(to + at);
+    demote_cache_line(to + at);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::ipc::suite {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "ipc/collective/shm_ways.h"
 #include "ipc/collective/test_calls.h"
 

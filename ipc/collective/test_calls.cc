@@ -10,7 +10,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "base/text.h"
 #include "kernels/rmsnorm.h"
 

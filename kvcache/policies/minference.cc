@@ -1,4 +1,4 @@
-#include "base/divide.h"
+#include "base/math.h"
 #include "kernels/select_lines.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/policies/prompt_segments.h"

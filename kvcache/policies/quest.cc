@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/divide.h"
+#include "base/math.h"
 #include "base/error.h"
 
 namespace nvllm::kvcache {

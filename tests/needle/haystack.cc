@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 
 namespace nvllm::needle {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "base/text.h"
 #include "tests/needle/lexicode.h"
 #include "tests/needle/rotation.h"
