@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "model/checkpoint_file.h"
 #include "model/gguf.h"
-#include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/loading/gguf_vocabulary.h"
 
 namespace nvllm::launcher {
 namespace {

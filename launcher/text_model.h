@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tokenizer/chat_template.h"
-#include "tokenizer/tokenizer_json.h"
+#include "tokenizer/loading/tokenizer_json.h"
 
 namespace nvllm::launcher {
 

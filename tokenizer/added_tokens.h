@@ -12,8 +12,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tokenizer/bpe/vocabulary.h"
 #include "tokenizer/normalizer.h"
-#include "tokenizer/token_table.h"
 
 namespace nvllm::tokenizer {
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "tokenizer/byte_level.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::tokenizer {
 namespace {

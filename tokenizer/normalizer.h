@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "tokenizer/regex.h"
-#include "tokenizer/unicode_normalize.h"
+#include "tokenizer/regex/regex.h"
+#include "tokenizer/unicode/unicode.h"
 
 namespace nvllm::tokenizer {
 

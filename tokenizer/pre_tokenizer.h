@@ -8,8 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "tokenizer/regex.h"
-#include "tokenizer/word_scanner.h"
+#include "tokenizer/regex/regex.h"
 
 namespace nvllm::tokenizer {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tokenizer/utf8.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::tokenizer {
 

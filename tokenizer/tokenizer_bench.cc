@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tokenizer/loading/tokenizer_json.h"
 #include "tokenizer/stream.h"
-#include "tokenizer/tokenizer_json.h"
 
 namespace nvllm::tokenizer {
 namespace {

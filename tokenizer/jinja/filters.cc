@@ -6,11 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "tokenizer/jinja/arguments.h"
-#include "tokenizer/jinja/format.h"
 #include "tokenizer/jinja/functions.h"
-#include "tokenizer/jinja/list_filters.h"
-#include "tokenizer/jinja/operations.h"
 #include "tokenizer/jinja/text.h"
 
 namespace nvllm::jinja {

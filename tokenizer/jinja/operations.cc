@@ -1,10 +1,8 @@
-#include "tokenizer/jinja/operations.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "tokenizer/jinja/format.h"
+#include "tokenizer/jinja/functions.h"
 #include "tokenizer/jinja/text.h"
 
 namespace nvllm::jinja {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -89,5 +90,37 @@ struct Statement {
   Block body;
   Block otherwise;
 };
+
+// A template's text in pieces: what is printed as it is, and the tokens inside {{ }} and {% %}.
+
+struct Token {
+  enum class Kind : unsigned char {
+    text,         // outside of all brackets
+    print_begin,  // {{
+    print_end,    // }}
+    block_begin,  // {%
+    block_end,    // %}
+    name,
+    string,  // without quotes, escapes resolved
+    integer,
+    real,
+    symbol,  // an operator or bracket
+    end,
+  };
+  Kind kind;
+  std::string text;
+  Position at;
+};
+
+// With Jinja's trim_blocks and lstrip_blocks, as Hugging Face renders chat templates. Valid UTF-8.
+std::vector<Token> tokenize(std::string_view source);
+
+// Throws an Error that says where: "line 3, column 14: what".
+[[noreturn]] void fail_at(Position at, const std::string& what);
+
+// A template's text as a syntax tree.
+
+// Throws an Error that says where and what. Valid UTF-8.
+Block parse(std::string_view source);
 
 }  // namespace nvllm::jinja

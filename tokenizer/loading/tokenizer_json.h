@@ -1,0 +1,53 @@
+// Reading tokenizer.json and tokenizer_config.json.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace nvllm::tokenizer {
+
+// What tokenizer_config.json says beyond tokenizer.json.
+struct TokenizerConfig {
+  std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
+  std::optional<bool> add_bos_token,
+      add_eos_token;  // as written; tokenizer.json's template decides
+  std::optional<std::string> chat_template;
+  // Tokens to add to those of tokenizer.json, in the order of their ids.
+  std::vector<AddedToken> added_tokens;
+};
+
+TokenizerConfig parse_tokenizer_config(std::string_view json);
+
+// Tokens of the config, if there is one, are added to those of tokenizer.json.
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json,
+                                           const TokenizerConfig* config = nullptr);
+
+struct LoadedTokenizer {
+  std::unique_ptr<Tokenizer> tokenizer;
+  TokenizerConfig config;  // empty if there is no tokenizer_config.json
+};
+
+// A folder with tokenizer.json and perhaps tokenizer_config.json. Errors name the file.
+LoadedTokenizer load_tokenizer(const std::filesystem::path& folder);
+
+// The small parts of a tokenizer.json, from their JSON text. What is not known is refused by name.
+
+// Each takes null, too, for the part that does nothing.
+Normalizer parse_normalizer(std::string_view json);
+PreTokenizer parse_pre_tokenizer(std::string_view json);
+PostProcessor parse_post_processor(std::string_view json);
+Decoder parse_decoder(std::string_view json);
+
+std::vector<AddedToken> parse_added_tokens(std::string_view json);
+
+}  // namespace nvllm::tokenizer

@@ -1,0 +1,203 @@
+#include "tokenizer/unicode/unicode.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
+#include "tokenizer/unicode/utf8.h"
+
+namespace nvllm::tokenizer {
+namespace {
+
+struct Composition {
+  char32_t first, second, composed;
+};
+
+#include "tokenizer/unicode/unicode_tables.inc"
+
+// The text of c in a table made of sorted characters, ends of texts, and texts.
+template <std::size_t kCount, std::size_t kEnds, std::size_t kPool>
+std::u32string_view find_text(const char32_t (&from)[kCount], const std::uint16_t (&ends)[kEnds],
+                              const char32_t (&pool)[kPool], char32_t c) {
+  const auto* found = std::lower_bound(std::begin(from), std::end(from), c);
+  if (found == std::end(from) || *found != c) return {};
+  const auto index = found - std::begin(from);
+  return {pool + ends[index], static_cast<std::size_t>(ends[index + 1] - ends[index])};
+}
+
+}  // namespace
+
+const CharRecord& char_record(char32_t c) {
+  return kRecords[kStage2[kStage1[kStage0[c >> 12] << 5 | (c >> 7 & 31)] << 7 | (c & 127)]];
+}
+
+std::u32string_view canonical_decomposition(char32_t c) {
+  if (!char_record(c).has(kCanonical)) return {};
+  return find_text(kCanonicalFrom, kCanonicalEnd, kCanonicalTo, c);
+}
+
+std::u32string_view compat_decomposition(char32_t c) {
+  if (!char_record(c).has(kCompat)) return {};
+  const std::u32string_view text = find_text(kCompatFrom, kCompatEnd, kCompatTo, c);
+  return text.empty() ? canonical_decomposition(c) : text;
+}
+
+std::u32string_view lower_case(char32_t c) {
+  if (!char_record(c).has(kLower)) return {};
+  return find_text(kLowerFrom, kLowerEnd, kLowerTo, c);
+}
+
+char32_t composition(char32_t first, char32_t second) {
+  const auto before = [](const Composition& a, const Composition& b) {
+    return a.first != b.first ? a.first < b.first : a.second < b.second;
+  };
+  const Composition wanted{first, second, 0};
+  const auto* found =
+      std::lower_bound(std::begin(kCompositions), std::end(kCompositions), wanted, before);
+  if (found == std::end(kCompositions) || found->first != first || found->second != second)
+    return 0;
+  return found->composed;
+}
+
+namespace {
+
+// Hangul syllables are numbered by (leading, vowel, trailing) jamo.
+constexpr char32_t kSyllableBase = 0xAC00, kLeadBase = 0x1100, kVowelBase = 0x1161,
+                   kTrailBase = 0x11A7;
+constexpr char32_t kLeads = 19, kVowels = 21, kTrails = 28, kSyllables = kLeads * kVowels * kTrails;
+
+bool composes(NormalForm form) {
+  return form == NormalForm::kNfc || form == NormalForm::kNfkc;
+}
+bool is_compat(NormalForm form) {
+  return form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+}
+
+void append_decomposed(std::u32string& out, char32_t c, bool compat) {
+  const char32_t syllable = c - kSyllableBase;
+  if (syllable < kSyllables) {
+    out.push_back(kLeadBase + syllable / (kVowels * kTrails));
+    out.push_back(kVowelBase + syllable / kTrails % kVowels);
+    if (syllable % kTrails != 0) out.push_back(kTrailBase + syllable % kTrails);
+    return;
+  }
+  const std::u32string_view text = compat ? compat_decomposition(c) : canonical_decomposition(c);
+  if (text.empty()) {
+    out += c;
+  } else {
+    out += text;
+  }
+}
+
+// Puts each run of combining marks in the order of their classes.
+void order_marks(std::u32string& text) {
+  const auto ccc = [](char32_t c) { return char_record(c).ccc; };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (ccc(text[i]) == 0) continue;
+    std::size_t end = i + 1;
+    while (end < text.size() && ccc(text[end]) != 0) ++end;
+    std::stable_sort(text.begin() + static_cast<std::ptrdiff_t>(i),
+                     text.begin() + static_cast<std::ptrdiff_t>(end),
+                     [&](char32_t a, char32_t b) { return ccc(a) < ccc(b); });
+    i = end;
+  }
+}
+
+char32_t compose_pair(char32_t first, char32_t second) {
+  if (first - kLeadBase < kLeads && second - kVowelBase < kVowels) {
+    return kSyllableBase + ((first - kLeadBase) * kVowels + (second - kVowelBase)) * kTrails;
+  }
+  const char32_t syllable = first - kSyllableBase;
+  const char32_t trail = second - kTrailBase;
+  if (syllable < kSyllables && syllable % kTrails == 0 && trail > 0 && trail < kTrails) {
+    return first + trail;
+  }
+  return composition(first, second);
+}
+
+// Joins each character with the last starter before it, unless something between them has the same
+// or a higher class ("blocked").
+void compose(std::u32string& text) {
+  constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::size_t starter = kNone, kept = 0;
+  int last_class = -1;  // of what was kept after the starter; -1: nothing
+  for (const char32_t c : text) {
+    const int ccc = char_record(c).ccc;
+    if (starter != kNone && last_class < ccc) {
+      if (const char32_t composed = compose_pair(text[starter], c)) {
+        text[starter] = composed;
+        continue;
+      }
+    }
+    if (ccc == 0) {
+      starter = kept;
+      last_class = -1;
+    } else {
+      last_class = ccc;
+    }
+    text[kept++] = c;
+  }
+  text.resize(kept);
+}
+
+// Normalizes a piece that starts where nothing before it can matter.
+void append_normalized(std::string& out, std::string_view piece, NormalForm form,
+                       std::u32string& scratch) {
+  scratch.clear();
+  for (std::size_t at = 0; at < piece.size();) {
+    const DecodedChar next = decode_utf8(piece.data() + at);
+    append_decomposed(scratch, next.c, is_compat(form));
+    at += next.size;
+  }
+  order_marks(scratch);
+  if (composes(form)) compose(scratch);
+  for (const char32_t c : scratch) append_utf8(out, c);
+}
+
+// Whether the form leaves a character alone, whatever stands before it.
+bool is_stable(char32_t c, NormalForm form) {
+  const CharRecord& record = char_record(c);
+  switch (form) {
+    case NormalForm::kNfc: return !record.has(kNfcUnstable);
+    case NormalForm::kNfkc: return !record.has(kNfkcUnstable);
+    case NormalForm::kNfd: return record.ccc == 0 && !record.has(kCanonical);
+    case NormalForm::kNfkd: return record.ccc == 0 && !record.has(kCompat);
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string normalize_unicode(std::string_view text, NormalForm form) {
+  std::string out;
+  out.reserve(text.size());
+  std::u32string scratch;
+  // Text before `done` is written. `boundary` is where the last stable character starts: from there
+  // on, up to the next stable character, an unstable one may change things.
+  std::size_t done = 0, boundary = 0, at = 0;
+  while (at < text.size()) {
+    if (static_cast<unsigned char>(text[at]) < 0x80) {  // stable in every form
+      boundary = at++;
+      continue;
+    }
+    const DecodedChar next = decode_utf8(text.data() + at);
+    if (is_stable(next.c, form)) {
+      boundary = at;
+      at += next.size;
+      continue;
+    }
+    std::size_t end = at + next.size;
+    while (end < text.size()) {
+      const DecodedChar after = decode_utf8(text.data() + end);
+      if (is_stable(after.c, form)) break;
+      end += after.size;
+    }
+    out.append(text.substr(done, boundary - done));
+    append_normalized(out, text.substr(boundary, end - boundary), form, scratch);
+    done = boundary = at = end;
+  }
+  out.append(text.substr(done));
+  return out;
+}
+
+}  // namespace nvllm::tokenizer
