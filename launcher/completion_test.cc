@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "launcher/options.h"
-#include "model/test_folder.h"
+#include "model/testing/test_folder.h"
 #include "testing/skip.h"
 
 namespace nvllm::launcher {

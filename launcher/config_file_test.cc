@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "launcher/options.h"
-#include "model/test_folder.h"
+#include "model/testing/test_folder.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -1,6 +1,6 @@
 // Which model, and how.
 #include "launcher/option_rows.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace nvllm::launcher {
 namespace {

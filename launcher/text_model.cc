@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "model/checkpoint_file.h"
-#include "model/gguf.h"
+#include "model/checkpoint/checkpoint_file.h"
+#include "model/checkpoint/gguf.h"
 #include "tokenizer/loading/gguf_vocabulary.h"
 
 namespace nvllm::launcher {

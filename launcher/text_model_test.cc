@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "model/gguf_builder.h"
-#include "model/test_folder.h"
+#include "model/testing/gguf_builder.h"
+#include "model/testing/test_folder.h"
 #include "testing/skip.h"
 
 namespace nvllm::launcher {

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "launcher/testing/program.h"
-#include "model/test_folder.h"
+#include "model/testing/test_folder.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "model/test_model.h"
+#include "model/testing/test_model.h"
 #include "testing/golden.h"
 
 namespace nvllm::model {

@@ -12,9 +12,9 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "model/checkpoint.h"
-#include "model/config.h"
-#include "model/test_model.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/config/config.h"
+#include "model/testing/test_model.h"
 #include "testing/device_ranks.h"
 #include "testing/skip.h"
 

@@ -1,7 +1,7 @@
 #include "runtime/model_description.h"
 
 #include "model/decoder.h"
-#include "model/loader.h"
+#include "model/loading/loader.h"
 
 namespace nvllm::runtime {
 namespace {

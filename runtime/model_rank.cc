@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "model/loader.h"
+#include "model/loading/loader.h"
 
 namespace nvllm::runtime {
 namespace {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "model/checkpoint_file.h"
+#include "model/checkpoint/checkpoint_file.h"
 #include "model/decoder.h"
-#include "model/tensor_check.h"
+#include "model/loading/tensor_check.h"
 
 namespace nvllm::runtime {
 namespace {

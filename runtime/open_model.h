@@ -6,9 +6,9 @@
 #include <string>
 
 #include "device/dtype.h"
-#include "model/checkpoint.h"
-#include "model/config.h"
-#include "model/generation_config.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/config/config.h"
+#include "model/config/generation_config.h"
 #include "runtime/model_options.h"
 
 namespace nvllm::runtime {

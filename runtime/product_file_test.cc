@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/test_folder.h"
+#include "model/testing/test_folder.h"
 
 namespace nvllm::runtime {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/json_text.h"
 #include "base/text.h"
 #include "kvcache/device_slots.h"
-#include "model/loader.h"
+#include "model/loading/loader.h"
 #include "testing/golden.h"
 
 namespace nvllm::runtime {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/trace.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/decoder.h"
 #include "runtime/model_runner.h"
 #include "testing/device_ranks.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "device/dtype.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace nvllm::launcher {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "model/test_folder.h"
+#include "model/testing/test_folder.h"
 
 namespace nvllm::testing {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/test_folder.h"
+#include "model/testing/test_folder.h"
 #include "testing/sanitizers.h"
 #include "tests/needle/asker.h"
 #include "tests/needle/haystack.h"

@@ -9,6 +9,18 @@ namespace {
 
 using Kind = Expression::Kind;
 
+std::string shown(const Token& token) {
+  switch (token.kind) {
+    case Token::Kind::end: return "the end of the template";
+    case Token::Kind::block_end: return "%}";
+    case Token::Kind::print_end: return "}}";
+    case Token::Kind::text:
+    case Token::Kind::print_begin:
+    case Token::Kind::block_begin: return "text";
+    default: return str("'", token.text, "'");
+  }
+}
+
 }  // namespace
 
 void ExpressionParser::count_operator() {
@@ -392,22 +404,6 @@ ExpressionPtr ExpressionParser::parse_one_target(bool attributes) {
   attribute->operands.push_back(std::move(name));
   return attribute;
 }
-
-namespace {
-
-std::string shown(const Token& token) {
-  switch (token.kind) {
-    case Token::Kind::end: return "the end of the template";
-    case Token::Kind::block_end: return "%}";
-    case Token::Kind::print_end: return "}}";
-    case Token::Kind::text:
-    case Token::Kind::print_begin:
-    case Token::Kind::block_begin: return "text";
-    default: return str("'", token.text, "'");
-  }
-}
-
-}  // namespace
 
 bool TokenReader::accept_symbol(std::string_view text) {
   if (!at_symbol(text)) return false;

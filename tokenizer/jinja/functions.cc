@@ -72,30 +72,6 @@ Value now(Interpreter&, Arguments& arguments) {
   return time_text(format);
 }
 
-}  // namespace
-
-Dict global_functions() {
-  Dict globals;
-  globals.set("range", Callable{.name = "range", .call = range});
-  globals.set("dict",
-              Callable{.name = "dict", .call = [](Interpreter& interpreter, Arguments& arguments) {
-                         return Value(named_values(interpreter, "dict", arguments));
-                       }});
-  globals.set("namespace", Callable{.name = "namespace",
-                                    .call = [](Interpreter& interpreter, Arguments& arguments) {
-                                      return interpreter.make_namespace(
-                                          named_values(interpreter, "namespace", arguments));
-                                    }});
-  globals.set("joiner", Callable{.name = "joiner", .call = joiner});
-  globals.set("raise_exception", Callable{.name = "raise_exception", .call = raise});
-  globals.set("strftime_now", Callable{.name = "strftime_now", .call = now});
-  return globals;
-}
-
-// What can stand behind "is".
-
-namespace {
-
 using Test = bool (*)(Interpreter&, const Value&, ArgumentReader&);
 
 bool is_sequence(const Value& value) {
@@ -177,6 +153,26 @@ const std::map<std::string_view, Test>& all() {
 }
 
 }  // namespace
+
+Dict global_functions() {
+  Dict globals;
+  globals.set("range", Callable{.name = "range", .call = range});
+  globals.set("dict",
+              Callable{.name = "dict", .call = [](Interpreter& interpreter, Arguments& arguments) {
+                         return Value(named_values(interpreter, "dict", arguments));
+                       }});
+  globals.set("namespace", Callable{.name = "namespace",
+                                    .call = [](Interpreter& interpreter, Arguments& arguments) {
+                                      return interpreter.make_namespace(
+                                          named_values(interpreter, "namespace", arguments));
+                                    }});
+  globals.set("joiner", Callable{.name = "joiner", .call = joiner});
+  globals.set("raise_exception", Callable{.name = "raise_exception", .call = raise});
+  globals.set("strftime_now", Callable{.name = "strftime_now", .call = now});
+  return globals;
+}
+
+// What can stand behind "is".
 
 bool has_test(const std::string& name) {
   return all().contains(name);

@@ -73,6 +73,64 @@ std::size_t last_start(std::string_view text) {
   return at;
 }
 
+// One conversion of a % format.
+struct Conversion {
+  std::string flags;
+  int width = 0;
+  int precision = -1;
+  char kind = 's';
+};
+
+std::string padded(std::string text, const Conversion& how) {
+  const std::size_t length = length_of(text);
+  const auto width = static_cast<std::size_t>(how.width);
+  if (length >= width) return text;
+  if (how.flags.find('-') != std::string::npos) return text + std::string(width - length, ' ');
+  return std::string(width - length, ' ') + text;
+}
+
+std::string formatted_number(const Conversion& how, const Value& value) {
+  char buffer[512];
+  double real = 0;
+  if (!value.number(real)) fail("'%", how.kind, "' takes a number, not ", value.type_name());
+  if (how.kind == 'd' || how.kind == 'i' || how.kind == 'x' || how.kind == 'X' || how.kind == 'o') {
+    std::int64_t place = 0;
+    const std::int64_t* whole = value.integer(place);
+    if (whole == nullptr && !(real > -9e18 && real < 9e18))
+      fail("'%", how.kind, "': the number is too large");
+    const std::string format = "%" + how.flags + "*ll" + how.kind;
+    std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,
+                  whole != nullptr ? static_cast<long long>(*whole) : static_cast<long long>(real));
+  } else {
+    const std::string format = "%" + how.flags + "*.*" + how.kind;
+    std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,
+                  how.precision < 0 ? 6 : how.precision, real);
+  }
+  return buffer;
+}
+
+std::string converted(const Conversion& how, const Value& value) {
+  if (how.kind == 's' || how.kind == 'r') {
+    std::string text = how.kind == 's' ? to_text(value) : to_repr(value);
+    if (how.precision >= 0) text = characters(text, 0, static_cast<std::size_t>(how.precision));
+    return padded(std::move(text), how);
+  }
+  if (how.kind == 'c' && value.string() != nullptr) return padded(*value.string(), how);
+  if (std::string_view("dixXoeEfFgG").find(how.kind) == std::string_view::npos) {
+    fail("'%", how.kind, "' is no conversion");
+  }
+  return formatted_number(how, value);
+}
+
+int small_number(std::string_view format, std::size_t& i) {
+  int number = 0;
+  for (; i < format.size() && format[i] >= '0' && format[i] <= '9'; ++i) {
+    number = number * 10 + (format[i] - '0');
+    if (number > 300) fail("a format's width or precision is more than 300");
+  }
+  return number;
+}
+
 }  // namespace
 
 std::size_t length_of(std::string_view text) {
@@ -244,68 +302,6 @@ std::string replaced(Interpreter& interpreter, std::string_view text, std::strin
   }
   return out += text;
 }
-
-namespace {
-
-// One conversion of a % format.
-struct Conversion {
-  std::string flags;
-  int width = 0;
-  int precision = -1;
-  char kind = 's';
-};
-
-std::string padded(std::string text, const Conversion& how) {
-  const std::size_t length = length_of(text);
-  const auto width = static_cast<std::size_t>(how.width);
-  if (length >= width) return text;
-  if (how.flags.find('-') != std::string::npos) return text + std::string(width - length, ' ');
-  return std::string(width - length, ' ') + text;
-}
-
-std::string formatted_number(const Conversion& how, const Value& value) {
-  char buffer[512];
-  double real = 0;
-  if (!value.number(real)) fail("'%", how.kind, "' takes a number, not ", value.type_name());
-  if (how.kind == 'd' || how.kind == 'i' || how.kind == 'x' || how.kind == 'X' || how.kind == 'o') {
-    std::int64_t place = 0;
-    const std::int64_t* whole = value.integer(place);
-    if (whole == nullptr && !(real > -9e18 && real < 9e18))
-      fail("'%", how.kind, "': the number is too large");
-    const std::string format = "%" + how.flags + "*ll" + how.kind;
-    std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,
-                  whole != nullptr ? static_cast<long long>(*whole) : static_cast<long long>(real));
-  } else {
-    const std::string format = "%" + how.flags + "*.*" + how.kind;
-    std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,
-                  how.precision < 0 ? 6 : how.precision, real);
-  }
-  return buffer;
-}
-
-std::string converted(const Conversion& how, const Value& value) {
-  if (how.kind == 's' || how.kind == 'r') {
-    std::string text = how.kind == 's' ? to_text(value) : to_repr(value);
-    if (how.precision >= 0) text = characters(text, 0, static_cast<std::size_t>(how.precision));
-    return padded(std::move(text), how);
-  }
-  if (how.kind == 'c' && value.string() != nullptr) return padded(*value.string(), how);
-  if (std::string_view("dixXoeEfFgG").find(how.kind) == std::string_view::npos) {
-    fail("'%", how.kind, "' is no conversion");
-  }
-  return formatted_number(how, value);
-}
-
-int small_number(std::string_view format, std::size_t& i) {
-  int number = 0;
-  for (; i < format.size() && format[i] >= '0' && format[i] <= '9'; ++i) {
-    number = number * 10 + (format[i] - '0');
-    if (number > 300) fail("a format's width or precision is more than 300");
-  }
-  return number;
-}
-
-}  // namespace
 
 Value percent_format(Interpreter& interpreter, std::string_view format, const Value& values) {
   const List* list = values.list() != nullptr && values.list()->tuple ? values.list() : nullptr;

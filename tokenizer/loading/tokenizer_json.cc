@@ -206,29 +206,6 @@ std::optional<std::string> read_file(const std::filesystem::path& path) {
   return text;
 }
 
-}  // namespace
-
-std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const TokenizerConfig* config) {
-  return std::make_unique<Tokenizer>(read_parts(json, config));
-}
-
-LoadedTokenizer load_tokenizer(const std::filesystem::path& folder) {
-  LoadedTokenizer loaded;
-  const std::filesystem::path path = folder / "tokenizer.json";
-  const std::filesystem::path config_path = folder / "tokenizer_config.json";
-  if (const auto text = read_file(config_path)) {
-    loaded.config =
-        with_context(config_path.string(), [&] { return parse_tokenizer_config(*text); });
-  }
-  const auto text = read_file(path);
-  if (!text) fail(path.string(), ": there is no such file; pass a folder with a tokenizer.json");
-  loaded.tokenizer =
-      with_context(path.string(), [&] { return parse_tokenizer(*text, &loaded.config); });
-  return loaded;
-}
-
-namespace {
-
 using Json = nlohmann::json;
 
 // A token is written as a string, or as an object with its content.
@@ -272,6 +249,25 @@ std::vector<AddedToken> added_tokens(const Json& json) {
 }
 
 }  // namespace
+
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const TokenizerConfig* config) {
+  return std::make_unique<Tokenizer>(read_parts(json, config));
+}
+
+LoadedTokenizer load_tokenizer(const std::filesystem::path& folder) {
+  LoadedTokenizer loaded;
+  const std::filesystem::path path = folder / "tokenizer.json";
+  const std::filesystem::path config_path = folder / "tokenizer_config.json";
+  if (const auto text = read_file(config_path)) {
+    loaded.config =
+        with_context(config_path.string(), [&] { return parse_tokenizer_config(*text); });
+  }
+  const auto text = read_file(path);
+  if (!text) fail(path.string(), ": there is no such file; pass a folder with a tokenizer.json");
+  loaded.tokenizer =
+      with_context(path.string(), [&] { return parse_tokenizer(*text, &loaded.config); });
+  return loaded;
+}
 
 TokenizerConfig parse_tokenizer_config(std::string_view text) {
   try {

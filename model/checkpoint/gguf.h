@@ -1,0 +1,77 @@
+// GGUF versions 2 and 3: metadata, then a list of tensors, then their data. The parser takes bytes, so that
+// it can be fuzzed, and believes nothing that they do not prove.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "model/checkpoint/checkpoint.h"
+
+namespace nvllm::model {
+
+// Whether arrays' elements are kept. Only who wants the vocabulary needs them, and it is long.
+enum class GgufArrays { skipped, kept };
+
+// Of texts or of numbers; empty if it was skipped.
+struct GgufArray {
+  std::uint64_t count = 0;
+  std::vector<std::string> texts;
+  std::vector<double> numbers;
+};
+
+// All unsigned, signed and floating point types are held in the widest of their kind.
+using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string, GgufArray>;
+
+class GgufMetadata {
+ public:
+  explicit GgufMetadata(std::string where) : where_(std::move(where)) {}
+  const std::string& where() const { return where_; }  // the file, for errors
+
+  void insert(std::string key, GgufValue value);  // an Error if the key is there already
+
+  // The value under a key; nullopt: no such key; an Error that names it if it is of another kind.
+  std::optional<std::int64_t> integer(std::string_view key) const;
+  std::optional<double> number(std::string_view key) const;  // finite; integers too
+  std::optional<std::string> text(std::string_view key) const;
+  std::optional<bool> flag(std::string_view key) const;
+  // Arrays that were kept.
+  std::optional<std::vector<std::string>> texts(std::string_view key) const;
+  std::optional<std::vector<double>> numbers(std::string_view key) const;
+
+  // The same of keys that must be there.
+  std::int64_t required_integer(std::string_view key) const;
+  double required_number(std::string_view key) const;
+  std::string required_text(std::string_view key) const;
+
+ private:
+  const GgufValue* find(std::string_view key) const;
+  [[noreturn]] void fail_missing(std::string_view key) const;
+  [[noreturn]] void fail_kind(std::string_view key, std::string_view expected) const;
+
+  std::string where_;
+  std::map<std::string, GgufValue, std::less<>> values_;
+};
+
+struct GgufHeader {
+  GgufMetadata metadata;
+  // Dimensions are [rows, columns]; names are the file's; offsets count from the file's beginning. Each
+  // lies in the file, and no two share a byte.
+  std::vector<StoredTensor> tensors;
+};
+
+// `bytes`: the first of a file of file_size. nullopt: the header goes on beyond them; call again with more.
+std::optional<GgufHeader> parse_gguf(std::span<const std::byte> bytes, std::uint64_t file_size,
+                                     const std::string& where,
+                                     GgufArrays arrays = GgufArrays::skipped);
+
+// What a file says of itself, with all arrays.
+GgufMetadata read_gguf_metadata(const std::string& path);
+
+}  // namespace nvllm::model
