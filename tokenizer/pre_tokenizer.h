@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -57,7 +58,11 @@ using WordSink = std::function<void(std::string_view)>;
 
 class PreTokenizer {
  public:
-  void add(PreTokenizerStep step) { steps_.push_back(std::move(step)); }
+  // Appends a step: one of PreTokenizerStep's alternatives.
+  template <typename Step>
+  void add(Step step) {
+    steps_.emplace_back(std::in_place_type<Step>, std::move(step));
+  }
 
   // If the last step, and no other, goes into the byte-level alphabet: drops it and returns true.
   // The words are plain bytes then.

@@ -1,4 +1,5 @@
-// StreamDetokenizer gives the text of a sequence whose tokens arrive one by one, up to a stop string.
+// StreamDetokenizer gives the text of a sequence whose tokens arrive one by one, up to a stop
+// string.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace nvllm::tokenizer {
 
-// Finds stop strings in a text that comes in pieces: an Aho-Corasick automaton, which is linear in the
-// text whatever the stop strings are.
+// Finds stop strings in a text that comes in pieces: an Aho-Corasick automaton, which is linear in
+// the text whatever the stop strings are.
 class StopStrings {
  public:
   explicit StopStrings(const std::vector<std::string>& strings);
@@ -21,8 +22,8 @@ class StopStrings {
   static constexpr State kStart = 0;
 
   State next(State state, char byte) const;
-  // How many of the last bytes are the beginning of a stop string, or all of one. These must be held
-  // back.
+  // How many of the last bytes are the beginning of a stop string, or all of one. These must be
+  // held back.
   std::uint32_t held(State state) const { return nodes_[state].depth; }
   // The length of the longest stop string that ends here; 0 if none does.
   std::uint32_t found(State state) const { return nodes_[state].found; }
@@ -46,11 +47,11 @@ struct StreamOptions {
   std::vector<std::string> stop_strings = {};
 };
 
-// All pieces together are what Tokenizer::decode makes of all ids, cut before the first stop string (the
-// one that ends first; of those that end at the same byte, the longest). Each piece is valid UTF-8 and
-// contains no part of a stop string. Text is held back only while a later token may change it:
-// unfinished characters, runs of byte-fallback tokens, and beginnings of stop strings. The total work is
-// linear in the text. Not thread-safe; the tokenizer must outlive the stream.
+// All pieces together are what Tokenizer::decode makes of all ids, cut before the first stop string
+// (the one that ends first; of those that end at the same byte, the longest). Each piece is valid
+// UTF-8 and contains no part of a stop string. Text is held back only while a later token may
+// change it: unfinished characters, runs of byte-fallback tokens, and beginnings of stop strings.
+// The total work is linear in the text. Not thread-safe; the tokenizer must outlive the stream.
 class StreamDetokenizer {
  public:
   explicit StreamDetokenizer(const Tokenizer& tokenizer, StreamOptions options = {});

@@ -18,8 +18,8 @@
 
 namespace nvllm::tokenizer {
 
-// Puts special tokens around a text: <bos> $A <eos>. Templates are applied one after the other, each to
-// the result of the previous one.
+// Puts special tokens around a text: <bos> $A <eos>. Templates are applied one after the other,
+// each to the result of the previous one.
 class PostProcessor {
  public:
   struct Template {
@@ -47,8 +47,8 @@ class PostProcessor {
 };
 
 // The parts of a tokenizer, whichever file format they were read from. Text passes through them in
-// this order: added tokens are cut out, normalizer, pre-tokenizer, BPE, post-processor; ids pass through
-// the decoder.
+// this order: added tokens are cut out, normalizer, pre-tokenizer, BPE, post-processor; ids pass
+// through the decoder.
 struct TokenizerParts {
   BpeVocabulary vocabulary;
   AddedTokens added;
@@ -71,7 +71,8 @@ class Tokenizer {
   // The text of ids. Ids that no token has are skipped.
   std::string decode(const std::vector<TokenId>& ids, bool skip_special_tokens) const;
 
-  // The token as the vocabulary spells it (byte-level alphabet, U+2581); nullopt if no token has the id.
+  // The token as the vocabulary spells it (byte-level alphabet, U+2581); nullopt if no token has
+  // the id.
   std::optional<std::string_view> token_text(TokenId id) const;
   std::optional<TokenId> token_id(std::string_view token) const;
   bool is_special(TokenId id) const;

@@ -40,7 +40,7 @@ const BlockFormat& format_of(Encoding encoding) {
   return kFormats[static_cast<std::size_t>(encoding)];
 }
 
-// The names of a folder's files that end so, in order.
+// The names of a folder's files with this ending, sorted.
 std::vector<std::string> names_in(const std::string& folder, std::string_view ending) {
   std::vector<std::string> names;
   std::error_code error;
@@ -54,7 +54,8 @@ std::vector<std::string> names_in(const std::string& folder, std::string_view en
   return names;
 }
 
-// "model-00001-of-00003.gguf": "model-" and "-of-00003.gguf"; a file that is not split has no ends.
+// "model-" and "-of-00003.gguf" of "model-00001-of-00003.gguf"; the whole name of a file that is
+// not split.
 std::pair<std::string, std::string> ends_of_split(const std::string& name) {
   constexpr std::size_t kNumber = 5, kTail = sizeof("-of-00003.gguf") - 1;
   if (name.size() < kNumber + kTail) return {name, ""};
@@ -63,7 +64,7 @@ std::pair<std::string, std::string> ends_of_split(const std::string& name) {
   return {name.substr(0, tail - kNumber), name.substr(tail)};
 }
 
-// The one GGUF file of a folder, or the first of the parts of one.
+// The path of the one GGUF file of a folder, or of its first part.
 std::string only_gguf(const std::string& folder, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (ends_of_split(name) != ends_of_split(names.front())) {
@@ -203,12 +204,12 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 }
 
 std::string printable(std::string_view text) {
-  constexpr std::size_t kLongest = 120;
-  std::string line(text.substr(0, kLongest));
+  constexpr std::size_t kMaxLength = 120;
+  std::string line(text.substr(0, kMaxLength));
   for (char& c : line) {
     if (c < ' ' || c > '~') c = '?';
   }
-  return text.size() > kLongest ? line + "..." : line;
+  return text.size() > kMaxLength ? line + "..." : line;
 }
 
 }  // namespace nvllm::model

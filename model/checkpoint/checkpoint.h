@@ -1,5 +1,5 @@
-// Checkpoint: the tensors of a model as they lie in files, safetensors (one file, or many with an index)
-// or GGUF. Opening reads headers only. Tensors have Hugging Face's names in both formats.
+// Checkpoint: the tensors of a model as they lie in files, safetensors (one file, or many with an
+// index) or GGUF. Opening reads headers only. Tensors have Hugging Face's names in both formats.
 //
 //   const Checkpoint checkpoint = open_checkpoint("models/Qwen3-0.6B");
 //   const StoredTensor& q = checkpoint.get("model.layers.0.self_attn.q_proj.weight", {2048, 1024});
@@ -36,8 +36,9 @@ const char* name_of(Encoding encoding);          // "F32", "Q4_K"
 std::int64_t block_elements(Encoding encoding);  // 1, 32 or 256
 std::int64_t block_bytes(Encoding encoding);
 
-// Dequantizes whole blocks into dense elements of float32, bfloat16 or float16 (computed in float32 and
-// rounded once). `elements` is a multiple of block_elements(); `from` need not be aligned. Thread-safe.
+// Dequantizes whole blocks into dense elements of float32, bfloat16 or float16 (computed in float32
+// and rounded once). `elements` is a multiple of block_elements(); `from` need not be aligned.
+// Thread-safe.
 void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DType to, void* out);
 // The reference for decode(), one element after the other; both give the same bits.
 void decode_plain(Encoding encoding, const std::byte* from, std::int64_t elements, DType to,
@@ -52,8 +53,8 @@ struct StoredTensor {
   std::uint64_t bytes = 0;
   std::string stored_name;  // as the file calls it
 
-  // GGUF permutes the rows of llama's q and k so that rotary pairs are adjacent: row r of this tensor is
-  // row stored_row(r) of the file. rotary_heads == 0: the rows are in order.
+  // GGUF permutes the rows of llama's q and k so that rotary pairs are adjacent: row r of this
+  // tensor is row stored_row(r) of the file. rotary_heads == 0: the rows are in order.
   std::int64_t rotary_heads = 0;
   std::int64_t stored_row(std::int64_t row) const;
 

@@ -10,7 +10,7 @@ namespace nvllm::model {
 
 namespace {
 
-constexpr std::uint64_t kLongestConfig = 16 << 20;
+constexpr std::uint64_t kMaxConfigBytes = 16 << 20;
 
 }  // namespace
 
@@ -19,7 +19,7 @@ bool is_there(const std::string& path) {
 }
 
 CheckpointFile open_file(const std::string& path) {
-  // O_NONBLOCK: opening a pipe must not wait for who writes it.
+  // O_NONBLOCK: opening a pipe must not wait for its writer.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) fail_errno(path);
   struct stat status {};
@@ -52,7 +52,7 @@ std::string read_text(const std::string& path, std::uint64_t limit) {
 }
 
 std::string read_config_json(const std::string& path) {
-  return read_text(path, kLongestConfig);
+  return read_text(path, kMaxConfigBytes);
 }
 
 }  // namespace nvllm::model

@@ -17,15 +17,15 @@
 namespace nvllm::model {
 namespace {
 
-constexpr std::uint64_t kSmallestPair = 8 + 4 + 1;        // key, type, one byte
-constexpr std::uint64_t kSmallestTensor = 8 + 4 + 4 + 8;  // name, dimensions, type, offset
-constexpr std::size_t kLongestName = 1 << 16;
-constexpr std::uint32_t kMostDimensions = 4;
+constexpr std::uint64_t kMinPairBytes = 8 + 4 + 1;        // key, type, one byte
+constexpr std::uint64_t kMinTensorBytes = 8 + 4 + 4 + 8;  // name, dimensions, type, offset
+constexpr std::size_t kMaxNameBytes = 1 << 16;
+constexpr std::uint32_t kMaxDimensions = 4;
 
-// Thrown where the header leaves the bytes at hand though the file goes on.
+// Thrown where the header goes on beyond the bytes that were read so far.
 struct MoreNeeded {};
 
-// Reads little endian values one after the other.
+// Reads little-endian values one after the other.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> bytes, std::uint64_t file_size, const std::string& where)
@@ -53,8 +53,8 @@ class Cursor {
   // A key or a name: never as long as a file.
   std::string read_name(std::string_view what) {
     const std::string_view name = read_string(what);
-    if (name.size() > kLongestName) {
-      fail(where_, ": ", what, " at byte ", at_ - name.size(), ": expected at most ", kLongestName,
+    if (name.size() > kMaxNameBytes) {
+      fail(where_, ": ", what, " at byte ", at_ - name.size(), ": expected at most ", kMaxNameBytes,
            " bytes, found ", name.size());
     }
     return std::string(name);
@@ -120,7 +120,7 @@ std::uint64_t size_of_type(std::uint32_t type) {
   }
 }
 
-// The decimal number that a float32 was written from: 1e-05, not 9.99999974737875e-06.
+// The shortest decimal number that gives this float32: 1e-05, not 9.99999974737875e-06.
 double widened(float value) {
   std::array<char, 64> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size() - 1, value);
@@ -218,15 +218,15 @@ Encoding encoding_of(std::uint32_t type, const std::string& tensor) {
        other == std::end(kOthers) ? str("type ", type) : other->second);
 }
 
-// The offset is still relative to the data.
+// The offset stays relative to the data; check_layout() makes it absolute.
 StoredTensor read_tensor(Cursor& cursor, const std::string& where) {
   StoredTensor tensor;
   tensor.name = tensor.stored_name = cursor.read_name("a tensor's name");
   const std::string what = str("tensor ", printable(tensor.name));
   const std::string in_file = str(where, ": ", what);
   const auto dimensions = cursor.read<std::uint32_t>(what);
-  if (dimensions == 0 || dimensions > kMostDimensions) {
-    fail(in_file, ": expected 1 to ", kMostDimensions, " dimensions, found ", dimensions);
+  if (dimensions == 0 || dimensions > kMaxDimensions) {
+    fail(in_file, ": expected 1 to ", kMaxDimensions, " dimensions, found ", dimensions);
   }
   for (std::uint32_t i = 0; i < dimensions; ++i) {
     const auto size = cursor.read<std::uint64_t>(what);
@@ -259,9 +259,9 @@ std::uint64_t alignment_of(const GgufMetadata& metadata) {
   return static_cast<std::uint64_t>(alignment);
 }
 
-// Makes offsets absolute; every tensor must lie in the file, apart from all others.
-void place(std::vector<StoredTensor>& tensors, std::uint64_t header_bytes, std::uint64_t alignment,
-           std::uint64_t file_size, const std::string& where) {
+// Makes offsets absolute, and checks that every tensor lies in the file and no two overlap.
+void check_layout(std::vector<StoredTensor>& tensors, std::uint64_t header_bytes,
+                  std::uint64_t alignment, std::uint64_t file_size, const std::string& where) {
   const std::uint64_t data_begin = round_up(header_bytes, alignment);
   const std::uint64_t data_bytes = file_size > data_begin ? file_size - data_begin : 0;
   std::vector<const StoredTensor*> in_order;
@@ -307,7 +307,7 @@ GgufHeader parse(Cursor& cursor, std::uint64_t file_size, const std::string& whe
   check_version(cursor, where);
   const auto tensor_count = cursor.read<std::uint64_t>("the number of tensors");
   const auto pair_count = cursor.read<std::uint64_t>("the number of metadata");
-  if (tensor_count > file_size / kSmallestTensor || pair_count > file_size / kSmallestPair) {
+  if (tensor_count > file_size / kMinTensorBytes || pair_count > file_size / kMinPairBytes) {
     fail(where, ": ", tensor_count, " tensors and ", pair_count,
          " metadata do not fit into a file of ", file_size, " bytes: truncated or corrupt");
   }
@@ -323,7 +323,7 @@ GgufHeader parse(Cursor& cursor, std::uint64_t file_size, const std::string& whe
     const std::string& name = header.tensors.back().name;
     if (!names.insert(name).second) fail(where, ": tensor ", printable(name), " is there twice");
   }
-  place(header.tensors, cursor.at(), alignment_of(header.metadata), file_size, where);
+  check_layout(header.tensors, cursor.at(), alignment_of(header.metadata), file_size, where);
   return header;
 }
 
@@ -376,8 +376,8 @@ std::optional<std::int64_t> GgufMetadata::integer(std::string_view key) const {
   if (value == nullptr) return std::nullopt;
   if (const auto* number = std::get_if<std::int64_t>(value)) return *number;
   if (const auto* number = std::get_if<std::uint64_t>(value)) {
-    constexpr auto kMost = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
-    if (*number <= kMost) return static_cast<std::int64_t>(*number);
+    constexpr auto kMax = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+    if (*number <= kMax) return static_cast<std::int64_t>(*number);
   }
   fail_kind(key, "a whole number");
 }

@@ -1,5 +1,5 @@
-// GGUF versions 2 and 3: metadata, then a list of tensors, then their data. The parser takes bytes, so that
-// it can be fuzzed, and believes nothing that they do not prove.
+// GGUF versions 2 and 3: metadata, then a list of tensors, then their data. The parser takes bytes,
+// so that it can be fuzzed, and checks every number against the bytes that are there.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@
 
 namespace nvllm::model {
 
-// Whether arrays' elements are kept. Only who wants the vocabulary needs them, and it is long.
+// Whether elements of arrays are kept. Only the tokenizer's vocabulary needs them, and it is long.
 enum class GgufArrays { skipped, kept };
 
-// Of texts or of numbers; empty if it was skipped.
+// An array of texts or of numbers; both are empty if the elements were skipped.
 struct GgufArray {
   std::uint64_t count = 0;
   std::vector<std::string> texts;
   std::vector<double> numbers;
 };
 
-// All unsigned, signed and floating point types are held in the widest of their kind.
+// Unsigned, signed and floating-point types are held in the widest type of their kind.
 using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string, GgufArray>;
 
 class GgufMetadata {
@@ -36,16 +36,17 @@ class GgufMetadata {
 
   void insert(std::string key, GgufValue value);  // an Error if the key is there already
 
-  // The value under a key; nullopt: no such key; an Error that names it if it is of another kind.
+  // The value of a key. nullopt: there is no such key. A value of another kind is an Error that
+  // names it.
   std::optional<std::int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;  // finite; integers too
   std::optional<std::string> text(std::string_view key) const;
   std::optional<bool> flag(std::string_view key) const;
-  // Arrays that were kept.
+  // Arrays whose elements were kept.
   std::optional<std::vector<std::string>> texts(std::string_view key) const;
   std::optional<std::vector<double>> numbers(std::string_view key) const;
 
-  // The same of keys that must be there.
+  // The same for keys that must be present.
   std::int64_t required_integer(std::string_view key) const;
   double required_number(std::string_view key) const;
   std::string required_text(std::string_view key) const;
@@ -61,17 +62,18 @@ class GgufMetadata {
 
 struct GgufHeader {
   GgufMetadata metadata;
-  // Dimensions are [rows, columns]; names are the file's; offsets count from the file's beginning. Each
-  // lies in the file, and no two share a byte.
+  // Dimensions are [rows, columns]; names are the file's; offsets count from the file's beginning.
+  // Each lies in the file, and no two share a byte.
   std::vector<StoredTensor> tensors;
 };
 
-// `bytes`: the first of a file of file_size. nullopt: the header goes on beyond them; call again with more.
+// `bytes`: the first of a file of file_size. nullopt: the header goes on beyond them; call again
+// with more.
 std::optional<GgufHeader> parse_gguf(std::span<const std::byte> bytes, std::uint64_t file_size,
                                      const std::string& where,
                                      GgufArrays arrays = GgufArrays::skipped);
 
-// What a file says of itself, with all arrays.
+// Reads the metadata of a file, with all arrays.
 GgufMetadata read_gguf_metadata(const std::string& path);
 
 }  // namespace nvllm::model

@@ -11,15 +11,15 @@
 namespace nvllm::model {
 namespace {
 
-// Vocabularies and merges take 2 to 8 MiB; nothing sound takes more than the last.
+// Vocabularies and merges take 2 to 8 MiB; no sound file has a header above the maximum.
 constexpr std::uint64_t kFirstRead = 4 << 20;
-constexpr std::uint64_t kLongestHeader = 1 << 30;
+constexpr std::uint64_t kMaxHeaderBytes = 1 << 30;
 
 GgufHeader read_header(const CheckpointFile& file, GgufArrays arrays = GgufArrays::skipped) {
   std::vector<std::byte> bytes;
   for (std::uint64_t size = kFirstRead;; size *= 4) {
-    if (size > kLongestHeader) {
-      fail(file.path(), ": expected a header of at most ", kLongestHeader, " bytes");
+    if (size > kMaxHeaderBytes) {
+      fail(file.path(), ": expected a header of at most ", kMaxHeaderBytes, " bytes");
     }
     const std::size_t had = bytes.size();
     bytes.resize(std::min(size, file.size()));
@@ -37,14 +37,14 @@ std::string ending_of_part(std::int64_t part, std::int64_t count) {
   return ending.data();
 }
 
-// Beside the first part's path; empty: that is no first part's name.
+// The path of a part beside the first one; empty if `first` is not the name of a first part.
 std::string path_of_part(const std::string& first, std::int64_t part, std::int64_t count) {
   const std::string ending = ending_of_part(0, count);
   if (!first.ends_with(ending)) return "";
   return first.substr(0, first.size() - ending.size()) + ending_of_part(part, count);
 }
 
-// The number of files that the model is split into; `part`: which of them this should be.
+// Checks that the file is number `part` of its model, and returns the number of files.
 std::int64_t check_part(const GgufMetadata& metadata, std::int64_t part) {
   const std::int64_t count = metadata.integer("split.count").value_or(1);
   const std::int64_t found = metadata.integer("split.no").value_or(0);
@@ -77,7 +77,7 @@ void set_rotary_heads(StoredTensor& tensor, const GgufHeads& heads, const std::s
   }
 }
 
-// Takes rope_freqs.weight out and gives everything else Hugging Face's name.
+// Removes rope_freqs.weight and gives all other tensors Hugging Face's names.
 void rename(std::vector<StoredTensor>& tensors, const GgufHeads& heads,
             const std::vector<CheckpointFile>& files) {
   std::erase_if(tensors, [](const StoredTensor& t) { return t.stored_name == kRopeFactors; });
@@ -105,7 +105,7 @@ Checkpoint open_gguf(const std::string& path) {
   GgufHeader header = read_header(files.front());
   const GgufHeads heads = gguf_heads(header.metadata);
 
-  // All tensors go into the first part's header: a model's configuration needs to see them together.
+  // Collects all tensors in the first part's header: the configuration is made from all of them.
   const std::int64_t parts = check_part(header.metadata, 0);
   for (std::int64_t part = 1; part < parts; ++part) {
     const std::string next = path_of_part(path, part, parts);

@@ -13,14 +13,14 @@
 namespace nvllm::model {
 namespace {
 
-// Keeps the order of insertion: what is read first by people comes first.
+// Keeps the order of insertion, in which people expect to read the keys.
 using Json = nlohmann::ordered_json;
 
 struct Family {
   const char* gguf;
   const char* class_name;
   const char* model_type;
-  bool permuted;       // q and k, as gguf_config.h says
+  bool permuted;       // rows of q and k, see GgufHeads
   bool always_biased;  // q, k and v: the class says it, not the configuration
 };
 // Mistral's files call themselves llama.
@@ -28,7 +28,7 @@ constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", "llama", true, fal
                                 {"qwen2", "Qwen2ForCausalLM", "qwen2", false, true},
                                 {"qwen3", "Qwen3ForCausalLM", "qwen3", false, false}};
 
-// Keys after the architecture's name that change what is computed, unless they are 0.
+// Keys (after the architecture's name) that change what is computed, unless they are 0.
 constexpr const char* kRefusedUnlessZero[] = {".expert_count",
                                               ".attention.clamp_kqv",
                                               ".attention.max_alibi_bias",
@@ -51,7 +51,7 @@ const Family& family_of(const GgufMetadata& metadata) {
   return *found;
 }
 
-// One model's metadata, under the name of its architecture.
+// Makes the config.json of one model. Its metadata have the architecture's name as a prefix.
 class ConfigMaker {
  public:
   ConfigMaker(const GgufHeader& header, std::span<const float> rope_factors)
@@ -141,7 +141,7 @@ class ConfigMaker {
     config["torch_dtype"] = f32 ? "float32" : f16 ? "float16" : "bfloat16";
   }
 
-  // Files of old have it under another key, and no type.
+  // Old files have the factor under another key, and no scaling type.
   std::optional<double> factor_if_any() const {
     const auto value = metadata_.number(key(".rope.scaling.factor"));
     return value ? value : metadata_.number(key(".rope.scale_linear"));
@@ -172,7 +172,7 @@ class ConfigMaker {
     if (const auto slow = metadata_.number(key(".rope.scaling.yarn_beta_slow"))) {
       scaling["beta_slow"] = *slow;
     }
-    // They multiply what YaRN itself prescribes; in a config.json the product stands.
+    // These factors multiply YaRN's own attention factor; config.json holds the result.
     double attention = 1;
     for (const char* const name : {".rope.scaling.attn_factor", ".rope.scaling.yarn_attn_factor"}) {
       attention *= metadata_.number(key(name)).value_or(1);
@@ -262,7 +262,8 @@ std::optional<std::string_view> look_up(const Pair (&names)[n], std::string_view
   return found->second;
 }
 
-// "12." at the front of `text`, taken off it. No number begins with a needless 0: names stay different.
+// "12." at the front of `text`, taken off it. No number begins with a needless 0: names stay
+// different.
 std::optional<std::string_view> take_layer(std::string_view& text) {
   const std::size_t dot = text.find('.');
   if (dot == std::string_view::npos || dot == 0 || dot > 6) return std::nullopt;

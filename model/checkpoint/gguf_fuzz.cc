@@ -1,4 +1,5 @@
-// Any bytes as a GGUF file: refused with an Error, or a checkpoint all of whose tensors can be decoded.
+// Any bytes as a GGUF file: refused with an Error, or a checkpoint all of whose tensors can be
+// decoded.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -3,6 +3,7 @@
 #include <numbers>
 #include <vector>
 
+// Finds Llama 3's RoPE scaling from the divisors that a GGUF file stores.
 #include "model/checkpoint/gguf_config.h"
 
 namespace nvllm::model {
@@ -11,8 +12,8 @@ namespace {
 // The divisors are written in float32, computed from frequencies that may have been float32 too.
 constexpr double kTolerance = 1e-5;
 
-// Beyond any context.
-constexpr double kLongestWavelength = 1e15;
+// In positions; longer than any context.
+constexpr double kMaxWavelength = 1e15;
 
 struct Point {
   double wavelength, divisor;
@@ -25,16 +26,16 @@ bool reproduces(const Llama3Scaling& scaling, const std::vector<Point>& points) 
   });
 }
 
-// How much of a frequency is kept: 1 / divisor = (1 - kept) / factor + kept.
+// The share of a frequency that is kept: 1 / divisor = (1 - kept) / factor + kept.
 double kept(const Point& point, double factor) {
   return (1 / point.divisor - 1 / factor) / (1 - 1 / factor);
 }
 
-// The two wavelengths between which frequencies are blended. Only their ratios to the original context
-// matter, so that one of the three parameters is free.
+// The two wavelengths between which frequencies are blended. Only their ratios to the original
+// context matter, so that one of the three parameters is free.
 std::optional<Llama3Scaling> with_bounds(double factor, double short_wavelength,
                                          double long_wavelength) {
-  if (!(long_wavelength < kLongestWavelength)) return std::nullopt;
+  if (!(long_wavelength < kMaxWavelength)) return std::nullopt;
   Llama3Scaling scaling;
   scaling.factor = factor;
   const double original = std::max(1.0, std::round(long_wavelength));
@@ -44,7 +45,8 @@ std::optional<Llama3Scaling> with_bounds(double factor, double short_wavelength,
   return scaling;
 }
 
-// From the blended frequencies: `kept` is linear in 1 / wavelength, 0 at the long bound, 1 at the short.
+// From the blended frequencies: `kept` is linear in 1 / wavelength, 0 at the long bound, 1 at the
+// short.
 std::optional<Llama3Scaling> from_line(const Point& first, const Point& last, double factor) {
   const double x0 = 1 / first.wavelength, x1 = 1 / last.wavelength;
   const double slope = (kept(first, factor) - kept(last, factor)) / (x0 - x1);
@@ -79,31 +81,33 @@ std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors
     return scaling && reproduces(*scaling, points) ? scaling : std::nullopt;
   };
 
-  // What Llama 3.1 to 3.3 have; exact where it fits.
+  // Llama 3.1 to 3.3 have the default bounds; where these fit, they are exact.
   if (auto scaling = accept(Llama3Scaling{.factor = factor})) return scaling;
   if (factor == 1) return std::nullopt;
 
-  // Wavelengths grow: first the kept frequencies, then the blended, then the divided, if it is Llama 3's.
+  // Wavelengths grow: first the kept frequencies, then the blended, then the divided, if it is
+  // Llama 3's.
   const auto divided = std::ranges::find_if(
       points, [&](const Point& point) { return kept(point, factor) <= kTolerance; });
   const auto blended = std::ranges::find_if(
       points, [&](const Point& point) { return kept(point, factor) < 1 - kTolerance; });
   if (divided - blended >= 2) return accept(from_line(*blended, *(divided - 1), factor));
 
-  // Too few to tell, so that any bounds do that part them in this way.
+  // There are too few blended frequencies to tell, so any bounds that separate the points so will
+  // do.
   const double longest = divided->wavelength;
   const double shortest = blended == points.begin() ? 1 : (blended - 1)->wavelength;
   if (divided == blended) {
     const double ratio = std::cbrt(longest / shortest);
     return accept(with_bounds(factor, shortest * ratio, shortest * ratio * ratio));
   }
-  // Of the two bounds, the line through the blended frequency gives one by the other: as far apart
-  // as half the room that there is.
+  // The line through the one blended frequency gives one bound from the other. Both get half of the
+  // distance to the neighbouring frequencies.
   const double keep = kept(*blended, factor), inverse = 1 / blended->wavelength;
-  const double room =
+  const double margin =
       std::min(inverse - 1 / longest, (1 / shortest - inverse) * keep / (1 - keep)) / 2;
   return accept(
-      with_bounds(factor, 1 / (inverse + room * (1 - keep) / keep), 1 / (inverse - room)));
+      with_bounds(factor, 1 / (inverse + margin * (1 - keep) / keep), 1 / (inverse - margin)));
 }
 
 }  // namespace nvllm::model

@@ -1,4 +1,5 @@
-// benchmarks/make_checkpoint writes checkpoints that open, with the tensors that their config asks for.
+// benchmarks/make_checkpoint writes checkpoints that open, with the tensors that their config asks
+// for.
 #include <doctest/doctest.h>
 
 #include <algorithm>

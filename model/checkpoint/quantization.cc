@@ -1,8 +1,9 @@
-// Blocks into dense elements, eight floats at a time (AVX2, the least this program runs on).
+// decode(): dequantizes blocks, eight floats at a time, with AVX2, which this program requires.
 //
-// Every encoding is unpacked to small signed integers first; a value is integer x scale + offset. The products
-// are exact in float32 (a scale has 11 bits, a scale of a K block 19, an integer at most 8), so that it
-// does not matter that a fused multiply-add is used: there is one rounding, or none, as in the reference.
+// Every encoding is first unpacked to small signed integers; a value is integer x scale + offset.
+// integer x scale is exact in float32 (a scale has 11 bits, a scale of a K block 19, an integer at
+// most 8), so a fused multiply-add changes nothing: there is one rounding or none, as in the
+// reference.
 #include <immintrin.h>
 
 #include <array>
@@ -34,7 +35,7 @@ float load_f16(const std::byte* from) {
   return _cvtsh_ss(load<std::uint16_t>(from));
 }
 
-// 16 floats, rounded as from_float() rounds.
+// Stores 16 floats, rounded as from_float() rounds.
 void store(float* out, __m256 low, __m256 high) {
   _mm256_storeu_ps(out, low);
   _mm256_storeu_ps(out + 8, high);
@@ -53,7 +54,7 @@ __m256i to_bf16(__m256 values) {
 }
 
 void store(Bf16* out, __m256 low, __m256 high) {
-  // Packing works within halves of 128 bits: put their quarters in order again.
+  // Packing works within 128-bit halves, so the quarters must be put in order again.
   const __m256i packed = _mm256_packus_epi32(to_bf16(low), to_bf16(high));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute4x64_epi64(packed, 0xd8));
 }
@@ -138,7 +139,8 @@ void decode_block_q5_1(const std::byte* block, T* out) {
   emit_32(out, integers, load_f16(block), load_f16(block + 2));
 }
 
-// Scales and minima of the 8 parts of a Q4_K or Q5_K block; quantization_plain.cc tells how they are packed.
+// Scales and minima of the 8 parts of a Q4_K or Q5_K block; quantization_reference.cc describes how
+// they are packed.
 struct Parts {
   std::array<std::uint8_t, 8> scales, minima;
 };

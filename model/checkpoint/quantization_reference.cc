@@ -1,8 +1,10 @@
-// Where each value of a block lies, by its index.
+// decode_plain(): the reference for decode(). It shows where each value of a block lies, by its
+// index.
 //
-// Blocks of 32: a scale d (F16); for the _1 types an offset m (F16); for 5 bits the highest bits (32 of
-// them, little endian); then 16 bytes that hold value i in their low and value i + 16 in their high halves.
-// Blocks of 256 (K): parts of 32 or 16 values, each with small integer scales of its own.
+// Blocks of 32: a scale d (F16); for the _1 types an offset m (F16); for 5 bits the upper bits (32
+// of them, little endian); then 16 bytes that hold value i in their low and value i + 16 in their
+// high halves. Blocks of 256 (K): parts of 32 or 16 values, each with small integer scales of its
+// own.
 #include <cstring>
 
 #include "base/check.h"
@@ -30,8 +32,9 @@ int bit_of_32(const std::byte* bits, std::int64_t i) {
   return byte_at(bits, i / 8) >> (i % 8) & 1;
 }
 
-// The 6-bit scale and minimum of part 0..7 of a Q4_K or Q5_K block, packed into 12 bytes: four bytes of
-// scales, four of minima, whose upper two bits belong to parts 4..7; then the low halves of those.
+// The 6-bit scale and minimum of part 0..7 of a Q4_K or Q5_K block, packed into 12 bytes: four
+// bytes of scales, four of minima, whose upper two bits belong to parts 4..7; then the low halves
+// of those.
 struct ScaleAndMinimum {
   float scale, minimum;
 };

@@ -1,5 +1,5 @@
-// decode(): against values that others computed, against the formats' definition in double arithmetic, and
-// the fast version against the plain one, bit by bit.
+// decode(): against values that others computed, against the formats' definition in double
+// arithmetic, and the fast version against the plain one, bit by bit.
 #include <doctest/doctest.h>
 
 #include <bit>

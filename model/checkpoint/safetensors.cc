@@ -18,16 +18,16 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The format's own limit.
-constexpr std::uint64_t kLongestHeader = 100'000'000;
-// A header needs three levels, the index two; __metadata__ may hold what it likes within reason.
-constexpr int kDeepest = 16;
+// The limit that the format itself sets.
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+// Nested objects. A header needs three levels and the index two; __metadata__ may have more.
+constexpr int kMaxDepth = 16;
 
 // Strict: nothing after the value, no key twice in one object.
 Json parse_json(std::string_view text, const std::string& where) {
   std::vector<std::set<std::string, std::less<>>> keys;  // of the objects that are open
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kDeepest) fail(where, ": JSON nested deeper than ", kDeepest, " levels");
+    if (depth > kMaxDepth) fail(where, ": JSON nested deeper than ", kMaxDepth, " levels");
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key) {
@@ -59,15 +59,15 @@ std::optional<Encoding> encoding_of(std::string_view dtype) {
   fail(where, ": expected ", expected, ", found ", printable(json_ascii(found)));
 }
 
-// A list of whole numbers of 63 bits, or an Error that names the field.
+// A list of whole numbers of at most 63 bits, or an Error that names the field.
 std::vector<std::int64_t> numbers_at(const Json& info, const char* field,
                                      const std::string& where) {
-  constexpr auto kMost = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+  constexpr auto kMax = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
   const auto found = info.find(field);
   if (found == info.end()) fail(where, ": no \"", field, "\"");
   std::vector<std::int64_t> numbers;
   for (const Json& number : *found) {
-    if (!number.is_number_unsigned() || number.get<std::uint64_t>() > kMost) break;
+    if (!number.is_number_unsigned() || number.get<std::uint64_t>() > kMax) break;
     numbers.push_back(number.get<std::int64_t>());
   }
   if (!found->is_array() || numbers.size() != found->size()) {
@@ -111,7 +111,7 @@ StoredTensor parse_tensor(const std::string& name, const Json& info, std::uint64
   return tensor;
 }
 
-// Sorts the tensors by offset; together they must be the data, each byte once.
+// Sorts the tensors by offset, and checks that together they cover the data, each byte once.
 void check_layout(std::vector<StoredTensor>& tensors, std::uint64_t data_begin,
                   std::uint64_t file_size, const std::string& file) {
   std::ranges::sort(tensors, [](const StoredTensor& a, const StoredTensor& b) {
@@ -135,7 +135,7 @@ void check_layout(std::vector<StoredTensor>& tensors, std::uint64_t data_begin,
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kLongestIndex = 100 << 20;
+constexpr std::uint64_t kMaxIndexBytes = 100 << 20;
 
 std::vector<StoredTensor> read_tensors(const CheckpointFile& file) {
   std::vector<std::byte> header(std::min<std::uint64_t>(kSafetensorsLengthBytes, file.size()));
@@ -145,7 +145,7 @@ std::vector<StoredTensor> read_tensors(const CheckpointFile& file) {
   return parse_safetensors(header, file.size(), file.path());
 }
 
-// What the index says of a file and what is in it must be the same.
+// Checks that the index and the file list the same tensors.
 void check_against_index(const std::string& index_path,
                          const std::map<std::string, std::string>& index, const std::string& name,
                          const std::vector<StoredTensor>& tensors) {
@@ -175,7 +175,7 @@ std::uint64_t safetensors_header_bytes(std::span<const std::byte> first, std::ui
   }
   std::uint64_t length = 0;
   std::memcpy(&length, first.data(), sizeof(length));
-  if (length > kLongestHeader || length > file_size - kSafetensorsLengthBytes) {
+  if (length > kMaxHeaderBytes || length > file_size - kSafetensorsLengthBytes) {
     fail(where, ": its first 8 bytes say that the header has ", length, " bytes; the file has ",
          file_size, ": not a safetensors file, or truncated");
   }
@@ -230,7 +230,7 @@ Checkpoint open_safetensors(const std::string& folder) {
   };
   std::string config = read_config_json(path_of("config.json"));
 
-  // One file goes before an index, as in transformers.
+  // A single file takes precedence over an index, as in transformers.
   if (const std::string path = path_of("model.safetensors"); is_there(path)) {
     CheckpointFile file = open_file(path);
     std::vector<StoredTensor> of_file = read_tensors(file);
@@ -241,7 +241,7 @@ Checkpoint open_safetensors(const std::string& folder) {
   if (!is_there(index_path)) {
     fail(folder, ": neither model.safetensors nor model.safetensors.index.json is there");
   }
-  const auto index = parse_safetensors_index(read_text(index_path, kLongestIndex), index_path);
+  const auto index = parse_safetensors_index(read_text(index_path, kMaxIndexBytes), index_path);
   std::map<std::string, std::string> first_tensor;  // of each file
   for (const auto& [tensor, name] : index) first_tensor.emplace(name, tensor);
   for (const auto& entry : first_tensor) {

@@ -1,5 +1,6 @@
-// Safetensors: a JSON header that says where each tensor lies in the rest of the file; and the index of a
-// checkpoint of several such files. Both parsers take bytes, so that they can be fuzzed.
+// Safetensors: a JSON header says where each tensor lies in the rest of the file; an index lists
+// the tensors of a checkpoint of several files. Both parsers take bytes, so that they can be
+// fuzzed.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +17,13 @@ namespace nvllm::model {
 
 inline constexpr std::size_t kSafetensorsLengthBytes = 8;
 
-// The bytes of the header, with the length before it, as the file's first 8 bytes say. An Error unless
-// they fit into the file.
+// The size of the header including the 8 bytes of its length, with which the file begins. An Error
+// if the file is shorter.
 std::uint64_t safetensors_header_bytes(std::span<const std::byte> first, std::uint64_t file_size,
                                        const std::string& where);
 
-// `header`: safetensors_header_bytes() of them, or more. Every tensor returned lies in the file; they
-// share no byte and leave none unused. `where`: the file's path, for errors.
+// `header`: at least the first safetensors_header_bytes() of the file. Every tensor returned lies
+// in the file; together they cover its data, each byte once. `where`: the file's path, for errors.
 std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> header,
                                             std::uint64_t file_size, const std::string& where);
 

@@ -13,8 +13,8 @@
 
 namespace nvllm::model {
 
-// The names of a decoder's tensors in its checkpoints. The defaults are what nearly all decoders use; a
-// family overrides those that differ.
+// The names of a decoder's tensors in its checkpoints. The defaults are what nearly all decoders
+// use; a family overrides those that differ.
 struct TensorNames {
   const char* embedding = "model.embed_tokens.weight";
   const char* final_norm = "model.norm.weight";
@@ -41,7 +41,8 @@ struct TensorNames {
   }
 };
 
-// A dense decoder: embedding, layers of attention and gated MLP with RMSNorm before each, norm, LM head.
+// A dense decoder: embedding, layers of attention and gated MLP with RMSNorm before each, norm, LM
+// head.
 struct ModelConfig {
   std::string architecture;  // "Qwen3ForCausalLM"
   std::int64_t hidden_size = 0;
@@ -67,8 +68,8 @@ struct ModelConfig {
   TensorNames names;
 };
 
-// `text`: of a config.json; `overrides`: a JSON object that is merged over it (--hf-overrides), or empty;
-// `where`: the file, for errors. Whatever this program cannot compute is refused by name.
+// `text`: of a config.json; `overrides`: a JSON object that is merged over it (--hf-overrides), or
+// empty; `where`: the file, for errors. Whatever this program cannot compute is refused by name.
 ModelConfig parse_config(std::string_view text, std::string_view overrides,
                          const std::string& where);
 

@@ -1,4 +1,4 @@
-// What the tests of configurations share.
+// Fixture of the tests of configurations.
 #pragma once
 
 #include <fstream>

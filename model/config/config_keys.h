@@ -1,6 +1,6 @@
-// ConfigKeys gives the values of a config.json by their keys. Whatever is missing, of another type or out
-// of range is an Error that names the file, the key, the value and what it must be. A null counts as
-// absent.
+// ConfigKeys gives the values of a config.json by their keys. Whatever is missing, of another type
+// or out of range is an Error that names the file, the key, the value and what it must be. A null
+// counts as absent.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,10 @@ std::string shown_text(std::string_view text);
 // Const; cheap to copy.
 class ConfigKeys {
  public:
-  // `text` and `overrides` (empty: none) are JSON objects; a key of the overrides replaces the text's,
-  // and an object is merged into an object. RoPE's keys may be spelled in the older way (rope_theta,
-  // rope_scaling) or the newer (rope_parameters) in either; rope() gives them as one object.
+  // `text` and `overrides` (empty: none) are JSON objects; a key of the overrides replaces the
+  // text's, and an object is merged into an object. RoPE's keys may be spelled in the older way
+  // (rope_theta, rope_scaling) or the newer (rope_parameters) in either; rope() gives them as one
+  // object.
   static ConfigKeys parse(std::string_view text, std::string_view overrides,
                           const std::string& where);
 

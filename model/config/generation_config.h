@@ -1,5 +1,5 @@
-// GenerationConfig: the sampling defaults of a checkpoint's generation_config.json, and the tokens that
-// end an answer.
+// GenerationConfig: the sampling defaults of a checkpoint's generation_config.json, and the tokens
+// that end an answer.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct GenerationConfig {
   std::vector<std::int32_t> eos_token_ids;
 };
 
-// `text`: of the file; `where`: the file, for errors. A bad value is an Error that names it. Keys that
-// this program does not use are ignored.
+// `text`: of the file; `where`: the file, for errors. A bad value is an Error that names it. Keys
+// that this program does not use are ignored.
 GenerationConfig parse_generation_config(std::string_view text, const ModelConfig& config,
                                          const std::string& where);
 

@@ -34,28 +34,28 @@ std::string refusal(const std::string& text) {
 }
 
 TEST_CASE("every wish arrives where it belongs") {
-  const GenerationConfig wishes = parse(
+  const GenerationConfig generation = parse(
       R"({"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05,
           "repetition_penalty": 1.05, "max_new_tokens": 2048, "eos_token_id": [151645, 643, 9],
           "transformers_version": "4.51.0", "pad_token_id": 151643})");
-  CHECK(wishes.temperature == 0.6);
-  CHECK(wishes.top_p == 0.95);
-  CHECK(wishes.top_k == 20);
-  CHECK(wishes.min_p == 0.05);
-  CHECK(wishes.repetition_penalty == 1.05);
-  CHECK(wishes.max_new_tokens == 2048);
-  CHECK(wishes.eos_token_ids == Ids{643, 9});
+  CHECK(generation.temperature == 0.6);
+  CHECK(generation.top_p == 0.95);
+  CHECK(generation.top_k == 20);
+  CHECK(generation.min_p == 0.05);
+  CHECK(generation.repetition_penalty == 1.05);
+  CHECK(generation.max_new_tokens == 2048);
+  CHECK(generation.eos_token_ids == Ids{643, 9});
 }
 
 TEST_CASE("what is absent or null is no wish") {
   for (const char* text : {"{}", R"({"temperature": null, "top_k": null, "eos_token_id": null})"}) {
-    const GenerationConfig wishes = parse(text);
-    CHECK_FALSE(wishes.temperature);
-    CHECK_FALSE(wishes.top_p);
-    CHECK_FALSE(wishes.top_k);
-    CHECK_FALSE(wishes.min_p);
-    CHECK_FALSE(wishes.repetition_penalty);
-    CHECK_FALSE(wishes.max_new_tokens);
+    const GenerationConfig generation = parse(text);
+    CHECK_FALSE(generation.temperature);
+    CHECK_FALSE(generation.top_p);
+    CHECK_FALSE(generation.top_k);
+    CHECK_FALSE(generation.min_p);
+    CHECK_FALSE(generation.repetition_penalty);
+    CHECK_FALSE(generation.max_new_tokens);
   }
 }
 

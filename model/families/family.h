@@ -1,5 +1,6 @@
-// Family: how one kind of decoder differs from the common config.json. Each family is one short file of
-// this folder; it is declared below and listed in families.cc. docs/add-a-model.md shows how to add one.
+// Family: how one kind of decoder differs from the common config.json. Each family is one short
+// file of this folder; it is declared below and listed in families.cc. docs/add-a-model.md shows
+// how to add one.
 #pragma once
 
 #include <span>
@@ -15,8 +16,8 @@ struct Family {
   const char* other_spelling = nullptr;  // of the architecture
   const char* model_type;                // in config.json, should "architectures" be absent
 
-  // What is meant where "tie_word_embeddings" is absent, and where "use_sliding_window" is absent, but
-  // "sliding_window" is not.
+  // What is meant where "tie_word_embeddings" is absent, and where "use_sliding_window" is absent,
+  // but "sliding_window" is not.
   bool tied_embeddings = false;
   bool uses_sliding_window = false;
 

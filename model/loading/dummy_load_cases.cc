@@ -72,7 +72,8 @@ TEST_CASE("norm weights are about 1, everything else about 0") {
     const auto& values = tensor.second;
     CAPTURE(name);
     const Moments found = moments(values);
-    // The standard errors of the two for an even distribution are 1 and sqrt(1/5) of this; 5 of them.
+    // The standard errors of the two for an even distribution are 1 and sqrt(1/5) of this; 5 of
+    // them.
     const double error = 5 * kDeviation / std::sqrt(static_cast<double>(values.size()) / 4);
     CHECK(std::fabs(found.mean - (name == "norm.weight" ? 1 : 0)) < error);
     CHECK(std::fabs(found.deviation - kDeviation) < error);

@@ -13,7 +13,7 @@ using layers::Parameter;
 using layers::Range;
 using layers::Slice;
 
-std::int64_t product(const std::vector<std::int64_t>& shape) {
+std::int64_t element_count(const std::vector<std::int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
@@ -21,7 +21,8 @@ bool within(const Range& range, std::int64_t size) {
   return 0 <= range.begin && range.begin <= range.end && range.end <= size;
 }
 
-// The slices cover the parameter exactly. Layers declare both, so anything else is their mistake.
+// Checks that the slices cover the parameter exactly. Layers declare both, so a mistake is the
+// program's.
 void check_slices(const Parameter& parameter) {
   const bool matrix = parameter.shape.size() == 2;
   NVLLM_CHECK(matrix || parameter.shape.size() == 1, parameter.name);
@@ -43,30 +44,31 @@ void check_slices(const Parameter& parameter) {
     NVLLM_CHECK(range.begin == row, parameter.name, " row ", row);
     row = range.end;
   }
-  NVLLM_CHECK(row == parameter.shape[0] || product(parameter.shape) == 0, parameter.name, " row ",
-              row);
+  NVLLM_CHECK(row == parameter.shape[0] || element_count(parameter.shape) == 0, parameter.name,
+              " row ", row);
 }
 
-// Cuts a slice, `whole`, into pieces.
+// Cuts a whole slice into pieces.
 void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>& pieces) {
   const StoredTensor& tensor = *whole.tensor;
   const std::int64_t block = block_elements(tensor.encoding);
   const std::size_t element = size_of(whole.dtype);
-  const auto most = [&](std::size_t stored, std::size_t becomes) {  // that fit in a piece
-    return static_cast<std::int64_t>(piece_bytes / std::max({stored, becomes, std::size_t{1}}));
+  const auto max_count = [&](std::size_t stored, std::size_t converted) {  // that fit in a piece
+    return static_cast<std::int64_t>(piece_bytes / std::max({stored, converted, std::size_t{1}}));
   };
   const StoredRows stored(whole);
 
-  // Rows, whole heads where the file has their rows in another order; of a row that is too long, a part.
-  // Cuts lie at multiples in the whole tensor: there heads and blocks begin.
-  std::int64_t rows = most(stored.part, whole.columns.size() * element);
+  // A piece has several rows (whole heads where the file permutes the rows of a head), or a part of
+  // one row that is too long. Cuts lie at multiples counted in the whole tensor, where heads and
+  // blocks begin.
+  std::int64_t rows = max_count(stored.part, whole.columns.size() * element);
   std::int64_t columns = whole.columns.end;
   const std::int64_t unit = rows >= stored.period ? stored.period : 1;
   rows -= rows % unit;
   if (rows == 0) {
     rows = 1;
     columns =
-        block * std::max<std::int64_t>(most(block_bytes(tensor.encoding), block * element), 1);
+        block * std::max<std::int64_t>(max_count(block_bytes(tensor.encoding), block * element), 1);
   }
   LoadPiece piece = whole;
   for (piece.rows.begin = whole.rows.begin; piece.rows.begin < whole.rows.end;
@@ -82,8 +84,8 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
   }
 }
 
-// Where in the file a piece begins, but for the order of rows within a head.
-std::uint64_t place(const LoadPiece& piece) {
+// The file offset at which a piece begins, ignoring the order of rows within a head.
+std::uint64_t file_offset(const LoadPiece& piece) {
   const StoredRows stored(piece);
   return stored.begin + (piece.rows.begin - piece.rows.begin % stored.period) * stored.stride;
 }
@@ -129,7 +131,8 @@ LoadPlan plan_load(std::span<Parameter* const> parameters, const Checkpoint& che
     }
   }
   std::sort(plan.pieces.begin(), plan.pieces.end(), [](const LoadPiece& a, const LoadPiece& b) {
-    return a.tensor->file != b.tensor->file ? a.tensor->file < b.tensor->file : place(a) < place(b);
+    return a.tensor->file != b.tensor->file ? a.tensor->file < b.tensor->file
+                                            : file_offset(a) < file_offset(b);
   });
   return plan;
 }

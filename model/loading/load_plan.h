@@ -1,5 +1,6 @@
-// The plan of a load: every slice that the parameters name, cut into pieces small enough to be read,
-// converted and copied as one, in the order in which they lie in the files; and what executes the plan.
+// The plan of a load: every slice that the parameters name, cut into pieces small enough to be
+// read, converted and copied as one, in the order in which they lie in the files; and what executes
+// the plan.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@
 
 namespace nvllm::model {
 
-// A rectangle of a stored tensor, seen as rows of columns (a tensor of one dimension is one row), and
-// its destination: dense, one row after the other.
+// A rectangle of a stored tensor, seen as rows of columns (a tensor of one dimension is one row),
+// and its destination: dense, one row after the other.
 struct LoadPiece {
   const StoredTensor* tensor = nullptr;
   layers::Range rows;
@@ -47,14 +48,14 @@ struct LoadPlan {
   std::uint64_t bytes = 0;  // of all pieces, after conversion
 };
 
-// Looks up and checks every tensor; what does not fit is an Error before anything is read. A piece has
-// at most `piece_bytes` bytes, both as read and as converted, unless a single block has more.
+// Looks up and checks every tensor; what does not fit is an Error before anything is read. A piece
+// has at most `piece_bytes` bytes, both as read and as converted, unless a single block has more.
 LoadPlan plan_load(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
                    std::size_t piece_bytes);
 
-// Reads pieces of a plan from files into host memory, in the parameters' format. Used by one thread.
-// Reads with pread: a file that has become shorter is an Error, not a signal, and what is read twice
-// does not stay in this process's memory.
+// Reads pieces of a plan from files into host memory, in the parameters' format. Used by one
+// thread. Reads with pread: a file that has become shorter is an Error, not a signal, and what is
+// read twice does not stay in this process's memory.
 class PieceReader {
  public:
   explicit PieceReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
@@ -78,10 +79,10 @@ class PieceReader {
   std::uint64_t bytes_read_ = 0;
 };
 
-// Executes the plan with `threads` threads, which take the pieces in order, and returns the number of
-// bytes read. staging_bytes: the size of each thread's two pinned staging buffers; 0: device memory is
-// written in place. The caller's thread calls progress(bytes loaded) about ten times a second. The first
-// exception, in any thread or in `progress`, ends all threads and is thrown here.
+// Executes the plan with `threads` threads, which take the pieces in order, and returns the number
+// of bytes read. staging_bytes: the size of each thread's two pinned staging buffers; 0: device
+// memory is written in place. The caller's thread calls progress(bytes loaded) about ten times a
+// second. The first exception, in any thread or in `progress`, ends all threads and is thrown here.
 std::uint64_t execute_load(const LoadPlan& plan, const Checkpoint& checkpoint, Backend& backend,
                            std::size_t staging_bytes, int threads,
                            const std::function<void(std::uint64_t)>& progress);

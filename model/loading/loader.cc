@@ -21,13 +21,13 @@ namespace {
 using layers::Parameter;
 using layers::Slice;
 
-// Pieces this large keep the way to a GPU busy, and those of all threads stay in the processor's cache
-// between being read and being copied (NVIDIA H200: 45 GB/s; 40 with 8 MiB, 25 with 16).
+// Pieces this large keep the link to a GPU busy, and those of all threads stay in the processor's
+// cache between being read and being copied (NVIDIA H200: 45 GB/s; 40 with 8 MiB, 25 with 16).
 constexpr std::size_t kStagingBytes = 2 << 20;
-constexpr int kStagingThreads = 8;  // saturate the way to a GPU
+constexpr int kStagingThreads = 8;  // saturate the link to a GPU
 
-// Pieces read in place: small, so that cores finish together, but larger than huge pages, which two
-// threads may otherwise both clear.
+// Pieces that are read in place are small, so that all cores finish together, but larger than a
+// huge page, which two threads might otherwise both clear.
 constexpr std::size_t kInPlaceBytes = 4 << 20;
 
 std::size_t bytes_of(const Parameter& parameter, DType dtype) {
@@ -59,7 +59,7 @@ std::uint64_t read_parameters(std::span<Parameter* const> parameters, const Chec
   return execute_load(plan, checkpoint, backend, staged ? longest : 0, threads, progress);
 }
 
-// The values are a function of the tensor's name and the element's place in it.
+// The values depend only on the tensor's name, the element's index in it and the seed.
 void fill_slice(const Parameter& parameter, const Slice& slice, float width, std::uint64_t seed,
                 Stream& stream) {
   const bool matrix = slice.shape.size() == 2;
@@ -153,7 +153,7 @@ LoadReport load_dummy(std::span<Parameter* const> parameters, Backend& backend,
   LoadReport report;
   std::uint64_t total = 0;
   for (const Parameter* parameter : parameters) total += parameter->view.bytes();
-  const float width = std::sqrt(3.0f) * standard_deviation;  // of an even distribution
+  const float width = std::sqrt(3.0f) * standard_deviation;  // of a uniform distribution
   const auto stream = backend.create_stream();
   for (const Parameter* parameter : parameters) {
     for (const Slice& slice : parameter->slices) {

@@ -40,8 +40,8 @@ struct LoadOptions {
   // throws ends the load and is thrown by load_parameters().
   std::function<void(const LoadProgress&)> progress = {};
 
-  // For tests: goes through pinned staging buffers also where the device's memory is the host's, which
-  // is otherwise filled in place.
+  // For tests: goes through pinned staging buffers also where the device's memory is the host's,
+  // which is otherwise filled in place.
   bool staged = false;
 };
 
@@ -52,16 +52,16 @@ struct LoadReport {
 };
 
 // Reads exactly the slices that the parameters name; reading, conversion and copies to the device
-// overlap. Every tensor is looked up and checked before the first is read. When the function returns,
-// the parameters are ready for work on any stream.
+// overlap. Every tensor is looked up and checked before the first is read. When the function
+// returns, the parameters are ready for work on any stream.
 LoadReport load_parameters(std::span<layers::Parameter* const> parameters,
                            const Checkpoint& checkpoint, Backend& backend,
                            const LoadOptions& options);
 
-// Fills the parameters with reproducible random values instead (--load-format dummy): the same for a
-// given seed at every number of ranks, on every device. Norm weights are about 1, everything else about 0
-// with the given standard deviation. Tensors of one name have the same values. `progress` is called by
-// the caller's thread after each parameter.
+// Fills the parameters with reproducible random values instead (--load-format dummy): the same for
+// a given seed at every number of ranks, on every device. Norm weights are about 1, everything else
+// about 0 with the given standard deviation. Tensors of one name have the same values. `progress`
+// is called by the caller's thread after each parameter.
 LoadReport load_dummy(std::span<layers::Parameter* const> parameters, Backend& backend,
                       float standard_deviation, std::uint64_t seed,
                       const std::function<void(const LoadProgress&)>& progress = {});

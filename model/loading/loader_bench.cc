@@ -1,8 +1,8 @@
-// Loading from a file in the page cache, in bytes of parameters per second, beside what limits it in
-// the same run: "read" is the rate at which as many threads read the file into memory that they own,
-// "copy" that of one copy after the other to the device (on CUDA from pinned memory; on the CPU memcpy by
-// as many threads); "of_limit" is the share reached of the lesser of the two. Random weights are beside
-// the rate of fill().
+// Loading from a file in the page cache, in bytes of parameters per second, beside what limits it
+// in the same run: "read" is the rate at which as many threads read the file into memory that they
+// own, "copy" that of one copy after the other to the device (on CUDA from pinned memory; on the
+// CPU memcpy by as many threads); "of_limit" is the share reached of the lesser of the two. Random
+// weights are beside the rate of fill().
 //
 // NVLLM_LOADER_BENCH_BYTES is the size of the file (128 MiB), TMPDIR the folder for it (/tmp).
 #include <benchmark/benchmark.h>

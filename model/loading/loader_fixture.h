@@ -1,5 +1,5 @@
-// Checkpoints and models for the loader's tests: files of raw tensors, and parameters of all shapes of
-// slices that layers have, for any rank.
+// Checkpoints and models for the loader's tests: files of raw tensors, and parameters of all shapes
+// of slices that layers have, for any rank.
 #pragma once
 
 #include <cstddef>
@@ -92,8 +92,8 @@ class Assembly {
   int disagreements_ = 0;
 };
 
-// The reference for load_parameters(), in few lines: row by row through pageable memory, on the caller's
-// thread.
+// The reference for load_parameters(), in few lines: row by row through pageable memory, on the
+// caller's thread.
 void reference_load(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
                     Backend& backend);
 

@@ -22,8 +22,8 @@ namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 
-// Copies one thread's data to the device through two pinned buffers: one is filled while the other is
-// being copied.
+// Copies one thread's data to the device through two pinned buffers: one is filled while the other
+// is being copied.
 //
 //   read(piece, staging.next());
 //   staging.send(piece.to, piece.bytes());
@@ -42,8 +42,8 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // Waits for a free buffer. A buffer is allocated when it is first needed: pinning one takes as long as
-  // reading into it, so the second one waits until the first is being copied.
+  // Waits for a free buffer. A buffer is allocated when it is first needed: pinning one takes as
+  // long as reading into it, so the second one waits until the first is being copied.
   std::byte* next() {
     Half& half = halves_[current_];
     if (!half.buffer) {

@@ -16,18 +16,19 @@ using layers::Range;
 // Rows are converted in runs of about this size, which stay in a core's cache.
 constexpr std::uint64_t kRunBytes = 512 << 10;
 
-// What lies between two parts of rows is read along if it is shorter: the system fetches whole pages.
+// Gaps between parts of rows that are shorter than a page are read too: the system fetches whole
+// pages.
 constexpr std::uint64_t kPage = 4096;
 
 bool in_one_run(const StoredRows& stored) {
   return stored.as_is && stored.period == 1 && stored.stride == stored.part;
 }
 
-// Rows that are read as one, from `begin` on.
+// The end of the run of rows, from `begin` on, that is read at once.
 std::int64_t run_end(const LoadPiece& piece, const StoredRows& stored, std::int64_t begin) {
   if (in_one_run(stored)) return piece.rows.end;
   if (stored.stride - stored.part >= kPage) return begin + 1;
-  // Of rows in another order whole heads, or one row.
+  // Where the file permutes a head's rows, a run is whole heads, or one row.
   const auto rows =
       static_cast<std::int64_t>(kRunBytes / std::max<std::uint64_t>(stored.stride, 1));
   if (rows < stored.period || rows == 0) return begin + 1;
@@ -54,7 +55,7 @@ void PieceReader::read_run(const LoadPiece& piece, const StoredRows& stored, Ran
   const auto stored_row = [&](std::int64_t row) {
     return stored.period == 1 ? row : tensor.stored_row(row);
   };
-  Range span{stored_row(run.begin), stored_row(run.begin)};  // both ends are in it
+  Range span{stored_row(run.begin), stored_row(run.begin)};  // inclusive
   if (stored.period == 1) span.end = run.end - 1;
   for (std::int64_t row = run.begin; stored.period > 1 && row < run.end; ++row) {
     span = {std::min(span.begin, stored_row(row)), std::max(span.end, stored_row(row))};

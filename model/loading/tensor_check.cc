@@ -16,7 +16,7 @@ bool may_be_left_over(std::string_view name, const ModelConfig& config) {
          (config.tied_embeddings && name == config.names.head);
 }
 
-// The layer that a tensor is of; -1: of none.
+// The layer of a tensor; -1: it belongs to none.
 std::int64_t layer_of(std::string_view name, const ModelConfig& config) {
   const std::string_view layers = config.names.layers;
   if (!name.starts_with(layers)) return -1;
@@ -27,7 +27,7 @@ std::int64_t layer_of(std::string_view name, const ModelConfig& config) {
   return whole ? layer : -1;
 }
 
-// What may have gone wrong, for who reads of a tensor too many.
+// A hint for the error text: why there may be a tensor too many.
 std::string likely_cause(std::string_view name, const ModelConfig& config) {
   if (layer_of(name, config) >= config.layers) {
     return str("; the configuration has num_hidden_layers ", config.layers);
@@ -40,15 +40,15 @@ std::string likely_cause(std::string_view name, const ModelConfig& config) {
 
 void check_tensors(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
                    const ModelConfig& config) {
-  std::set<std::string_view> wanted;
+  std::set<std::string_view> expected;
   for (const layers::Parameter* parameter : parameters) {
     for (const layers::Slice& slice : parameter->slices) {
       checkpoint.get(slice.tensor, slice.shape);
-      wanted.insert(slice.tensor);
+      expected.insert(slice.tensor);
     }
   }
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (wanted.contains(name) || may_be_left_over(name, config)) continue;
+    if (expected.contains(name) || may_be_left_over(name, config)) continue;
     fail(checkpoint.files()[tensor.file].path(), ": tensor ", tensor.stored_name,
          " is one too many", likely_cause(name, config));
   }

@@ -1,4 +1,5 @@
-// Whether a checkpoint is this model's: every tensor there, of the right shape, and none that nobody asks for.
+// Checks that a checkpoint is this model's: every tensor is there, in the right shape, and no
+// other.
 #pragma once
 
 #include <span>
@@ -9,9 +10,9 @@
 
 namespace nvllm::model {
 
-// parameters: of one rank alone, which owns everything. An Error that names the file, the tensor, what is
-// expected and what was found. Left over may be what older programs stored beside the weights (the
-// inverse frequencies of RoPE), and the head of a tied model.
+// `parameters`: those of a single rank, which owns everything. An Error names the file, the tensor,
+// what is expected and what was found. Allowed in addition are what older programs stored beside
+// the weights (RoPE's inverse frequencies), and the LM head of a model with tied embeddings.
 void check_tensors(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
                    const ModelConfig& config);
 

@@ -1,4 +1,4 @@
-// Writes GGUF files for tests, sound ones and others.
+// Writes GGUF files for tests, sound ones and broken ones, and opens those of a small model.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class GgufBuilder {
  public:
   std::uint32_t version = 3;
   std::uint64_t alignment = 32;
-  // What the file says of itself; kept at the true numbers if not set.
+  // The counts in the header; the true ones unless they are set.
   std::uint64_t tensor_count = kTrue, pair_count = kTrue;
 
   template <typename T>
@@ -68,7 +68,7 @@ class GgufBuilder {
     data_.resize((data_.size() + alignment - 1) / alignment * alignment, '\0');
     return *this;
   }
-  // Says that there is one, and gives it no data.
+  // Lists a tensor without giving it data.
   GgufBuilder& tensor_at(std::string_view name, std::uint32_t type,
                          const std::vector<std::uint64_t>& dims, std::uint64_t offset) {
     tensors_ += bytes_of_string(name) + bytes_of(static_cast<std::uint32_t>(dims.size()));
@@ -77,7 +77,7 @@ class GgufBuilder {
     ++tensors_written_;
     return *this;
   }
-  // F32 in which element i is i.
+  // An F32 tensor in which element i is i.
   GgufBuilder& counting(std::string_view name, const std::vector<std::uint64_t>& dims) {
     std::uint64_t elements = 1;
     for (const std::uint64_t dim : dims) elements *= dim;
@@ -103,8 +103,6 @@ class GgufBuilder {
   std::uint64_t pairs_written_ = 0, tensors_written_ = 0;
   std::string pairs_, tensors_, data_;
 };
-
-// A small model's metadata, and what becomes of it as a GGUF file.
 
 // Metadata of a model with 2 heads of 4, 1 head of keys and values, 3 tokens, 1 layer.
 inline GgufBuilder metadata_of(const std::string& architecture) {

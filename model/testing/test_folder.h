@@ -1,4 +1,4 @@
-// A folder of files that goes away with the test.
+// A temporary folder of files, removed at the end of the test.
 #pragma once
 
 #include <unistd.h>
@@ -37,7 +37,7 @@ class TestFolder {
   std::string path_;
 };
 
-// What opening the folder, or a file in it, says; the folder's path is written DIR.
+// The error text of opening the folder, or a file in it, with DIR for the folder's path.
 inline std::string error_of(const TestFolder& folder, const std::string& name = "") {
   try {
     (void)open_checkpoint(folder.path(name));

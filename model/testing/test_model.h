@@ -1,8 +1,9 @@
-// TestModel: one rank's share of a model with a cache, that takes tokens and gives logits on the host.
+// TestModel: one rank's share of a model with a KV cache. It takes tokens and gives logits on the
+// host.
 //
-//   TestModel model(rank, config, {.dtype = DType::f32, .sequences = 2, .tokens = 256, .rows = 64});
+//   TestModel model(rank, config, {.sequences = 2, .tokens = 256, .rows = 64});
 //   model.load(checkpoint);
-//   const auto logits = model.forward({{.sequence = 0, .begin = 0, .tokens = prompt}}, Logits::last);
+//   const auto logits = model.forward({{.sequence = 0, .begin = 0, .tokens = t}}, Logits::last);
 #pragma once
 
 #include <cstdint>

@@ -27,8 +27,8 @@ struct BpeVocabulary {
   bool ignore_merges = false;
 };
 
-// A direct-mapped cache of the ids of recent words. The hash of a word gives its one slot, which the
-// latest word keeps. Long words and words of many ids are not cached. Memory is fixed, 2 MiB.
+// A direct-mapped cache of the ids of recent words. The hash of a word gives its one slot, which
+// the latest word keeps. Long words and words of many ids are not cached. Memory is fixed, 2 MiB.
 class WordCache {
  public:
   // A word's slot; valid until the next call of store().
@@ -72,7 +72,8 @@ class WordCache {
   std::vector<Entry> entries_;  // allocated when the first word is stored
 };
 
-// Buffers that encoding uses, and the cache that it keeps between words. One per thread, and for one Bpe only.
+// Buffers that encoding uses, and the cache that it keeps between words. One per thread, and for
+// one Bpe only.
 class BpeScratch {
  private:
   friend class Bpe;

@@ -1,7 +1,8 @@
-// BPE of any vocabulary and text against a slow one that is obviously right: it works on the tokens' texts, and
-// merges the first pair of lowest rank until there is none.
+// BPE of any vocabulary and text against a slow one that is obviously right: it works on the
+// tokens' texts, and merges the first pair of lowest rank until there is none.
 //
-// Input: flags; how many merges; two bytes for each, the tokens that it joins; then a character a byte.
+// Input: flags; how many merges; two bytes for each, the tokens that it joins; then a character a
+// byte.
 #include <algorithm>
 #include <array>
 #include <cstddef>

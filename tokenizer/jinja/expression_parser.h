@@ -1,4 +1,5 @@
-// The part of the parser that reads expressions. parser.cc derives the parser of statements from it.
+// The part of the parser that reads expressions. parser.cc derives the parser of statements from
+// it.
 #pragma once
 
 #include <cstddef>

@@ -32,8 +32,8 @@ Value arithmetic(Interpreter& interpreter, std::string_view operation, const Val
 Value negated(const Value& value);
 bool contains(Interpreter& interpreter, const Value& container, const Value& item);
 
-// a.name and a[key]: Jinja looks for attributes and items, in this or the other order. Undefined if there
-// is neither; an Error if `value` is undefined itself.
+// a.name and a[key]: Jinja looks for attributes and items, in this or the other order. Undefined if
+// there is neither; an Error if `value` is undefined itself.
 Value attribute(const Value& value, const std::string& name);
 Value subscript(const Value& value, const Value& key);
 Value slice(Interpreter& interpreter, const Value& value, const Value& from, const Value& to,
@@ -50,8 +50,8 @@ std::optional<Value> method_of(const Value& value, const std::string& name);
 
 // Taking a call's arguments one by one, for filters, tests and methods.
 
-// The parameters are asked for in their order; who gets what follows Python. What is taken leaves the
-// arguments; finish() refuses the rest.
+// The parameters are asked for in their order; who gets what follows Python. What is taken leaves
+// the arguments; finish() refuses the rest.
 class ArgumentReader {
  public:
   ArgumentReader(std::string_view function, Arguments& arguments)

@@ -39,7 +39,8 @@ std::string replaced(Interpreter& interpreter, std::string_view text, std::strin
 
 // Values written into texts by a format.
 
-// format % values, as Python has it: %s %r %d %i %f %e %g %x %o %c %%, with flags, width and precision.
+// format % values, as Python has it: %s %r %d %i %f %e %g %x %o %c %%, with flags, width and
+// precision.
 Value percent_format(Interpreter& interpreter, std::string_view format, const Value& values);
 // format.format(...): {} {0} {name} {{ }}, without formats behind a colon but for .Nf, d and s.
 std::string brace_format(Interpreter& interpreter, std::string_view format,

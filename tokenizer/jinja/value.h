@@ -22,8 +22,8 @@ struct Undefined {
 
 struct None {};
 
-// A value is made of others. Both are bounded, so that no walk over one overflows the stack or takes for
-// ever (lists may hold the same list many times).
+// A value is made of others. Both are bounded, so that no walk over one overflows the stack or
+// takes for ever (lists may hold the same list many times).
 struct Extent {
   static constexpr int kDeepest = 200;
   static constexpr std::int64_t kHeaviest = std::int64_t{1} << 24;
@@ -56,7 +56,8 @@ class Dict {
   Extent extent_;
 };
 
-// namespace(...), the one thing that a template can change; also what `loop` is, which cannot be changed.
+// namespace(...), the one thing that a template can change; also what `loop` is, which cannot be
+// changed.
 struct Namespace {
   Dict values;
   bool changeable = true;

@@ -12,87 +12,101 @@
 namespace nvllm::tokenizer {
 namespace {
 
-// What tokenizer.ggml.pre means: how the byte-level tokenizers of a family cut text into words. The parts
-// are written as in tokenizer.json; the strings are static.
+// Regular expressions with which byte-level tokenizers cut text into words. GPT-2's, Qwen's and Llama 3's
+// are pattern_text() of a WordPattern.
+constexpr std::string_view kTekken =
+    R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
+    R"re(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)re"
+    R"re(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+constexpr std::string_view kDeepSeekNumbers = R"re(\p{N}{1,3})re";
+constexpr std::string_view kDeepSeekIdeographs =
+    R"re([\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+)re";
+constexpr std::string_view kDeepSeekWords =
+    R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)re"
+    R"re(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+// DeepSeek before version 3.
+constexpr std::string_view kLineBreaks = R"re([\r\n])re";
+constexpr std::string_view kCoderWords = R"re(\s?\p{L}+)re";
+constexpr std::string_view kCoderPunctuation = R"re(\s?\p{P}+)re";
+constexpr std::string_view kOldIdeographs = R"re([\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+)re";
+// Letters of two cases, as of some version of Unicode.
+constexpr std::string_view kLlmWords =
+    R"re(\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293)re"
+    R"re(\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c)re"
+    R"re(\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5)re"
+    R"re(\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77)re"
+    R"re(\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57)re"
+    R"re(\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6)re"
+    R"re(-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102)re"
+    R"re(\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134)re"
+    R"re(\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb)re"
+    R"re(-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-)re"
+    R"re(\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a)re"
+    "\U00010400-\U0001044F\U000104B0-\U000104D3\U000104D8-\U000104FB\U00010C80-\U00010CB2"
+    "\U00010CC0-\U00010CF2\U000118A0-\U000118DF\U0001E900-\U0001E943]+";
+constexpr std::string_view kLlmPunctuation =
+    R"re(\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+)re";
+constexpr std::string_view kSpacesAtEnd = R"re(\s+$)re";
+
+// Cuts at each pattern in order: words are its matches, and the text between them.
+void split(PreTokenizer& out, std::initializer_list<std::string_view> patterns) {
+  for (const std::string_view regex : patterns) {
+    out.add(RegexSplit{.program = compile_regex(regex), .fast = known_word_pattern(regex)});
+  }
+}
+
+void split_digits(PreTokenizer& out) {
+  out.add(CharSplit{CharSplit::kNumber, SplitBehavior::kIsolated});
+}
+
+// What tokenizer.ggml.pre means: how the byte-level tokenizers of a family cut text into words.
 struct GgufPreTokenizer {
   std::vector<const char*> names;  // of the family, in files
-  const char* normalizer = "null";
-  std::vector<const char*> steps;  // pre-tokenizers
+  void (*add_splits)(PreTokenizer& out);
+  bool nfc = false;
   bool ignore_merges = false;
   bool add_bos = false;  // where the file does not say it
 };
 
-constexpr const char* kNfc = R"({"type": "NFC"})";
-// What every byte-level pre-tokenizer ends with; the pattern has been applied before.
-constexpr const char* kToBytes =
-    R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
-// GPT-2's own pattern.
-constexpr const char* kGpt2Bytes =
-    R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true})";
-constexpr const char* kSingleDigits = R"({"type": "Digits", "individual_digits": true})";
-
-constexpr const char* kOneDigit =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
-constexpr const char* kThreeDigits =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
-constexpr const char* kTekken =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
-constexpr const char* kDeepSeekNumbers =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "\\p{N}{1,3}"}})re";
-constexpr const char* kDeepSeekIdeographs =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[一-龥぀-ゟ゠-ヿ]+"}})re";
-constexpr const char* kDeepSeekWords =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})re";
-// The same before version 3.
-constexpr const char* kLineBreaks =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[\r\n]"}})re";
-constexpr const char* kCoderWords =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "\\s?\\p{L}+"}})re";
-constexpr const char* kCoderPunctuation =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "\\s?\\p{P}+"}})re";
-constexpr const char* kOldIdeographs =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "[\u4e00-\u9fa5\u0800-)re"
-    R"re(\u4e00\uac00-\ud7ff]+"}})re";
-// Letters of two cases, as of some version of Unicode.
-constexpr const char* kLlmWords =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "\\s?[A-Za-z\u00b5\u00c0-)re"
-    R"re(\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373)re"
-    R"re(\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5)re"
-    R"re(\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-)re"
-    R"re(\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d)re"
-    R"re(\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4)re"
-    R"re(\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec)re"
-    R"re(\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128)re"
-    R"re(\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-)re"
-    R"re(\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f)re"
-    R"re(\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-)re"
-    R"re(\uff5a\ud801\udc00-\ud801\udc4f\ud801\udcb0-\ud801\udcd3\ud801\udcd8-\ud801\udcfb\ud803)re"
-    R"re(\udc80-\ud803\udcb2\ud803\udcc0-\ud803\udcf2\ud806\udca0-\ud806\udcdf\ud83a\udd00-\ud83a)re"
-    R"re(\udd43]+"}})re";
-constexpr const char* kLlmPunctuation =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "\\s?[!-/:-~\uff01-\uff0f)re"
-    R"re(\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"}})re";
-constexpr const char* kSpacesAtEnd =
-    R"re({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "\\s+$"}})re";
-
 const std::vector<GgufPreTokenizer>& known_pre_tokenizers() {
+  using Out = PreTokenizer&;
   static const std::vector<GgufPreTokenizer> known = {
-      {.names = {"gpt-2", "gpt2"}, .steps = {kGpt2Bytes}},
-      {.names = {"smollm"}, .steps = {kSingleDigits, kGpt2Bytes}},
-      {.names = {"qwen2", "deepseek-r1-qwen"}, .normalizer = kNfc, .steps = {kOneDigit, kToBytes}},
+      {.names = {"gpt-2", "gpt2"},
+       .add_splits = [](Out out) { split(out, {pattern_text(WordPattern::kGpt2)}); }},
+      {.names = {"smollm"},
+       .add_splits =
+           [](Out out) {
+             split_digits(out);
+             split(out, {pattern_text(WordPattern::kGpt2)});
+           }},
+      {.names = {"qwen2", "deepseek-r1-qwen"},
+       .add_splits = [](Out out) { split(out, {pattern_text(WordPattern::kOneDigit)}); },
+       .nfc = true},
       {.names = {"llama-bpe", "llama3", "llama-v3"},
-       .steps = {kThreeDigits, kToBytes},
+       .add_splits = [](Out out) { split(out, {pattern_text(WordPattern::kThreeDigits)}); },
        .ignore_merges = true,
        .add_bos = true},
-      {.names = {"tekken"}, .steps = {kTekken, kToBytes}, .ignore_merges = true, .add_bos = true},
+      {.names = {"tekken"},
+       .add_splits = [](Out out) { split(out, {kTekken}); },
+       .ignore_merges = true,
+       .add_bos = true},
       {.names = {"deepseek-v3"},
-       .steps = {kDeepSeekNumbers, kDeepSeekIdeographs, kDeepSeekWords, kToBytes}},
+       .add_splits =
+           [](Out out) {
+             split(out, {kDeepSeekNumbers, kDeepSeekIdeographs, kDeepSeekWords});
+           }},
       {.names = {"deepseek-llm"},
-       .steps = {kLineBreaks, kLlmWords, kLlmPunctuation, kSpacesAtEnd, kOldIdeographs,
-                 kSingleDigits, kToBytes}},
+       .add_splits =
+           [](Out out) {
+             split(out, {kLineBreaks, kLlmWords, kLlmPunctuation, kSpacesAtEnd, kOldIdeographs});
+             split_digits(out);
+           }},
       {.names = {"deepseek-coder"},
-       .steps = {kLineBreaks, kCoderWords, kCoderPunctuation, kOldIdeographs, kSingleDigits,
-                 kToBytes}},
+       .add_splits =
+           [](Out out) {
+             split(out, {kLineBreaks, kCoderWords, kCoderPunctuation, kOldIdeographs});
+             split_digits(out);
+           }},
   };
   return known;
 }
@@ -107,9 +121,8 @@ const GgufPreTokenizer& find_pre_tokenizer(const std::optional<std::string>& nam
     }
   }
   if (!name) {
-    fail(
-        "tokenizer.ggml.pre is missing, so how text is cut into words is not known; supported are ",
-        names);
+    fail("tokenizer.ggml.pre is missing, so how text is cut into words is not known; ",
+         "supported are ", names);
   }
   fail("tokenizer.ggml.pre \"", *name, "\" is not supported; supported are ", names);
 }
@@ -156,8 +169,9 @@ void add_written_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) 
   }
 }
 
-// SentencePiece merges whatever makes a token, the highest score first. As a list of merges: every way to put
-// a token together, in the order of the tokens' scores; as the tokenizer.json files of such models have it.
+// SentencePiece merges whatever makes a token, the highest score first. As a list of merges: every
+// way to put a token together, in the order of the tokens' scores; as the tokenizer.json files of
+// such models have it.
 void add_scored_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
   constexpr std::size_t kLongest = 256;  // bytes of a token that merges make
   struct Merge {
@@ -197,7 +211,7 @@ std::vector<AddedToken> added_tokens(const GgufVocabulary& vocabulary) {
   return added;
 }
 
-// Files write -1 where there is none.
+// Files write -1 where there is no such token.
 bool has(const std::optional<std::int64_t>& id) {
   return id.has_value() && *id >= 0;
 }
@@ -223,21 +237,16 @@ void add_template(const GgufVocabulary& vocabulary, bool bos_by_default, Tokeniz
   parts.post_processor.add(std::move(ends));
 }
 
-std::string sequence(const char* list, const std::vector<const char*>& steps) {
-  std::string json = str(R"({"type": "Sequence", ")", list, R"(": [)");
-  for (const char* step : steps) json += str(step == steps.front() ? "" : ", ", step);
-  return json + "]}";
-}
-
 TokenizerParts byte_level_parts(const GgufVocabulary& vocabulary) {
   const GgufPreTokenizer& pre = find_pre_tokenizer(vocabulary.pre);
   TokenizerParts parts;
   parts.vocabulary.tokens = make_table(vocabulary);
   parts.vocabulary.ignore_merges = pre.ignore_merges;
   add_written_merges(vocabulary, parts.vocabulary);
-  parts.normalizer = parse_normalizer(pre.normalizer);
-  parts.pre_tokenizer = parse_pre_tokenizer(sequence("pretokenizers", pre.steps));
-  parts.decoder = parse_decoder(R"({"type": "ByteLevel"})");
+  if (pre.nfc) parts.normalizer.add(NormalForm::kNfc);
+  pre.add_splits(parts.pre_tokenizer);
+  parts.pre_tokenizer.add(ToByteChars{});
+  parts.decoder.add(FromByteChars{});
   add_template(vocabulary, pre.add_bos, parts);
   return parts;
 }
@@ -248,7 +257,6 @@ TokenizerParts sentencepiece_parts(const GgufVocabulary& vocabulary) {
          " tokens");
   }
   const bool prefix = vocabulary.add_space_prefix.value_or(true);
-  const char* const spaces = R"({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})";
   TokenizerParts parts;
   BpeVocabulary& model = parts.vocabulary;
   model.tokens = make_table(vocabulary);
@@ -260,19 +268,17 @@ TokenizerParts sentencepiece_parts(const GgufVocabulary& vocabulary) {
   } else {
     add_written_merges(vocabulary, model);
   }
-  parts.normalizer = parse_normalizer(
-      prefix ? sequence("normalizers", {R"({"type": "Prepend", "prepend": "▁"})", spaces})
-             : spaces);
-  std::vector<const char*> decoding = {
-      R"({"type": "Replace", "pattern": {"String": "▁"}, "content": " "})",
-      R"({"type": "ByteFallback"})", R"({"type": "Fuse"})"};
-  if (prefix) decoding.push_back(R"({"type": "Strip", "content": " ", "start": 1, "stop": 0})");
-  parts.decoder = parse_decoder(sequence("decoders", decoding));
+  if (prefix) parts.normalizer.add(Prepend{"▁"});
+  parts.normalizer.add(Replacement::of_literal(" ", "▁"));
+  parts.decoder.add(Replacement::of_literal("▁", " "));
+  parts.decoder.add(ByteFallback{});
+  parts.decoder.add(Fuse{});
+  if (prefix) parts.decoder.add(StripChar{.c = " ", .start = 1, .stop = 0});
   add_template(vocabulary, true, parts);
   return parts;
 }
 
-// Nothing else in a tokenizer looks at it again.
+// Checks the parts against each other; nothing in a tokenizer looks at them again.
 void check(const GgufVocabulary& vocabulary) {
   if (vocabulary.model != "gpt2" && vocabulary.model != "llama") {
     fail("tokenizer.ggml.model \"", vocabulary.model,

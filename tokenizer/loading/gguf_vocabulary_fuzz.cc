@@ -1,5 +1,5 @@
-// What a GGUF file may say of its vocabulary: refused with an Error, or a tokenizer that can be used. Lines: the
-// model and the pre type; then fields by their first character.
+// What a GGUF file may say of its vocabulary: refused with an Error, or a tokenizer that can be
+// used. Lines: the model and the pre type; then fields by their first character.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -4,10 +4,11 @@
 //   (?=X) (?!X) (?<=X) (?<!X) where X is a single character or class
 // Anything else in a pattern is refused by name.
 //
-// Matching is leftmost and tries alternatives in order, as a backtracking matcher does, but a walk over
-// a whole text takes time proportional to pattern x text: a point (instruction, position) that failed
-// once is remembered and never tried again, not even by later matches. That is sound because there are
-// no captures and back references, so a failure does not depend on how the point was reached.
+// Matching is leftmost and tries alternatives in order, as a backtracking matcher does, but a walk
+// over a whole text takes time proportional to pattern x text: a point (instruction, position) that
+// failed once is remembered and never tried again, not even by later matches. That is sound because
+// there are no captures and back references, so a failure does not depend on how the point was
+// reached.
 //
 // Read first: this header; then regex_compiler.cc (pattern to program) and regex.cc (the matcher).
 #pragma once
@@ -161,7 +162,8 @@ enum class WordPattern {
 std::string_view pattern_text(WordPattern pattern);
 WordPattern known_word_pattern(std::string_view pattern);
 
-// The end of the match that begins at `begin` < text.size(). These patterns match at every position.
+// The end of the match that begins at `begin` < text.size(). These patterns match at every
+// position.
 std::size_t word_end(WordPattern pattern, std::string_view text, std::size_t begin);
 
 }  // namespace nvllm::tokenizer
