@@ -1,4 +1,4 @@
-// For tests.
+// Reads whole files in tests.
 #pragma once
 
 #include <doctest/doctest.h>

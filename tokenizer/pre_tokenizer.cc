@@ -103,7 +103,7 @@ void find_matches(const CharSplit& split, std::string_view text, Found&& found) 
 
 }  // namespace
 
-// Does one step and hands each of its pieces to the next.
+// Runs one step and passes each of its pieces to the next step.
 class PreTokenizer::StepRunner {
  public:
   StepRunner(const PreTokenizer& all, std::size_t step, std::string_view text, bool at_start,

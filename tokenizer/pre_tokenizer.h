@@ -1,4 +1,4 @@
-// Cutting text into words, each of which is encoded on its own.
+// The pre-tokenizer cuts text into words, each of which is encoded on its own.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace nvllm::tokenizer {
 
-// What becomes of the matches of a pattern that cuts.
+// How text is split at the matches of a pattern.
 enum class SplitBehavior {
   kRemoved,
   kIsolated,            // each match is a piece
@@ -64,8 +64,8 @@ class PreTokenizer {
     steps_.emplace_back(std::in_place_type<Step>, std::move(step));
   }
 
-  // If the last step, and no other, goes into the byte-level alphabet: drops it and returns true.
-  // The words are plain bytes then.
+  // If the last step, and no other, maps bytes to the byte-level alphabet: drops it and returns
+  // true. The words are plain bytes then.
   bool drop_final_byte_chars();
 
   // Cuts one piece of text. `at_start`: it is at the start of the whole text.

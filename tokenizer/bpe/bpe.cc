@@ -14,7 +14,7 @@ namespace nvllm::tokenizer {
 namespace {
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-// Up to here scanning an array is faster than a priority queue.
+// For words of up to so many symbols, scanning an array is faster than a priority queue.
 constexpr std::size_t kFew = 32;
 
 bool all_different(const MergeTable& merges, TokenId end_id) {
@@ -27,8 +27,8 @@ bool all_different(const MergeTable& merges, TokenId end_id) {
   return true;
 }
 
-// Whether U+2581 only ever follows itself, or nothing, inside what merges make. A merge that
-// reached over another place would leave its text in a token.
+// Whether U+2581 only ever follows itself, or nothing, inside the tokens that merges make. A merge
+// that spanned another boundary would leave its text in a token.
 bool metaspace_only_leads(const BpeVocabulary& vocabulary) {
   if (vocabulary.ignore_merges || !vocabulary.tokens.find(kMetaspace)) return false;
   for (MergeTable::Rank rank = 0; rank < vocabulary.merges.size(); ++rank) {
@@ -195,9 +195,9 @@ void Bpe::merge_few(BpeScratch& scratch) const {
   scratch.ids.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// A linked list of symbols, and a queue of (rank, position of the left symbol), lowest first. An
-// entry is out of date if its symbols have changed; it still counts if what is there now makes the
-// same token, as in the reference.
+// Works on a linked list of symbols and a queue of (rank, position of the left symbol), lowest
+// first. An entry is stale if its symbols have changed; it still counts if the symbols there now
+// make the same token, as in the reference.
 void Bpe::merge_many(BpeScratch& scratch) const {
   constexpr std::uint32_t kEnd = std::numeric_limits<std::uint32_t>::max();
   const MergeTable& merges = vocabulary_.merges;

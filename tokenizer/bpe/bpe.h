@@ -1,4 +1,4 @@
-// Byte-pair encoding: from a word to token ids.
+// Byte-pair encoding (BPE) turns a word into token ids.
 #pragma once
 
 #include <xxhash.h>
@@ -16,7 +16,7 @@
 
 namespace nvllm::tokenizer {
 
-// A BPE model as a file describes it, whatever the kind of file.
+// A BPE model, whatever file format describes it.
 struct BpeVocabulary {
   TokenTable tokens;
   MergeTable merges;
@@ -125,8 +125,8 @@ class Bpe {
   bool has_all_bytes_ = false;
   // No token comes from two different merges.
   bool merges_are_unique_ = false;
-  // No merge reaches over the place between another character and U+2581, so that words before and
-  // after it can be encoded (and cached) on their own.
+  // No merge spans the boundary between another character and U+2581, so that the words on both
+  // sides can be encoded, and cached, on their own.
   bool words_start_at_metaspace_ = false;
 };
 

@@ -1,5 +1,5 @@
-// The byte-level alphabet: a printable character for each byte, so that any bytes are text. Bytes
-// that are printable in Latin-1 stand for themselves, the others are numbered from U+0100 on.
+// The byte-level alphabet has a printable character for each byte, so that any bytes are text.
+// Bytes that are printable in Latin-1 stand for themselves; the others are numbered from U+0100 on.
 #pragma once
 
 #include <array>
@@ -39,7 +39,8 @@ inline void append_byte_chars(std::string& out, std::string_view bytes) {
   for (const char byte : bytes) append_utf8(out, kByteChars[static_cast<unsigned char>(byte)]);
 }
 
-// Appends the bytes that a token stands for; a token with other characters stands for itself.
+// Appends the bytes that a token stands for. A token with characters outside the alphabet stands
+// for itself.
 inline void append_token_bytes(std::string& out, std::string_view token) {
   const std::size_t before = out.size();
   for (std::size_t at = 0; at < token.size();) {

@@ -1,4 +1,4 @@
-// The tokens of a vocabulary: id -> text and text -> id.
+// The tables of a BPE vocabulary: tokens by id and by text, and the merges of neighbouring tokens.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace nvllm::tokenizer {
 
 using TokenId = std::uint32_t;
 
-// Texts lie one after the other in one string; ids are found by open addressing over their hashes.
-// Concurrent readers are fine.
+// All texts lie in one string; a hash table with open addressing finds ids. Thread-safe for
+// readers.
 class TokenTable {
  public:
   // Larger ids are refused: tables are as long as the largest id.
@@ -21,13 +21,13 @@ class TokenTable {
 
   void reserve(std::size_t tokens, std::size_t bytes);
 
-  // A text that comes again keeps its last id, an id that comes again its last text.
+  // A text that is added again keeps its last id, and an id its last text.
   void add(std::string_view text, TokenId id);
 
   std::optional<TokenId> find(std::string_view text) const;
   // The token whose text is `first` followed by `second`.
   std::optional<TokenId> find_joined(std::string_view first, std::string_view second) const;
-  // Nothing for ids between others that no token has.
+  // nullopt for an id that no token has.
   std::optional<std::string_view> text(TokenId id) const;
 
   // How many texts there are.

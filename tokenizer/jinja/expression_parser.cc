@@ -24,7 +24,7 @@ std::string shown(const Token& token) {
 }  // namespace
 
 void ExpressionParser::count_operator() {
-  if (++operators_ > kMostOperators) fail_at(token().at, "this statement is too long");
+  if (++operators_ > kMaxOperators) fail_at(token().at, "this statement is too long");
 }
 
 ExpressionPtr ExpressionParser::make(Kind kind, Position at) const {
@@ -136,9 +136,9 @@ ExpressionPtr ExpressionParser::parse_sum() {
   return parse_chain({"+", "-"}, &ExpressionParser::parse_concatenation);
 }
 ExpressionPtr ExpressionParser::parse_concatenation() {
-  return parse_chain({"~"}, &ExpressionParser::parse_product);
+  return parse_chain({"~"}, &ExpressionParser::parse_term);
 }
-ExpressionPtr ExpressionParser::parse_product() {
+ExpressionPtr ExpressionParser::parse_term() {
   return parse_chain({"*", "/", "//", "%"}, &ExpressionParser::parse_power);
 }
 ExpressionPtr ExpressionParser::parse_power() {

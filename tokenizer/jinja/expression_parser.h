@@ -47,14 +47,14 @@ class ExpressionParser : protected TokenReader {
 
  protected:
   // Deeper nesting than this is refused, so that no template overflows the stack.
-  static constexpr int kDeepest = 100;
+  static constexpr int kMaxDepth = 100;
   // Trees lean to one side, as deep as the operators in a statement are many.
-  static constexpr int kMostOperators = 2000;
+  static constexpr int kMaxOperators = 2000;
 
   class Level {
    public:
     explicit Level(ExpressionParser& parser) : parser_(parser) {
-      if (++parser.level_ > kDeepest) fail_at(parser.token().at, "this is nested too deep");
+      if (++parser.level_ > kMaxDepth) fail_at(parser.token().at, "this is nested too deep");
     }
     ~Level() { --parser_.level_; }
     Level(const Level&) = delete;
@@ -91,7 +91,7 @@ class ExpressionParser : protected TokenReader {
   ExpressionPtr parse_comparison();
   ExpressionPtr parse_sum();
   ExpressionPtr parse_concatenation();
-  ExpressionPtr parse_product();
+  ExpressionPtr parse_term();
   ExpressionPtr parse_power();
   ExpressionPtr parse_unary() { return parse_signed(true); }
   ExpressionPtr parse_signed(bool with_filters);

@@ -10,7 +10,7 @@
 namespace nvllm::jinja {
 namespace {
 
-constexpr std::int64_t kLongestRange = 100000;
+constexpr std::int64_t kMaxRange = 100000;
 
 Value range(Interpreter& interpreter, Arguments& arguments) {
   ArgumentReader reader("range", arguments);
@@ -25,8 +25,8 @@ Value range(Interpreter& interpreter, Arguments& arguments) {
   if (step == 0) fail("range: the step is 0");
   List list;
   while (step > 0 ? from < to : from > to) {
-    if (static_cast<std::int64_t>(list.items.size()) == kLongestRange) {
-      fail("range: more than ", kLongestRange, " numbers");
+    if (static_cast<std::int64_t>(list.items.size()) == kMaxRange) {
+      fail("range: more than ", kMaxRange, " numbers");
     }
     list.items.emplace_back(from);
     if (__builtin_add_overflow(from, step, &from)) break;
@@ -80,9 +80,8 @@ bool is_sequence(const Value& value) {
 }
 
 std::int64_t remainder(const Value& value, std::int64_t by) {
-  std::int64_t place = 0;
-  const std::int64_t* whole = value.integer(place);
-  if (whole == nullptr) fail("this test takes an integer, not ", value.type_name());
+  const auto whole = value.integer();
+  if (!whole) fail("this test takes an integer, not ", value.type_name());
   if (by == 0) fail("division by zero");
   return by == -1 ? 0 : *whole % by;
 }

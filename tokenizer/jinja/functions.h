@@ -1,4 +1,4 @@
-// What templates can call by name: filters, tests and global functions.
+// The functions behind the interpreter: operators, and what templates call by name.
 #pragma once
 
 #include <algorithm>
@@ -14,44 +14,8 @@
 
 namespace nvllm::jinja {
 
-bool has_filter(const std::string& name);
-Value run_filter(Interpreter& interpreter, const std::string& name, const Value& input,
-                 Arguments& arguments);
-
-bool has_test(const std::string& name);
-bool run_test(Interpreter& interpreter, const std::string& name, const Value& value,
-              Arguments& arguments);
-
-// range, dict, namespace, joiner, cycler, raise_exception, strftime_now.
-Dict global_functions();
-
-// What operators and subscripts do. Errors say what was done to what.
-
-Value arithmetic(Interpreter& interpreter, std::string_view operation, const Value& a,
-                 const Value& b);
-Value negated(const Value& value);
-bool contains(Interpreter& interpreter, const Value& container, const Value& item);
-
-// a.name and a[key]: Jinja looks for attributes and items, in this or the other order. Undefined if
-// there is neither; an Error if `value` is undefined itself.
-Value attribute(const Value& value, const std::string& name);
-Value subscript(const Value& value, const Value& key);
-Value slice(Interpreter& interpreter, const Value& value, const Value& from, const Value& to,
-            const Value& step);
-
-// What a loop over the value gives: items, keys, characters; of an undefined value nothing.
-std::vector<Value> items_of(Interpreter& interpreter, const Value& value);
-
-// A bound method of a string, list or dict, if there is one of this name (methods.cc).
-std::optional<Value> method_of(const Value& value, const std::string& name);
-
-// "variable 'x' is undefined"
-[[noreturn]] void fail_undefined(const Value& value);
-
-// Taking a call's arguments one by one, for filters, tests and methods.
-
-// The parameters are asked for in their order; who gets what follows Python. What is taken leaves
-// the arguments; finish() refuses the rest.
+// Takes the arguments of a call one by one, for filters, tests and methods. Parameters are taken in
+// their order and matched with arguments as in Python. finish() refuses arguments that are left.
 class ArgumentReader {
  public:
   ArgumentReader(std::string_view function, Arguments& arguments)
@@ -78,10 +42,8 @@ class ArgumentReader {
   std::int64_t take_integer(std::string_view name, std::int64_t fallback) {
     std::optional<Value> value = find(name);
     if (!value || value->none()) return fallback;
-    std::int64_t place = 0;
-    const std::int64_t* whole = value->integer(place);
-    if (whole == nullptr)
-      fail(function_, ": '", name, "' takes an integer, not ", value->type_name());
+    const auto whole = value->integer();
+    if (!whole) fail(function_, ": '", name, "' takes an integer, not ", value->type_name());
     return *whole;
   }
   bool take_truth(std::string_view name, bool fallback) {
@@ -120,7 +82,43 @@ class ArgumentReader {
   std::size_t next_ = 0;  // of the positional ones
 };
 
-// Filters that look at the items of a list, or at a part of each.
+// --- operators and subscripts (operations.cc). Errors name the operation and the types.
+
+Value arithmetic(Interpreter& interpreter, std::string_view operation, const Value& a,
+                 const Value& b);
+Value negated(const Value& value);
+bool contains(Interpreter& interpreter, const Value& container, const Value& item);
+
+// a.name and a[key]: Jinja looks for attributes and items, in this or the other order. Undefined if
+// there is neither; an Error if `value` is undefined itself.
+Value attribute(const Value& value, const std::string& name);
+Value subscript(const Value& value, const Value& key);
+Value slice(Interpreter& interpreter, const Value& value, const Value& from, const Value& to,
+            const Value& step);
+
+// What a loop over the value gives: items, keys, characters; of an undefined value nothing.
+std::vector<Value> items_of(Interpreter& interpreter, const Value& value);
+
+// A bound method of a string, list or dict, if there is one of this name (methods.cc).
+std::optional<Value> method_of(const Value& value, const std::string& name);
+
+// "variable 'x' is undefined"
+[[noreturn]] void fail_undefined(const Value& value);
+
+// --- filters (filters.cc), tests and global functions (functions.cc)
+
+bool has_filter(const std::string& name);
+Value run_filter(Interpreter& interpreter, const std::string& name, const Value& input,
+                 Arguments& arguments);
+
+bool has_test(const std::string& name);
+bool run_test(Interpreter& interpreter, const std::string& name, const Value& value,
+              Arguments& arguments);
+
+// range, dict, namespace, joiner, raise_exception, strftime_now.
+Dict global_functions();
+
+// --- filters that look at the items of a list, or at a part of each (list_filters.cc)
 
 // item.a.b, or item[3]
 Value part_of(const Value& item, const Value& path);

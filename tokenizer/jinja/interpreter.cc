@@ -12,7 +12,7 @@
 namespace nvllm::jinja {
 namespace {
 
-// An Error that says already where it happened.
+// An Error whose text already says where it happened.
 class PlacedError : public Error {
  public:
   using Error::Error;
@@ -33,7 +33,7 @@ struct Interpreter::Scope {
   }
 };
 
-// A block with a scope of its own, inside of `parent`; leaves it when it goes.
+// Gives a block a scope of its own inside of `parent`, for as long as the frame lives.
 class Interpreter::Frame {
  public:
   Frame(Interpreter& interpreter, ScopePtr parent)

@@ -1,4 +1,4 @@
-// The syntax tree of a template.
+// The tokens and the syntax tree of a template. lexer.cc makes the tokens, parser.cc the tree.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,33 @@ struct Position {
   int line = 1;
   int column = 1;
 };
+
+// A piece of a template: text that is printed as it is, or a token inside of {{ }} or {% %}.
+struct Token {
+  enum class Kind : unsigned char {
+    text,         // outside of all brackets
+    print_begin,  // {{
+    print_end,    // }}
+    block_begin,  // {%
+    block_end,    // %}
+    name,
+    string,  // without quotes, escapes resolved
+    integer,
+    real,
+    symbol,  // an operator or bracket
+    end,
+  };
+  Kind kind;
+  std::string text;
+  Position at;
+};
+
+// Splits a template (valid UTF-8) into tokens, with Jinja's trim_blocks and lstrip_blocks, as
+// Hugging Face renders chat templates.
+std::vector<Token> tokenize(std::string_view source);
+
+// Throws an Error that says where: "line 3, column 14: what".
+[[noreturn]] void fail_at(Position at, const std::string& what);
 
 struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
@@ -91,36 +118,7 @@ struct Statement {
   Block otherwise;
 };
 
-// A template's text in pieces: what is printed as it is, and the tokens inside {{ }} and {% %}.
-
-struct Token {
-  enum class Kind : unsigned char {
-    text,         // outside of all brackets
-    print_begin,  // {{
-    print_end,    // }}
-    block_begin,  // {%
-    block_end,    // %}
-    name,
-    string,  // without quotes, escapes resolved
-    integer,
-    real,
-    symbol,  // an operator or bracket
-    end,
-  };
-  Kind kind;
-  std::string text;
-  Position at;
-};
-
-// With Jinja's trim_blocks and lstrip_blocks, as Hugging Face renders chat templates. Valid UTF-8.
-std::vector<Token> tokenize(std::string_view source);
-
-// Throws an Error that says where: "line 3, column 14: what".
-[[noreturn]] void fail_at(Position at, const std::string& what);
-
-// A template's text as a syntax tree.
-
-// Throws an Error that says where and what. Valid UTF-8.
+// Parses a template (valid UTF-8). Throws an Error that says where and what.
 Block parse(std::string_view source);
 
 }  // namespace nvllm::jinja

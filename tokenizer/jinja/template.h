@@ -16,7 +16,7 @@
 
 namespace nvllm::jinja {
 
-// The template called raise_exception: the message is the template's own.
+// Thrown when the template calls raise_exception; the message is the template's own.
 class TemplateRaised : public Error {
  public:
   using Error::Error;

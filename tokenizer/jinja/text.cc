@@ -94,13 +94,12 @@ std::string formatted_number(const Conversion& how, const Value& value) {
   double real = 0;
   if (!value.number(real)) fail("'%", how.kind, "' takes a number, not ", value.type_name());
   if (how.kind == 'd' || how.kind == 'i' || how.kind == 'x' || how.kind == 'X' || how.kind == 'o') {
-    std::int64_t place = 0;
-    const std::int64_t* whole = value.integer(place);
-    if (whole == nullptr && !(real > -9e18 && real < 9e18))
+    const auto whole = value.integer();
+    if (!whole && !(real > -9e18 && real < 9e18))
       fail("'%", how.kind, "': the number is too large");
     const std::string format = "%" + how.flags + "*ll" + how.kind;
     std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,
-                  whole != nullptr ? static_cast<long long>(*whole) : static_cast<long long>(real));
+                  whole ? static_cast<long long>(*whole) : static_cast<long long>(real));
   } else {
     const std::string format = "%" + how.flags + "*.*" + how.kind;
     std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,

@@ -1,4 +1,4 @@
-// Strings as Python has them: sequences of characters, here in UTF-8.
+// Strings as Python has them: sequences of characters, here in UTF-8; and formatting of values.
 #pragma once
 
 #include <cstdint>

@@ -280,8 +280,8 @@ void Extent::add(const Value& part) {
   const Extent other = part.extent();
   depth = std::max(depth, other.depth + 1);
   weight += other.weight;
-  if (depth > kDeepest) fail("a value is nested more than ", kDeepest, " deep");
-  if (weight > kHeaviest) fail("a value is too large");
+  if (depth > kMaxDepth) fail("a value is nested more than ", kMaxDepth, " deep");
+  if (weight > kMaxWeight) fail("a value is too large");
 }
 
 Value::Value(List value) {
@@ -309,17 +309,14 @@ Extent Value::extent() const {
   return {};
 }
 
-const std::int64_t* Value::integer(std::int64_t& place) const {
-  if (const bool* truth = get<bool>()) {
-    place = *truth ? 1 : 0;
-    return &place;
-  }
-  return get<std::int64_t>();
+std::optional<std::int64_t> Value::integer() const {
+  if (const bool* truth = get<bool>()) return *truth ? 1 : 0;
+  if (const auto* whole = get<std::int64_t>()) return *whole;
+  return std::nullopt;
 }
 
 bool Value::number(double& value) const {
-  std::int64_t place = 0;
-  if (const std::int64_t* whole = integer(place)) {
+  if (const auto whole = integer()) {
     value = static_cast<double>(*whole);
     return true;
   }
@@ -348,11 +345,9 @@ const char* Value::type_name() const {
 
 bool equal(const Value& a, const Value& b) {
   if (const std::string* text = a.string()) return b.string() != nullptr && *text == *b.string();
-  std::int64_t place_a = 0;
-  std::int64_t place_b = 0;
-  const std::int64_t* whole_a = a.integer(place_a);
-  const std::int64_t* whole_b = b.integer(place_b);
-  if (whole_a != nullptr && whole_b != nullptr) return *whole_a == *whole_b;
+  const auto whole_a = a.integer();
+  const auto whole_b = b.integer();
+  if (whole_a && whole_b) return *whole_a == *whole_b;
   double x = 0;
   double y = 0;
   if (a.number(x)) return b.number(y) && x == y;
@@ -377,12 +372,9 @@ bool equal(const Value& a, const Value& b) {
 }
 
 int compare(const Value& a, const Value& b) {
-  std::int64_t place_a = 0;
-  std::int64_t place_b = 0;
-  const std::int64_t* whole_a = a.integer(place_a);
-  const std::int64_t* whole_b = b.integer(place_b);
-  if (whole_a != nullptr && whole_b != nullptr)
-    return *whole_a < *whole_b ? -1 : *whole_a > *whole_b;
+  const auto whole_a = a.integer();
+  const auto whole_b = b.integer();
+  if (whole_a && whole_b) return *whole_a < *whole_b ? -1 : *whole_a > *whole_b;
   double x = 0;
   double y = 0;
   if (a.number(x) && b.number(y)) return x < y ? -1 : x > y;
@@ -436,7 +428,8 @@ Value from_json(std::string_view text, std::string_view what) {
     } else if (c == '"') {
       inside = true;
     } else if (c == '{' || c == '[') {
-      if (++depth > Extent::kDeepest) fail(what, ": nested more than ", Extent::kDeepest, " deep");
+      if (++depth > Extent::kMaxDepth)
+        fail(what, ": nested more than ", Extent::kMaxDepth, " deep");
     } else if (c == '}' || c == ']') {
       --depth;
     }

@@ -12,8 +12,8 @@
 namespace nvllm::tokenizer {
 namespace {
 
-// Regular expressions with which byte-level tokenizers cut text into words. GPT-2's, Qwen's and Llama 3's
-// are pattern_text() of a WordPattern.
+// Regular expressions with which byte-level tokenizers cut text into words. GPT-2's, Qwen's and
+// Llama 3's are pattern_text() of a WordPattern.
 constexpr std::string_view kTekken =
     R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
     R"re(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)re"
@@ -132,7 +132,7 @@ GgufTokenType type_of(const GgufVocabulary& vocabulary, std::size_t id) {
                                         : GgufTokenType{vocabulary.token_types[id]};
 }
 
-// Rows of the embedding that no token has are filled up with these when a file is made.
+// Files fill the rows of the embedding that have no token with these.
 bool is_padding(const GgufVocabulary& vocabulary, std::size_t id) {
   return type_of(vocabulary, id) == GgufTokenType::unused &&
          vocabulary.tokens[id] == str("[PAD", id, "]");
@@ -169,11 +169,11 @@ void add_written_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) 
   }
 }
 
-// SentencePiece merges whatever makes a token, the highest score first. As a list of merges: every
-// way to put a token together, in the order of the tokens' scores; as the tokenizer.json files of
-// such models have it.
+// SentencePiece merges whatever makes a token, the highest score first. This becomes a list of
+// merges: every way to put a token together, in the order of the scores of the tokens, as in the
+// tokenizer.json files of such models.
 void add_scored_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
-  constexpr std::size_t kLongest = 256;  // bytes of a token that merges make
+  constexpr std::size_t kMaxBytes = 256;  // bytes of a token that merges make
   struct Merge {
     double score;
     TokenId merged, left, right;
@@ -181,7 +181,7 @@ void add_scored_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
   std::vector<Merge> merges;
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const std::string_view token = vocabulary.tokens[id];
-    if (type_of(vocabulary, id) != GgufTokenType::normal || token.size() > kLongest) continue;
+    if (type_of(vocabulary, id) != GgufTokenType::normal || token.size() > kMaxBytes) continue;
     // Of tokens with one text, the last is the one that is found.
     if (model.tokens.find(token) != static_cast<TokenId>(id)) continue;
     for (std::size_t at = 1; at < token.size(); ++at) {

@@ -1,5 +1,5 @@
-// A tokenizer made of what a GGUF file says in its metadata, tokenizer.ggml.* and
-// tokenizer.chat_template. Reading the file is somebody else's matter.
+// Makes a tokenizer from the metadata of a GGUF file, tokenizer.ggml.* and tokenizer.chat_template.
+// model/checkpoint/gguf.h reads the file.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ enum class GgufTokenType : std::int64_t {
   byte = 6,
 };
 
-// The same ids as the tokenizer.json that the file was made of gives. An unknown model or pre, and
-// a vocabulary whose parts do not fit each other, is an Error.
+// The tokenizer gives the same ids as the tokenizer.json from which the file was made. An unknown
+// model or pre-tokenizer, and a vocabulary whose parts do not fit each other, is an Error.
 LoadedTokenizer make_tokenizer(const GgufVocabulary& vocabulary);
 
 }  // namespace nvllm::tokenizer

@@ -1,5 +1,5 @@
-// A reader for large JSON files of known shape: the caller asks for what it expects, value by
-// value, and nothing is built in between. Errors say where.
+// JsonReader reads large JSON files of known shape: the caller asks for the values that it expects,
+// one by one, and no tree is built. Errors say where.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class JsonReader {
  public:
   // The text must outlive the reader and be valid UTF-8 (an Error if not).
   explicit JsonReader(std::string_view text);
-  // A value inside a text that was checked before: what raw_value() returned.
+  // Reads a value inside a text that was checked before: what raw_value() returned.
   static JsonReader inside(std::string_view checked) { return JsonReader(checked, 0); }
 
   // The first character of the next value: one of { [ " t f n - 0..9
@@ -27,14 +27,13 @@ class JsonReader {
   void begin_array();
   bool next_item();
 
-  // The views that these two return stay good until the next string is read.
+  // A view that these two functions return stays valid until the next string is read.
   std::string_view read_string();
   std::uint32_t read_uint32();
   bool read_bool();
 
   void skip_value() { raw_value(); }
-  // The text of the next value, which is passed over. Brackets and strings in it are sound, nothing
-  // else was looked at.
+  // Skips the next value and returns its text. Only brackets and strings in it have been checked.
   std::string_view raw_value();
   // After the last value: nothing may follow.
   void finish();

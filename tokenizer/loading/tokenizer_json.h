@@ -1,4 +1,4 @@
-// Reading tokenizer.json and tokenizer_config.json.
+// Reads tokenizer.json and tokenizer_config.json.
 #pragma once
 
 #include <filesystem>
@@ -16,11 +16,11 @@
 
 namespace nvllm::tokenizer {
 
-// What tokenizer_config.json says beyond tokenizer.json.
+// What tokenizer_config.json adds to tokenizer.json.
 struct TokenizerConfig {
   std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
-  std::optional<bool> add_bos_token,
-      add_eos_token;  // as written; tokenizer.json's template decides
+  // As written in the file; what counts is the post-processor of tokenizer.json.
+  std::optional<bool> add_bos_token, add_eos_token;
   std::optional<std::string> chat_template;
   // Tokens to add to those of tokenizer.json, in the order of their ids.
   std::vector<AddedToken> added_tokens;
@@ -37,17 +37,15 @@ struct LoadedTokenizer {
   TokenizerConfig config;  // empty if there is no tokenizer_config.json
 };
 
-// A folder with tokenizer.json and perhaps tokenizer_config.json. Errors name the file.
+// Loads a folder with tokenizer.json and perhaps tokenizer_config.json. Errors name the file.
 LoadedTokenizer load_tokenizer(const std::filesystem::path& folder);
 
-// The small parts of a tokenizer.json, from their JSON text. What is not known is refused by name.
-
-// Each takes null, too, for the part that does nothing.
+// The components of a tokenizer.json, from their JSON text (components.cc). Unknown types are
+// refused by name; null is a component that does nothing.
 Normalizer parse_normalizer(std::string_view json);
 PreTokenizer parse_pre_tokenizer(std::string_view json);
 PostProcessor parse_post_processor(std::string_view json);
 Decoder parse_decoder(std::string_view json);
-
 std::vector<AddedToken> parse_added_tokens(std::string_view json);
 
 }  // namespace nvllm::tokenizer

@@ -1,4 +1,4 @@
-// The part of regular expression parsing that is about single characters and classes.
+// Parses single characters and classes of a regular expression; regex_compiler.cc does the rest.
 #pragma once
 
 #include <cstddef>

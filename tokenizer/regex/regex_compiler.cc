@@ -1,5 +1,5 @@
-// From a pattern to a RegexProgram: a recursive-descent parser that builds a tree, and a walk over
-// the tree that emits instructions.
+// Compiles a pattern into a RegexProgram: a recursive-descent parser builds a tree, and a walk over
+// the tree emits instructions.
 #include <algorithm>
 #include <array>
 #include <cstdint>

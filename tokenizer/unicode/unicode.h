@@ -1,5 +1,5 @@
-// What Unicode says about characters, in the versions that Hugging Face tokenizers has
-// (see make_unicode_tables.py, which writes the tables).
+// Properties of Unicode characters and normalization, in the Unicode versions that Hugging Face
+// tokenizers uses (make_unicode_tables.py writes the tables and explains the versions).
 #pragma once
 
 #include <cstdint>
@@ -83,13 +83,13 @@ inline bool is_white_space(char32_t c) {
   return char_record(c).has(kWhiteSpace);
 }
 
-// The full decompositions and lower case; empty: the character itself. Hangul syllables, whose
+// The full decompositions and the lower case; empty: the character itself. Hangul syllables, whose
 // decomposition is arithmetic, are not in these tables.
 std::u32string_view canonical_decomposition(char32_t c);
 std::u32string_view compat_decomposition(char32_t c);
 std::u32string_view lower_case(char32_t c);
 
-// The character that NFC makes of two, 0 if none. Without Hangul.
+// The character that NFC makes of two; 0 if none. Without Hangul.
 char32_t composition(char32_t first, char32_t second);
 
 // Unicode normalization forms.

@@ -1,4 +1,4 @@
-// UTF-8. Everything inside the tokenizer is valid UTF-8; to_valid_utf8 is the door.
+// UTF-8. All text inside the tokenizer is valid UTF-8; append_valid_utf8() makes it so.
 #pragma once
 
 #include <cstddef>
