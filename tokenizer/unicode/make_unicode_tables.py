@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes unicode_tables.inc, what tokenizer/unicode.cc knows about characters.
+"""Writes unicode_tables.inc, the properties of characters for tokenizer/unicode/unicode.cc.
 
     make_unicode_tables.py --out unicode_tables.inc     needs Unicode 16.0 (pip install unicodedata2==16.0.0)
     make_unicode_tables.py --check                      compares with the Python package tokenizers
@@ -143,22 +143,30 @@ def array(out, kind, name, values):
     out.write(f"constexpr {kind} {name}[{len(values)}] = {{\n")
     line = ""
     for value in values:
-        if len(line) + len(str(value)) > 118:
+        if len(line) + len(str(value)) > 98:
             out.write(line + "\n")
             line = ""
         line += f"{value},"
     out.write(line + "};\n")
 
 
+def runs(values):
+    """Pairs of a value and how often it follows itself, flattened."""
+    pairs = []
+    for value in values:
+        if pairs and pairs[-1][0] == value:
+            pairs[-1][1] += 1
+        else:
+            pairs.append([value, 1])
+    return [x for pair in pairs for x in pair]
+
+
 def mapping(out, name, table):
-    """Sorted code points, where each one's text ends, and all texts in one piece."""
-    ends, pool = [0], []
-    for c in sorted(table):
-        pool += [ord(x) for x in table[c]]
-        ends.append(len(pool))
-    array(out, "char32_t", f"k{name}From", sorted(table))
-    array(out, "std::uint16_t", f"k{name}End", ends)
-    array(out, "char32_t", f"k{name}To", pool)
+    """Sorted code points as steps from one to the next, the lengths of their texts, and all texts in one piece."""
+    keys = sorted(table)
+    array(out, "std::uint32_t", f"k{name}Steps", [b - a for a, b in zip([0] + keys, keys)])
+    array(out, "std::uint8_t", f"k{name}Sizes", [len(table[c]) for c in keys])
+    array(out, "char32_t", f"k{name}To", [ord(x) for c in keys for x in table[c]])
 
 
 def write(out):
@@ -173,7 +181,9 @@ def write(out):
     array(out, "CharRecord", "kRecords", ["{%d,%d,%d}" % r for r in records])
     array(out, "std::uint16_t", "kStage0", stage0)
     array(out, "std::uint16_t", "kStage1", stage1)
-    array(out, "std::uint8_t" if len(records) <= 256 else "std::uint16_t", "kStage2", stage2)
+    assert len(records) <= 256
+    out.write(f"constexpr std::size_t kStage2Size = {len(stage2)};\n")
+    array(out, "std::uint16_t", "kStage2Runs", runs(stage2))
     canonical = {c: t for c in SCALARS if (t := decomposition(c, "NFD", UNKNOWN_CANONICAL))}
     compat = {c: t for c in SCALARS if (t := decomposition(c, "NFKD", UNKNOWN_COMPAT)) and t != canonical.get(c)}
     mapping(out, "Canonical", canonical)

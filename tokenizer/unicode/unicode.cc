@@ -1,6 +1,7 @@
 #include "tokenizer/unicode/unicode.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <iterator>
 
@@ -15,15 +16,52 @@ struct Composition {
 
 #include "tokenizer/unicode/unicode_tables.inc"
 
-// The text of c in a table made of sorted characters, ends of texts, and texts.
-template <std::size_t kCount, std::size_t kEnds, std::size_t kPool>
-std::u32string_view find_text(const char32_t (&from)[kCount], const std::uint16_t (&ends)[kEnds],
-                              const char32_t (&pool)[kPool], char32_t c) {
-  const auto* found = std::lower_bound(std::begin(from), std::end(from), c);
-  if (found == std::end(from) || *found != c) return {};
-  const auto index = found - std::begin(from);
-  return {pool + ends[index], static_cast<std::size_t>(ends[index + 1] - ends[index])};
+// The tables are expanded by the compiler: runs (value, count), and steps from one number to the next.
+template <typename T, std::size_t kSize, std::size_t kRuns>
+constexpr std::array<T, kSize> expand_runs(const std::uint16_t (&runs)[kRuns]) {
+  std::array<T, kSize> values{};
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < kRuns; i += 2) {
+    for (std::size_t n = 0; n < runs[i + 1]; ++n) values[at++] = static_cast<T>(runs[i]);
+  }
+  return values;
 }
+template <typename T, typename Step, std::size_t kCount>
+constexpr std::array<T, kCount> running_sums(const Step (&steps)[kCount]) {
+  std::array<T, kCount> sums{};
+  T sum = 0;
+  for (std::size_t i = 0; i < kCount; ++i) sums[i] = sum = static_cast<T>(sum + steps[i]);
+  return sums;
+}
+
+constexpr auto kStage2 = expand_runs<std::uint8_t, kStage2Size>(kStage2Runs);
+
+// Texts of characters: the sorted characters, the ends of their texts, and all texts in one piece.
+template <std::size_t kCount, std::size_t kPool>
+struct TextTable {
+  std::array<char32_t, kCount> from;
+  std::array<std::uint16_t, kCount> ends;
+  const char32_t (&pool)[kPool];
+
+  // The text of c; empty if the table has none.
+  std::u32string_view find(char32_t c) const {
+    const auto found = std::lower_bound(from.begin(), from.end(), c);
+    if (found == from.end() || *found != c) return {};
+    const auto index = static_cast<std::size_t>(found - from.begin());
+    const std::size_t begin = index == 0 ? 0 : ends[index - 1];
+    return {pool + begin, ends[index] - begin};
+  }
+};
+template <std::size_t kCount, std::size_t kPool>
+constexpr TextTable<kCount, kPool> text_table(const std::uint32_t (&steps)[kCount],
+                                              const std::uint8_t (&sizes)[kCount],
+                                              const char32_t (&pool)[kPool]) {
+  return {running_sums<char32_t>(steps), running_sums<std::uint16_t>(sizes), pool};
+}
+
+constexpr auto kCanonicalTexts = text_table(kCanonicalSteps, kCanonicalSizes, kCanonicalTo);
+constexpr auto kCompatTexts = text_table(kCompatSteps, kCompatSizes, kCompatTo);
+constexpr auto kLowerTexts = text_table(kLowerSteps, kLowerSizes, kLowerTo);
 
 // Hangul syllables are numbered by (leading, vowel, trailing) jamo.
 constexpr char32_t kSyllableBase = 0xAC00, kLeadBase = 0x1100, kVowelBase = 0x1161,
@@ -138,18 +176,18 @@ const CharRecord& char_record(char32_t c) {
 
 std::u32string_view canonical_decomposition(char32_t c) {
   if (!char_record(c).has(kCanonical)) return {};
-  return find_text(kCanonicalFrom, kCanonicalEnd, kCanonicalTo, c);
+  return kCanonicalTexts.find(c);
 }
 
 std::u32string_view compat_decomposition(char32_t c) {
   if (!char_record(c).has(kCompat)) return {};
-  const std::u32string_view text = find_text(kCompatFrom, kCompatEnd, kCompatTo, c);
+  const std::u32string_view text = kCompatTexts.find(c);
   return text.empty() ? canonical_decomposition(c) : text;
 }
 
 std::u32string_view lower_case(char32_t c) {
   if (!char_record(c).has(kLower)) return {};
-  return find_text(kLowerFrom, kLowerEnd, kLowerTo, c);
+  return kLowerTexts.find(c);
 }
 
 char32_t composition(char32_t first, char32_t second) {
