@@ -26,7 +26,7 @@ struct RegexSplit {
   RegexProgram program;
   WordPattern fast = WordPattern::kNone;  // the same pattern, if there is faster code for it
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool invert = false;  // matches and the text between them change places
+  bool invert = false;  // matches and the text between them swap roles
 };
 
 // Cuts at single characters of a kind.

@@ -105,7 +105,7 @@ void MergeTable::grow(std::size_t slots) {
   shift_ = 64 - std::countr_zero(slots);
   for (const Slot& slot : old) {
     if (slot.rank == kNever) continue;
-    std::size_t i = place(slot.pair);
+    std::size_t i = slot_of(slot.pair);
     while (slots_[i].rank != kNever) i = (i + 1) & (slots_.size() - 1);
     slots_[i] = slot;
   }
@@ -114,7 +114,7 @@ void MergeTable::grow(std::size_t slots) {
 void MergeTable::add(TokenId left, TokenId right, TokenId merged) {
   if ((merged_.size() + 1) * 4 > slots_.size() * 3) grow(slots_.size() * 2);
   const std::uint64_t pair = key(left, right);
-  std::size_t i = place(pair);
+  std::size_t i = slot_of(pair);
   while (slots_[i].rank != kNever && slots_[i].pair != pair) i = (i + 1) & (slots_.size() - 1);
   slots_[i] = {pair, static_cast<Rank>(merged_.size())};
   merged_.push_back(merged);

@@ -40,7 +40,7 @@ class TokenTable {
     std::uint32_t begin = kAbsent, size = 0;
   };
   struct Slot {
-    std::uint32_t hash = 0;  // its upper bits; the place tells the lower ones
+    std::uint32_t hash = 0;  // its upper bits; the slot implies the lower ones
     TokenId id = kNoId;
     Text text;
   };
@@ -76,7 +76,7 @@ class MergeTable {
   Rank rank(TokenId left, TokenId right) const {
     if (slots_.empty()) return kNever;
     const std::uint64_t pair = key(left, right);
-    for (std::size_t i = place(pair);; i = (i + 1) & (slots_.size() - 1)) {
+    for (std::size_t i = slot_of(pair);; i = (i + 1) & (slots_.size() - 1)) {
       if (slots_[i].pair == pair) return slots_[i].rank;
       if (slots_[i].rank == kNever) return kNever;
     }
@@ -94,7 +94,7 @@ class MergeTable {
   static std::uint64_t key(TokenId left, TokenId right) {
     return static_cast<std::uint64_t>(left) << 32 | right;
   }
-  std::size_t place(std::uint64_t pair) const {
+  std::size_t slot_of(std::uint64_t pair) const {
     return static_cast<std::size_t>(pair * 0x9E3779B97F4A7C15 >> shift_);
   }
   void grow(std::size_t slots);
