@@ -19,7 +19,8 @@ inline Json qwen3() {
     "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "bos_token_id": 1,
     "eos_token_id": [2, 472], "head_dim": 32, "hidden_act": "silu", "hidden_size": 64,
     "initializer_range": 0.05, "intermediate_size": 128, "max_position_embeddings": 1024,
-    "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 8, "num_hidden_layers": 3,
+    "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 8,
+    "num_hidden_layers": 3,
     "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000.0,
     "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "float16",
     "use_sliding_window": false, "vocab_size": 512})");

@@ -16,7 +16,8 @@ struct Composition {
 
 #include "tokenizer/unicode/unicode_tables.inc"
 
-// The tables are expanded by the compiler: runs (value, count), and steps from one number to the next.
+// The tables are expanded by the compiler: runs (value, count), and steps from one number to the
+// next.
 template <typename T, std::size_t kSize, std::size_t kRuns>
 constexpr std::array<T, kSize> expand_runs(const std::uint16_t (&runs)[kRuns]) {
   std::array<T, kSize> values{};
