@@ -141,11 +141,11 @@ class CheckStyleTest(unittest.TestCase):
         self.write('kernels/kernel.bzl', 'def kernel(name):\n    cc_library(srcs = ["cpu/" + name + "_avx2.cc"])\n')
         self.append('kernels/BUILD.bazel', 'load("//kernels:kernel.bzl", "kernel")\nkernel(name = "norm")\n')
         self.write('kernels/cpu/norm_avx2.cc', '')
-        self.write('kernels/README.md', '`cpu/{gemm,norm_avx2}.cc`\n')
+        self.write('kernels/README.md', '| `cpu/{gemm,norm_avx2}.cc` |\n')
         self.assert_finds()
 
     def test_a_kernel_that_the_table_does_not_name_is_found(self):
-        self.write('kernels/README.md', '`sm90/gemm.cu`\n')
+        self.write('kernels/README.md', 'An operation is `NAME.cc`.\n\n| `sm90/gemm.cu` |\n')
         self.assert_finds('does not name kernels/cpu/gemm.cc', 'sm90/gemm.cu: there is no such file')
 
     def test_a_missing_table_of_kernels_is_found(self):
