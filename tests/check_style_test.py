@@ -144,6 +144,14 @@ class CheckStyleTest(unittest.TestCase):
         self.write('kernels/README.md', '| `cpu/{gemm,norm_avx2}.cc` |\n')
         self.assert_finds()
 
+    def test_files_that_a_called_rule_globs_are_known_and_those_it_excludes_are_not(self):
+        self.write('kernels/kernel.bzl', 'def room(name):\n    cc_library(srcs = glob(["*.cc"], exclude = ["*_old.cc"]))\n'
+                   'def other(name):\n    cc_library(srcs = glob(["*.inc"]))\n')
+        self.append('kernels/BUILD.bazel', 'load("//kernels:kernel.bzl", "room")\nroom(name = "room")\n')
+        for name in ('a.cc', 'b.inc'):
+            self.write('kernels/' + name, '#include "kernels/b.inc"\n')
+        self.assert_finds('kernels/b.inc:1: kernels/BUILD.bazel does not name it')
+
     def test_a_kernel_that_the_table_does_not_name_is_found(self):
         self.write('kernels/README.md', 'An operation is `NAME.cc`.\n\n| `sm90/gemm.cu` |\n')
         self.assert_finds('does not name kernels/cpu/gemm.cc', 'sm90/gemm.cu: there is no such file')
