@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/kv_view.h"
+#include "kernels/attention/kv_view.h"
 #include "kvcache/paged_storage.h"
 
 namespace nvllm::kvcache {

@@ -22,9 +22,9 @@
 
 #include "device/backend.h"
 #include "device/cpu/crew.h"
-#include "kernels/attention.h"
-#include "kernels/host_attention.h"
-#include "kernels/merge_attention.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/combine_attention.h"
+#include "kernels/attention/host_attention.h"
 #include "kvcache/offload_waits.h"
 #include "kvcache/paged_storage.h"
 

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/attention.h"
-#include "kernels/kv_ahead.h"
-#include "kernels/kv_view.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/kv_view.h"
+#include "kernels/gemm/kv_prefetch.h"
 #include "kvcache/block_manager.h"
 #include "kvcache/kv_traffic.h"
 
@@ -65,7 +65,7 @@ class KvCache {
   // penalties look back at them.
   virtual TensorView tokens() const = 0;
   // Where each block's keys and values are stored in this step: [blocks], int32, numbers of blocks of
-  // store_view(), -1: nowhere. data == nullptr: the block itself (kernels/step_input.h).
+  // store_view(), -1: nowhere. data == nullptr: the block itself (kernels/pointwise/step_input.h).
   virtual TensorView homes() const { return {}; }
 
   virtual StepPlan begin_step(const KvStep& step, Stream& stream) = 0;

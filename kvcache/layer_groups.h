@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/kv_view.h"
+#include "kernels/attention/kv_view.h"
 #include "kvcache/block_manager.h"
 #include "kvcache/host_blocks.h"
 #include "kvcache/paged_storage.h"

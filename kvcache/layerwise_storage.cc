@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/divide.h"
-#include "kernels/copy_newest.h"
+#include "kernels/pointwise/copy_newest.h"
 
 namespace nvllm::kvcache {
 std::size_t LayerwiseStorage::device_bytes(const BlockShape& shape, std::int64_t buffers,

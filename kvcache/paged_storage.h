@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/kv_view.h"
+#include "kernels/attention/kv_view.h"
 #include "kvcache/block_manager.h"
 #include "kvcache/kv_cache.h"
 

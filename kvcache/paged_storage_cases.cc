@@ -10,8 +10,8 @@
 
 #include "device/backend_under_test.h"
 #include "device/host_memory.h"
-#include "kernels/attention.h"
-#include "kernels/norm_rope_store.h"
+#include "kernels/attention/attention.h"
+#include "kernels/pointwise/norm_rope_store.h"
 #include "kernels/testing/cases.h"
 #include "kvcache/paged_storage.h"
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/attention.h"
-#include "kernels/merge_attention.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/combine_attention.h"
 
 namespace nvllm::kvcache {
 

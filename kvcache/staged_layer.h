@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "device/backend.h"
-#include "kernels/kv_view.h"
+#include "kernels/attention/kv_view.h"
 #include "kvcache/paged_storage.h"
 
 namespace nvllm::kvcache {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/norm_rope_store.h"
+#include "kernels/pointwise/norm_rope_store.h"
 
 namespace nvllm::layers {
 namespace {

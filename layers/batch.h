@@ -22,7 +22,7 @@ struct BatchPart {
 struct Batch {
   TensorView tokens;       // [rows], int32
   TensorView positions;    // [rows], int32: places in their sequences
-  TensorView slots;        // [rows], int64: where keys and values go (kernels/kv_view.h)
+  TensorView slots;        // [rows], int64: where keys and values go (kernels/attention/kv_view.h)
   TensorView query_start;  // [sequences + 1], int32: the first row of each sequence
   TensorView kv_length;    // [sequences], int32: tokens of each, these rows included
   TensorView block_table;  // [sequences, blocks], int32; data == nullptr: contiguous

@@ -3,7 +3,7 @@
 
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
-#include "kernels/linear.h"
+#include "kernels/gemm/linear.h"
 #include "layers/scratch.h"
 
 namespace nvllm::layers {
@@ -17,7 +17,7 @@ struct Context {
   bool alone() const { return communicator == nullptr || communicator->size() == 1; }
 };
 
-// What a product reads: rows, and what happens to them first (kernels/linear.h).
+// What a product reads: rows, and what happens to them first (kernels/gemm/linear.h).
 struct Input {
   TensorView x;
   kernels::Linear::Before before = kernels::Linear::Before::nothing;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/linear.h"
+#include "kernels/gemm/linear.h"
 #include "layers/context.h"
 #include "layers/parameter.h"
 #include "layers/partition.h"

@@ -31,10 +31,11 @@ Range even_part_of(std::int64_t total, Shard shard);
 // of theirs; with more ranks than KV heads the query heads are split, and every rank holds the KV heads
 // that its query heads need (so KV heads are replicated). A rank may own no head at all.
 struct HeadPart {
-  Range q;                      // query heads
-  Range kv;                     // KV heads; [0, 0) without query heads
-  std::int64_t group = 1;       // query heads per KV head in the whole model
-  std::int64_t first_head = 0;  // of the first query head in its group (kernels/attention.h)
+  Range q;                 // query heads
+  Range kv;                // KV heads; [0, 0) without query heads
+  std::int64_t group = 1;  // query heads per KV head in the whole model
+  std::int64_t first_head =
+      0;  // of the first query head in its group (kernels/attention/attention.h)
 };
 HeadPart heads_of(std::int64_t heads, std::int64_t kv_heads, Shard shard);
 

@@ -1,8 +1,8 @@
 #include "layers/residual.h"
 
 #include "base/check.h"
-#include "kernels/embedding.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/pointwise/embedding.h"
+#include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::layers {
 

@@ -33,7 +33,7 @@ struct RopeFrequencies {
 };
 RopeFrequencies rope_frequencies(const RopeConfig& config, std::int64_t head_dim);
 
-// [positions][head_dim]: the cosines, then the sines, as kernels/norm_rope_store.h reads them.
+// [positions][head_dim]: the cosines, then the sines, as kernels/pointwise/norm_rope_store.h reads them.
 std::vector<float> rope_table(const RopeConfig& config, std::int64_t head_dim,
                               std::int64_t positions);
 

@@ -15,7 +15,7 @@ class RopeTable {
   RopeTable(const RopeConfig& config, std::int64_t head_dim, std::int64_t positions,
             Backend& backend);
 
-  // [positions, head_dim], float32, as kernels/norm_rope_store.h takes it.
+  // [positions, head_dim], float32, as kernels/pointwise/norm_rope_store.h takes it.
   TensorView cos_sin() const { return cos_sin_; }
 
  private:

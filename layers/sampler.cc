@@ -4,10 +4,10 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/adjust_logits.h"
-#include "kernels/draw_tokens.h"
-#include "kernels/filter_logits.h"
-#include "kernels/score_tokens.h"
+#include "kernels/sampling/apply_penalties.h"
+#include "kernels/sampling/log_probabilities.h"
+#include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/top_k_top_p.h"
 #include "layers/slot_rules.h"
 
 namespace nvllm::layers {

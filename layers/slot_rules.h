@@ -4,14 +4,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/sampling_rules.h"
+#include "kernels/sampling/sampling_rules.h"
 #include "layers/sampler.h"
 
 namespace nvllm::layers {
 
 kernels::SlotRules slot_rules(const SamplingRules& rules);  // without lists
 
-// Writes the lists (kernels/sampling_rules.h) and says in `slot` how long they are.
+// Writes the lists (kernels/sampling/sampling_rules.h) and says in `slot` how long they are.
 void append_lists(const SamplingRules& rules, kernels::SlotRules& slot,
                   std::vector<std::uint32_t>& words);
 

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/linear.h"
+#include "kernels/gemm/linear.h"
 
 namespace nvllm::layers {
 

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "kernels/norm_rope_store.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/pointwise/norm_rope_store.h"
+#include "kernels/pointwise/rmsnorm.h"
 #include "model/config_keys.h"
 #include "model/config_rope.h"
 #include "model/family.h"

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "kernels/random_fill.h"
+#include "kernels/pointwise/random_fill.h"
 #include "model/loader.h"
 
 namespace nvllm::model {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/copy_to_place.h"
-#include "kernels/linear.h"
+#include "kernels/gemm/linear.h"
+#include "kernels/pointwise/copy_to_place.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"
 #include "runtime/runner_limits.h"

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/linear.h"
+#include "kernels/gemm/linear.h"
 
 namespace nvllm::runtime {
 

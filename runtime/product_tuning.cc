@@ -9,7 +9,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// With fewer rows products are bound by reading weights, and nothing is left to choose: kernels/cuda/matvec.h.
+// With fewer rows products are bound by reading weights, and nothing is left to choose: kernels/gemm/sm80/matvec.h.
 constexpr std::int64_t kLeastRows = 17;
 constexpr std::int64_t kLeastPromptRows = 512;
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/linear.h"
+#include "kernels/gemm/linear.h"
 #include "model/decoder.h"
 
 namespace nvllm::runtime {

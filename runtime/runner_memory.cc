@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/divide.h"
-#include "kernels/linear.h"
+#include "kernels/gemm/linear.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"
 #include "runtime/runner_limits.h"

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/logging.h"
 #include "base/split_mix.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/pointwise/rmsnorm.h"
 #include "runtime/selftest_values.h"
 
 namespace nvllm::runtime {

@@ -8,7 +8,7 @@
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
 #include "ipc/group_caller.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/pointwise/rmsnorm.h"
 #include "runtime/selftest_rank.h"
 #include "runtime/selftest_values.h"
 #include "testing/ranks.h"

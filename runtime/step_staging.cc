@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/sampling_rules.h"
+#include "kernels/sampling/sampling_rules.h"
 #include "layers/scratch.h"
 
 namespace nvllm::runtime {

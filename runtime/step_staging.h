@@ -1,5 +1,5 @@
 // StepStaging: the way of a step's numbers to the device. A step is written as one row of words, which travel with
-// the call that sends them; what the forward pass reads is made of them on the device (kernels/step_input.h).
+// the call that sends them; what the forward pass reads is made of them on the device (kernels/pointwise/step_input.h).
 //
 // The device keeps each slot's block table and last token. A sequence's new blocks go to its table with the
 // next step that has rows of it.
@@ -13,7 +13,7 @@
 
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
-#include "kernels/step_input.h"
+#include "kernels/pointwise/step_input.h"
 #include "kvcache/kv_cache.h"
 #include "layers/batch.h"
 #include "layers/sampler.h"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "device/topology.h"
-#include "kernels/linear_bench_limits.h"
-#include "kernels/random_fill.h"
+#include "kernels/gemm/linear_bench_limits.h"
+#include "kernels/pointwise/random_fill.h"
 
 namespace nvllm::testing {
 namespace {

@@ -14,7 +14,7 @@
 #include "device/backend.h"
 #include "ipc/collective/bench_ranks.h"
 #include "ipc/collective/communicator.h"
-#include "kernels/linear.h"
+#include "kernels/gemm/linear.h"
 
 namespace nvllm::testing {
 

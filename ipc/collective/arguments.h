@@ -5,7 +5,7 @@
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::ipc {
 

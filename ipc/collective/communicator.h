@@ -16,7 +16,7 @@
 #include "device/backend.h"
 #include "device/tensor_view.h"
 #include "ipc/group.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::ipc {
 

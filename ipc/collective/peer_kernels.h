@@ -9,7 +9,7 @@
 
 #include "device/dtype.h"
 #include "ipc/collective/peer_links.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::ipc::peer {
 

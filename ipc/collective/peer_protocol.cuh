@@ -42,7 +42,7 @@
 #pragma once
 
 #include "ipc/collective/peer_links.h"
-#include "kernels/cuda/types.cuh"
+#include "kernels/common/sm80/types.cuh"
 
 namespace nvllm::ipc::peer {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "ipc/collective/peer_launch.cuh"
-#include "kernels/cuda/rmsnorm.cuh"
-#include "kernels/rmsnorm.h"
+#include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/sm80/rmsnorm.cuh"
 
 namespace nvllm::ipc::peer {
 

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/split_mix.h"
 #include "base/text.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::ipc {
 namespace {

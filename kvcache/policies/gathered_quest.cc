@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/gather_pages.h"
+#include "kernels/sparse/gather_pages.h"
 
 namespace nvllm::kvcache {
 namespace {

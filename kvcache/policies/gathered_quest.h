@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "device/backend.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kvcache/policies/quest.h"
 
 namespace nvllm::kvcache {
@@ -26,7 +26,7 @@ class GatheredQuest {
   static std::size_t bytes(const BlockShape& shape);
 
   // Where blocks are. `near`: those on the device, at homes[block]; where that is negative, at addresses[block] +
-  // offset bytes (kernels/gather_pages.h).
+  // offset bytes (kernels/sparse/gather_pages.h).
   struct Blocks {
     kernels::KvView near;
     TensorView homes, addresses;

@@ -1,5 +1,5 @@
 #include "base/divide.h"
-#include "kernels/select_lines.h"
+#include "kernels/sparse/vertical_slash.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/policies/prompt_segments.h"
 

@@ -1,4 +1,4 @@
-// Prompt policies beside dense attention: a whole synthetic prompt (kernels/testing/synthetic_prompt.h), choice and
+// Prompt policies beside dense attention: a whole synthetic prompt (kernels/sparse/testing/synthetic_prompt.h), choice and
 // attention together, and attention to all of it, in one run.
 //   us_per_call, dense_us, times_dense   dense_us / us_per_call
 //   choice_us, attention_us              each alone, of us_per_call; list_us is that part of MInference's choice
@@ -19,12 +19,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/attention.h"
-#include "kernels/select_lines.h"
-#include "kernels/select_tiles.h"
-#include "kernels/sparse_attention.h"
+#include "kernels/attention/attention.h"
+#include "kernels/sparse/block_mask.h"
+#include "kernels/sparse/sparse_attention.h"
+#include "kernels/sparse/testing/synthetic_prompt.h"
+#include "kernels/sparse/vertical_slash.h"
 #include "kernels/testing/bench.h"
-#include "kernels/testing/synthetic_prompt.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "testing/bench_backend.h"
 

@@ -12,9 +12,9 @@
 #include <memory>
 
 #include "device/backend.h"
-#include "kernels/attention.h"
-#include "kernels/prompt_rows.h"
-#include "kernels/select_lines.h"
+#include "kernels/attention/attention.h"
+#include "kernels/sparse/prompt_rows.h"
+#include "kernels/sparse/vertical_slash.h"
 
 namespace nvllm::kvcache {
 

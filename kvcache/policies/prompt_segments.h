@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/sparse_attention.h"
+#include "kernels/sparse/sparse_attention.h"
 #include "kvcache/policies/prompt_policy.h"
 
 namespace nvllm::kvcache {

@@ -9,9 +9,9 @@
 #include <cstdint>
 
 #include "device/backend.h"
-#include "kernels/attention.h"
-#include "kernels/page_attention.h"
-#include "kernels/select_pages.h"
+#include "kernels/attention/attention.h"
+#include "kernels/sparse/page_attention.h"
+#include "kernels/sparse/page_selection.h"
 #include "kvcache/paged_storage.h"
 
 namespace nvllm::kvcache {
@@ -42,7 +42,7 @@ class Quest {
   void stored(std::int64_t layer, const kernels::Attention& args, Stream& stream,
               const TensorView& homes = {});
 
-  // The pages that one row per sequence attends to (kernels/select_pages.h). They stay until the next call.
+  // The pages that one row per sequence attends to (kernels/sparse/page_selection.h). They stay until the next call.
   struct Choice {
     TensorView pages, counts;
   };

@@ -1,5 +1,5 @@
 #include "base/divide.h"
-#include "kernels/select_tiles.h"
+#include "kernels/sparse/block_mask.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/policies/prompt_segments.h"
 

@@ -19,7 +19,7 @@
 #include "base/unique_fd.h"
 #include "device/backend.h"
 #include "device/topology.h"
-#include "kernels/linear.h"
+#include "kernels/gemm/linear.h"
 #include "launcher/child.h"
 
 namespace nvllm::launcher {

@@ -15,7 +15,7 @@
 #include "device/numa.h"
 #include "device/topology.h"
 #include "ipc/group.h"
-#include "kernels/cpu/instruction_set.h"
+#include "kernels/common/cpu/instruction_set.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -1,0 +1,253 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/attention/cpu/attention.h"
+#ifdef NVLLM_CUDA
+#include "kernels/attention/sm80/attention.h"
+#endif
+
+namespace nvllm::kernels {
+namespace {
+
+// Every version may load 16 bytes at a time.
+constexpr std::int64_t kAlignment = 16;
+
+void check_vectors(const char* operation, const TensorView& tensor, const char* name) {
+  if (tensor.elements() == 0) return;
+  if (tensor.data == nullptr) fail(operation, ": ", name, " has no memory");
+  if (!tensor.aligned(kAlignment)) {
+    fail(operation, ": ", name, " lies at ", tensor.data, "; it must start at a multiple of ",
+         kAlignment, " bytes");
+  }
+  const auto elements = kAlignment / static_cast<std::int64_t>(size_of(tensor.dtype));
+  for (int axis = 0; axis < tensor.rank - 1; ++axis) {
+    if (tensor.shape[axis] > 1 && tensor.stride[axis] % elements != 0) {
+      fail(operation, ": ", name, " is ", tensor.describe(), " with stride ", tensor.stride[axis],
+           " of axis ", axis, "; it must be a multiple of ", elements);
+    }
+  }
+}
+
+void check_queries(const char* operation, const TensorView& q) {
+  const bool known = q.dtype == DType::f32 || q.dtype == DType::bf16 || q.dtype == DType::f16;
+  if (!known) fail(operation, ": q is ", q.describe(), "; it must be float32, bfloat16 or float16");
+  if (q.rank != 3 || q.shape[2] < 8 || q.shape[2] > kMaxHeadDim || q.shape[2] % 8 != 0) {
+    fail(operation, ": q is ", q.describe(),
+         "; it must be [rows, heads, head_dim], head_dim a multiple of 8 up to ", kMaxHeadDim);
+  }
+  if (q.elements() == 0) return;
+  TensorView row = q;  // rows may lie apart, a row itself not
+  row.shape[0] = 1;
+  require_contiguous(row, operation, "a row of q");
+  if (q.shape[0] > 1 && q.stride[0] < q.shape[1] * q.shape[2]) {
+    fail(operation, ": q is ", q.describe(), " with rows ", q.stride[0],
+         " elements apart; they overlap");
+  }
+  check_vectors(operation, q, "q");
+}
+
+void check_dense(const char* operation, const TensorView& tensor, const char* name, DType type,
+                 int rank) {
+  if (tensor.dtype != type || tensor.rank != rank)
+    fail(operation, ": ", name, " is ", tensor.describe(), "; it must be ", name_of(type), " of ",
+         rank, rank == 1 ? " dimension" : " dimensions");
+  require_contiguous(tensor, operation, name);
+  if (tensor.elements() > 0 && tensor.data == nullptr)
+    fail(operation, ": ", name, " has no memory");
+  if (!tensor.aligned(size_of(type)))
+    fail(operation, ": ", name, " lies at ", tensor.data, ", which is no address of a ",
+         name_of(type));
+}
+
+void check_heads(const char* operation, const Attention& args) {
+  const std::int64_t heads = args.q.shape[1];
+  if (args.group < 1) fail(operation, ": group is ", args.group, "; it must be at least 1");
+  if (args.first_head < 0 || args.first_head >= args.group) {
+    fail(operation, ": first_head is ", args.first_head, "; it must be in a group of ", args.group);
+  }
+  if (heads > 0 && (args.first_head + heads - 1) / args.group >= args.kv.kv_heads()) {
+    fail(operation, ": q is ", args.q.describe(), ", keys are ", args.kv.keys.describe(),
+         "; that is too few KV heads for groups of ", args.group, " from head ", args.first_head);
+  }
+}
+
+void check_sequences(const Attention& args) {
+  check_dense("attention", args.query_start, "query_start", DType::i32, 1);
+  check_dense("attention", args.kv_length, "kv_length", DType::i32, 1);
+  const std::int64_t rows = args.q.shape[0];
+  const std::int64_t sequences = args.kv_length.shape[0];
+  if (args.visible.data != nullptr) {
+    check_dense("attention", args.visible, "visible", DType::i32, 1);
+    if (args.visible.shape[0] != sequences)
+      fail("attention: visible is ", args.visible.describe(), ", kv_length ",
+           args.kv_length.describe(), "; they must have one length");
+  }
+  if (args.query_start.shape[0] != sequences + 1) {
+    fail("attention: query_start is ", args.query_start.describe(), ", kv_length ",
+         args.kv_length.describe(), "; query_start must have one element more");
+  }
+  const bool paged = args.kv.block_table.data != nullptr;
+  const std::int64_t held = paged ? args.kv.block_table.shape[0] : args.kv.blocks();
+  if (held < sequences) {
+    fail("attention: kv_length is ", args.kv_length.describe(), ", but the cache is of ", held,
+         " sequences");
+  }
+  if (rows > sequences * args.max_query_rows) {
+    fail("attention: max_query_rows is ", args.max_query_rows, ", but q has ", rows, " rows of ",
+         sequences, " sequences");
+  }
+  if (rows > 0 && args.max_kv_length < 1) {
+    fail("attention: max_kv_length is ", args.max_kv_length, ", but q has ", rows, " rows");
+  }
+}
+
+// Of the cache, on the host: where a head of a token lies, in elements.
+std::int64_t place(const KvView& kv, std::int64_t sequence, std::int64_t token,
+                   std::int64_t kv_head) {
+  const TensorView& table = kv.block_table;
+  std::int64_t block = sequence;
+  if (table.data != nullptr) {
+    block = table.as<std::int32_t>()[sequence * table.shape[1] + token / kv.block_size()];
+  }
+  const auto& stride = kv.keys.stride;
+  return block * stride[0] + token % kv.block_size() * stride[1] + kv_head * stride[2];
+}
+
+// One head of one row.
+template <typename T, typename Out>
+void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std::int64_t head,
+            const std::vector<std::int32_t>& tokens) {
+  const std::int64_t head_dim = args.q.shape[2];
+  const std::int64_t heads = args.q.shape[1];
+  const std::int64_t kv_head = (args.first_head + head) / args.group;
+  const T* q = args.q.as<T>() + row * args.q.stride[0] + head * head_dim;
+  std::vector<double> weights(tokens.size());
+  double highest = -std::numeric_limits<double>::infinity();
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    const T* k = args.kv.keys.as<T>() + place(args.kv, sequence, tokens[t], kv_head);
+    double dot = 0;
+    for (std::int64_t i = 0; i < head_dim; ++i) dot += double{to_float(q[i])} * to_float(k[i]);
+    weights[t] = dot * args.scale;
+    highest = std::max(highest, weights[t]);
+  }
+  if (std::isinf(highest) && highest < 0) highest = 0;  // all weights are 0
+  double sum = 0;
+  for (double& weight : weights) sum += weight = std::exp(weight - highest);
+
+  Out* out = args.out.as<Out>() + (row * heads + head) * head_dim;
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    double value = 0;
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const T* v = args.kv.values.as<T>() + place(args.kv, sequence, tokens[t], kv_head);
+      value += weights[t] * to_float(v[i]);
+    }
+    out[i] = from_float<Out>(sum == 0 ? 0.0f : static_cast<float>(value / sum));
+  }
+  if (args.lse.data != nullptr) {
+    args.lse.as<float>()[row * heads + head] = static_cast<float>(highest + std::log(sum));
+  }
+}
+
+// Some of its sequences, whose rows stay where they are. Blocks have a table.
+Attention sequences_of(const Attention& args, std::int64_t first, std::int64_t count) {
+  Attention part = args;
+  part.query_start = args.query_start.rows(first, count + 1);
+  part.kv_length = args.kv_length.rows(first, count);
+  part.kv.block_table = args.kv.block_table.rows(first, count);
+  if (args.visible.data != nullptr) part.visible = args.visible.rows(first, count);
+  return part;
+}
+
+void enqueue(const Attention& args, Stream& stream) {
+  if (args.q.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::attention(args, stream);
+#endif
+  cpu::attention(args, stream);
+}
+
+}  // namespace
+
+void check_attention_rows(const Attention& args, const char* operation) {
+  const TensorView& q = args.q;
+  check_queries(operation, q);
+  check_dense(operation, args.out, "out", args.out.dtype == DType::f32 ? DType::f32 : q.dtype, 3);
+  check_vectors(operation, args.out, "out");
+  if (args.out.shape != q.shape)
+    fail(operation, ": out is ", args.out.describe(), ", which does not fit q, ", q.describe());
+  check_kv_view(args.kv, operation);
+  check_vectors(operation, args.kv.keys, "keys");
+  check_vectors(operation, args.kv.values, "values");
+  if (args.kv.keys.dtype != q.dtype || args.kv.head_dim() != q.shape[2])
+    fail(operation, ": keys are ", args.kv.keys.describe(), ", which do not fit q, ", q.describe());
+  check_heads(operation, args);
+  if (args.lse.data == nullptr) return;
+  check_dense(operation, args.lse, "lse", DType::f32, 2);
+  if (args.lse.shape[0] != q.shape[0] || args.lse.shape[1] != q.shape[1])
+    fail(operation, ": lse is ", args.lse.describe(), ", which does not fit q, ", q.describe());
+}
+
+void check_attention(const Attention& args) {
+  check_attention_rows(args, "attention");
+  check_sequences(args);
+}
+
+void attention(const Attention& args, Stream& stream) {
+  check_attention(args);
+  enqueue(args, stream);
+}
+
+void attention(const Attention& args, std::int64_t singles, Stream& stream) {
+  const std::int64_t sequences = args.kv_length.shape[0];
+  if (singles == 0 || singles == sequences || args.kv.block_table.data == nullptr) {
+    return attention(args, stream);
+  }
+  check_attention(args);
+  NVLLM_CHECK(singles > 0 && singles < sequences, singles, " of ", sequences, " sequences");
+  Attention few = sequences_of(args, 0, singles);
+  few.max_query_rows = 1;
+  few.only_rows_are_new = false;  // what the others just stored may be shared with them
+  enqueue(few, stream);
+  enqueue(sequences_of(args, singles, sequences - singles), stream);
+}
+
+void attend_reference(const Attention& args, std::int64_t sequence, std::int64_t row,
+                      std::int64_t head, const std::vector<std::int32_t>& tokens) {
+  const bool floats = args.out.dtype == DType::f32;
+  switch (args.q.dtype) {
+    case DType::f32: return attend<float, float>(args, sequence, row, head, tokens);
+    case DType::bf16:
+      return floats ? attend<Bf16, float>(args, sequence, row, head, tokens)
+                    : attend<Bf16, Bf16>(args, sequence, row, head, tokens);
+    default:
+      return floats ? attend<F16, float>(args, sequence, row, head, tokens)
+                    : attend<F16, F16>(args, sequence, row, head, tokens);
+  }
+}
+
+void attention_reference(const Attention& args) {
+  check_attention(args);
+  const auto* query_start = args.query_start.as<std::int32_t>();
+  for (std::int64_t s = 0; s < args.kv_length.shape[0]; ++s) {
+    const std::int64_t begin = query_start[s], end = query_start[s + 1];
+    const std::int64_t length = args.kv_length.as<std::int32_t>()[s];
+    const std::int64_t visible = args.visible.data == nullptr ? length - (end - begin) + 1
+                                                              : args.visible.as<std::int32_t>()[s];
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::vector<std::int32_t> tokens(std::clamp<std::int64_t>(visible + row - begin, 0, length));
+      std::iota(tokens.begin(), tokens.end(), 0);
+      for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
+        attend_reference(args, s, row, head, tokens);
+      }
+    }
+  }
+}
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,106 @@
+#include "kernels/attention/combine_attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/attention/cpu/combine_attention.h"
+#include "kernels/attention/kv_view.h"
+#include "kernels/common/arguments.h"
+#ifdef NVLLM_CUDA
+#include "kernels/attention/sm80/combine_attention.h"
+#endif
+
+namespace nvllm::kernels {
+namespace {
+
+double element(const TensorView& tensor, std::int64_t at) {
+  return with_element_type(tensor.dtype,
+                           [&]<typename T>(T) { return double{to_float(tensor.as<T>()[at])}; });
+}
+
+// One head of one row.
+void reference(const MergeAttention& args, std::int64_t head) {
+  const std::int64_t head_dim = args.out.shape[2];
+  double highest = -std::numeric_limits<double>::infinity();
+  for (int i = 0; i < args.count; ++i) {
+    const double lse = args.parts[i].lse.as<float>()[head];
+    if (std::isnan(lse) || lse > highest) highest = lse;
+  }
+  const double reference = std::isinf(highest) && highest < 0 ? 0 : highest;
+  std::array<double, kMostAttentionParts> weight{};
+  double sum = 0;
+  for (int i = 0; i < args.count; ++i) {
+    sum += weight[i] = std::exp(args.parts[i].lse.as<float>()[head] - reference);
+  }
+  for (std::int64_t d = head * head_dim; d < (head + 1) * head_dim; ++d) {
+    double value = 0;
+    for (int i = 0; i < args.count; ++i) {
+      if (weight[i] != 0) value += weight[i] * element(args.parts[i].out, d);
+    }
+    with_element_type(args.out.dtype, [&]<typename T>(T) {
+      args.out.as<T>()[d] = from_float<T>(sum == 0 ? 0.0f : static_cast<float>(value / sum));
+    });
+  }
+  if (args.lse.data != nullptr) {
+    args.lse.as<float>()[head] = static_cast<float>(reference + std::log(sum));
+  }
+}
+
+void require_vectors(const TensorView& tensor, const char* name) {
+  if (tensor.elements() > 0 && !tensor.aligned(16)) {
+    fail("merge_attention: ", name, " lies at ", tensor.data,
+         "; it must start at a multiple of 16 bytes");
+  }
+}
+
+}  // namespace
+
+void check_merge_attention(const MergeAttention& args) {
+  constexpr Arguments check("merge_attention");
+  const TensorView& out = args.out;
+  if (args.count < 1 || args.count > kMostAttentionParts) {
+    fail("merge_attention: count is ", args.count, "; it must be 1 to ", kMostAttentionParts);
+  }
+  check.require_floats(out, "out", 3, "[rows, heads, head_dim]");
+  check.require_dense(out, "out");
+  require_vectors(out, "out");
+  const std::int64_t rows = out.shape[0], heads = out.shape[1], head_dim = out.shape[2];
+  if (head_dim < 8 || head_dim > kMaxHeadDim || head_dim % 8 != 0) {
+    fail("merge_attention: out is ", out.describe(), "; head_dim must be a multiple of 8 up to ",
+         kMaxHeadDim);
+  }
+  for (int i = 0; i < args.count; ++i) {
+    const MergeAttention::Part& part = args.parts[i];
+    check.require_floats(part.out, "a part's out", 3, "[rows, heads, head_dim]");
+    check.require(part.out, "a part's out", part.out.dtype, {rows, heads, head_dim});
+    check.require_dense(part.out, "a part's out");
+    require_vectors(part.out, "a part's out");
+    check.require(part.lse, "a part's lse", DType::f32, {rows, heads});
+    check.require_dense(part.lse, "a part's lse");
+    if (part.out.data == out.data && part.out.dtype != out.dtype && out.elements() > 0) {
+      fail("merge_attention: out is ", out.describe(), " in the place of a part, ",
+           part.out.describe(), "; they must have one type");
+    }
+  }
+  if (args.lse.data == nullptr) return;
+  check.require(args.lse, "lse", DType::f32, {rows, heads});
+  check.require_dense(args.lse, "lse");
+}
+
+void merge_attention(const MergeAttention& args, Stream& stream) {
+  check_merge_attention(args);
+  if (args.out.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::merge_attention(args, stream);
+#endif
+  cpu::merge_attention(args, stream);
+}
+
+void merge_attention_reference(const MergeAttention& args) {
+  check_merge_attention(args);
+  const std::int64_t heads = args.out.shape[0] * args.out.shape[1];
+  for (std::int64_t head = 0; head < heads; ++head) reference(args, head);
+}
+
+}  // namespace nvllm::kernels

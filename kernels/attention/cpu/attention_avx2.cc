@@ -1,0 +1,11 @@
+#include "kernels/common/cpu/lanes_avx2.h"
+// Lanes come first.
+#include "kernels/attention/cpu/attention_tile.h"
+
+namespace nvllm::kernels::cpu {
+
+AttendPart attend_part_avx2(DType type) {
+  return attend_part_of(type);
+}
+
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,395 @@
+// Attention of up to 64 packed rows, tile by tile of 64 tokens, with the softmax taken on the way: scores are
+// a product with the transposed keys, results one with the values. Both are the same loop, in float32.
+//
+// For .cc files that have included Lanes of their instruction set. In an unnamed namespace for the reason that
+// lanes_avx2.h gives.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/attention/cpu/attention_kernels.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+using Floats = Lanes::Floats;
+using Ints = int __attribute__((vector_size(sizeof(Floats))));
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+// 2^x for x <= 0, within 3 units of 2^-24; 0 below -126.5; NaN of NaN.
+inline Floats power_of_2(Floats x) {
+  // x = n + r with n whole: the sum with 1.5 * 2^23 has n in its lowest bits.
+  const Floats lowest = Lanes::all(-127), shift = Lanes::all(0x1.8p23f);
+  x = x < lowest ? lowest : x;
+  const Floats shifted = x + shift;
+  const Floats r = (x - (shifted - shift)) * Lanes::all(kLn2);
+  Floats sum = Lanes::all(1.0f / 5040);
+  for (const float factor : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+    sum = Lanes::multiply_add(sum, r, Lanes::all(factor));
+  }
+  // 0x1.8p23 has the bits 0x4b400000, which the shift moves out.
+  const Ints exponent = ((Ints)shifted + 127) << 23;
+  return sum * (Floats)exponent;
+}
+
+inline float highest_of(Floats value) {
+  float x[Lanes::kCount];
+  Lanes::store(x, value);
+  for (int half = Lanes::kCount / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) x[i] = x[i] < x[i + half] ? x[i + half] : x[i];
+  }
+  return x[0];
+}
+
+// out = fade * out + a b: `depth` products each, added in order; without fade, out = a b.
+struct Factors {
+  const float* a;
+  std::int64_t a_stride;
+  const float* b;
+  std::int64_t b_stride;
+  std::int64_t depth;
+  float* out;
+  std::int64_t out_stride;
+  const float* fade;  // per row; nullptr: none
+};
+
+constexpr int kBlockRows = 6;
+constexpr int kBlockVectors = Lanes::kAccumulators / kBlockRows;
+
+template <int kRows, int kVectors>
+void multiply_block(const Factors& f, std::int64_t row, std::int64_t column) {
+  constexpr int kLanes = Lanes::kCount;
+  const float* a = f.a + row * f.a_stride;
+  const float* b = f.b + column;
+  float* out = f.out + row * f.out_stride + column;
+  Floats sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = f.fade == nullptr ? Lanes::zero()
+                                    : Lanes::load(out + r * f.out_stride + v * kLanes) *
+                                          Lanes::all(f.fade[row + r]);
+    }
+  }
+  for (std::int64_t k = 0; k < f.depth; ++k, b += f.b_stride) {
+    Floats line[kVectors];
+    for (int v = 0; v < kVectors; ++v) line[v] = Lanes::load(b + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const Floats factor = Lanes::all(a[r * f.a_stride + k]);
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = Lanes::multiply_add(factor, line[v], sum[r][v]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      Lanes::store(out + r * f.out_stride + v * kLanes, sum[r][v]);
+    }
+  }
+}
+
+template <int kVectors>
+void multiply_rows(const Factors& f, int rows, std::int64_t row, std::int64_t column) {
+  switch (rows) {
+    case 1: return multiply_block<1, kVectors>(f, row, column);
+    case 2: return multiply_block<2, kVectors>(f, row, column);
+    case 3: return multiply_block<3, kVectors>(f, row, column);
+    case 4: return multiply_block<4, kVectors>(f, row, column);
+    case 5: return multiply_block<5, kVectors>(f, row, column);
+    default: return multiply_block<6, kVectors>(f, row, column);
+  }
+}
+
+// Rows [begin, end), columns [0, columns), which may run on to a whole vector.
+inline void multiply(const Factors& f, std::int64_t begin, std::int64_t end, std::int64_t columns) {
+  for (std::int64_t column = 0; column < columns;) {
+    const std::int64_t vectors = std::min<std::int64_t>(
+        (columns - column + Lanes::kCount - 1) / Lanes::kCount, kBlockVectors);
+    for (std::int64_t row = begin; row < end;) {
+      // As few blocks as there can be, of nearly the same height.
+      const std::int64_t left = end - row;
+      const int rows = static_cast<int>(left / ((left + kBlockRows - 1) / kBlockRows));
+      switch (vectors) {
+        case 1: multiply_rows<1>(f, rows, row, column); break;
+        case 2: multiply_rows<2>(f, rows, row, column); break;
+        case 3: multiply_rows<std::min(3, kBlockVectors)>(f, rows, row, column); break;
+        default: multiply_rows<kBlockVectors>(f, rows, row, column); break;
+      }
+      row += rows;
+    }
+    column += vectors * Lanes::kCount;
+  }
+}
+
+template <typename T>
+class Tile {
+ public:
+  Tile(const Attention& args, const AttentionGroup& group, const AttentionPart& part,
+       AttentionScratch& scratch)
+      : args_(args),
+        part_(part),
+        group_(group),
+        scratch_(scratch),
+        head_dim_(args.q.shape[2]),
+        padded_(padded_head(head_dim_)) {
+    for (std::int64_t r = 0; r < part.rows; ++r) {
+      visible_[r] = group.visible(part.first_row + r);
+      if (part.list != nullptr) {
+        visible_[r] =
+            std::lower_bound(part.list, part.list + part.end_token, visible_[r]) - part.list;
+      }
+    }
+  }
+
+  void attend() {
+    load_queries();
+    std::fill_n(scratch_.out, part_.rows * padded_, 0.0f);
+    std::fill_n(scratch_.highest, kTileRows, kNone);
+    std::fill_n(scratch_.sum, kTileRows, 0.0f);
+    const std::int64_t end = std::min(part_.end_token, visible_[part_.rows - 1]);
+    find(part_.first_token, end);
+    for (std::int64_t first = part_.first_token; first < end; first += kTileTokens) {
+      std::copy_n(scratch_.next_places, kTileTokens, scratch_.places);
+      find(first + kTileTokens, end);
+      add_tokens(first, std::min<std::int64_t>(kTileTokens, end - first));
+    }
+    if (part_.partial != nullptr) return store_partial();
+    if (args_.out.dtype == DType::f32) return store_result<float>();
+    store_result<T>();
+  }
+
+ private:
+  static constexpr std::int64_t kLanes = Lanes::kCount;
+
+  void load_queries() {
+    const Floats scale = Lanes::all(args_.scale * kLog2E);
+    for (std::int64_t r = 0; r < part_.rows; ++r) {
+      const T* from = args_.q.as<T>() + group_.in_q(args_, part_.first_row + r);
+      widen(from, scratch_.q + r * padded_, scale);
+    }
+  }
+
+  // A head, filled up with zeros.
+  void widen(const T* from, float* to, Floats factor) const {
+    std::int64_t i = 0;
+    for (; i + kLanes <= head_dim_; i += kLanes) {
+      Lanes::store(to + i, Lanes::load(from + i) * factor);
+    }
+    if (i < head_dim_) {
+      Lanes::store(to + i, Lanes::load_part(from + i, head_dim_ - i) * factor);
+      i += kLanes;
+    }
+    for (; i < padded_; i += kLanes) Lanes::store(to + i, Lanes::zero());
+  }
+
+  void add_tokens(std::int64_t first, std::int64_t count) {
+    pack_keys(count);
+    pack_values(count);
+    multiply({.a = scratch_.q,
+              .a_stride = padded_,
+              .b = scratch_.keys,
+              .b_stride = kTileTokens,
+              .depth = head_dim_,
+              .out = scratch_.weights,
+              .out_stride = kTileTokens,
+              .fade = nullptr},
+             0, part_.rows, count);
+    exponentiate(first, count);
+    // Rows that see the same tokens go together, so that no row ever meets a token that it does not see.
+    for (std::int64_t row = 0; row < part_.rows;) {
+      const std::int64_t seen = seen_of(row, first, count);
+      std::int64_t end = row + 1;
+      while (end < part_.rows && seen_of(end, first, count) == seen) ++end;
+      multiply({.a = scratch_.weights,
+                .a_stride = kTileTokens,
+                .b = scratch_.values,
+                .b_stride = padded_,
+                .depth = seen,
+                .out = scratch_.out,
+                .out_stride = padded_,
+                .fade = scratch_.fade},
+               row, end, padded_);
+      row = end;
+    }
+  }
+
+  // How many of the tile's tokens a row sees.
+  std::int64_t seen_of(std::int64_t row, std::int64_t first, std::int64_t count) const {
+    return std::clamp<std::int64_t>(visible_[row] - first, 0, count);
+  }
+
+  // The next tile's places; beyond `end`, and in a part's last tile, they stay as they are.
+  void find(std::int64_t first, std::int64_t end) {
+    const KvView& kv = args_.kv;
+    const auto& stride = kv.keys.stride;
+    const std::int32_t* table = kv.block_table.as<std::int32_t>();
+    if (table != nullptr) table += group_.sequence * kv.block_table.shape[1];
+    const std::int64_t count = std::min<std::int64_t>(kTileTokens, end - first);
+    std::int64_t block = first / kv.block_size(), inside = first % kv.block_size();
+    for (std::int64_t t = 0; t < count; ++t) {
+      if (const std::int32_t* token = part_.list; token != nullptr) {
+        token += first + t;
+        if (t == 0 || token[0] != token[-1] + 1) {
+          block = *token / kv.block_size();
+          inside = *token % kv.block_size();
+        }
+      }
+      const std::int64_t id = table != nullptr ? table[block] : group_.sequence;
+      scratch_.next_places[t] = id * stride[0] + inside * stride[1] + group_.kv_head * stride[2];
+      if (++inside == kv.block_size()) inside = 0, ++block;
+    }
+  }
+
+  // While one tile is read, the next one is on its way: what lies between the heads of neighbouring tokens
+  // keeps the processor from foreseeing it.
+  void fetch(const T* head) const {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    for (std::int64_t i = 0; i < head_dim_; i += kLine) _mm_prefetch(head + i, _MM_HINT_T0);
+  }
+
+  const T* key(std::int64_t t) const { return args_.kv.keys.as<T>() + scratch_.places[t]; }
+
+  // Transposes them; zeros fill the last vector of tokens.
+  void pack_keys(std::int64_t count) {
+    for (std::int64_t t = 0; t < count; t += kLanes) {
+      const std::int64_t tokens = std::min(kLanes, count - t);
+      for (std::int64_t j = t; j < t + tokens; ++j) {
+        fetch(args_.kv.keys.as<T>() + scratch_.next_places[j]);
+      }
+      if constexpr (std::is_same_v<T, Bf16>) {
+        for (std::int64_t i = 0; i < head_dim_; i += 2 * kLanes) pack_pairs(t, tokens, i);
+      } else {
+        for (std::int64_t i = 0; i < head_dim_; i += kLanes) pack_floats(t, tokens, i);
+      }
+    }
+  }
+
+  void pack_values(std::int64_t count) {
+    const T* values = args_.kv.values.as<T>();
+    for (std::int64_t t = 0; t < count; ++t) {
+      fetch(values + scratch_.next_places[t]);
+      widen(values + scratch_.places[t], scratch_.values + t * padded_, Lanes::all(1));
+    }
+  }
+
+  void pack_floats(std::int64_t t, std::int64_t tokens, std::int64_t i) {
+    const std::int64_t elements = std::min(kLanes, head_dim_ - i);
+    Floats x[kLanes];
+    for (std::int64_t j = 0; j < kLanes; ++j) {
+      x[j] = j >= tokens          ? Lanes::zero()
+             : elements == kLanes ? Lanes::load(key(t + j) + i)
+                                  : Lanes::load_part(key(t + j) + i, elements);
+    }
+    Lanes::transpose(x);
+    float* to = scratch_.keys + i * kTileTokens + t;
+    for (std::int64_t j = 0; j < elements; ++j) Lanes::store(to + j * kTileTokens, x[j]);
+  }
+
+  // Two elements at a time, so that half as much is transposed.
+  void pack_pairs(std::int64_t t, std::int64_t tokens, std::int64_t i) {
+    const std::int64_t elements = std::min(2 * kLanes, head_dim_ - i);
+    Floats x[kLanes];
+    for (std::int64_t j = 0; j < kLanes; ++j) {
+      x[j] = j >= tokens              ? Lanes::zero()
+             : elements == 2 * kLanes ? Lanes::load_pairs(key(t + j) + i)
+                                      : Lanes::load_pairs_part(key(t + j) + i, elements);
+    }
+    Lanes::transpose(x);
+    float* to = scratch_.keys + i * kTileTokens + t;
+    for (std::int64_t j = 0; j < elements; j += 2) {
+      Lanes::store(to + j * kTileTokens, Lanes::first_of(x[j / 2]));
+      Lanes::store(to + (j + 1) * kTileTokens, Lanes::second_of(x[j / 2]));
+    }
+  }
+
+  // Scores become weights, relative to the new highest score; fade is what this makes of the old ones.
+  void exponentiate(std::int64_t first, std::int64_t count) {
+    float before[kTileRows];
+    std::copy_n(scratch_.highest, kTileRows, before);
+    for (std::int64_t row = 0; row < part_.rows; ++row) {
+      const std::int64_t seen = seen_of(row, first, count);
+      float* scores = scratch_.weights + row * kTileTokens;
+      for (std::int64_t t = seen; t % kLanes != 0; ++t) scores[t] = kNone;
+      Floats highest = Lanes::all(scratch_.highest[row]);
+      for (std::int64_t t = 0; t < seen; t += kLanes) {
+        const Floats score = Lanes::load(scores + t);
+        highest = highest < score ? score : highest;
+      }
+      scratch_.highest[row] = highest_of(highest);
+    }
+    // Without a score yet, weights are relative to 1, so that they are 0 and not NaN.
+    const Floats none = Lanes::all(kNone);
+    for (std::int64_t row = 0; row < part_.rows; row += kLanes) {
+      const Floats highest = Lanes::load(scratch_.highest + row);
+      const Floats reference = highest == none ? Lanes::zero() : highest;
+      Lanes::store(scratch_.fade + row, power_of_2(Lanes::load(before + row) - reference));
+    }
+    for (std::int64_t row = 0; row < part_.rows; ++row) {
+      const std::int64_t seen = seen_of(row, first, count);
+      float* weights = scratch_.weights + row * kTileTokens;
+      const float highest = scratch_.highest[row];
+      const Floats reference = Lanes::all(highest == kNone ? 0.0f : highest);
+      Floats sum = Lanes::zero();
+      for (std::int64_t t = 0; t < seen; t += kLanes) {
+        const Floats weight = power_of_2(Lanes::load(weights + t) - reference);
+        Lanes::store(weights + t, weight);
+        sum = sum + weight;
+      }
+      scratch_.sum[row] = scratch_.sum[row] * scratch_.fade[row] + Lanes::sum(sum);
+    }
+  }
+
+  void store_partial() {
+    const PartialRows to = partial_rows(part_.partial, part_.rows, head_dim_);
+    std::copy_n(scratch_.out, part_.rows * padded_, to.out);
+    std::copy_n(scratch_.highest, part_.rows, to.highest);
+    std::copy_n(scratch_.sum, part_.rows, to.sum);
+  }
+
+  template <typename Out>
+  void store_result() {
+    for (std::int64_t r = 0; r < part_.rows; ++r) {
+      const float sum = scratch_.sum[r];
+      const Floats factor = Lanes::all(sum == 0 ? 0.0f : 1 / sum);
+      Out* out = args_.out.as<Out>() + group_.in_out(args_, part_.first_row + r);
+      for (std::int64_t i = 0; i < head_dim_; i += kLanes) {
+        Lanes::store_part(out + i, Lanes::load(scratch_.out + r * padded_ + i) * factor,
+                          std::min(kLanes, head_dim_ - i));
+      }
+      if (args_.lse.data != nullptr) {
+        args_.lse.as<float>()[group_.in_lse(args_, part_.first_row + r)] =
+            (scratch_.highest[r] + std::log2(sum)) * kLn2;
+      }
+    }
+  }
+
+  const Attention& args_;
+  const AttentionPart& part_;
+  const AttentionGroup& group_;
+  AttentionScratch& scratch_;
+  const std::int64_t head_dim_, padded_;
+  std::int64_t visible_[kTileRows];  // with a list, so many of its entries
+};
+
+template <typename T>
+void attend_part(const Attention& args, const AttentionGroup& group, const AttentionPart& part,
+                 AttentionScratch& scratch) {
+  Tile<T>(args, group, part, scratch).attend();
+}
+
+inline AttendPart attend_part_of(DType type) {
+  switch (type) {
+    case DType::f32: return attend_part<float>;
+    case DType::bf16: return attend_part<Bf16>;
+    default: return attend_part<F16>;
+  }
+}
+
+}  // namespace
+}  // namespace nvllm::kernels::cpu

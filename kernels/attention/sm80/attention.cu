@@ -1,0 +1,54 @@
+// Attention on the GPU: the choice of a kernel, and the one for float32 (attention_float.cuh).
+#include <algorithm>
+
+#include "device/cuda/stream.h"
+#include "kernels/attention/sm80/attention.h"
+#include "kernels/attention/sm80/attention_float.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+__global__ void __launch_bounds__(plain::kWarps * 32)
+    attention_float_kernel(const AttentionParams<float> p) {
+  const AttentionPart<float> part(p, blockIdx.z, blockIdx.y);
+  const int packed_row = blockIdx.x * plain::kWarps + threadIdx.y;
+  if (packed_row >= part.packed_rows) return;
+  plain::Row row = plain::start_row(part, packed_row);
+  plain::add_tokens(part, packed_row, row);
+  plain::write_row(part, packed_row, row);
+}
+
+void attention_float(const Attention& args, cudaStream_t stream) {
+  const AttentionParams<float> p(args);
+  const long long rows = args.max_query_rows * p.most_group_heads();
+  const dim3 blocks(static_cast<unsigned>((rows + plain::kWarps - 1) / plain::kWarps), p.kv_heads(),
+                    static_cast<unsigned>(args.kv_length.shape[0]));
+  attention_float_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
+  nvllm::cuda::check(cudaGetLastError(), "launching attention");
+}
+
+// Up to so many packed rows are for the kernel that goes through the tokens once per 16 rows, with several
+// warps; beyond, the one that goes through them once per 64 rows is faster.
+constexpr long long kDecodeRows = 32;
+
+template <typename T>
+void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
+  if (args.max_query_rows * std::min(args.group, args.q.shape[1]) <= kDecodeRows) {
+    if (!attention_decode_sm90<T>(args, stream)) attention_decode<T>(args, stream);
+  } else if (!attention_prefill_sm90<T>(args, stream)) {
+    attention_prefill<T>(args, stream);
+  }
+}
+
+}  // namespace
+
+void attention(const Attention& args, Stream& stream) {
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  switch (args.q.dtype) {
+    case DType::f32: return attention_float(args, native);
+    case DType::bf16: return attention_on_tensor_cores<Bf16>(args, native);
+    default: return attention_on_tensor_cores<F16>(args, native);
+  }
+}
+
+}  // namespace nvllm::kernels::cuda

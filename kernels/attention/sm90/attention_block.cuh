@@ -1,0 +1,217 @@
+// Attention of many query rows per sequence on Hopper: a block has 128 packed rows of a sequence and a KV head,
+// or several such pieces one after the other, 64 rows per consumer warpgroup, whose tensor cores work on tiles of
+// 128 tokens that a producer warpgroup has copied in bulk. A warpgroup takes the weights of one tile while its tensor
+// cores still add up the tile before; the two take turns, so that one's weights are taken under the other's products.
+//
+// The last tile of tokens is the first to be worked on: it alone, and the few before it that a block's rows
+// end in, need masks.
+#pragma once
+
+#include "kernels/attention/sm90/attention_rows.cuh"
+#include "kernels/attention/sm90/attention_tiles.cuh"
+
+namespace nvllm::kernels::cuda::sm90 {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int kRegisters>
+__device__ __forceinline__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// The tiles of the tokens [0, count) of a part, of which each row sees the first so many.
+template <typename Part>
+struct PrefixTiles {
+  const Part& part;
+  const Boxes& boxes;
+  int tokens;
+  int stage = 0;  // of the first tile that is worked on
+
+  __device__ __forceinline__ int count() const { return count_tiles(tokens); }
+  // The first token of the i-th tile that is worked on.
+  __device__ __forceinline__ int first(int i) const { return (count() - 1 - i) * kTokens; }
+
+  // What a thread must know to mask its scores, of rows `row` and row + 8 of a group that begins at group_row.
+  struct Mask {
+    int visible[2], least;
+    __device__ __forceinline__ Mask(const PrefixTiles& tiles, int group_row, int row)
+        : visible{tiles.part.visible(row), tiles.part.visible(row + 8)},
+          least(tiles.part.visible(group_row)) {}
+  };
+  template <typename Rows>
+  __device__ __forceinline__ void mask(const Mask& mask, int i, Rows& rows, int lane) const {
+    if (first(i) + kTokens <= mask.least) return;
+    const int within[2] = {mask.visible[0] - first(i), mask.visible[1] - first(i)};
+    rows.mask(within, lane);
+  }
+
+  // Keys or values were waited for.
+  __device__ __forceinline__ void arrived() const {}
+  // What no copy wrote of the values of the first tile worked on, which are there, is made zero.
+  template <int D>
+  __device__ __forceinline__ void fill_up(const Shared<D>& shared, int thread) const {
+    const int count = boxes.filled_by(min(kTokens, tokens - first(0)));
+    const int filled = min(count * boxes.tokens, part.tokens - first(0));
+    if (filled >= kTokens) return;
+    clear_rows<D>(shared.values(stage), filled, thread);
+    fence_shared_writes();
+    sync_threads(kAllConsumers, kConsumers * kGroupThreads);
+  }
+};
+
+// A consumer warpgroup, which works on one piece after the other: some packed rows with the tiles of tokens
+// that they see.
+template <typename T, int D>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(const Shared<D>& shared, int group, int thread)
+      : shared_(shared), group_(group), thread_(thread) {
+    if (group == 1) arrive_at(kFirstTurn, kBoth);  // the first turn is group 0's
+  }
+
+  // Tiles of the pieces before.
+  __device__ __forceinline__ int done() const { return done_; }
+
+  // The warpgroup copies the queries of a piece whose rows begin at block_row.
+  __device__ __forceinline__ void copy_own_queries(const AttentionRows<T>& part,
+                                                   int block_row) const {
+    sync_threads(kFirstGroup + group_, kGroupThreads);  // products with those before are done
+    copy_queries<T, D>(part, shared_.queries(), group_ * kGroupRows,
+                       block_row + group_ * kGroupRows, thread_);
+    fence_shared_writes();
+    sync_threads(kFirstGroup + group_, kGroupThreads);
+  }
+
+  // Of a piece whose queries are there; queries_done() is called when they are needed no more. Tiles: as PrefixTiles.
+  template <typename Tiles, typename QueriesDone>
+  __device__ __forceinline__ void work(const AttentionRows<T>& part, const Tiles& tiles,
+                                       int block_row, const QueriesDone& queries_done) {
+    const int group_row = block_row + group_ * kGroupRows, row = group_row + thread_ / 32 * 16;
+    const int count = tiles.count();
+    const unsigned queries = shared_.queries() + group_ * kGroupRows * kRowBytes;
+    Rows<T, D> rows;
+#pragma unroll
+    for (float& value : rows.out) value = 0;
+    const float scale = part.p.scale * kLog2E;
+    const typename Tiles::Mask mask(tiles, group_row, row + lane() / 4);
+    const auto wait_for = [&](const Barrier& full, const Turn& turn) {
+      full.wait(turn.parity);
+      tiles.arrived();
+    };
+    const int own_turn = kFirstTurn + group_, other_turn = kFirstTurn + 1 - group_;
+
+    if (count > 0) {
+      const Turn turn(done_);
+      wait_for(shared_.keys_full(turn.stage), turn);
+      rows.multiply_keys(queries, shared_.keys(turn.stage));
+      wgmma_wait<0>();
+      hold(rows.scores);
+      release(shared_.keys_empty(turn.stage));
+      if (count == 1) queries_done();
+      tiles.mask(mask, 0, rows, lane());
+      rows.weigh_anew(scale);
+      rows.pack_weights();
+      rows.add_up();
+      wait_for(shared_.values_full(turn.stage), turn);
+      tiles.template fill_up<D>(shared_, group_ * kGroupThreads + thread_);
+    }
+    for (int i = 1; i < count; ++i) {
+      const Turn turn(done_ + i), before(done_ + i - 1);
+      wait_for(shared_.keys_full(turn.stage), turn);
+      // The warpgroups take turns in enqueueing products.
+      sync_threads(own_turn, kBoth);
+      rows.multiply_keys(queries, shared_.keys(turn.stage));
+      rows.multiply_values(shared_.values(before.stage), i == 1);
+      arrive_at(other_turn, kBoth);
+      wgmma_wait<1>();
+      hold(rows.scores);
+      tiles.mask(mask, i, rows, lane());
+      rows.template weigh<0, kEarly>(scale, rows.reference);
+      // By now the products with the weights before are about done. To wait for a barrier is a loop, which the
+      // assembler moves neither weights nor the next wait across: so taking weights and the products overlap.
+      wait_for(shared_.values_full(turn.stage), turn);
+      wgmma_wait<0>();
+      hold(rows.out);
+      release(shared_.values_empty(before.stage));
+      rows.template weigh<kEarly, kTokens / 8>(scale, rows.reference);
+      rows.pack_weights();
+      if (any_of_threads(kFirstGroup + group_, kGroupThreads, rows.too_heavy())) {
+        rows.multiply_keys(queries, shared_.keys(turn.stage));  // their scores are gone
+        wgmma_wait<0>();
+        hold(rows.scores);
+        tiles.mask(mask, i, rows, lane());
+        rows.weigh_anew(scale);
+        rows.pack_weights();
+      }
+      rows.add_up();
+      release(shared_.keys_empty(turn.stage));
+      if (i == count - 1) queries_done();  // the next ones come under the last products
+    }
+    if (count == 0) queries_done();
+    if (count > 0) {
+      const Turn last(done_ + count - 1);
+      rows.multiply_values(shared_.values(last.stage), count == 1);
+      wgmma_wait<0>();
+      hold(rows.out);
+      release(shared_.values_empty(last.stage));
+    }
+    done_ += count;
+    rows.write(part, row, lane());
+  }
+
+  // Of what the warps of all consumers have read.
+  __device__ __forceinline__ void release(const Barrier& empty) const {
+    __syncwarp();
+    if (lane() == 0) empty.arrive();
+  }
+
+ private:
+  static constexpr int kEarly =
+      8;  // pieces of 8 columns whose weights are taken under the products before
+  static constexpr int kBoth = kConsumers * kGroupThreads;
+
+  __device__ __forceinline__ int lane() const {
+    return thread_ % 32;
+  }
+
+  const Shared<D> shared_;
+  const int group_, thread_;
+  int done_ = 0;
+};
+
+// A consumer warpgroup that has one piece.
+template <typename T, int D, typename Tiles>
+__device__ __forceinline__ void consume(const AttentionRows<T>& part, const Shared<D>& shared,
+                                        const Tiles& tiles, int block_row, int group, int thread) {
+  Consumer<T, D> consumer(shared, group, thread);
+  consumer.copy_own_queries(part, block_row);
+  consumer.work(part, tiles, block_row, [] {});
+}
+
+// What a block does that has one piece, whose rows are those from block_row on.
+template <typename T, int D, typename Part>
+__device__ __forceinline__ void attend(const Part& part, int block_row, const CUtensorMap& keys,
+                                       const CUtensorMap& values, const Boxes& boxes,
+                                       const void* memory) {
+  const Shared<D> shared(memory);
+  const int tokens = seen_by(part, min(block_row + kRows, part.packed_rows));
+  if (threadIdx.x == 0) start_barriers(shared, 1, 1);
+  __syncthreads();
+  const int group = own_group();
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  if (group == kConsumers) {
+    fewer_registers<40>();
+    produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
+  } else {
+    more_registers<232>();
+    consume<T, D>(part, shared, PrefixTiles<Part>{part, boxes, tokens}, block_row, group, thread);
+  }
+}
+
+#endif
+
+}  // namespace nvllm::kernels::cuda::sm90

@@ -1,0 +1,47 @@
+// The hash behind random_fill(), for every device.
+#pragma once
+
+#include <cstdint>
+
+#include "base/split_mix.h"
+#include "kernels/common/on_both.h"
+
+namespace nvllm::kernels {
+
+// Element `index` of a seed takes its bits from the lower half of its index, mixed with two keys that
+// the seed and the upper half give: 32-bit arithmetic alone, for lanes of any width.
+struct RandomKeys {
+  static constexpr std::uint32_t kFactor1 = 0x9e3779b1, kFactor2 = 0x85ebca6b;
+  static constexpr float kUnit = 0x1p-23f;  // what 24 bits with a sign count in
+
+  std::uint32_t first, second;
+
+  NVLLM_ON_BOTH constexpr RandomKeys(std::uint64_t seed, std::uint64_t block) {
+    const std::uint64_t key = split_mix(split_mix(seed) + block);
+    first = static_cast<std::uint32_t>(key);
+    second = static_cast<std::uint32_t>(key >> 32);
+  }
+
+  NVLLM_ON_BOTH constexpr std::uint32_t bits(std::uint32_t low) const {
+    const std::uint32_t x = unfolded(begun(low));
+    return x ^ x >> 15;
+  }
+  // In steps, for who makes many at once. begun(low ^ i) is begun(low) ^ i for i below 2^16; and what is not
+  // folded yet has the upper bits already, all but the lower kUnfolded.
+  static constexpr int kUnfolded = 17;
+  NVLLM_ON_BOTH constexpr std::uint32_t begun(std::uint32_t low) const {
+    const std::uint32_t x = low ^ first;
+    return x ^ x >> 16;
+  }
+  NVLLM_ON_BOTH constexpr std::uint32_t unfolded(std::uint32_t begun) const {
+    const std::uint32_t x = begun * kFactor1;
+    return (x ^ x >> 15 ^ second) * kFactor2;
+  }
+
+  // In [-1, 1), exactly: the upper 24 bits as a number with a sign.
+  NVLLM_ON_BOTH constexpr float unit(std::uint32_t low) const {
+    return static_cast<float>(static_cast<std::int32_t>(bits(low)) >> 8) * kUnit;
+  }
+};
+
+}  // namespace nvllm::kernels

@@ -1,9 +1,0 @@
-#include "kernels/cpu/formats_bf16.h"
-
-namespace nvllm::kernels::cpu {
-
-const LinearKernels& linear_kernels_avx512_bf16() {
-  return kKernels<Dot<DotOfBf16>, InRegisters<BlocksOfBf16>>;
-}
-
-}  // namespace nvllm::kernels::cpu

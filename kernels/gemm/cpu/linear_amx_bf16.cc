@@ -1,0 +1,233 @@
+// Blocks of bfloat16 in AMX tiles: a product of tiles takes 16 outputs, 16 rows and 32 inputs.
+#include <cstddef>
+
+#include "kernels/gemm/cpu/formats_bf16.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+// Of each thread that works with tiles: all eight are 16 rows of 64 bytes.
+class TileConfiguration {
+  struct alignas(64) Layout {
+    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  static_assert(sizeof(Layout) == 64);
+
+ public:
+  TileConfiguration() {
+    // Constant memory, because the compiler takes the instruction to read no more than 8 bytes of it.
+    static constexpr Layout layout;
+    _tile_loadconfig(&layout);
+  }
+  ~TileConfiguration() { _tile_release(); }
+  TileConfiguration(const TileConfiguration&) = delete;
+  TileConfiguration& operator=(const TileConfiguration&) = delete;
+};
+
+constexpr int kTile = 16;        // rows of a tile, and dwords of a row
+constexpr int kTileInputs = 32;  // of bfloat16
+
+// Few rows: weights are tiles as they lie, 16 outputs by 32 inputs; x is one column of tiles.
+struct DotInTiles {
+  using Few = Dot<DotOfBf16>;  // fewer are faster without tiles
+  static constexpr int kFewRows = 4;
+
+  static std::int64_t row_floats(std::int64_t inputs) {
+    return divide_up(inputs, kTileInputs) * kTile;
+  }
+
+  static void prepare(const Product& product, std::int64_t first_row, int rows, std::int64_t begin,
+                      std::int64_t end, float* prepared) {
+    if (rows <= kFewRows) return Few::prepare(product, first_row, rows, begin, end, prepared);
+    static_assert(LinearKernels::kPrepareInputs % kTileInputs == 0);
+    pack_columns<BlocksOfBf16, kTile>(
+        static_cast<const Bf16*>(product.x) + first_row * product.x_stride + begin,
+        product.x_stride, rows, end - begin, prepared + row_floats(begin) * kTile);
+  }
+
+  static void run(const Product& product, std::int64_t first_row, int rows, const float* prepared,
+                  std::int64_t begin, std::int64_t end) {
+    if (rows <= kFewRows) return Few::run(product, first_row, rows, prepared, begin, end);
+    const TileConfiguration configuration;
+    alignas(64) float sums[kTile * kTile];
+    for (std::int64_t o = begin; o < end; o += kTile) {
+      const std::int64_t count = least(end - o, kTile);
+      multiply(static_cast<const Bf16*>(product.weight) + o * product.inputs, product.inputs, count,
+               o + 2 * kTile <= product.outputs, prepared, sums);
+      finish_columns<Bf16>(product, sums, kTile, first_row, rows, o, count);
+    }
+  }
+
+ private:
+  // The part of a tile of weights that there is, and zeros.
+  struct PartOfTile {
+    alignas(64) Bf16 elements[kTile * kTileInputs];
+    PartOfTile(const Bf16* weight, std::int64_t stride, std::int64_t outputs, std::int64_t inputs) {
+      for (int o = 0; o < kTile; ++o) {
+        Lanes::store(
+            reinterpret_cast<float*>(elements + o * kTileInputs),
+            o < outputs ? load_dwords<BlocksOfBf16>(weight + o * stride, inputs) : Lanes::zero());
+      }
+    }
+  };
+
+  // Sums [output][row] of a tile's outputs. A tile's lines lie in as many rows, but memory is read best in
+  // one stream: meanwhile the next outputs' weights are fetched in the order in which they lie.
+  static void multiply(const Bf16* weight, std::int64_t inputs, std::int64_t outputs,
+                       bool fetch_next, const float* x, float* sums) {
+    const std::int64_t stride = inputs * 2;
+    const Bf16* next = weight + kTile * inputs;
+    asm volatile("" ::: "memory");  // tiles are loaded behind the compiler's back
+    _tile_zero(0);
+    std::int64_t i = 0;
+    if (outputs == kTile) {
+      for (; i + kTileInputs <= inputs; i += kTileInputs, x += kTile * kTile) {
+        if (fetch_next) {
+          for (int line = 0; line < kTile; ++line) {
+            _mm_prefetch(next + i * kTile + line * kTileInputs, _MM_HINT_T1);
+          }
+        }
+        _tile_loadd(4, weight + i, stride);
+        _tile_loadd(6, x, 64);
+        _tile_dpbf16ps(0, 4, 6);
+      }
+    }
+    for (; i < inputs; i += kTileInputs, x += kTile * kTile) {
+      const PartOfTile part(weight + i, inputs, outputs, inputs - i);
+      asm volatile("" ::: "memory");
+      _tile_loadd(4, part.elements, 64);
+      _tile_loadd(6, x, 64);
+      _tile_dpbf16ps(0, 4, 6);
+    }
+    _tile_stored(0, sums, 64);
+  }
+};
+
+// Two by two tiles of sums at a time (0 to 3), weights in 4 and 5, x in 6 and 7. The second-level cache
+// feeds tiles only half as fast as they multiply, so a stretch of two panels of x must stay in the first
+// level: 32 KiB of its 48. Weights come from the second level, in place, where they have been fetched while
+// the stretch before was multiplied.
+struct InTiles {
+  using Format = BlocksOfBf16;
+  static constexpr int kVectors = 2;
+  static constexpr int kRows = kVectors * kTile;
+  static constexpr int kOutputs = 128;
+  static constexpr int kStepUnit = kTile;
+  static constexpr int kSteps = 256;
+  static constexpr int kGroup = 2 * kTile;
+  // Rows of packed weights do not lie a power of two apart, which would put them into few sets of the cache.
+  static constexpr int kWeightStride = kSteps + kTile;
+  static constexpr int kUnitRows = 2 * kTile, kUnitOutputs = 2 * kTile;
+  static constexpr int kRowCost = 128, kOutputCost = 64;
+
+  using Scope = TileConfiguration;
+  // Not the edges, which need zeros, and not if all rows fall into an eighth of the second-level cache.
+  static bool in_place(std::int64_t stride, std::int64_t outputs, std::int64_t inputs) {
+    return outputs % kGroup == 0 && inputs % kTileInputs == 0 && stride % (16 << 10) != 0;
+  }
+
+  static void multiply(const Weights& weights, const float* x, std::int64_t x_stride,
+                       std::int64_t outputs, int vectors, std::int64_t steps, bool first,
+                       float* sums) {
+    const auto group = vectors == 1 ? &by_one : &by_two;
+    for (std::int64_t o = 0; o < outputs; o += kGroup) {
+      Group of = {.upper = static_cast<const std::byte*>(weights.data) + o * weights.stride,
+                  .stride = weights.stride,
+                  .next = nullptr,
+                  .next_stride = weights.next_stride,
+                  .lines = 0};
+      if (weights.next != nullptr) {
+        of.next = static_cast<const std::byte*>(weights.next) +
+                  (o + weights.fetch_begin) * weights.next_stride;
+        of.lines = weights.fetch_end - weights.fetch_begin;
+      }
+      group(of, x, x_stride, steps, first, sums + o * kRows);
+    }
+  }
+
+ private:
+  static constexpr int kRowBytes = kRows * 4;
+
+  struct Group {
+    const std::byte* upper;  // tiles of weights
+    std::int64_t stride;
+    const std::byte* next;  // lines to fetch at each step: `lines` rows of it
+    std::int64_t next_stride;
+    int lines;
+
+    const std::byte* lower() const { return upper + kTile * stride; }
+    void fetch(std::int64_t step) const {
+      for (int line = 0; line < lines; ++line) {
+        _mm_prefetch(next + line * next_stride + step * 4, _MM_HINT_T1);
+      }
+    }
+  };
+
+  // Two tiles of outputs by one of rows.
+  static void by_one(const Group& weights, const float* x, std::int64_t, std::int64_t steps,
+                     bool first, float* sums) {
+    const std::byte *upper = weights.upper, *lower = weights.lower();
+    asm volatile("" ::: "memory");
+    if (first) {
+      _tile_zero(0);
+      _tile_zero(2);
+    } else {
+      _tile_loadd(0, sums, kRowBytes);
+      _tile_loadd(2, sums + kTile * kRows, kRowBytes);
+    }
+    for (std::int64_t step = 0; step < steps; step += kTile) {
+      weights.fetch(step);
+      _tile_loadd(6, x + step * kTile, 64);
+      _tile_loadd(4, upper + step * 4, weights.stride);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(5, lower + step * 4, weights.stride);
+      _tile_dpbf16ps(2, 5, 6);
+    }
+    _tile_stored(0, sums, kRowBytes);
+    _tile_stored(2, sums + kTile * kRows, kRowBytes);
+  }
+
+  // Two tiles of outputs by two of rows.
+  static void by_two(const Group& weights, const float* x, std::int64_t x_stride,
+                     std::int64_t steps, bool first, float* sums) {
+    const std::byte *upper = weights.upper, *lower = weights.lower();
+    float* lower_sums = sums + kTile * kRows;
+    asm volatile("" ::: "memory");
+    if (first) {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    } else {
+      _tile_loadd(0, sums, kRowBytes);
+      _tile_loadd(1, sums + kTile, kRowBytes);
+      _tile_loadd(2, lower_sums, kRowBytes);
+      _tile_loadd(3, lower_sums + kTile, kRowBytes);
+    }
+    for (std::int64_t step = 0; step < steps; step += kTile) {
+      weights.fetch(step);
+      _tile_loadd(6, x + step * kTile, 64);
+      _tile_loadd(4, upper + step * 4, weights.stride);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, x + x_stride + step * kTile, 64);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_loadd(5, lower + step * 4, weights.stride);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sums, kRowBytes);
+    _tile_stored(1, sums + kTile, kRowBytes);
+    _tile_stored(2, lower_sums, kRowBytes);
+    _tile_stored(3, lower_sums + kTile, kRowBytes);
+  }
+};
+
+}  // namespace
+
+const LinearKernels& linear_kernels_amx_bf16() {
+  return kKernels<DotInTiles, InTiles>;
+}
+
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,9 @@
+#include "kernels/gemm/cpu/formats_bf16.h"
+
+namespace nvllm::kernels::cpu {
+
+const LinearKernels& linear_kernels_avx512_bf16() {
+  return kKernels<Dot<DotOfBf16>, InRegisters<BlocksOfBf16>>;
+}
+
+}  // namespace nvllm::kernels::cpu

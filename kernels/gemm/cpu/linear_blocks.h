@@ -1,0 +1,251 @@
+// Many rows: blocks of outputs by panels of rows. After the Lanes of an instruction set and linear_dot.h.
+//
+// x and weights are packed in dwords, one per step of the inputs: a float, or a pair of bfloat16. A panel of
+// x, kCount rows, is [step][row]. Sums come as [output][row], and are transposed at the end.
+//
+// A format is: Element, kPerStep (inputs in a dword), load(from) (kCount dwords), load_part(from, count) (the
+// same of fewer inputs, zeros behind), multiply_add(weight, x, sum).
+#pragma once
+
+#include "kernels/gemm/cpu/linear_dot.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+template <typename T>
+struct BlocksOfFloats {
+  using Element = T;
+  static constexpr int kPerStep = 1;
+  static Lanes::Floats load(const T* from) { return Lanes::load(from); }
+  static Lanes::Floats load_part(const T* from, std::int64_t count) {
+    return Lanes::load_part(from, count);
+  }
+  static Lanes::Floats multiply_add(Lanes::Floats weight, Lanes::Floats x, Lanes::Floats sum) {
+    return Lanes::multiply_add(weight, x, sum);
+  }
+};
+
+inline std::int64_t least(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// A vector of dwords: up to `inputs` inputs, zeros behind.
+template <typename Format>
+inline Lanes::Floats load_dwords(const typename Format::Element* from, std::int64_t inputs) {
+  constexpr std::int64_t kInputs = Lanes::kCount * Format::kPerStep;
+  return inputs >= kInputs ? Format::load(from) : Format::load_part(from, inputs);
+}
+
+// Rows of x, kCount at most, as columns: to[step * kCount + row], for a multiple of kStepUnit steps. Rows from
+// row_count on, and inputs that there are not, are zeros.
+template <typename Format, int kStepUnit>
+inline void pack_columns(const typename Format::Element* from, std::int64_t from_stride,
+                         std::int64_t row_count, std::int64_t inputs, float* to) {
+  constexpr std::int64_t kInputs = Lanes::kCount * Format::kPerStep;
+  for (int step = 0; step < Lanes::kCount; ++step) fetch_to_write(to + step * Lanes::kCount);
+  for (std::int64_t i = 0; i < inputs; i += kInputs) {
+    for (int step = 0; step < Lanes::kCount; ++step) {
+      fetch_to_write(to + (Lanes::kCount + step) * Lanes::kCount);
+    }
+    Lanes::Floats values[Lanes::kCount];
+    for (int row = 0; row < Lanes::kCount; ++row) {
+      values[row] = row < row_count ? load_dwords<Format>(from + row * from_stride + i, inputs - i)
+                                    : Lanes::zero();
+    }
+    Lanes::transpose(values);
+    const std::int64_t steps =
+        divide_up(least(inputs - i, kInputs), Format::kPerStep * kStepUnit) * kStepUnit;
+    for (std::int64_t step = 0; step < steps; ++step, to += Lanes::kCount) {
+      Lanes::store(to, values[step]);
+    }
+  }
+}
+
+// Rows of weights as rows of dwords, and after them rows of zeros up to a multiple of kGroup; all are whole
+// vectors, with zeros behind the inputs.
+template <typename Format, int kGroup, int kStride>
+inline void pack_rows(const typename Format::Element* weight, std::int64_t weight_stride,
+                      std::int64_t outputs, std::int64_t inputs, float* packed) {
+  constexpr std::int64_t kInputs = Lanes::kCount * Format::kPerStep;
+  const std::int64_t rows = divide_up(outputs, kGroup) * kGroup;
+  for (std::int64_t o = 0; o < rows; ++o, weight += weight_stride, packed += kStride) {
+    for (std::int64_t i = 0; i < inputs; i += kInputs) {
+      Lanes::store(packed + i / Format::kPerStep,
+                   o < outputs ? load_dwords<Format>(weight + i, inputs - i) : Lanes::zero());
+    }
+  }
+}
+
+// Where the weights of a stretch of a block lie. Strides are in bytes.
+struct Weights {
+  const void* data;
+  std::int64_t stride;
+  const void* next;  // what comes after them, in place; nullptr: nothing
+  std::int64_t next_stride;
+  // Rows of each group of the next ones that may be fetched meanwhile.
+  int fetch_begin, fetch_end;
+};
+
+// The sums of a group of outputs and some panels in registers, whose lanes are rows of x; weights are
+// broadcast to all lanes.
+template <typename BlocksFormat>
+struct InRegisters {
+  using Format = BlocksFormat;
+  static constexpr int kVectors = 3;  // panels
+  static constexpr int kRows = kVectors * Lanes::kCount;
+  static constexpr int kGroup = Lanes::kCount / 2;  // outputs
+  static constexpr int kOutputs = 64;               // in a block
+  static constexpr int kStepUnit = 1;
+  // In a stretch of the inputs. Three panels of floats of it fit a first-level cache of 48 KiB.
+  static constexpr int kSteps = Format::kPerStep == 1 ? 256 : 1024;
+  // Rows of packed weights do not lie a power of two apart, which would put those of a group into few sets
+  // of the cache.
+  static constexpr int kWeightStride = kSteps + 16;
+  static constexpr int kUnitRows = Lanes::kCount, kUnitOutputs = Lanes::kCount;
+  static constexpr int kRowCost = 32, kOutputCost = 16;
+  static_assert(kVectors * kGroup <= Lanes::kAccumulators && kOutputs % Lanes::kCount == 0);
+
+  struct Scope {};  // what lives as long as a block
+  // Whether weights need not be packed.
+  static bool in_place(std::int64_t, std::int64_t, std::int64_t) { return false; }
+
+  // sums[output][row] += products of `steps` steps, or = if this is the first stretch. Panels lie
+  // x_stride floats apart.
+  static void multiply(const Weights& weights, const float* x, std::int64_t x_stride,
+                       std::int64_t outputs, int vectors, std::int64_t steps, bool first,
+                       float* sums) {
+    const auto* from = static_cast<const float*>(weights.data);
+    for (std::int64_t o = 0; o < outputs; o += kGroup) {
+      const float* group_weights = from + o * kWeightStride;
+      switch (vectors) {
+        case 1: group<1>(group_weights, x, x_stride, steps, first, sums + o * kRows); break;
+        case 2: group<2>(group_weights, x, x_stride, steps, first, sums + o * kRows); break;
+        default: group<3>(group_weights, x, x_stride, steps, first, sums + o * kRows);
+      }
+    }
+  }
+
+ private:
+  template <int kV>
+  static void group(const float* weights, const float* x, std::int64_t x_stride, std::int64_t steps,
+                    bool first, float* sums) {
+    Lanes::Floats sum[kGroup][kV];
+    for (int o = 0; o < kGroup; ++o) {
+      for (int v = 0; v < kV; ++v) {
+        sum[o][v] = first ? Lanes::zero() : Lanes::load(sums + o * kRows + v * Lanes::kCount);
+      }
+    }
+    for (std::int64_t step = 0; step < steps; ++step, ++weights, x += Lanes::kCount) {
+      Lanes::Floats xs[kV];
+      for (int v = 0; v < kV; ++v) xs[v] = Lanes::load(x + v * x_stride);
+      for (int o = 0; o < kGroup; ++o) {
+        const Lanes::Floats weight = Lanes::all(weights[o * kWeightStride]);
+        for (int v = 0; v < kV; ++v) sum[o][v] = Format::multiply_add(weight, xs[v], sum[o][v]);
+      }
+    }
+    for (int o = 0; o < kGroup; ++o) {
+      for (int v = 0; v < kV; ++v) Lanes::store(sums + o * kRows + v * Lanes::kCount, sum[o][v]);
+    }
+  }
+};
+
+// `Multiply`: InRegisters, or what has the same members.
+template <typename Multiply>
+struct Blocks {
+  using Format = typename Multiply::Format;
+  using T = typename Format::Element;
+  static constexpr int kRows = Multiply::kRows;  // that are multiplied at once
+  static constexpr int kOutputs = Multiply::kOutputs;
+  static constexpr int kBlockRows = 576 / kRows * kRows;
+
+  static std::int64_t steps_of(std::int64_t inputs) {
+    return divide_up(inputs, Format::kPerStep * Multiply::kStepUnit) * Multiply::kStepUnit;
+  }
+  static std::int64_t panel_floats(std::int64_t inputs) { return Lanes::kCount * steps_of(inputs); }
+
+  static void pack_panel(const Product& product, std::int64_t panel, float* packed) {
+    const std::int64_t row = panel * Lanes::kCount;
+    pack_columns<Format, Multiply::kStepUnit>(
+        static_cast<const T*>(product.x) + row * product.x_stride, product.x_stride,
+        least(product.rows - row, Lanes::kCount), product.inputs, packed);
+  }
+
+  // Whole sums of kRows rows at most, [output][row].
+  static void finish_rows(const Product& product, const float* sums, std::int64_t first_row,
+                          std::int64_t rows, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = 0; row < rows; row += Lanes::kCount) {
+      for (std::int64_t o = begin; o < end; o += Lanes::kCount) {
+        finish_columns<T>(product, sums + (o - begin) * kRows + row, kRows, first_row + row,
+                          least(rows - row, Lanes::kCount), o, least(end - o, Lanes::kCount));
+      }
+    }
+  }
+
+  static void block(const Product& product, const float* packed, std::int64_t begin,
+                    std::int64_t end, std::int64_t first_row, std::int64_t rows) {
+    [[maybe_unused]] const typename Multiply::Scope scope;
+    alignas(64) float packed_weights[kOutputs * Multiply::kWeightStride];
+    alignas(64) float sums[kBlockRows * kOutputs];
+    const T* weight = static_cast<const T*>(product.weight) + begin * product.inputs;
+    const std::int64_t stride = product.inputs * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t x_stride = panel_floats(product.inputs);
+    const std::int64_t units = steps_of(product.inputs) / Multiply::kStepUnit;
+    const std::int64_t stretches = divide_up(units * Multiply::kStepUnit, Multiply::kSteps);
+    for (std::int64_t stretch = 0; stretch < stretches; ++stretch) {
+      const bool last = stretch + 1 == stretches;
+      const std::int64_t from = units * stretch / stretches * Multiply::kStepUnit;
+      const std::int64_t to = units * (stretch + 1) / stretches * Multiply::kStepUnit;
+      const std::int64_t input = from * Format::kPerStep;
+      const std::int64_t inputs = least(product.inputs, to * Format::kPerStep) - input;
+      Weights weights = {.data = weight + input,
+                         .stride = stride,
+                         .next = weight + input + inputs,
+                         .next_stride = stride,
+                         .fetch_begin = 0,
+                         .fetch_end = 0};
+      // Whoever has this block has the next outputs, too.
+      if (last)
+        weights.next = end < product.outputs ? weight + (end - begin) * product.inputs : nullptr;
+      if (!Multiply::in_place(stride, end - begin, inputs)) {
+        pack_rows<Format, Multiply::kGroup, Multiply::kWeightStride>(
+            weight + input, product.inputs, end - begin, inputs, packed_weights);
+        weights.data = packed_weights;
+        weights.stride = Multiply::kWeightStride * sizeof(float);
+      }
+      for (std::int64_t row = 0; row < rows; row += kRows) {
+        const std::int64_t some = least(rows - row, kRows);
+        float* some_sums = sums + row * kOutputs;
+        weights.fetch_begin = weights.fetch_end;
+        weights.fetch_end = static_cast<int>(Multiply::kGroup * (row + some) / rows);
+        Multiply::multiply(
+            weights, packed + (first_row + row) / Lanes::kCount * x_stride + from * Lanes::kCount,
+            x_stride, end - begin, static_cast<int>(divide_up(some, Lanes::kCount)), to - from,
+            stretch == 0, some_sums);
+        if (last) finish_rows(product, some_sums, first_row + row, some, begin, end);
+      }
+    }
+  }
+};
+
+template <typename DotWay, typename Multiply>
+constexpr LinearKernels kKernels = {
+    .row_floats = DotWay::row_floats,
+    .prepare = DotWay::prepare,
+    .dot = DotWay::run,
+    .panel_rows = Lanes::kCount,
+    .block_rows = Blocks<Multiply>::kBlockRows,
+    .block_outputs = Multiply::kOutputs,
+    .unit_rows = Multiply::kUnitRows,
+    .unit_outputs = Multiply::kUnitOutputs,
+    .row_cost = Multiply::kRowCost,
+    .output_cost = Multiply::kOutputCost,
+    .panel_floats = Blocks<Multiply>::panel_floats,
+    .pack_panel = Blocks<Multiply>::pack_panel,
+    .block = Blocks<Multiply>::block,
+};
+
+}  // namespace
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,254 @@
+// Few rows: dot products of rows of weights with rows of x. After the Lanes of an instruction set.
+//
+// A format says what is loaded of the weights at a step and how a prepared x looks:
+//   Element, kStep (weights per step), kFloats (of a prepared row per step),
+//   Weights, load(from), load_part(from, count), multiply_add(weights, x, sum), prepare(x, count, to).
+#pragma once
+
+#include "kernels/gemm/cpu/linear_kernels.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+// Asks for a line that will be written to. What other cores have read of it takes long to be given up, and
+// stores wait for that one line after the other; this does not.
+inline void fetch_to_write(const float* to) {
+  __builtin_prefetch(to, 1);
+}
+
+template <typename T>
+inline void store_rows(T* to, std::int64_t stride, std::int64_t rows, std::int64_t count,
+                       const Lanes::Floats* values) {
+  if (count == Lanes::kCount) {
+    for (std::int64_t r = 0; r < rows; ++r) Lanes::store(to + r * stride, values[r]);
+  } else {
+    for (std::int64_t r = 0; r < rows; ++r) Lanes::store_part(to + r * stride, values[r], count);
+  }
+}
+
+// Row-major sums of `rows` rows from `row` on and of `count` <= kCount outputs from `output` on: what is
+// added to them and where they go. The loops over rows are apart so that each is short.
+template <typename T>
+inline void finish(const Product& product, std::int64_t row, std::int64_t rows, std::int64_t output,
+                   std::int64_t count, Lanes::Floats* sums) {
+  if (product.bias != nullptr) {
+    const auto bias = Lanes::load_part(static_cast<const T*>(product.bias) + output, count);
+    for (std::int64_t r = 0; r < rows; ++r) sums[r] = Lanes::add(sums[r], bias);
+  }
+  if (product.residual != nullptr) {
+    const T* residual =
+        static_cast<const T*>(product.residual) + row * product.residual_stride + output;
+    for (std::int64_t r = 0; r < rows; ++r, residual += product.residual_stride) {
+      sums[r] = Lanes::add(sums[r], Lanes::load_part(residual, count));
+    }
+  }
+  const std::int64_t at = row * product.out_stride + output;
+  if (product.out_f32) {
+    store_rows(static_cast<float*>(product.out) + at, product.out_stride, rows, count, sums);
+  } else {
+    store_rows(static_cast<T*>(product.out) + at, product.out_stride, rows, count, sums);
+  }
+}
+
+// The same of sums that lie as columns: sums[output * stride + row]; kCount rows at most, too.
+template <typename T>
+inline void finish_columns(const Product& product, const float* sums, std::int64_t stride,
+                           std::int64_t row, std::int64_t rows, std::int64_t output,
+                           std::int64_t count) {
+  Lanes::Floats values[Lanes::kCount];
+  for (int i = 0; i < Lanes::kCount; ++i) values[i] = Lanes::load(sums + i * stride);
+  Lanes::transpose(values);
+  finish<T>(product, row, rows, output, count, values);
+}
+
+template <typename T>
+struct DotOfFloats {  // float32 and float16
+  using Element = T;
+  using Weights = Lanes::Floats;
+  static constexpr int kStep = Lanes::kCount, kFloats = Lanes::kCount;
+
+  static Weights load(const T* from) { return Lanes::load(from); }
+  static Weights load_part(const T* from, std::int64_t count) {
+    return Lanes::load_part(from, count);
+  }
+  static Lanes::Floats multiply_add(const Weights& weights, const float* x, Lanes::Floats sum) {
+    return Lanes::multiply_add(weights, Lanes::load(x), sum);
+  }
+  static void prepare(const T* x, std::int64_t count, float* to) {
+    Lanes::store(to, Lanes::load_part(x, count));
+  }
+};
+
+// bfloat16 without instructions of its own. A pair splits into two floats by a shift and a mask.
+struct DotOfPairs {
+  using Element = Bf16;
+  struct Weights {
+    Lanes::Floats first, second;
+  };
+  static constexpr int kStep = 2 * Lanes::kCount, kFloats = 2 * Lanes::kCount;
+
+  static Weights split(Lanes::Floats pairs) {
+    return {Lanes::first_of(pairs), Lanes::second_of(pairs)};
+  }
+  static Weights load(const Bf16* from) { return split(Lanes::load_pairs(from)); }
+  static Weights load_part(const Bf16* from, std::int64_t count) {
+    return split(Lanes::load_pairs_part(from, count));
+  }
+  static Lanes::Floats multiply_add(const Weights& weights, const float* x, Lanes::Floats sum) {
+    sum = Lanes::multiply_add(weights.first, Lanes::load(x), sum);
+    return Lanes::multiply_add(weights.second, Lanes::load(x + Lanes::kCount), sum);
+  }
+  static void prepare(const Bf16* x, std::int64_t count, float* to) {
+    const Weights floats = count == kStep ? load(x) : load_part(x, count);
+    Lanes::store(to, floats.first);
+    Lanes::store(to + Lanes::kCount, floats.second);
+  }
+};
+
+template <typename Format>
+struct Dot {
+  using T = typename Format::Element;
+  static constexpr int kRows = Lanes::kAccumulators / 3;  // the most at a time
+  static constexpr int kSums = LinearKernels::kDotOutputs;
+  static constexpr int kLineFloats = 16;
+  static constexpr int kGroupRows = 8;  // of weights that are read at once, at most
+
+  static std::int64_t row_floats(std::int64_t inputs) {
+    return (inputs + Format::kStep - 1) / Format::kStep * Format::kFloats;
+  }
+
+  static void prepare(const Product& product, std::int64_t first_row, int rows, std::int64_t begin,
+                      std::int64_t end, float* prepared) {
+    const T* from = static_cast<const T*>(product.x) + first_row * product.x_stride;
+    static_assert(LinearKernels::kPrepareInputs % Format::kStep == 0);
+    for (int row = 0; row < rows; ++row, from += product.x_stride) {
+      float* to = prepared + row * row_floats(product.inputs) + row_floats(begin);
+      for (std::int64_t i = 0; i < row_floats(end - begin); i += kLineFloats)
+        fetch_to_write(to + i);
+      for (std::int64_t i = begin; i < end; i += Format::kStep, to += Format::kFloats) {
+        Format::prepare(from + i, end - i < Format::kStep ? end - i : Format::kStep, to);
+      }
+    }
+  }
+
+  // For one row of x, rows of weights that are shorter than a page are read one after the other, as one stream:
+  // several at once would lie in the same page, where processors that foresee one stream per page read
+  // half as fast. Longer ones are read several at once, a stream in each of several pages, which is faster.
+  static constexpr std::int64_t kPageBytes = 4096;
+  static bool one_stream(int rows, std::int64_t inputs) {
+    return rows == 1 && inputs * static_cast<std::int64_t>(sizeof(T)) < kPageBytes;
+  }
+
+  // Sums of kOutputs outputs with kR rows of x, to sums[row * kSums + output]: several, so that a load of x
+  // serves several weights and additions need not wait for each other. So that the memory is read in one
+  // long stream nevertheless, each line of weights fetches the one that lies `ahead` elements further.
+  template <int kR, int kOutputs>
+  static void group(const T* weight, std::int64_t inputs, std::int64_t ahead, const float* x,
+                    std::int64_t x_stride, float* sums) {
+    Lanes::Floats sum[kOutputs][kR];
+    for (int o = 0; o < kOutputs; ++o) {
+      for (int r = 0; r < kR; ++r) sum[o][r] = Lanes::zero();
+    }
+    std::int64_t i = 0;
+    for (; i + Format::kStep <= inputs; i += Format::kStep, x += Format::kFloats) {
+      typename Format::Weights weights[kOutputs];
+      for (int o = 0; o < kOutputs; ++o) {
+        const T* from = weight + o * inputs + i;
+        weights[o] = Format::load(from);
+        _mm_prefetch(from + ahead, _MM_HINT_T1);
+      }
+      for (int r = 0; r < kR; ++r) {
+        for (int o = 0; o < kOutputs; ++o) {
+          sum[o][r] = Format::multiply_add(weights[o], x + r * x_stride, sum[o][r]);
+        }
+      }
+    }
+    if (i < inputs) {
+      for (int o = 0; o < kOutputs; ++o) {
+        const auto weights = Format::load_part(weight + o * inputs + i, inputs - i);
+        for (int r = 0; r < kR; ++r) {
+          sum[o][r] = Format::multiply_add(weights, x + r * x_stride, sum[o][r]);
+        }
+      }
+    }
+    for (int o = 0; o < kOutputs; ++o) {
+      for (int r = 0; r < kR; ++r) sums[r * kSums + o] = Lanes::sum(sum[o][r]);
+    }
+  }
+
+  // The same for `count` outputs: one by one, or in groups that fill the registers.
+  template <int kR>
+  static void outputs(const T* weight, std::int64_t inputs, std::int64_t ahead, const float* x,
+                      std::int64_t x_stride, std::int64_t count, float* sums) {
+    constexpr int kFit = Lanes::kAccumulators / kR;
+    constexpr int kGroup = kFit < 4 ? kFit : kFit < kGroupRows ? 4 : kGroupRows;
+    const std::int64_t grouped = one_stream(kR, inputs) ? 0 : count;
+    std::int64_t o = 0;
+    for (; o + kGroup <= grouped; o += kGroup) {
+      group<kR, kGroup>(weight + o * inputs, inputs, ahead, x, x_stride, sums + o);
+    }
+    for (; o < count; ++o) {
+      group<kR, 1>(weight + o * inputs, inputs, ahead, x, x_stride, sums + o);
+    }
+  }
+
+  static void rows(int rows, const T* weight, std::int64_t inputs, std::int64_t ahead,
+                   const float* x, std::int64_t x_stride, std::int64_t count, float* sums) {
+    switch (rows) {
+      case 1: return outputs<1>(weight, inputs, ahead, x, x_stride, count, sums);
+      case 2: return outputs<2>(weight, inputs, ahead, x, x_stride, count, sums);
+      case 3: return outputs<3>(weight, inputs, ahead, x, x_stride, count, sums);
+      case 4: return outputs<4>(weight, inputs, ahead, x, x_stride, count, sums);
+    }
+    if constexpr (kRows == 8) {
+      switch (rows) {
+        case 5: return outputs<5>(weight, inputs, ahead, x, x_stride, count, sums);
+        case 6: return outputs<6>(weight, inputs, ahead, x, x_stride, count, sums);
+        case 7: return outputs<7>(weight, inputs, ahead, x, x_stride, count, sums);
+        case 8: return outputs<8>(weight, inputs, ahead, x, x_stride, count, sums);
+      }
+    }
+  }
+
+  // Half a page of one stream; else whole groups of rows, a page at least. But none beyond the end: more would
+  // fetch what other threads read.
+  static std::int64_t ahead_of(const Product& product, int rows, std::int64_t output) {
+    const std::int64_t row_bytes = product.inputs * static_cast<std::int64_t>(sizeof(T));
+    if (row_bytes == 0) return 0;
+    const bool single = one_stream(rows, product.inputs);
+    const std::int64_t bytes = single ? kPageBytes / 2 : kPageBytes;
+    const std::int64_t unit = single ? 1 : kGroupRows;
+    const std::int64_t count = (bytes + unit * row_bytes - 1) / (unit * row_bytes) * unit;
+    if (output + kSums + count > product.outputs) return 0;
+    return single ? bytes / static_cast<std::int64_t>(sizeof(T)) : count * product.inputs;
+  }
+
+  static void run(const Product& product, std::int64_t first_row, int row_count,
+                  const float* prepared, std::int64_t begin, std::int64_t end) {
+    const std::int64_t x_stride = row_floats(product.inputs);
+    // Rows at a time: as even as can be, so that none goes alone.
+    const int passes = (row_count + kRows - 1) / kRows;
+    for (std::int64_t o = begin; o < end; o += kSums) {
+      const std::int64_t count = end - o < kSums ? end - o : kSums;
+      const T* weight = static_cast<const T*>(product.weight) + o * product.inputs;
+      const std::int64_t ahead = ahead_of(product, row_count, o);
+      alignas(64) float sums[LinearKernels::kMaxDotRows * kSums];
+      for (int pass = 0; pass < passes; ++pass) {
+        const int from = row_count * pass / passes, to = row_count * (pass + 1) / passes;
+        rows(to - from, weight, product.inputs, ahead, prepared + from * x_stride, x_stride, count,
+             sums + from * kSums);
+      }
+      for (int r = 0; r < row_count; ++r) {
+        for (std::int64_t lane = 0; lane < count; lane += Lanes::kCount) {
+          const std::int64_t left = count - lane;
+          Lanes::Floats values = Lanes::load(sums + r * kSums + lane);
+          finish<T>(product, first_row + r, 1, o + lane,
+                    left < Lanes::kCount ? left : Lanes::kCount, &values);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace nvllm::kernels::cpu

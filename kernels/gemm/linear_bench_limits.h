@@ -1,0 +1,31 @@
+// What products are measured against: reading alone, and cuBLASLt's best.
+#pragma once
+
+#include <vector>
+
+#include "device/backend.h"
+#include "kernels/gemm/linear.h"
+
+namespace nvllm::kernels {
+
+// Enqueues the reading of a buffer of device memory, by all that the device has.
+void read_all(const Buffer& buffer, Stream& stream);
+
+// Bytes per second at which device memory can be read: of one buffer of `bytes`, several times.
+double read_bandwidth(Backend& backend, Stream& stream, std::size_t bytes);
+
+// Seconds per launch of a graph on the device's own clock, the best of a few.
+double seconds_of(Graph& graph, Backend& backend, Stream& stream);
+
+struct Searched {
+  double seconds = 0;       // of the fastest algorithm, per call; 0: there is no cuBLASLt here
+  double ours_seconds = 0;  // of the other graph, per call, measured in turns with it
+  int algorithms = 0;       // that were tried
+};
+// Tries cuBLASLt's algorithms on these calls in a graph: those that its heuristic proposes, or `all`,
+// in all configurations. The calls differ in their addresses only. `ours` is a graph of such calls;
+// both are measured in turns, since a GPU slows down by a tenth and more when it gets warm.
+Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Linear>& calls,
+                         bool all, Graph& ours, std::size_t ours_calls);
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,221 @@
+#include "kernels/gemm/sm80/gemm_problem.h"
+
+#include "base/error.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+// The stages that Hopper's own kernels choose for themselves, and what was fast with them.
+constexpr std::uint32_t kHopperStages = CUBLASLT_MATMUL_STAGES_64xAUTO;
+constexpr std::uint32_t kShortTiles[] = {
+    CUBLASLT_MATMUL_TILE_64x256,  CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_MATMUL_TILE_256x64,
+    CUBLASLT_MATMUL_TILE_96x128,  CUBLASLT_MATMUL_TILE_160x128, CUBLASLT_MATMUL_TILE_96x192,
+    CUBLASLT_MATMUL_TILE_104x128, CUBLASLT_MATMUL_TILE_152x128, CUBLASLT_MATMUL_TILE_168x128,
+    CUBLASLT_MATMUL_TILE_176x128};
+constexpr std::uint16_t kShortClusters[] = {
+    CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1};
+
+template <typename T>
+void configure(cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t which,
+               T value) {
+  // A value that the algorithm does not have is found by the check that follows.
+  cublasLtMatmulAlgoConfigSetAttribute(&algorithm, which, &value, sizeof value);
+}
+
+cudaDataType_t cuda_type(DType type) {
+  switch (type) {
+    case DType::f32: return CUDA_R_32F;
+    case DType::bf16: return CUDA_R_16BF;
+    default: return CUDA_R_16F;
+  }
+}
+
+template <typename T>
+void set(cublasLtMatmulDescOpaque_t& product, cublasLtMatmulDescAttributes_t attribute, T value) {
+  check_cublaslt(cublasLtMatmulDescSetAttribute(&product, attribute, &value, sizeof value),
+                 "describing a product");
+}
+
+template <typename T>
+void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t name,
+         T value) {
+  check_cublaslt(cublasLtMatmulPreferenceSetAttribute(&preference, name, &value, sizeof value),
+                 "describing what to choose by");
+}
+
+void describe(cublasLtMatrixLayoutOpaque_t& layout, const TensorView& tensor) {
+  check_cublaslt(cublasLtMatrixLayoutInit(
+                     &layout, cuda_type(tensor.dtype), static_cast<std::uint64_t>(tensor.shape[1]),
+                     static_cast<std::uint64_t>(tensor.shape[0]), row_stride(tensor)),
+                 "describing a matrix");
+}
+
+// `value` stays as it is if the algorithm has no such attribute.
+template <typename T>
+void read(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t which,
+          T& value) {
+  std::size_t written = 0;
+  T found{};
+  if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, which, &found, sizeof found, &written) ==
+      CUBLAS_STATUS_SUCCESS) {
+    value = found;
+  }
+}
+
+// What an algorithm of a kind, its `id`, is configured by.
+template <typename Config, typename Function>
+void each_attribute(Config& config, const Function& function) {
+  function(CUBLASLT_ALGO_CONFIG_TILE_ID, config.tile);
+  function(CUBLASLT_ALGO_CONFIG_STAGES_ID, config.stages);
+  function(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, config.splits);
+  function(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, config.reduction);
+  function(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, config.swizzle);
+  function(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, config.custom);
+  function(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, config.inner);
+  function(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, config.cluster);
+}
+
+}  // namespace
+
+void check_cublaslt(cublasStatus_t status, std::string_view what) {
+  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
+    fail(what, ": cuBLASLt status ", static_cast<int>(status));
+}
+
+std::int64_t alignment_of(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data) | 256;
+  return static_cast<std::int64_t>(address & -address);
+}
+
+std::int64_t row_stride(const TensorView& tensor) {
+  return tensor.shape[0] > 1 ? tensor.stride[0] : tensor.shape[1];
+}
+
+GemmConfig config_of(const cublasLtMatmulAlgo_t& algorithm) {
+  GemmConfig config;
+  read(algorithm, CUBLASLT_ALGO_CONFIG_ID, config.id);
+  each_attribute(config, [&](auto which, auto& value) { read(algorithm, which, value); });
+  return config;
+}
+
+GemmProblem::GemmProblem(const Linear& args)
+    : type(cuda_type(args.weight.dtype)),
+      out_type(cuda_type(args.out.dtype)),
+      weight_data(args.weight.data),
+      x_data(args.x.data),
+      residual_data(args.residual.data != nullptr ? args.residual.data : args.out.data),
+      out_data(args.out.data),
+      beta(args.residual.data != nullptr ? 1.0f : 0.0f) {
+  // float32 is float32: no TF32.
+  check_cublaslt(cublasLtMatmulDescInit(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                 "describing a product");
+  set(product, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  if (args.bias.data != nullptr) {
+    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set<const void*>(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
+  }
+  describe(weight, args.weight);
+  describe(x, args.x);
+  describe(out, args.out);
+  describe(residual, args.residual.data != nullptr ? args.residual : args.out);
+}
+
+bool GemmProblem::possible(const Linear& args) {
+  const bool adds = args.bias.data != nullptr || args.residual.data != nullptr;
+  return args.weight.shape[1] > 0 && (!adds || args.out.dtype == args.weight.dtype);
+}
+
+cublasStatus_t GemmProblem::enqueue(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
+                                    void* workspace, std::size_t workspace_bytes,
+                                    cudaStream_t stream) {
+  const float alpha = 1;
+  return cublasLtMatmul(handle, &product, &alpha, weight_data, &weight, x_data, &x, &beta,
+                        residual_data, &residual, out_data, &out, &algorithm, workspace,
+                        workspace_bytes, stream);
+}
+
+std::vector<cublasLtMatmulAlgo_t> GemmProblem::candidates(cublasLtHandle_t handle,
+                                                          std::size_t workspace_bytes, int count) {
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  check_cublaslt(cublasLtMatmulPreferenceInit(&preference), "describing what to choose by");
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+  // Partial sums are never rounded to 16 bits.
+  set<std::uint32_t>(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                     CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  const auto align = [&](cublasLtMatmulPreferenceAttributes_t name, const void* data) {
+    set<std::uint32_t>(preference, name, static_cast<std::uint32_t>(alignment_of(data)));
+  };
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, weight_data);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_data);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, residual_data);
+  align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_data);
+
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, &product, &weight, &x, &residual, &out, &preference, count, results.data(), &found);
+  if (status != CUBLAS_STATUS_SUCCESS) found = 0;  // there is none
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < found; ++i) {
+    if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
+  }
+  return algorithms;
+}
+
+std::vector<cublasLtMatmulAlgo_t> GemmProblem::shortlist(cublasLtHandle_t handle,
+                                                         std::size_t workspace_bytes) {
+  int ids[64], count = 0;
+  check_cublaslt(cublasLtMatmulAlgoGetIds(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, type, type,
+                                          out_type, out_type, 64, ids, &count),
+                 "asking for algorithms");
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  const auto add = [&](cublasLtMatmulAlgo_t algorithm, std::uint32_t tile, std::uint16_t cluster,
+                       std::uint32_t swizzle) {
+    configure(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, tile);
+    configure<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID, kHopperStages);
+    configure(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, cluster);
+    configure(algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, swizzle);
+    cublasLtMatmulHeuristicResult_t result{};
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, &product, &weight, &x, &residual,
+                                                          &out, &algorithm, &result);
+    const bool fits = status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes;
+    if (fits) algorithms.push_back(algorithm);
+  };
+  for (int i = 0; i < count; ++i) {
+    cublasLtMatmulAlgo_t algorithm{};
+    if (cublasLtMatmulAlgoInit(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, type, type, out_type,
+                               out_type, ids[i], &algorithm) != CUBLAS_STATUS_SUCCESS) {
+      continue;
+    }
+    for (const std::uint32_t tile : kShortTiles) {
+      for (const std::uint16_t cluster : kShortClusters) {
+        for (const std::uint32_t swizzle : {0u, 1u}) add(algorithm, tile, cluster, swizzle);
+      }
+    }
+  }
+  return algorithms;
+}
+
+std::optional<cublasLtMatmulAlgo_t> GemmProblem::algorithm_of(cublasLtHandle_t handle,
+                                                              const GemmConfig& config,
+                                                              std::size_t workspace_bytes) {
+  if (config.reduction != CUBLASLT_REDUCTION_SCHEME_NONE &&
+      config.reduction != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) {
+    return std::nullopt;
+  }
+  cublasLtMatmulAlgo_t algorithm{};
+  if (cublasLtMatmulAlgoInit(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, type, type, out_type, out_type,
+                             config.id, &algorithm) != CUBLAS_STATUS_SUCCESS) {
+    return std::nullopt;
+  }
+  each_attribute(config, [&](auto which, auto value) { configure(algorithm, which, value); });
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle, &product, &weight, &x, &residual, &out, &algorithm, &result);
+  // What was refused has stayed as it was, and so would not be what the configuration says.
+  const bool fits = status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes &&
+                    config_of(algorithm) == config;
+  return fits ? std::optional(algorithm) : std::nullopt;
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,300 @@
+// Products of some rows with a matrix of very many outputs, a vocabulary's, on Hopper; and tokens drawn from them, whose
+// logits are never written down.
+//
+// A block stays and has every so many-th tile of 192 outputs, of all rows and inputs. Weights and x come as in
+// skinny_sm90.cuh, in stages of 64 inputs through a ring in shared memory, which goes on from tile to tile: while a
+// tile's sums are looked at the next one's weights are on their way. A thread looks at what it has in registers.
+#pragma once
+
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/common/sm90/bulk_copy.cuh"
+#include "kernels/common/sm90/sync_threads.cuh"
+#include "kernels/gemm/sm90/weight_stages.cuh"
+#include "kernels/sampling/sm80/sample_tokens.cuh"
+
+namespace nvllm::kernels::cuda::head {
+
+using staged::kAlignment, staged::kRowBytes, staged::kStageInputs, staged::kTileOutputs;
+
+inline constexpr int kWarpgroups = 3;
+inline constexpr int kOutputs = kWarpgroups * kTileOutputs;
+inline constexpr int kConsumers = kWarpgroups * 128;  // threads; then come those that copy
+inline constexpr int kThreads = kConsumers + 32;
+
+// A row whose token is drawn: what a token's score is made of, and the key of the best one that the block has seen.
+struct alignas(16) Contest {
+  RandomKeys noise;
+  float factor;  // 0: the highest logit is drawn
+  unsigned key_to_beat;
+};
+// Of rows for which none is drawn: NaN, which nothing beats.
+inline constexpr unsigned kUnbeatable = 0xffffffff;
+
+// Where a block has what in its shared memory, in bytes.
+template <int kRows>
+struct Places {
+  static constexpr int kWeightBytes = kOutputs * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
+  static constexpr int kStages = (200 << 10) / kStageBytes;
+  static constexpr int kContests = kStages * kStageBytes;
+  static constexpr int kBests = kContests + kRows * static_cast<int>(sizeof(Contest));
+  static constexpr int kBarriers = kBests + kRows * 8;
+  static constexpr int kBytes = kAlignment + kBarriers + kStages * 16;
+};
+
+struct HeadParams {
+  float* logits;  // not written where tokens are drawn
+  long long stride;
+  int rows, outputs, inputs;
+};
+
+struct DrawParams {
+  RowsView rows;
+  unsigned long long*
+      scratch;  // of each row: the best so far; beside the first one, how many blocks are done
+  DrawnTokens drawn;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Where element i of a thread's sums belongs: its row, and how far behind the thread's first output.
+__device__ __forceinline__ int row_of(int i) {
+  return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+}
+__device__ __forceinline__ int output_of(int i) {
+  return i / 2 % 2 * 8;
+}
+
+template <int kRows>
+__device__ __forceinline__ void store(const HeadParams& p, int first,
+                                      const float (&sums)[kRows / 2]) {
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) {
+    const int row = row_of(i), output = first + output_of(i);
+    if (row < p.rows && output < p.outputs) p.logits[row * p.stride + output] = sums[i];
+  }
+}
+
+// What a block has seen of all rows. As in draw_tokens.cu, only tokens that could win with their luck are judged.
+template <int kRows>
+class Contests {
+ public:
+  __device__ __forceinline__ Contests(const HeadParams& p, const DrawParams& draw, char* memory)
+      : p_(p),
+        draw_(draw),
+        contests_(reinterpret_cast<Contest*>(memory + Places<kRows>::kContests)),
+        bests_(reinterpret_cast<unsigned long long*>(memory + Places<kRows>::kBests)) {}
+
+  // All consumers call it.
+  __device__ __forceinline__ void begin() const {
+    const int row = threadIdx.x;
+    if (row < kRows) {
+      const int slot = row < p_.rows ? draw_.rows.slots[row] : -1;
+      Contest contest{{0, 0}, 0, kUnbeatable};
+      if (slot >= 0) {
+        const SlotRules& rules = draw_.rows.rules[slot];
+        contest = {noise_keys(rules.seed, draw_.rows.positions[row]), rules.inverse_temperature, 0};
+      }
+      contests_[row] = contest;
+      bests_[row] = 0;
+    }
+    sync_threads(1, kConsumers);
+  }
+
+  // Of a block's first tile, before it looks at all of it: one token of each row in every warp, so that there is
+  // something to beat. first: the thread's first output.
+  __device__ __forceinline__ void look_at_some(int first, const float (&sums)[kRows / 2]) const {
+    constexpr int kQuads = kRows / 8;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int begin = 0; begin < kQuads; begin += 8) {
+      const int quad = begin + lane / 4;
+      if (quad * 8 >= p_.rows) continue;
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half)
+        judge(4 * quad + half, first, pick(sums, 4 * quad + half));
+    }
+  }
+
+  __device__ __forceinline__ void look(int first, const float (&sums)[kRows / 2]) const {
+    constexpr int kAtOnce = kRows / 2 < 32 ? kRows / 2 : 32;
+#pragma unroll
+    for (int begin = 0; begin < kRows / 2; begin += kAtOnce) {
+      unsigned candidates = 0;
+#pragma unroll
+      for (int i = begin; i < begin + kAtOnce; i += 4) {
+        if (i / 4 * 8 >= p_.rows) break;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const Contest contest = contests_[row_of(i + half)];
+          const float to_beat = value_of_key(contest.key_to_beat);
+#pragma unroll
+          for (int j = i + half; j < i + 4; j += 2) {
+            const std::uint32_t id = id_of(first + output_of(j));
+            const float most =
+                score(contest, sums[j], luck(contest.noise, contest.noise.begun(id)));
+            if (most >= to_beat) candidates |= 1u << (j - begin);
+          }
+        }
+      }
+      while (candidates != 0) {
+        const int i = begin + __ffs(static_cast<int>(candidates)) - 1;
+        candidates &= candidates - 1;
+        judge(i, first + output_of(i), pick(sums, i));
+      }
+    }
+  }
+
+  // The last block to call it makes the tokens. All consumers call it.
+  __device__ __forceinline__ void finish() const {
+    __shared__ bool last;
+    sync_threads(1, kConsumers);
+    const int row = threadIdx.x;
+    const bool inside = row < p_.rows;
+    const int slot = inside ? draw_.rows.slots[row] : -1;
+    unsigned long long* const best = draw_.scratch + 2 * row;
+    unsigned long long* const done = draw_.scratch + 1;
+    if (slot >= 0 && bests_[row] != 0) atomicMax(best, bests_[row]);
+    __threadfence();
+    sync_threads(1, kConsumers);
+    if (threadIdx.x == 0) last = atomicAdd(done, 1ull) + 1 == gridDim.x;
+    sync_threads(1, kConsumers);
+    if (!last) return;
+    __threadfence();
+    if (threadIdx.x == 0) *done = 0;
+    if (inside) draw_.drawn.set(row, slot, slot < 0 ? 0 : atomicExch(best, 0ull));
+  }
+
+ private:
+  static __device__ __forceinline__ float score(const Contest& contest, float logit, float noise) {
+    return contest.factor == 0 ? logit : fused(logit, contest.factor, noise);
+  }
+
+  __device__ __forceinline__ std::uint32_t id_of(int output) const {
+    return draw_.rows.first_id + static_cast<std::uint32_t>(output);
+  }
+  // Of registers, which have no addresses.
+  static __device__ __forceinline__ float pick(const float (&sums)[kRows / 2], int i) {
+    float picked = 0;
+#pragma unroll
+    for (int j = 0; j < kRows / 2; ++j) picked = j == i ? sums[j] : picked;
+    return picked;
+  }
+
+  __device__ __forceinline__ void judge(int i, int output, float logit) const {
+    Contest& contest = contests_[row_of(i)];
+    const std::uint32_t id = id_of(output);
+    const float its = score(contest, logit, gumbel(contest.noise.bits(id)));
+    const unsigned key = order_key(its);  // NaN's is 0
+    if (output >= p_.outputs || key == 0 || atomicMax(&contest.key_to_beat, key) > key) return;
+    atomicMax(bests_ + row_of(i), static_cast<unsigned long long>(scored(its, id)));
+  }
+
+  const HeadParams& p_;
+  const DrawParams& draw_;
+  Contest* contests_;
+  unsigned long long* bests_;
+};
+
+#endif
+
+// grid: blocks that run at once. `weight` [1, outputs, inputs], `x` [1, rows, inputs] in boxes of 64 inputs, a tile's
+// outputs or kRows rows.
+template <typename T, int kRows, bool kDraws>
+__global__ void __launch_bounds__(kThreads, 1)
+    head_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
+                const HeadParams p, const DrawParams draw) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Here = Places<kRows>;
+  constexpr int kStages = Here::kStages;
+  extern __shared__ char memory_of_block[];
+  const auto unaligned = static_cast<unsigned>(__cvta_generic_to_shared(memory_of_block));
+  const unsigned base = (unaligned + kAlignment - 1) & ~(kAlignment - 1);
+  char* const memory = memory_of_block + (base - unaligned);
+  const auto full = [&](int stage) { return Barrier{base + Here::kBarriers + stage * 8}; };
+  const auto empty = [&](int stage) {
+    return Barrier{base + Here::kBarriers + (kStages + stage) * 8};
+  };
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int steps = (p.inputs + kStageInputs - 1) / kStageInputs;  // of a tile
+  const int tiles = (p.outputs + kOutputs - 1) / kOutputs;
+  const auto block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+  const bool copies = warp == kWarpgroups * 4 && lane == 0;
+  const LeavesFirst leaves_first;  // the L2: nobody else reads them
+  const auto copy_weights = [&](int stage, int tile, int step) {
+    full(stage).arrive_and_expect(Here::kStageBytes);
+    copy_box(base + stage * Here::kStageBytes, weight, step * kStageInputs, tile * kOutputs, 0,
+             full(stage), leaves_first);
+  };
+  const auto copy_x = [&](int stage, int step) {
+    copy_box(base + stage * Here::kStageBytes + Here::kWeightBytes, x, step * kStageInputs, 0, 0,
+             full(stage));
+  };
+  const int ahead = min(kStages, steps);  // asked for before anything else
+  if (copies) {
+    prefetch(x);
+    for (int stage = 0; stage < kStages; ++stage) {
+      full(stage).init(1);
+      empty(stage).init(kWarpgroups * 4);
+    }
+    fence_barrier_init();
+    for (int step = 0; step < ahead; ++step) copy_weights(step, block, step);
+  }
+  __syncwarp();
+  __syncthreads();
+  wait_for_previous_kernel();
+
+  int stage = 0;
+  unsigned parity = 0;
+  const auto advance = [&] {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  };
+  if (warp == kWarpgroups * 4) {
+    if (copies) {
+      for (int tile = block; tile < tiles; tile += blocks) {
+        for (int step = 0; step < steps; ++step, advance()) {
+          if (tile > block || step >= ahead) {
+            empty(stage).wait(parity ^ 1);
+            copy_weights(stage, tile, step);
+          }
+          copy_x(stage, step);
+        }
+      }
+      let_next_kernel_come();  // its weights come after these
+    }
+    return;
+  }
+
+  [[maybe_unused]] const Contests<kRows> contests(p, draw, memory);
+  if constexpr (kDraws) contests.begin();
+  const unsigned own = warp / 4 * kTileOutputs * kRowBytes;
+  for (int tile = block; tile < tiles; tile += blocks) {
+    float sums[kRows / 2];
+    int previous = 0;
+    for (int step = 0; step < steps; ++step, advance()) {
+      full(stage).wait(parity);
+      const unsigned at = base + stage * Here::kStageBytes;
+      const auto a = wgmma_factor(at + own, 16, 1024);
+      const auto b = wgmma_factor(at + Here::kWeightBytes, 16, 1024);
+      staged::multiply<T>(sums, a, b, step);
+      wgmma_wait<1>();
+      if (step > 0 && lane == 0) empty(previous).arrive();
+      previous = stage;
+    }
+    wgmma_wait<0>();
+    hold(sums);
+    if (lane == 0) empty(previous).arrive();
+    const int first = tile * kOutputs + warp * 16 + lane / 4;
+    if constexpr (kDraws) {
+      if (tile == block) contests.look_at_some(first, sums);
+      contests.look(first, sums);
+    } else {
+      store<kRows>(p, first, sums);
+    }
+  }
+  if constexpr (kDraws) contests.finish();
+#endif
+}
+
+}  // namespace nvllm::kernels::cuda::head

@@ -1,0 +1,375 @@
+// Products of some rows of 16-bit floats on Hopper: bound by the reading of the matrix, as long as enough of it is on
+// the way and everything else happens meanwhile.
+//
+// A block makes kTiles * 64 outputs for all rows out of a share of the inputs; the blocks of a cluster share the
+// inputs of a tile. Weights and x come in stages of 64 inputs through a ring in shared memory, filled by bulk copies,
+// emptied by kTiles warpgroups. The weights are the products' left factor, so that few rows are few columns. The ring is
+// filled with weights before the kernel waits for the one before it (see Linear, "constants"); x follows.
+//
+// In the end a warpgroup has its sums in quads: quad q are four floats of each thread, of rows 8 q to 8 q + 7
+// (wgmma.cuh). Block q % splits of a cluster makes results of it: all put theirs into its shared memory, and it adds
+// them up in ascending order. So results are reproducible, and a row's do not depend on the others. Little else happens
+// then, so it takes as long as a lane's instructions, one after the other, and as they take to come from memory: the code
+// is short, and a warp's results are spread over its lanes.
+//
+// Norms between such products are taken in halves (skinny_norm_sm90.cuh).
+//
+// Between a block's last request for weights and the next kernel's first one the memory would rest: keys and values that
+// attention reads soon are fetched into the L2 then (kernels/gemm/kv_prefetch.h).
+#pragma once
+
+#include "kernels/common/sm90/bulk_copy.cuh"
+#include "kernels/common/sm90/cluster.cuh"
+#include "kernels/common/sm90/sync_threads.cuh"
+#include "kernels/gemm/sm80/linear_parts.cuh"
+#include "kernels/gemm/sm90/fetch_ahead.cuh"
+#include "kernels/gemm/sm90/skinny_norm.cuh"
+#include "kernels/gemm/sm90/weight_stages.cuh"
+#include "kernels/pointwise/sm80/gated_activation.cuh"
+
+namespace nvllm::kernels::cuda::skinny {
+
+using staged::kAlignment, staged::kRowBytes, staged::kStageInputs, staged::kTileOutputs;
+
+template <int kTiles, int kRows>
+struct Shape {
+  static constexpr int kOutputs = kTiles * kTileOutputs;
+  static constexpr int kConsumers = kTiles * 128;  // threads; then come those that copy
+  // With few rows a warp of its own copies x: to ask for both takes longer than to multiply them.
+  static constexpr int kCopying = kRows <= 32 ? 2 : 1;
+  static constexpr int kThreads = kConsumers + kCopying * 32;
+  static constexpr int kWeightBytes = kOutputs * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
+  static constexpr int kQuads = kRows / 8;
+  static constexpr int kQuadBytes = kConsumers * 16;  // of one block's sums
+};
+
+// A quad's sums of all blocks, and what keeps lanes apart that read two quads.
+__host__ __device__ constexpr int quad_stride(int quad_bytes, int splits) {
+  return splits * quad_bytes + 64;
+}
+
+// Where a block has what: the ring, the sums that results are made of, each warp's sums of rows' squares, barriers. A
+// block that has all sums itself puts them where the ring was.
+template <int kTiles, int kRows>
+struct Places {
+  int sums, squares, barriers, end;
+
+  __host__ __device__ constexpr Places(int stages, int splits) {
+    using S = Shape<kTiles, kRows>;
+    const int ring = stages * S::kStageBytes;
+    const int bytes = (S::kQuads + splits - 1) / splits * quad_stride(S::kQuadBytes, splits);
+    sums = splits == 1 ? 0 : ring;
+    squares = ring > sums + bytes ? ring : sums + bytes;
+    barriers = squares + kTiles * 4 * kRows * 4;
+    end = barriers + 8 + stages * 16;
+  }
+};
+template <int kTiles, int kRows>
+constexpr int shared_bytes(int stages, int splits) {
+  return kAlignment + Places<kTiles, kRows>(stages, splits).end;
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Eight neighbouring outputs of a row.
+template <typename T>
+__device__ __forceinline__ void add_to(Floats<T>& eight, const Vector<T>& more) {
+  const Floats<T> floats = widen(more);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) eight.element[i] += floats.element[i];
+}
+template <typename T>
+__device__ __forceinline__ void scale(Floats<T>& eight, float factor) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) eight.element[i] *= factor;
+}
+template <typename T>
+__device__ __forceinline__ void store_eight(const LinearParams<T>& p, int row, int output,
+                                            const Floats<T>& eight) {
+  const long long place = row * p.out_stride + output;
+  if (p.float_out) {
+    const float* from = eight.element;
+    float4* out = reinterpret_cast<float4*>(static_cast<float*>(p.out) + place);
+    out[0] = make_float4(from[0], from[1], from[2], from[3]);
+    out[1] = make_float4(from[4], from[5], from[6], from[7]);
+  } else {
+    store_vector(static_cast<T*>(p.out) + place, narrow(eight));
+  }
+}
+
+// Sums that have met, of which a warp makes results: 16 outputs, or 8 gates and what they let through, of those quads that
+// are its block's. `at`: its own of the first one, 16 bytes of each thread, four threads for an output and the one 8
+// further: of two rows each, the first output's before the other's. The next quad's are `stride` bytes further, another
+// block's `part` bytes.
+struct Quads {
+  unsigned at;
+  int stride, part;
+  int split, splits;  // its quads are split, split + splits, ...
+};
+
+// A lane has eight outputs of a row at a time, all 32 those of two quads.
+template <typename T>
+class Plain {
+ public:
+  __device__ __forceinline__ Plain(const LinearParams<T>& p, const NormHalves<T>& norm, int output,
+                                   int split, int splits)
+      : output_(output + threadIdx.x % 2 * 8),
+        row_((lane() / 16 * splits + split) * 8 + lane() / 2 % 8) {
+    if (output_ >= p.outputs) return;
+    load_residual(p);
+    if (norm.squares != nullptr) weight_ = load_vector(norm.weight + output_);
+  }
+
+  // `factors`: of rows, if their norm is begun. What is begun of a norm goes to norm.weighted, and squares of each row's
+  // 16 outputs to `squares`.
+  __device__ __forceinline__ void store(const LinearParams<T>& p, const NormHalves<T>& norm,
+                                        const Quads& quads, unsigned factors, unsigned squares) {
+    const int row_of_quad = lane() / 2 % 8;
+    unsigned at = quads.at + lane() / 16 * quads.stride + row_of_quad / 2 * 16 +
+                  (lane() % 2 * 2 + row_of_quad % 2) * 4;
+#pragma unroll 1
+    for (int quad = quads.split; quad * 8 < p.rows; quad += 2 * quads.splits) {
+      const bool inside = row_ < p.rows && output_ < p.outputs;
+      float square = 0;
+      if (inside) {
+        Floats<T> sums{};
+#pragma unroll 2
+        for (int split = 0; split < quads.splits; ++split) {
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+            sums.element[i] += load_shared_float(at + split * quads.part + i * 64);
+        }
+        if (norm.begun != nullptr) scale(sums, load_shared_float(factors + row_ * 4));
+        if (p.bias != nullptr) add_to(sums, load_vector(p.bias + output_));
+        if (p.residual != nullptr) add_to(sums, residual_);
+        store_eight(p, row_, output_, sums);
+        if (norm.squares != nullptr) {
+          const Vector<T> rounded = narrow(sums);
+          square = rms_norm_vector(rounded);
+          store_vector(norm.weighted + static_cast<long long>(row_) * p.outputs + output_,
+                       rms_norm_apply(rounded, 1.0f, weight_));
+        }
+      }
+      if (norm.squares != nullptr) {
+        square += __shfl_xor_sync(0xffffffffu, square, 1);
+        if (inside && lane() % 2 == 0) store_shared(squares + row_ * 4, square);
+      }
+      row_ += quads.splits * 16;
+      at += 2 * quads.stride;
+      if (output_ < p.outputs) load_residual(p);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() {
+    return threadIdx.x % 32;
+  }
+  __device__ __forceinline__ void load_residual(const LinearParams<T>& p) {
+    if (p.residual != nullptr && row_ < p.rows)
+      residual_ = load_vector(p.residual + row_ * p.residual_stride + output_);
+  }
+
+  int output_, row_;
+  Vector<T> residual_, weight_;  // asked for while products are made
+};
+
+// A lane has 8 gates of one or two rows at a time.
+template <typename T, int kRowsOfLane>
+__device__ __forceinline__ void store_gated(const LinearParams<T>& p, bool scaled, int output,
+                                            const Quads& quads, unsigned factors) {
+  constexpr int kLanes = 8 / kRowsOfLane;  // of a quad
+  const int lane = threadIdx.x % 32;
+  int row = (lane / kLanes * quads.splits + quads.split) * 8 + lane % kLanes * kRowsOfLane;
+  unsigned at = quads.at + lane / kLanes * quads.stride + row % 8 / 2 * 16;
+  if (output >= p.outputs) return;
+#pragma unroll 1
+  for (; row < p.rows; row += quads.splits * 8 * (32 / kLanes), at += 32 / kLanes * quads.stride) {
+    Floats<T> gates[kRowsOfLane] = {}, ups[kRowsOfLane] = {};
+#pragma unroll 1
+    for (int split = 0; split < quads.splits; ++split) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float4 sums = load_shared(at + split * quads.part + i * 64);
+        if constexpr (kRowsOfLane == 2) {
+          gates[0].element[i] += sums.x, gates[1].element[i] += sums.y;
+          ups[0].element[i] += sums.z, ups[1].element[i] += sums.w;
+        } else {
+          gates[0].element[i] += lane % 2 == 0 ? sums.x : sums.y;
+          ups[0].element[i] += lane % 2 == 0 ? sums.z : sums.w;
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsOfLane; ++r) {
+      if (row + r >= p.rows) break;
+      if (scaled) {
+        const float factor = load_shared_float(factors + (row + r) * 4);
+        scale(gates[r], factor), scale(ups[r], factor);
+      }
+      store_vector(static_cast<T*>(p.out) + (row + r) * p.out_stride + output,
+                   activate_gated<Activation::silu>(narrow(gates[r]), narrow(ups[r])));
+    }
+  }
+}
+
+// Which block makes results of a quad, and where it has the sums of it.
+struct Owner {
+  int block = 0, place = 0;
+
+  __device__ __forceinline__ void advance(int splits, int stride) {
+    if (++block < splits) return;
+    block = 0;
+    place += stride;
+  }
+};
+
+#endif
+
+// grid: tiles * splits, clusters of splits. `weight` [groups, 2, 8, inputs], `x` [1, rows, inputs] in boxes of 64
+// inputs, a tile's groups or kRows rows. `stages`: of the ring, all steps' or 2 at least. gated: the first 8 outputs of a
+// group are gates of the second 8, and p.outputs are gates only. norm: its halves; not both. ahead: to be fetched.
+template <typename T, int kTiles, int kRows>
+__global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
+    skinny_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
+                  const LinearParams<T> p, const NormHalves<T> norm, int splits, int stages,
+                  bool gated, const KvPieces ahead) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using S = Shape<kTiles, kRows>;
+  extern __shared__ char memory[];
+  const unsigned base = (static_cast<unsigned>(__cvta_generic_to_shared(memory)) + kAlignment - 1) &
+                        ~(kAlignment - 1);
+  const Places<kTiles, kRows> places(stages, splits);
+  const unsigned barriers = base + places.barriers;
+  const Barrier all_received{barriers};
+  const auto full = [&](int stage) { return Barrier{barriers + 8 + stage * 8}; };
+  const auto empty = [&](int stage) { return Barrier{barriers + 8 + (stages + stage) * 8}; };
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int split = blockIdx.x % splits, tile = blockIdx.x / splits;
+  const int all = (p.inputs + kStageInputs - 1) / kStageInputs;
+  const int first = all * split / splits, count = all * (split + 1) / splits - first;
+  const int filled = min(stages, count);
+  const bool copies = warp == kTiles * 4 && lane == 0;
+  const bool copies_x = warp == kTiles * 4 + S::kCopying - 1 && lane == 0;
+  const LeavesFirst leaves_first;  // the L2: nobody else reads them
+  const auto copy_weights = [&](int stage, int step) {
+    full(stage).arrive_and_expect(S::kStageBytes);
+    copy_box(base + stage * S::kStageBytes, weight, (first + step) * kStageInputs, 0, 0,
+             tile * (S::kOutputs / 16), full(stage), leaves_first);
+  };
+  const auto copy_x = [&](int stage, int step) {
+    copy_box(base + stage * S::kStageBytes + S::kWeightBytes, x, (first + step) * kStageInputs, 0,
+             0, full(stage));
+  };
+  if (copies) {
+    prefetch(x);
+    for (int stage = 0; stage < stages; ++stage) {
+      full(stage).init(1);
+      empty(stage).init(kTiles * 4);
+    }
+    all_received.init(1);
+    fence_barrier_init();
+    for (int step = 0; step < filled; ++step) copy_weights(step, step);
+    if (splits > 1) {
+      int quads = 0;
+      for (int quad = split; quad * 8 < p.rows; quad += splits) ++quads;
+      all_received.arrive_and_expect(quads * (splits - 1) * S::kQuadBytes);
+    }
+  }
+  __syncwarp();
+  __syncthreads();
+  if (splits > 1) arrive_at_cluster();  // to be waited for before anything is sent
+  wait_for_previous_kernel();
+
+  if (warp >= kTiles * 4) {
+    if (copies || copies_x) {
+      if (copies_x) {
+        for (int step = 0; step < filled; ++step) copy_x(step, step);
+      }
+      int stage = 0;
+      unsigned parity = 0;
+      for (int step = filled; step < count; ++step) {
+        empty(stage).wait(parity);
+        if (copies) copy_weights(stage, step);
+        if (copies_x) copy_x(stage, step);  // its bytes may be there before they are announced
+        if (++stage == stages) stage = 0, parity ^= 1;
+      }
+      let_next_kernel_come();  // its weights come after these
+    }
+    __syncwarp();
+    if (warp == kTiles * 4) fetch_ahead(ahead, lane);
+    __syncwarp();
+    if (splits > 1) wait_for_cluster();
+    return;
+  }
+
+  // Of this warp's results: from which output on.
+  const int output = gated ? tile * (S::kOutputs / 2) + warp * 8 : tile * S::kOutputs + warp * 16;
+  Plain<T> plain(p, norm, gated ? p.outputs : output, split, splits);  // gates ask for nothing
+  const unsigned squares = base + places.squares;
+  if (norm.begun != nullptr) {
+    add_squares<S::kConsumers, kRows>(norm.begun, p.inputs / kSquaresColumns, squares);
+    sync_threads(1, S::kConsumers);
+    const int row = threadIdx.x;
+    if (row < kRows) {
+      const float sum = squares_of<kTiles * 4, kRows>(squares, row);
+      store_shared(squares + row * 4, rms_norm_scale(sum, p.inverse_inputs, p.epsilon));
+    }
+  }
+
+  float sums[kRows / 2];
+  const unsigned own = warp / 4 * kTileOutputs * kRowBytes;
+  int stage = 0, previous = 0;
+  unsigned parity = 0;
+  for (int step = 0; step < count; ++step) {
+    full(stage).wait(parity);
+    const unsigned at = base + stage * S::kStageBytes;
+    const auto a = wgmma_factor(at + own, 16, 1024);
+    const auto b = wgmma_factor(at + S::kWeightBytes, 16, 1024);
+    staged::multiply<T>(sums, a, b, step);
+    wgmma_wait<1>();
+    if (step > 0 && lane == 0) empty(previous).arrive();
+    previous = stage;
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  wgmma_wait<0>();
+  hold(sums);
+
+  sync_threads(1, S::kConsumers);  // nobody multiplies any more, and factors of rows are there
+  if (splits > 1) wait_for_cluster();
+  const int stride = quad_stride(S::kQuadBytes, splits);
+  const unsigned own_sums = base + places.sums + split * S::kQuadBytes + threadIdx.x * 16;
+  Owner owner;
+#pragma unroll
+  for (int quad = 0; quad < S::kQuads; ++quad, owner.advance(splits, stride)) {
+    if (quad * 8 >= p.rows) break;
+    const unsigned to = own_sums + owner.place;
+    const float4 part =
+        make_float4(sums[4 * quad], sums[4 * quad + 1], sums[4 * quad + 2], sums[4 * quad + 3]);
+    if (owner.block == split) {
+      store_shared(to, part);
+    } else {
+      send(address_in(to, owner.block), part, address_in(all_received.address, owner.block));
+    }
+  }
+  __syncwarp();
+  if (splits > 1) all_received.wait(0);
+
+  const Quads quads{base + places.sums + warp * 512, stride, S::kQuadBytes, split, splits};
+  if (gated) {
+    store_gated<T, kRows <= 32 ? 1 : 2>(p, norm.begun != nullptr, output, quads, squares);
+  } else {
+    plain.store(p, norm, quads, squares, squares + warp * kRows * 4);
+  }
+  if (norm.squares == nullptr) return;
+  sync_threads(2 + warp / 4, 128);
+  const int own_row = threadIdx.x % 128, part = tile * kTiles + warp / 4;
+  if (own_row >= p.rows || own_row / 8 % splits != split) return;
+  if (part * kSquaresColumns >= p.outputs) return;
+  norm.squares[part * kSquaresRows + own_row] =
+      squares_of<4, kRows>(squares + warp / 4 * 4 * kRows * 4, own_row);
+#endif
+}
+
+}  // namespace nvllm::kernels::cuda::skinny

@@ -1,0 +1,371 @@
+// Norms, rotation and store against their plain definition, on whichever backend is linked.
+#include <algorithm>
+#include <array>
+
+#include "kernels/pointwise/norm_rope_store.h"
+#include "kernels/testing/cases.h"
+
+namespace nvllm::kernels {
+namespace {
+
+using testing::Placed;
+using testing::refusal;
+using testing::same_bits;
+
+// How the cache lies: [blocks, block_size, kv_heads, head_dim] in this order, or heads before tokens; with
+// so many elements between the parts.
+struct Layout {
+  bool heads_first = false;
+  std::int64_t gap = 0;
+};
+
+// One call: its tensors' values on the host.
+template <typename T>
+struct Case {
+  std::int64_t rows, heads, kv_heads, head_dim, block_size;
+  Layout layout;
+  std::vector<T> qkv, q_norm, k_norm, keys, values;  // norms: empty for none
+  std::vector<float> cos_sin;
+  std::vector<std::int32_t> positions;
+  std::vector<std::int64_t> slots;
+
+  static constexpr std::int64_t kPositions = 50;
+
+  Case(std::int64_t rows, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+       bool norm = true, Layout layout = {}, std::int64_t block_size = 16)
+      : rows(rows),
+        heads(heads),
+        kv_heads(kv_heads),
+        head_dim(head_dim),
+        block_size(block_size),
+        layout(layout) {
+    std::mt19937 random(static_cast<unsigned>(rows * 7 + heads * 5 + head_dim));
+    qkv = testing::normal_values<T>(rows * width(), random(), 0.3f, 2);
+    if (norm) {
+      q_norm = testing::normal_values<T>(head_dim, random(), 1, 0.2f);
+      k_norm = testing::normal_values<T>(head_dim, random(), 1, 0.2f);
+    }
+    for (std::int64_t position = 0; position < kPositions; ++position) {
+      std::vector<float> angles(head_dim / 2);
+      for (float& angle : angles) angle = static_cast<float>(random() % 6283) * 1e-3f;
+      for (const float angle : angles) cos_sin.push_back(std::cos(angle));
+      for (const float angle : angles) cos_sin.push_back(std::sin(angle));
+    }
+    // Slots in any order, each at most once, some rows without one.
+    std::vector<std::int64_t> all(blocks() * block_size);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
+    std::shuffle(all.begin(), all.end(), random);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      positions.push_back(static_cast<std::int32_t>(random() % kPositions));
+      slots.push_back(row % 5 == 3 ? -1 - static_cast<std::int64_t>(random() % 3) : all[row]);
+    }
+    keys.assign(cache_elements(), from_float<T>(-7));
+    values.assign(cache_elements(), from_float<T>(-9));
+  }
+
+  std::int64_t blocks() const { return rows / block_size + 2; }
+  std::int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
+
+  // Offsets of the cache's parts.
+  std::array<std::int64_t, 4> strides() const {
+    const std::int64_t inner = head_dim + layout.gap;
+    if (layout.heads_first) {
+      const std::int64_t head = block_size * inner + layout.gap;
+      return {kv_heads * head + layout.gap, inner, head, 1};
+    }
+    const std::int64_t token = kv_heads * inner + layout.gap;
+    return {block_size * token + layout.gap, token, inner, 1};
+  }
+  std::int64_t cache_elements() const { return blocks() * strides()[0]; }
+
+  NormRopeStore call(T* qkv, T* q_norm, T* k_norm, float* cos_sin, std::int32_t* positions,
+                     std::int64_t* slots, T* keys, T* values) const {
+    NormRopeStore call;
+    call.qkv = {qkv, dtype_of<T>, {rows, width()}};
+    if (!this->q_norm.empty()) {
+      call.q_norm = {q_norm, dtype_of<T>, {head_dim}};
+      call.k_norm = {k_norm, dtype_of<T>, {head_dim}};
+    }
+    call.cos_sin = {cos_sin, DType::f32, {kPositions, head_dim}};
+    call.positions = {positions, DType::i32, {rows}};
+    call.slots = {slots, DType::i64, {rows}};
+    call.kv.keys = {keys, dtype_of<T>, {blocks(), block_size, kv_heads, head_dim}};
+    call.kv.values = {values, dtype_of<T>, {blocks(), block_size, kv_heads, head_dim}};
+    call.kv.keys.stride = call.kv.values.stride = strides();
+    call.heads = heads;
+    call.only_rows_are_new = rows % 2 == 1;
+    return call;
+  }
+
+  void run_reference() {
+    norm_rope_store_reference(call(qkv.data(), q_norm.data(), k_norm.data(), cos_sin.data(),
+                                   positions.data(), slots.data(), keys.data(), values.data()));
+  }
+
+  // On the backend. The tensors lie `shift` elements after an aligned address.
+  void run(Backend& backend, std::int64_t shift = 0) {
+    const auto stream = backend.create_stream();
+    Placed qkv_there(backend, *stream, qkv, shift);
+    Placed q_norm_there(backend, *stream, q_norm, shift);
+    Placed k_norm_there(backend, *stream, k_norm, shift);
+    Placed cos_sin_there(backend, *stream, cos_sin, shift);
+    Placed positions_there(backend, *stream, positions, shift);
+    Placed slots_there(backend, *stream, slots, shift);
+    Placed keys_there(backend, *stream, keys, shift);
+    Placed values_there(backend, *stream, values, shift);
+    norm_rope_store(
+        call(qkv_there.data(), q_norm_there.data(), k_norm_there.data(), cos_sin_there.data(),
+             positions_there.data(), slots_there.data(), keys_there.data(), values_there.data()),
+        *stream);
+    qkv = qkv_there.fetch();
+    keys = keys_there.fetch();
+    values = values_there.fetch();
+  }
+};
+
+// Of heads that lie `stride` apart, how many results are further from the reference than rounding explains:
+// the sum of squares has chains of head_dim / 8 additions at most, whose relative error a square root halves,
+// then come a few roundings, all relative to the length of the pair that was rotated.
+template <typename T>
+int count_wrong(const T* got, const T* right, std::int64_t head_dim) {
+  const float relative = (static_cast<float>(head_dim) / 16 + 16) * 0x1p-24f;
+  const std::int64_t half = head_dim / 2;
+  int wrong = 0;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float length = std::hypot(to_float(right[i]), to_float(right[half + i]));
+    const float off = std::isfinite(length) ? length * relative : 0.0f;
+    wrong += !testing::near(got[i], right[i], off);
+    wrong += !testing::near(got[half + i], right[half + i], off);
+  }
+  return wrong;
+}
+
+template <typename T>
+void check_same(const Case<T>& got, const Case<T>& right) {
+  // All of qkv but q, and all of the values, are copies.
+  int wrong_q = 0, wrong_keys = 0, changed = 0;
+  for (std::int64_t row = 0; row < got.rows; ++row) {
+    for (std::int64_t i = 0; i < got.width(); i += got.head_dim) {
+      const std::int64_t at = row * got.width() + i;
+      if (i < got.heads * got.head_dim) {
+        wrong_q += count_wrong(&got.qkv[at], &right.qkv[at], got.head_dim);
+      } else {
+        changed += std::memcmp(&got.qkv[at], &right.qkv[at], got.head_dim * sizeof(T)) != 0;
+      }
+    }
+  }
+  CHECK(wrong_q == 0);
+  CHECK(changed == 0);
+  CHECK(same_bits(got.values, right.values));
+  // What is not a key of one of the rows is as it was, so equal in both.
+  std::vector<T> rest = got.keys, expected_rest = right.keys;
+  const auto stride = got.strides();
+  for (const std::int64_t slot : got.slots) {
+    for (std::int64_t head = 0; slot >= 0 && head < got.kv_heads; ++head) {
+      const std::int64_t at =
+          slot / got.block_size * stride[0] + slot % got.block_size * stride[1] + head * stride[2];
+      wrong_keys += count_wrong(&got.keys[at], &right.keys[at], got.head_dim);
+      std::fill_n(&rest[at], got.head_dim, T{});
+      std::fill_n(&expected_rest[at], got.head_dim, T{});
+    }
+  }
+  CHECK(wrong_keys == 0);
+  CHECK(same_bits(rest, expected_rest));
+}
+
+template <typename T>
+void check_against_reference(Backend& backend, const Case<T>& asked, std::int64_t shift = 0) {
+  CAPTURE(asked.rows);
+  CAPTURE(asked.heads);
+  CAPTURE(asked.kv_heads);
+  CAPTURE(asked.head_dim);
+  CAPTURE(shift);
+  Case<T> got = asked, right = asked;
+  got.run(backend, shift);
+  right.run_reference();
+  check_same(got, right);
+}
+
+TEST_CASE_TEMPLATE("norm_rope_store is what its definition says, for all shapes", T, float, Bf16,
+                   F16) {
+  BACKEND_OR_SKIP(backend);
+  constexpr std::int64_t kShapes[][4] = {
+      {1, 32, 8, 128}, {0, 4, 2, 64},    {7, 9, 3, 64},    {3, 0, 2, 64},  {4, 3, 0, 64},
+      {2, 0, 0, 64},   {5, 2, 1, 2},     {4, 3, 1, 6},     {3, 14, 2, 80}, {2, 4, 4, 256},
+      {600, 5, 1, 16}, {33, 16, 8, 128}, {200, 15, 3, 96}, {6, 3, 2, 254}, {17, 1, 1, 16},
+      {9, 7, 1, 100},  {280, 11, 2, 48}};
+  for (const auto& shape : kShapes) {
+    for (const bool norm : {true, false}) {
+      for (const std::int64_t shift : {0, 1}) {
+        CAPTURE(norm);
+        check_against_reference(
+            *backend, Case<T>(shape[0], shape[1], shape[2], shape[3], norm, {}, 17), shift);
+      }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("norm_rope_store finds its way in caches of any strides", T, float, Bf16) {
+  BACKEND_OR_SKIP(backend);
+  for (const bool heads_first : {false, true}) {
+    for (const std::int64_t gap : {0, 3, 64}) {
+      CAPTURE(heads_first);
+      CAPTURE(gap);
+      check_against_reference(*backend, Case<T>(20, 4, 2, 64, true, {heads_first, gap}));
+      check_against_reference(*backend, Case<T>(280, 9, 3, 32, true, {heads_first, gap}));
+    }
+  }
+}
+
+TEST_CASE("the bits of a head depend neither on the other heads nor on the other rows") {
+  BACKEND_OR_SKIP(backend);
+  const Case<Bf16> asked(300, 14, 2, 128);
+  Case<Bf16> all = asked;
+  all.run(*backend);
+  for (const std::int64_t row : {0, 100, 299}) {
+    Case<Bf16> alone(1, 1, 0, 128);
+    alone.q_norm = asked.q_norm;
+    alone.cos_sin = asked.cos_sin;
+    alone.positions = {asked.positions[row]};
+    const auto head = row * asked.width() + 11 * 128;
+    alone.qkv.assign(asked.qkv.begin() + head, asked.qkv.begin() + head + 128);
+    alone.run(*backend);
+    CHECK(same_bits(alone.qkv, {all.qkv.begin() + head, all.qkv.begin() + head + 128}));
+  }
+}
+
+TEST_CASE_TEMPLATE("a NaN spoils its head and no other", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  Case<T> asked(2, 3, 2, 64);
+  const auto row = asked.width();
+  asked.qkv[row + 64 + 5] = from_float<T>(testing::kNan);       // q, head 1
+  asked.qkv[row + 3 * 64 + 60] = from_float<T>(testing::kNan);  // k, head 0
+  asked.qkv[row + 6 * 64 + 1] = from_float<T>(testing::kNan);   // v, head 1
+  Case<T> got = asked;
+  got.run(*backend);
+  const auto nans = [](const std::vector<T>& values) {
+    int count = 0;
+    for (const T value : values) count += std::isnan(to_float(value));
+    return count;
+  };
+  CHECK(nans({got.qkv.begin(), got.qkv.begin() + row + 3 * 64}) == 64);
+  CHECK(nans(got.keys) == 64);
+  CHECK(nans(got.values) == 1);
+  check_against_reference(*backend, asked);
+}
+
+TEST_CASE_TEMPLATE("norm_rope_store: infinite, huge and tiny values do as the definition", T, float,
+                   Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  for (const float value : {testing::kInfinity, -testing::kInfinity, testing::Limits<T>::kMost,
+                            1e18f, 60000.0f, 1e-4f, 1e-12f, 1e-25f, 1e-42f, 0.0f}) {
+    CAPTURE(value);
+    Case<T> asked(2, 3, 2, 64);
+    for (int i = 0; i < 64; ++i) {
+      asked.qkv[i] = from_float<T>(i % 2 == 0 ? value : -value);
+      asked.qkv[3 * 64 + i] = from_float<T>(value);
+    }
+    check_against_reference(*backend, asked);
+  }
+}
+
+TEST_CASE("norm_rope_store reads positions and slots when a graph runs") {
+  BACKEND_OR_SKIP(backend);
+  const auto stream = backend->create_stream();
+  Placed<float> qkv(*backend, *stream, {1, 2, 3, 4, 5, 6});
+  Placed<float> cos_sin(*backend, *stream, {1, 0, 0, 1, -1, 0});  // turns by 0, 90 and 180 degrees
+  Placed<float> keys(*backend, *stream, std::vector<float>(8));
+  Placed<float> values(*backend, *stream, std::vector<float>(8));
+  Placed<std::int32_t> position(*backend, *stream, {0});
+  Placed<std::int64_t> slot(*backend, *stream, {0});
+  Buffer host = backend->allocate(MemoryKind::pinned, 16, "test");
+  auto* next_slot = static_cast<std::int64_t*>(host.data());
+  auto* next_position = reinterpret_cast<std::int32_t*>(next_slot + 1);
+  NormRopeStore call;
+  call.qkv = qkv.view({1, 6});
+  call.cos_sin = cos_sin.view({3, 2});
+  call.positions = position.view({1});
+  call.slots = slot.view({1});
+  call.kv.keys = keys.view({2, 2, 1, 2});
+  call.kv.values = values.view({2, 2, 1, 2});
+  call.heads = 1;
+  const auto graph = backend->capture(*stream, [&] {
+    backend->copy(slot.data(), next_slot, sizeof(std::int64_t), *stream);
+    backend->copy(position.data(), next_position, sizeof(std::int32_t), *stream);
+    norm_rope_store(call, *stream);
+  });
+  *next_slot = 2, *next_position = 1;
+  graph->launch(*stream);
+  CHECK(qkv.fetch() == std::vector<float>{-2, 1, 3, 4, 5, 6});
+  *next_slot = 1, *next_position = 2;
+  graph->launch(*stream);
+  CHECK(qkv.fetch() == std::vector<float>{2, -1, 3, 4, 5, 6});
+  CHECK(keys.fetch() == std::vector<float>{0, 0, -3, -4, -4, 3, 0, 0});
+  CHECK(values.fetch() == std::vector<float>{0, 0, 5, 6, 5, 6, 0, 0});
+}
+
+TEST_CASE("norm_rope_store refuses arguments that do not fit, by name") {
+  BACKEND_OR_SKIP(backend);
+  Buffer memory = backend->allocate(MemoryKind::device, 1 << 20, "test");
+  const auto stream = backend->create_stream();
+  backend->fill(memory.data(), 0, memory.bytes(), *stream);
+  stream->synchronize();
+  const auto tensor = [&](DType type, std::initializer_list<std::int64_t> shape) {
+    return TensorView(memory.data(), type, shape);
+  };
+  NormRopeStore good;
+  good.heads = 2;
+  good.qkv = tensor(DType::bf16, {3, 4 * 16});
+  good.q_norm = good.k_norm = tensor(DType::bf16, {16});
+  good.cos_sin = tensor(DType::f32, {9, 16});
+  good.positions = tensor(DType::i32, {3});
+  good.slots = tensor(DType::i64, {3});
+  good.kv.keys = good.kv.values = tensor(DType::bf16, {4, 8, 1, 16});
+  const auto why = [&](const auto& spoil) {
+    NormRopeStore bad = good;
+    spoil(bad);
+    const std::string message =
+        refusal(*backend, [&](Stream& stream) { norm_rope_store(bad, stream); });
+    return message.substr(0, message.find(" is "));
+  };
+  CHECK(why([](NormRopeStore&) {}) == "");
+  CHECK(why([](NormRopeStore& bad) { bad.kv.keys.stride[3] = 2; }) == "norm_rope_store: keys");
+  CHECK(why([](NormRopeStore& bad) {
+          bad.kv.values.dtype = DType::f16;
+        }).find("norm_rope_store: values are float16 [4, 8, 1, 16]") == 0);
+  CHECK(why([&](NormRopeStore& bad) {
+          bad.kv.keys = bad.kv.values = tensor(DType::bf16, {4, 8, 1, 15});
+        }) == "norm_rope_store: keys");
+  CHECK(why([&](NormRopeStore& bad) {
+          bad.kv.keys = bad.kv.values = tensor(DType::bf16, {4, 8, 1, 258});
+        }) == "norm_rope_store: keys");
+  CHECK(why([](NormRopeStore& bad) { bad.heads = -1; }) == "norm_rope_store: heads");
+  CHECK(why([](NormRopeStore& bad) { bad.heads = 3; }) == "norm_rope_store: qkv");
+  CHECK(why([](NormRopeStore& bad) { bad.qkv.stride[0] = 80; }) == "norm_rope_store: qkv");
+  CHECK(why([](NormRopeStore& bad) { bad.qkv.dtype = DType::f16; }) == "norm_rope_store: qkv");
+  CHECK(why([&](NormRopeStore& bad) { bad.q_norm = tensor(DType::bf16, {15}); }) ==
+        "norm_rope_store: q_norm");
+  CHECK(why([](NormRopeStore& bad) { bad.k_norm.stride[0] = 2; }) == "norm_rope_store: k_norm");
+  CHECK(why([](NormRopeStore& bad) { bad.k_norm = {}; }) == "norm_rope_store: only q_norm");
+  CHECK(why([&](NormRopeStore& bad) {
+          bad.cos_sin = tensor(DType::bf16, {9, 16});
+        }) == "norm_rope_store: cos_sin");
+  CHECK(why([&](NormRopeStore& bad) {
+          bad.cos_sin = tensor(DType::f32, {9, 8});
+        }) == "norm_rope_store: cos_sin");
+  CHECK(why([&](NormRopeStore& bad) { bad.positions = tensor(DType::i64, {3}); }) ==
+        "norm_rope_store: positions");
+  CHECK(why([&](NormRopeStore& bad) { bad.positions = tensor(DType::i32, {4}); }) ==
+        "norm_rope_store: positions");
+  CHECK(why([&](NormRopeStore& bad) { bad.slots = tensor(DType::i32, {3}); }) ==
+        "norm_rope_store: slots");
+  CHECK(why([](NormRopeStore& bad) { bad.slots.stride[0] = 2; }) == "norm_rope_store: slots");
+  CHECK(refusal(*backend, [&](Stream& stream) {
+          NormRopeStore bad = good;
+          bad.qkv.data = bad.qkv.as<char>() + 1;
+          norm_rope_store(bad, stream);
+        }).find("norm_rope_store: qkv lies at ") == 0);
+}
+
+}  // namespace
+}  // namespace nvllm::kernels

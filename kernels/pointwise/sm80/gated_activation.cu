@@ -1,0 +1,64 @@
+// Gated activations on the GPU. Bound by memory: two elements read for one written.
+#include "kernels/common/arguments.h"
+#include "kernels/common/sm80/next_kernel.cuh"
+#include "kernels/common/sm80/row_tiles.cuh"
+#include "kernels/pointwise/sm80/gated_activation.cuh"
+#include "kernels/pointwise/sm80/gated_activation.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kVectors = 2;  // of a thread, of gates and of what they let through
+
+template <typename T, Activation kActivation, bool kAligned>
+__global__ void __launch_bounds__(kTileBlockThreads)
+    gated_activation_kernel(T* out, const T* x, const RowTiles tiles, bool next_comes_early) {
+  begin_after_previous_kernel(next_comes_early);
+  const TilePlace place = tile_place<kVectors>(tiles.tiles);
+  if (place.row >= tiles.rows) return;
+  const T* gate_row = x + place.row * 2 * tiles.columns;
+  const T* up_row = gate_row + tiles.columns;
+  Vector<T> gates[kVectors], ups[kVectors];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const long long vector = place.vector + v * blockDim.x;
+    if (vector >= tiles.vectors) continue;
+    gates[v] = load_of_row<kAligned>(gate_row, vector, tiles.columns);
+    ups[v] = load_of_row<kAligned>(up_row, vector, tiles.columns);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const long long vector = place.vector + v * blockDim.x;
+    if (vector >= tiles.vectors) continue;
+    store_of_row<kAligned>(out + place.row * tiles.columns, vector, tiles.columns,
+                           activate_gated<kActivation>(gates[v], ups[v]));
+  }
+}
+
+template <Activation kActivation>
+void launch(const GatedActivation& args, Stream& stream, bool next_comes_early) {
+  with_element_type(args.out.dtype, [&]<typename T>(T) {
+    constexpr int kElements = Vector<T>::kElements;
+    const RowTiles tiles(args.out.shape[0], args.out.shape[1], kElements, kVectors);
+    const bool aligned =
+        tiles.columns % kElements == 0 && args.out.aligned(16) && args.x.aligned(16);
+    const auto kernel = aligned ? gated_activation_kernel<T, kActivation, true>
+                                : gated_activation_kernel<T, kActivation, false>;
+    launch_early("launching gated_activation", kernel, tiles.grid, tiles.block,
+                 nvllm::cuda::native(stream), args.out.as<T>(), args.x.as<T>(), tiles,
+                 next_comes_early);
+  });
+}
+
+}  // namespace
+
+void gated_activation(const GatedActivation& args, Stream& stream, bool next_comes_early) {
+  switch (args.activation) {
+    case Activation::silu: return launch<Activation::silu>(args, stream, next_comes_early);
+    case Activation::gelu: return launch<Activation::gelu>(args, stream, next_comes_early);
+    case Activation::gelu_tanh:
+      return launch<Activation::gelu_tanh>(args, stream, next_comes_early);
+  }
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,299 @@
+// Norms, rotation and store on the GPU. A few lanes hold a head in registers, each the vectors at one
+// place of its lower and of its upper half, and take several heads of a row, for which the cosines and
+// sines are the same.
+#include "base/check.h"
+#include "kernels/common/arguments.h"
+#include "kernels/common/sm80/next_kernel.cuh"
+#include "kernels/common/sm80/types.cuh"
+#include "kernels/pointwise/sm80/norm_rope_store.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kBlockThreads = 256;
+constexpr int kManyHeads = 4;  // that lanes take one after the other, where there are many rows
+// Fewer heads than this leave most of a GPU idle: then lanes take one each.
+constexpr std::int64_t kFewHeads = 4096;
+
+template <typename T>
+struct Params {
+  T* qkv;
+  const T* q_norm;  // nullptr: no norms
+  const T* k_norm;
+  const float* cos_sin;
+  const int* positions;
+  const long long* slots;
+  T* keys;
+  T* values;
+  long long block_size, block_stride, token_stride, head_stride;
+  long long rows;
+  unsigned heads, kv_heads;
+  int head_dim;
+  float inverse_head_dim, epsilon;
+  unsigned groups;      // of a row's heads; a group's are `groups` apart
+  unsigned lanes_bits;  // log2 of the lanes of a group
+  bool settled;         // NormRopeStore::only_rows_are_new
+};
+
+// Where thread and its lanes are.
+template <typename T>
+struct Place {
+  long long row;
+  unsigned group;
+  int lane;
+  bool inside;
+  // Where the row's first KV head goes among the keys, and among the values; -1: nowhere.
+  long long stored = -1;
+  const float* cos_sin = nullptr;
+
+  __device__ __forceinline__ explicit Place(const Params<T>& p) {
+    const unsigned item = (blockIdx.x * kBlockThreads + threadIdx.x) >> p.lanes_bits;
+    const unsigned its_row = item / p.groups;
+    row = its_row;
+    group = item - its_row * p.groups;
+    lane = static_cast<int>(threadIdx.x & ((1u << p.lanes_bits) - 1));
+    inside = row < p.rows;
+    if (!inside) return;
+    const long long slot = p.slots[row];
+    cos_sin = p.cos_sin + static_cast<long long>(p.positions[row]) * p.head_dim;
+    if (slot < 0) return;
+    const long long block = slot / p.block_size;
+    stored = block * p.block_stride + (slot - block * p.block_size) * p.token_stride;
+  }
+};
+
+// Where head number `head` of a row (q's, k's, v's) goes; nullptr: nowhere.
+template <typename T>
+__device__ __forceinline__ T* destination(const Params<T>& p, unsigned head, T* from,
+                                          long long stored) {
+  if (head < p.heads) return from;
+  if (stored < 0) return nullptr;
+  const bool value = head >= p.heads + p.kv_heads;
+  const unsigned kv_head = head - p.heads - (value ? p.kv_heads : 0);
+  return (value ? p.values : p.keys) + stored + kv_head * p.head_stride;
+}
+
+// 1 / sqrt(mean + epsilon) in all lanes of a group, which add up their squares. All of a warp call it.
+template <typename T>
+__device__ __forceinline__ float norm_scale(const Params<T>& p, float squares) {
+  for (int lanes = 1; lanes < 1 << p.lanes_bits; lanes *= 2) {
+    squares += __shfl_xor_sync(0xffffffffu, squares, lanes);
+  }
+  return rsqrtf(fmaf(squares, p.inverse_head_dim, p.epsilon));
+}
+
+// A vector's worth of neighbouring floats.
+template <typename T>
+__device__ __forceinline__ Floats<T> load_floats(const float* from) {
+  Floats<T> floats;
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from + i);
+    floats.element[i] = four.x, floats.element[i + 1] = four.y;
+    floats.element[i + 2] = four.z, floats.element[i + 3] = four.w;
+  }
+  return floats;
+}
+
+template <typename T>
+__device__ __forceinline__ float add_squares(const Vector<T>& vector, float sum) {
+  const Floats<T> x = widen(vector);
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; ++i) sum = fmaf(x.element[i], x.element[i], sum);
+  return sum;
+}
+
+template <typename T>
+__device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale,
+                                            const Vector<T>& weight) {
+  Floats<T> x = widen(vector);
+  const Floats<T> factors = widen(weight);
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; ++i) x.element[i] *= scale * factors.element[i];
+  return x;
+}
+
+// For halves of whole vectors that lie at multiples of 16 bytes.
+template <typename T, int kHeads, bool kNorm>
+__global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T> p) {
+  let_next_kernel_come();
+  if (!p.settled) wait_for_previous_kernel();
+  constexpr int kElements = Vector<T>::kElements;
+  const Place<T> at(p);
+  const int half = p.head_dim / 2;
+  const int first = at.lane * kElements;
+  const bool inside = at.inside && first < half;
+  const unsigned heads = p.heads + 2 * p.kv_heads;
+  T* const row = p.qkv + at.row * heads * p.head_dim + first;
+  const auto weight_of = [&](unsigned head) {
+    return (head < p.heads ? p.q_norm : p.k_norm) + first;
+  };
+  // Where a place leads is looked up, and all but the row itself loaded, while the kernel before is still at work.
+  Floats<T> cosine, sine;
+  [[maybe_unused]] Vector<T> first_weights[2] = {};
+  if (inside) {
+    cosine = load_floats<T>(at.cos_sin + first);
+    sine = load_floats<T>(at.cos_sin + half + first);
+    if constexpr (kNorm && kHeads == 1) {
+      first_weights[0] = load_vector(weight_of(at.group));
+      first_weights[1] = load_vector(weight_of(at.group) + half);
+    }
+  }
+  if (p.settled) wait_for_previous_kernel();
+
+  Vector<T> low[kHeads] = {}, high[kHeads] = {};
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    const unsigned head = at.group + h * p.groups;
+    if (!inside || head >= heads) continue;
+    low[h] = load_vector(row + head * p.head_dim);
+    high[h] = load_vector(row + head * p.head_dim + half);
+  }
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    const unsigned head = at.group + h * p.groups;
+    float scale = 1;
+    Vector<T> low_weight = first_weights[0], high_weight = first_weights[1];
+    if constexpr (kNorm) {
+      if (kHeads > 1 && inside) {
+        low_weight = load_vector(weight_of(head));
+        high_weight = load_vector(weight_of(head) + half);
+      }
+      scale = norm_scale(p, add_squares(high[h], add_squares(low[h], 0)));
+    }
+    if (!inside || head >= heads) continue;
+    T* const to = destination(p, head, row + head * p.head_dim - first, at.stored);
+    if (to == nullptr) continue;
+    if (head < p.heads + p.kv_heads) {
+      Floats<T> x, y;
+      if constexpr (kNorm) {
+        x = scaled(low[h], scale, low_weight), y = scaled(high[h], scale, high_weight);
+      } else {
+        x = widen(low[h]), y = widen(high[h]);
+      }
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        const float c = cosine.element[i], s = sine.element[i];
+        const float a = x.element[i], b = y.element[i];
+        x.element[i] = fmaf(a, c, -__fmul_rn(b, s));
+        y.element[i] = fmaf(b, c, __fmul_rn(a, s));
+      }
+      low[h] = narrow(x), high[h] = narrow(y);
+    }
+    store_vector(to + first, low[h]);
+    store_vector(to + half + first, high[h]);
+  }
+}
+
+// For everything else: a warp per head, element by element.
+template <typename T>
+__global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T> p) {
+  begin_after_previous_kernel(true);
+  constexpr int kPairs = kMaxHeadDim / 2 / 32;  // of a lane
+  const Place<T> at(p);
+  const int half = p.head_dim / 2;
+  const unsigned head = at.group;
+  T* const from = p.qkv + (at.row * (p.heads + 2 * p.kv_heads) + head) * p.head_dim;
+  if (!at.inside) return;  // the whole warp
+  float x[kPairs] = {}, y[kPairs] = {};
+  float squares = 0;
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    const int i = at.lane + k * 32;
+    if (i >= half) continue;
+    x[k] = widen(from[i]), y[k] = widen(from[half + i]);
+    squares = fmaf(x[k], x[k], fmaf(y[k], y[k], squares));
+  }
+  const float scale = norm_scale(p, squares);
+  T* const to = destination(p, head, from, at.stored);
+  if (to == nullptr) return;
+  const bool rotates = head < p.heads + p.kv_heads;
+  const T* weight = head < p.heads ? p.q_norm : p.k_norm;
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    const int i = at.lane + k * 32;
+    if (i >= half) continue;
+    if (!rotates) {
+      to[i] = from[i], to[half + i] = from[half + i];
+      continue;
+    }
+    float a = x[k], b = y[k];
+    if (p.q_norm != nullptr) {
+      a *= scale * widen(weight[i]), b *= scale * widen(weight[half + i]);
+    }
+    const float c = at.cos_sin[i], s = at.cos_sin[half + i];
+    to[i] = narrow<T>(fmaf(a, c, -__fmul_rn(b, s)));
+    to[half + i] = narrow<T>(fmaf(b, c, __fmul_rn(a, s)));
+  }
+}
+
+template <typename T>
+bool in_vectors(const NormRopeStore& args) {
+  constexpr int kElements = Vector<T>::kElements;
+  const auto& stride = args.kv.keys.stride;
+  bool fits = args.kv.head_dim() / 2 % kElements == 0;
+  for (int axis = 0; axis < 3; ++axis) fits = fits && stride[axis] % kElements == 0;
+  for (const TensorView* tensor :
+       {&args.qkv, &args.q_norm, &args.k_norm, &args.cos_sin, &args.kv.keys, &args.kv.values}) {
+    fits = fits && tensor->aligned(16);
+  }
+  return fits;
+}
+
+template <typename T>
+Params<T> params(const NormRopeStore& args) {
+  Params<T> p;
+  p.qkv = args.qkv.as<T>();
+  p.q_norm = args.q_norm.as<T>();
+  p.k_norm = args.k_norm.as<T>();
+  p.cos_sin = args.cos_sin.as<float>();
+  p.positions = args.positions.as<int>();
+  p.slots = args.slots.as<long long>();
+  p.keys = args.kv.keys.as<T>();
+  p.values = args.kv.values.as<T>();
+  p.block_size = args.kv.block_size();
+  p.block_stride = args.kv.keys.stride[0];
+  p.token_stride = args.kv.keys.stride[1];
+  p.head_stride = args.kv.keys.stride[2];
+  p.rows = args.qkv.shape[0];
+  p.heads = static_cast<unsigned>(args.heads);
+  p.kv_heads = static_cast<unsigned>(args.kv.kv_heads());
+  p.head_dim = static_cast<int>(args.kv.head_dim());
+  p.inverse_head_dim = 1.0f / static_cast<float>(p.head_dim);
+  p.epsilon = args.epsilon;
+  p.settled = args.only_rows_are_new;
+  return p;
+}
+
+template <typename T>
+void launch(const NormRopeStore& args, cudaStream_t stream) {
+  Params<T> p = params<T>(args);
+  const unsigned heads = p.heads + 2 * p.kv_heads;
+  const bool vectors = in_vectors<T>(args);
+  const bool few = p.rows * heads < kFewHeads;
+  p.groups = !vectors || few ? heads : (heads + kManyHeads - 1) / kManyHeads;
+  p.lanes_bits = 5;
+  if (vectors) {
+    const int used = p.head_dim / 2 / Vector<T>::kElements;
+    for (p.lanes_bits = 0; 1 << p.lanes_bits < used;) ++p.lanes_bits;
+  }
+  const long long items = p.rows * p.groups;
+  NVLLM_CHECK_LT(items, 1ll << 32);
+  const long long threads = items << p.lanes_bits;
+  const bool norm = p.q_norm != nullptr;
+  const auto kernel =
+      !vectors ? elements_kernel<T>
+      : few    ? (norm ? vectors_kernel<T, 1, true> : vectors_kernel<T, 1, false>)
+            : (norm ? vectors_kernel<T, kManyHeads, true> : vectors_kernel<T, kManyHeads, false>);
+  const auto blocks = static_cast<unsigned>((threads + kBlockThreads - 1) / kBlockThreads);
+  launch_early("launching norm_rope_store", kernel, blocks, kBlockThreads, stream, p);
+}
+
+}  // namespace
+
+void norm_rope_store(const NormRopeStore& args, Stream& stream) {
+  with_element_type(args.qkv.dtype,
+                    [&]<typename T>(T) { launch<T>(args, nvllm::cuda::native(stream)); });
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "kernels/pointwise/random_fill.h"
+
+namespace nvllm::kernels::cuda {
+
+// kernels::random_fill of checked arguments on a stream of the CUDA backend.
+void random_fill(const RandomFill& args, Stream& stream);
+
+}  // namespace nvllm::kernels::cuda

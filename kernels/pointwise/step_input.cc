@@ -1,0 +1,96 @@
+#include "kernels/pointwise/step_input.h"
+
+#include <algorithm>
+
+#include "kernels/common/arguments.h"
+#include "kernels/pointwise/cpu/step_input.h"
+#ifdef NVLLM_CUDA
+#include "kernels/pointwise/sm80/step_input.h"
+#endif
+
+namespace nvllm::kernels {
+
+void check_step_input(const StepInput& args) {
+  constexpr Arguments check("step_input");
+  const auto require = [&](const TensorView& tensor, const char* name, DType dtype,
+                           std::initializer_list<std::int64_t> shape) {
+    check.require(tensor, name, dtype, shape);
+    check.require_dense(tensor, name);
+  };
+  const std::int64_t sequences = args.slots.shape[0], rows = args.tokens.shape[0];
+  const std::int64_t slots = args.last_tokens.shape[0], blocks = args.table.shape[1];
+  require(args.slots, "slots", DType::i32, {sequences});
+  require(args.query_start, "query_start", DType::i32, {sequences + 1});
+  require(args.first_position, "first_position", DType::i32, {sequences});
+  require(args.first_token, "first_token", DType::i32, {sequences});
+  require(args.first_block, "first_block", DType::i32, {sequences});
+  require(args.block_start, "block_start", DType::i32, {sequences + 1});
+  require(args.new_tokens, "new_tokens", DType::i32, {args.new_tokens.shape[0]});
+  require(args.new_blocks, "new_blocks", DType::i32, {args.new_blocks.shape[0]});
+  require(args.last_tokens, "last_tokens", DType::i32, {slots});
+  require(args.table, "table", DType::i32, {slots, blocks});
+  require(args.history, "history", DType::i32, {args.history.shape[0], args.history.shape[1]});
+  if (args.homes.data != nullptr) {
+    require(args.homes, "homes", DType::i32, {args.history.shape[0]});
+  }
+  require(args.tokens, "tokens", DType::i32, {rows});
+  require(args.positions, "positions", DType::i32, {rows});
+  require(args.places, "places", DType::i64, {rows});
+  require(args.kv_length, "kv_length", DType::i32, {sequences});
+  require(args.block_table, "block_table", DType::i32, {sequences, blocks});
+}
+
+void step_input(const StepInput& args, Stream& stream) {
+  check_step_input(args);
+  if (args.slots.shape[0] == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::step_input(args, stream);
+#endif
+  cpu::step_input(args, stream);
+}
+
+void step_input_reference(const StepInput& args) {
+  check_step_input(args);
+  const std::int64_t block_size = args.history.shape[1];
+  const auto* homes = args.homes.as<std::int32_t>();
+  for (std::int64_t s = 0; s < args.slots.shape[0]; ++s) {
+    const std::int64_t slot = args.slots.as<std::int32_t>()[s];
+    const std::int32_t* query_start = args.query_start.as<std::int32_t>() + s;
+    const std::int64_t begin = query_start[0], rows = query_start[1] - begin;
+    const std::int64_t first_position = args.first_position.as<std::int32_t>()[s];
+    const std::int32_t first_token = args.first_token.as<std::int32_t>()[s];
+    if (slot < 0) {
+      args.kv_length.as<std::int32_t>()[s] = 0;
+      for (std::int64_t row = begin; row < begin + rows; ++row) {
+        args.tokens.as<std::int32_t>()[row] = 0;
+        args.positions.as<std::int32_t>()[row] = 0;
+        args.places.as<std::int64_t>()[row] = -1;
+      }
+      continue;
+    }
+    std::int32_t* table = args.table.as<std::int32_t>() + slot * args.table.shape[1];
+    const std::int32_t* block_start = args.block_start.as<std::int32_t>() + s;
+    std::copy(args.new_blocks.as<std::int32_t>() + block_start[0],
+              args.new_blocks.as<std::int32_t>() + block_start[1],
+              table + args.first_block.as<std::int32_t>()[s]);
+    const std::int64_t length = first_position + rows;
+    args.kv_length.as<std::int32_t>()[s] = static_cast<std::int32_t>(length);
+    std::copy_n(table, (length + block_size - 1) / block_size,
+                args.block_table.as<std::int32_t>() + s * args.block_table.shape[1]);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t position = first_position + row;
+      const std::int32_t block = table[position / block_size];
+      const std::int64_t within = position % block_size;
+      const std::int64_t home = homes == nullptr ? block : homes[block];
+      const std::int32_t token = first_token < 0
+                                     ? args.last_tokens.as<std::int32_t>()[slot]
+                                     : args.new_tokens.as<std::int32_t>()[first_token + row];
+      args.tokens.as<std::int32_t>()[begin + row] = token;
+      args.positions.as<std::int32_t>()[begin + row] = static_cast<std::int32_t>(position);
+      args.places.as<std::int64_t>()[begin + row] = home < 0 ? -1 : home * block_size + within;
+      args.history.as<std::int32_t>()[block * block_size + within] = token;
+    }
+  }
+}
+
+}  // namespace nvllm::kernels

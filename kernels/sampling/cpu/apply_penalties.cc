@@ -1,0 +1,95 @@
+// Adjusting logits on the CPU: all but the allowed ids touches single logits.
+#include "kernels/sampling/cpu/apply_penalties.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "kernels/common/cpu/rows.h"
+#include "kernels/sampling/apply_penalties_math.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+struct Job {
+  RowsView rows;
+  const std::int32_t* lists;
+  std::int64_t list_words;
+  const std::uint32_t* allowed;
+  std::int64_t allowed_words;
+  const std::int32_t* history;
+  std::int64_t block_size;
+  const std::int32_t* block_table;
+  std::int64_t table_stride;
+
+  explicit Job(const AdjustLogits& args)
+      : rows(args.rows),
+        lists(args.lists.as<std::int32_t>()),
+        list_words(args.lists.shape[1]),
+        allowed(args.allowed.as<std::uint32_t>()),
+        allowed_words(args.allowed.shape[1]),
+        history(args.history.as<std::int32_t>()),
+        block_size(args.history.shape[1]),
+        block_table(args.block_table.as<std::int32_t>()),
+        table_stride(args.block_table.stride[0]) {}
+
+  // The place of an id's logit; nullptr: it is not here.
+  float* find(float* logits, std::int32_t id) const {
+    const std::int64_t i = static_cast<std::int64_t>(id) - rows.first_id;
+    return i >= 0 && i < rows.own ? logits + i : nullptr;
+  }
+
+  void keep_allowed(float* logits, const std::uint32_t* bits) const {
+    for (std::int64_t i = 0; i < rows.own; ++i) {
+      if ((bits[i / 32] >> i % 32 & 1) == 0) logits[i] = kOutOfTheQuestion;
+    }
+  }
+
+  void penalize(float* logits, const SlotRules& rules, const RowHistory& tokens,
+                std::int64_t position) const {
+    std::unordered_map<std::int32_t, std::uint32_t> seen;
+    for (std::int64_t i = 0; i < position; ++i) {
+      std::uint32_t& times = seen[tokens.at(i)];
+      times = i < rules.prompt_length ? times | kInPrompt : times + 1;
+    }
+    for (const auto& [id, times] : seen) {
+      if (float* logit = find(logits, id)) *logit = penalized(*logit, times, rules);
+    }
+  }
+
+  void adjust(std::int64_t row) const {
+    const std::int32_t slot = rows.slots[row];
+    if (slot < 0 || (rows.rules[slot].flags & SlotRules::kAdjusts) == 0) return;
+    const SlotRules& rules = rows.rules[slot];
+    const RowLists words(lists + slot * list_words, rules);
+    const RowHistory tokens{history, block_table + row * table_stride, block_size};
+    const std::int64_t position = rows.positions[row];
+
+    auto* logits = const_cast<float*>(rows.judged(row, rules.flags));
+    if (rows.adjusted != nullptr) std::copy_n(rows.logits + row * rows.stride, rows.own, logits);
+    const auto ban = [&](std::int32_t id) {
+      if (float* logit = find(logits, id)) *logit = kOutOfTheQuestion;
+    };
+    if ((rules.flags & SlotRules::kAllowed) != 0) {
+      keep_allowed(logits, allowed + slot * allowed_words);
+    }
+    if (position < rules.least_length) std::for_each_n(words.ends, rules.ends, ban);
+    for (int i = 0; i < rules.bad_words; ++i) ban(words.banned_by(i, tokens, position));
+    for (int i = 0; i < rules.biases; ++i) {
+      if (float* logit = find(logits, words.bias_ids[i])) *logit += words.biases[i];
+    }
+    if ((rules.flags & SlotRules::kPenalizes) != 0) penalize(logits, rules, tokens, position);
+  }
+
+  void operator()(std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t row = begin; row < end; ++row) adjust(row);
+  }
+};
+
+}  // namespace
+
+void adjust_logits(const AdjustLogits& args, Stream& stream) {
+  const Job job(args);
+  submit_rows(stream, job.rows.rows, job.rows.own * static_cast<std::int64_t>(sizeof(float)), job);
+}
+
+}  // namespace nvllm::kernels::cpu

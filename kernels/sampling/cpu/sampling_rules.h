@@ -1,0 +1,10 @@
+#pragma once
+
+#include "kernels/sampling/sampling_rules.h"
+
+namespace nvllm::kernels::cpu {
+
+// kernels::write_words on a stream of the CPU backend.
+void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count, Stream& stream);
+
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,105 @@
+#include "kernels/sampling/log_probabilities.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/common/arguments.h"
+#include "kernels/sampling/cpu/log_probabilities.h"
+#include "kernels/sampling/log_probabilities_math.h"
+#ifdef NVLLM_CUDA
+#include "kernels/sampling/sm80/log_probabilities.h"
+#endif
+
+namespace nvllm::kernels {
+
+void check_score_tokens(const ScoreTokens& args) {
+  constexpr Arguments check("score_tokens");
+  check_sampling_rows(args.rows, check.operation());
+  const std::int64_t rows = args.rows.rows(), parts = args.parts();
+  const std::int64_t alternatives = args.alternatives(), words = score_record_words(alternatives);
+  if (alternatives > kMaxAlternatives) {
+    fail("score_tokens: ", alternatives, " alternatives; at most ", kMaxAlternatives,
+         " can be asked for");
+  }
+  const auto require = [&](const TensorView& tensor, const char* name, DType dtype,
+                           std::initializer_list<std::int64_t> shape) {
+    check.require(tensor, name, dtype, shape);
+    check.require_dense(tensor, name);
+  };
+  require(args.tokens, "tokens", DType::i32, {rows});
+  require(args.records, "records", DType::i32, {rows, words});
+  require(args.all_records, "all_records", DType::i32, {parts, rows, words});
+  require(args.higher, "higher", DType::i32, {rows});
+  require(args.all_higher, "all_higher", DType::i32, {parts, rows});
+  require(args.logprob, "logprob", DType::f32, {rows});
+  require(args.rank, "rank", DType::i32, {rows});
+  require(args.top_ids, "top_ids", DType::i32, {rows, alternatives});
+  require(args.top_logprobs, "top_logprobs", DType::f32, {rows, alternatives});
+}
+
+void summarize_part(const ScoreTokens& args, Stream& stream) {
+  check_score_tokens(args);
+  if (args.rows.rows() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::summarize_part(args, stream);
+#endif
+  cpu::summarize_part(args, stream);
+}
+
+void score_tokens(const ScoreTokens& args, Stream& stream) {
+  check_score_tokens(args);
+  if (args.rows.rows() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::score_tokens(args, stream);
+#endif
+  cpu::score_tokens(args, stream);
+}
+
+void rank_tokens(const ScoreTokens& args, Stream& stream) {
+  check_score_tokens(args);
+  if (args.rows.rows() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::rank_tokens(args, stream);
+#endif
+  cpu::rank_tokens(args, stream);
+}
+
+void score_tokens_reference(const ScoreTokens& args) {
+  check_score_tokens(args);
+  const RowsView rows(args.rows);
+  const std::int64_t alternatives = args.alternatives();
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    const std::int32_t token = args.tokens.as<std::int32_t>()[row];
+    if (!scores(rows, row, token)) continue;
+    std::vector<std::uint64_t> all;
+    for (std::int64_t i = 0; i < rows.own; ++i) {
+      all.push_back(scored(plain_logit(rows.logits[row * rows.stride + i]),
+                           rows.first_id + static_cast<std::uint32_t>(i)));
+    }
+    std::sort(all.begin(), all.end(), std::greater<>());
+    const double highest = score_of_scored(all.front());
+    const auto distance = [&](double logit) { return logit == highest ? 0.0 : logit - highest; };
+    double sum = 0;
+    for (const std::uint64_t one : all) sum += std::exp(distance(score_of_scored(one)));
+    const auto logprob = [&](double logit) {
+      return static_cast<float>(distance(logit) - std::log(sum));
+    };
+    const float logit = plain_logit(rows.logits[row * rows.stride + token - rows.first_id]);
+    std::int32_t rank = 1;
+    for (const std::uint64_t one : all) rank += score_of_scored(one) > logit;
+    args.logprob.as<float>()[row] = logprob(logit);
+    args.rank.as<std::int32_t>()[row] = rank;
+    for (std::int64_t i = 0; i < alternatives; ++i) {
+      const bool is_there = i < static_cast<std::int64_t>(all.size());
+      args.top_ids.as<std::int32_t>()[row * alternatives + i] =
+          is_there ? static_cast<std::int32_t>(id_of_scored(all[i])) : -1;
+      args.top_logprobs.as<float>()[row * alternatives + i] =
+          is_there ? logprob(score_of_scored(all[i])) : -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,55 @@
+// Log-probabilities of tokens, and the most likely ones, of logits that may be split by vocabulary. Each
+// part sums up what it has in a record per row; every part that has all records knows everything but
+// how many logits are higher than the token's, which it counts in its own part:
+//
+//   summarize_part(score);   all parts' records -> score.all_records
+//   score_tokens(score);     all parts' higher -> score.all_higher
+//   rank_tokens(score);      only if there are several parts
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend.h"
+#include "kernels/sampling/sampling_rules.h"
+
+namespace nvllm::kernels {
+
+inline constexpr std::int64_t kMaxAlternatives = 1024;
+
+// Words of 32 bits of a row's record: the highest logit, the sum of e^(logit - highest), the token's logit
+// (NaN if it is another part's), then `alternatives` ids and as many logits, in order; -1: no more.
+constexpr std::int64_t score_record_words(std::int64_t alternatives) {
+  return 3 + 2 * alternatives;
+}
+
+// Rows with a token (not negative) are scored if they have no slot, or if its rules want logprobs; nothing
+// is written for others. Logits are the raw ones: `rows.adjusted` is not looked at. NaN counts as
+// -infinity. Where the highest logit is infinite, all of its equals share the probability, so no result
+// is ever NaN.
+struct ScoreTokens {
+  SamplingRows rows;
+  TensorView tokens;       // [rows], int32
+  TensorView records;      // [rows, score_record_words(alternatives)], int32: of this part
+  TensorView all_records;  // [parts, rows, words], int32; one part: may be `records`
+  TensorView higher;       // [rows], int32: logits of this part above the token's
+  TensorView all_higher;   // [parts, rows], int32; one part: may be `higher`
+  // Results.
+  TensorView logprob;  // [rows], float32
+  TensorView rank;     // [rows], int32: 1 is the most likely
+  TensorView top_ids;  // [rows, alternatives], int32: of equals the lower id first; -1: no more
+  TensorView top_logprobs;  // [rows, alternatives], float32
+
+  std::int64_t alternatives() const { return top_ids.shape[1]; }
+  std::int64_t parts() const { return all_records.shape[0]; }
+};
+
+// Enqueue; an Error for arguments that do not fit.
+void summarize_part(const ScoreTokens& args, Stream& stream);
+void score_tokens(const ScoreTokens& args, Stream& stream);  // of one part: the rank, too
+void rank_tokens(const ScoreTokens& args, Stream& stream);
+void check_score_tokens(const ScoreTokens& args);
+
+// The plain definition for whole rows, in double: sets the results alone.
+void score_tokens_reference(const ScoreTokens& args);
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,146 @@
+// The arithmetic of sampling, the same bits on every device: orders, noise, masses. Every product that is
+// added to something is an explicit fma, so no compiler has a choice.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/common/on_both.h"
+#include "kernels/common/random_bits.h"
+
+namespace nvllm::kernels {
+
+NVLLM_ON_BOTH std::uint32_t bits_of_float(float value) {
+#ifdef __CUDA_ARCH__
+  return __float_as_uint(value);
+#else
+  return __builtin_bit_cast(std::uint32_t, value);
+#endif
+}
+
+NVLLM_ON_BOTH float float_of_bits(std::uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(bits);
+#else
+  return __builtin_bit_cast(float, bits);
+#endif
+}
+
+NVLLM_ON_BOTH float fused(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
+// Orders floats: a < b exactly if key(a) < key(b), equal zeros; NaN comes before all, as 0.
+NVLLM_ON_BOTH std::uint32_t order_key(float value) {
+  const std::uint32_t bits = bits_of_float(value + 0.0f);  // -0 becomes 0
+  if (value != value) return 0;
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+inline constexpr std::uint32_t kLowestKey = 0x007fffffu;   // of -infinity
+inline constexpr std::uint32_t kHighestKey = 0xff800000u;  // of infinity
+
+// The float of a key; -infinity for that of NaN.
+NVLLM_ON_BOTH float value_of_key(std::uint32_t key) {
+  if (key < kLowestKey) key = kLowestKey;
+  return float_of_bits(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+
+// A token with its score: the larger number is the better one, of equals the lower id. Never 0, which
+// stands for none.
+NVLLM_ON_BOTH std::uint64_t scored(float score, std::uint32_t id) {
+  return std::uint64_t{order_key(score)} << 32 | (0xffffffffu - id);
+}
+NVLLM_ON_BOTH std::uint32_t id_of_scored(std::uint64_t scored) {
+  return 0xffffffffu - static_cast<std::uint32_t>(scored);
+}
+NVLLM_ON_BOTH float score_of_scored(std::uint64_t scored) {
+  return value_of_key(static_cast<std::uint32_t>(scored >> 32));
+}
+
+// ln x, 0 < x < infinity, not subnormal; within 2^-23 of it or of 1, whichever is larger.
+NVLLM_ON_BOTH float logarithm(float x) {
+  constexpr std::uint32_t kRootOfHalf = 0x3f3504f3;
+  const std::uint32_t bits = bits_of_float(x);
+  const auto exponent = static_cast<std::int32_t>(bits - kRootOfHalf) >> 23;
+  const float f = float_of_bits(bits - (static_cast<std::uint32_t>(exponent) << 23)) - 1.0f;
+  float sum = -0.0767364151f;  // (ln(1 + f) - f) / f^2 at the Chebyshev points, good to 6e-8
+  sum = fused(sum, f, 0.127226728f);
+  sum = fused(sum, f, -0.131275556f);
+  sum = fused(sum, f, 0.14204856f);
+  sum = fused(sum, f, -0.166266456f);
+  sum = fused(sum, f, 0.200012345f);
+  sum = fused(sum, f, -0.250007812f);
+  sum = fused(sum, f, 0.3333333f);
+  sum = fused(sum, f, -0.499999976f);
+  return fused(static_cast<float>(exponent), 0.693147181f, fused(f * f, sum, f));
+}
+
+// Gumbel noise, -ln(-ln(1 - v)), of v = (bits + 1/2) / 2^32. Its upper tail is as fine as 32 bits allow:
+// the highest value, 22.9, is that of bits 0.
+NVLLM_ON_BOTH float gumbel(std::uint32_t bits) {
+  float exponential;
+  if (bits < 0x80000000u) {
+    const float v = fused(static_cast<float>(bits), 0x1p-32f, 0x1p-33f);
+    float sum = 1.73361199f;  // -ln(1 - v) / v, good to 5e-9
+    sum = fused(sum, v, -2.45896198f);
+    sum = fused(sum, v, 1.95987066f);
+    sum = fused(sum, v, -0.590088747f);
+    sum = fused(sum, v, 0.340746484f);
+    sum = fused(sum, v, 0.17544077f);
+    sum = fused(sum, v, 0.251956794f);
+    sum = fused(sum, v, 0.333255162f);
+    sum = fused(sum, v, 0.500001199f);
+    sum = fused(sum, v, 1.0f);
+    exponential = v * sum;
+  } else {
+    exponential = -logarithm(fused(static_cast<float>(~bits), 0x1p-32f, 0x1p-33f));
+  }
+  return -logarithm(exponential);
+}
+
+// gumbel(bits) is not above these. For telling quickly what cannot win.
+inline constexpr float kMostGumbel = 22.9f;  // whatever the bits
+// -ln v, log2 v being a straight line between powers of two: a float's bits are such a line, 2^23 times the
+// logarithm plus 127. For bits 0 it is as if v were 2^-159.
+inline constexpr float kGumbelOfPower = 0.69315f;  // ln 2 = 0.693147..., and room for rounding
+inline constexpr float kGumbelOfLine = -kGumbelOfPower * 0x1p-23f;
+inline constexpr float kGumbelOfZero = kGumbelOfPower * (127 + 32) + 1e-4f;
+NVLLM_ON_BOTH float most_gumbel(std::uint32_t bits) {
+  const auto line = static_cast<float>(bits_of_float(static_cast<float>(bits)));
+  return fused(line, kGumbelOfLine, kGumbelOfZero);
+}
+
+// What noise of a sequence's token at a position is drawn with.
+NVLLM_ON_BOTH constexpr RandomKeys noise_keys(std::uint64_t seed, std::int32_t position) {
+  return RandomKeys(seed, static_cast<std::uint32_t>(position));
+}
+
+// e^d, d <= 0, in units of 2^-40, rounded down: sums of such masses are exact, in any order, for up to
+// 2^23 of them. NaN, and what is below e^-28, gives 0.
+inline constexpr int kMassBits = 40;
+NVLLM_ON_BOTH std::uint64_t mass_of(float d) {
+  if (!(d > -40.0f)) return 0;
+  constexpr float kOneByLn2 = 1.44269504f;
+#ifdef __CUDA_ARCH__
+  const float n = rintf(d * kOneByLn2);
+#else
+  const float n = __builtin_rintf(d * kOneByLn2);
+#endif
+  const float r = fused(d, kOneByLn2, -n);
+  float power = 0.000154614447f;  // 2^r, |r| <= 1/2, good to 3e-9
+  power = fused(power, r, 0.00134004282f);
+  power = fused(power, r, 0.00961805668f);
+  power = fused(power, r, 0.0555032723f);
+  power = fused(power, r, 0.240226509f);
+  power = fused(power, r, 0.693147207f);
+  power = fused(power, r, 1.0f);
+  const std::uint64_t units = static_cast<std::uint32_t>(power * 0x1p24f);  // exact
+  const int shift = kMassBits - 24 + static_cast<int>(n);
+  return shift >= 0 ? units << shift : units >> -shift;
+}
+
+}  // namespace nvllm::kernels

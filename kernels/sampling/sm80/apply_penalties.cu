@@ -1,0 +1,134 @@
+// Adjusting logits on the GPU: a block for each tile of a row. It counts in shared memory how often its
+// tokens are in the history, marks what is out of the question, and then changes each logit once.
+#include <algorithm>
+
+#include "kernels/sampling/apply_penalties_math.h"
+#include "kernels/sampling/sm80/apply_penalties.h"
+#include "kernels/sampling/sm80/sampling.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kTile = 8192;  // logits of a block
+
+struct Params {
+  RowsView rows;
+  const int* lists;
+  const unsigned* allowed;
+  const int* history;
+  const int* block_table;
+  long long list_words, allowed_words, block_size, table_stride;
+  unsigned tiles;
+
+  explicit Params(const AdjustLogits& args)
+      : rows(args.rows),
+        lists(args.lists.as<int>()),
+        allowed(args.allowed.as<unsigned>()),
+        history(args.history.as<int>()),
+        block_table(args.block_table.as<int>()),
+        list_words(args.lists.shape[1]),
+        allowed_words(args.allowed.shape[1]),
+        block_size(args.history.shape[1]),
+        table_stride(args.block_table.stride[0]),
+        tiles(static_cast<unsigned>((rows.own + kTile - 1) / kTile)) {}
+};
+
+// One tile's tokens.
+struct Tile {
+  long long begin;  // its first id
+  int size;
+
+  // The place of an id; negative: not in this tile.
+  __device__ int find(int id) const {
+    const long long i = id - begin;
+    return id >= 0 && i >= 0 && i < size ? static_cast<int>(i) : -1;
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) adjust_logits_kernel(const Params p) {
+  begin_after_previous_kernel();
+  __shared__ unsigned seen[kTile];         // how often, and kInPrompt
+  __shared__ unsigned banned[kTile / 32];  // a bit each
+  __shared__ unsigned biased[kTile / 32];
+  const long long row = blockIdx.x / p.tiles;
+  const int slot = p.rows.slots[row];
+  if (slot < 0) return;
+  const SlotRules& rules = p.rows.rules[slot];
+  if ((rules.flags & SlotRules::kAdjusts) == 0) return;
+  const bool penalizes = (rules.flags & SlotRules::kPenalizes) != 0;
+  const long long first = static_cast<long long>(blockIdx.x % p.tiles) * kTile;
+  const Tile tile{p.rows.first_id + first,
+                  static_cast<int>(p.rows.own - first < kTile ? p.rows.own - first : kTile)};
+  const int position = p.rows.positions[row];
+  const RowLists words(p.lists + slot * p.list_words, rules);
+  const RowHistory history{p.history, p.block_table + row * p.table_stride, p.block_size};
+
+  const unsigned* allowed = p.allowed + slot * p.allowed_words + first / 32;
+  const bool all_allowed = (rules.flags & SlotRules::kAllowed) == 0;
+  for (int w = threadIdx.x; w < kTile / 32; w += kThreads) {
+    banned[w] = all_allowed || w * 32 >= tile.size ? 0 : ~allowed[w];
+    biased[w] = 0;
+  }
+  if (penalizes) {
+    for (int i = threadIdx.x; i < kTile; i += kThreads) seen[i] = 0;
+  }
+  __syncthreads();
+
+  const auto ban = [&](int id) {
+    const int i = tile.find(id);
+    if (i >= 0) atomicOr(banned + i / 32, 1u << i % 32);
+  };
+  if (position < rules.least_length) {
+    for (int i = threadIdx.x; i < rules.ends; i += kThreads) ban(words.ends[i]);
+  }
+  for (int i = threadIdx.x; i < rules.bad_words; i += kThreads) {
+    // Comparing is the expensive part, so first: is it about this tile at all?
+    if (tile.find(words.word_tokens[words.word_ends[i] - 1]) >= 0) {
+      ban(words.banned_by(i, history, position));
+    }
+  }
+  if (penalizes) {
+    for (int i = threadIdx.x; i < position; i += kThreads) {
+      const int at = tile.find(history.at(i));
+      if (at < 0) continue;
+      if (i < rules.prompt_length) {
+        atomicOr(seen + at, kInPrompt);
+      } else {
+        atomicAdd(seen + at, 1u);
+      }
+    }
+  }
+  __syncthreads();
+
+  const float* from = p.rows.logits + row * p.rows.stride + first;
+  float* to = const_cast<float*>(p.rows.judged(row, rules.flags)) + first;
+  const auto changed = [&](float logit, int i, float bias) {
+    if (banned[i / 32] >> i % 32 & 1) logit = kOutOfTheQuestion;
+    logit += bias;  // of 0 for most, which at most makes -0 a 0
+    return penalizes ? penalized(logit, seen[i], rules) : logit;
+  };
+  // Each id has one bias at most. Those logits are changed first, and then left alone.
+  for (int b = threadIdx.x; b < rules.biases; b += kThreads) {
+    const int i = tile.find(words.bias_ids[b]);
+    if (i < 0) continue;
+    to[i] = changed(from[i], i, words.biases[b]);
+    atomicOr(biased + i / 32, 1u << i % 32);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < tile.size; i += kThreads) {
+    if ((biased[i / 32] >> i % 32 & 1) == 0) to[i] = changed(from[i], i, 0.0f);
+  }
+}
+
+}  // namespace
+
+void adjust_logits(const AdjustLogits& args, Stream& stream) {
+  const Params p(args);
+  if (p.rows.own == 0) return;
+  launch_early("launching adjust_logits", adjust_logits_kernel,
+               dim3(static_cast<unsigned>(p.rows.rows) * p.tiles), dim3(kThreads),
+               nvllm::cuda::native(stream), p);
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,321 @@
+// Scoring on the GPU: a block per row, in few passes: after the first the second cache holds the row. The best
+// logits are among those that reach the k-th of the threads' own highest, which are few, but where many are
+// equal; only then their boundary is searched for.
+#include "kernels/sampling/log_probabilities_math.h"
+#include "kernels/sampling/sm80/log_probabilities.h"
+#include "kernels/sampling/sm80/sampling.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kBins = 2048;
+
+struct Params {
+  RowsView rows;
+  const int* tokens;
+  int* records;
+  int* all_records;
+  int* higher;
+  const int* all_higher;
+  float* logprob;
+  int* rank;
+  int* top_ids;
+  float* top_logprobs;
+  long long parts, alternatives;
+
+  explicit Params(const ScoreTokens& args)
+      : rows(args.rows),
+        tokens(args.tokens.as<int>()),
+        records(args.records.as<int>()),
+        all_records(args.all_records.as<int>()),
+        higher(args.higher.as<int>()),
+        all_higher(args.all_higher.as<int>()),
+        logprob(args.logprob.as<float>()),
+        rank(args.rank.as<int>()),
+        top_ids(args.top_ids.as<int>()),
+        top_logprobs(args.top_logprobs.as<float>()),
+        parts(args.parts()),
+        alternatives(args.alternatives()) {}
+};
+
+// Calls take(logit, element) for all logits of a row, shared by the block's threads.
+template <typename Take>
+__device__ __forceinline__ void for_row(const float* row, long long count, const Take& take) {
+  constexpr int kVectors = 4;
+  for (long long first = 0; first < count; first += kVectors * 4LL * kThreads) {
+    float4 vectors[kVectors];
+    long long at[kVectors];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      at[v] = first + (v * kThreads + static_cast<int>(threadIdx.x)) * 4LL;
+      vectors[v] = load_logits(row, at[v], count);
+    }
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (at[v] + e < count) take(plain_logit(element(vectors[v], e)), at[v] + e);
+      }
+    }
+  }
+}
+
+constexpr int kMostFound = 2 * kMaxAlternatives;
+static_assert(kMaxAlternatives <= kThreads);
+
+struct Shared {
+  unsigned bins[kBins];
+  unsigned keys[kThreads];
+  unsigned long long found[kMostFound];  // as scored() has them
+  unsigned found_count;                  // may be larger than there is room for
+  float floats[kThreads / 32 + 1];
+  unsigned counts[kThreads / 32 + 1];
+  unsigned prefix, wanted, least;
+
+  __device__ void find(unsigned long long one) {
+    const unsigned at = atomicAdd(&found_count, 1u);
+    if (at < kMostFound) found[at] = one;
+  }
+};
+
+// The key that at least `wanted` threads' highest logits reach, 0 < wanted <= kThreads: so the `wanted` best
+// of the row are among the few that reach it.
+__device__ unsigned reached_by(float highest_of_thread, unsigned wanted, Shared& shared) {
+  const unsigned mine = order_key(highest_of_thread);
+  shared.keys[threadIdx.x] = mine;
+  __syncthreads();
+  unsigned better = 0;  // of equals the lower thread
+  for (unsigned other = 0; other < kThreads; ++other) {
+    const unsigned theirs = shared.keys[other];
+    better += theirs > mine || (theirs == mine && other < threadIdx.x);
+  }
+  if (better == wanted - 1) shared.least = mine;
+  __syncthreads();
+  return shared.least;
+}
+
+// The order key of the `wanted`-th largest of `count` logits, count >= wanted > 0, and how many of its equals
+// are among the first `wanted`.
+struct Boundary {
+  unsigned key, equals;
+};
+
+__device__ Boundary boundary_of(const float* row, long long count, unsigned wanted,
+                                Shared& shared) {
+  unsigned prefix = 0;
+  int known = 0;  // bits
+  for (const int bits : {11, 11, 10}) {
+    const int shift = 32 - known - bits;
+    for (int bin = threadIdx.x; bin < kBins; bin += kThreads) shared.bins[bin] = 0;
+    __syncthreads();
+    for_row(row, count, [&](float logit, long long) {
+      const unsigned key = order_key(logit);
+      if (known != 0 && key >> (32 - known) != prefix) return;
+      atomicAdd(shared.bins + (key >> shift & ((1u << bits) - 1)), 1u);
+    });
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      // Lane 0 has the highest bins.
+      constexpr int kOfLane = kBins / 32;
+      const int first = kBins - 1 - static_cast<int>(threadIdx.x) * kOfLane;
+      unsigned own = 0;
+      for (int b = 0; b < kOfLane; ++b) own += shared.bins[first - b];
+      unsigned up_to = own;
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const unsigned before = __shfl_up_sync(kAllLanes, up_to, distance);
+        if (static_cast<int>(threadIdx.x) >= distance) up_to += before;
+      }
+      unsigned above = up_to - own;
+      if (above < wanted && up_to >= wanted) {
+        int bin = first;
+        for (; above + shared.bins[bin] < wanted; --bin) above += shared.bins[bin];
+        shared.prefix = prefix << bits | static_cast<unsigned>(bin);
+        shared.wanted = wanted - above;
+      }
+    }
+    __syncthreads();
+    prefix = shared.prefix;
+    wanted = shared.wanted;
+    known += bits;
+  }
+  return {prefix, wanted};
+}
+
+// So that exactly `wanted` elements with this key are below it: the lowest ids.
+__device__ long long end_of_equals(const float* row, long long count, const Boundary& boundary,
+                                   Shared& shared) {
+  long long low = 0, high = count;  // more than low are needed, high are enough
+  while (high - low > 1) {
+    const long long middle = low + (high - low) / 2;
+    unsigned equals = 0;
+    for_row(row, middle,
+            [&](float logit, long long) { equals += order_key(logit) == boundary.key; });
+    equals = over_block(equals, Sum(), shared.counts);
+    (equals >= boundary.equals ? high : low) = middle;
+  }
+  return high;
+}
+
+// The `wanted` best of the row, where too many reach what the threads' highest tell: by their boundary.
+__device__ void find_exactly(const Params& p, const float* row, unsigned wanted, Shared& shared) {
+  const Boundary boundary = boundary_of(row, p.rows.own, wanted, shared);
+  unsigned equals = 0;
+  for_row(row, p.rows.own,
+          [&](float logit, long long) { equals += order_key(logit) == boundary.key; });
+  equals = over_block(equals, Sum(), shared.counts);
+  const long long end =
+      equals == boundary.equals ? p.rows.own : end_of_equals(row, p.rows.own, boundary, shared);
+  if (threadIdx.x == 0) shared.found_count = 0;
+  __syncthreads();
+  for_row(row, p.rows.own, [&](float logit, long long i) {
+    const unsigned key = order_key(logit);
+    if (key < boundary.key || (key == boundary.key && i >= end)) return;
+    shared.find(scored(logit, p.rows.first_id + static_cast<std::uint32_t>(i)));
+  });
+  __syncthreads();
+}
+
+// The `wanted` best of what was found, in order.
+__device__ void write_best(const Params& p, unsigned wanted, const RecordView& record,
+                           const Shared& shared) {
+  for (unsigned i = threadIdx.x; i < shared.found_count; i += kThreads) {
+    const unsigned long long mine = shared.found[i];
+    unsigned better = 0;
+    for (unsigned other = 0; other < shared.found_count; ++other) {
+      better += shared.found[other] > mine;
+    }
+    if (better < wanted) record.set_alternative(better, mine);
+  }
+  for (long long i = wanted + threadIdx.x; i < p.alternatives; i += kThreads) {
+    record.set_alternative(i, 0);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) summarize_part_kernel(const Params p) {
+  begin_after_previous_kernel();
+  __shared__ Shared shared;
+  const long long row = blockIdx.x;
+  const int token = p.tokens[row];
+  if (!scores(p.rows, row, token)) return;
+  const float* logits = p.rows.logits + row * p.rows.stride;
+  const RecordView record{p.records + row * score_record_words(p.alternatives), p.alternatives};
+  const auto wanted =
+      static_cast<unsigned>(p.alternatives < p.rows.own ? p.alternatives : p.rows.own);
+
+  float mine = -std::numeric_limits<float>::infinity();
+  for_row(logits, p.rows.own, [&](float logit, long long) { mine = Larger()(mine, logit); });
+  const float most = over_block(mine, Larger(), shared.floats);
+  if (threadIdx.x == 0) shared.found_count = 0;
+  const unsigned least = wanted > 0 ? reached_by(mine, wanted, shared) : 0xffffffffu;
+  float sum = 0;
+  for_row(logits, p.rows.own, [&](float logit, long long i) {
+    sum += expf(logit_distance(logit, most));
+    if (order_key(logit) < least) return;
+    shared.find(scored(logit, p.rows.first_id + static_cast<std::uint32_t>(i)));
+  });
+  sum = over_block(sum, Sum(), shared.floats);  // also: everything has been found
+  if (threadIdx.x == 0) {
+    record.set(0, most);
+    record.set(1, sum);
+    const long long own = static_cast<long long>(token) - p.rows.first_id;
+    record.set(2, own >= 0 && own < p.rows.own ? plain_logit(logits[own]) : no_logit());
+  }
+  if (wanted > 0 && shared.found_count > kMostFound) find_exactly(p, logits, wanted, shared);
+  write_best(p, wanted, record, shared);
+}
+
+// Every part's alternatives are in order; each finds its place among all.
+__device__ void merge_best(const Params& p, long long row, const RowRecords& all, float most,
+                           float log_sum) {
+  const long long count = p.parts * p.alternatives;
+  int* ids = p.top_ids + row * p.alternatives;
+  float* logprobs = p.top_logprobs + row * p.alternatives;
+  for (long long i = threadIdx.x; i < p.alternatives; i += kThreads) {
+    ids[i] = -1;
+    logprobs[i] = -std::numeric_limits<float>::infinity();
+  }
+  __syncthreads();
+  for (long long i = threadIdx.x; i < count; i += kThreads) {
+    const std::uint64_t mine = all.of(i / p.alternatives).alternative(i % p.alternatives);
+    if (mine == 0) continue;
+    long long place = 0;
+    for (long long part = 0; part < p.parts; ++part) {
+      const RecordView theirs = all.of(part);
+      // How many of theirs are better: by halving.
+      long long better = 0, not_better = p.alternatives;
+      while (better < not_better) {
+        const long long middle = (better + not_better) / 2;
+        if (theirs.alternative(middle) > mine) {
+          better = middle + 1;
+        } else {
+          not_better = middle;
+        }
+      }
+      place += better;
+    }
+    if (place >= p.alternatives) continue;
+    ids[place] = static_cast<int>(id_of_scored(mine));
+    logprobs[place] = logit_distance(score_of_scored(mine), most) - log_sum;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) score_tokens_kernel(const Params p) {
+  begin_after_previous_kernel();
+  __shared__ unsigned scratch[kThreads / 32 + 1];
+  const long long row = blockIdx.x;
+  if (!scores(p.rows, row, p.tokens[row])) return;
+  const RowRecords all{p.all_records, p.parts, p.rows.rows, row, p.alternatives};
+  const float most = all.highest(), logit = all.token_logit();
+  float sum = 0;
+  for (long long part = 0; part < p.parts; ++part) {
+    const RecordView record = all.of(part);
+    sum = fused(record.sum(), expf(logit_distance(record.highest(), most)), sum);
+  }
+  const float log_sum = logf(sum);
+  unsigned higher = 0;
+  for_row(p.rows.logits + row * p.rows.stride, p.rows.own,
+          [&](float other, long long) { higher += other > logit; });
+  higher = over_block(higher, Sum(), scratch);
+  if (threadIdx.x == 0) {
+    p.logprob[row] = logit_distance(logit, most) - log_sum;
+    p.higher[row] = static_cast<int>(higher);
+    if (p.parts == 1) p.rank[row] = static_cast<int>(higher) + 1;
+  }
+  merge_best(p, row, all, most, log_sum);
+}
+
+__global__ void rank_tokens_kernel(const Params p) {
+  begin_after_previous_kernel();
+  const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  if (row >= p.rows.rows || !scores(p.rows, row, p.tokens[row])) return;
+  int sum = 1;
+  for (long long part = 0; part < p.parts; ++part) sum += p.all_higher[part * p.rows.rows + row];
+  p.rank[row] = sum;
+}
+
+}  // namespace
+
+void summarize_part(const ScoreTokens& args, Stream& stream) {
+  const Params p(args);
+  launch_early("launching summarize_part", summarize_part_kernel,
+               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
+               nvllm::cuda::native(stream), p);
+}
+
+void score_tokens(const ScoreTokens& args, Stream& stream) {
+  const Params p(args);
+  launch_early("launching score_tokens", score_tokens_kernel,
+               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
+               nvllm::cuda::native(stream), p);
+}
+
+void rank_tokens(const ScoreTokens& args, Stream& stream) {
+  constexpr int kRankThreads = 64;
+  const Params p(args);
+  launch_early("launching rank_tokens", rank_tokens_kernel,
+               dim3(static_cast<unsigned>((p.rows.rows + kRankThreads - 1) / kRankThreads)),
+               dim3(kRankThreads), nvllm::cuda::native(stream), p);
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,252 @@
+// Filtering on the GPU. A row's blocks count in shared memory, then add what they found to the row's
+// histogram. A block finds the bin of the boundary: where rows are whole, the last of those that counted.
+#include <algorithm>
+
+#include "kernels/sampling/sm80/sampling.cuh"
+#include "kernels/sampling/sm80/top_k_top_p.h"
+#include "kernels/sampling/top_k_top_p_math.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr long long kTile = 8192;  // logits of a block
+
+struct Params {
+  RowsView rows;
+  unsigned* maxima;
+  const unsigned* all_maxima;
+  unsigned long long* histograms;
+  const unsigned long long* all_histograms;
+  FilterRow* state;
+  float* thresholds;
+  long long parts;
+  unsigned tiles;
+
+  explicit Params(const FilterLogits& args)
+      : rows(args.rows),
+        maxima(args.maxima.as<unsigned>()),
+        all_maxima(args.all_maxima.as<unsigned>()),
+        histograms(args.histograms.as<unsigned long long>()),
+        all_histograms(args.all_histograms.as<unsigned long long>()),
+        state(args.state.as<FilterRow>()),
+        thresholds(args.thresholds.as<float>()),
+        parts(args.all_maxima.shape[0]),
+        tiles(static_cast<unsigned>(std::max<long long>(1, (rows.own + kTile - 1) / kTile))) {}
+
+  // nullptr: this row is not filtered.
+  __device__ const SlotRules* rules_of(long long row) const {
+    const int slot = rows.slots[row];
+    return slot >= 0 && filters(rows.rules[slot]) ? rows.rules + slot : nullptr;
+  }
+};
+
+// Calls take() with all logits of this block's tile, and with NaN.
+template <typename Take>
+__device__ __forceinline__ void for_tile(const Params& p, const float* logits, unsigned tile,
+                                         const Take& take) {
+  constexpr int kVectors = static_cast<int>(kTile / (4 * kThreads));
+  float4 vectors[kVectors];
+  const long long first = tile * kTile + threadIdx.x * 4;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    vectors[v] = load_logits(logits, first + v * (4LL * kThreads), p.rows.own);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) take(element(vectors[v], e));
+  }
+}
+
+// Whether this block is the last of its row's; then it sees what the others wrote. `done` is 0 again afterwards.
+__device__ bool is_last_of_row(unsigned* done, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(done, 1u) == blocks - 1;
+    if (last) *done = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+__device__ void begin_row(const Params& p, long long row, unsigned maximum) {
+  const SlotRules* rules = p.rules_of(row);
+  FilterRow begins;
+  begins.threshold = kLowestKey;
+  if (rules != nullptr) begins = begun(maximum, *rules);
+  p.maxima[row] = 0;
+  p.state[row] = begins;
+  p.thresholds[row] = value_of_key(begins.threshold);
+}
+
+__global__ void __launch_bounds__(kThreads) find_maximum_kernel(const Params p) {
+  begin_after_previous_kernel();
+  __shared__ unsigned scratch[kThreads / 32 + 1];
+  const long long row = blockIdx.x / p.tiles;
+  const bool first_tile = blockIdx.x % p.tiles == 0;
+  const SlotRules* rules = p.rules_of(row);
+  if (rules == nullptr) {
+    if (p.parts == 1 && first_tile && threadIdx.x == 0) begin_row(p, row, 0);
+    return;
+  }
+  unsigned most = 0;
+  for_tile(p, p.rows.judged(row, rules->flags), blockIdx.x % p.tiles, [&](float logit) {
+    const unsigned key = order_key(logit);
+    most = key > most ? key : most;
+  });
+  most = over_block(most, Larger(), scratch);
+  if (threadIdx.x == 0) atomicMax(p.maxima + row, most);
+  if (p.parts > 1) return;
+  if (!is_last_of_row(&p.state[row].blocks_done, p.tiles) || threadIdx.x != 0) return;
+  begin_row(p, row, __ldcg(p.maxima + row));
+}
+
+__global__ void begin_filter_kernel(const Params p) {
+  begin_after_previous_kernel();
+  const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  if (row >= p.rows.rows) return;
+  unsigned maximum = 0;
+  for (long long part = 0; part < p.parts; ++part) {
+    maximum = Larger()(maximum, p.all_maxima[part * p.rows.rows + row]);
+  }
+  begin_row(p, row, maximum);
+}
+
+// All threads of a block together, which have read the row's state: the bin where the boundary is.
+__device__ void choose_bin(const Params& p, long long row, const SlotRules& rules, FilterRow known,
+                           FilterKind kind, int round) {
+  constexpr int kBinsOfThread = kFilterBins / kThreads;
+  __shared__ unsigned long long warps[kThreads / 32];
+  // Thread 0 has the highest bins.
+  const int first = static_cast<int>(kFilterBins) - 1 - threadIdx.x * kBinsOfThread;
+  unsigned long long bins[kBinsOfThread] = {}, own = 0;
+#pragma unroll
+  for (int b = 0; b < kBinsOfThread; ++b) {
+    for (long long part = 0; part < p.parts; ++part) {
+      bins[b] += __ldcg(p.all_histograms + (part * p.rows.rows + row) * kFilterBins + first - b);
+    }
+    own += bins[b];
+  }
+  // What lies in the bins up to this thread's.
+  unsigned long long up_to = own;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const unsigned long long before = __shfl_up_sync(kAllLanes, up_to, distance);
+    if (lane >= distance) up_to += before;
+  }
+  if (lane == 31) warps[warp] = up_to;
+  __syncthreads();  // also: everybody has read the histograms
+  unsigned long long total = 0;
+  for (int w = 0; w < kThreads / 32; ++w) {
+    if (w < warp) up_to += warps[w];
+    total += warps[w];
+  }
+  for (int b = 0; b < kBinsOfThread; ++b) p.histograms[row * kFilterBins + first - b] = 0;
+
+  known.blocks_done = 0;
+  if (round == 0) known.wanted = wanted_of(total, rules, kind);
+  if (known.wanted == 0) {
+    if (threadIdx.x == 0) p.state[row] = known;
+    return;
+  }
+  unsigned long long above = up_to - own;
+  if (above >= known.wanted || up_to < known.wanted) return;
+#pragma unroll
+  for (int b = 0; b < kBinsOfThread; ++b) {
+    if (above + bins[b] >= known.wanted) {
+      known = chosen(known, first - b, above, round);
+      p.state[row] = known;
+      p.thresholds[row] = value_of_key(known.threshold);
+      return;
+    }
+    above += bins[b];
+  }
+}
+
+template <FilterKind kKind>
+__global__ void __launch_bounds__(kThreads) count_round_kernel(const Params p, int round) {
+  begin_after_previous_kernel();
+  __shared__ SharedSums<kFilterBins> sums;
+  const long long row = blockIdx.x / p.tiles;
+  const SlotRules* rules = p.rules_of(row);
+  if (rules == nullptr) return;
+  const FilterRow known = p.state[row];
+  if (!takes_part(known, *rules, kKind, round)) return;
+  for (int bin = threadIdx.x; bin < kFilterBins; bin += kThreads) {
+    sums.low[bin] = sums.high[bin] = 0;
+  }
+  __syncthreads();
+  const KeyRange keys = keys_of_round(known, round);
+  const int shift = filter_shift(round);
+  const unsigned mask = filter_mask(round);
+  for_tile(p, p.rows.judged(row, rules->flags), blockIdx.x % p.tiles, [&](float logit) {
+    const unsigned key = order_key(logit);
+    if (!keys.holds(key)) return;
+    if constexpr (kKind == FilterKind::top_k) {
+      atomicAdd(sums.low + (key >> shift & mask), 1u);
+    } else {
+      sums.add(key >> shift & mask, mass_of(distance(logit, known.maximum, *rules)));
+    }
+  });
+  __syncthreads();
+  for (int bin = threadIdx.x; bin < kFilterBins; bin += kThreads) {
+    const unsigned long long sum = sums.at(bin);
+    if (sum != 0) atomicAdd(p.histograms + row * kFilterBins + bin, sum);
+  }
+  if (p.parts > 1) return;
+  if (!is_last_of_row(&p.state[row].blocks_done, p.tiles)) return;
+  choose_bin(p, row, *rules, known, kKind, round);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    choose_round_kernel(const Params p, FilterKind kind, int round) {
+  begin_after_previous_kernel();
+  const long long row = blockIdx.x;
+  const SlotRules* rules = p.rules_of(row);
+  if (rules == nullptr) return;
+  const FilterRow known = p.state[row];
+  if (!takes_part(known, *rules, kind, round)) return;
+  choose_bin(p, row, *rules, known, kind, round);
+}
+
+dim3 all_tiles(const Params& p) {
+  return dim3(static_cast<unsigned>(p.rows.rows) * p.tiles);
+}
+
+}  // namespace
+
+void find_maximum(const FilterLogits& args, Stream& stream) {
+  const Params p(args);
+  launch_early("launching find_maximum", find_maximum_kernel, all_tiles(p), dim3(kThreads),
+               nvllm::cuda::native(stream), p);
+}
+
+void begin_filter(const FilterLogits& args, Stream& stream) {
+  constexpr int kBeginThreads = 64;
+  const Params p(args);
+  launch_early("launching begin_filter", begin_filter_kernel,
+               dim3(static_cast<unsigned>((p.rows.rows + kBeginThreads - 1) / kBeginThreads)),
+               dim3(kBeginThreads), nvllm::cuda::native(stream), p);
+}
+
+void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+  const Params p(args);
+  const auto kernel = kind == FilterKind::top_k ? count_round_kernel<FilterKind::top_k>
+                                                : count_round_kernel<FilterKind::top_p>;
+  launch_early("launching count_round", kernel, all_tiles(p), dim3(kThreads),
+               nvllm::cuda::native(stream), p, round);
+}
+
+void choose_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+  const Params p(args);
+  launch_early("launching choose_round", choose_round_kernel,
+               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
+               nvllm::cuda::native(stream), p, kind, round);
+}
+
+}  // namespace nvllm::kernels::cuda

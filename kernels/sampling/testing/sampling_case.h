@@ -1,0 +1,105 @@
+// SamplingCase: rows of logits with slots and rules, for tests of what sampling is made of.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "kernels/sampling/sampling_rules.h"
+#include "kernels/testing/cases.h"
+
+namespace nvllm::kernels::testing {
+
+// Rows lie `gap` apart from each other, and their logits are ids [first_id, first_id + own).
+struct SamplingCase {
+  std::int64_t rows = 0, own = 0, gap = 0;
+  std::int64_t first_id = 0;
+  std::vector<float> logits;  // [rows, own + gap]
+  std::vector<std::int32_t> slots, positions;
+  std::vector<SlotRules> rules;
+
+  SamplingCase(std::int64_t rows, std::int64_t own, std::int64_t slots_there, unsigned seed = 1,
+               std::int64_t gap = 0)
+      : rows(rows), own(own), gap(gap), rules(slots_there) {
+    logits = normal_values<float>(rows * (own + gap), seed, 0, 4);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      slots.push_back(static_cast<std::int32_t>((row * 7 + 3) % slots_there));
+      positions.push_back(static_cast<std::int32_t>(row * 13 + 5));
+    }
+    for (std::int64_t slot = 0; slot < slots_there; ++slot) {
+      rules[slot].seed = seed * 1000003 + static_cast<std::uint64_t>(slot);
+    }
+  }
+
+  float& at(std::int64_t row, std::int64_t i) { return logits[row * (own + gap) + i]; }
+  SlotRules& rules_of(std::int64_t row) { return rules[slots[row]]; }
+
+  // The part of the vocabulary [begin, end), as a rank would have it.
+  SamplingCase part(std::int64_t begin, std::int64_t end) const {
+    SamplingCase part = *this;
+    part.own = end - begin;
+    part.gap = 0;
+    part.first_id = first_id + begin;
+    part.logits.clear();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const float* from = logits.data() + row * (own + gap);
+      part.logits.insert(part.logits.end(), from + begin, from + end);
+    }
+    return part;
+  }
+
+  // Where it lies, here.
+  SamplingRows here() {
+    SamplingRows args;
+    args.logits = TensorView(logits.data(), DType::f32, {rows, own});
+    args.logits.stride[0] = own + gap;
+    args.slots = TensorView(slots.data(), DType::i32, {rows});
+    args.positions = TensorView(positions.data(), DType::i32, {rows});
+    args.rules = TensorView(rules.data(), DType::u8,
+                            {static_cast<std::int64_t>(rules.size()), sizeof(SlotRules)});
+    args.first_id = first_id;
+    return args;
+  }
+};
+
+// The same in a backend's memory; `shift`: of the logits, from an aligned address.
+class PlacedCase {
+ public:
+  PlacedCase(Backend& backend, Stream& stream, const SamplingCase& from, std::int64_t shift = 0)
+      : case_(from),
+        logits(backend, stream, from.logits, shift),
+        slots_(backend, stream, from.slots),
+        positions_(backend, stream, from.positions),
+        rules_(backend, stream, words_of(from.rules)) {}
+
+  SamplingRows args() const {
+    SamplingRows args;
+    args.logits = logits.view({case_.rows, case_.own});
+    args.logits.stride[0] = case_.own + case_.gap;
+    args.slots = slots_.view({case_.rows});
+    args.positions = positions_.view({case_.rows});
+    args.rules = TensorView(rules_.data(), DType::u8,
+                            {static_cast<std::int64_t>(case_.rules.size()), sizeof(SlotRules)});
+    args.first_id = case_.first_id;
+    return args;
+  }
+
+ private:
+  static std::vector<std::int32_t> words_of(const std::vector<SlotRules>& rules) {
+    std::vector<std::int32_t> words(rules.size() * sizeof(SlotRules) / sizeof(std::int32_t));
+    if (!rules.empty()) std::memcpy(words.data(), rules.data(), words.size() * sizeof(words[0]));
+    return words;
+  }
+
+  SamplingCase case_;
+
+ public:
+  Placed<float> logits;
+
+ private:
+  Placed<std::int32_t> slots_, positions_, rules_;
+};
+
+}  // namespace nvllm::kernels::testing

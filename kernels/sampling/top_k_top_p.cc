@@ -1,0 +1,131 @@
+#include "kernels/sampling/top_k_top_p.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/common/arguments.h"
+#include "kernels/sampling/cpu/top_k_top_p.h"
+#include "kernels/sampling/top_k_top_p_math.h"
+#ifdef NVLLM_CUDA
+#include "kernels/sampling/sm80/top_k_top_p.h"
+#endif
+
+namespace nvllm::kernels {
+namespace {
+
+// The threshold of whole rows, from their keys in falling order without NaN.
+std::uint32_t threshold_of(const std::vector<std::uint32_t>& keys, const SlotRules& rules) {
+  const FilterRow row = begun(keys.empty() ? 0 : keys.front(), rules);
+  if (row.active == 0) return row.threshold;
+  std::size_t kept = 0;
+  while (kept < keys.size() && keys[kept] >= row.threshold) ++kept;
+  const auto with_equals = [&](std::size_t count) {
+    while (count < kept && keys[count] == keys[count - 1]) ++count;
+    return count;
+  };
+  std::uint32_t threshold = row.threshold;
+  const auto k = static_cast<std::size_t>(rules.top_k);
+  if (rules.top_k > 0 && k <= kept) {
+    kept = with_equals(k);
+    threshold = keys[kept - 1];
+  }
+  if (rules.top_p == 0) return threshold;
+  const auto mass = [&](std::size_t i) {
+    return mass_of(distance(value_of_key(keys[i]), row.maximum, rules));
+  };
+  std::uint64_t total = 0, sum = 0;
+  for (std::size_t i = 0; i < kept; ++i) total += mass(i);
+  const std::uint64_t wanted = wanted_of(total, rules, FilterKind::top_p);
+  for (std::size_t i = 0; i < kept; ++i) {
+    sum += mass(i);
+    if (sum >= wanted) return keys[i];
+  }
+  return threshold;
+}
+
+}  // namespace
+
+void check_filter_logits(const FilterLogits& args) {
+  constexpr Arguments check("filter_logits");
+  check_sampling_rows(args.rows, check.operation());
+  const std::int64_t rows = args.rows.rows(), parts = args.all_maxima.shape[0];
+  const auto require = [&](const TensorView& tensor, const char* name, DType dtype,
+                           std::initializer_list<std::int64_t> shape) {
+    check.require(tensor, name, dtype, shape);
+    check.require_dense(tensor, name);
+  };
+  require(args.maxima, "maxima", DType::i32, {rows});
+  require(args.all_maxima, "all_maxima", DType::i32, {parts, rows});
+  require(args.histograms, "histograms", DType::i64, {rows, kFilterBins});
+  require(args.all_histograms, "all_histograms", DType::i64, {parts, rows, kFilterBins});
+  require(args.state, "state", DType::u8, {rows, static_cast<std::int64_t>(sizeof(FilterRow))});
+  require(args.thresholds, "thresholds", DType::f32, {rows});
+}
+
+#ifdef NVLLM_CUDA
+#define NVLLM_ON_BACKEND(call)                              \
+  if (stream.kind() == DeviceKind::cuda) return cuda::call; \
+  cpu::call
+#else
+#define NVLLM_ON_BACKEND(call) cpu::call
+#endif
+
+void filter_rows(const FilterLogits& args, Stream& stream) {
+  check_filter_logits(args);
+  NVLLM_CHECK(args.all_maxima.shape[0] == 1, "filter_rows: ", args.all_maxima.shape[0], " parts");
+  if (args.rows.rows() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda && cuda::filter_rows_sm90(args, stream)) return;
+#endif
+  find_maximum(args, stream);
+  for (const auto kind : {FilterKind::top_k, FilterKind::top_p}) {
+    for (int round = 0; round < kFilterRounds; ++round) count_round(args, kind, round, stream);
+  }
+}
+
+void find_maximum(const FilterLogits& args, Stream& stream) {
+  check_filter_logits(args);
+  if (args.rows.rows() == 0) return;
+  NVLLM_ON_BACKEND(find_maximum(args, stream));
+}
+
+void begin_filter(const FilterLogits& args, Stream& stream) {
+  check_filter_logits(args);
+  if (args.rows.rows() == 0) return;
+  NVLLM_ON_BACKEND(begin_filter(args, stream));
+}
+
+void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+  check_filter_logits(args);
+  if (args.rows.rows() == 0) return;
+  NVLLM_ON_BACKEND(count_round(args, kind, round, stream));
+}
+
+void choose_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+  check_filter_logits(args);
+  if (args.rows.rows() == 0) return;
+  NVLLM_ON_BACKEND(choose_round(args, kind, round, stream));
+}
+
+void filter_logits_reference(const FilterLogits& args) {
+  check_filter_logits(args);
+  const RowsView rows(args.rows);
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    std::uint32_t threshold = kLowestKey;
+    if (rows.slots[row] >= 0) {
+      const SlotRules& rules = rows.rules[rows.slots[row]];
+      const float* logits = rows.judged(row, rules.flags);
+      std::vector<std::uint32_t> keys;
+      for (std::int64_t i = 0; i < rows.own; ++i) {
+        if (logits[i] == logits[i]) keys.push_back(order_key(logits[i]));
+      }
+      std::sort(keys.begin(), keys.end(), std::greater<>());
+      threshold = threshold_of(keys, rules);
+    }
+    args.thresholds.as<float>()[row] = value_of_key(threshold);
+  }
+}
+
+}  // namespace nvllm::kernels

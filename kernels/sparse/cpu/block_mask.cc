@@ -1,0 +1,124 @@
+// XAttention's choice on the CPU: a task for each tile of rows and head. A strided score is a product of
+// eight heads at a time; a tile of rows keeps its strided scores only as one log-sum-exp per strided row and
+// tile of tokens.
+#include "kernels/sparse/cpu/block_mask.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/common/cpu/rows.h"
+#include "kernels/common/cpu/vector.h"
+#include "kernels/sparse/block_mask_choice.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+template <typename T>
+class TileTask {
+ public:
+  TileTask(const SelectTiles& args, std::int64_t tile, std::int64_t head)
+      : args_(args),
+        prompt_(args.prompt),
+        tile_(tile),
+        head_(head),
+        reach_(prompt_.first_position, prompt_.rows(), tile),
+        rows_(std::min(kSelectTile, prompt_.rows() - tile * kSelectTile)),
+        sums_(args.workspace.as<float>() +
+              (head * args.row_tiles() + tile) * kTileStrides * args.token_tiles()) {}
+
+  void run(std::vector<std::int32_t>& order, std::vector<float>& scratch) {
+    for (std::int64_t tokens = 0; tokens < reach_.tiles; ++tokens) score(tokens);
+    scratch.assign(reach_.tiles, 0);
+    for (std::int64_t i = 0; i < strides(); ++i) add_softmax(i, scratch.data());
+    const std::int64_t at = tile_ * prompt_.heads() + head_;
+    args_.tile_counts.as<std::int32_t>()[at] =
+        keep_tiles(scratch.data(), reach_, args_.threshold_of(tile_), order,
+                   args_.tiles.as<std::int32_t>() + at * args_.tiles.shape[2]);
+  }
+
+ private:
+  std::int64_t strides() const { return (rows_ + kStride - 1) / kStride; }
+  // Strided tokens that strided row i sees.
+  std::int64_t seen(std::int64_t i) const {
+    const std::int64_t end = tile_ * kSelectTile + std::min(kStride * (i + 1), rows_);
+    return (prompt_.first_position + end - 1) / kStride + 1;
+  }
+
+  // The log-sum-exp of all strided rows over a tile of tokens.
+  void score(std::int64_t tokens) {
+    const T* keys[kSelectTile];
+    const std::int64_t first = tokens * kSelectTile;
+    const std::int64_t count = std::min(kSelectTile, prompt_.tokens() - first);
+    for (std::int64_t t = 0; t < count; ++t) {
+      keys[t] = key_of<T>(prompt_, first + t, prompt_.kv_head(head_));
+    }
+    for (std::int64_t i = 0; i < strides(); ++i) {
+      const std::int64_t mine =
+          std::clamp<std::int64_t>(seen(i) - tokens * kTileStrides, 0, kTileStrides);
+      float scores[kTileStrides], highest = kNone;
+      for (std::int64_t j = 0; j < mine; ++j) {
+        scores[j] = strided(i, keys, j, count) * (prompt_.scale / kStride);
+        highest = std::max(highest, scores[j]);
+      }
+      float sum = 0;
+      for (std::int64_t j = 0; j < mine; ++j) sum += std::exp(scores[j] - highest);
+      sums_[i * args_.token_tiles() + tokens] = mine == 0 ? kNone : highest + std::log(sum);
+    }
+  }
+
+  float strided(std::int64_t i, const T* const* keys, std::int64_t j, std::int64_t count) const {
+    __m256 sum = _mm256_setzero_ps();
+    for (std::int64_t t = 0; t < kStride; ++t) {
+      const std::int64_t row = kStride * i + kStride - 1 - t, token = kStride * j + t;
+      if (row >= rows_ || token >= count) continue;
+      const T* q = query_of<T>(prompt_, tile_ * kSelectTile + row, head_);
+      for (std::int64_t d = 0; d < prompt_.head_dim(); d += kLanes) {
+        sum = _mm256_fmadd_ps(load8(q + d), load8(keys[token] + d), sum);
+      }
+    }
+    return sum8(sum);
+  }
+
+  void add_softmax(std::int64_t i, float* scores) const {
+    const float* sums = sums_ + i * args_.token_tiles();
+    float highest = kNone;
+    for (std::int64_t t = 0; t < reach_.tiles; ++t) highest = std::max(highest, sums[t]);
+    float total = 0;
+    for (std::int64_t t = 0; t < reach_.tiles; ++t) total += std::exp(sums[t] - highest);
+    for (std::int64_t t = 0; t < reach_.tiles; ++t)
+      scores[t] += std::exp(sums[t] - highest) / total;
+  }
+
+  const SelectTiles& args_;
+  const PromptRows& prompt_;
+  std::int64_t tile_, head_;
+  TileReach reach_;
+  std::int64_t rows_;
+  float* sums_;
+};
+
+template <typename T>
+void run_tasks(const SelectTiles& args, std::int64_t begin, std::int64_t end) {
+  std::vector<std::int32_t> order;
+  std::vector<float> scratch;
+  for (std::int64_t task = begin; task < end; ++task) {
+    TileTask<T>(args, task / args.prompt.heads(), task % args.prompt.heads()).run(order, scratch);
+  }
+}
+
+}  // namespace
+
+void select_tiles(const SelectTiles& args, Stream& stream) {
+  nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
+  queue.submit([args, &crew = queue.crew()] {
+    crew.run(args.row_tiles() * args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
+      with_element_type(args.prompt.q.dtype,
+                        [&]<typename T>(T) { run_tasks<T>(args, begin, end); });
+    });
+  });
+}
+
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,106 @@
+// Sparse attention on the CPU: attention of up to 64 rows of a head at a time, to the list of their tokens.
+#include "kernels/sparse/cpu/sparse_attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "device/cpu/stream.h"
+#include "kernels/attention/cpu/attention_kernels.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+using nvllm::cpu::Crew;
+
+static_assert(kSparseTile % kTileRows == 0);
+
+// Rows [begin, end) of a head, which share their lists.
+struct HeadRows {
+  std::int64_t head, begin, end;
+};
+
+class Run {
+ public:
+  Run(const SparseAttention& args, AttendPart attend)
+      : args_(args), shared_(args.shared()), attend_(attend) {}
+
+  void operator()(Crew& crew) const {
+    const std::int64_t tiles = (args_.q.shape[0] + kTileRows - 1) / kTileRows;
+    const std::int64_t heads = args_.q.shape[1];
+    crew.run(tiles * heads, [&](std::int64_t begin, std::int64_t end) {
+      AttentionScratch scratch;
+      std::vector<std::int32_t> tokens;
+      for (std::int64_t i = begin; i < end; ++i) {
+        // The last rows see the most tokens: they go first.
+        const std::int64_t first = (tiles - 1 - i / heads) * kTileRows;
+        const std::int64_t last = std::min(first + kTileRows, args_.q.shape[0]);
+        attend({i % heads, first, last}, tokens, scratch);
+      }
+    });
+  }
+
+ private:
+  void attend(const HeadRows& rows, std::vector<std::int32_t>& tokens,
+              AttentionScratch& scratch) const {
+    find_tokens(rows, tokens);
+    AttentionGroup group{};
+    group.kv_head = (args_.first_head + rows.head) / args_.group;
+    group.first_row = rows.begin;
+    group.rows = rows.end - rows.begin;
+    group.first_head = rows.head;
+    group.group_heads = 1;
+    group.tokens = args_.first_position + rows.end;
+    group.first_visible = args_.first_position + rows.begin + 1;
+    const AttentionPart part{.sequence = 0,
+                             .kv_head = static_cast<std::int32_t>(group.kv_head),
+                             .rows = static_cast<std::int32_t>(group.rows),
+                             .first_row = 0,
+                             .first_token = 0,
+                             .end_token = static_cast<std::int64_t>(tokens.size()),
+                             .partial = nullptr,
+                             .list = tokens.data()};
+    attend_(shared_, group, part, scratch);
+  }
+
+  // The tokens that are chosen for the rows and not after the last of them, ascending.
+  void find_tokens(const HeadRows& rows, std::vector<std::int32_t>& tokens) const {
+    tokens.clear();
+    const std::int64_t most = args_.first_position + rows.end;
+    const auto add = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < std::min(end, most); ++t) {
+        tokens.push_back(static_cast<std::int32_t>(t));
+      }
+    };
+    const std::int64_t list = rows.begin / kSparseTile * args_.q.shape[1] + rows.head;
+    if (args_.by_tiles()) {
+      const auto* tiles = args_.tiles.as<std::int32_t>() + list * args_.tiles.shape[2];
+      for (int i = 0; i < args_.tile_counts.as<std::int32_t>()[list]; ++i) {
+        add(tiles[i] * kSparseTile, (tiles[i] + 1) * kSparseTile);
+      }
+      return;
+    }
+    const auto* ranges = args_.ranges.as<std::int32_t>() + list * args_.ranges.shape[2] * 2;
+    const auto* columns = args_.columns.as<std::int32_t>() + list * args_.columns.shape[2];
+    const auto* end_column = columns + args_.column_counts.as<std::int32_t>()[list];
+    for (int i = 0; i < args_.range_counts.as<std::int32_t>()[list]; ++i) {
+      for (; columns != end_column && *columns < ranges[2 * i]; ++columns)
+        add(*columns, *columns + 1);
+      add(ranges[2 * i], ranges[2 * i + 1]);
+    }
+    for (; columns != end_column; ++columns) add(*columns, *columns + 1);
+  }
+
+  const SparseAttention& args_;
+  const Attention shared_;
+  const AttendPart attend_;
+};
+
+}  // namespace
+
+void sparse_attention(const SparseAttention& args, Stream& stream) {
+  const AttendPart attend = attend_part(args.q.dtype, {});
+  auto& queue = nvllm::cpu::stream(stream);
+  queue.submit([args, attend, &crew = queue.crew()] { Run(args, attend)(crew); });
+}
+
+}  // namespace nvllm::kernels::cpu

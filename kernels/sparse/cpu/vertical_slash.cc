@@ -1,0 +1,148 @@
+// MInference's choice on the CPU: a task for each head, whose judging rows pass over the keys twice: for
+// their log-sum-exps, and for the sums of weights. Lists are a task for each block of rows and head.
+#include "kernels/sparse/cpu/vertical_slash.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/common/cpu/rows.h"
+#include "kernels/common/cpu/vector.h"
+#include "kernels/sparse/vertical_slash_math.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+template <typename T>
+float dot(const T* a, const T* b, std::int64_t count) {
+  __m256 sum = _mm256_setzero_ps();
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    sum = _mm256_fmadd_ps(load8(a + i), load8(b + i), sum);
+  }
+  return sum8(sum);
+}
+
+// A head's sums, in the workspace.
+struct Sums {
+  float* by_token;
+  float* by_offset;
+
+  Sums(const ChooseLines& args, std::int64_t head)
+      : by_token(args.workspace.as<float>() + head * 2 * args.prompt.tokens()),
+        by_offset(by_token + args.prompt.tokens()) {}
+};
+
+// Every judging row's scores are computed tile by tile of tokens, twice.
+template <typename T>
+void add_weights(const ChooseLines& args, std::int64_t head, const Sums& sums) {
+  const PromptRows& prompt = args.prompt;
+  const std::int64_t tokens = prompt.tokens(), judges = args.judges();
+  const std::int64_t first = prompt.rows() - judges;
+  float highest[kJudgingRows], total[kJudgingRows] = {};
+  std::fill_n(highest, judges, kNone);
+  std::fill_n(sums.by_token, tokens, 0.0f);
+  std::fill_n(sums.by_offset, tokens, 0.0f);
+  for (const bool adding : {false, true}) {
+    for (std::int64_t j = 0; j < tokens; ++j) {
+      const T* k = key_of<T>(prompt, j, prompt.kv_head(head));
+      for (std::int64_t i = 0; i < judges; ++i) {
+        const std::int64_t position = prompt.first_position + first + i;
+        if (j > position) continue;
+        const T* q = query_of<T>(prompt, first + i, head);
+        const float score = dot(q, k, prompt.head_dim()) * prompt.scale;
+        if (adding) {
+          const float weight = std::exp(score - highest[i]) / total[i];
+          sums.by_token[j] += weight;
+          sums.by_offset[position - j] += weight;
+        } else if (score > highest[i]) {
+          total[i] = total[i] * std::exp(highest[i] - score) + 1;
+          highest[i] = score;
+        } else {
+          total[i] += std::exp(score - highest[i]);
+        }
+      }
+    }
+  }
+}
+
+void take_highest(float* sums, std::int64_t tokens, std::int64_t always, std::int64_t count,
+                  std::vector<std::int32_t>& order, std::int32_t* taken) {
+  std::fill_n(sums, std::min(always, tokens), std::numeric_limits<float>::infinity());
+  order.resize(tokens);
+  for (std::int64_t i = 0; i < tokens; ++i) order[i] = static_cast<std::int32_t>(i);
+  std::nth_element(order.begin(), order.begin() + (count - 1), order.end(),
+                   [&](std::int32_t a, std::int32_t b) {
+                     return sums[a] != sums[b] ? sums[a] > sums[b] : a < b;
+                   });
+  std::copy_n(order.begin(), count, taken);
+  std::sort(taken, taken + count);
+}
+
+void choose(const ChooseLines& args, std::int64_t head) {
+  const Sums sums(args, head);
+  with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { add_weights<T>(args, head, sums); });
+  const std::int64_t tokens = args.prompt.tokens();
+  const std::int64_t verticals = args.columns.shape[1], slashes = args.offsets.shape[1];
+  std::vector<std::int32_t> order;
+  take_highest(sums.by_token, tokens, kFirstVerticals, verticals, order,
+               args.columns.as<std::int32_t>() + head * verticals);
+  take_highest(sums.by_offset, tokens, kFirstSlashes, slashes, order,
+               args.offsets.as<std::int32_t>() + head * slashes);
+}
+
+void list(const ListLines& args, std::int64_t block, std::int64_t head) {
+  const std::int64_t slashes = args.offsets.shape[1], verticals = args.columns.shape[1];
+  const auto* bands = args.bands.as<Band>() + head * (slashes + 1);
+  const std::int64_t e = args.first_position + (block + 1) * kLineRows;
+  const BlockLines lines(bands + 1, bands->a, args.offsets.as<std::int32_t>() + head * slashes,
+                         static_cast<std::int32_t>(slashes), static_cast<std::int32_t>(e),
+                         static_cast<std::int32_t>(std::min(e, args.first_position + args.rows)));
+  const std::int64_t at = block * args.heads() + head;
+  auto* ranges = args.ranges.as<TokenRange>() + at * args.ranges.shape[2];
+  for (std::int32_t i = 0; i < lines.ranges(); ++i) ranges[i] = lines.range(i);
+  args.range_counts.as<std::int32_t>()[at] = lines.ranges();
+  const auto* columns = args.columns.as<std::int32_t>() + head * verticals;
+  auto* singles = args.singles.as<std::int32_t>() + at * verticals;
+  std::int32_t count = 0;
+  for (std::int64_t i = 0; i < verticals; ++i) {
+    if (lines.outside(columns[i])) singles[count++] = columns[i];
+  }
+  args.single_counts.as<std::int32_t>()[at] = count;
+}
+
+}  // namespace
+
+void choose_lines(const ChooseLines& args, Stream& stream) {
+  nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
+  queue.submit([args, &crew = queue.crew()] {
+    crew.run(args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t head = begin; head < end; ++head) choose(args, head);
+    });
+  });
+}
+
+void band_lines(const TensorView& bands, const TensorView& offsets, Stream& stream) {
+  const std::int64_t slashes = offsets.shape[1];
+  nvllm::cpu::stream(stream).submit([to = bands.as<Band>(), from = offsets.as<std::int32_t>(),
+                                     heads = offsets.shape[0], slashes] {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      Band* mine = to + head * (slashes + 1);
+      mine[0] = {merge_offsets(from + head * slashes, slashes, mine + 1), 0};
+    }
+  });
+}
+
+void list_lines(const ListLines& args, Stream& stream) {
+  nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
+  queue.submit([args, &crew = queue.crew()] {
+    crew.run(args.blocks() * args.heads(), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t at = begin; at < end; ++at)
+        list(args, at / args.heads(), at % args.heads());
+    });
+  });
+}
+
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,38 @@
+// Chosen pages of sequences, brought together on the device from wherever their blocks are: in host memory, or
+// in the device's. What sparse decoding reads when keys and values are in host memory.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend.h"
+#include "kernels/attention/kv_view.h"
+
+namespace nvllm::kernels {
+
+// pages[s][g], page_counts[s][g] and page_tokens are as select_pages() writes them: the pages of a sequence and KV
+// head, ascending, as many for all KV heads of a sequence. Their tokens are copied one after the other to
+// block s of `to`, each KV head's from its own pages, and to_length[s] is how many there are: those of whole
+// pages, but for the last one, which ends with the sequence.
+struct GatherPages {
+  KvView to;               // without a table; blocks of at least budget * page_tokens tokens
+  TensorView to_length;    // [sequences], int32
+  TensorView pages;        // [sequences, kv_heads, budget], int32
+  TensorView page_counts;  // [sequences, kv_heads], int32
+  TensorView kv_length;    // [sequences], int32
+  TensorView block_table;  // [sequences, blocks], int32
+  std::int64_t page_tokens = 16;
+
+  // Block b is block homes[b] of `near`, or, where that is negative, lies at addresses[b] + offset bytes, which the
+  // device can read: dense keys [block_size, kv_heads, head_dim], and behind them the values.
+  KvView near;
+  TensorView homes;      // [blocks], int32
+  TensorView addresses;  // [blocks], int64
+  std::int64_t offset = 0;
+};
+
+// Enqueues it; may run in a graph, in which lengths, pages and places change.
+void gather_pages(const GatherPages& args, Stream& stream);
+void check_gather_pages(const GatherPages& args);
+void gather_pages_reference(const GatherPages& args);
+
+}  // namespace nvllm::kernels

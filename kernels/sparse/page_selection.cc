@@ -1,0 +1,213 @@
+#include "kernels/sparse/page_selection.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/sparse/cpu/page_selection.h"
+#ifdef NVLLM_CUDA
+#include "kernels/sparse/sm80/page_selection.h"
+#endif
+
+namespace nvllm::kernels {
+namespace {
+
+constexpr Arguments kBound("bound_pages");
+constexpr Arguments kSelect("select_pages");
+
+void check_bounds(const Arguments& check, const TensorView& bounds, DType dtype,
+                  std::int64_t kv_heads, std::int64_t head_dim) {
+  const std::int64_t pages = bounds.rank == 4 ? bounds.shape[0] : 0;
+  check.require(bounds, "bounds", dtype, {pages, kv_heads, 2, head_dim});
+  check.require_dense(bounds, "bounds");
+  constexpr std::size_t kAlignment = 16;
+  if (!bounds.aligned(kAlignment) || head_dim % 8 != 0 || head_dim > kMaxHeadDim) {
+    fail(check.operation(), ": bounds is ", bounds.describe(), " at ", bounds.data,
+         "; it must start at a multiple of 16 bytes, and head_dim be a multiple of 8 up to ",
+         kMaxHeadDim);
+  }
+}
+
+// One block that is a whole sequence may end within a page.
+void check_page(const Arguments& check, std::int64_t page_tokens, std::int64_t block_size,
+                bool whole) {
+  if (page_tokens < 1 || (!whole && block_size % page_tokens != 0)) {
+    fail(check.operation(), ": page_tokens is ", page_tokens, "; it must divide the block size, ",
+         block_size);
+  }
+}
+
+std::int64_t block_of(const TensorView& table, std::int64_t sequence, std::int64_t index) {
+  if (table.data == nullptr) return sequence;
+  return table.as<std::int32_t>()[sequence * table.shape[1] + index];
+}
+
+// Of one page, whose first `count` tokens there are.
+template <typename T>
+void bound(const BoundPages& args, std::int64_t sequence, std::int64_t page, std::int64_t count) {
+  const KvView& kv = args.kv;
+  const auto& stride = kv.keys.stride;
+  const std::int64_t head_dim = kv.head_dim(), first = page * args.page_tokens;
+  const std::int64_t index = first / kv.block_size(), inside = first % kv.block_size();
+  const std::int64_t home = block_of(kv.block_table, sequence, index);
+  const std::int64_t block =
+      args.homes.data == nullptr ? home : args.homes.as<std::int32_t>()[home];
+  const std::int64_t number = (home * kv.block_size() + inside) / args.page_tokens;
+  for (std::int64_t head = 0; head < kv.kv_heads(); ++head) {
+    T* least = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
+    T* largest = least + head_dim;
+    for (std::int64_t t = 0; t < count; ++t) {
+      const T* key =
+          kv.keys.as<T>() + block * stride[0] + (inside + t) * stride[1] + head * stride[2];
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        if (t == 0 || to_float(key[d]) < to_float(least[d])) least[d] = key[d];
+        if (t == 0 || to_float(key[d]) > to_float(largest[d])) largest[d] = key[d];
+      }
+    }
+  }
+}
+
+template <typename T>
+void select(const SelectPages& args, std::int64_t sequence, std::int64_t kv_head) {
+  const std::int64_t heads = args.q.shape[1], head_dim = args.q.shape[2];
+  const std::int64_t kv_heads = args.bounds.shape[1];
+  const std::int64_t length = args.kv_length.as<std::int32_t>()[sequence];
+  const std::int64_t pages = (length + args.page_tokens - 1) / args.page_tokens;
+  constexpr double kAlways = std::numeric_limits<double>::infinity();
+  std::vector<double> scores(pages, -kAlways);
+  const auto* table = args.block_table.as<std::int32_t>();
+  for (std::int64_t page = 0; page < pages; ++page) {
+    const std::int64_t first = page * args.page_tokens;
+    const std::int64_t block =
+        table == nullptr ? sequence
+                         : table[sequence * args.block_table.shape[1] + first / args.block_size];
+    const std::int64_t home =
+        (block * args.block_size + first % args.block_size) / args.page_tokens;
+    const T* least = args.bounds.as<T>() + (home * kv_heads + kv_head) * 2 * head_dim;
+    for (std::int64_t head = 0; head < heads; ++head) {
+      if ((args.first_head + head) / args.group != kv_head) continue;
+      const T* q = args.q.as<T>() + sequence * args.q.stride[0] + head * head_dim;
+      double score = 0;
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        const double value = to_float(q[d]);
+        score += std::max(value * to_float(least[d]), value * to_float(least[head_dim + d]));
+      }
+      scores[page] = std::max(scores[page], score);
+    }
+    if (page == 0 || page == pages - 1) scores[page] = kAlways;
+  }
+  std::vector<std::int32_t> order(pages);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; });
+  const std::int64_t count = std::min(pages, args.budget);
+  const std::int64_t at = sequence * kv_heads + kv_head;
+  auto* kept = args.pages.as<std::int32_t>() + at * args.budget;
+  std::copy_n(order.begin(), count, kept);
+  std::sort(kept, kept + count);
+  args.page_counts.as<std::int32_t>()[at] = static_cast<std::int32_t>(count);
+}
+
+}  // namespace
+
+void check_bound_pages(const BoundPages& args) {
+  check_kv_view(args.kv, kBound.operation());
+  check_page(kBound, args.page_tokens, args.kv.block_size(),
+             args.kv.block_table.data == nullptr && args.kv.blocks() == 1);
+  check_bounds(kBound, args.bounds, args.kv.keys.dtype, args.kv.kv_heads(), args.kv.head_dim());
+  const std::int64_t sequences = args.kv_length.rank == 1 ? args.kv_length.shape[0] : 0;
+  kBound.require(args.kv_length, "kv_length", DType::i32, {sequences});
+  kBound.require_dense(args.kv_length, "kv_length");
+  kBound.require(args.query_start, "query_start", DType::i32, {sequences + 1});
+  kBound.require_dense(args.query_start, "query_start");
+  if (args.homes.data == nullptr) return;
+  kBound.require(args.homes, "homes", DType::i32, {args.homes.shape[0]});
+  kBound.require_dense(args.homes, "homes");
+}
+
+void bound_pages(const BoundPages& args, Stream& stream) {
+  check_bound_pages(args);
+  if (args.kv_length.shape[0] == 0 || args.max_query_rows == 0 || args.kv.kv_heads() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::bound_pages(args, stream);
+#endif
+  cpu::bound_pages(args, stream);
+}
+
+void bound_pages_reference(const BoundPages& args) {
+  check_bound_pages(args);
+  const auto* starts = args.query_start.as<std::int32_t>();
+  with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
+    for (std::int64_t s = 0; s < args.kv_length.shape[0]; ++s) {
+      const std::int64_t end = args.kv_length.as<std::int32_t>()[s];
+      const std::int64_t begin = std::max<std::int64_t>(0, end - (starts[s + 1] - starts[s]));
+      for (std::int64_t t = begin; t < end; ++t) {
+        bound<T>(args, s, t / args.page_tokens, t % args.page_tokens + 1);
+      }
+    }
+  });
+}
+
+std::size_t select_pages_workspace(std::int64_t sequences, std::int64_t kv_heads,
+                                   std::int64_t max_kv_length, std::int64_t page_tokens) {
+  const std::int64_t pages = (max_kv_length + page_tokens - 1) / page_tokens;
+  return static_cast<std::size_t>(sequences * kv_heads * pages) * sizeof(float);
+}
+
+void check_select_pages(const SelectPages& args) {
+  kSelect.require_floats(args.q, "q", 3, "[sequences, heads, head_dim]");
+  const std::int64_t sequences = args.q.shape[0], heads = args.q.shape[1];
+  const std::int64_t kv_heads = args.bounds.rank == 4 ? args.bounds.shape[1] : 0;
+  check_bounds(kSelect, args.bounds, args.q.dtype, kv_heads, args.q.shape[2]);
+  check_page(kSelect, args.page_tokens, args.block_size,
+             args.block_table.data == nullptr && sequences == 1);
+  TensorView row = args.q;
+  row.shape[0] = std::min<std::int64_t>(1, sequences);
+  kSelect.require_dense(row, "a row of q");
+  if (args.group < 1 || args.first_head < 0 || args.first_head >= args.group ||
+      (heads > 0 && (args.first_head + heads - 1) / args.group >= kv_heads)) {
+    fail("select_pages: q is ", args.q.describe(), ", bounds are ", args.bounds.describe(),
+         "; that does not fit groups of ", args.group, " from head ", args.first_head);
+  }
+  if (args.budget < 2)
+    fail("select_pages: budget is ", args.budget, "; it must be at least 2 pages");
+  kSelect.require(args.kv_length, "kv_length", DType::i32, {sequences});
+  kSelect.require_dense(args.kv_length, "kv_length");
+  if (args.block_table.data != nullptr) {
+    const std::int64_t blocks = args.block_table.rank == 2 ? args.block_table.shape[1] : 0;
+    kSelect.require(args.block_table, "block_table", DType::i32, {sequences, blocks});
+    kSelect.require_dense(args.block_table, "block_table");
+  }
+  kSelect.require(args.pages, "pages", DType::i32, {sequences, kv_heads, args.budget});
+  kSelect.require_dense(args.pages, "pages");
+  kSelect.require(args.page_counts, "page_counts", DType::i32, {sequences, kv_heads});
+  kSelect.require_dense(args.page_counts, "page_counts");
+  const std::size_t needed =
+      select_pages_workspace(sequences, kv_heads, args.max_kv_length, args.page_tokens);
+  if (args.workspace.bytes() < needed || !args.workspace.aligned(sizeof(float))) {
+    fail("select_pages: workspace is ", args.workspace.describe(), "; it must be ", needed,
+         " bytes for float32");
+  }
+}
+
+void select_pages(const SelectPages& args, Stream& stream) {
+  check_select_pages(args);
+  if (args.page_counts.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::select_pages(args, stream);
+#endif
+  cpu::select_pages(args, stream);
+}
+
+void select_pages_reference(const SelectPages& args) {
+  check_select_pages(args);
+  with_element_type(args.q.dtype, [&]<typename T>(T) {
+    for (std::int64_t s = 0; s < args.q.shape[0]; ++s) {
+      for (std::int64_t g = 0; g < args.bounds.shape[1]; ++g) select<T>(args, s, g);
+    }
+  });
+}
+
+}  // namespace nvllm::kernels

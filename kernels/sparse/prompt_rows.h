@@ -1,0 +1,49 @@
+// PromptRows: some rows of one long prompt, for what chooses which of its earlier tokens they attend to.
+#pragma once
+
+#include <cstdint>
+
+#include "device/tensor_view.h"
+#include "kernels/attention/kv_view.h"
+#include "kernels/common/arguments.h"
+
+namespace nvllm::kernels {
+
+// Row r of q is token first_position + r of the sequence, and may attend to the tokens up to itself. Keys of
+// all of them are in the cache.
+struct PromptRows {
+  TensorView q;  // [rows, heads, head_dim]; rows may lie apart (stride[0])
+  KvView kv;  // of one sequence: block_table is [1, blocks], or none, and the sequence is block 0
+  std::int64_t first_position = 0;
+  std::int64_t group = 1;       // query heads per KV head
+  std::int64_t first_head = 0;  // of this rank's first query head in its group
+  float scale = 1.0f;           // of a score q · k
+
+  std::int64_t rows() const { return q.shape[0]; }
+  std::int64_t heads() const { return q.shape[1]; }
+  std::int64_t head_dim() const { return q.shape[2]; }
+  std::int64_t tokens() const { return first_position + rows(); }  // up to the last row
+  std::int64_t kv_head(std::int64_t head) const { return (first_head + head) / group; }
+};
+
+// float32, bfloat16 or float16, head_dim a multiple of 8 up to kMaxHeadDim, heads at multiples of 16 bytes,
+// room for all tokens in the cache; otherwise an Error that names the argument.
+void check_prompt_rows(const PromptRows& rows, const Arguments& check);
+
+// Host or CPU backend: where a head of a row or of a token's keys lies.
+template <typename T>
+const T* query_of(const PromptRows& rows, std::int64_t row, std::int64_t head) {
+  return rows.q.as<T>() + row * rows.q.stride[0] + head * rows.head_dim();
+}
+
+template <typename T>
+const T* key_of(const PromptRows& rows, std::int64_t token, std::int64_t kv_head) {
+  const KvView& kv = rows.kv;
+  const auto& stride = kv.keys.stride;
+  const std::int64_t size = kv.block_size();
+  const std::int64_t block =
+      kv.block_table.data == nullptr ? 0 : kv.block_table.as<std::int32_t>()[token / size];
+  return kv.keys.as<T>() + block * stride[0] + token % size * stride[1] + kv_head * stride[2];
+}
+
+}  // namespace nvllm::kernels

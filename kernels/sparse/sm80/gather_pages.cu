@@ -1,0 +1,116 @@
+// Pages brought together on the GPU: a block for each page of a sequence and KV head, 16 bytes per thread at a time.
+// Pinned host memory is read where it is: that many threads keep the link busy.
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/sparse/sm80/gather_pages.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kUnroll = 4;  // loads of a thread that are on their way together
+
+struct GatherParams {
+  uint4 *to_keys, *to_values;
+  const uint4 *near_keys, *near_values;
+  int* to_length;
+  const int *pages, *counts, *lengths, *table, *homes;
+  const long long* addresses;
+  // In vectors of 16 bytes.
+  long long to_block, to_token, to_head, near_block, near_token, near_head;
+  long long offset;
+  int head;  // vectors of a head
+  int kv_heads, budget, table_width, block_size, page_tokens;
+
+  explicit GatherParams(const GatherPages& args)
+      : to_keys(args.to.keys.as<uint4>()),
+        to_values(args.to.values.as<uint4>()),
+        near_keys(args.near.keys.as<uint4>()),
+        near_values(args.near.values.as<uint4>()),
+        to_length(args.to_length.as<int>()),
+        pages(args.pages.as<int>()),
+        counts(args.page_counts.as<int>()),
+        lengths(args.kv_length.as<int>()),
+        table(args.block_table.as<int>()),
+        homes(args.homes.as<int>()),
+        addresses(args.addresses.as<long long>()),
+        offset(args.offset / 16),
+        kv_heads(static_cast<int>(args.near.kv_heads())),
+        budget(static_cast<int>(args.pages.shape[2])),
+        table_width(static_cast<int>(args.block_table.shape[1])),
+        block_size(static_cast<int>(args.near.block_size())),
+        page_tokens(static_cast<int>(args.page_tokens)) {
+    const auto elements = static_cast<long long>(16 / size_of(args.to.keys.dtype));
+    head = static_cast<int>(args.to.head_dim() / elements);
+    to_block = args.to.keys.stride[0] / elements;
+    to_token = args.to.keys.stride[1] / elements;
+    to_head = args.to.keys.stride[2] / elements;
+    near_block = args.near.keys.stride[0] / elements;
+    near_token = args.near.keys.stride[1] / elements;
+    near_head = args.near.keys.stride[2] / elements;
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherParams p) {
+  begin_after_previous_kernel();
+  const int i = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
+  const int at = sequence * p.kv_heads + kv_head, count = p.counts[at];
+  const int length = p.lengths[sequence];
+  const int* pages = p.pages + static_cast<long long>(at) * p.budget;
+  if (i == 0 && kv_head == 0 && threadIdx.x == 0) {
+    const int whole = (count - 1) * p.page_tokens;
+    const int last = count == 0 ? 0 : pages[count - 1] * p.page_tokens;
+    p.to_length[sequence] = count == 0 ? 0 : whole + min(p.page_tokens, length - last);
+  }
+  if (i >= count) return;
+  const int first = pages[i] * p.page_tokens, inside = first % p.block_size;
+  const int tokens = min(p.page_tokens, length - first);
+  const int block =
+      p.table[static_cast<long long>(sequence) * p.table_width + first / p.block_size];
+  const int home = p.homes[block];
+  const uint4 *keys, *values;
+  long long token = p.near_token;
+  if (home >= 0) {
+    const long long from = home * p.near_block + kv_head * p.near_head;
+    keys = p.near_keys + from;
+    values = p.near_values + from;
+  } else {
+    token = static_cast<long long>(p.kv_heads) * p.head;
+    keys = reinterpret_cast<const uint4*>(p.addresses[block]) + p.offset +
+           static_cast<long long>(kv_head) * p.head;
+    values = keys + token * p.block_size;
+  }
+  const long long to = sequence * p.to_block + i * p.page_tokens * p.to_token + kv_head * p.to_head;
+  // Keys first, then values: vector v is of token v / head.
+  const int vectors = tokens * p.head;
+  for (int begin = threadIdx.x; begin < 2 * vectors; begin += kUnroll * kThreads) {
+    uint4 loaded[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int v = begin + u * kThreads;
+      if (v >= 2 * vectors) break;
+      const int w = v < vectors ? v : v - vectors;
+      const uint4* from = v < vectors ? keys : values;
+      loaded[u] = from[(inside + w / p.head) * token + w % p.head];
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int v = begin + u * kThreads;
+      if (v >= 2 * vectors) break;
+      const int w = v < vectors ? v : v - vectors;
+      uint4* into = v < vectors ? p.to_keys : p.to_values;
+      into[to + w / p.head * p.to_token + w % p.head] = loaded[u];
+    }
+  }
+}
+
+}  // namespace
+
+void gather_pages(const GatherPages& args, Stream& stream) {
+  const GatherParams p(args);
+  const dim3 grid(static_cast<unsigned>(p.budget), static_cast<unsigned>(p.kv_heads),
+                  static_cast<unsigned>(args.kv_length.shape[0]));
+  launch_early("launching gather_pages", gather_pages_kernel, grid, kThreads,
+               nvllm::cuda::native(stream), p);
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,210 @@
+// Quest on the GPU. Bounds: a warp for each page that rows lie in, sequence and KV head. Choice: some lanes for
+// each page's score, then a block for each sequence and KV head that takes the highest.
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/sparse/sm80/page_selection.h"
+#include "kernels/sparse/sm80/take_highest.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kWarps = 8;  // of a block
+constexpr int kThreads = kWarps * 32;
+
+template <typename T>
+struct BoundParams {
+  const T* keys;
+  T* bounds;
+  const int *query_start, *kv_length;
+  const int* table;  // nullptr: sequence s has block s
+  const int* homes;  // nullptr: blocks are where they are
+  long long block_stride, token_stride, head_stride;
+  int table_width, block_size, page_tokens, most_pages, kv_heads, head_dim;
+  long long items;
+
+  explicit BoundParams(const BoundPages& args)
+      : keys(args.kv.keys.as<T>()),
+        bounds(args.bounds.as<T>()),
+        query_start(args.query_start.as<int>()),
+        kv_length(args.kv_length.as<int>()),
+        table(args.kv.block_table.as<int>()),
+        homes(args.homes.as<int>()),
+        block_stride(args.kv.keys.stride[0]),
+        token_stride(args.kv.keys.stride[1]),
+        head_stride(args.kv.keys.stride[2]),
+        table_width(static_cast<int>(args.kv.block_table.shape[1])),
+        block_size(static_cast<int>(args.kv.block_size())),
+        page_tokens(static_cast<int>(args.page_tokens)),
+        most_pages(static_cast<int>(args.most_pages())),
+        kv_heads(static_cast<int>(args.kv.kv_heads())),
+        head_dim(static_cast<int>(args.kv.head_dim())),
+        items(args.kv_length.shape[0] * args.most_pages() * args.kv.kv_heads()) {}
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) bound_pages_kernel(const BoundParams<T> p) {
+  begin_after_previous_kernel();
+  constexpr int kElements = Vector<T>::kElements;
+  const long long item = static_cast<long long>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (item >= p.items) return;
+  const int head = static_cast<int>(item % p.kv_heads);
+  const int turn = static_cast<int>(item / p.kv_heads % p.most_pages);
+  const int sequence = static_cast<int>(item / p.kv_heads / p.most_pages);
+  const int end = p.kv_length[sequence];
+  const int begin = max(0, end - (p.query_start[sequence + 1] - p.query_start[sequence]));
+  const int first = (begin / p.page_tokens + turn) * p.page_tokens;
+  if (begin == end || first >= end) return;
+
+  const int count = min(p.page_tokens, end - first);
+  const int index = first / p.block_size, inside = first % p.block_size;
+  long long home = sequence;
+  if (p.table != nullptr) home = p.table[static_cast<long long>(sequence) * p.table_width + index];
+  const long long block = p.homes == nullptr ? home : p.homes[home];
+  const long long page = (home * p.block_size + inside) / p.page_tokens;
+  const T* keys = p.keys + block * p.block_stride + inside * p.token_stride + head * p.head_stride;
+  T* bounds = p.bounds + (page * p.kv_heads + head) * 2 * p.head_dim;
+  for (int d = threadIdx.x % 32 * kElements; d < p.head_dim; d += 32 * kElements) {
+    Floats<T> least = widen(load_vector(keys + d)), largest = least;
+    for (int t = 1; t < count; ++t) {
+      const Floats<T> key = widen(load_vector(keys + t * p.token_stride + d));
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        least.element[i] = fminf(least.element[i], key.element[i]);
+        largest.element[i] = fmaxf(largest.element[i], key.element[i]);
+      }
+    }
+    store_vector(bounds + d, narrow(least));
+    store_vector(bounds + p.head_dim + d, narrow(largest));
+  }
+}
+
+template <typename T>
+struct SelectParams {
+  const T* q;
+  const T* bounds;
+  const int *table, *kv_length;
+  float* scores;
+  int *pages, *counts;
+  long long q_row;
+  int table_width, block_size, page_tokens, most_pages, budget;
+  int kv_heads, heads, group, first_head, head_dim;
+  int lanes;  // of a page: a power of two
+
+  explicit SelectParams(const SelectPages& args)
+      : q(args.q.as<T>()),
+        bounds(args.bounds.as<T>()),
+        table(args.block_table.as<int>()),
+        kv_length(args.kv_length.as<int>()),
+        scores(args.workspace.as<float>()),
+        pages(args.pages.as<int>()),
+        counts(args.page_counts.as<int>()),
+        q_row(args.q.stride[0]),
+        table_width(static_cast<int>(args.block_table.shape[1])),
+        block_size(static_cast<int>(args.block_size)),
+        page_tokens(static_cast<int>(args.page_tokens)),
+        most_pages(static_cast<int>(args.most_pages())),
+        budget(static_cast<int>(args.budget)),
+        kv_heads(static_cast<int>(args.bounds.shape[1])),
+        heads(static_cast<int>(args.q.shape[1])),
+        group(static_cast<int>(args.group)),
+        first_head(static_cast<int>(args.first_head)),
+        head_dim(static_cast<int>(args.q.shape[2])),
+        lanes(1) {
+    while (lanes < 32 && lanes * Vector<T>::kElements < head_dim) lanes *= 2;
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ float page_score(const SelectParams<T>& p, int sequence, int kv_head,
+                                            int page, int lane) {
+  constexpr int kElements = Vector<T>::kElements;
+  const int first = page * p.page_tokens, index = first / p.block_size;
+  long long block = sequence;
+  if (p.table != nullptr) block = p.table[static_cast<long long>(sequence) * p.table_width + index];
+  const long long home = (block * p.block_size + first % p.block_size) / p.page_tokens;
+  const T* bounds = p.bounds + (home * p.kv_heads + kv_head) * 2 * p.head_dim;
+  const int from = max(0, kv_head * p.group - p.first_head);
+  const int to = min(p.heads, (kv_head + 1) * p.group - p.first_head);
+  float highest = -INFINITY;
+  for (int head = from; head < to; ++head) {
+    const T* q = p.q + sequence * p.q_row + head * p.head_dim;
+    float sum = 0;
+    for (int d = lane * kElements; d < p.head_dim; d += p.lanes * kElements) {
+      const Floats<T> value = widen(load_vector(q + d));
+      const Floats<T> least = widen(load_vector(bounds + d));
+      const Floats<T> largest = widen(load_vector(bounds + p.head_dim + d));
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        sum += fmaxf(value.element[i] * least.element[i], value.element[i] * largest.element[i]);
+      }
+    }
+    for (int step = 1; step < p.lanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    highest = fmaxf(highest, sum);
+  }
+  return highest;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) score_pages_kernel(const SelectParams<T> p) {
+  begin_after_previous_kernel();
+  const int sequence = blockIdx.z, kv_head = blockIdx.y;
+  const int pages = (p.kv_length[sequence] + p.page_tokens - 1) / p.page_tokens;
+  const int per_block = kThreads / p.lanes;
+  if (pages <= p.budget) return;  // all of them are taken
+  const int page =
+      static_cast<int>(blockIdx.x) * per_block + static_cast<int>(threadIdx.x) / p.lanes;
+  const int lane = threadIdx.x % p.lanes;
+  // Lanes without a page repeat the last one's sums, since all lanes of a warp exchange theirs.
+  const float score = page_score(p, sequence, kv_head, min(page, pages - 1), lane);
+  if (lane != 0 || page >= pages) return;
+  const long long at = static_cast<long long>(sequence) * p.kv_heads + kv_head;
+  p.scores[at * p.most_pages + page] = page == 0 || page == pages - 1 ? INFINITY : score;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kTakeThreads) take_pages_kernel(const SelectParams<T> p) {
+  begin_after_previous_kernel();
+  __shared__ TakeShared shared;
+  const long long at = blockIdx.x;
+  const int pages = (p.kv_length[at / p.kv_heads] + p.page_tokens - 1) / p.page_tokens;
+  int* kept = p.pages + at * p.budget;
+  if (threadIdx.x == 0) p.counts[at] = min(pages, p.budget);
+  if (pages <= p.budget) {
+    for (int page = threadIdx.x; page < pages; page += kTakeThreads) kept[page] = page;
+    return;
+  }
+  const float* scores = p.scores + at * p.most_pages;
+  take_highest(
+      shared, pages, p.budget, [&](int page) { return order_key(scores[page]); },
+      [&](int place, int page) { kept[place] = page; });
+}
+
+unsigned blocks_for(long long items, int per_block) {
+  return static_cast<unsigned>((items + per_block - 1) / per_block);
+}
+
+}  // namespace
+
+void bound_pages(const BoundPages& args, Stream& stream) {
+  with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
+    const BoundParams<T> p(args);
+    launch_early("launching bound_pages", bound_pages_kernel<T>, blocks_for(p.items, kWarps),
+                 kThreads, nvllm::cuda::native(stream), p);
+  });
+}
+
+void select_pages(const SelectPages& args, Stream& stream) {
+  with_element_type(args.q.dtype, [&]<typename T>(T) {
+    const SelectParams<T> p(args);
+    const auto sequences = static_cast<unsigned>(args.q.shape[0]);
+    const auto kv_heads = static_cast<unsigned>(p.kv_heads);
+    if (p.most_pages > p.budget) {
+      const dim3 grid(blocks_for(p.most_pages, kThreads / p.lanes), kv_heads, sequences);
+      launch_early("launching select_pages", score_pages_kernel<T>, grid, kThreads,
+                   nvllm::cuda::native(stream), p);
+    }
+    launch_early("launching select_pages", take_pages_kernel<T>, sequences * kv_heads, kTakeThreads,
+                 nvllm::cuda::native(stream), p);
+  });
+}
+
+}  // namespace nvllm::kernels::cuda

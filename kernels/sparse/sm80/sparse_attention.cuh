@@ -1,0 +1,97 @@
+// What the kernels of sparse attention share: the lists, and the rows and tokens of a block.
+#pragma once
+
+#include "kernels/attention/sm80/attention_lists.cuh"
+#include "kernels/sparse/sparse_attention.h"
+
+namespace nvllm::kernels::cuda {
+
+inline constexpr int kTileShift = 7;
+static_assert(kSparseTile == 1 << kTileShift);
+
+struct SparseLists {
+  const int* tile_counts;  // nullptr: ranges and columns
+  const int* tiles;
+  const int* range_counts;
+  const int* ranges;
+  const int* column_counts;
+  const int* columns;
+  int tile_capacity, range_capacity, column_capacity;
+  int rows;            // of q
+  int first_position;  // of the first of them
+  int count;           // of lists of each row block and head
+
+  explicit SparseLists(const SparseAttention& args)
+      : tile_counts(args.tile_counts.as<int>()),
+        tiles(args.tiles.as<int>()),
+        range_counts(args.range_counts.as<int>()),
+        ranges(args.ranges.as<int>()),
+        column_counts(args.column_counts.as<int>()),
+        columns(args.columns.as<int>()),
+        tile_capacity(static_cast<int>(args.tiles.shape[2])),
+        range_capacity(static_cast<int>(args.ranges.shape[2])),
+        column_capacity(static_cast<int>(args.columns.shape[2])),
+        rows(static_cast<int>(args.q.shape[0])),
+        first_position(static_cast<int>(args.first_position)),
+        count(args.by_tiles() ? 1 : 2) {}
+};
+
+// `count` rows of a head from first_row on, none beyond the last one.
+template <typename T>
+__device__ __forceinline__ AttentionRows<T> rows_of_head(const AttentionParams<T>& p,
+                                                         const SparseLists& lists, int head,
+                                                         int first_row, int count) {
+  return {p,    0, (p.first_head + head) / p.group, first_row, min(count, lists.rows - first_row),
+          head, 1};
+}
+
+// Tiles are one list; ranges and columns are two, first the ranges. All lanes of a warp call it together.
+template <typename T>
+__device__ __forceinline__ ListedPart<T> listed(const AttentionRows<T>& rows,
+                                                const SparseLists& lists, const TokenList& list) {
+  const int first = lists.first_position + rows.first_row;
+  return {rows, list, first + 1, first + rows.packed_rows};
+}
+
+// The number of the rows' lists.
+template <typename T>
+__device__ __forceinline__ long long list_at(const AttentionRows<T>& rows) {
+  return static_cast<long long>(rows.first_row >> kTileShift) * rows.p.heads + rows.head_begin;
+}
+
+template <typename T>
+__device__ __forceinline__ TokenList tiles_of(const AttentionRows<T>& rows,
+                                              const SparseLists& lists) {
+  const long long at = list_at(rows);
+  return {lists.tiles + at * lists.tile_capacity, lists.tile_counts[at], kTileShift};
+}
+
+template <typename T>
+__device__ __forceinline__ TokenList ranges_of(const AttentionRows<T>& rows,
+                                               const SparseLists& lists) {
+  const long long at = list_at(rows);
+  return {lists.ranges + at * lists.range_capacity * 2, lists.range_counts[at], TokenList::kRanges};
+}
+
+template <typename T>
+__device__ __forceinline__ TokenList columns_of(const AttentionRows<T>& rows,
+                                                const SparseLists& lists) {
+  const long long at = list_at(rows);
+  return {lists.columns + at * lists.column_capacity, lists.column_counts[at], 0};
+}
+
+template <typename T>
+__device__ __forceinline__ TokenList list_of(const AttentionRows<T>& rows, const SparseLists& lists,
+                                             int number) {
+  if (lists.tile_counts != nullptr) return tiles_of(rows, lists);
+  return number == 0 ? ranges_of(rows, lists) : columns_of(rows, lists);
+}
+
+// The version for bfloat16 and float16.
+template <typename T>
+void sparse_attention_prefill(const SparseAttention& args, cudaStream_t stream);
+// The same with what Hopper has. False, with nothing done: not for this device or this head.
+template <typename T>
+bool sparse_attention_sm90(const SparseAttention& args, cudaStream_t stream);
+
+}  // namespace nvllm::kernels::cuda

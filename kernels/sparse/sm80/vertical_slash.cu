@@ -1,0 +1,345 @@
+// MInference's choice on the GPU. The judging rows meet the keys twice, 64 tokens at a time: for the rows'
+// log-sum-exps, and for the sums of weights of columns and diagonals. A tile's sums are written down by whoever
+// computed them, and added up in a fixed order. Then a block takes the highest of a head's columns, another
+// one of its diagonals.
+#include <algorithm>
+
+#include "kernels/attention/sm80/attention_tile.cuh"
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/sparse/sm80/prompt_params.cuh"
+#include "kernels/sparse/sm80/take_highest.cuh"
+#include "kernels/sparse/sm80/vertical_slash.h"
+#include "kernels/sparse/vertical_slash_math.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kTile = 64;  // judging rows, and tokens
+constexpr int kThreads = 128;
+constexpr int kDiagonals = 2 * kTile;  // of a tile, one of which is none
+constexpr int kRowFloats = kTile + 1;  // in shared memory, so that columns lie in different banks
+constexpr int kScoreBytes = kTile * kRowFloats * static_cast<int>(sizeof(float));
+
+template <typename T>
+struct LineParams : PromptParams<T> {
+  int judges, tiles;
+  float scale;  // of exponents of 2
+  // [heads][tiles * 64], [heads][tiles][128], [heads][tiles][64], [heads][64]
+  float *by_token, *by_diagonal, *tile_sums, *row_sums;
+
+  explicit LineParams(const ChooseLines& args)
+      : PromptParams<T>(args.prompt),
+        judges(static_cast<int>(args.judges())),
+        tiles((this->tokens + kTile - 1) / kTile),
+        scale(args.prompt.scale * kLog2E) {
+    const long long padded = static_cast<long long>(this->heads) * tiles * kTile;
+    by_token = args.workspace.as<float>();
+    by_diagonal = by_token + padded;
+    tile_sums = by_diagonal + 2 * padded;
+    row_sums = tile_sums + padded;
+  }
+
+  // Of a judging row.
+  __device__ __forceinline__ const T* query(int i, int head) const {
+    return this->q + (this->rows - judges + i) * this->q_row + head * this->head_dim;
+  }
+  // Whether judging row i attends to a token.
+  __device__ __forceinline__ bool sees(int i, int token) const {
+    return i < judges && token <= this->tokens - judges + i;
+  }
+};
+
+// What queries and keys take in shared memory, and the scores that take their place.
+template <typename T, int D>
+inline constexpr int kTileBytes = std::max(kScoreBytes, sizeof(T) == 2 ? 2 * kTile * D * 2 : 0);
+
+// Scores of all judging rows and the tile's tokens, in shared memory; -infinity where a row does not see one.
+template <typename T, int D>
+__device__ __forceinline__ void score_tile(const LineParams<T>& p, int head, int first,
+                                           float* scores) {
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  if constexpr (sizeof(T) == 2) {
+    constexpr int kChunks = D / 8;
+    const unsigned queries = static_cast<unsigned>(__cvta_generic_to_shared(scores));
+    const unsigned keys = queries + kTile * D * 2;
+    for (int at = thread; at < kTile * kChunks; at += kThreads) {
+      const int row = at / kChunks, chunk = at % kChunks;
+      const bool inside = chunk * 8 < p.head_dim;
+      const bool has_row = inside && row < p.judges, has_token = inside && first + row < p.tokens;
+      const T* q = has_row ? p.query(row, head) + chunk * 8 : p.q;
+      const T* k = has_token ? p.key(first + row, head) + chunk * 8 : p.keys;
+      copy_chunk(chunk_at<D>(queries, row, chunk), q, has_row);
+      copy_chunk(chunk_at<D>(keys, row, chunk), k, has_token);
+    }
+    commit_copies();
+    wait_for_copies<0>();
+    __syncthreads();
+    float sums[kTile / 8][4] = {};
+    const int token = lane / 16 * 8 + lane % 8;
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+      const Quad q =
+          load_matrices<false>(chunk_at<D>(queries, warp * 16 + lane % 16, step * 2 + lane / 16));
+#pragma unroll
+      for (int n = 0; n < kTile / 8; n += 2) {
+        const Quad k =
+            load_matrices<false>(chunk_at<D>(keys, n * 8 + token, step * 2 + lane / 8 % 2));
+        multiply_add<T>(sums[n], q, k.word[0], k.word[1]);
+        multiply_add<T>(sums[n + 1], q, k.word[2], k.word[3]);
+      }
+    }
+    __syncthreads();  // nobody reads queries or keys any more
+#pragma unroll
+    for (int n = 0; n < kTile / 8; ++n) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int i = warp * 16 + lane / 4 + c / 2 * 8, j = n * 8 + 2 * (lane % 4) + c % 2;
+        scores[i * kRowFloats + j] = p.sees(i, first + j) ? sums[n][c] * p.scale : -INFINITY;
+      }
+    }
+  } else {
+    for (int at = thread; at < kTile * kTile; at += kThreads) {
+      const int i = at / kTile, j = at % kTile;
+      float sum = -INFINITY;
+      if (p.sees(i, first + j)) {
+        const T* q = p.query(i, head);
+        const T* k = p.key(first + j, head);
+        sum = 0;
+        for (int d = 0; d < p.head_dim; ++d) sum = fmaf(widen(q[d]), widen(k[d]), sum);
+        sum *= p.scale;
+      }
+      scores[i * kRowFloats + j] = sum;
+    }
+  }
+  __syncthreads();
+}
+
+// The tile's log-sum-exp (in base 2) of each judging row.
+template <typename T, int D>
+__global__ void __launch_bounds__(kThreads) sum_rows_kernel(const LineParams<T> p) {
+  begin_after_previous_kernel();
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto* const scores = reinterpret_cast<float*>(memory);
+  const int tile = blockIdx.x, head = blockIdx.y;
+  score_tile<T, D>(p, head, tile * kTile, scores);
+  const int i = threadIdx.x / 2, half = threadIdx.x % 2 * (kTile / 2);
+  const float* row = scores + i * kRowFloats + half;
+  float highest = -INFINITY, sum = 0;
+  for (int j = 0; j < kTile / 2; ++j) highest = fmaxf(highest, row[j]);
+  highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+  const float reference = highest == -INFINITY ? 0.0f : highest;
+  for (int j = 0; j < kTile / 2; ++j) sum += exp2f(row[j] - reference);
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  if (half == 0) {
+    p.tile_sums[(static_cast<long long>(head) * p.tiles + tile) * kTile + i] = highest + log2f(sum);
+  }
+}
+
+// A block per head: the rows' log-sum-exps over all tiles, eight threads for each row.
+template <typename T>
+__global__ void __launch_bounds__(kTile * 8) add_rows_kernel(const LineParams<T> p) {
+  begin_after_previous_kernel();
+  __shared__ float parts[8][kTile];
+  const int i = threadIdx.x % kTile, part = threadIdx.x / kTile;
+  const float* sums = p.tile_sums + static_cast<long long>(blockIdx.x) * p.tiles * kTile + i;
+  float highest = -INFINITY, sum = 0;
+  for (int tile = part; tile < p.tiles; tile += 8) highest = fmaxf(highest, sums[tile * kTile]);
+  parts[part][i] = highest;
+  __syncthreads();
+  for (int other = 0; other < 8; ++other) highest = fmaxf(highest, parts[other][i]);
+  const float reference = highest == -INFINITY ? 0.0f : highest;
+  for (int tile = part; tile < p.tiles; tile += 8) sum += exp2f(sums[tile * kTile] - reference);
+  __syncthreads();
+  parts[part][i] = sum;
+  __syncthreads();
+  if (part > 0) return;
+  sum = 0;
+  for (int other = 0; other < 8; ++other) sum += parts[other][i];
+  p.row_sums[blockIdx.x * kTile + i] = reference + log2f(sum);
+}
+
+// The tile's weights, added up by column and by diagonal: diagonal x is of row i and token j with
+// i - j + 63 = x.
+template <typename T, int D>
+__global__ void __launch_bounds__(kThreads) sum_lines_kernel(const LineParams<T> p) {
+  begin_after_previous_kernel();
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto* const weights = reinterpret_cast<float*>(memory);
+  const int tile = blockIdx.x, head = blockIdx.y;
+  score_tile<T, D>(p, head, tile * kTile, weights);
+  for (int at = threadIdx.x; at < kTile * kTile; at += kThreads) {
+    const int i = at / kTile;
+    float& weight = weights[i * kRowFloats + at % kTile];
+    weight = i < p.judges ? exp2f(weight - p.row_sums[head * kTile + i]) : 0.0f;
+  }
+  __syncthreads();
+  const int x = threadIdx.x;
+  const long long at = static_cast<long long>(head) * p.tiles + tile;
+  if (x < kTile) {
+    float sum = 0;
+    for (int i = 0; i < kTile; ++i) sum += weights[i * kRowFloats + x];
+    p.by_token[at * kTile + x] = sum;
+  }
+  float sum = 0;
+  for (int i = max(0, x - (kTile - 1)); i <= min(kTile - 1, x); ++i) {
+    sum += weights[i * kRowFloats + i + (kTile - 1) - x];
+  }
+  p.by_diagonal[at * kDiagonals + x] = sum;
+}
+
+// An offset's sum: of the two tiles that it crosses while it passes the judging rows.
+template <typename T>
+__device__ __forceinline__ float offset_sum(const LineParams<T>& p, int head, int offset) {
+  const float* sums = p.by_diagonal + static_cast<long long>(head) * p.tiles * kDiagonals;
+  const int x = offset - (p.tokens - p.judges) + kTile - 1;  // in tile 0; 64 more in each next one
+  float sum = 0;
+  for (int tile = max(0, (-x + kTile - 1) / kTile); tile < p.tiles; ++tile) {
+    if (x + tile * kTile > 2 * (kTile - 1)) break;
+    sum += sums[tile * kDiagonals + x + tile * kTile];
+  }
+  return sum;
+}
+
+// Blocks (head, 0) take columns, (head, 1) offsets.
+template <typename T>
+__global__ void __launch_bounds__(kTakeThreads)
+    take_lines_kernel(const LineParams<T> p, int* columns, int verticals, int* offsets,
+                      int slashes) {
+  begin_after_previous_kernel();
+  __shared__ TakeShared shared;
+  const int head = blockIdx.x;
+  if (blockIdx.y == 0) {
+    const float* sums = p.by_token + static_cast<long long>(head) * p.tiles * kTile;
+    take_highest(
+        shared, p.tokens, verticals,
+        [&](int j) { return j < kFirstVerticals ? ~0u : order_key(sums[j]); },
+        [&](int place, int j) { columns[static_cast<long long>(head) * verticals + place] = j; });
+  } else {
+    take_highest(
+        shared, p.tokens, slashes,
+        [&](int o) { return o < kFirstSlashes ? ~0u : order_key(offset_sum(p, head, o)); },
+        [&](int place, int o) { offsets[static_cast<long long>(head) * slashes + place] = o; });
+  }
+}
+
+// A block per head: an offset that begins a band writes its begin, the one that ends it its end.
+__global__ void __launch_bounds__(kTakeThreads)
+    band_lines_kernel(Band* bands, const int* offsets, int slashes) {
+  begin_after_previous_kernel();
+  __shared__ TakeShared shared;
+  const int* mine = offsets + static_cast<long long>(blockIdx.x) * slashes;
+  Band* to = bands + static_cast<long long>(blockIdx.x) * (slashes + 1);
+  const auto begins = [&](int i) { return i == 0 || mine[i] > mine[i - 1] + kLineWidth; };
+  int written = 0;
+  for (int first = 0; first < slashes; first += kTakeThreads) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    const bool begin = i < slashes && begins(i);
+    const Counted counted = count_block(begin, shared.warp_counts[0]);
+    const int band = written + counted.before + (begin ? 1 : 0);  // bands are numbered from 1
+    if (begin) to[band].a = mine[i];
+    if (i < slashes && (i + 1 == slashes || begins(i + 1))) to[band].b = mine[i] + kLineWidth;
+    written += counted.all;
+  }
+  if (threadIdx.x == 0) to[0] = {written, 0};
+}
+
+struct ListParams {
+  const Band* bands;
+  const int *columns, *offsets;
+  TokenRange* ranges;
+  int *range_counts, *singles, *single_counts;
+  int verticals, slashes, capacity, heads, first_position, end;
+};
+
+__global__ void __launch_bounds__(kTakeThreads) list_lines_kernel(const ListParams p) {
+  begin_after_previous_kernel();
+  __shared__ TakeShared shared;
+  const int block = blockIdx.x, head = blockIdx.y;
+  const Band* bands = p.bands + static_cast<long long>(head) * (p.slashes + 1);
+  const int e = p.first_position + (block + 1) * kLineWidth;
+  const BlockLines lines(bands + 1, bands->a, p.offsets + static_cast<long long>(head) * p.slashes,
+                         p.slashes, e, min(e, p.end));
+  const long long at = static_cast<long long>(block) * p.heads + head;
+  for (int i = threadIdx.x; i < lines.ranges(); i += kTakeThreads) {
+    p.ranges[at * p.capacity + i] = lines.range(i);
+  }
+  const int* columns = p.columns + static_cast<long long>(head) * p.verticals;
+  int* singles = p.singles + at * p.verticals;
+  const int count = write_chosen(
+      shared, p.verticals, 0, [&](int i) { return lines.outside(columns[i]); },
+      [](int) { return false; }, [&](int place, int i) { singles[place] = columns[i]; });
+  if (threadIdx.x == 0) {
+    p.range_counts[at] = lines.ranges();
+    p.single_counts[at] = count;
+  }
+}
+
+template <typename T, int D>
+void choose(const ChooseLines& args, cudaStream_t stream) {
+  const LineParams<T> p(args);
+  constexpr int kBytes = kTileBytes<T, D>;
+  const auto prepare = [&](auto* kernel) {
+    nvllm::cuda::check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+        "preparing choose_lines");
+  };
+  const auto sum_rows = sum_rows_kernel<T, D>;
+  const auto sum_lines = sum_lines_kernel<T, D>;
+  prepare(sum_rows);
+  prepare(sum_lines);
+  const auto heads = static_cast<unsigned>(p.heads);
+  const dim3 grid(static_cast<unsigned>(p.tiles), heads);
+  sum_rows<<<grid, kThreads, kBytes, stream>>>(p);
+  nvllm::cuda::check(cudaGetLastError(), "launching choose_lines");
+  launch_early("launching choose_lines", add_rows_kernel<T>, heads, kTile * 8, stream, p);
+  sum_lines<<<grid, kThreads, kBytes, stream>>>(p);
+  nvllm::cuda::check(cudaGetLastError(), "launching choose_lines");
+  launch_early("launching choose_lines", take_lines_kernel<T>, dim3(heads, 2), kTakeThreads, stream,
+               p, args.columns.as<int>(), static_cast<int>(args.columns.shape[1]),
+               args.offsets.as<int>(), static_cast<int>(args.offsets.shape[1]));
+}
+
+}  // namespace
+
+void choose_lines(const ChooseLines& args, Stream& stream) {
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
+    if constexpr (sizeof(T) == 4) {
+      choose<T, 64>(args, native);  // tiles in shared memory are of tensor cores alone
+    } else if (args.prompt.head_dim() <= 64) {
+      choose<T, 64>(args, native);
+    } else if (args.prompt.head_dim() <= 128) {
+      choose<T, 128>(args, native);
+    } else {
+      choose<T, 256>(args, native);
+    }
+  });
+}
+
+void band_lines(const TensorView& bands, const TensorView& offsets, Stream& stream) {
+  launch_early("launching band_lines", band_lines_kernel, static_cast<unsigned>(offsets.shape[0]),
+               kTakeThreads, nvllm::cuda::native(stream), bands.as<Band>(), offsets.as<int>(),
+               static_cast<int>(offsets.shape[1]));
+}
+
+void list_lines(const ListLines& args, Stream& stream) {
+  ListParams p{};
+  p.bands = args.bands.as<Band>();
+  p.columns = args.columns.as<int>();
+  p.offsets = args.offsets.as<int>();
+  p.ranges = args.ranges.as<TokenRange>();
+  p.range_counts = args.range_counts.as<int>();
+  p.singles = args.singles.as<int>();
+  p.single_counts = args.single_counts.as<int>();
+  p.verticals = static_cast<int>(args.columns.shape[1]);
+  p.slashes = static_cast<int>(args.offsets.shape[1]);
+  p.capacity = static_cast<int>(args.ranges.shape[2]);
+  p.heads = static_cast<int>(args.heads());
+  p.first_position = static_cast<int>(args.first_position);
+  p.end = static_cast<int>(args.first_position + args.rows);
+  const dim3 grid(static_cast<unsigned>(args.blocks()), static_cast<unsigned>(args.heads()));
+  launch_early("launching list_lines", list_lines_kernel, grid, kTakeThreads,
+               nvllm::cuda::native(stream), p);
+}
+
+}  // namespace nvllm::kernels::cuda

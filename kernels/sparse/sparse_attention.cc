@@ -1,0 +1,119 @@
+#include "kernels/sparse/sparse_attention.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/common/arguments.h"
+#include "kernels/sparse/cpu/sparse_attention.h"
+#ifdef NVLLM_CUDA
+#include "kernels/sparse/sm80/sparse_attention.h"
+#endif
+
+namespace nvllm::kernels {
+namespace {
+
+// Lists of every row block and head, [..][capacity] or [..][capacity, 2], and their lengths.
+void check_lists(const SparseAttention& args, const TensorView& counts, const char* counts_name,
+                 const TensorView& lists, const char* name, int rank) {
+  constexpr Arguments check("sparse_attention");
+  const std::int64_t blocks = args.row_blocks(), heads = args.q.shape[1];
+  check.require(counts, counts_name, DType::i32, {blocks, heads});
+  check.require_dense(counts, counts_name);
+  if (lists.rank != rank) {
+    fail("sparse_attention: ", name, " is ", lists.describe(), "; it must have ", rank,
+         " dimensions");
+  }
+  if (rank == 3) check.require(lists, name, DType::i32, {blocks, heads, lists.shape[2]});
+  if (rank == 4) check.require(lists, name, DType::i32, {blocks, heads, lists.shape[2], 2});
+  check.require_dense(lists, name);
+}
+
+// The tokens that the lists of a row block and head name, ascending.
+std::vector<std::int32_t> listed_tokens(const SparseAttention& args, std::int64_t block,
+                                        std::int64_t head) {
+  const std::int64_t list = block * args.q.shape[1] + head;
+  std::vector<std::int32_t> tokens;
+  const auto add = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) tokens.push_back(static_cast<std::int32_t>(t));
+  };
+  if (args.by_tiles()) {
+    const auto* tiles = args.tiles.as<std::int32_t>() + list * args.tiles.shape[2];
+    for (int i = 0; i < args.tile_counts.as<std::int32_t>()[list]; ++i) {
+      add(tiles[i] * kSparseTile, (tiles[i] + 1) * kSparseTile);
+    }
+  } else {
+    const auto* ranges = args.ranges.as<std::int32_t>() + list * args.ranges.shape[2] * 2;
+    for (int i = 0; i < args.range_counts.as<std::int32_t>()[list]; ++i) {
+      add(ranges[2 * i], ranges[2 * i + 1]);
+    }
+    const auto* columns = args.columns.as<std::int32_t>() + list * args.columns.shape[2];
+    tokens.insert(tokens.end(), columns, columns + args.column_counts.as<std::int32_t>()[list]);
+    std::sort(tokens.begin(), tokens.end());
+  }
+  return tokens;
+}
+
+}  // namespace
+
+Attention SparseAttention::shared() const {
+  Attention args;
+  args.out = out;
+  args.q = q;
+  args.kv = kv;
+  args.lse = lse;
+  args.group = group;
+  args.first_head = first_head;
+  args.scale = scale;
+  return args;
+}
+
+void check_sparse_attention(const SparseAttention& args) {
+  check_attention_rows(args.shared(), "sparse_attention");
+  if (args.first_position < 0) {
+    fail("sparse_attention: first_position is ", args.first_position, "; it must not be negative");
+  }
+  const TensorView& table = args.kv.block_table;
+  if (table.data != nullptr && table.shape[0] < 1) {
+    fail("sparse_attention: block_table is ", table.describe(), "; it must be of one sequence");
+  }
+  const std::int64_t blocks = table.data != nullptr ? table.shape[1] : 1;
+  const std::int64_t tokens = args.first_position + args.q.shape[0];
+  if (args.q.elements() > 0 && tokens > blocks * args.kv.block_size()) {
+    fail("sparse_attention: first_position is ", args.first_position, ", q is ", args.q.describe(),
+         ", but the cache is of ", blocks * args.kv.block_size(), " tokens");
+  }
+  if (args.by_tiles()) {
+    check_lists(args, args.tile_counts, "tile_counts", args.tiles, "tiles", 3);
+  } else {
+    check_lists(args, args.range_counts, "range_counts", args.ranges, "ranges", 4);
+    check_lists(args, args.column_counts, "column_counts", args.columns, "columns", 3);
+  }
+}
+
+void sparse_attention(const SparseAttention& args, Stream& stream) {
+  check_sparse_attention(args);
+  if (args.q.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::sparse_attention(args, stream);
+#endif
+  cpu::sparse_attention(args, stream);
+}
+
+void sparse_attention_reference(const SparseAttention& args) {
+  check_sparse_attention(args);
+  const Attention shared = args.shared();
+  for (std::int64_t block = 0; block < args.row_blocks(); ++block) {
+    const std::int64_t begin = block * kSparseTile;
+    const std::int64_t end = std::min(args.q.shape[0], begin + kSparseTile);
+    for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
+      const std::vector<std::int32_t> tokens = listed_tokens(args, block, head);
+      for (std::int64_t row = begin; row < end; ++row) {
+        const auto later =
+            std::upper_bound(tokens.begin(), tokens.end(), args.first_position + row);
+        attend_reference(shared, 0, row, head, {tokens.begin(), later});
+      }
+    }
+  }
+}
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,186 @@
+#include "kernels/sparse/vertical_slash.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/sparse/cpu/vertical_slash.h"
+#ifdef NVLLM_CUDA
+#include "kernels/sparse/sm80/vertical_slash.h"
+#endif
+
+namespace nvllm::kernels {
+namespace {
+
+constexpr Arguments kChoose("choose_lines");
+constexpr Arguments kList("list_lines");
+
+constexpr std::int64_t padded(std::int64_t tokens) {
+  return (tokens + kJudgingRows - 1) / kJudgingRows * kJudgingRows;
+}
+
+// The highest `count` of the sums, the first `always` of them whatever they are; ascending.
+void take_highest(std::vector<double> sums, std::int64_t always, std::int64_t count,
+                  std::int32_t* taken) {
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(always, sums.size()); ++i) {
+    sums[i] = std::numeric_limits<double>::infinity();
+  }
+  std::vector<std::int32_t> order(sums.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int32_t a, std::int32_t b) { return sums[a] > sums[b]; });
+  std::copy_n(order.begin(), count, taken);
+  std::sort(taken, taken + count);
+}
+
+template <typename T>
+void reference(const ChooseLines& args, std::int64_t head) {
+  const PromptRows& prompt = args.prompt;
+  const std::int64_t tokens = prompt.tokens(), first = prompt.rows() - args.judges();
+  std::vector<double> by_token(tokens), by_offset(tokens);
+  for (std::int64_t row = first; row < prompt.rows(); ++row) {
+    const std::int64_t seen = prompt.first_position + row + 1;
+    std::vector<double> weights(seen);
+    for (std::int64_t j = 0; j < seen; ++j) {
+      const T* q = query_of<T>(prompt, row, head);
+      const T* k = key_of<T>(prompt, j, prompt.kv_head(head));
+      for (std::int64_t d = 0; d < prompt.head_dim(); ++d) {
+        weights[j] += double{to_float(q[d])} * to_float(k[d]) * prompt.scale;
+      }
+    }
+    const double highest = *std::max_element(weights.begin(), weights.end());
+    double sum = 0;
+    for (double& weight : weights) sum += weight = std::exp(weight - highest);
+    for (std::int64_t j = 0; j < seen; ++j) {
+      by_token[j] += weights[j] / sum;
+      by_offset[seen - 1 - j] += weights[j] / sum;
+    }
+  }
+  const std::int64_t verticals = args.columns.shape[1], slashes = args.offsets.shape[1];
+  take_highest(std::move(by_token), kFirstVerticals, verticals,
+               args.columns.as<std::int32_t>() + head * verticals);
+  take_highest(std::move(by_offset), kFirstSlashes, slashes,
+               args.offsets.as<std::int32_t>() + head * slashes);
+}
+
+void check_lists(const Arguments& check, const TensorView& tensor, const char* name,
+                 std::int64_t heads) {
+  const std::int64_t count = tensor.rank == 2 ? tensor.shape[1] : 0;
+  check.require(tensor, name, DType::i32, {heads, count});
+  check.require_dense(tensor, name);
+}
+
+}  // namespace
+
+LineBudget line_budget(std::int64_t tokens) {
+  constexpr std::int64_t kEnoughVerticals = 1000, kEnoughSlashes = 6096;
+  const std::int64_t budget = tokens * 3 / 10;
+  LineBudget lines;
+  lines.verticals =
+      std::min(std::max<std::int64_t>(kFirstVerticals + 1, budget / 5), kEnoughVerticals);
+  lines.slashes =
+      std::min(std::max<std::int64_t>(kFirstSlashes + 1, budget * 4 / 5), kEnoughSlashes);
+  return {std::min(lines.verticals, tokens), std::min(lines.slashes, tokens)};
+}
+
+std::int64_t ChooseLines::judges() const {
+  return std::min(kJudgingRows, prompt.rows());
+}
+
+// float32: v and s of every token, s in two halves that are added up, and the judges' log-sum-exps.
+std::size_t choose_lines_workspace(std::int64_t heads, std::int64_t tokens) {
+  return static_cast<std::size_t>(heads * (4 * (padded(tokens) + kJudgingRows) + kJudgingRows)) *
+         sizeof(float);
+}
+
+void check_choose_lines(const ChooseLines& args) {
+  check_prompt_rows(args.prompt, kChoose);
+  const std::int64_t heads = args.prompt.heads(), tokens = args.prompt.tokens();
+  check_lists(kChoose, args.columns, "columns", heads);
+  check_lists(kChoose, args.offsets, "offsets", heads);
+  const auto fits = [&](const TensorView& list) {
+    return list.shape[1] >= 1 && list.shape[1] <= tokens;
+  };
+  if (tokens > 0 && !(fits(args.columns) && fits(args.offsets))) {
+    fail("choose_lines: columns is ", args.columns.describe(), " and offsets ",
+         args.offsets.describe(), "; of ", tokens, " tokens 1 to ", tokens, " can be chosen");
+  }
+  const std::size_t needed = choose_lines_workspace(heads, tokens);
+  if (args.workspace.bytes() < needed || !args.workspace.aligned(sizeof(float))) {
+    fail("choose_lines: workspace is ", args.workspace.describe(), "; it must be ", needed,
+         " bytes for float32");
+  }
+}
+
+void choose_lines(const ChooseLines& args, Stream& stream) {
+  check_choose_lines(args);
+  if (args.prompt.q.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::choose_lines(args, stream);
+#endif
+  cpu::choose_lines(args, stream);
+}
+
+void choose_lines_reference(const ChooseLines& args) {
+  check_choose_lines(args);
+  for (std::int64_t head = 0; head < args.prompt.heads(); ++head) {
+    with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { reference<T>(args, head); });
+  }
+}
+
+std::int64_t most_line_ranges(std::int64_t tokens, std::int64_t slashes) {
+  return std::min(tokens / kLineRows + 1, slashes);
+}
+
+void band_lines(TensorView bands, TensorView offsets, Stream& stream) {
+  constexpr Arguments check("band_lines");
+  const std::int64_t heads = offsets.shape[0];
+  check_lists(check, offsets, "offsets", heads);
+  check.require(bands, "bands", DType::i32, {heads, offsets.shape[1] + 1, 2});
+  check.require_dense(bands, "bands");
+  if (heads == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::band_lines(bands, offsets, stream);
+#endif
+  cpu::band_lines(bands, offsets, stream);
+}
+
+void check_list_lines(const ListLines& args) {
+  const std::int64_t heads = args.heads();
+  check_lists(kList, args.columns, "columns", heads);
+  check_lists(kList, args.offsets, "offsets", heads);
+  const std::int64_t slashes = args.offsets.shape[1], verticals = args.columns.shape[1];
+  kList.require(args.bands, "bands", DType::i32, {heads, slashes + 1, 2});
+  kList.require_dense(args.bands, "bands");
+  if (args.first_position < 0 || args.rows < 0) {
+    fail("list_lines: rows are ", args.rows, " from ", args.first_position,
+         "; both must be at least 0");
+  }
+  const std::int64_t capacity = args.ranges.rank == 4 ? args.ranges.shape[2] : 0;
+  kList.require(args.ranges, "ranges", DType::i32, {args.blocks(), heads, capacity, 2});
+  kList.require_dense(args.ranges, "ranges");
+  kList.require(args.range_counts, "range_counts", DType::i32, {args.blocks(), heads});
+  kList.require_dense(args.range_counts, "range_counts");
+  kList.require(args.singles, "singles", DType::i32, {args.blocks(), heads, verticals});
+  kList.require_dense(args.singles, "singles");
+  kList.require(args.single_counts, "single_counts", DType::i32, {args.blocks(), heads});
+  kList.require_dense(args.single_counts, "single_counts");
+  const std::int64_t most = most_line_ranges(args.first_position + args.rows, slashes);
+  if (capacity < most) {
+    fail("list_lines: ranges is ", args.ranges.describe(), ", but a block may have ", most);
+  }
+}
+
+void list_lines(const ListLines& args, Stream& stream) {
+  check_list_lines(args);
+  if (args.rows == 0 || args.heads() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::list_lines(args, stream);
+#endif
+  cpu::list_lines(args, stream);
+}
+
+}  // namespace nvllm::kernels

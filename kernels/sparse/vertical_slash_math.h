@@ -1,0 +1,100 @@
+// What versions of select_lines share: from offsets to bands, and from bands to a block's ranges.
+//
+// Offset o covers, of a block of W = kLineRows rows that ends before token e, the distances (o, o + W] from e. Bands are
+// such distances, merged: [a, b) stands for the tokens [e - b, e - a), whatever e is.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/on_both.h"
+#include "kernels/sparse/vertical_slash.h"
+
+namespace nvllm::kernels {
+
+inline constexpr std::int32_t kLineWidth = kLineRows;
+
+struct Band {
+  std::int32_t a, b;
+};
+
+struct TokenRange {
+  std::int32_t begin, end;
+};
+
+// Merges ascending offsets; bands that touch are one. Returns how many.
+NVLLM_ON_BOTH std::int32_t merge_offsets(const std::int32_t* offsets, std::int64_t count,
+                                         Band* bands) {
+  std::int32_t merged = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t a = offsets[i], b = a + kLineWidth;
+    if (merged > 0 && a <= bands[merged - 1].b) {
+      bands[merged - 1].b = b;
+    } else {
+      bands[merged++] = {a, b};
+    }
+  }
+  return merged;
+}
+
+// How many of the ascending values are below `bound`; value(i) gives them.
+template <typename Value>
+NVLLM_ON_BOTH std::int32_t count_below(std::int32_t count, std::int32_t bound, const Value& value) {
+  std::int32_t low = 0, high = count;
+  while (low < high) {
+    const std::int32_t middle = (low + high) / 2;
+    if (value(middle) < bound) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// The lines of one head, as a block of rows sees them.
+struct BlockLines {
+  const Band* bands;
+  std::int32_t e;      // the block's rows are [e - W, e)
+  std::int32_t end;    // tokens from here on are nobody's: min(e, tokens)
+  std::int32_t reach;  // the first so many bands reach below e
+  bool base;           // an offset within W of e covers tokens [0, W), not only [0, e - o)
+  bool joined;         // and these touch the second range
+
+  NVLLM_ON_BOTH BlockLines(const Band* bands, std::int32_t band_count, const std::int32_t* offsets,
+                           std::int32_t offset_count, std::int32_t e, std::int32_t end)
+      : bands(bands), e(e), end(end) {
+    reach = count_below(band_count, e, [&](std::int32_t i) { return bands[i].a; });
+    const auto offset = [&](std::int32_t i) { return offsets[i]; };
+    const std::int32_t below = count_below(offset_count, e, offset);
+    base = below > 0 && offsets[below - 1] > e - kLineWidth;
+    joined = base && reach > 1 && e - bands[reach - 2].b <= kLineWidth;
+  }
+
+  NVLLM_ON_BOTH std::int32_t ranges() const { return joined ? reach - 1 : reach; }
+
+  // Range i of ranges(), in ascending order.
+  NVLLM_ON_BOTH TokenRange range(std::int32_t i) const {
+    const Band& first = bands[reach - 1 - i];
+    const Band& last = joined ? bands[reach - 2 - i] : first;
+    if (joined && i > 0) return clipped(e - last.b, e - last.a);
+    std::int32_t to = e - last.a;
+    if (base && i == 0 && to < kLineWidth) to = kLineWidth;
+    return clipped(e - first.b, to);
+  }
+
+  // Whether a token is the block's, but in none of its ranges.
+  NVLLM_ON_BOTH bool outside(std::int32_t token) const {
+    if (token >= end || (base && token < kLineWidth)) return false;
+    const std::int32_t distance = e - token;
+    const std::int32_t before =
+        count_below(reach, distance, [&](std::int32_t i) { return bands[i].a; });
+    return before == 0 || distance > bands[before - 1].b;
+  }
+
+ private:
+  NVLLM_ON_BOTH TokenRange clipped(std::int32_t begin, std::int32_t to) const {
+    return {begin < 0 ? 0 : begin, to < end ? to : end};
+  }
+};
+
+}  // namespace nvllm::kernels
