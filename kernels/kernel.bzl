@@ -1,7 +1,7 @@
 """kernel: the rules of one operation, NAME.
 
 NAME.h is what callers see. NAME.cc checks arguments, holds the reference and chooses the backend;
-cpu/NAME.{h,cc} and sm80/NAME.{h,cu} are the fast versions, chosen among by NAME.cc alone.
+cpu/NAME.cc and sm80/NAME.cu are the fast versions, declared in the room's backends.h and chosen among by NAME.cc alone.
 NAME_cases.cc tests any backend and is linked into NAME_test and NAME_gpu_test; NAME_bench.cc measures.
 """
 
@@ -36,7 +36,7 @@ def kernel(
     native.cc_library(
         name = name,
         srcs = [name + ".cc", "cpu/%s.cc" % name] + cpu_srcs,
-        hdrs = [name + ".h", "cpu/%s.h" % name],
+        hdrs = [name + ".h"] + native.glob(["cpu/%s.h" % name]),
         local_defines = select({
             "@cuda_config//:enabled": ["NVLLM_CUDA"],
             "//conditions:default": [],
@@ -49,7 +49,7 @@ def kernel(
     cuda_library(
         name = name + "_cuda",
         srcs = ["sm80/%s.cu" % name] + cuda_srcs,
-        hdrs = ["sm80/%s.h" % name, name + ".h"],
+        hdrs = [name + ".h"] + native.glob(["sm80/%s.h" % name]),
         visibility = ["//kernels:__subpackages__"],
         deps = ["//kernels/common:arguments", "//kernels/common:cuda_headers", "//base", "//device"] + deps + cuda_deps,
     )

@@ -75,13 +75,13 @@ void ChunkedCache::attend(std::int64_t layer, const kernels::Attention& args, St
   kernels::Attention stored = args;
   stored.kv = slot_view(layer);
   stored.kv.block_table = args.kv.block_table;
-  quest_->stored(layer, stored, stream, tables_.homes());
+  quest_->stored(layer, stored, stream, tables_.block_map());
   attend_quest(layer, args, stream);
 }
 
 GatheredQuest::Blocks ChunkedCache::quest_blocks(std::int64_t layer) const {
   return {.near = slot_view(layer),
-          .homes = tables_.homes(),
+          .block_map = tables_.block_map(),
           .addresses = tables_.addresses(),
           .offset = layer * static_cast<std::int64_t>(part_bytes_)};
 }
@@ -188,8 +188,8 @@ void ChunkedCache::stage_slots(std::int64_t layer, const Part& part, Stream& str
 
 // Prompts that were chosen for have their results.
 void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
-  const kernels::MergeAttention::Part last =
-      by_host() ? host_attention_->end(stream) : kernels::MergeAttention::Part{};
+  const kernels::CombineAttention::Part last =
+      by_host() ? host_attention_->end(stream) : kernels::CombineAttention::Part{};
   if (!reads_.any(Kind::prompt)) return sums_.finish(args, 0, stream, last);
   for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
     const Part& part = reads_.parts()[s];

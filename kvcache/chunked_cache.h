@@ -84,7 +84,7 @@ class ChunkedCache final : public KvCache {
   static std::size_t device_bytes_per_block(const BlockShape& shape, bool quest = false);
 
   TensorView tokens() const override { return tokens_; }
-  TensorView homes() const override { return tables_.homes(); }
+  TensorView block_map() const override { return tables_.block_map(); }
   StepPlan begin_step(const KvStep& step, Stream& stream) override;
   void begin_pass(Stream& stream) override;
   kernels::KvView store_view(std::int64_t layer, Stream& stream) override;

@@ -26,7 +26,7 @@ class DeviceSlots {
   static constexpr DeviceSlot kNone = -1;
 
   // Where each block is that is held, by its number.
-  std::span<const DeviceSlot> homes() const { return homes_; }
+  std::span<const DeviceSlot> block_map() const { return homes_; }
   DeviceSlot home(BlockId block) const { return homes_[static_cast<std::size_t>(block)]; }
   // Whether a home is another one than at the last call.
   bool take_changes();

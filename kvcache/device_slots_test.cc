@@ -56,15 +56,15 @@ TEST_CASE("a block stays until the last of its holders releases it") {
 
 TEST_CASE("the slot that has been free for longest is given away first") {
   DeviceSlots slots(3, 8);
-  std::vector<DeviceSlot> homes;
+  std::vector<DeviceSlot> block_map;
   for (const BlockId block : {0, 1, 2}) {
-    homes.push_back(slots.open(block));
+    block_map.push_back(slots.open(block));
     slots.filled(block);
   }
   for (const BlockId block : {1, 0, 2}) slots.release(block);
-  CHECK(slots.open(4) == homes[1]);
-  CHECK(slots.open(5) == homes[0]);
-  CHECK(slots.open(6) == homes[2]);
+  CHECK(slots.open(4) == block_map[1]);
+  CHECK(slots.open(5) == block_map[0]);
+  CHECK(slots.open(6) == block_map[2]);
 }
 
 TEST_CASE("with as many slots as blocks what is full stays, whoever else comes and goes") {
@@ -96,7 +96,7 @@ TEST_CASE("with as many slots as blocks what is full stays, whoever else comes a
   }
 }
 
-TEST_CASE("whether homes have changed is said once") {
+TEST_CASE("whether block_map have changed is said once") {
   DeviceSlots slots(2, 8);
   CHECK(slots.take_changes());
   slots.open(1);

@@ -102,7 +102,7 @@ void HostAttention::begin(std::int64_t layer, const kernels::Attention& args, co
   attended_->record(*stream_);
 }
 
-kernels::MergeAttention::Part HostAttention::end(Stream& stream) {
+kernels::CombineAttention::Part HostAttention::end(Stream& stream) {
   hooks_.wait(OffloadWait::merge_of_host, stream, *attended_);
   const kernels::HostAttention results = attention(work_->rows);
   return {results.out, results.lse};

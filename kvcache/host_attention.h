@@ -56,7 +56,7 @@ class HostAttention {
   void begin(std::int64_t layer, const kernels::Attention& args, const Event* written,
              Stream& stream);
   // What rows [0, rows) are given. Valid for work of `stream` until the next begin().
-  kernels::MergeAttention::Part end(Stream& stream);
+  kernels::CombineAttention::Part end(Stream& stream);
 
   // Bytes per second of keys and values, at once.
   struct Speeds {

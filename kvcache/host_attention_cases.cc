@@ -63,7 +63,7 @@ class Attended {
     const auto pass = [&] {
       for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
         host_.begin(layer, args_, nullptr, *stream_);
-        const kernels::MergeAttention::Part part = host_.end(*stream_);
+        const kernels::CombineAttention::Part part = host_.end(*stream_);
         auto* const to = static_cast<float*>(taken.data()) + layer * kRows * (row + kHeads);
         stream_->host_call([to, part, row] {
           std::memcpy(to, part.out.data, static_cast<std::size_t>(kRows * row) * sizeof(float));

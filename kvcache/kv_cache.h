@@ -66,7 +66,7 @@ class KvCache {
   virtual TensorView tokens() const = 0;
   // Where each block's keys and values are stored in this step: [blocks], int32, numbers of blocks of
   // store_view(), -1: nowhere. data == nullptr: the block itself (kernels/pointwise/step_input.h).
-  virtual TensorView homes() const { return {}; }
+  virtual TensorView block_map() const { return {}; }
 
   virtual StepPlan begin_step(const KvStep& step, Stream& stream) = 0;
   virtual void begin_pass(Stream& /*stream*/) {}

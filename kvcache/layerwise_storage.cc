@@ -353,7 +353,7 @@ StepPlan LayerwiseStorage::begin_host_step(const KvStep& step, Stream& stream) {
 
 GatheredQuest::Blocks LayerwiseStorage::host_blocks(std::int64_t layer) const {
   return {.near = buffers_.front().view,
-          .homes = tables_->nowhere(),
+          .block_map = tables_->nowhere(),
           .addresses = tables_->addresses(layer),
           .offset = 0};
 }

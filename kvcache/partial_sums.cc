@@ -70,18 +70,18 @@ void PartialSums::add(kernels::Attention args, std::int64_t first_row, Stream& s
 void PartialSums::sum_up(const Range& rows, Stream& stream) {
   const Sums all = sums();
   const std::int64_t count = rows.end - rows.first;
-  kernels::MergeAttention merge;
+  kernels::CombineAttention merge;
   merge.out = all.sum.rows(rows.first, count);
   merge.lse = all.sum_lse.rows(rows.first, count);
   merge.parts[0] = {merge.out, merge.lse};
   merge.parts[1] = {all.part.rows(rows.first, count), all.part_lse.rows(rows.first, count)};
   merge.count = 2;
-  kernels::merge_attention(merge, stream);
+  kernels::combine_attention(merge, stream);
 }
 
 // One merge for as many rows as have the same parts.
 void PartialSums::finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
-                         const kernels::MergeAttention::Part& last) {
+                         const kernels::CombineAttention::Part& last) {
   const Sums all = sums();
   const std::int64_t last_end = last.out.data == nullptr ? 0 : last.out.shape[0];
   const std::int64_t end = first_row + args.q.shape[0];
@@ -96,7 +96,7 @@ void PartialSums::finish(const kernels::Attention& args, std::int64_t first_row,
       }
     }
     const std::int64_t rows = next - row;
-    kernels::MergeAttention merge;
+    kernels::CombineAttention merge;
     const auto add = [&](const TensorView& out, const TensorView& lse) {
       merge.parts[static_cast<std::size_t>(merge.count++)] = {out.rows(row, rows),
                                                               lse.rows(row, rows)};
@@ -106,7 +106,7 @@ void PartialSums::finish(const kernels::Attention& args, std::int64_t first_row,
     add(all.sum, all.sum_lse);
     if (beside) add(all.part, all.part_lse);
     if (row < last_end) add(last.out, last.lse);
-    kernels::merge_attention(merge, stream);
+    kernels::combine_attention(merge, stream);
   }
 }
 

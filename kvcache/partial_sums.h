@@ -40,7 +40,7 @@ class PartialSums {
   // `args`: of those rows that are wanted, [first_row, first_row + args.q.shape[0]). last: a part of the step's first
   // rows that came to be elsewhere; may be none.
   void finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
-              const kernels::MergeAttention::Part& last = {});
+              const kernels::CombineAttention::Part& last = {});
 
  private:
   // Accumulators and a partial, for so many rows.

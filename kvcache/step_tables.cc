@@ -43,7 +43,7 @@ TensorView StepTables::ints(std::int64_t first, std::initializer_list<std::int64
   return TensorView(static_cast<std::int32_t*>(memory_.data()) + first, DType::i32, shape);
 }
 
-TensorView StepTables::homes() const {
+TensorView StepTables::block_map() const {
   return ints(0, {limits_.blocks});
 }
 TensorView StepTables::addresses() const {
@@ -96,8 +96,8 @@ void StepTables::stage(const StepReads& reads, DeviceSlots& slots, Stream& strea
   auto* const words = static_cast<std::int32_t*>(staged.memory.data());
   write(reads, words);
   if (slots.take_changes()) {
-    std::copy(slots.homes().begin(), slots.homes().end(), words);
-    backend_.copy(homes().data, words, homes().bytes(), stream);
+    std::copy(slots.block_map().begin(), slots.block_map().end(), words);
+    backend_.copy(block_map().data, words, block_map().bytes(), stream);
     if (limits_.addresses) {
       std::copy(addresses_.begin(), addresses_.end(),
                 static_cast<std::int64_t*>(staged.addresses.data()));

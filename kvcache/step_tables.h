@@ -32,11 +32,11 @@ class StepTables {
   StepTables(Backend& backend, const Limits& limits);
   static std::size_t bytes(const Limits& limits);  // device memory
 
-  // Where a block lies in host memory. Told with the homes, when one of these has changed.
+  // Where a block lies in host memory. Told with the block_map, when one of these has changed.
   void set_address(BlockId block, const void* address);
   void stage(const StepReads& reads, DeviceSlots& slots, Stream& stream);
 
-  TensorView homes() const;      // [blocks], int32: slots, or -1
+  TensorView block_map() const;      // [blocks], int32: slots, or -1
   TensorView addresses() const;  // [blocks], int64
   TensorView whole(
       std::int64_t blocks) const;  // [1], int32: the tokens of so many blocks, up to ring_at_once

@@ -11,7 +11,7 @@ namespace {
 
 // Attention shares the tokens of a sequence out over more multiprocessors the longer it may be, as long as
 // there are few sequences; what a short one then pays for the merging is worth a graph of its own.
-// (kernels/attention/sm80/attention_decode.cu: no more from 2,048 tokens on, and none where sequences times KV heads
+// (kernels/attention/sm80/attention.cu: no more from 2,048 tokens on, and none where sequences times KV heads
 // fill the GPU.)
 constexpr std::int64_t kShort = 1024, kFewSequences = 64;
 

@@ -143,7 +143,7 @@ kernels::StepInput StepStaging::input(const StepShape& shape, const kvcache::KvC
   input.last_tokens = last_tokens_;
   input.table = table_;
   input.history = cache.tokens();
-  input.homes = cache.homes();
+  input.block_map = cache.block_map();
   input.tokens = tokens_.rows(0, shape.rows);
   input.positions = positions_.rows(0, shape.rows);
   input.places = places_.rows(0, shape.rows);

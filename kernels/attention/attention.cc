@@ -8,10 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "kernels/attention/cpu/attention.h"
-#ifdef NVLLM_CUDA
-#include "kernels/attention/sm80/attention.h"
-#endif
+#include "kernels/attention/backends.h"
 
 namespace nvllm::kernels {
 namespace {

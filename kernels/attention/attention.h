@@ -13,7 +13,7 @@ namespace nvllm::kernels {
 // Rows query_start[s] to query_start[s + 1] of q are the last ones of the kv_length[s] tokens of
 // sequence s, whose keys and values, those of the rows themselves too, are in the cache. A row attends
 // to every token up to its own. With `visible` the view may hold any part of a sequence's tokens, and the
-// result is a partial, which merge_attention puts together with others by its lse.
+// result is a partial, which combine_attention puts together with others by its lse.
 //   out[r][h] = sum_t softmax_t(scale * q[r][h] · k[t][g]) v[t][g],   g = (first_head + h) / group
 // A rank whose query heads begin in the middle of a group has first_head > 0. A row that attends to no
 // token gives 0 and an lse of -infinity. Tokens that no row of a sequence attends to are not read.

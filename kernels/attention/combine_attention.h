@@ -8,7 +8,7 @@
 
 namespace nvllm::kernels {
 
-inline constexpr int kMostAttentionParts = 8;
+inline constexpr int kMaxAttentionParts = 8;
 
 // What attention to disjoint parts of the tokens gave becomes what attention to all of them gives:
 //   out[r][h] = sum_i exp(parts[i].lse[r][h] - lse[r][h]) parts[i].out[r][h],
@@ -19,7 +19,7 @@ inline constexpr int kMostAttentionParts = 8;
 //
 // Results may take the place of a part of the same type: so accumulators in float32 grow part by part, and
 // the last merge gives the model's type.
-struct MergeAttention {
+struct CombineAttention {
   struct Part {
     TensorView out;  // [rows, heads, head_dim]: float32, bfloat16 or float16
     TensorView lse;  // [rows, heads], float32
@@ -27,17 +27,17 @@ struct MergeAttention {
 
   TensorView out;  // as a part's
   TensorView lse;  // [rows, heads], float32; may be none
-  std::array<Part, kMostAttentionParts> parts{};
+  std::array<Part, kMaxAttentionParts> parts{};
   int count = 0;  // parts that there are, at least 1
 };
 
 // Enqueues it. All tensors are dense and begin at multiples of 16 bytes, head_dim is a multiple of 8;
 // otherwise an Error that names the argument.
-void merge_attention(const MergeAttention& args, Stream& stream);
+void combine_attention(const CombineAttention& args, Stream& stream);
 
-void check_merge_attention(const MergeAttention& args);
+void check_combine_attention(const CombineAttention& args);
 
 // The plain definition, run at once by the caller.
-void merge_attention_reference(const MergeAttention& args);
+void combine_attention_reference(const CombineAttention& args);
 
 }  // namespace nvllm::kernels

@@ -14,8 +14,8 @@ namespace nvllm::kernels {
 //   Its table gets new blocks: table[slot][first_block[s] + i] = new_blocks[block_start[s] + i].
 //   Row r of it: the token is new_tokens[first_token[s] + r], or last_tokens[slot] if first_token[s] is
 //   negative; its place in the cache is the one that the table has for its position, where the token itself
-//   is written down, too (history). With homes, block b's keys and values have their places in block
-//   homes[b], or none if that is negative.
+//   is written down, too (history). With block_map, block b's keys and values have their places in block
+//   block_map[b], or none if that is negative.
 // A sequence without a slot (negative) is padding: its rows have token 0 and no place, and nothing is
 // written for it. Sequences have different slots; blocks are added in order, and no block is named before
 // it is there.
@@ -36,7 +36,7 @@ struct StepInput {
   TensorView last_tokens;  // [slots]
   TensorView table;        // [slots, blocks of the longest sequence]
   TensorView history;      // [blocks, block_size]: the tokens in the cache
-  TensorView homes{};      // [blocks]; data == nullptr: every block is its own
+  TensorView block_map{};      // [blocks]; data == nullptr: every block is its own
 
   // Results.
   TensorView tokens;     // [rows], int32

@@ -46,32 +46,32 @@ struct Chosen {
 template <typename T>
 Chosen run_reference(PromptCase<T>& asked, float threshold, std::vector<double>* scores = nullptr) {
   Chosen chosen(asked.shape, 0);
-  SelectTiles args;
+  BlockMask args;
   args.prompt = asked.here();
   args.threshold = threshold;
   args.tiles = TensorView(chosen.tiles.data(), DType::i32,
                           {chosen.row_tiles, chosen.heads, chosen.capacity});
   args.tile_counts = TensorView(chosen.counts.data(), DType::i32, {chosen.row_tiles, chosen.heads});
   std::vector<float> workspace(
-      select_tiles_workspace(asked.shape.rows, asked.shape.heads, asked.shape.tokens()) / 4);
+      block_mask_workspace(asked.shape.rows, asked.shape.heads, asked.shape.tokens()) / 4);
   args.workspace =
       TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.size() * 4)});
   if (scores != nullptr) scores->resize(chosen.counts.size() * args.token_tiles());
-  select_tiles_reference(args, scores == nullptr ? nullptr : scores->data());
+  block_mask_reference(args, scores == nullptr ? nullptr : scores->data());
   return chosen;
 }
 
 // Room for gathered keys of so many tokens.
 template <typename T>
 std::vector<T> room_for(const PromptShape& shape) {
-  const std::int64_t tokens = (shape.tokens() + kSelectTile - 1) / kSelectTile * kSelectTile;
+  const std::int64_t tokens = (shape.tokens() + kMaskTile - 1) / kMaskTile * kMaskTile;
   return std::vector<T>(tokens * shape.kv_heads * shape.head_dim, from_float<T>(testing::kNan));
 }
 
 // room: for gathered keys, if not nullptr; those of `gathered` tokens are there.
 template <typename T>
 Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold,
-           std::vector<T>* room = nullptr, std::int64_t gathered = 0, std::int64_t whole_rows = 0) {
+           std::vector<T>* room = nullptr, std::int64_t gathered = 0, std::int64_t dense_rows = 0) {
   constexpr std::int64_t slack = 3;
   const auto stream = backend.create_stream();
   const PlacedPrompt<T> prompt(backend, *stream, asked);
@@ -79,13 +79,13 @@ Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold,
   Placed<std::int32_t> tiles(backend, *stream, chosen.tiles);
   Placed<std::int32_t> counts(backend, *stream, chosen.counts);
   const std::vector<float> nothing(
-      select_tiles_workspace(asked.shape.rows, asked.shape.heads, asked.shape.tokens()) / 4,
+      block_mask_workspace(asked.shape.rows, asked.shape.heads, asked.shape.tokens()) / 4,
       testing::kNan);
   Placed<float> workspace(backend, *stream, nothing);
-  SelectTiles args;
+  BlockMask args;
   args.prompt = prompt.rows();
   args.threshold = threshold;
-  args.whole_rows = whole_rows;
+  args.dense_rows = dense_rows;
   args.tiles = tiles.view({chosen.row_tiles, chosen.heads, chosen.capacity});
   args.tile_counts = counts.view({chosen.row_tiles, chosen.heads});
   args.workspace = TensorView(workspace.data(), DType::u8,
@@ -98,7 +98,7 @@ Chosen run(Backend& backend, const PromptCase<T>& asked, float threshold,
     args.gathered = keys->view({tokens, s.kv_heads, s.head_dim});
     args.gathered_tokens = gathered;
   }
-  select_tiles(args, *stream);
+  block_mask(args, *stream);
   if (keys) *room = keys->fetch();
   chosen.tiles = tiles.fetch();
   chosen.counts = counts.fetch();
@@ -264,12 +264,12 @@ TEST_CASE_TEMPLATE("tiles with one of the last rows keep all, others what they k
   std::iota(all.begin(), all.end(), 0);
   REQUIRE(by_score.of(2, 1) != all);
   struct Asked {
-    int whole_rows, first;  // tile of rows that keeps all
+    int dense_rows, first;  // tile of rows that keeps all
   };
   for (const Asked& each : {Asked{0, 3}, Asked{1, 2}, Asked{44, 2}, Asked{45, 1}, Asked{500, 0}}) {
-    const int whole_rows = each.whole_rows, first = each.first;
-    CAPTURE(whole_rows);
-    const Chosen chosen = run<T>(*backend, asked, 0.5f, nullptr, 0, whole_rows);
+    const int dense_rows = each.dense_rows, first = each.first;
+    CAPTURE(dense_rows);
+    const Chosen chosen = run<T>(*backend, asked, 0.5f, nullptr, 0, dense_rows);
     for (int tile = 0; tile < 3; ++tile) {
       all.resize((1300 + std::min(tile * 128 + 127, 299)) / 128 + 1);
       std::iota(all.begin(), all.end(), 0);
@@ -338,35 +338,35 @@ TEST_CASE("what cannot be is refused by name") {
   PromptCase<float> asked({128, 0, 2, 1, 2, 0, 64}, 1);
   std::vector<std::int32_t> tiles(4), counts(2);
   std::vector<float> workspace(1000);
-  const auto refused = [&](const std::function<void(SelectTiles&)>& change) {
-    SelectTiles args;
+  const auto refused = [&](const std::function<void(BlockMask&)>& change) {
+    BlockMask args;
     args.prompt = asked.here();
     args.tiles = TensorView(tiles.data(), DType::i32, {1, 2, 1});
     args.tile_counts = TensorView(counts.data(), DType::i32, {1, 2});
     args.workspace = TensorView(workspace.data(), DType::u8, {4000});
     change(args);
-    return testing::refusal(*backend, [&](Stream& stream) { select_tiles(args, stream); });
+    return testing::refusal(*backend, [&](Stream& stream) { block_mask(args, stream); });
   };
-  const auto says = [&](const std::string& what, const std::function<void(SelectTiles&)>& change) {
+  const auto says = [&](const std::string& what, const std::function<void(BlockMask&)>& change) {
     const std::string message = refused(change);
     CHECK_MESSAGE(message.find(what) != std::string::npos, message);
   };
-  says("threshold is 0", [](SelectTiles& a) { a.threshold = 0; });
-  says("threshold is 1.5", [](SelectTiles& a) { a.threshold = 1.5f; });
-  says("whole_rows is -1", [](SelectTiles& a) { a.whole_rows = -1; });
-  says("workspace", [](SelectTiles& a) { a.workspace.shape[0] = 8; });
-  says("tiles is", [](SelectTiles& a) { a.tiles.shape[2] = 0; });
+  says("threshold is 0", [](BlockMask& a) { a.threshold = 0; });
+  says("threshold is 1.5", [](BlockMask& a) { a.threshold = 1.5f; });
+  says("dense_rows is -1", [](BlockMask& a) { a.dense_rows = -1; });
+  says("workspace", [](BlockMask& a) { a.workspace.shape[0] = 8; });
+  says("tiles is", [](BlockMask& a) { a.tiles.shape[2] = 0; });
   std::vector<float> room(128 * 64);
-  says("gathered is", [&](SelectTiles& a) {
+  says("gathered is", [&](BlockMask& a) {
     a.gathered = TensorView(room.data(), DType::f32, {127, 1, 64});
   });
-  says("gathered_tokens is 129", [&](SelectTiles& a) {
+  says("gathered_tokens is 129", [&](BlockMask& a) {
     a.gathered = TensorView(room.data(), DType::f32, {128, 1, 64});
     a.gathered_tokens = 129;
   });
-  says("too few KV heads", [](SelectTiles& a) { a.prompt.group = 1; });
-  says("first_position is -1", [](SelectTiles& a) { a.prompt.first_position = -1; });
-  says("cache holds", [](SelectTiles& a) {
+  says("too few KV heads", [](BlockMask& a) { a.prompt.group = 1; });
+  says("first_position is -1", [](BlockMask& a) { a.prompt.first_position = -1; });
+  says("cache holds", [](BlockMask& a) {
     a.prompt.first_position = 1;
     a.prompt.kv.block_table.shape[1] = 8;
   });

@@ -5,10 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
-#include "kernels/sparse/cpu/gather_pages.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sparse/sm80/gather_pages.h"
-#endif
+#include "kernels/sparse/backends.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -34,8 +31,8 @@ void check_gather_pages(const GatherPages& args) {
   check_ints(args.pages, "pages", DType::i32, {sequences, kv_heads, budget});
   check_ints(args.page_counts, "page_counts", DType::i32, {sequences, kv_heads});
   check_ints(args.block_table, "block_table", DType::i32, {sequences, args.block_table.shape[1]});
-  check_ints(args.homes, "homes", DType::i32, {args.homes.shape[0]});
-  check_ints(args.addresses, "addresses", DType::i64, {args.homes.shape[0]});
+  check_ints(args.block_map, "block_map", DType::i32, {args.block_map.shape[0]});
+  check_ints(args.addresses, "addresses", DType::i64, {args.block_map.shape[0]});
   if (args.page_tokens < 1 || args.near.block_size() % args.page_tokens != 0) {
     fail("gather_pages: page_tokens is ", args.page_tokens, "; it must divide the block size, ",
          args.near.block_size());

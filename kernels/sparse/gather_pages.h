@@ -9,7 +9,7 @@
 
 namespace nvllm::kernels {
 
-// pages[s][g], page_counts[s][g] and page_tokens are as select_pages() writes them: the pages of a sequence and KV
+// pages[s][g], page_counts[s][g] and page_tokens are as page_selection() writes them: the pages of a sequence and KV
 // head, ascending, as many for all KV heads of a sequence. Their tokens are copied one after the other to
 // block s of `to`, each KV head's from its own pages, and to_length[s] is how many there are: those of whole
 // pages, but for the last one, which ends with the sequence.
@@ -22,10 +22,10 @@ struct GatherPages {
   TensorView block_table;  // [sequences, blocks], int32
   std::int64_t page_tokens = 16;
 
-  // Block b is block homes[b] of `near`, or, where that is negative, lies at addresses[b] + offset bytes, which the
+  // Block b is block block_map[b] of `near`, or, where that is negative, lies at addresses[b] + offset bytes, which the
   // device can read: dense keys [block_size, kv_heads, head_dim], and behind them the values.
   KvView near;
-  TensorView homes;      // [blocks], int32
+  TensorView block_map;      // [blocks], int32
   TensorView addresses;  // [blocks], int64
   std::int64_t offset = 0;
 };

@@ -1,6 +1,6 @@
 // Attention to pages against its plain definition, on whichever backend is linked.
 #include "kernels/attention/testing/attention_case.h"
-#include "kernels/sparse/page_attention.h"
+#include "kernels/sparse/sparse_attention.h"
 
 namespace nvllm::kernels::testing {
 namespace {

@@ -17,11 +17,11 @@ namespace nvllm::kernels {
 // The keys of rows query_start[s] to query_start[s + 1], the last ones of the kv_length[s] tokens of sequence s,
 // have been stored. The bounds of the pages that they lie in are computed anew, from the page's first token
 // to its newest, so nothing is left of who had the page before.
-struct BoundPages {
+struct UpdatePageBounds {
   KvView kv;
   TensorView query_start;  // [sequences + 1], int32, ascending
   TensorView kv_length;    // [sequences], int32
-  TensorView homes;  // [blocks], int32: which block of kv a block of the table is; none: itself
+  TensorView block_map;  // [blocks], int32: which block of kv a block of the table is; none: itself
   TensorView
       bounds;  // by block of the table: [pages, kv_heads, 2, head_dim], of the keys' type: least, largest
   std::int64_t page_tokens = 16;
@@ -33,17 +33,17 @@ struct BoundPages {
 };
 
 // Enqueues it. page_tokens divides the block size, unless the only block is a whole sequence.
-void bound_pages(const BoundPages& args, Stream& stream);
-void check_bound_pages(const BoundPages& args);
-void bound_pages_reference(const BoundPages& args);
+void update_page_bounds(const UpdatePageBounds& args, Stream& stream);
+void check_update_page_bounds(const UpdatePageBounds& args);
+void update_page_bounds_reference(const UpdatePageBounds& args);
 
 // For row s, the newest token of sequence s, which attends to kv_length[s] tokens:
 //   score[page] = max over the heads h of a KV head's group of sum_d max(q[h][d] least[d], q[h][d] largest[d])
 // which no q[h] · k of the page exceeds. Chosen, for each KV head: page 0, the newest page, and of the others
 // those of the highest scores, lower ones first where they are equal; `budget` in all, or all there are.
-struct SelectPages {
+struct PageSelection {
   TensorView q;       // [sequences, heads, head_dim]; rows may lie apart
-  TensorView bounds;  // as of BoundPages
+  TensorView bounds;  // as of UpdatePageBounds
   TensorView
       block_table;  // [sequences, blocks], int32: blocks of the bounds; none: of sequence s it is s
   TensorView kv_length;  // [sequences], int32; 0: nothing is chosen
@@ -56,16 +56,16 @@ struct SelectPages {
 
   TensorView pages;        // [sequences, kv_heads, budget], int32, ascending; the rest is undefined
   TensorView page_counts;  // [sequences, kv_heads], int32
-  TensorView workspace;    // [select_pages_workspace(...)], uint8: scores
+  TensorView workspace;    // [page_selection_workspace(...)], uint8: scores
 
   std::int64_t most_pages() const { return (max_kv_length + page_tokens - 1) / page_tokens; }
 };
 
-std::size_t select_pages_workspace(std::int64_t sequences, std::int64_t kv_heads,
+std::size_t page_selection_workspace(std::int64_t sequences, std::int64_t kv_heads,
                                    std::int64_t max_kv_length, std::int64_t page_tokens);
 
-void select_pages(const SelectPages& args, Stream& stream);
-void check_select_pages(const SelectPages& args);
-void select_pages_reference(const SelectPages& args);
+void page_selection(const PageSelection& args, Stream& stream);
+void check_page_selection(const PageSelection& args);
+void page_selection_reference(const PageSelection& args);
 
 }  // namespace nvllm::kernels

@@ -4,7 +4,7 @@
 
 #include "kernels/sparse/testing/prompt_case.h"
 #include "kernels/sparse/vertical_slash.h"
-#include "kernels/sparse/vertical_slash_math.h"
+#include "kernels/sparse/slash_bands.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -18,10 +18,10 @@ using Ids = std::vector<std::int32_t>;
 
 struct Lines {
   std::int64_t heads;
-  LineBudget budget;
+  VerticalSlashBudget budget;
   Ids columns, offsets;
 
-  Lines(std::int64_t heads, LineBudget budget)
+  Lines(std::int64_t heads, VerticalSlashBudget budget)
       : heads(heads),
         budget(budget),
         columns(heads * budget.verticals, -7),
@@ -36,36 +36,36 @@ struct Lines {
 };
 
 template <typename T>
-Lines run_reference(PromptCase<T>& asked, LineBudget budget) {
+Lines run_reference(PromptCase<T>& asked, VerticalSlashBudget budget) {
   Lines lines(asked.shape.heads, budget);
-  std::vector<float> workspace(choose_lines_workspace(lines.heads, asked.shape.tokens()) / 4);
-  ChooseLines args;
+  std::vector<float> workspace(vertical_slash_workspace(lines.heads, asked.shape.tokens()) / 4);
+  VerticalSlash args;
   args.prompt = asked.here();
   args.columns = TensorView(lines.columns.data(), DType::i32, {lines.heads, budget.verticals});
   args.offsets = TensorView(lines.offsets.data(), DType::i32, {lines.heads, budget.slashes});
   args.workspace =
       TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.size() * 4)});
-  choose_lines_reference(args);
+  vertical_slash_reference(args);
   return lines;
 }
 
 template <typename T>
-Lines run(Backend& backend, const PromptCase<T>& asked, LineBudget budget) {
+Lines run(Backend& backend, const PromptCase<T>& asked, VerticalSlashBudget budget) {
   const auto stream = backend.create_stream();
   const PlacedPrompt<T> prompt(backend, *stream, asked);
   Lines lines(asked.shape.heads, budget);
   Placed<std::int32_t> columns(backend, *stream, lines.columns);
   Placed<std::int32_t> offsets(backend, *stream, lines.offsets);
-  const std::vector<float> nothing(choose_lines_workspace(lines.heads, asked.shape.tokens()) / 4,
+  const std::vector<float> nothing(vertical_slash_workspace(lines.heads, asked.shape.tokens()) / 4,
                                    testing::kNan);
   Placed<float> workspace(backend, *stream, nothing);
-  ChooseLines args;
+  VerticalSlash args;
   args.prompt = prompt.rows();
   args.columns = columns.view({lines.heads, budget.verticals});
   args.offsets = offsets.view({lines.heads, budget.slashes});
   args.workspace = TensorView(workspace.data(), DType::u8,
                               {static_cast<std::int64_t>(nothing.size() * sizeof(float))});
-  choose_lines(args, *stream);
+  vertical_slash(args, *stream);
   lines.columns = columns.fetch();
   lines.offsets = offsets.fetch();
   workspace.fetch();
@@ -74,7 +74,7 @@ Lines run(Backend& backend, const PromptCase<T>& asked, LineBudget budget) {
 
 TEST_CASE("budgets are the published ones") {
   const auto budget = [](std::int64_t tokens) {
-    const LineBudget lines = line_budget(tokens);
+    const VerticalSlashBudget lines = vertical_slash_budget(tokens);
     return std::pair(lines.verticals, lines.slashes);
   };
   CHECK(budget(1) == std::pair<std::int64_t, std::int64_t>(1, 1));
@@ -131,8 +131,8 @@ bool highest(const Ids& taken, const std::vector<double>& sums, std::int64_t alw
 TEST_CASE_TEMPLATE("columns and diagonals are those of the highest sums", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   for (const PromptShape& shape : testing::prompt_shapes()) {
-    for (const LineBudget asked_budget : {line_budget(shape.tokens()), LineBudget{40, 120}}) {
-      const LineBudget budget{std::min(asked_budget.verticals, shape.tokens()),
+    for (const VerticalSlashBudget asked_budget : {vertical_slash_budget(shape.tokens()), VerticalSlashBudget{40, 120}}) {
+      const VerticalSlashBudget budget{std::min(asked_budget.verticals, shape.tokens()),
                               std::min(asked_budget.slashes, shape.tokens())};
       CAPTURE(shape.rows);
       CAPTURE(shape.first_position);
@@ -189,8 +189,8 @@ std::set<std::int32_t> tokens_of_block(const Ids& columns, const Ids& offsets, s
   std::set<std::int32_t> tokens;
   for (const std::int32_t o : offsets) {
     if (o >= e) continue;
-    const std::int64_t x = std::max<std::int64_t>(e - o, kLineRows);
-    for (std::int64_t t = x - kLineRows; t < std::min(x, end); ++t) {
+    const std::int64_t x = std::max<std::int64_t>(e - o, kSlashRows);
+    for (std::int64_t t = x - kSlashRows; t < std::min(x, end); ++t) {
       tokens.insert(static_cast<std::int32_t>(t));
     }
   }
@@ -201,16 +201,16 @@ std::set<std::int32_t> tokens_of_block(const Ids& columns, const Ids& offsets, s
 }
 
 struct Listed {
-  ListLines args;
+  VerticalSlashIndex args;
   Ids ranges, range_counts, singles, single_counts;
 };
 
 Listed list(Backend& backend, const Lines& lines, std::int64_t first_position, std::int64_t rows) {
   const auto stream = backend.create_stream();
   Listed result;
-  ListLines& args = result.args;
+  VerticalSlashIndex& args = result.args;
   const std::int64_t slashes = lines.budget.slashes, verticals = lines.budget.verticals;
-  const std::int64_t capacity = most_line_ranges(first_position + rows, slashes);
+  const std::int64_t capacity = max_slash_ranges(first_position + rows, slashes);
   Placed<std::int32_t> columns(backend, *stream, lines.columns);
   Placed<std::int32_t> offsets(backend, *stream, lines.offsets);
   Placed<std::int32_t> bands(backend, *stream, Ids(lines.heads * (slashes + 1) * 2, -7));
@@ -229,8 +229,8 @@ Listed list(Backend& backend, const Lines& lines, std::int64_t first_position, s
   args.singles = singles.view({args.blocks(), lines.heads, verticals});
   args.single_counts = single_counts.view({args.blocks(), lines.heads});
   stream->synchronize();
-  band_lines(args.bands, args.offsets, *stream);
-  list_lines(args, *stream);
+  slash_bands(args.bands, args.offsets, *stream);
+  vertical_slash_index(args, *stream);
   bands.fetch();
   result.ranges = ranges.fetch();
   result.range_counts = range_counts.fetch();
@@ -249,10 +249,10 @@ void check_lists(Backend& backend, const Lines& lines, std::int64_t first_positi
   for (std::int64_t block = 0; block < listed.args.blocks(); ++block) {
     for (std::int64_t head = 0; head < lines.heads; ++head) {
       const std::int64_t at = block * lines.heads + head;
-      const std::int64_t e = first_position + (block + 1) * kLineRows, end = std::min(e, tokens);
+      const std::int64_t e = first_position + (block + 1) * kSlashRows, end = std::min(e, tokens);
       Ids got;
       std::int32_t before = -1;
-      wrong += listed.range_counts[at] > tokens / kLineRows + 1;
+      wrong += listed.range_counts[at] > tokens / kSlashRows + 1;
       for (std::int32_t i = 0; i < listed.range_counts[at]; ++i) {
         const std::int32_t begin = listed.ranges[(at * capacity + i) * 2];
         const std::int32_t stop = listed.ranges[(at * capacity + i) * 2 + 1];
@@ -313,23 +313,23 @@ TEST_CASE("all offsets are one range up to the row, and every offset apart many"
   CHECK(listed.single_counts == Ids{0, 0, 0});
   Lines apart(1, {1, 15});
   apart.columns = {0};
-  for (std::int32_t i = 0; i < 15; ++i) apart.offsets[i] = i * (kLineRows + 1);
+  for (std::int32_t i = 0; i < 15; ++i) apart.offsets[i] = i * (kSlashRows + 1);
   check_lists(*backend, apart, 0, 2000);
 }
 
 TEST_CASE("more lines than tokens are refused by name") {
   BACKEND_OR_SKIP(backend);
   PromptCase<float> asked({64, 0, 1, 1, 1, 0, 64}, 1);
-  std::vector<float> workspace(choose_lines_workspace(1, 64) / 4);
+  std::vector<float> workspace(vertical_slash_workspace(1, 64) / 4);
   Ids columns(65), offsets(64);
-  ChooseLines args;
+  VerticalSlash args;
   args.prompt = asked.here();
   args.columns = TensorView(columns.data(), DType::i32, {1, 65});
   args.offsets = TensorView(offsets.data(), DType::i32, {1, 64});
   args.workspace =
       TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.size() * 4)});
   const auto message = [&] {
-    return testing::refusal(*backend, [&](Stream& stream) { choose_lines(args, stream); });
+    return testing::refusal(*backend, [&](Stream& stream) { vertical_slash(args, stream); });
   };
   CHECK(message().find("of 64 tokens 1 to 64 can be chosen") != std::string::npos);
   args.columns.shape[1] = 64;

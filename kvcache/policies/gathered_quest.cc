@@ -63,8 +63,8 @@ void GatheredQuest::attend_some(std::int64_t layer, const kernels::Attention& ar
   gather.kv_length = args.kv_length;
   gather.block_table = args.kv.block_table;
   gather.page_tokens = Quest::kPageTokens;
-  gather.near = blocks.near;
-  gather.homes = blocks.homes;
+  gather.resident = blocks.near;
+  gather.block_map = blocks.block_map;
   gather.addresses = blocks.addresses;
   gather.offset = blocks.offset;
   kernels::gather_pages(gather, stream);

@@ -25,11 +25,11 @@ class GatheredQuest {
   GatheredQuest(Backend& backend, Quest& quest, const BlockShape& shape);
   static std::size_t bytes(const BlockShape& shape);
 
-  // Where blocks are. `near`: those on the device, at homes[block]; where that is negative, at addresses[block] +
+  // Where blocks are. `near`: those on the device, at block_map[block]; where that is negative, at addresses[block] +
   // offset bytes (kernels/sparse/gather_pages.h).
   struct Blocks {
     kernels::KvView near;
-    TensorView homes, addresses;
+    TensorView block_map, addresses;
     std::int64_t offset = 0;
   };
 

@@ -14,16 +14,16 @@ struct Sizes {
 
   Sizes(const PromptLimits& limits, float budget) {
     constexpr std::size_t kInt = sizeof(std::int32_t);
-    const kernels::LineBudget lines = MInference::lines(limits.tokens, budget);
-    const std::int64_t most = kernels::most_line_ranges(limits.tokens, lines.slashes);
+    const kernels::VerticalSlashBudget lines = MInference::lines(limits.tokens, budget);
+    const std::int64_t most = kernels::max_slash_ranges(limits.tokens, lines.slashes);
     const std::int64_t list_bytes = limits.heads * (2 * most + lines.verticals) * 4;
-    rows = segment_rows(limits.rows, list_bytes / kernels::kLineRows);
+    rows = segment_rows(limits.rows, list_bytes / kernels::kSlashRows);
     const auto heads = static_cast<std::size_t>(limits.heads);
     columns = heads * static_cast<std::size_t>(lines.verticals) * kInt;
     offsets = heads * static_cast<std::size_t>(lines.slashes) * kInt;
     bands = heads * static_cast<std::size_t>(lines.slashes + 1) * 2 * kInt;
-    workspace = kernels::choose_lines_workspace(limits.heads, limits.tokens);
-    const auto blocks = static_cast<std::size_t>(divide_up(rows, kernels::kLineRows));
+    workspace = kernels::vertical_slash_workspace(limits.heads, limits.tokens);
+    const auto blocks = static_cast<std::size_t>(divide_up(rows, kernels::kSlashRows));
     counts = blocks * heads * kInt;
     ranges = counts * static_cast<std::size_t>(most) * 2;
     singles = counts * static_cast<std::size_t>(lines.verticals);
@@ -53,20 +53,20 @@ class MInferencePolicy final : public PromptPolicy {
 
   void attend(const PromptAttention& args, Stream& stream) override {
     const std::int64_t heads = args.rows.heads(), rows = args.rows.rows();
-    const kernels::LineBudget lines = MInference::lines(args.rows.tokens(), budget_);
-    kernels::ChooseLines choice;
+    const kernels::VerticalSlashBudget lines = MInference::lines(args.rows.tokens(), budget_);
+    kernels::VerticalSlash choice;
     choice.prompt = args.rows;
     choice.columns = TensorView(columns_, DType::i32, {heads, lines.verticals});
     choice.offsets = TensorView(offsets_, DType::i32, {heads, lines.slashes});
     choice.workspace =
         TensorView(workspace_, DType::u8, {static_cast<std::int64_t>(sizes_.workspace)});
-    kernels::choose_lines(choice, stream);
+    kernels::vertical_slash(choice, stream);
 
-    kernels::ListLines lists;
+    kernels::VerticalSlashIndex lists;
     lists.columns = choice.columns;
     lists.offsets = choice.offsets;
     lists.bands = TensorView(bands_, DType::i32, {heads, lines.slashes + 1, 2});
-    kernels::band_lines(lists.bands, lists.offsets, stream);
+    kernels::slash_bands(lists.bands, lists.offsets, stream);
     for (std::int64_t first = 0; first < rows; first += sizes_.rows) {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
       attend_segment(lists, segment_of(args.rows, first, count), args.out.rows(first, count),
@@ -75,18 +75,18 @@ class MInferencePolicy final : public PromptPolicy {
   }
 
  private:
-  void attend_segment(kernels::ListLines lists, const kernels::PromptRows& rows,
+  void attend_segment(kernels::VerticalSlashIndex lists, const kernels::PromptRows& rows,
                       const TensorView& out, Stream& stream) {
     lists.first_position = rows.first_position;
     lists.rows = rows.rows();
     const std::int64_t heads = rows.heads(), blocks = lists.blocks();
     const std::int64_t verticals = lists.columns.shape[1];
-    const std::int64_t most = kernels::most_line_ranges(rows.tokens(), lists.offsets.shape[1]);
+    const std::int64_t most = kernels::max_slash_ranges(rows.tokens(), lists.offsets.shape[1]);
     lists.ranges = TensorView(ranges_, DType::i32, {blocks, heads, most, 2});
     lists.range_counts = TensorView(range_counts_, DType::i32, {blocks, heads});
     lists.singles = TensorView(singles_, DType::i32, {blocks, heads, verticals});
     lists.single_counts = TensorView(single_counts_, DType::i32, {blocks, heads});
-    kernels::list_lines(lists, stream);
+    kernels::vertical_slash_index(lists, stream);
 
     kernels::SparseAttention attention = sparse_of(rows, out);
     attention.ranges = lists.ranges;
@@ -105,8 +105,8 @@ class MInferencePolicy final : public PromptPolicy {
 
 }  // namespace
 
-kernels::LineBudget MInference::lines(std::int64_t tokens, float budget) {
-  const kernels::LineBudget published = kernels::line_budget(tokens);
+kernels::VerticalSlashBudget MInference::lines(std::int64_t tokens, float budget) {
+  const kernels::VerticalSlashBudget published = kernels::vertical_slash_budget(tokens);
   const auto times = [&](std::int64_t lines, std::int64_t always) {
     const double wanted =
         std::min(static_cast<double>(lines) * budget, static_cast<double>(tokens));

@@ -92,17 +92,17 @@ class Bench {
   // Of all tiles, segment by segment as the policy does.
   Choice choose_tiles(float threshold) {
     const std::int64_t step = std::min<std::int64_t>(8192, shape_.tokens), heads = shape_.heads;
-    const std::int64_t row_tiles = step / kernels::kSelectTile;
-    const std::int64_t tiles = shape_.tokens / kernels::kSelectTile;
+    const std::int64_t row_tiles = step / kernels::kMaskTile;
+    const std::int64_t tiles = shape_.tokens / kernels::kMaskTile;
     const Buffer counts = ints(row_tiles * heads), lists = ints(row_tiles * heads * tiles);
-    const Buffer workspace = device(kernels::select_tiles_workspace(step, heads, shape_.tokens));
+    const Buffer workspace = device(kernels::block_mask_workspace(step, heads, shape_.tokens));
     const Buffer gathered = device(limits().key_bytes * static_cast<std::size_t>(shape_.tokens));
     Choice choice;
     for (std::int64_t first = 0; first < shape_.tokens; first += step) {
-      kernels::SelectTiles args;
+      kernels::BlockMask args;
       args.prompt = segment(first, step);
       args.threshold = threshold;
-      args.whole_rows = first + step < shape_.tokens ? 0 : kernels::kSelectTile;
+      args.dense_rows = first + step < shape_.tokens ? 0 : kernels::kMaskTile;
       args.tile_counts = TensorView(counts.data(), DType::i32, {row_tiles, heads});
       args.tiles = TensorView(lists.data(), DType::i32, {row_tiles, heads, args.token_tiles()});
       args.workspace =
@@ -110,7 +110,7 @@ class Bench {
       args.gathered = TensorView(gathered.data(), DType::bf16,
                                  {shape_.tokens, shape_.kv_heads, shape_.head_dim});
       args.gathered_tokens = first;
-      choice.seconds += seconds_of([&] { kernels::select_tiles(args, *stream_); });
+      choice.seconds += seconds_of([&] { kernels::block_mask(args, *stream_); });
       kernels::SparseAttention attention = attention_to(first, step);
       attention.tile_counts = args.tile_counts;
       attention.tiles = args.tiles;
@@ -126,23 +126,23 @@ class Bench {
     return choice;
   }
 
-  Choice choose_lines(const kernels::LineBudget& budget) {
+  Choice vertical_slash(const kernels::VerticalSlashBudget& budget) {
     const std::int64_t heads = shape_.heads;
     const Buffer columns = ints(heads * budget.verticals), offsets = ints(heads * budget.slashes);
     const Buffer bands = ints(heads * (budget.slashes + 1) * 2);
-    const Buffer workspace = device(kernels::choose_lines_workspace(heads, shape_.tokens));
-    kernels::ChooseLines choose;
+    const Buffer workspace = device(kernels::vertical_slash_workspace(heads, shape_.tokens));
+    kernels::VerticalSlash choose;
     choose.prompt = prompt_.rows();
     choose.columns = TensorView(columns.data(), DType::i32, {heads, budget.verticals});
     choose.offsets = TensorView(offsets.data(), DType::i32, {heads, budget.slashes});
     choose.workspace =
         TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.bytes())});
-    kernels::ListLines list;
+    kernels::VerticalSlashIndex list;
     list.columns = choose.columns;
     list.offsets = choose.offsets;
     list.bands = TensorView(bands.data(), DType::i32, {heads, budget.slashes + 1, 2});
     list.rows = shape_.tokens;
-    const std::int64_t most = kernels::most_line_ranges(shape_.tokens, budget.slashes);
+    const std::int64_t most = kernels::max_slash_ranges(shape_.tokens, budget.slashes);
     const std::int64_t blocks = list.blocks();
     const Buffer ranges = ints(blocks * heads * most * 2), range_counts = ints(blocks * heads);
     const Buffer singles = ints(blocks * heads * budget.verticals);
@@ -159,10 +159,10 @@ class Bench {
 
     Choice choice;
     const double choose_seconds = seconds_of([&] {
-      kernels::choose_lines(choose, *stream_);
-      kernels::band_lines(list.bands, choose.offsets, *stream_);
+      kernels::vertical_slash(choose, *stream_);
+      kernels::slash_bands(list.bands, choose.offsets, *stream_);
     });
-    choice.list_seconds = seconds_of([&] { kernels::list_lines(list, *stream_); });
+    choice.list_seconds = seconds_of([&] { kernels::vertical_slash_index(list, *stream_); });
     choice.seconds = choose_seconds + choice.list_seconds;
     choice.attention_seconds = seconds_of([&] { kernels::sparse_attention(attention, *stream_); });
     choice.kept = kept_by_lines(list);
@@ -259,7 +259,7 @@ class Bench {
   }
 
   // Pairs that are attended to, by the lists of every 16th block of rows.
-  double kept_by_lines(const kernels::ListLines& list) {
+  double kept_by_lines(const kernels::VerticalSlashIndex& list) {
     const std::int64_t heads = shape_.heads, most = list.ranges.shape[2];
     const auto ranges_of = fetch<std::int32_t>(list.range_counts.data, list.range_counts.bytes());
     const auto singles_of =
@@ -268,7 +268,7 @@ class Bench {
     for (std::int64_t block = list.blocks() - 1; block >= 0; block -= 16) {
       const TensorView of_block = list.ranges.rows(block, 1);
       const auto ranges = fetch<std::int32_t>(of_block.data, of_block.bytes());
-      const std::int64_t end = (block + 1) * kernels::kLineRows;
+      const std::int64_t end = (block + 1) * kernels::kSlashRows;
       for (std::int64_t head = 0; head < heads; ++head) {
         const std::int64_t at = block * heads + head;
         kept += singles_of[at];
@@ -276,8 +276,8 @@ class Bench {
           const std::int32_t* range = &ranges[(head * most + i) * 2];
           kept += range[1] - range[0];
         }
-        kept -= static_cast<double>(kernels::kLineRows) / 2;  // half of those on the diagonal
-        all += static_cast<double>(end) - static_cast<double>(kernels::kLineRows) / 2;
+        kept -= static_cast<double>(kernels::kSlashRows) / 2;  // half of those on the diagonal
+        all += static_cast<double>(end) - static_cast<double>(kernels::kSlashRows) / 2;
       }
     }
     return kept / all;
@@ -302,7 +302,7 @@ void measure(benchmark::State& state, Bench& bench, const Asked& asked) {
   const SyntheticShape& shape = bench.shape();
   const Choice choice = asked.tiles
                             ? bench.choose_tiles(asked.amount)
-                            : bench.choose_lines(MInference::lines(shape.tokens, asked.amount));
+                            : bench.vertical_slash(MInference::lines(shape.tokens, asked.amount));
   const auto policy = asked.tiles
                           ? XAttention::create(bench.backend(), bench.limits(), asked.amount)
                           : MInference::create(bench.backend(), bench.limits(), asked.amount);

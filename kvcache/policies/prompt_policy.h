@@ -67,11 +67,11 @@ struct XAttention {
                                               float threshold = kThreshold);
 };
 
-// MInference: columns and diagonals, `budget` times as many as kernels::line_budget() says, or all.
+// MInference: columns and diagonals, `budget` times as many as kernels::vertical_slash_budget() says, or all.
 struct MInference {
   static constexpr float kPublished = 1;
   static constexpr float kEverything = std::numeric_limits<float>::infinity();
-  static kernels::LineBudget lines(std::int64_t tokens, float budget = kPublished);
+  static kernels::VerticalSlashBudget lines(std::int64_t tokens, float budget = kPublished);
   static std::size_t bytes(const PromptLimits& limits, float budget = kPublished);
   static std::unique_ptr<PromptPolicy> create(Backend& backend, const PromptLimits& limits,
                                               float budget = kPublished);

@@ -25,7 +25,7 @@ struct Sizes {
     bounds = static_cast<std::size_t>(limits.blocks) * Quest::block_bytes(shape);
     counts = static_cast<std::size_t>(limits.sequences * shape.kv_heads) * sizeof(std::int32_t);
     pages = counts * static_cast<std::size_t>(limits.budget / Quest::kPageTokens);
-    workspace = kernels::select_pages_workspace(limits.sequences, shape.kv_heads, limits.tokens,
+    workspace = kernels::page_selection_workspace(limits.sequences, shape.kv_heads, limits.tokens,
                                                 Quest::kPageTokens);
   }
   std::size_t bytes() const { return bounds + pages + counts + workspace + 4 * Arena::kAlignment; }
@@ -64,21 +64,21 @@ TensorView Quest::bounds(std::int64_t layer) const {
 }
 
 void Quest::stored(std::int64_t layer, const kernels::Attention& args, Stream& stream,
-                   const TensorView& homes) {
-  kernels::BoundPages call;
+                   const TensorView& block_map) {
+  kernels::UpdatePageBounds call;
   call.kv = args.kv;
   call.query_start = args.query_start;
   call.kv_length = args.kv_length;
-  call.homes = homes;
+  call.block_map = block_map;
   call.bounds = bounds(layer);
   call.page_tokens = kPageTokens;
   call.max_query_rows = args.max_query_rows;
-  kernels::bound_pages(call, stream);
+  kernels::update_page_bounds(call, stream);
 }
 
 Quest::Choice Quest::choose(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0], kv_heads = limits_.shape.kv_heads;
-  kernels::SelectPages choice;
+  kernels::PageSelection choice;
   choice.q = args.q;
   choice.bounds = bounds(layer);
   choice.block_table = args.kv.block_table;
@@ -92,9 +92,9 @@ Quest::Choice Quest::choose(std::int64_t layer, const kernels::Attention& args, 
   choice.pages = TensorView(pages_, DType::i32, {sequences, kv_heads, choice.budget});
   choice.page_counts = TensorView(counts_, DType::i32, {sequences, kv_heads});
   choice.workspace = TensorView(workspace_, DType::u8,
-                                {static_cast<std::int64_t>(kernels::select_pages_workspace(
+                                {static_cast<std::int64_t>(kernels::page_selection_workspace(
                                     limits_.sequences, kv_heads, limits_.tokens, kPageTokens))});
-  kernels::select_pages(choice, stream);
+  kernels::page_selection(choice, stream);
   return {choice.pages, choice.page_counts};
 }
 

@@ -10,7 +10,7 @@
 
 #include "device/backend.h"
 #include "kernels/attention/attention.h"
-#include "kernels/sparse/page_attention.h"
+#include "kernels/sparse/sparse_attention.h"
 #include "kernels/sparse/page_selection.h"
 #include "kvcache/paged_storage.h"
 
@@ -38,9 +38,9 @@ class Quest {
 
   // Keys of a layer's rows have been stored: to be called before anybody chooses, and before their block goes
   // anywhere. `args`: the layer's attention, `kv` with its block table.
-  // homes: where blocks' keys are, as of KvCache::homes().
+  // block_map: where blocks' keys are, as of KvCache::block_map().
   void stored(std::int64_t layer, const kernels::Attention& args, Stream& stream,
-              const TensorView& homes = {});
+              const TensorView& block_map = {});
 
   // The pages that one row per sequence attends to (kernels/sparse/page_selection.h). They stay until the next call.
   struct Choice {

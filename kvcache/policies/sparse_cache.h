@@ -48,7 +48,7 @@ class SparseCache final : public KvCache {
                            bool layerwise = false);
 
   TensorView tokens() const override { return cache_.tokens(); }
-  TensorView homes() const override { return cache_.homes(); }
+  TensorView block_map() const override { return cache_.block_map(); }
   StepPlan begin_step(const KvStep& step, Stream& stream) override;
   void begin_pass(Stream& stream) override { cache_.begin_pass(stream); }
   kernels::KvView store_view(std::int64_t layer, Stream& stream) override {

@@ -117,11 +117,11 @@ std::vector<Player::Call> Player::cut(const Rows& rows, std::int64_t part_rows) 
 }
 
 void Player::fetch_homes() {
-  const TensorView homes = cache_->homes();
+  const TensorView block_map = cache_->block_map();
   homes_.clear();
-  if (homes.data == nullptr) return;
-  const Buffer here = backend_.allocate(MemoryKind::pinned, homes.bytes(), "test");
-  backend_.copy(here.data(), homes.data, homes.bytes(), *stream_);
+  if (block_map.data == nullptr) return;
+  const Buffer here = backend_.allocate(MemoryKind::pinned, block_map.bytes(), "test");
+  backend_.copy(here.data(), block_map.data, block_map.bytes(), *stream_);
   stream_->synchronize();
   const auto* const first = static_cast<const std::int32_t*>(here.data());
   homes_.assign(first, first + kBlocks);

@@ -7,7 +7,7 @@ namespace nvllm::kvcache {
 namespace {
 
 constexpr std::int64_t tiles_of(std::int64_t tokens) {
-  return divide_up(tokens, kernels::kSelectTile);
+  return divide_up(tokens, kernels::kMaskTile);
 }
 
 // What segments need: counts and lists of tiles, the choice's workspace, and room for all keys.
@@ -18,14 +18,14 @@ struct Sizes {
 
   explicit Sizes(const PromptLimits& limits) {
     const std::int64_t tiles_seen = tiles_of(limits.tokens);
-    tokens = tiles_seen * kernels::kSelectTile;
-    rows = segment_rows(limits.rows, static_cast<std::int64_t>(kernels::select_tiles_workspace(
+    tokens = tiles_seen * kernels::kMaskTile;
+    rows = segment_rows(limits.rows, static_cast<std::int64_t>(kernels::block_mask_workspace(
                                          kSegmentRows, limits.heads, limits.tokens)) /
                                          kSegmentRows);
     const auto lists = static_cast<std::size_t>(tiles_of(rows) * limits.heads);
     counts = lists * sizeof(std::int32_t);
     tiles = counts * static_cast<std::size_t>(tiles_seen);
-    workspace = kernels::select_tiles_workspace(rows, limits.heads, limits.tokens);
+    workspace = kernels::block_mask_workspace(rows, limits.heads, limits.tokens);
     gathered = static_cast<std::size_t>(tokens) * limits.key_bytes;
   }
   std::size_t bytes() const {
@@ -53,7 +53,7 @@ class XAttentionPolicy final : public PromptPolicy {
       const kernels::PromptRows segment = segment_of(args.rows, first, count);
       const std::int64_t gathered = first == 0 ? 0 : segment.first_position;  // by those before
       const std::int64_t behind = rows - first - count + args.to_come;
-      const std::int64_t whole = std::max<std::int64_t>(kernels::kSelectTile - behind, 0);
+      const std::int64_t whole = std::max<std::int64_t>(kernels::kMaskTile - behind, 0);
       attend_segment(segment, gathered, whole, args.out.rows(first, count), stream);
     }
   }
@@ -61,10 +61,10 @@ class XAttentionPolicy final : public PromptPolicy {
  private:
   void attend_segment(const kernels::PromptRows& rows, std::int64_t gathered, std::int64_t whole,
                       const TensorView& out, Stream& stream) {
-    kernels::SelectTiles choice;
+    kernels::BlockMask choice;
     choice.prompt = rows;
     choice.threshold = threshold_;
-    choice.whole_rows = whole;
+    choice.dense_rows = whole;
     const std::int64_t row_tiles = choice.row_tiles(), heads = rows.heads();
     choice.tile_counts = TensorView(counts_, DType::i32, {row_tiles, heads});
     choice.tiles = TensorView(tiles_, DType::i32, {row_tiles, heads, choice.token_tiles()});
@@ -72,7 +72,7 @@ class XAttentionPolicy final : public PromptPolicy {
         TensorView(workspace_, DType::u8, {static_cast<std::int64_t>(sizes_.workspace)});
     choice.gathered = room_for_keys(rows.kv.keys);
     choice.gathered_tokens = gathered;
-    kernels::select_tiles(choice, stream);
+    kernels::block_mask(choice, stream);
 
     kernels::SparseAttention attention = sparse_of(rows, out);
     attention.tile_counts = choice.tile_counts;

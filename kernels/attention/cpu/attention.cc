@@ -2,7 +2,7 @@
 // that they see. Where a sequence has no more rows than one tile, as in decoding, its tokens are divided too,
 // into parts whose length depends on the sequence's alone, and the parts are merged; so no bit depends on the
 // number of threads or on other sequences.
-#include "kernels/attention/cpu/attention.h"
+#include "kernels/attention/backends.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,5 +1,6 @@
 // Merging parts of attention on the CPU: a head of a row at a time.
-#include "kernels/attention/cpu/combine_attention.h"
+#include "kernels/attention/backends.h"
+#include "kernels/attention/combine_attention.h"
 
 #include <cmath>
 #include <limits>
@@ -38,12 +39,12 @@ struct Elements {
 struct Job {
   Elements out;
   float* lse;  // nullptr: not wanted
-  Elements part[kMostAttentionParts];
-  const float* part_lse[kMostAttentionParts];
+  Elements part[kMaxAttentionParts];
+  const float* part_lse[kMaxAttentionParts];
   int count;
   std::int64_t heads, head_dim;
 
-  explicit Job(const MergeAttention& args)
+  explicit Job(const CombineAttention& args)
       : out(args.out),
         lse(args.lse.as<float>()),
         count(args.count),
@@ -61,7 +62,7 @@ struct Job {
   }
 
   void merge(std::int64_t head) const {
-    float weight[kMostAttentionParts], highest = -std::numeric_limits<float>::infinity(), sum = 0;
+    float weight[kMaxAttentionParts], highest = -std::numeric_limits<float>::infinity(), sum = 0;
     for (int i = 0; i < count; ++i) highest = std::max(highest, part_lse[i][head]);
     const float reference = std::isinf(highest) && highest < 0 ? 0 : highest;
     for (int i = 0; i < count; ++i) sum += weight[i] = std::exp(part_lse[i][head] - reference);
@@ -80,7 +81,7 @@ struct Job {
 
 }  // namespace
 
-void merge_attention(const MergeAttention& args, Stream& stream) {
+void combine_attention(const CombineAttention& args, Stream& stream) {
   const std::int64_t row = args.out.shape[1] * args.out.shape[2];
   const std::int64_t elements = (args.count + 1) * row;
   submit_rows(stream, args.out.shape[0], elements * static_cast<std::int64_t>(sizeof(float)),

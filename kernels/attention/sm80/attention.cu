@@ -1,9 +1,9 @@
 // Attention on the GPU: the choice of a kernel, and the one for float32 (attention_float.cuh).
 #include <algorithm>
 
-#include "device/cuda/stream.h"
-#include "kernels/attention/sm80/attention.h"
-#include "kernels/attention/sm80/attention_float.cuh"
+#include "kernels/attention/backends.h"
+#include "kernels/attention/sm80/decode.cuh"
+#include "kernels/attention/sm80/float32_rows.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -25,6 +25,26 @@ void attention_float(const Attention& args, cudaStream_t stream) {
                     static_cast<unsigned>(args.kv_length.shape[0]));
   attention_float_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
+}
+
+template <typename T, int D>
+__global__ void __launch_bounds__(decode::kWarps<D> * 32)
+    decode_kernel(const AttentionParams<T> p) {
+  decode::attend<T, D>(AttentionPart<T>(p, blockIdx.z, blockIdx.y));
+}
+
+template <int D, typename T>
+void launch_decode(const Attention& args, const AttentionParams<T>& p, cudaStream_t stream) {
+  decode::launch<D>(decode_kernel<T, D>, p, args.max_query_rows, args.kv_length.shape[0],
+                    args.max_kv_length, stream);
+}
+
+template <typename T>
+void attention_decode(const Attention& args, cudaStream_t stream) {
+  const AttentionParams<T> p(args);
+  if (p.head_dim <= 64) return launch_decode<64>(args, p, stream);
+  if (p.head_dim <= 128) return launch_decode<128>(args, p, stream);
+  launch_decode<256>(args, p, stream);
 }
 
 // Up to so many packed rows are for the kernel that goes through the tokens once per 16 rows, with several

@@ -13,7 +13,7 @@
 
 #include "device/cpu/stream.h"
 #include "kernels/attention/attention.h"
-#include "kernels/attention/cpu/attention.h"
+#include "kernels/attention/backends.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {

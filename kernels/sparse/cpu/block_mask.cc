@@ -1,7 +1,8 @@
 // XAttention's choice on the CPU: a task for each tile of rows and head. A strided score is a product of
 // eight heads at a time; a tile of rows keeps its strided scores only as one log-sum-exp per strided row and
 // tile of tokens.
-#include "kernels/sparse/cpu/block_mask.h"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/block_mask.h"
 
 #include <cmath>
 #include <limits>
@@ -9,7 +10,7 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
-#include "kernels/sparse/block_mask_choice.h"
+#include "kernels/sparse/block_selection.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -19,13 +20,13 @@ constexpr float kNone = -std::numeric_limits<float>::infinity();
 template <typename T>
 class TileTask {
  public:
-  TileTask(const SelectTiles& args, std::int64_t tile, std::int64_t head)
+  TileTask(const BlockMask& args, std::int64_t tile, std::int64_t head)
       : args_(args),
         prompt_(args.prompt),
         tile_(tile),
         head_(head),
         reach_(prompt_.first_position, prompt_.rows(), tile),
-        rows_(std::min(kSelectTile, prompt_.rows() - tile * kSelectTile)),
+        rows_(std::min(kMaskTile, prompt_.rows() - tile * kMaskTile)),
         sums_(args.workspace.as<float>() +
               (head * args.row_tiles() + tile) * kTileStrides * args.token_tiles()) {}
 
@@ -43,15 +44,15 @@ class TileTask {
   std::int64_t strides() const { return (rows_ + kStride - 1) / kStride; }
   // Strided tokens that strided row i sees.
   std::int64_t seen(std::int64_t i) const {
-    const std::int64_t end = tile_ * kSelectTile + std::min(kStride * (i + 1), rows_);
+    const std::int64_t end = tile_ * kMaskTile + std::min(kStride * (i + 1), rows_);
     return (prompt_.first_position + end - 1) / kStride + 1;
   }
 
   // The log-sum-exp of all strided rows over a tile of tokens.
   void score(std::int64_t tokens) {
-    const T* keys[kSelectTile];
-    const std::int64_t first = tokens * kSelectTile;
-    const std::int64_t count = std::min(kSelectTile, prompt_.tokens() - first);
+    const T* keys[kMaskTile];
+    const std::int64_t first = tokens * kMaskTile;
+    const std::int64_t count = std::min(kMaskTile, prompt_.tokens() - first);
     for (std::int64_t t = 0; t < count; ++t) {
       keys[t] = key_of<T>(prompt_, first + t, prompt_.kv_head(head_));
     }
@@ -74,7 +75,7 @@ class TileTask {
     for (std::int64_t t = 0; t < kStride; ++t) {
       const std::int64_t row = kStride * i + kStride - 1 - t, token = kStride * j + t;
       if (row >= rows_ || token >= count) continue;
-      const T* q = query_of<T>(prompt_, tile_ * kSelectTile + row, head_);
+      const T* q = query_of<T>(prompt_, tile_ * kMaskTile + row, head_);
       for (std::int64_t d = 0; d < prompt_.head_dim(); d += kLanes) {
         sum = _mm256_fmadd_ps(load8(q + d), load8(keys[token] + d), sum);
       }
@@ -92,7 +93,7 @@ class TileTask {
       scores[t] += std::exp(sums[t] - highest) / total;
   }
 
-  const SelectTiles& args_;
+  const BlockMask& args_;
   const PromptRows& prompt_;
   std::int64_t tile_, head_;
   TileReach reach_;
@@ -101,7 +102,7 @@ class TileTask {
 };
 
 template <typename T>
-void run_tasks(const SelectTiles& args, std::int64_t begin, std::int64_t end) {
+void run_tasks(const BlockMask& args, std::int64_t begin, std::int64_t end) {
   std::vector<std::int32_t> order;
   std::vector<float> scratch;
   for (std::int64_t task = begin; task < end; ++task) {
@@ -111,7 +112,7 @@ void run_tasks(const SelectTiles& args, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-void select_tiles(const SelectTiles& args, Stream& stream) {
+void block_mask(const BlockMask& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
   queue.submit([args, &crew = queue.crew()] {
     crew.run(args.row_tiles() * args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {

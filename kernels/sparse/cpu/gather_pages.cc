@@ -1,5 +1,6 @@
 // Pages brought together on the CPU: a task for each sequence and KV head, a copy for each token's head.
-#include "kernels/sparse/cpu/gather_pages.h"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/gather_pages.h"
 
 #include <algorithm>
 #include <cstring>
@@ -21,7 +22,7 @@ struct Block {
   Block(const GatherPages& args, std::int64_t block, std::int64_t kv_head) {
     const TensorView& near = args.near.keys;
     const auto size = static_cast<std::int64_t>(size_of(near.dtype));
-    const std::int64_t home = args.homes.as<std::int32_t>()[block];
+    const std::int64_t home = args.block_map.as<std::int32_t>()[block];
     if (home >= 0) {
       const std::int64_t at = (home * near.stride[0] + kv_head * near.stride[2]) * size;
       keys = {near.as<unsigned char>() + at, near.stride[1] * size};

@@ -1,6 +1,7 @@
 // Quest on the CPU. Bounds: a task for each page that rows lie in. Choice: a task for each
 // sequence and KV head.
-#include "kernels/sparse/cpu/page_selection.h"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/page_selection.h"
 
 #include <algorithm>
 #include <limits>
@@ -21,7 +22,7 @@ std::int64_t block_of(const TensorView& table, std::int64_t sequence, std::int64
 
 // Page number `turn` of those that a sequence's rows lie in, if there are as many.
 template <typename T>
-void bound(const BoundPages& args, std::int64_t sequence, std::int64_t turn) {
+void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t turn) {
   const auto* starts = args.query_start.as<std::int32_t>() + sequence;
   const std::int64_t end = args.kv_length.as<std::int32_t>()[sequence];
   const std::int64_t begin = std::max<std::int64_t>(0, end - (starts[1] - starts[0]));
@@ -34,7 +35,7 @@ void bound(const BoundPages& args, std::int64_t sequence, std::int64_t turn) {
   const std::int64_t index = first / kv.block_size(), inside = first % kv.block_size();
   const std::int64_t home = block_of(kv.block_table, sequence, index);
   const std::int64_t block =
-      args.homes.data == nullptr ? home : args.homes.as<std::int32_t>()[home];
+      args.block_map.data == nullptr ? home : args.block_map.as<std::int32_t>()[home];
   const std::int64_t number = (home * kv.block_size() + inside) / args.page_tokens;
   const std::int64_t head_dim = kv.head_dim();
   for (std::int64_t head = 0; head < kv.kv_heads(); ++head) {
@@ -56,7 +57,7 @@ void bound(const BoundPages& args, std::int64_t sequence, std::int64_t turn) {
 template <typename T>
 class Choice {
  public:
-  Choice(const SelectPages& args, std::int64_t sequence, std::int64_t kv_head)
+  Choice(const PageSelection& args, std::int64_t sequence, std::int64_t kv_head)
       : args_(args), sequence_(sequence), kv_head_(kv_head) {}
 
   void run(std::vector<std::int32_t>& order) const {
@@ -113,12 +114,12 @@ class Choice {
     return highest;
   }
 
-  const SelectPages& args_;
+  const PageSelection& args_;
   std::int64_t sequence_, kv_head_;
 };
 
 template <typename T>
-void choose(const SelectPages& args, std::int64_t begin, std::int64_t end) {
+void choose(const PageSelection& args, std::int64_t begin, std::int64_t end) {
   std::vector<std::int32_t> order;
   const std::int64_t kv_heads = args.bounds.shape[1];
   for (std::int64_t at = begin; at < end; ++at) {
@@ -128,7 +129,7 @@ void choose(const SelectPages& args, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-void bound_pages(const BoundPages& args, Stream& stream) {
+void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
   queue.submit([args, &crew = queue.crew()] {
     const std::int64_t pages = args.most_pages();
@@ -140,7 +141,7 @@ void bound_pages(const BoundPages& args, Stream& stream) {
   });
 }
 
-void select_pages(const SelectPages& args, Stream& stream) {
+void page_selection(const PageSelection& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
   queue.submit([args, &crew = queue.crew()] {
     const std::int64_t tasks = args.page_counts.elements();

@@ -1,6 +1,7 @@
 // MInference's choice on the CPU: a task for each head, whose judging rows pass over the keys twice: for
 // their log-sum-exps, and for the sums of weights. Lists are a task for each block of rows and head.
-#include "kernels/sparse/cpu/vertical_slash.h"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/vertical_slash.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +10,7 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
-#include "kernels/sparse/vertical_slash_math.h"
+#include "kernels/sparse/slash_bands.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -30,18 +31,18 @@ struct Sums {
   float* by_token;
   float* by_offset;
 
-  Sums(const ChooseLines& args, std::int64_t head)
+  Sums(const VerticalSlash& args, std::int64_t head)
       : by_token(args.workspace.as<float>() + head * 2 * args.prompt.tokens()),
         by_offset(by_token + args.prompt.tokens()) {}
 };
 
 // Every judging row's scores are computed tile by tile of tokens, twice.
 template <typename T>
-void add_weights(const ChooseLines& args, std::int64_t head, const Sums& sums) {
+void add_weights(const VerticalSlash& args, std::int64_t head, const Sums& sums) {
   const PromptRows& prompt = args.prompt;
   const std::int64_t tokens = prompt.tokens(), judges = args.judges();
   const std::int64_t first = prompt.rows() - judges;
-  float highest[kJudgingRows], total[kJudgingRows] = {};
+  float highest[kEstimationRows], total[kEstimationRows] = {};
   std::fill_n(highest, judges, kNone);
   std::fill_n(sums.by_token, tokens, 0.0f);
   std::fill_n(sums.by_offset, tokens, 0.0f);
@@ -81,7 +82,7 @@ void take_highest(float* sums, std::int64_t tokens, std::int64_t always, std::in
   std::sort(taken, taken + count);
 }
 
-void choose(const ChooseLines& args, std::int64_t head) {
+void choose(const VerticalSlash& args, std::int64_t head) {
   const Sums sums(args, head);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { add_weights<T>(args, head, sums); });
   const std::int64_t tokens = args.prompt.tokens();
@@ -93,10 +94,10 @@ void choose(const ChooseLines& args, std::int64_t head) {
                args.offsets.as<std::int32_t>() + head * slashes);
 }
 
-void list(const ListLines& args, std::int64_t block, std::int64_t head) {
+void list(const VerticalSlashIndex& args, std::int64_t block, std::int64_t head) {
   const std::int64_t slashes = args.offsets.shape[1], verticals = args.columns.shape[1];
   const auto* bands = args.bands.as<Band>() + head * (slashes + 1);
-  const std::int64_t e = args.first_position + (block + 1) * kLineRows;
+  const std::int64_t e = args.first_position + (block + 1) * kSlashRows;
   const BlockLines lines(bands + 1, bands->a, args.offsets.as<std::int32_t>() + head * slashes,
                          static_cast<std::int32_t>(slashes), static_cast<std::int32_t>(e),
                          static_cast<std::int32_t>(std::min(e, args.first_position + args.rows)));
@@ -115,7 +116,7 @@ void list(const ListLines& args, std::int64_t block, std::int64_t head) {
 
 }  // namespace
 
-void choose_lines(const ChooseLines& args, Stream& stream) {
+void vertical_slash(const VerticalSlash& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
   queue.submit([args, &crew = queue.crew()] {
     crew.run(args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
@@ -124,7 +125,7 @@ void choose_lines(const ChooseLines& args, Stream& stream) {
   });
 }
 
-void band_lines(const TensorView& bands, const TensorView& offsets, Stream& stream) {
+void slash_bands(const TensorView& bands, const TensorView& offsets, Stream& stream) {
   const std::int64_t slashes = offsets.shape[1];
   nvllm::cpu::stream(stream).submit([to = bands.as<Band>(), from = offsets.as<std::int32_t>(),
                                      heads = offsets.shape[0], slashes] {
@@ -135,7 +136,7 @@ void band_lines(const TensorView& bands, const TensorView& offsets, Stream& stre
   });
 }
 
-void list_lines(const ListLines& args, Stream& stream) {
+void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
   queue.submit([args, &crew = queue.crew()] {
     crew.run(args.blocks() * args.heads(), [&](std::int64_t begin, std::int64_t end) {

@@ -3,10 +3,10 @@
 // block computes 128 x 128 of them on tensor cores (mma.sync, Ampere and later; select_tiles_sm90.cu does it on
 // Hopper) and leaves of them one log-sum-exp (in base 2) for each strided row and tile of kTile strided tokens.
 // From those keep_tiles.cuh chooses.
-#include "kernels/attention/sm80/attention_tile.cuh"
+#include "kernels/attention/sm80/mma_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
+#include "kernels/sparse/backends.h"
 #include "kernels/sparse/sm80/block_mask.cuh"
-#include "kernels/sparse/sm80/keep_tiles.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -199,29 +199,29 @@ __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileP
 }
 
 template <typename T>
-void score(const SelectTiles& args, const TileParams<T>& p, cudaStream_t stream) {
+void score(const BlockMask& args, const TileParams<T>& p, cudaStream_t stream) {
   const int strides = (p.rows + kStep - 1) / kStep;
   if constexpr (sizeof(T) == 4) {
     const dim3 grid(static_cast<unsigned>((p.token_tiles + kThreads - 1) / kThreads),
                     static_cast<unsigned>(strides), static_cast<unsigned>(p.heads));
-    launch_early("launching select_tiles", score_tiles_plain_kernel<T>, grid, kThreads, stream, p);
+    launch_early("launching block_mask", score_tiles_plain_kernel<T>, grid, kThreads, stream, p);
   } else {
     if (score_tiles_sm90(args, p, stream)) return;
     const auto kernel = score_tiles_kernel<T>;
     nvllm::cuda::check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-        "preparing select_tiles");
+        "preparing block_mask");
     const int strided_tokens = (p.tokens + kStep - 1) / kStep;
     const dim3 grid(static_cast<unsigned>((strides + kStrides - 1) / kStrides * p.heads),
                     static_cast<unsigned>((strided_tokens + kStrides - 1) / kStrides));
     kernel<<<grid, kThreads, kSharedBytes, stream>>>(p);
-    nvllm::cuda::check(cudaGetLastError(), "launching select_tiles");
+    nvllm::cuda::check(cudaGetLastError(), "launching block_mask");
   }
 }
 
 }  // namespace
 
-void select_tiles(const SelectTiles& args, Stream& stream) {
+void block_mask(const BlockMask& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
     const TileParams<T> p(args);

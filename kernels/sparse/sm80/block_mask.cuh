@@ -1,10 +1,15 @@
-// What the kernels of XAttention's choice are given: scores of strided rows and tokens (select_tiles.cu,
+// What the kernels of XAttention's choice are given: scores of strided rows and tokens (block_mask.cu,
 // select_tiles_sm90.cu), then the tiles that are kept (keep_tiles.cuh).
+//
+// The second kernel of XAttention's choice: a block for each tile of rows and head makes the log-sum-exps of
+// its strided rows scores of tiles, finds the score down to which tiles are kept, and writes them down.
 #pragma once
 
-#include "kernels/attention/sm80/attention.cuh"
-#include "kernels/sparse/sm80/block_mask.h"
+#include "kernels/attention/sm80/attention_params.cuh"
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/sparse/block_mask.h"
 #include "kernels/sparse/sm80/prompt_params.cuh"
+#include "kernels/sparse/sm80/top_k.cuh"
 
 namespace nvllm::kernels::cuda {
 
@@ -21,7 +26,7 @@ struct TileParams : PromptParams<T> {
   int row_tiles, token_tiles, capacity, first_whole_tile;
   float scale, threshold;  // scale: of exponents of 2
 
-  explicit TileParams(const SelectTiles& args)
+  explicit TileParams(const BlockMask& args)
       : PromptParams<T>(args.prompt),
         sums(args.workspace.as<float>()),
         tiles(args.tiles.as<int>()),
@@ -47,6 +52,197 @@ struct TileParams : PromptParams<T> {
 // The sums of bfloat16 and float16 with what Hopper has. False, with nothing done: not on this device, or without
 // room for gathered keys.
 template <typename T>
-bool score_tiles_sm90(const SelectTiles& args, const TileParams<T>& params, cudaStream_t stream);
+bool score_tiles_sm90(const BlockMask& args, const TileParams<T>& params, cudaStream_t stream);
+
+inline constexpr int kKeepWarps = 4, kKeepThreads = kKeepWarps * 32;
+
+// Scores in shared memory are filled up with zeros to a multiple of this.
+inline constexpr int kScoresAtOnce = 128;
+
+// A tile of rows' choice among the tiles that it sees.
+struct TileRow {
+  float* scores;  // in shared memory; not of those that are always kept, where it is 0
+  int reach, diagonal;
+
+  __device__ __forceinline__ bool always(int tile) const { return tile == 0 || tile >= diagonal; }
+};
+
+__device__ __forceinline__ float add_warp(float value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+  return value;
+}
+
+// The log-sum-exp of a strided row, by a warp; all lanes get it.
+__device__ __forceinline__ float sum_row(const float* sums, int count, int lane) {
+  constexpr int kAtOnce = 8;
+  float highest = -INFINITY, sum = 0;
+  for (int first = lane; first < count; first += kAtOnce * 32) {
+    float value[kAtOnce], higher = highest;
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      value[n] = first + n * 32 < count ? sums[first + n * 32] : -INFINITY;
+    }
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) higher = fmaxf(higher, value[n]);
+    const float reference = reference_of(higher);
+    sum *= power_of_2(highest - reference);
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) sum += power_of_2(value[n] - reference);
+    highest = higher;
+  }
+  float of_all = highest;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    of_all = fmaxf(of_all, __shfl_xor_sync(~0u, of_all, step));
+  }
+  const float reference = reference_of(of_all);
+  return reference + log2f(add_warp(sum * power_of_2(highest - reference)));
+}
+
+// What the tiles that are always kept score, and all of them.
+struct Covered {
+  float always, all;
+};
+
+template <typename T>
+__device__ __forceinline__ Covered score_row(const TileParams<T>& p, const TileRow& row, int head,
+                                             float (&row_sums)[kTile],
+                                             float (&parts)[2][kKeepWarps]) {
+  const int first = static_cast<int>(blockIdx.x) * kTile, strides = min(kTile, p.strides() - first);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int i = warp; i < strides; i += kKeepWarps) {
+    const float sum = sum_row(p.sums_of(head, first + i), row.reach, lane);
+    if (lane == 0) row_sums[i] = sum;
+  }
+  __syncthreads();
+  float always = 0, others = 0;
+  const int filled = (row.reach + kScoresAtOnce - 1) / kScoresAtOnce * kScoresAtOnce;
+  for (int tile = threadIdx.x; tile < filled; tile += kKeepThreads) {
+    float score = 0;
+    if (tile < row.reach) {
+      const float* sums = p.sums_of(head, first) + tile;
+#pragma unroll
+      for (int i = 0; i < kTile; ++i) {
+        if (i < strides) score += power_of_2(sums[i * p.token_tiles] - row_sums[i]);
+      }
+    }
+    (row.always(tile) ? always : others) += score;
+    row.scores[tile] = row.always(tile) ? 0 : score;
+  }
+  always = add_warp(always);
+  others = add_warp(others);
+  if (lane == 0) {
+    parts[0][warp] = always;
+    parts[1][warp] = others;
+  }
+  __syncthreads();
+  static_assert(kKeepWarps <= 32);
+  always = add_warp(lane < kKeepWarps ? parts[0][lane] : 0);
+  return {always, always + add_warp(lane < kKeepWarps ? parts[1][lane] : 0)};
+}
+
+// The scores that are not below one given by its bits: how many there are, and their sum, in the same order for
+// any.
+struct From {
+  float sum;
+  int count;
+};
+
+// By a warp; all lanes get it.
+__device__ __forceinline__ From scores_from(const TileRow& row, unsigned bits, int lane) {
+  From from{};
+#pragma unroll 2
+  for (int tile = lane * 4; tile < row.reach; tile += kScoresAtOnce) {
+    const float4 four = *reinterpret_cast<const float4*>(row.scores + tile);
+    for (const float score : {four.x, four.y, four.z, four.w}) {
+      if (__float_as_uint(score) < bits) continue;
+      from.sum += score;
+      ++from.count;
+    }
+  }
+  return {add_warp(from.sum), __reduce_add_sync(~0u, from.count)};
+}
+
+// Where the choice ends: tiles above the score with these bits are kept, and so many of those that have it.
+struct Cut {
+  unsigned bits;
+  int ties;
+};
+
+inline constexpr unsigned kInfinity = 0x7f800000u;  // bits of a score that no tile has
+
+// The highest score down to which tiles cover `wanted`, which all of them do and none do not. Scores are not
+// negative, so their bits ascend as they do. Each warp tries one score: a round leaves a fifth of those
+// that are possible, until a single tile is left, or tiles that are equal. All threads call it together.
+__device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted,
+                                        From (&tried)[kKeepWarps]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  unsigned least = 0, high = kInfinity;       // enough; too little
+  int above_least = 1 << 30, above_high = 0;  // scores that are not below them; not counted yet
+  while (high - least > 1) {
+    const unsigned step = (high - least + kKeepWarps) / (kKeepWarps + 1);
+    const From from = scores_from(row, least + step * (warp + 1), lane);
+    if (lane == 0) tried[warp] = from;
+    __syncthreads();
+    unsigned steps = 0;
+#pragma unroll
+    for (int w = 0; w < kKeepWarps; ++w) {
+      const bool enough = tried[w].sum >= wanted;  // lower scores cover more
+      steps += enough;
+      (enough ? above_least : above_high) =
+          enough ? tried[w].count : max(above_high, tried[w].count);
+    }
+    __syncthreads();
+    least += steps * step;
+    high = min(high, least + step);
+    if (above_least - above_high == 1) return {least - 1, 0};
+  }
+  const float score = __uint_as_float(least);
+  const float missing = wanted - scores_from(row, least + 1, lane).sum;
+  if (!(score > 0)) return {least, row.reach};
+  return {least, static_cast<int>(fminf(ceilf(missing / score), 1e9f))};
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kKeepThreads, 12) keep_tiles_kernel(const TileParams<T> p) {
+  begin_after_previous_kernel();
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ int warp_counts[2][kKeepWarps];
+  __shared__ float parts[2][kKeepWarps], row_sums[kTile];
+  __shared__ From tried[kKeepWarps];
+  constexpr int kRows = static_cast<int>(kMaskTile);
+  const int row_tile = blockIdx.x, head = blockIdx.y;
+  const int first = p.first_position + row_tile * kRows;
+  const int last = p.first_position + min((row_tile + 1) * kRows, p.rows) - 1;
+  const TileRow row{reinterpret_cast<float*>(memory), last / kRows + 1, first / kRows};
+  const Covered covered = score_row(p, row, head, row_sums, parts);
+
+  const float wanted = p.threshold * covered.all - covered.always;
+  Cut cut{0, row.reach};  // all
+  if (p.threshold < 1 && row_tile < p.first_whole_tile)
+    cut = wanted <= 0 ? Cut{kInfinity, 0} : find_cut(row, wanted, tried);
+  const long long at = static_cast<long long>(row_tile) * p.heads + head;
+  int* kept = p.tiles + at * p.capacity;
+  const int count = write_chosen(
+      warp_counts, row.reach, cut.ties,
+      [&](int tile) { return row.always(tile) || __float_as_uint(row.scores[tile]) > cut.bits; },
+      [&](int tile) { return __float_as_uint(row.scores[tile]) == cut.bits; },
+      [&](int place, int tile) { kept[place] = tile; });
+  if (threadIdx.x == 0) p.counts[at] = count;
+}
+
+template <typename T>
+void keep_tiles(const TileParams<T>& p, cudaStream_t stream) {
+  const auto kernel = keep_tiles_kernel<T>;
+  const int filled = (p.token_tiles + kScoresAtOnce - 1) / kScoresAtOnce * kScoresAtOnce;
+  const int bytes = filled * static_cast<int>(sizeof(float));
+  nvllm::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      "preparing block_mask (a prompt may have as many tiles as fit into shared memory)");
+  const dim3 grid(static_cast<unsigned>(p.row_tiles), static_cast<unsigned>(p.heads));
+  launch_early("launching block_mask", kernel,
+               LaunchShape{grid, kKeepThreads, static_cast<std::size_t>(bytes)}, stream, p);
+}
 
 }  // namespace nvllm::kernels::cuda

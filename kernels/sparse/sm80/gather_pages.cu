@@ -1,7 +1,8 @@
 // Pages brought together on the GPU: a block for each page of a sequence and KV head, 16 bytes per thread at a time.
 // Pinned host memory is read where it is: that many threads keep the link busy.
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/sparse/sm80/gather_pages.h"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/gather_pages.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -13,7 +14,7 @@ struct GatherParams {
   uint4 *to_keys, *to_values;
   const uint4 *near_keys, *near_values;
   int* to_length;
-  const int *pages, *counts, *lengths, *table, *homes;
+  const int *pages, *counts, *lengths, *table, *block_map;
   const long long* addresses;
   // In vectors of 16 bytes.
   long long to_block, to_token, to_head, near_block, near_token, near_head;
@@ -31,7 +32,7 @@ struct GatherParams {
         counts(args.page_counts.as<int>()),
         lengths(args.kv_length.as<int>()),
         table(args.block_table.as<int>()),
-        homes(args.homes.as<int>()),
+        block_map(args.block_map.as<int>()),
         addresses(args.addresses.as<long long>()),
         offset(args.offset / 16),
         kv_heads(static_cast<int>(args.near.kv_heads())),
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherPara
   const int tokens = min(p.page_tokens, length - first);
   const int block =
       p.table[static_cast<long long>(sequence) * p.table_width + first / p.block_size];
-  const int home = p.homes[block];
+  const int home = p.block_map[block];
   const uint4 *keys, *values;
   long long token = p.near_token;
   if (home >= 0) {

@@ -1,8 +1,9 @@
 // Quest on the GPU. Bounds: a warp for each page that rows lie in, sequence and KV head. Choice: some lanes for
 // each page's score, then a block for each sequence and KV head that takes the highest.
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/sparse/sm80/page_selection.h"
-#include "kernels/sparse/sm80/take_highest.cuh"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/page_selection.h"
+#include "kernels/sparse/sm80/top_k.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -16,18 +17,18 @@ struct BoundParams {
   T* bounds;
   const int *query_start, *kv_length;
   const int* table;  // nullptr: sequence s has block s
-  const int* homes;  // nullptr: blocks are where they are
+  const int* block_map;  // nullptr: blocks are where they are
   long long block_stride, token_stride, head_stride;
   int table_width, block_size, page_tokens, most_pages, kv_heads, head_dim;
   long long items;
 
-  explicit BoundParams(const BoundPages& args)
+  explicit BoundParams(const UpdatePageBounds& args)
       : keys(args.kv.keys.as<T>()),
         bounds(args.bounds.as<T>()),
         query_start(args.query_start.as<int>()),
         kv_length(args.kv_length.as<int>()),
         table(args.kv.block_table.as<int>()),
-        homes(args.homes.as<int>()),
+        block_map(args.block_map.as<int>()),
         block_stride(args.kv.keys.stride[0]),
         token_stride(args.kv.keys.stride[1]),
         head_stride(args.kv.keys.stride[2]),
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) bound_pages_kernel(const BoundParams
   const int index = first / p.block_size, inside = first % p.block_size;
   long long home = sequence;
   if (p.table != nullptr) home = p.table[static_cast<long long>(sequence) * p.table_width + index];
-  const long long block = p.homes == nullptr ? home : p.homes[home];
+  const long long block = p.block_map == nullptr ? home : p.block_map[home];
   const long long page = (home * p.block_size + inside) / p.page_tokens;
   const T* keys = p.keys + block * p.block_stride + inside * p.token_stride + head * p.head_stride;
   T* bounds = p.bounds + (page * p.kv_heads + head) * 2 * p.head_dim;
@@ -89,7 +90,7 @@ struct SelectParams {
   int kv_heads, heads, group, first_head, head_dim;
   int lanes;  // of a page: a power of two
 
-  explicit SelectParams(const SelectPages& args)
+  explicit SelectParams(const PageSelection& args)
       : q(args.q.as<T>()),
         bounds(args.bounds.as<T>()),
         table(args.block_table.as<int>()),
@@ -184,25 +185,25 @@ unsigned blocks_for(long long items, int per_block) {
 
 }  // namespace
 
-void bound_pages(const BoundPages& args, Stream& stream) {
+void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
   with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
     const BoundParams<T> p(args);
-    launch_early("launching bound_pages", bound_pages_kernel<T>, blocks_for(p.items, kWarps),
+    launch_early("launching update_page_bounds", bound_pages_kernel<T>, blocks_for(p.items, kWarps),
                  kThreads, nvllm::cuda::native(stream), p);
   });
 }
 
-void select_pages(const SelectPages& args, Stream& stream) {
+void page_selection(const PageSelection& args, Stream& stream) {
   with_element_type(args.q.dtype, [&]<typename T>(T) {
     const SelectParams<T> p(args);
     const auto sequences = static_cast<unsigned>(args.q.shape[0]);
     const auto kv_heads = static_cast<unsigned>(p.kv_heads);
     if (p.most_pages > p.budget) {
       const dim3 grid(blocks_for(p.most_pages, kThreads / p.lanes), kv_heads, sequences);
-      launch_early("launching select_pages", score_pages_kernel<T>, grid, kThreads,
+      launch_early("launching page_selection", score_pages_kernel<T>, grid, kThreads,
                    nvllm::cuda::native(stream), p);
     }
-    launch_early("launching select_pages", take_pages_kernel<T>, sequences * kv_heads, kTakeThreads,
+    launch_early("launching page_selection", take_pages_kernel<T>, sequences * kv_heads, kTakeThreads,
                  nvllm::cuda::native(stream), p);
   });
 }

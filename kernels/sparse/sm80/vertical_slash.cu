@@ -4,12 +4,13 @@
 // one of its diagonals.
 #include <algorithm>
 
-#include "kernels/attention/sm80/attention_tile.cuh"
+#include "kernels/attention/sm80/mma_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/sm80/prompt_params.cuh"
-#include "kernels/sparse/sm80/take_highest.cuh"
-#include "kernels/sparse/sm80/vertical_slash.h"
-#include "kernels/sparse/vertical_slash_math.h"
+#include "kernels/sparse/sm80/top_k.cuh"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/vertical_slash.h"
+#include "kernels/sparse/slash_bands.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -27,7 +28,7 @@ struct LineParams : PromptParams<T> {
   // [heads][tiles * 64], [heads][tiles][128], [heads][tiles][64], [heads][64]
   float *by_token, *by_diagonal, *tile_sums, *row_sums;
 
-  explicit LineParams(const ChooseLines& args)
+  explicit LineParams(const VerticalSlash& args)
       : PromptParams<T>(args.prompt),
         judges(static_cast<int>(args.judges())),
         tiles((this->tokens + kTile - 1) / kTile),
@@ -275,13 +276,13 @@ __global__ void __launch_bounds__(kTakeThreads) list_lines_kernel(const ListPara
 }
 
 template <typename T, int D>
-void choose(const ChooseLines& args, cudaStream_t stream) {
+void choose(const VerticalSlash& args, cudaStream_t stream) {
   const LineParams<T> p(args);
   constexpr int kBytes = kTileBytes<T, D>;
   const auto prepare = [&](auto* kernel) {
     nvllm::cuda::check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "preparing choose_lines");
+        "preparing vertical_slash");
   };
   const auto sum_rows = sum_rows_kernel<T, D>;
   const auto sum_lines = sum_lines_kernel<T, D>;
@@ -290,18 +291,18 @@ void choose(const ChooseLines& args, cudaStream_t stream) {
   const auto heads = static_cast<unsigned>(p.heads);
   const dim3 grid(static_cast<unsigned>(p.tiles), heads);
   sum_rows<<<grid, kThreads, kBytes, stream>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching choose_lines");
-  launch_early("launching choose_lines", add_rows_kernel<T>, heads, kTile * 8, stream, p);
+  nvllm::cuda::check(cudaGetLastError(), "launching vertical_slash");
+  launch_early("launching vertical_slash", add_rows_kernel<T>, heads, kTile * 8, stream, p);
   sum_lines<<<grid, kThreads, kBytes, stream>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching choose_lines");
-  launch_early("launching choose_lines", take_lines_kernel<T>, dim3(heads, 2), kTakeThreads, stream,
+  nvllm::cuda::check(cudaGetLastError(), "launching vertical_slash");
+  launch_early("launching vertical_slash", take_lines_kernel<T>, dim3(heads, 2), kTakeThreads, stream,
                p, args.columns.as<int>(), static_cast<int>(args.columns.shape[1]),
                args.offsets.as<int>(), static_cast<int>(args.offsets.shape[1]));
 }
 
 }  // namespace
 
-void choose_lines(const ChooseLines& args, Stream& stream) {
+void vertical_slash(const VerticalSlash& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
     if constexpr (sizeof(T) == 4) {
@@ -316,13 +317,13 @@ void choose_lines(const ChooseLines& args, Stream& stream) {
   });
 }
 
-void band_lines(const TensorView& bands, const TensorView& offsets, Stream& stream) {
-  launch_early("launching band_lines", band_lines_kernel, static_cast<unsigned>(offsets.shape[0]),
+void slash_bands(const TensorView& bands, const TensorView& offsets, Stream& stream) {
+  launch_early("launching slash_bands", band_lines_kernel, static_cast<unsigned>(offsets.shape[0]),
                kTakeThreads, nvllm::cuda::native(stream), bands.as<Band>(), offsets.as<int>(),
                static_cast<int>(offsets.shape[1]));
 }
 
-void list_lines(const ListLines& args, Stream& stream) {
+void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream) {
   ListParams p{};
   p.bands = args.bands.as<Band>();
   p.columns = args.columns.as<int>();
@@ -338,7 +339,7 @@ void list_lines(const ListLines& args, Stream& stream) {
   p.first_position = static_cast<int>(args.first_position);
   p.end = static_cast<int>(args.first_position + args.rows);
   const dim3 grid(static_cast<unsigned>(args.blocks()), static_cast<unsigned>(args.heads()));
-  launch_early("launching list_lines", list_lines_kernel, grid, kTakeThreads,
+  launch_early("launching vertical_slash_index", list_lines_kernel, grid, kTakeThreads,
                nvllm::cuda::native(stream), p);
 }
 

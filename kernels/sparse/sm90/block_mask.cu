@@ -1,4 +1,4 @@
-// Scores of strided rows and tokens on Hopper (select_tiles.cu says what they are): a product of matrices of
+// Scores of strided rows and tokens on Hopper (block_mask.cu says what they are): a product of matrices of
 // depth kStride head_dim. Blocks stay, and take one tile of 128 strided rows and 256 strided tokens after the other. A
 // producer thread copies queries and keys in bulk, 64 elements deep, into a ring of stages, each block of a
 // cluster a part of the keys for all; two consumer warpgroups multiply them, each with 64 of the rows. While those
@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/attention/sm90/attention_block.cuh"
-#include "kernels/attention/sm90/attention_maps.cuh"
+#include "kernels/attention/sm90/consumer.cuh"
+#include "kernels/attention/sm90/producer.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/tensor_map.h"
 #include "kernels/common/sm90/wgmma.cuh"
-#include "kernels/sparse/sm90/strided_sums.cuh"
+#include "kernels/sparse/sm90/strided_scores.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace strided {
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <typename T>
 Maps describe(const TileParams<T>& p, const T* gathered, std::int64_t kv_heads) {
   const auto map = [](const void* data, const std::array<Dimension, 4>& dimensions) {
-    return describe_tensor("select_tiles", dtype_of<T>, data, dimensions);
+    return describe_tensor("block_mask", dtype_of<T>, data, dimensions);
   };
   const Dimension elements{p.head_dim, 1, kDepth};
   const Dimension heads{p.heads, p.head_dim, 1};
@@ -209,7 +209,7 @@ Maps describe(const TileParams<T>& p, const T* gathered, std::int64_t kv_heads) 
 }  // namespace strided
 
 template <typename T>
-bool score_tiles_sm90(const SelectTiles& args, const TileParams<T>& p, cudaStream_t stream) {
+bool score_tiles_sm90(const BlockMask& args, const TileParams<T>& p, cudaStream_t stream) {
   if (args.gathered.data == nullptr || !(p.scale > 0) || !is_hopper()) return false;
   const std::int64_t kv_heads = args.prompt.kv.kv_heads();
   auto* const gathered = args.gathered.as<T>();
@@ -217,24 +217,24 @@ bool score_tiles_sm90(const SelectTiles& args, const TileParams<T>& p, cudaStrea
   const int first = static_cast<int>(args.gathered_tokens);
   const int end = (p.tokens + kStep - 1) / kStep * kStep;
   if (first < end) {
-    launch_early("gathering keys for select_tiles", strided::gather_keys_kernel<T>, blocks * 4,
+    launch_early("gathering keys for block_mask", strided::gather_keys_kernel<T>, blocks * 4,
                  strided::kGatherThreads, stream, p, gathered, static_cast<int>(kv_heads), first,
                  end);
   }
   const auto kernel = strided::score_tiles_kernel_sm90<T>;
   nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           strided::kSharedBytes),
-                     "preparing select_tiles");
+                     "preparing block_mask");
   const LaunchShape shape{dim3(blocks / strided::kCluster * strided::kCluster), strided::kThreads,
                           strided::kSharedBytes, strided::kCluster};
-  launch_early("launching select_tiles", kernel, shape, stream, p,
+  launch_early("launching block_mask", kernel, shape, stream, p,
                strided::describe(p, gathered, kv_heads));
   return true;
 }
 
-template bool score_tiles_sm90<Bf16>(const SelectTiles& args, const TileParams<Bf16>& p,
+template bool score_tiles_sm90<Bf16>(const BlockMask& args, const TileParams<Bf16>& p,
                                      cudaStream_t stream);
-template bool score_tiles_sm90<F16>(const SelectTiles& args, const TileParams<F16>& p,
+template bool score_tiles_sm90<F16>(const BlockMask& args, const TileParams<F16>& p,
                                     cudaStream_t stream);
 
 }  // namespace nvllm::kernels::cuda

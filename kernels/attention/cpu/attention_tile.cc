@@ -3,7 +3,6 @@
 //
 // For .cc files that have included Lanes of their instruction set. In an unnamed namespace for the reason that
 // lanes_avx2.h gives.
-#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,13 @@
 #include <limits>
 #include <type_traits>
 
+
+#if defined(NVLLM_AVX512)
+#include "kernels/common/cpu/lanes_avx512.h"
+#else
+#include "kernels/common/cpu/lanes_avx2.h"
+#endif
+// Lanes come first.
 #include "kernels/attention/cpu/attention_kernels.h"
 
 namespace nvllm::kernels::cpu {
@@ -383,7 +389,13 @@ void attend_part(const Attention& args, const AttentionGroup& group, const Atten
   Tile<T>(args, group, part, scratch).attend();
 }
 
-inline AttendPart attend_part_of(DType type) {
+}  // namespace
+
+#if defined(NVLLM_AVX512)
+AttendPart attend_part_avx512(DType type) {
+#else
+AttendPart attend_part_avx2(DType type) {
+#endif
   switch (type) {
     case DType::f32: return attend_part<float>;
     case DType::bf16: return attend_part<Bf16>;
@@ -391,5 +403,4 @@ inline AttendPart attend_part_of(DType type) {
   }
 }
 
-}  // namespace
 }  // namespace nvllm::kernels::cpu

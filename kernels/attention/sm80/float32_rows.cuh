@@ -2,7 +2,7 @@
 // float32 is for checking; the 16-bit types have tensor cores.
 #pragma once
 
-#include "kernels/attention/sm80/attention.cuh"
+#include "kernels/attention/sm80/attention_params.cuh"
 
 namespace nvllm::kernels::cuda::plain {
 

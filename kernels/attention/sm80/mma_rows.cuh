@@ -10,7 +10,7 @@
 // next, [0] and [1] of row l / 4, [2] and [3] of row l / 4 + 8.
 #pragma once
 
-#include "kernels/attention/sm80/attention.cuh"
+#include "kernels/attention/sm80/attention_params.cuh"
 #include "kernels/common/sm80/async_copy.cuh"
 
 namespace nvllm::kernels::cuda {

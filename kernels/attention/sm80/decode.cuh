@@ -5,7 +5,7 @@
 #pragma once
 
 #include "device/cuda/stream.h"
-#include "kernels/attention/sm80/attention_tile.cuh"
+#include "kernels/attention/sm80/mma_rows.cuh"
 
 namespace nvllm::kernels::cuda::decode {
 

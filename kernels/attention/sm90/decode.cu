@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/attention/sm90/attention_decode.cuh"
-#include "kernels/attention/sm90/attention_maps.cuh"
+#include "kernels/attention/sm90/decode.cuh"
+#include "kernels/attention/sm90/producer.cuh"
 #include "kernels/common/sm90/tensor_map.h"
 
 namespace nvllm::kernels::cuda {

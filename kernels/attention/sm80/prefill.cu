@@ -1,7 +1,7 @@
 // Attention of many query rows per sequence: a block has 64 packed rows of a sequence and a KV head
 // (attention_prefill.cuh).
 #include "device/cuda/stream.h"
-#include "kernels/attention/sm80/attention_prefill.cuh"
+#include "kernels/attention/sm80/prefill.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace prefill {

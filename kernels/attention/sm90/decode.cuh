@@ -8,7 +8,7 @@
 // The order of all sums is fixed by the numbers of warps and blocks; neither depends on how tiles are copied.
 #pragma once
 
-#include "kernels/attention/sm80/attention_decode.cuh"
+#include "kernels/attention/sm80/decode.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/bulk_copy.cuh"
 #include "kernels/common/sm90/cluster.cuh"

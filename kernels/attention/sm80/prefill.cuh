@@ -2,7 +2,7 @@
 // worked on, the next one is on its way.
 #pragma once
 
-#include "kernels/attention/sm80/attention_tile.cuh"
+#include "kernels/attention/sm80/mma_rows.cuh"
 
 namespace nvllm::kernels::cuda::prefill {
 

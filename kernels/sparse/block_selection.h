@@ -1,4 +1,4 @@
-// What versions of select_tiles share: which tiles stay, once their scores are known.
+// What versions of block_mask share: which tiles stay, once their scores are known.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@ struct TileReach {
   std::int64_t tiles, diagonal;
 
   TileReach(std::int64_t first_position, std::int64_t rows, std::int64_t row_tile) {
-    const std::int64_t first = first_position + row_tile * kSelectTile;
-    const std::int64_t last = first_position + std::min((row_tile + 1) * kSelectTile, rows) - 1;
-    diagonal = first / kSelectTile;
-    tiles = last / kSelectTile + 1;
+    const std::int64_t first = first_position + row_tile * kMaskTile;
+    const std::int64_t last = first_position + std::min((row_tile + 1) * kMaskTile, rows) - 1;
+    diagonal = first / kMaskTile;
+    tiles = last / kMaskTile + 1;
   }
   bool always(std::int64_t tile) const { return tile == 0 || tile >= diagonal; }
 };

@@ -1,6 +1,6 @@
-// What versions of select_lines share: from offsets to bands, and from bands to a block's ranges.
+// What versions of vertical_slash share: from offsets to bands, and from bands to a block's ranges.
 //
-// Offset o covers, of a block of W = kLineRows rows that ends before token e, the distances (o, o + W] from e. Bands are
+// Offset o covers, of a block of W = kSlashRows rows that ends before token e, the distances (o, o + W] from e. Bands are
 // such distances, merged: [a, b) stands for the tokens [e - b, e - a), whatever e is.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace nvllm::kernels {
 
-inline constexpr std::int32_t kLineWidth = kLineRows;
+inline constexpr std::int32_t kLineWidth = kSlashRows;
 
 struct Band {
   std::int32_t a, b;
