@@ -49,8 +49,8 @@ Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements) {
 }
 
 // The work per second of the fastest of a few runs of `calls` products.
-double measure_product(Backend& backend, Stream& stream, std::int64_t rows, std::int64_t outputs,
-                       std::int64_t inputs, int calls, double work) {
+double measure_gemm(Backend& backend, Stream& stream, std::int64_t rows, std::int64_t outputs,
+                    std::int64_t inputs, int calls, double work) {
   const auto matmul = create_matmul(backend);
   const Buffer x = random_memory(backend, stream, rows * inputs);
   const Buffer weight = random_memory(backend, stream, outputs * inputs);
@@ -68,13 +68,13 @@ double measure_product(Backend& backend, Stream& stream, std::int64_t rows, std:
 
 double measured_flops(Backend& backend, Stream& stream) {
   const std::int64_t n = backend.kind() == DeviceKind::cuda ? 8192 : 1024;
-  return measure_product(backend, stream, n, n, n, 2, 2.0 * static_cast<double>(n * n * n));
+  return measure_gemm(backend, stream, n, n, n, 2, 2.0 * static_cast<double>(n * n * n));
 }
 
 double measured_bandwidth(Backend& backend, Stream& stream) {
   const std::int64_t rows = backend.kind() == DeviceKind::cuda ? 1 << 17 : 1 << 14;
   const auto bytes = static_cast<double>(rows * 4096 * 2);
-  const double read = measure_product(backend, stream, 1, rows, 4096, 2, bytes);
+  const double read = measure_gemm(backend, stream, 1, rows, 4096, 2, bytes);
   const Buffer from = random_memory(backend, stream, rows * 4096);
   const Buffer to = random_memory(backend, stream, rows * 4096);
   const auto copy =
@@ -238,10 +238,10 @@ class Layers {
     backend.fill(buffers_.back().data(), 0, bytes, stream);
     store_.slots = TensorView(buffers_.back().data(), DType::i64, {rows});
     store_.positions = TensorView(buffers_.back().data(), DType::i32, {rows});
-    product_.out = TensorView(take(rows * kColumns), DType::bf16, {rows, kColumns});
-    product_.residual = product_.out;
+    gemm_.out = TensorView(take(rows * kColumns), DType::bf16, {rows, kColumns});
+    gemm_.residual = gemm_.out;
     weights_ = take(kLayers * kColumns * inputs);
-    product_.weight = TensorView(weights_, DType::bf16, {kColumns, inputs});
+    gemm_.weight = TensorView(weights_, DType::bf16, {kColumns, inputs});
   }
 
   void enqueue(bool with_attention, Stream& stream) {
@@ -251,9 +251,9 @@ class Layers {
       store_.kv = call.kv;
       norm_rope_store(store_, stream);
       if (with_attention) attention(call, stream);
-      product_.x = TensorView(call.out.data, DType::bf16, {rows, inputs});
-      product_.weight.data = static_cast<Bf16*>(weights_) + layer * kColumns * inputs;
-      matmul_->linear(product_, stream);
+      gemm_.x = TensorView(call.out.data, DType::bf16, {rows, inputs});
+      gemm_.weight.data = static_cast<Bf16*>(weights_) + layer * kColumns * inputs;
+      matmul_->linear(gemm_, stream);
     }
   }
 
@@ -267,7 +267,7 @@ class Layers {
   std::vector<Buffer> buffers_;
   void* weights_ = nullptr;
   NormRopeStore store_;
-  Linear product_;
+  Linear gemm_;
 };
 
 void attention_in_layers(benchmark::State& state, DeviceKind kind, Shape shape) {

@@ -16,15 +16,15 @@ double element(const TensorView& tensor, std::int64_t at) {
                            [&]<typename T>(T) { return double{to_float(tensor.as<T>()[at])}; });
 }
 
-// One head of one row.
+// Combines one head of one row.
 void reference(const CombineAttention& args, std::int64_t head) {
   const std::int64_t head_dim = args.out.shape[2];
-  double highest = -std::numeric_limits<double>::infinity();
+  double row_max = -std::numeric_limits<double>::infinity();
   for (int i = 0; i < args.count; ++i) {
     const double lse = args.parts[i].lse.as<float>()[head];
-    if (std::isnan(lse) || lse > highest) highest = lse;
+    if (std::isnan(lse) || lse > row_max) row_max = lse;
   }
-  const double reference = std::isinf(highest) && highest < 0 ? 0 : highest;
+  const double reference = std::isinf(row_max) && row_max < 0 ? 0 : row_max;
   std::array<double, kMaxAttentionParts> weight{};
   double sum = 0;
   for (int i = 0; i < args.count; ++i) {

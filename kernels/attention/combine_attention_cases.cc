@@ -86,15 +86,15 @@ int count_wrong(const Case<Part, Out>& got, const Case<Part, Out>& expected) {
 }
 
 template <typename Part, typename Out>
-void check_case(Backend& backend, const Case<Part, Out>& asked) {
+void check_case(Backend& backend, const Case<Part, Out>& input) {
   const auto cpu = create_backend(DeviceKind::cpu);
-  Case<Part, Out> got = asked, expected = asked;
+  Case<Part, Out> got = input, expected = input;
   got.run(backend);
   expected.run(*cpu, true);
   CHECK(count_wrong(got, expected) == 0);
 }
 
-TEST_CASE_TEMPLATE("merged parts are what the definition says", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("combined parts are what the definition says", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(3);
   for (const Shape& shape : {Shape{1, 1, 8}, {3, 2, 64}, {40, 9, 128}, {7, 3, 200}, {2, 5, 256}}) {

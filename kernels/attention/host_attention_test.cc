@@ -41,7 +41,7 @@ class Case {
     memory_ = random(count * block_elements(), 1.5f);
     for (std::int64_t row = 0, next = 0; row < rows(); ++row) {
       for (std::int64_t i = 0; i < counts_[static_cast<std::size_t>(row)]; ++i, ++next) {
-        places_.push_back({static_cast<std::int32_t>(row), (next * 7 + 3) % count});
+        blocks_.push_back({static_cast<std::int32_t>(row), (next * 7 + 3) % count});
       }
     }
     // 7 does not divide the count, so that no block is met twice.
@@ -52,9 +52,9 @@ class Case {
 
   Result run(int threads) {
     std::vector<HostAttentionBlock> blocks;
-    for (const Place& place : places_) {
-      blocks.push_back({place.row, reinterpret_cast<const unsigned char*>(
-                                       memory_.data() + place.block * block_elements())});
+    for (const BlockOfRow& each : blocks_) {
+      blocks.push_back({each.row, reinterpret_cast<const unsigned char*>(
+                                      memory_.data() + each.block * block_elements())});
     }
     Result result = empty();
     HostAttention args;
@@ -80,9 +80,9 @@ class Case {
     Result result = empty();
     for (std::int64_t row = 0; row < rows(); ++row) {
       std::vector<T> keys, values;
-      for (const Place& place : places_) {
-        if (place.row != row) continue;
-        const T* const block = memory_.data() + place.block * block_elements() + kBefore;
+      for (const BlockOfRow& each : blocks_) {
+        if (each.row != row) continue;
+        const T* const block = memory_.data() + each.block * block_elements() + kBefore;
         keys.insert(keys.end(), block, block + half());
         values.insert(values.end(), block + half() + kBefore, block + 2 * half() + kBefore);
       }
@@ -117,7 +117,7 @@ class Case {
   }
 
  private:
-  struct Place {
+  struct BlockOfRow {
     std::int32_t row;
     std::int64_t block;
   };
@@ -179,23 +179,23 @@ class Case {
 
   float longest(const std::vector<T>& x) const {
     const std::int64_t head_dim = shape_.head_dim;
-    double most = 0;
+    double max_norm = 0;
     for (std::int64_t i = 0; i + head_dim <= static_cast<std::int64_t>(x.size()); i += 8) {
       double sum = 0;
       for (std::int64_t d = i; d < i + head_dim; ++d) {
         sum += double{to_float(x[static_cast<std::size_t>(d)])} *
                to_float(x[static_cast<std::size_t>(d)]);
       }
-      most = std::max(most, sum);
+      max_norm = std::max(max_norm, sum);
     }
-    return static_cast<float>(std::sqrt(most));
+    return static_cast<float>(std::sqrt(max_norm));
   }
 
   Shape shape_;
   std::vector<std::int64_t> counts_;
   std::mt19937 bits_;
   std::vector<T> q_, memory_;
-  std::vector<Place> places_;
+  std::vector<BlockOfRow> blocks_;
 };
 
 const Shape kShapes[] = {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/sparse/block_selection.h"
 #include "kernels/sparse/backends.h"
+#include "kernels/sparse/block_selection.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -37,9 +37,9 @@ void add_strided_row(const PromptRows& prompt, std::int64_t head, std::int64_t i
   for (std::int64_t j = 0; j < seen; ++j) {
     weights[j] = strided_score<T>(prompt, head, i, j) * prompt.scale / kStride;
   }
-  const double highest = *std::max_element(weights.begin(), weights.end());
+  const double row_max = *std::max_element(weights.begin(), weights.end());
   double sum = 0;
-  for (double& weight : weights) sum += weight = std::exp(weight - highest);
+  for (double& weight : weights) sum += weight = std::exp(weight - row_max);
   for (std::int64_t j = 0; j < seen; ++j) scores[j / kTileStrides] += weights[j] / sum;
 }
 
@@ -58,8 +58,8 @@ void reference(const BlockMask& args, double* all_scores) {
       }
       const std::int64_t at = tile * prompt.heads() + head;
       args.tile_counts.as<std::int32_t>()[at] =
-          keep_tiles(scores.data(), reach, args.threshold_of(tile), order,
-                     args.tiles.as<std::int32_t>() + at * args.tiles.shape[2]);
+          top_p_tiles(scores.data(), reach, args.threshold_of(tile), order,
+                      args.tiles.as<std::int32_t>() + at * args.tiles.shape[2]);
       if (all_scores == nullptr) continue;
       std::copy(scores.begin(), scores.end(), all_scores + at * args.token_tiles());
     }
@@ -83,24 +83,24 @@ void check_block_mask(const BlockMask& args) {
   kCheck.require(args.tile_counts, "tile_counts", DType::i32, {args.row_tiles(), heads});
   kCheck.require_dense(args.tile_counts, "tile_counts");
   if (capacity < args.token_tiles()) {
-    fail("block_mask: tiles is ", args.tiles.describe(), ", but there may be ",
-         args.token_tiles(), " of them");
+    fail("block_mask: tiles is ", args.tiles.describe(), ", but there may be ", args.token_tiles(),
+         " of them");
   }
-  const std::size_t needed =
-      block_mask_workspace(args.prompt.rows(), heads, args.prompt.tokens());
+  const std::size_t needed = block_mask_workspace(args.prompt.rows(), heads, args.prompt.tokens());
   if (args.workspace.bytes() < needed || !args.workspace.aligned(sizeof(float))) {
     fail("block_mask: workspace is ", args.workspace.describe(), "; it must be ", needed,
          " bytes for float32");
   }
   if (args.gathered.data != nullptr) {
     const KvView& kv = args.prompt.kv;
-    const std::int64_t room = args.gathered.rank == 3 ? args.gathered.shape[0] : 0;
+    const std::int64_t gathered_capacity = args.gathered.rank == 3 ? args.gathered.shape[0] : 0;
     kCheck.require(args.gathered, "gathered", args.prompt.q.dtype,
-                   {room, kv.kv_heads(), kv.head_dim()});
+                   {gathered_capacity, kv.kv_heads(), kv.head_dim()});
     kCheck.require_dense(args.gathered, "gathered");
-    if (room < args.token_tiles() * kMaskTile || !args.gathered.aligned(16)) {
-      fail("block_mask: gathered is ", args.gathered.describe(), "; it must have room for ",
-           args.token_tiles() * kMaskTile, " tokens, at a multiple of 16 bytes");
+    if (gathered_capacity < args.token_tiles() * kMaskTile || !args.gathered.aligned(16)) {
+      fail("block_mask: gathered is ", args.gathered.describe(),
+           "; it must have gathered_tokens for ", args.token_tiles() * kMaskTile,
+           " tokens, at a multiple of 16 bytes");
     }
     if (args.gathered_tokens < 0 || args.gathered_tokens > args.prompt.tokens()) {
       fail("block_mask: gathered_tokens is ", args.gathered_tokens, " of ", args.prompt.tokens());

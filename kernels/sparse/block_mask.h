@@ -10,7 +10,7 @@
 
 namespace nvllm::kernels {
 
-inline constexpr std::int64_t kStride = 16;       // rows and tokens that one strided score is of
+inline constexpr std::int64_t kStride = 16;     // rows and tokens that one strided score is of
 inline constexpr std::int64_t kMaskTile = 128;  // rows, or tokens, of a tile
 inline constexpr std::int64_t kTileStrides = kMaskTile / kStride;
 
@@ -39,12 +39,12 @@ struct BlockMask {
 
   std::int64_t row_tiles() const { return (prompt.rows() + kMaskTile - 1) / kMaskTile; }
   // From this tile of rows on all is kept.
-  std::int64_t first_whole_tile() const {
+  std::int64_t first_dense_tile() const {
     const std::int64_t before = std::max<std::int64_t>(prompt.rows() - dense_rows, 0);
     return dense_rows > 0 ? before / kMaskTile : row_tiles();
   }
   float threshold_of(std::int64_t row_tile) const {
-    return row_tile < first_whole_tile() ? threshold : 1;
+    return row_tile < first_dense_tile() ? threshold : 1;
   }
   std::int64_t token_tiles() const { return (prompt.tokens() + kMaskTile - 1) / kMaskTile; }
 };

@@ -25,8 +25,8 @@ struct TileReach {
 
 // Writes the kept ones of reach.tiles scores, ascending; returns how many. `order` is scratch.
 template <typename Score>
-std::int32_t keep_tiles(const Score* scores, const TileReach& reach, float threshold,
-                        std::vector<std::int32_t>& order, std::int32_t* kept) {
+std::int32_t top_p_tiles(const Score* scores, const TileReach& reach, float threshold,
+                         std::vector<std::int32_t>& order, std::int32_t* kept) {
   order.resize(reach.tiles);
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {

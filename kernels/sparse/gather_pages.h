@@ -24,8 +24,8 @@ struct GatherPages {
 
   // Block b is block block_map[b] of `near`, or, where that is negative, lies at addresses[b] + offset bytes, which the
   // device can read: dense keys [block_size, kv_heads, head_dim], and behind them the values.
-  KvView near;
-  TensorView block_map;      // [blocks], int32
+  KvView resident;
+  TensorView block_map;  // [blocks], int32
   TensorView addresses;  // [blocks], int64
   std::int64_t offset = 0;
 };

@@ -77,8 +77,8 @@ TEST_CASE_TEMPLATE("chosen pages come together, each KV head's own", T, float, B
   args.kv_length = length.view({kSequences});
   args.block_table = tables.view({kSequences, kWidth});
   args.page_tokens = kPage;
-  args.near.keys = keys.view({3, kBlockSize, kKvHeads, kHeadDim});
-  args.near.values = values.view({3, kBlockSize, kKvHeads, kHeadDim});
+  args.resident.keys = keys.view({3, kBlockSize, kKvHeads, kHeadDim});
+  args.resident.values = values.view({3, kBlockSize, kKvHeads, kHeadDim});
   args.block_map = block_map.view({kBlocks});
   args.addresses = addresses.view({kBlocks});
   args.offset = Memory<T>::kPart * sizeof(T);

@@ -43,24 +43,25 @@ std::int64_t block_of(const TensorView& table, std::int64_t sequence, std::int64
 
 // Of one page, whose first `count` tokens there are.
 template <typename T>
-void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t page, std::int64_t count) {
+void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t page,
+           std::int64_t count) {
   const KvView& kv = args.kv;
   const auto& stride = kv.keys.stride;
   const std::int64_t head_dim = kv.head_dim(), first = page * args.page_tokens;
   const std::int64_t index = first / kv.block_size(), inside = first % kv.block_size();
-  const std::int64_t home = block_of(kv.block_table, sequence, index);
+  const std::int64_t table_block = block_of(kv.block_table, sequence, index);
   const std::int64_t block =
-      args.block_map.data == nullptr ? home : args.block_map.as<std::int32_t>()[home];
-  const std::int64_t number = (home * kv.block_size() + inside) / args.page_tokens;
+      args.block_map.data == nullptr ? table_block : args.block_map.as<std::int32_t>()[table_block];
+  const std::int64_t number = (table_block * kv.block_size() + inside) / args.page_tokens;
   for (std::int64_t head = 0; head < kv.kv_heads(); ++head) {
-    T* least = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
-    T* largest = least + head_dim;
+    T* min_key = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
+    T* max_key = min_key + head_dim;
     for (std::int64_t t = 0; t < count; ++t) {
       const T* key =
           kv.keys.as<T>() + block * stride[0] + (inside + t) * stride[1] + head * stride[2];
       for (std::int64_t d = 0; d < head_dim; ++d) {
-        if (t == 0 || to_float(key[d]) < to_float(least[d])) least[d] = key[d];
-        if (t == 0 || to_float(key[d]) > to_float(largest[d])) largest[d] = key[d];
+        if (t == 0 || to_float(key[d]) < to_float(min_key[d])) min_key[d] = key[d];
+        if (t == 0 || to_float(key[d]) > to_float(max_key[d])) max_key[d] = key[d];
       }
     }
   }
@@ -80,16 +81,16 @@ void select(const PageSelection& args, std::int64_t sequence, std::int64_t kv_he
     const std::int64_t block =
         table == nullptr ? sequence
                          : table[sequence * args.block_table.shape[1] + first / args.block_size];
-    const std::int64_t home =
+    const std::int64_t table_block =
         (block * args.block_size + first % args.block_size) / args.page_tokens;
-    const T* least = args.bounds.as<T>() + (home * kv_heads + kv_head) * 2 * head_dim;
+    const T* min_key = args.bounds.as<T>() + (table_block * kv_heads + kv_head) * 2 * head_dim;
     for (std::int64_t head = 0; head < heads; ++head) {
       if ((args.first_head + head) / args.group != kv_head) continue;
       const T* q = args.q.as<T>() + sequence * args.q.stride[0] + head * head_dim;
       double score = 0;
       for (std::int64_t d = 0; d < head_dim; ++d) {
         const double value = to_float(q[d]);
-        score += std::max(value * to_float(least[d]), value * to_float(least[head_dim + d]));
+        score += std::max(value * to_float(min_key[d]), value * to_float(min_key[head_dim + d]));
       }
       scores[page] = std::max(scores[page], score);
     }
@@ -148,7 +149,7 @@ void update_page_bounds_reference(const UpdatePageBounds& args) {
 }
 
 std::size_t page_selection_workspace(std::int64_t sequences, std::int64_t kv_heads,
-                                   std::int64_t max_kv_length, std::int64_t page_tokens) {
+                                     std::int64_t max_kv_length, std::int64_t page_tokens) {
   const std::int64_t pages = (max_kv_length + page_tokens - 1) / page_tokens;
   return static_cast<std::size_t>(sequences * kv_heads * pages) * sizeof(float);
 }
@@ -169,7 +170,7 @@ void check_page_selection(const PageSelection& args) {
          "; that does not fit groups of ", args.group, " from head ", args.first_head);
   }
   if (args.budget < 2)
-    fail("page_selection: budget is ", args.budget, "; it must be at least 2 pages");
+    fail("page_selection: budget is ", args.budget, "; it must be at min_key 2 pages");
   kSelect.require(args.kv_length, "kv_length", DType::i32, {sequences});
   kSelect.require_dense(args.kv_length, "kv_length");
   if (args.block_table.data != nullptr) {

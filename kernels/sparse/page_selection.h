@@ -29,7 +29,7 @@ struct UpdatePageBounds {
       0;  // of a sequence: a bound that holds for what a captured graph will see
 
   // Pages that a sequence's rows may lie in.
-  std::int64_t most_pages() const { return (max_query_rows + page_tokens - 2) / page_tokens + 1; }
+  std::int64_t max_pages() const { return (max_query_rows + page_tokens - 2) / page_tokens + 1; }
 };
 
 // Enqueues it. page_tokens divides the block size, unless the only block is a whole sequence.
@@ -58,11 +58,11 @@ struct PageSelection {
   TensorView page_counts;  // [sequences, kv_heads], int32
   TensorView workspace;    // [page_selection_workspace(...)], uint8: scores
 
-  std::int64_t most_pages() const { return (max_kv_length + page_tokens - 1) / page_tokens; }
+  std::int64_t max_pages() const { return (max_kv_length + page_tokens - 1) / page_tokens; }
 };
 
 std::size_t page_selection_workspace(std::int64_t sequences, std::int64_t kv_heads,
-                                   std::int64_t max_kv_length, std::int64_t page_tokens);
+                                     std::int64_t max_kv_length, std::int64_t page_tokens);
 
 void page_selection(const PageSelection& args, Stream& stream);
 void check_page_selection(const PageSelection& args);

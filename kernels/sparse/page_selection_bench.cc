@@ -39,7 +39,8 @@ void measure(GraphBenchmark& bench, std::int64_t tokens, DType dtype) {
   args.pages = bench.tensor(DType::i32, {1, kKvHeads, kBudget});
   args.page_counts = bench.tensor(DType::i32, {1, kKvHeads});
   args.workspace = bench.tensor(
-      DType::u8, {static_cast<std::int64_t>(page_selection_workspace(1, kKvHeads, tokens, kBlock))});
+      DType::u8,
+      {static_cast<std::int64_t>(page_selection_workspace(1, kKvHeads, tokens, kBlock))});
   bench.run(args.bounds.bytes(), [&] { page_selection(args, bench.stream()); });
 }
 

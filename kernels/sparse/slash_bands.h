@@ -11,7 +11,7 @@
 
 namespace nvllm::kernels {
 
-inline constexpr std::int32_t kLineWidth = kSlashRows;
+inline constexpr std::int32_t kSlashWidth = kSlashRows;
 
 struct Band {
   std::int32_t a, b;
@@ -24,16 +24,16 @@ struct TokenRange {
 // Merges ascending offsets; bands that touch are one. Returns how many.
 NVLLM_ON_BOTH std::int32_t merge_offsets(const std::int32_t* offsets, std::int64_t count,
                                          Band* bands) {
-  std::int32_t merged = 0;
+  std::int32_t combined = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t a = offsets[i], b = a + kLineWidth;
-    if (merged > 0 && a <= bands[merged - 1].b) {
-      bands[merged - 1].b = b;
+    const std::int32_t a = offsets[i], b = a + kSlashWidth;
+    if (combined > 0 && a <= bands[combined - 1].b) {
+      bands[combined - 1].b = b;
     } else {
-      bands[merged++] = {a, b};
+      bands[combined++] = {a, b};
     }
   }
-  return merged;
+  return combined;
 }
 
 // How many of the ascending values are below `bound`; value(i) gives them.
@@ -52,7 +52,7 @@ NVLLM_ON_BOTH std::int32_t count_below(std::int32_t count, std::int32_t bound, c
 }
 
 // The lines of one head, as a block of rows sees them.
-struct BlockLines {
+struct BlockRanges {
   const Band* bands;
   std::int32_t e;      // the block's rows are [e - W, e)
   std::int32_t end;    // tokens from here on are nobody's: min(e, tokens)
@@ -60,14 +60,14 @@ struct BlockLines {
   bool base;           // an offset within W of e covers tokens [0, W), not only [0, e - o)
   bool joined;         // and these touch the second range
 
-  NVLLM_ON_BOTH BlockLines(const Band* bands, std::int32_t band_count, const std::int32_t* offsets,
-                           std::int32_t offset_count, std::int32_t e, std::int32_t end)
+  NVLLM_ON_BOTH BlockRanges(const Band* bands, std::int32_t band_count, const std::int32_t* offsets,
+                            std::int32_t offset_count, std::int32_t e, std::int32_t end)
       : bands(bands), e(e), end(end) {
     reach = count_below(band_count, e, [&](std::int32_t i) { return bands[i].a; });
     const auto offset = [&](std::int32_t i) { return offsets[i]; };
     const std::int32_t below = count_below(offset_count, e, offset);
-    base = below > 0 && offsets[below - 1] > e - kLineWidth;
-    joined = base && reach > 1 && e - bands[reach - 2].b <= kLineWidth;
+    base = below > 0 && offsets[below - 1] > e - kSlashWidth;
+    joined = base && reach > 1 && e - bands[reach - 2].b <= kSlashWidth;
   }
 
   NVLLM_ON_BOTH std::int32_t ranges() const { return joined ? reach - 1 : reach; }
@@ -78,13 +78,13 @@ struct BlockLines {
     const Band& last = joined ? bands[reach - 2 - i] : first;
     if (joined && i > 0) return clipped(e - last.b, e - last.a);
     std::int32_t to = e - last.a;
-    if (base && i == 0 && to < kLineWidth) to = kLineWidth;
+    if (base && i == 0 && to < kSlashWidth) to = kSlashWidth;
     return clipped(e - first.b, to);
   }
 
   // Whether a token is the block's, but in none of its ranges.
   NVLLM_ON_BOTH bool outside(std::int32_t token) const {
-    if (token >= end || (base && token < kLineWidth)) return false;
+    if (token >= end || (base && token < kSlashWidth)) return false;
     const std::int32_t distance = e - token;
     const std::int32_t before =
         count_below(reach, distance, [&](std::int32_t i) { return bands[i].a; });

@@ -52,7 +52,7 @@ std::vector<std::int32_t> listed_tokens(const SparseAttention& args, std::int64_
 
 }  // namespace
 
-Attention SparseAttention::shared() const {
+Attention SparseAttention::attention_args() const {
   Attention args;
   args.out = out;
   args.q = q;
@@ -65,7 +65,7 @@ Attention SparseAttention::shared() const {
 }
 
 void check_sparse_attention(const SparseAttention& args) {
-  check_attention_rows(args.shared(), "sparse_attention");
+  check_attention_rows(args.attention_args(), "sparse_attention");
   if (args.first_position < 0) {
     fail("sparse_attention: first_position is ", args.first_position, "; it must not be negative");
   }
@@ -98,7 +98,7 @@ void sparse_attention(const SparseAttention& args, Stream& stream) {
 
 void sparse_attention_reference(const SparseAttention& args) {
   check_sparse_attention(args);
-  const Attention shared = args.shared();
+  const Attention attention_args = args.attention_args();
   for (std::int64_t block = 0; block < args.row_blocks(); ++block) {
     const std::int64_t begin = block * kSparseTile;
     const std::int64_t end = std::min(args.q.shape[0], begin + kSparseTile);
@@ -107,13 +107,13 @@ void sparse_attention_reference(const SparseAttention& args) {
       for (std::int64_t row = begin; row < end; ++row) {
         const auto later =
             std::upper_bound(tokens.begin(), tokens.end(), args.first_position + row);
-        attend_reference(shared, 0, row, head, {tokens.begin(), later});
+        attend_reference(attention_args, 0, row, head, {tokens.begin(), later});
       }
     }
   }
 }
 
-Attention PageAttention::shared() const {
+Attention PageAttention::attention_args() const {
   Attention args;
   args.out = out;
   args.q = q;
@@ -129,7 +129,7 @@ Attention PageAttention::shared() const {
 
 void check_page_attention(const PageAttention& args) {
   constexpr Arguments check("page_attention");
-  check_attention_rows(args.shared(), "page_attention");
+  check_attention_rows(args.attention_args(), "page_attention");
   const std::int64_t sequences = args.q.shape[0], kv_heads = args.kv_heads();
   check.require(args.kv_length, "kv_length", DType::i32, {sequences});
   check.require_dense(args.kv_length, "kv_length");
@@ -162,7 +162,7 @@ void page_attention(const PageAttention& args, Stream& stream) {
 
 void page_attention_reference(const PageAttention& args) {
   check_page_attention(args);
-  const Attention shared = args.shared();
+  const Attention attention_args = args.attention_args();
   for (std::int64_t s = 0; s < args.q.shape[0]; ++s) {
     const std::int64_t length = args.kv_length.as<std::int32_t>()[s];
     for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
@@ -175,7 +175,7 @@ void page_attention_reference(const PageAttention& args) {
           tokens.push_back(static_cast<std::int32_t>(t));
         }
       }
-      attend_reference(shared, s, s, head, tokens);
+      attend_reference(attention_args, s, s, head, tokens);
     }
   }
 }

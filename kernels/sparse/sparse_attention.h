@@ -40,7 +40,7 @@ struct SparseAttention {
   bool by_tiles() const { return tile_counts.data != nullptr; }
   std::int64_t row_blocks() const { return (q.shape[0] + kSparseTile - 1) / kSparseTile; }
   // Those of its arguments that it shares with Attention.
-  Attention shared() const;
+  Attention attention_args() const;
 };
 
 // Enqueues it. Types, sizes and strides as for Attention, lists dense; otherwise an Error that names the
@@ -71,7 +71,7 @@ struct PageAttention {
   TensorView pages;              // [sequences, KV heads of the heads, capacity], int32
 
   // Those of its arguments that it shares with Attention.
-  Attention shared() const;
+  Attention attention_args() const;
   // KV heads that the query heads belong to.
   std::int64_t kv_heads() const {
     return q.shape[1] == 0 ? 0 : (first_head + q.shape[1] - 1) / group + 1;

@@ -108,7 +108,7 @@ class Work {
     sparse_.scale = 0.1f;
     shape.tiles ? add_tiles(shape) : add_ranges(shape);
 
-    dense_ = sparse_.shared();
+    dense_ = sparse_.attention_args();
     const auto tokens = static_cast<std::int32_t>(shape.tokens);
     dense_.query_start = tensors_.numbers({0, tokens}, {2});
     dense_.kv_length = tensors_.numbers({tokens}, {1});

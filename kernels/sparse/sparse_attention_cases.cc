@@ -6,8 +6,8 @@ namespace nvllm::kernels::testing {
 namespace {
 
 template <typename T>
-void check_sparse(Backend& backend, const SparseCase<T>& asked) {
-  SparseCase<T> got = asked, expected = asked;
+void check_sparse(Backend& backend, const SparseCase<T>& input) {
+  SparseCase<T> got = input, expected = input;
   got.run(backend);
   expected.run(*create_backend(DeviceKind::cpu), true);
   CHECK(count_wrong(got.dense, expected.dense) == 0);

@@ -20,8 +20,7 @@ constexpr std::int64_t padded(std::int64_t tokens) {
 }
 
 // The highest `count` of the sums, the first `always` of them whatever they are; ascending.
-void take_highest(std::vector<double> sums, std::int64_t always, std::int64_t count,
-                  std::int32_t* taken) {
+void top_k(std::vector<double> sums, std::int64_t always, std::int64_t count, std::int32_t* taken) {
   for (std::int64_t i = 0; i < std::min<std::int64_t>(always, sums.size()); ++i) {
     sums[i] = std::numeric_limits<double>::infinity();
   }
@@ -36,7 +35,7 @@ void take_highest(std::vector<double> sums, std::int64_t always, std::int64_t co
 template <typename T>
 void reference(const VerticalSlash& args, std::int64_t head) {
   const PromptRows& prompt = args.prompt;
-  const std::int64_t tokens = prompt.tokens(), first = prompt.rows() - args.judges();
+  const std::int64_t tokens = prompt.tokens(), first = prompt.rows() - args.estimation_rows();
   std::vector<double> by_token(tokens), by_offset(tokens);
   for (std::int64_t row = first; row < prompt.rows(); ++row) {
     const std::int64_t seen = prompt.first_position + row + 1;
@@ -48,19 +47,19 @@ void reference(const VerticalSlash& args, std::int64_t head) {
         weights[j] += double{to_float(q[d])} * to_float(k[d]) * prompt.scale;
       }
     }
-    const double highest = *std::max_element(weights.begin(), weights.end());
+    const double row_max = *std::max_element(weights.begin(), weights.end());
     double sum = 0;
-    for (double& weight : weights) sum += weight = std::exp(weight - highest);
+    for (double& weight : weights) sum += weight = std::exp(weight - row_max);
     for (std::int64_t j = 0; j < seen; ++j) {
       by_token[j] += weights[j] / sum;
       by_offset[seen - 1 - j] += weights[j] / sum;
     }
   }
   const std::int64_t verticals = args.columns.shape[1], slashes = args.offsets.shape[1];
-  take_highest(std::move(by_token), kFirstVerticals, verticals,
-               args.columns.as<std::int32_t>() + head * verticals);
-  take_highest(std::move(by_offset), kFirstSlashes, slashes,
-               args.offsets.as<std::int32_t>() + head * slashes);
+  top_k(std::move(by_token), kFirstVerticals, verticals,
+        args.columns.as<std::int32_t>() + head * verticals);
+  top_k(std::move(by_offset), kFirstSlashes, slashes,
+        args.offsets.as<std::int32_t>() + head * slashes);
 }
 
 void check_lists(const Arguments& check, const TensorView& tensor, const char* name,
@@ -83,13 +82,14 @@ VerticalSlashBudget vertical_slash_budget(std::int64_t tokens) {
   return {std::min(lines.verticals, tokens), std::min(lines.slashes, tokens)};
 }
 
-std::int64_t VerticalSlash::judges() const {
+std::int64_t VerticalSlash::estimation_rows() const {
   return std::min(kEstimationRows, prompt.rows());
 }
 
 // float32: v and s of every token, s in two halves that are added up, and the judges' log-sum-exps.
 std::size_t vertical_slash_workspace(std::int64_t heads, std::int64_t tokens) {
-  return static_cast<std::size_t>(heads * (4 * (padded(tokens) + kEstimationRows) + kEstimationRows)) *
+  return static_cast<std::size_t>(heads *
+                                  (4 * (padded(tokens) + kEstimationRows) + kEstimationRows)) *
          sizeof(float);
 }
 
@@ -167,7 +167,8 @@ void check_vertical_slash_index(const VerticalSlashIndex& args) {
   kList.require_dense(args.single_counts, "single_counts");
   const std::int64_t most = max_slash_ranges(args.first_position + args.rows, slashes);
   if (capacity < most) {
-    fail("vertical_slash_index: ranges is ", args.ranges.describe(), ", but a block may have ", most);
+    fail("vertical_slash_index: ranges is ", args.ranges.describe(), ", but a block may have ",
+         most);
   }
 }
 

@@ -10,8 +10,8 @@
 
 namespace nvllm::kernels {
 
-inline constexpr std::int64_t kEstimationRows = 64;     // the last ones of a prompt
-inline constexpr std::int64_t kSlashRows = 128;       // of a block of rows that share their ranges
+inline constexpr std::int64_t kEstimationRows = 64;  // the last ones of a prompt
+inline constexpr std::int64_t kSlashRows = 128;      // of a block of rows that share their ranges
 inline constexpr std::int64_t kFirstVerticals = 30;  // always kept: tokens 0 to 29
 inline constexpr std::int64_t kFirstSlashes = 100;   // always kept: offsets 0 to 99
 
@@ -34,7 +34,7 @@ struct VerticalSlash {
   TensorView offsets;    // [heads, slashes], int32, ascending
   TensorView workspace;  // [vertical_slash_workspace(...)], uint8
 
-  std::int64_t judges() const;
+  std::int64_t estimation_rows() const;
 };
 
 std::size_t vertical_slash_workspace(std::int64_t heads, std::int64_t tokens);

@@ -2,9 +2,9 @@
 // token by token.
 #include <set>
 
+#include "kernels/sparse/slash_bands.h"
 #include "kernels/sparse/testing/prompt_case.h"
 #include "kernels/sparse/vertical_slash.h"
-#include "kernels/sparse/slash_bands.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -36,11 +36,11 @@ struct Lines {
 };
 
 template <typename T>
-Lines run_reference(PromptCase<T>& asked, VerticalSlashBudget budget) {
-  Lines lines(asked.shape.heads, budget);
-  std::vector<float> workspace(vertical_slash_workspace(lines.heads, asked.shape.tokens()) / 4);
+Lines run_reference(PromptCase<T>& input, VerticalSlashBudget budget) {
+  Lines lines(input.shape.heads, budget);
+  std::vector<float> workspace(vertical_slash_workspace(lines.heads, input.shape.tokens()) / 4);
   VerticalSlash args;
-  args.prompt = asked.here();
+  args.prompt = input.here();
   args.columns = TensorView(lines.columns.data(), DType::i32, {lines.heads, budget.verticals});
   args.offsets = TensorView(lines.offsets.data(), DType::i32, {lines.heads, budget.slashes});
   args.workspace =
@@ -50,13 +50,13 @@ Lines run_reference(PromptCase<T>& asked, VerticalSlashBudget budget) {
 }
 
 template <typename T>
-Lines run(Backend& backend, const PromptCase<T>& asked, VerticalSlashBudget budget) {
+Lines run(Backend& backend, const PromptCase<T>& input, VerticalSlashBudget budget) {
   const auto stream = backend.create_stream();
-  const PlacedPrompt<T> prompt(backend, *stream, asked);
-  Lines lines(asked.shape.heads, budget);
+  const PlacedPrompt<T> prompt(backend, *stream, input);
+  Lines lines(input.shape.heads, budget);
   Placed<std::int32_t> columns(backend, *stream, lines.columns);
   Placed<std::int32_t> offsets(backend, *stream, lines.offsets);
-  const std::vector<float> nothing(vertical_slash_workspace(lines.heads, asked.shape.tokens()) / 4,
+  const std::vector<float> nothing(vertical_slash_workspace(lines.heads, input.shape.tokens()) / 4,
                                    testing::kNan);
   Placed<float> workspace(backend, *stream, nothing);
   VerticalSlash args;
@@ -88,23 +88,23 @@ TEST_CASE("budgets are the published ones") {
 
 // Weights of every judging row and token, taken one by one, and from them which lines are worth how much.
 template <typename T>
-void weigh(PromptCase<T>& asked, std::int64_t head, std::vector<double>& by_token,
+void weigh(PromptCase<T>& input, std::int64_t head, std::vector<double>& by_token,
            std::vector<double>& by_offset) {
-  const PromptShape& s = asked.shape;
+  const PromptShape& s = input.shape;
   by_token.assign(s.tokens(), 0);
   by_offset.assign(s.tokens(), 0);
-  const std::int64_t judges = std::min<std::int64_t>(64, s.rows);
-  for (std::int64_t i = 0; i < judges; ++i) {
-    const std::int64_t row = s.rows - judges + i, position = s.first_position + row;
+  const std::int64_t estimation_rows = std::min<std::int64_t>(64, s.rows);
+  for (std::int64_t i = 0; i < estimation_rows; ++i) {
+    const std::int64_t row = s.rows - estimation_rows + i, position = s.first_position + row;
     std::vector<double> weights(position + 1);
     double total = 0;
     for (std::int64_t j = 0; j <= position; ++j) {
       double dot = 0;
       for (std::int64_t d = 0; d < s.head_dim; ++d) {
-        dot += double{to_float(asked.query(row, head)[d])} *
-               to_float(asked.key(j, (s.first_head + head) / s.group)[d]);
+        dot += double{to_float(input.query(row, head)[d])} *
+               to_float(input.key(j, (s.first_head + head) / s.group)[d]);
       }
-      total += weights[j] = std::exp(dot * asked.scale);
+      total += weights[j] = std::exp(dot * input.scale);
     }
     for (std::int64_t j = 0; j <= position; ++j) {
       by_token[j] += weights[j] / total;
@@ -117,31 +117,32 @@ void weigh(PromptCase<T>& asked, std::int64_t head, std::vector<double>& by_toke
 bool highest(const Ids& taken, const std::vector<double>& sums, std::int64_t always, double off) {
   std::set<std::int32_t> in(taken.begin(), taken.end());
   if (in.size() != taken.size() || !std::is_sorted(taken.begin(), taken.end())) return false;
-  double least = 1e300, most = 0;
+  double min_taken = 1e300, max_left_out = 0;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(sums.size()); ++i) {
     const bool mine = in.count(static_cast<std::int32_t>(i)) > 0;
     if (i < always && !mine && static_cast<std::int64_t>(taken.size()) >= always) return false;
     if (i < always) continue;
-    if (mine) least = std::min(least, sums[i]);
-    if (!mine) most = std::max(most, sums[i]);
+    if (mine) min_taken = std::min(min_taken, sums[i]);
+    if (!mine) max_left_out = std::max(max_left_out, sums[i]);
   }
-  return most <= least * (1 + off);
+  return max_left_out <= min_taken * (1 + off);
 }
 
 TEST_CASE_TEMPLATE("columns and diagonals are those of the highest sums", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   for (const PromptShape& shape : testing::prompt_shapes()) {
-    for (const VerticalSlashBudget asked_budget : {vertical_slash_budget(shape.tokens()), VerticalSlashBudget{40, 120}}) {
-      const VerticalSlashBudget budget{std::min(asked_budget.verticals, shape.tokens()),
-                              std::min(asked_budget.slashes, shape.tokens())};
+    for (const VerticalSlashBudget full_budget :
+         {vertical_slash_budget(shape.tokens()), VerticalSlashBudget{40, 120}}) {
+      const VerticalSlashBudget budget{std::min(full_budget.verticals, shape.tokens()),
+                                       std::min(full_budget.slashes, shape.tokens())};
       CAPTURE(shape.rows);
       CAPTURE(shape.first_position);
-      PromptCase<T> asked(shape, 31, 3);
-      const Lines reference = run_reference(asked, budget);
-      const Lines lines = run(*backend, asked, budget);
+      PromptCase<T> input(shape, 31, 3);
+      const Lines reference = run_reference(input, budget);
+      const Lines lines = run(*backend, input, budget);
       for (std::int64_t head = 0; head < shape.heads; ++head) {
         std::vector<double> by_token, by_offset;
-        weigh(asked, head, by_token, by_offset);
+        weigh(input, head, by_token, by_offset);
         CHECK(highest(reference.columns_of(head), by_token, 30, 1e-9));
         CHECK(highest(reference.offsets_of(head), by_offset, 100, 1e-9));
         // Scores are of a size of some 30, off by some head_dim roundings of it.
@@ -156,26 +157,26 @@ TEST_CASE_TEMPLATE("columns and diagonals are those of the highest sums", T, flo
 TEST_CASE_TEMPLATE("a needle's column and a repetition's diagonal are found", T, float, Bf16) {
   BACKEND_OR_SKIP(backend);
   const PromptShape shape{128, 1400, 1, 1, 1, 0, 64};
-  PromptCase<T> asked(shape, 17, 0.01f);
+  PromptCase<T> input(shape, 17, 0.01f);
   for (std::int64_t t = 0; t < shape.tokens(); ++t) {
-    for (std::int64_t d = 0; d < 64; ++d) asked.key(t, 0)[d] = from_float<T>(0);
+    for (std::int64_t d = 0; d < 64; ++d) input.key(t, 0)[d] = from_float<T>(0);
   }
   // Row r of the last 64 looks for its own direction, which lies 700 tokens before it, and for 777.
   for (std::int64_t i = 0; i < 64; ++i) {
     const std::int64_t row = shape.rows - 64 + i;
-    asked.query(row, 0)[i] = from_float<T>(100);
-    asked.key(shape.first_position + row - 700, 0)[i] = from_float<T>(2);
+    input.query(row, 0)[i] = from_float<T>(100);
+    input.key(shape.first_position + row - 700, 0)[i] = from_float<T>(2);
   }
-  for (std::int64_t d = 0; d < 64; ++d) asked.key(777, 0)[d] = from_float<T>(1.9f);
-  const Lines lines = run(*backend, asked, {31, 101});
+  for (std::int64_t d = 0; d < 64; ++d) input.key(777, 0)[d] = from_float<T>(1.9f);
+  const Lines lines = run(*backend, input, {31, 101});
   CHECK(lines.columns_of(0).back() == 777);
   CHECK(lines.offsets_of(0).back() == 700);
 }
 
 TEST_CASE("equal sums: lower ones first") {
   BACKEND_OR_SKIP(backend);
-  PromptCase<float> asked({1, 400, 1, 1, 1, 0, 64}, 1, 0);  // one row, all weights equal
-  const Lines lines = run(*backend, asked, {50, 130});
+  PromptCase<float> input({1, 400, 1, 1, 1, 0, 64}, 1, 0);  // one row, all weights equal
+  const Lines lines = run(*backend, input, {50, 130});
   Ids first(50), diagonals(130);
   std::iota(first.begin(), first.end(), 0);
   std::iota(diagonals.begin(), diagonals.end(), 0);
@@ -319,11 +320,11 @@ TEST_CASE("all offsets are one range up to the row, and every offset apart many"
 
 TEST_CASE("more lines than tokens are refused by name") {
   BACKEND_OR_SKIP(backend);
-  PromptCase<float> asked({64, 0, 1, 1, 1, 0, 64}, 1);
+  PromptCase<float> input({64, 0, 1, 1, 1, 0, 64}, 1);
   std::vector<float> workspace(vertical_slash_workspace(1, 64) / 4);
   Ids columns(65), offsets(64);
   VerticalSlash args;
-  args.prompt = asked.here();
+  args.prompt = input.here();
   args.columns = TensorView(columns.data(), DType::i32, {1, 65});
   args.offsets = TensorView(offsets.data(), DType::i32, {1, 64});
   args.workspace =

@@ -1,8 +1,13 @@
-// Attention of up to 64 packed rows, tile by tile of 64 tokens, with the softmax taken on the way: scores are
-// a product with the transposed keys, results one with the values. Both are the same loop, in float32.
+// Runs one attention task on the CPU: up to 64 packed rows, tile by tile of 64 tokens, with an
+// online softmax in float32.
 //
-// For .cc files that have included Lanes of their instruction set. In an unnamed namespace for the reason that
-// lanes_avx2.h gives.
+// Each tile packs its keys transposed and its values widened, computes scores as a GEMM of the
+// queries with the transposed keys, turns them into weights relative to the running maximum of the
+// row, and adds a GEMM of the weights with the values to the rescaled output. Both GEMMs are the
+// same register-blocked loop.
+//
+// This file is compiled twice, with the Lanes of AVX2 and, with NVLLM_AVX512 defined, of AVX-512.
+// All of it is in an unnamed namespace for the reason that lanes_avx2.h gives.
 
 #include <algorithm>
 #include <cmath>
@@ -10,13 +15,12 @@
 #include <limits>
 #include <type_traits>
 
-
 #if defined(NVLLM_AVX512)
 #include "kernels/common/cpu/lanes_avx512.h"
 #else
 #include "kernels/common/cpu/lanes_avx2.h"
 #endif
-// Lanes come first.
+// The instruction set's Lanes come first.
 #include "kernels/attention/cpu/attention_kernels.h"
 
 namespace nvllm::kernels::cpu {
@@ -45,7 +49,7 @@ inline Floats power_of_2(Floats x) {
   return sum * (Floats)exponent;
 }
 
-inline float highest_of(Floats value) {
+inline float max_of(Floats value) {
   float x[Lanes::kCount];
   Lanes::store(x, value);
   for (int half = Lanes::kCount / 2; half > 0; half /= 2) {
@@ -54,7 +58,7 @@ inline float highest_of(Floats value) {
   return x[0];
 }
 
-// out = fade * out + a b: `depth` products each, added in order; without fade, out = a b.
+// out = rescale * out + a b, with `depth` terms added in order. Without rescale: out = a b.
 struct Factors {
   const float* a;
   std::int64_t a_stride;
@@ -63,7 +67,7 @@ struct Factors {
   std::int64_t depth;
   float* out;
   std::int64_t out_stride;
-  const float* fade;  // per row; nullptr: none
+  const float* rescale;  // per row; nullptr: none
 };
 
 constexpr int kBlockRows = 6;
@@ -78,9 +82,9 @@ void multiply_block(const Factors& f, std::int64_t row, std::int64_t column) {
   Floats sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = f.fade == nullptr ? Lanes::zero()
-                                    : Lanes::load(out + r * f.out_stride + v * kLanes) *
-                                          Lanes::all(f.fade[row + r]);
+      sum[r][v] = f.rescale == nullptr ? Lanes::zero()
+                                       : Lanes::load(out + r * f.out_stride + v * kLanes) *
+                                             Lanes::all(f.rescale[row + r]);
     }
   }
   for (std::int64_t k = 0; k < f.depth; ++k, b += f.b_stride) {
@@ -112,13 +116,13 @@ void multiply_rows(const Factors& f, int rows, std::int64_t row, std::int64_t co
   }
 }
 
-// Rows [begin, end), columns [0, columns), which may run on to a whole vector.
+// Rows [begin, end) and columns [0, columns), which may run on to a whole vector.
 inline void multiply(const Factors& f, std::int64_t begin, std::int64_t end, std::int64_t columns) {
   for (std::int64_t column = 0; column < columns;) {
     const std::int64_t vectors = std::min<std::int64_t>(
         (columns - column + Lanes::kCount - 1) / Lanes::kCount, kBlockVectors);
     for (std::int64_t row = begin; row < end;) {
-      // As few blocks as there can be, of nearly the same height.
+      // Divides the rows into as few blocks as possible, of nearly equal height.
       const std::int64_t left = end - row;
       const int rows = static_cast<int>(left / ((left + kBlockRows - 1) / kBlockRows));
       switch (vectors) {
@@ -136,36 +140,36 @@ inline void multiply(const Factors& f, std::int64_t begin, std::int64_t end, std
 template <typename T>
 class Tile {
  public:
-  Tile(const Attention& args, const AttentionGroup& group, const AttentionPart& part,
+  Tile(const Attention& args, const AttentionGroup& group, const AttentionTask& task,
        AttentionScratch& scratch)
       : args_(args),
-        part_(part),
+        task_(task),
         group_(group),
         scratch_(scratch),
         head_dim_(args.q.shape[2]),
         padded_(padded_head(head_dim_)) {
-    for (std::int64_t r = 0; r < part.rows; ++r) {
-      visible_[r] = group.visible(part.first_row + r);
-      if (part.list != nullptr) {
+    for (std::int64_t r = 0; r < task.rows; ++r) {
+      visible_[r] = group.visible(task.first_row + r);
+      if (task.list != nullptr) {
         visible_[r] =
-            std::lower_bound(part.list, part.list + part.end_token, visible_[r]) - part.list;
+            std::lower_bound(task.list, task.list + task.end_token, visible_[r]) - task.list;
       }
     }
   }
 
   void attend() {
     load_queries();
-    std::fill_n(scratch_.out, part_.rows * padded_, 0.0f);
-    std::fill_n(scratch_.highest, kTileRows, kNone);
+    std::fill_n(scratch_.out, task_.rows * padded_, 0.0f);
+    std::fill_n(scratch_.row_max, kTileRows, kNone);
     std::fill_n(scratch_.sum, kTileRows, 0.0f);
-    const std::int64_t end = std::min(part_.end_token, visible_[part_.rows - 1]);
-    find(part_.first_token, end);
-    for (std::int64_t first = part_.first_token; first < end; first += kTileTokens) {
-      std::copy_n(scratch_.next_places, kTileTokens, scratch_.places);
+    const std::int64_t end = std::min(task_.end_token, visible_[task_.rows - 1]);
+    find(task_.first_token, end);
+    for (std::int64_t first = task_.first_token; first < end; first += kTileTokens) {
+      std::copy_n(scratch_.next_offsets, kTileTokens, scratch_.offsets);
       find(first + kTileTokens, end);
       add_tokens(first, std::min<std::int64_t>(kTileTokens, end - first));
     }
-    if (part_.partial != nullptr) return store_partial();
+    if (task_.partial != nullptr) return store_partial();
     if (args_.out.dtype == DType::f32) return store_result<float>();
     store_result<T>();
   }
@@ -175,13 +179,13 @@ class Tile {
 
   void load_queries() {
     const Floats scale = Lanes::all(args_.scale * kLog2E);
-    for (std::int64_t r = 0; r < part_.rows; ++r) {
-      const T* from = args_.q.as<T>() + group_.in_q(args_, part_.first_row + r);
+    for (std::int64_t r = 0; r < task_.rows; ++r) {
+      const T* from = args_.q.as<T>() + group_.in_q(args_, task_.first_row + r);
       widen(from, scratch_.q + r * padded_, scale);
     }
   }
 
-  // A head, filled up with zeros.
+  // Loads a head and pads it with zeros.
   void widen(const T* from, float* to, Floats factor) const {
     std::int64_t i = 0;
     for (; i + kLanes <= head_dim_; i += kLanes) {
@@ -204,14 +208,14 @@ class Tile {
               .depth = head_dim_,
               .out = scratch_.weights,
               .out_stride = kTileTokens,
-              .fade = nullptr},
-             0, part_.rows, count);
+              .rescale = nullptr},
+             0, task_.rows, count);
     exponentiate(first, count);
-    // Rows that see the same tokens go together, so that no row ever meets a token that it does not see.
-    for (std::int64_t row = 0; row < part_.rows;) {
+    // Rows that see the same tokens go together, so no row meets a token that it does not see.
+    for (std::int64_t row = 0; row < task_.rows;) {
       const std::int64_t seen = seen_of(row, first, count);
       std::int64_t end = row + 1;
-      while (end < part_.rows && seen_of(end, first, count) == seen) ++end;
+      while (end < task_.rows && seen_of(end, first, count) == seen) ++end;
       multiply({.a = scratch_.weights,
                 .a_stride = kTileTokens,
                 .b = scratch_.values,
@@ -219,7 +223,7 @@ class Tile {
                 .depth = seen,
                 .out = scratch_.out,
                 .out_stride = padded_,
-                .fade = scratch_.fade},
+                .rescale = scratch_.rescale},
                row, end, padded_);
       row = end;
     }
@@ -230,7 +234,8 @@ class Tile {
     return std::clamp<std::int64_t>(visible_[row] - first, 0, count);
   }
 
-  // The next tile's places; beyond `end`, and in a part's last tile, they stay as they are.
+  // Finds the offsets of the next tile's tokens. Beyond `end` and in the last tile of a task they
+  // stay unchanged.
   void find(std::int64_t first, std::int64_t end) {
     const KvView& kv = args_.kv;
     const auto& stride = kv.keys.stride;
@@ -239,7 +244,7 @@ class Tile {
     const std::int64_t count = std::min<std::int64_t>(kTileTokens, end - first);
     std::int64_t block = first / kv.block_size(), inside = first % kv.block_size();
     for (std::int64_t t = 0; t < count; ++t) {
-      if (const std::int32_t* token = part_.list; token != nullptr) {
+      if (const std::int32_t* token = task_.list; token != nullptr) {
         token += first + t;
         if (t == 0 || token[0] != token[-1] + 1) {
           block = *token / kv.block_size();
@@ -247,26 +252,26 @@ class Tile {
         }
       }
       const std::int64_t id = table != nullptr ? table[block] : group_.sequence;
-      scratch_.next_places[t] = id * stride[0] + inside * stride[1] + group_.kv_head * stride[2];
+      scratch_.next_offsets[t] = id * stride[0] + inside * stride[1] + group_.kv_head * stride[2];
       if (++inside == kv.block_size()) inside = 0, ++block;
     }
   }
 
-  // While one tile is read, the next one is on its way: what lies between the heads of neighbouring tokens
-  // keeps the processor from foreseeing it.
+  // Prefetches a head of the next tile while this one is read: the gaps between the heads of
+  // neighbouring tokens hide the pattern from the hardware prefetcher.
   void fetch(const T* head) const {
     constexpr std::int64_t kLine = 64 / sizeof(T);
     for (std::int64_t i = 0; i < head_dim_; i += kLine) _mm_prefetch(head + i, _MM_HINT_T0);
   }
 
-  const T* key(std::int64_t t) const { return args_.kv.keys.as<T>() + scratch_.places[t]; }
+  const T* key(std::int64_t t) const { return args_.kv.keys.as<T>() + scratch_.offsets[t]; }
 
-  // Transposes them; zeros fill the last vector of tokens.
+  // Transposes the keys. Zeros fill the last vector of tokens.
   void pack_keys(std::int64_t count) {
     for (std::int64_t t = 0; t < count; t += kLanes) {
       const std::int64_t tokens = std::min(kLanes, count - t);
       for (std::int64_t j = t; j < t + tokens; ++j) {
-        fetch(args_.kv.keys.as<T>() + scratch_.next_places[j]);
+        fetch(args_.kv.keys.as<T>() + scratch_.next_offsets[j]);
       }
       if constexpr (std::is_same_v<T, Bf16>) {
         for (std::int64_t i = 0; i < head_dim_; i += 2 * kLanes) pack_pairs(t, tokens, i);
@@ -279,8 +284,8 @@ class Tile {
   void pack_values(std::int64_t count) {
     const T* values = args_.kv.values.as<T>();
     for (std::int64_t t = 0; t < count; ++t) {
-      fetch(values + scratch_.next_places[t]);
-      widen(values + scratch_.places[t], scratch_.values + t * padded_, Lanes::all(1));
+      fetch(values + scratch_.next_offsets[t]);
+      widen(values + scratch_.offsets[t], scratch_.values + t * padded_, Lanes::all(1));
     }
   }
 
@@ -297,7 +302,7 @@ class Tile {
     for (std::int64_t j = 0; j < elements; ++j) Lanes::store(to + j * kTileTokens, x[j]);
   }
 
-  // Two elements at a time, so that half as much is transposed.
+  // Transposes two elements at a time, which halves the work.
   void pack_pairs(std::int64_t t, std::int64_t tokens, std::int64_t i) {
     const std::int64_t elements = std::min(2 * kLanes, head_dim_ - i);
     Floats x[kLanes];
@@ -314,92 +319,93 @@ class Tile {
     }
   }
 
-  // Scores become weights, relative to the new highest score; fade is what this makes of the old ones.
+  // Turns scores into weights relative to the row's new maximum; `rescale` is the factor for what
+  // was added before.
   void exponentiate(std::int64_t first, std::int64_t count) {
     float before[kTileRows];
-    std::copy_n(scratch_.highest, kTileRows, before);
-    for (std::int64_t row = 0; row < part_.rows; ++row) {
+    std::copy_n(scratch_.row_max, kTileRows, before);
+    for (std::int64_t row = 0; row < task_.rows; ++row) {
       const std::int64_t seen = seen_of(row, first, count);
       float* scores = scratch_.weights + row * kTileTokens;
       for (std::int64_t t = seen; t % kLanes != 0; ++t) scores[t] = kNone;
-      Floats highest = Lanes::all(scratch_.highest[row]);
+      Floats row_max = Lanes::all(scratch_.row_max[row]);
       for (std::int64_t t = 0; t < seen; t += kLanes) {
         const Floats score = Lanes::load(scores + t);
-        highest = highest < score ? score : highest;
+        row_max = row_max < score ? score : row_max;
       }
-      scratch_.highest[row] = highest_of(highest);
+      scratch_.row_max[row] = max_of(row_max);
     }
-    // Without a score yet, weights are relative to 1, so that they are 0 and not NaN.
+    // Where there is no score yet, weights are relative to 1, so that they are 0 and not NaN.
     const Floats none = Lanes::all(kNone);
-    for (std::int64_t row = 0; row < part_.rows; row += kLanes) {
-      const Floats highest = Lanes::load(scratch_.highest + row);
-      const Floats reference = highest == none ? Lanes::zero() : highest;
-      Lanes::store(scratch_.fade + row, power_of_2(Lanes::load(before + row) - reference));
+    for (std::int64_t row = 0; row < task_.rows; row += kLanes) {
+      const Floats row_max = Lanes::load(scratch_.row_max + row);
+      const Floats reference = row_max == none ? Lanes::zero() : row_max;
+      Lanes::store(scratch_.rescale + row, power_of_2(Lanes::load(before + row) - reference));
     }
-    for (std::int64_t row = 0; row < part_.rows; ++row) {
+    for (std::int64_t row = 0; row < task_.rows; ++row) {
       const std::int64_t seen = seen_of(row, first, count);
       float* weights = scratch_.weights + row * kTileTokens;
-      const float highest = scratch_.highest[row];
-      const Floats reference = Lanes::all(highest == kNone ? 0.0f : highest);
+      const float row_max = scratch_.row_max[row];
+      const Floats reference = Lanes::all(row_max == kNone ? 0.0f : row_max);
       Floats sum = Lanes::zero();
       for (std::int64_t t = 0; t < seen; t += kLanes) {
         const Floats weight = power_of_2(Lanes::load(weights + t) - reference);
         Lanes::store(weights + t, weight);
         sum = sum + weight;
       }
-      scratch_.sum[row] = scratch_.sum[row] * scratch_.fade[row] + Lanes::sum(sum);
+      scratch_.sum[row] = scratch_.sum[row] * scratch_.rescale[row] + Lanes::sum(sum);
     }
   }
 
   void store_partial() {
-    const PartialRows to = partial_rows(part_.partial, part_.rows, head_dim_);
-    std::copy_n(scratch_.out, part_.rows * padded_, to.out);
-    std::copy_n(scratch_.highest, part_.rows, to.highest);
-    std::copy_n(scratch_.sum, part_.rows, to.sum);
+    const PartialRows to = partial_rows(task_.partial, task_.rows, head_dim_);
+    std::copy_n(scratch_.out, task_.rows * padded_, to.out);
+    std::copy_n(scratch_.row_max, task_.rows, to.row_max);
+    std::copy_n(scratch_.sum, task_.rows, to.sum);
   }
 
   template <typename Out>
   void store_result() {
-    for (std::int64_t r = 0; r < part_.rows; ++r) {
+    for (std::int64_t r = 0; r < task_.rows; ++r) {
       const float sum = scratch_.sum[r];
       const Floats factor = Lanes::all(sum == 0 ? 0.0f : 1 / sum);
-      Out* out = args_.out.as<Out>() + group_.in_out(args_, part_.first_row + r);
+      Out* out = args_.out.as<Out>() + group_.in_out(args_, task_.first_row + r);
       for (std::int64_t i = 0; i < head_dim_; i += kLanes) {
         Lanes::store_part(out + i, Lanes::load(scratch_.out + r * padded_ + i) * factor,
                           std::min(kLanes, head_dim_ - i));
       }
       if (args_.lse.data != nullptr) {
-        args_.lse.as<float>()[group_.in_lse(args_, part_.first_row + r)] =
-            (scratch_.highest[r] + std::log2(sum)) * kLn2;
+        args_.lse.as<float>()[group_.in_lse(args_, task_.first_row + r)] =
+            (scratch_.row_max[r] + std::log2(sum)) * kLn2;
       }
     }
   }
 
   const Attention& args_;
-  const AttentionPart& part_;
+  const AttentionTask& task_;
   const AttentionGroup& group_;
   AttentionScratch& scratch_;
   const std::int64_t head_dim_, padded_;
-  std::int64_t visible_[kTileRows];  // with a list, so many of its entries
+  std::int64_t visible_[kTileRows];  // counted in entries of the list, if there is one
 };
 
 template <typename T>
-void attend_part(const Attention& args, const AttentionGroup& group, const AttentionPart& part,
+void attend_task(const Attention& args, const AttentionGroup& group, const AttentionTask& task,
                  AttentionScratch& scratch) {
-  Tile<T>(args, group, part, scratch).attend();
+  Tile<T>(args, group, task, scratch).attend();
 }
 
 }  // namespace
 
 #if defined(NVLLM_AVX512)
-AttendPart attend_part_avx512(DType type) {
+AttendTask attend_task_avx512(DType type) {
 #else
-AttendPart attend_part_avx2(DType type) {
+AttendTask attend_task_avx2(DType type) {
 #endif
   switch (type) {
-    case DType::f32: return attend_part<float>;
-    case DType::bf16: return attend_part<Bf16>;
-    default: return attend_part<F16>;
+    case DType::f32: return attend_task<float>;
+    case DType::bf16: return attend_task<Bf16>;
+    default: return attend_task<F16>;
   }
 }
 

@@ -1,10 +1,12 @@
-// Merging parts of attention on the CPU: a head of a row at a time.
-#include "kernels/attention/backends.h"
+// Combines partial attention results on the CPU, one head of a row at a time. It is bound by
+// memory: every part is read once and the result is written once. A thread takes whole rows.
+// Launcher: combine_attention(), at the end.
 #include "kernels/attention/combine_attention.h"
 
 #include <cmath>
 #include <limits>
 
+#include "kernels/attention/backends.h"
 #include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
@@ -12,7 +14,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// Eight elements of a tensor of some type.
+// Loads and stores eight elements of a tensor of any element type.
 struct Elements {
   void* data;
   DType type;
@@ -58,13 +60,13 @@ struct Job {
 
   // Rows [begin, end).
   void operator()(std::int64_t begin, std::int64_t end) const {
-    for (std::int64_t head = begin * heads; head < end * heads; ++head) merge(head);
+    for (std::int64_t head = begin * heads; head < end * heads; ++head) combine(head);
   }
 
-  void merge(std::int64_t head) const {
-    float weight[kMaxAttentionParts], highest = -std::numeric_limits<float>::infinity(), sum = 0;
-    for (int i = 0; i < count; ++i) highest = std::max(highest, part_lse[i][head]);
-    const float reference = std::isinf(highest) && highest < 0 ? 0 : highest;
+  void combine(std::int64_t head) const {
+    float weight[kMaxAttentionParts], row_max = -std::numeric_limits<float>::infinity(), sum = 0;
+    for (int i = 0; i < count; ++i) row_max = std::max(row_max, part_lse[i][head]);
+    const float reference = std::isinf(row_max) && row_max < 0 ? 0 : row_max;
     for (int i = 0; i < count; ++i) sum += weight[i] = std::exp(part_lse[i][head] - reference);
     const __m256 factor = _mm256_set1_ps(sum == 0 ? 0 : 1 / sum);
     for (std::int64_t d = head * head_dim; d < (head + 1) * head_dim; d += kLanes) {

@@ -1,7 +1,8 @@
 // What all attention kernels share: their parameters, and which rows and tokens a block works on.
 //
 // The query heads of a KV head share its keys and values, so a kernel sees the rows of one sequence
-// and one KV head as packed rows: packed row i is head i % group_heads of query row i / group_heads.
+// and one KV head as packed rows: packed row i is head i % group_heads of query row i /
+// group_heads.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -65,14 +66,15 @@ struct AttentionParams {
 
   // KV heads that this rank's query heads belong to.
   int kv_heads() const { return (first_head + heads - 1) / group + 1; }
-  // Query heads of one of them, at most.
-  int most_group_heads() const { return group < heads ? group : heads; }
-  // Blocks of so many packed rows that all sequences have together, at most, where there are `rows` rows.
-  long long most_row_blocks(long long rows, int block_rows) const {
-    return (rows * most_group_heads() + block_rows - 1) / block_rows + sequences;
+  // Query heads of one KV head, at most.
+  int max_group_heads() const { return group < heads ? group : heads; }
+  // An upper bound of the number of blocks of `block_rows` packed rows that all sequences with
+  // `rows` rows have together.
+  long long max_row_blocks(long long rows, int block_rows) const {
+    return (rows * max_group_heads() + block_rows - 1) / block_rows + sequences;
   }
 
-  // Elements of the results.
+  // Stores elements of the results.
   __device__ __forceinline__ void store(long long at, float value) const {
     if (floats != nullptr) {
       floats[at] = value;
@@ -99,14 +101,15 @@ struct AttentionParams {
   }
 };
 
-// Some packed rows of a sequence; sequence < 0: none.
+// A block of packed rows of a sequence; sequence < 0: no such block.
 struct RowBlock {
   int sequence = -1;
   int first_row = 0;
 };
 
-// The blocks of `block_rows` packed rows of all sequences have numbers, one sequence after the other; in each the
-// last ones, which have the longest way, come first. All lanes of a warp call it together.
+// Finds a block of `block_rows` packed rows by its number. Numbers ascend from sequence to
+// sequence; within a sequence the last rows, which have the most tokens, come first. All lanes of a
+// warp call it together.
 template <typename T>
 __device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, int kv_head,
                                                    int number, int block_rows) {
@@ -133,7 +136,7 @@ __device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, 
   return {};
 }
 
-// Rows of one sequence and one KV head, and where its tokens lie.
+// Rows of one sequence and one KV head, and where the tokens of the sequence lie in the cache.
 template <typename T>
 struct AttentionRows {
   const AttentionParams<T>& p;
@@ -146,13 +149,13 @@ struct AttentionRows {
     return p.q + (first_row + packed_row / group_heads) * p.q_row +
            (head_begin + packed_row % group_heads) * p.head_dim;
   }
-  // Of [rows, heads] tensors.
+  // The index of a packed row in [rows, heads] tensors.
   __device__ __forceinline__ long long index(int packed_row) const {
     return static_cast<long long>(first_row + packed_row / group_heads) * p.heads + head_begin +
            packed_row % group_heads;
   }
-  // Where a token's key and value lie, in elements.
-  __device__ __forceinline__ long long place_of(int token) const {
+  // Where the key and value of a token begin, in elements.
+  __device__ __forceinline__ long long kv_offset(int token) const {
     if (p.block_table == nullptr) {
       return sequence * p.kv_block + token * p.kv_token + kv_head * p.kv_head;
     }
@@ -162,13 +165,14 @@ struct AttentionRows {
   }
 };
 
-// All rows of one sequence and one KV head, which attend to its tokens from the first one on. What they
-// attend to may also be lists (attention_lists.cuh): kernels see `tokens` numbers, of which a packed row attends
-// to the first visible(row), and ask for the place of each, or for the token that a number is.
+// All rows of one sequence and one KV head, which attend to its tokens from the first one on. What
+// they attend to may also be lists (kernels/sparse/sm80/token_lists.cuh): a kernel sees `tokens`
+// numbered tokens, of which a packed row attends to the first visible(row), and asks for the offset
+// or the position of each.
 template <typename T>
 struct AttentionPart : AttentionRows<T> {
   int tokens;         // that the last row sees
-  int first_visible;  // that the first one sees; may be less than none
+  int first_visible;  // that the first row sees; may be negative
 
   __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head)
       : AttentionRows<T>{p,
@@ -184,7 +188,7 @@ struct AttentionPart : AttentionRows<T> {
     tokens = max(0, min(length, first_visible + rows - 1));
     this->packed_rows = rows * this->group_heads;
   }
-  // What the other one has found, of fewer rows if need be.
+  // From values that the other constructor has found, with fewer rows if need be.
   __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head,
                                            int first_row, int packed_rows, int tokens,
                                            int first_visible)
@@ -198,23 +202,27 @@ struct AttentionPart : AttentionRows<T> {
         tokens(tokens),
         first_visible(first_visible) {}
 
-  // None if it is 0 or less.
+  // How many tokens a packed row sees; none if the number is 0 or negative.
   __device__ __forceinline__ int visible(int packed_row) const {
     return min(tokens, first_visible + packed_row / this->group_heads);
   }
   __device__ __forceinline__ int token(int number) const { return number; }
-  __device__ __forceinline__ long long place(int number) const { return this->place_of(number); }
+  __device__ __forceinline__ long long kv_offset_at(int number) const {
+    return this->kv_offset(number);
+  }
 };
 
-// The versions for bfloat16 and float16: for many query rows per sequence, and for few.
+// The kernels for bfloat16 and float16: prefill for many query rows per sequence, decode for few.
 template <typename T>
 void attention_prefill(const Attention& args, cudaStream_t stream);
-// The same with what Hopper has. False, with nothing done: not for this device or this head.
+// The same on Hopper. Returns false, with nothing enqueued, on another device or with a head_dim
+// that it does not support.
 template <typename T>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
 template <typename T>
 void attention_decode(const Attention& args, cudaStream_t stream);
-// The same with what Hopper has. False, with nothing done: not for this device or these heads.
+// The same on Hopper. Returns false, with nothing enqueued, on another device or with heads that it
+// does not support.
 template <typename T>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
 
@@ -222,26 +230,26 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// In base 2: scores are scaled by this beside `scale`.
+// Exponents are in base 2: scores are scaled by kLog2E besides `scale`.
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
-// 2^x, to 2 units in the last place; 0 for what would be below 2^-126.
+// 2^x, to 2 units in the last place; 0 where the result would be below 2^-126.
 __device__ __forceinline__ float power_of_2(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 
-// What is subtracted from scores before they are exponents; without any token it is 0, so that the
+// What is subtracted from scores before they are exponents. It is 0 without any token, so that the
 // weights are 0 instead of NaN.
-__device__ __forceinline__ float reference_of(float highest) {
-  return highest == -INFINITY ? 0.0f : highest;
+__device__ __forceinline__ float reference_of(float row_max) {
+  return row_max == -INFINITY ? 0.0f : row_max;
 }
 
-// Of `sum` weights relative to 2^highest.
-__device__ __forceinline__ float log_sum_exp(float highest, float sum) {
-  return sum == 0 ? -INFINITY : (highest + log2f(sum)) * kLn2;
+// The log-sum-exp of weights that are relative to 2^row_max and add up to `sum`.
+__device__ __forceinline__ float log_sum_exp(float row_max, float sum) {
+  return sum == 0 ? -INFINITY : (row_max + log2f(sum)) * kLn2;
 }
 
 }  // namespace nvllm::kernels::cuda

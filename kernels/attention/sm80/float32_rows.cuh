@@ -1,5 +1,6 @@
-// A warp's row and head in float32, its lanes side by side along the head, with the softmax taken on the way.
-// float32 is for checking; the 16-bit types have tensor cores.
+// Attention of one row and head in float32 by one warp, whose lanes lie side by side along the
+// head, with an online softmax. float32 serves as a check; the 16-bit types use tensor cores
+// (mma_rows.cuh).
 #pragma once
 
 #include "kernels/attention/sm80/attention_params.cuh"
@@ -18,11 +19,11 @@ __device__ __forceinline__ void load_head(float (&element)[kElements], const flo
   }
 }
 
-// Lane l has elements l, l + 32 ... of the head.
+// The state of a row. Lane l has elements l, l + 32 ... of the head.
 struct Row {
   float q[kElements];
   float out[kElements] = {};  // not yet divided by the sum
-  float highest = -INFINITY;
+  float row_max = -INFINITY;
   float sum = 0;  // of this lane's tokens
 };
 
@@ -32,38 +33,38 @@ __device__ __forceinline__ Row start_row(const AttentionRows<float>& part, int p
   return row;
 }
 
-// The row sees these tokens too.
+// Adds the tokens that the row sees.
 template <typename Part>
 __device__ __forceinline__ void add_tokens(const Part& part, int packed_row, Row& state) {
   const int tokens = max(0, part.visible(packed_row));
-  auto& [q, out, highest, sum] = state;
-  // 32 tokens at a time: lane t has the score of the t-th.
+  auto& [q, out, row_max, sum] = state;
+  // It takes 32 tokens at a time; lane t has the score of the t-th.
   for (int first = 0; first < tokens; first += 32) {
     const int count = min(32, tokens - first);
     float score = -INFINITY;
     for (int t = 0; t < count; ++t) {
       float k[kElements], dot = 0;
-      load_head(k, part.p.keys + part.place(first + t), part.p.head_dim);
+      load_head(k, part.p.keys + part.kv_offset_at(first + t), part.p.head_dim);
 #pragma unroll
       for (int i = 0; i < kElements; ++i) dot += q[i] * k[i];
 #pragma unroll
       for (int lanes = 16; lanes > 0; lanes /= 2) dot += __shfl_xor_sync(~0u, dot, lanes);
       if (static_cast<int>(threadIdx.x) == t) score = dot * part.p.scale * kLog2E;
     }
-    float higher = fmaxf(highest, score);
+    float new_max = fmaxf(row_max, score);
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2) {
-      higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, lanes));
+      new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, lanes));
     }
-    const float weight = power_of_2(score - reference_of(higher));
-    const float fade = power_of_2(highest - reference_of(higher));
-    highest = higher;
-    sum = sum * fade + weight;  // of this lane's tokens
+    const float weight = power_of_2(score - reference_of(new_max));
+    const float rescale = power_of_2(row_max - reference_of(new_max));
+    row_max = new_max;
+    sum = sum * rescale + weight;  // of this lane's tokens
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) out[i] *= fade;
+    for (int i = 0; i < kElements; ++i) out[i] *= rescale;
     for (int t = 0; t < count; ++t) {
       float v[kElements];
-      load_head(v, part.p.values + part.place(first + t), part.p.head_dim);
+      load_head(v, part.p.values + part.kv_offset_at(first + t), part.p.head_dim);
       const float factor = __shfl_sync(~0u, weight, t);
 #pragma unroll
       for (int i = 0; i < kElements; ++i) out[i] += factor * v[i];
@@ -85,7 +86,7 @@ __device__ __forceinline__ void write_row(const AttentionRows<float>& part, int 
     if (at < p.head_dim) to[at] = sum == 0 ? 0.0f : state.out[i] / sum;
   }
   if (p.lse != nullptr && threadIdx.x == 0)
-    p.lse[part.index(row)] = log_sum_exp(state.highest, sum);
+    p.lse[part.index(row)] = log_sum_exp(state.row_max, sum);
 }
 
 }  // namespace nvllm::kernels::cuda::plain

@@ -1,13 +1,13 @@
 // 16 packed rows of a warp against tiles of keys and values in shared memory, on tensor cores
-// (mma.sync, Ampere and later), with the softmax taken on the way: highest score, sum of weights and weighted
-// values are of the tokens so far.
+// (mma.sync, Ampere and later), with an online softmax: the row maximum, the sum of weights and the
+// weighted values cover the tokens so far.
 //
-// Tiles are [rows][D] with D the head's length, filled up with zeros to 64, 128 or 256. Chunk c of 8
-// elements of row r lies at chunk c ^ (r % 8), so that the 8 rows of a matrix that ldmatrix reads lie in
-// different banks.
+// Tiles are [rows][D], where D is the head's length padded with zeros to 64, 128 or 256. Chunk c of
+// 8 elements of row r lies at chunk c ^ (r % 8), so that the 8 rows of a matrix that ldmatrix reads
+// lie in different banks.
 //
-// Who has what of a matrix of 16 rows and 8 columns that mma adds to: lane l the columns 2 (l % 4) and the
-// next, [0] and [1] of row l / 4, [2] and [3] of row l / 4 + 8.
+// Fragment layout of a 16 x 8 accumulator of mma: lane l has the columns 2 (l % 4) and the next;
+// elements [0] and [1] are of row l / 4, [2] and [3] of row l / 4 + 8.
 #pragma once
 
 #include "kernels/attention/sm80/attention_params.cuh"
@@ -19,7 +19,7 @@ struct Quad {
   unsigned word[4];
 };
 
-// Four 8 x 8 matrices; lanes 8 i to 8 i + 7 give the addresses of matrix i's rows.
+// Loads four 8 x 8 matrices; lanes 8 i to 8 i + 7 give the addresses of matrix i's rows.
 template <bool kTransposed>
 __device__ __forceinline__ Quad load_matrices(unsigned address) {
   Quad q;
@@ -65,7 +65,7 @@ __device__ __forceinline__ unsigned chunk_at(unsigned tile, int row, int chunk) 
   return tile + (row * (D / 8) + (chunk ^ (row & 7))) * 16;
 }
 
-// Tiles as above.
+// The tile layout described above.
 template <int D>
 struct WholeRows {
   static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
@@ -73,29 +73,31 @@ struct WholeRows {
   }
 };
 
-// A warp copies the keys and values of tokens [first, first + kTokens) into rows [row, row + kTokens) of
-// two tiles; zeros for tokens that the sequence does not have. All lanes call it together.
+// A warp copies the keys and values of tokens [first, first + kTokens) into rows [row, row +
+// kTokens) of two tiles, with zeros for tokens that the sequence does not have. All lanes call it
+// together.
 template <int D, int kTokens, typename Part>
 __device__ __forceinline__ void copy_tokens(const Part& part, int first, unsigned keys,
                                             unsigned values, int row, int lane) {
   constexpr int kChunks = D / 8;
   static_assert(kTokens <= 32 && kTokens * kChunks % 32 == 0);
-  // Each lane finds one token. Beyond the last one there is nothing to find, nor a block to ask for.
-  const long long mine = part.place(min(first + lane % kTokens, part.tokens - 1));
+  // Each lane finds the offset of one token. Lanes beyond the last token repeat it: they must not
+  // read the block table beyond its end.
+  const long long mine = part.kv_offset_at(min(first + lane % kTokens, part.tokens - 1));
 #pragma unroll
   for (int i = 0; i < kTokens * kChunks / 32; ++i) {
     const int token = (i * 32 + lane) / kChunks;
     const int chunk = lane % kChunks;
-    const long long place = __shfl_sync(~0u, mine, token) + chunk * 8;
+    const long long offset = __shfl_sync(~0u, mine, token) + chunk * 8;
     const bool valid = first + token < part.tokens && chunk * 8 < part.p.head_dim;
-    const long long from = valid ? place : 0;
+    const long long from = valid ? offset : 0;
     copy_chunk(chunk_at<D>(keys, row + token, chunk), part.p.keys + from, valid);
     copy_chunk(chunk_at<D>(values, row + token, chunk), part.p.values + from, valid);
   }
 }
 
-// A warp copies packed rows [first, first + 16) into a tile's rows from `row`; zeros for those that do not
-// exist.
+// A warp copies packed rows [first, first + 16) into the rows of a tile from `row` on, with zeros
+// for those that do not exist.
 template <int D, typename T>
 __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, int first, unsigned tile,
                                              int row, int lane) {
@@ -110,19 +112,20 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, int f
   }
 }
 
-// Tile::at(tile, row, chunk): where a chunk of a tile of keys or values lies.
+// The state of the rows. Tile::at(tile, row, chunk) is the address of a chunk of a tile of keys or
+// values.
 template <typename T, int D, int kTokens, typename Tile = WholeRows<D>>
 class WarpRows {
  public:
   float out[D / 8][4] = {};                   // not yet divided by the sum
-  float highest[2] = {-INFINITY, -INFINITY};  // of rows lane / 4 and lane / 4 + 8, in base 2
-  float sum[2] = {};                          // of this lane's columns, until finish()
+  float row_max[2] = {-INFINITY, -INFINITY};  // of rows lane / 4 and lane / 4 + 8, in base 2
+  float sum[2] = {};                          // of this lane's columns until finish()
 
-  // The warp's queries are rows [row, row + 16) of a tile in shared memory, which stays.
+  // The warp's queries are rows [row, row + 16) of a tile in shared memory, which must not change.
   __device__ __forceinline__ WarpRows(unsigned queries, int row, int lane, float scale)
       : queries_(queries), row_(row), lane_(lane), scale_(scale * kLog2E) {}
 
-  // Once the queries have arrived.
+  // To be called once the queries are in shared memory.
   __device__ __forceinline__ void start() {
     if constexpr (kKeepQueries) {
 #pragma unroll
@@ -130,7 +133,8 @@ class WarpRows {
     }
   }
 
-  // Instead: the packed rows [first, first + 16), as they lie in memory; zeros for those that do not exist.
+  // Alternative without shared memory: loads the packed rows [first, first + 16) from global
+  // memory, with zeros for those that do not exist.
   __device__ __forceinline__ void start(const AttentionRows<T>& part, int first) {
     static_assert(kKeepQueries);
 #pragma unroll
@@ -149,8 +153,8 @@ class WarpRows {
     }
   }
 
-  // Adds a tile, whose first token has this number. visible[i]: the tokens that the lane's rows see. If
-  // all 16 rows see all of the tile, `masked` may be false.
+  // Adds a tile whose first token has this number. visible[i]: how many tokens the lane's rows see.
+  // If all 16 rows see the whole tile, `masked` may be false.
   __device__ __forceinline__ void add(unsigned keys, unsigned values, int first, bool masked,
                                       const int (&visible)[2]) {
     float score[kTokens / 8][4] = {};
@@ -174,7 +178,7 @@ class WarpRows {
     add_values(values, score);
   }
 
-  // Sums over the lanes that share a row.
+  // Adds the sums of the lanes that share a row.
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -184,7 +188,7 @@ class WarpRows {
   }
 
  private:
-  // Longer heads leave no registers for them.
+  // Longer heads leave no registers for the queries.
   static constexpr bool kKeepQueries = D <= 128;
 
   __device__ __forceinline__ Quad load_queries(int step) const {
@@ -193,7 +197,8 @@ class WarpRows {
 
   __device__ __forceinline__ void multiply_keys(unsigned keys, float (&score)[kTokens / 8][4]) {
     const int token = lane_ / 16 * 8 + lane_ % 8;
-    // Of a few tokens the even steps and the odd ones are added up on their own: shorter chains of products.
+    // With few tokens, even and odd steps have sums of their own, which shortens the chains of
+    // dependent mma instructions.
     constexpr bool kTwoSums = kTokens <= 16;
     float other[kTwoSums ? kTokens / 8 : 1][4] = {};
 #pragma unroll
@@ -217,22 +222,22 @@ class WarpRows {
     }
   }
 
-  // Scores become weights; what has been added so far fades to the new highest score.
+  // Turns scores into weights; what has been added so far is rescaled to the new row maximum.
   __device__ __forceinline__ void exponentiate(float (&score)[kTokens / 8][4]) {
-    float fade[2];
+    float rescale[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float higher = highest[i];
+      float new_max = row_max[i];
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) {
-        higher = fmaxf(higher, fmaxf(score[n][2 * i], score[n][2 * i + 1]));
+        new_max = fmaxf(new_max, fmaxf(score[n][2 * i], score[n][2 * i + 1]));
       }
-      higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, 1));
-      higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, 2));
-      const float reference = reference_of(higher);
-      fade[i] = power_of_2(highest[i] - reference);
-      highest[i] = higher;
-      sum[i] *= fade[i];
+      new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
+      new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 2));
+      const float reference = reference_of(new_max);
+      rescale[i] = power_of_2(row_max[i] - reference);
+      row_max[i] = new_max;
+      sum[i] *= rescale[i];
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
@@ -242,12 +247,12 @@ class WarpRows {
         }
       }
     }
-    // Mostly the highest score stays.
-    if (__all_sync(~0u, fade[0] == 1 && fade[1] == 1)) return;
+    // In most tiles the maximum does not change.
+    if (__all_sync(~0u, rescale[0] == 1 && rescale[1] == 1)) return;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out[n][i] *= fade[i / 2];
+      for (int i = 0; i < 4; ++i) out[n][i] *= rescale[i / 2];
     }
   }
 

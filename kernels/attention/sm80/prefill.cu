@@ -1,5 +1,8 @@
-// Attention of many query rows per sequence: a block has 64 packed rows of a sequence and a KV head
-// (attention_prefill.cuh).
+// Prefill attention (many query rows per sequence) on Ampere and later, bfloat16 and float16: a
+// block has 64 packed rows of a sequence and a KV head and runs the loop of prefill.cuh with
+// mma.sync. The grid has an upper bound of the blocks of all sequences; blocks find their rows
+// themselves, so a captured graph may change the lengths. Heads are padded to 64, 128 or 256.
+// Launcher: attention_prefill().
 #include "device/cuda/stream.h"
 #include "kernels/attention/sm80/prefill.cuh"
 
@@ -28,7 +31,7 @@ void launch(const Attention& args, const AttentionParams<T>& p, cudaStream_t str
   nvllm::cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
       "preparing attention");
-  const dim3 blocks(static_cast<unsigned>(p.most_row_blocks(args.q.shape[0], kRows)), p.kv_heads());
+  const dim3 blocks(static_cast<unsigned>(p.max_row_blocks(args.q.shape[0], kRows)), p.kv_heads());
   kernel<<<blocks, kWarps * 32, kSharedBytes<D>, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
 }

@@ -1,5 +1,7 @@
-// A block of 64 packed rows, 16 per warp, goes through the tokens that they see, tile by tile. While one tile is
-// worked on, the next one is on its way.
+// The loop of a prefill block: 64 packed rows, 16 per warp, go through the tokens that they see,
+// tile by tile. While one tile is computed, the next one is copied asynchronously (double
+// buffering). prefill.cu uses it for dense attention, kernels/sparse/sm80/sparse_attention.cu for
+// listed tokens.
 #pragma once
 
 #include "kernels/attention/sm80/mma_rows.cuh"
@@ -23,7 +25,8 @@ inline constexpr int kSharedBytes = kQueryBytes<D> + 4 * kTileBytes<D>;
 template <typename T, int D>
 using Rows = WarpRows<T, D, kTokens<D>>;
 
-// The block's rows from block_row on see these tokens too. `started`: they have seen others before.
+// Adds the tokens of `part` to the block's rows from block_row on. `started`: other tokens were
+// added before.
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsigned queries,
                                            bool& started, Rows<T, D>& rows) {
@@ -44,29 +47,29 @@ __device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsi
     commit_copies();
   };
   if (started) {
-    __syncthreads();  // all are done with the last tile of the others
+    __syncthreads();  // all warps are done with the last tile of the tokens before
   } else {
     copy_queries<D, T>(part, row, queries, warp * 16, lane);
   }
   copy_tile(0);
-  // What rows see that do not exist does not matter.
+  // The values of rows that do not exist do not matter.
   const int visible[2] = {part.visible(row + lane / 4), part.visible(row + lane / 4 + 8)};
-  const int least = part.visible(row), most = part.visible(row + 15);
+  const int min_visible = part.visible(row), max_visible = part.visible(row + 15);
   for (int tile = 0; tile < tiles; ++tile) {
     wait_for_copies<0>();
-    __syncthreads();  // the tile is there, and all are done with the one before it
+    __syncthreads();  // the tile has arrived, and all warps are done with the one before it
     if (tile == 0 && !started) rows.start();
     if (tile + 1 < tiles) copy_tile(tile + 1);
     const int first = tile * kTokens<D>;
-    if (first < most) {
-      rows.add(keys_of(tile), keys_of(tile) + kTileBytes<D>, first, first + kTokens<D> > least,
-               visible);
+    if (first < max_visible) {
+      rows.add(keys_of(tile), keys_of(tile) + kTileBytes<D>, first,
+               first + kTokens<D> > min_visible, visible);
     }
   }
   started = true;
 }
 
-// The results of a warp's 16 rows from `row` on.
+// Writes the results of a warp's 16 rows from `row` on.
 template <typename T, int D>
 __device__ __forceinline__ void write_rows(const AttentionRows<T>& part, int row,
                                            Rows<T, D>& rows) {
@@ -87,7 +90,7 @@ __device__ __forceinline__ void write_rows(const AttentionRows<T>& part, int row
       }
     }
     if (p.lse != nullptr && lane % 4 == 0) {
-      p.lse[index] = log_sum_exp(rows.highest[i], rows.sum[i]);
+      p.lse[index] = log_sum_exp(rows.row_max[i], rows.sum[i]);
     }
   }
 }

@@ -25,7 +25,7 @@ struct Rows {
   float reference[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};  // of the weights of this thread's columns
   // Of the last tile's weights, in two parts, which add_up() adds to `sum`. At first as if they were too heavy.
-  float newest[2][2] = {{INFINITY, INFINITY}, {INFINITY, INFINITY}};
+  float tile_sums[2][2] = {{INFINITY, INFINITY}, {INFINITY, INFINITY}};
 
   // scores = q k^T, enqueued.
   __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys) {
@@ -68,51 +68,51 @@ struct Rows {
 
   // Scores of columns 8 * from to 8 * to become weights, relative to these references.
   template <int kFrom, int kTo>
-  __device__ __forceinline__ void weigh(float scale, const float (&references)[2]) {
+  __device__ __forceinline__ void exponentiate(float scale, const float (&references)[2]) {
 #pragma unroll
     for (int j = kFrom; j < kTo; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& score = scores[4 * j + i];
         score = power_of_2(score * scale - references[i / 2]);
-        float& total = newest[i / 2][i % 2];
+        float& total = tile_sums[i / 2][i % 2];
         total = j == 0 ? score : total + score;
       }
     }
   }
 
   // Whether a row's weights of the last tile are so large that it needs another reference, or it had none.
-  __device__ __forceinline__ bool too_heavy() const {
-    return too_heavy(0) || too_heavy(1);
+  __device__ __forceinline__ bool needs_rescale() const {
+    return needs_rescale(0) || needs_rescale(1);
   }
 
   // All of a tile's scores become weights, after rows that need it have taken the highest exponent so far as their
   // reference; what they added up before fades. What becomes of a row does not depend on others.
-  __device__ __forceinline__ void weigh_anew(float scale) {
-    float most[2], references[2], fade[2];
-    find_highest(most);
+  __device__ __forceinline__ void rescale_and_exponentiate(float scale) {
+    float maxima[2], references[2], rescale[2];
+    find_row_max(maxima);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const float before = reference[row];
-      unsigned raised = too_heavy(row);
+      unsigned raised = needs_rescale(row);
       raised |= __shfl_xor_sync(~0u, raised, 1);
       raised |= __shfl_xor_sync(~0u, raised, 2);
-      if (raised) reference[row] = fmaxf(before, most[row] * scale);
+      if (raised) reference[row] = fmaxf(before, maxima[row] * scale);
       references[row] = reference_of(reference[row]);
-      fade[row] = power_of_2(before - references[row]);
-      sum[row] *= fade[row];
+      rescale[row] = power_of_2(before - references[row]);
+      sum[row] *= rescale[row];
     }
-    weigh<0, kTokens / 8>(scale, references);
+    exponentiate<0, kTokens / 8>(scale, references);
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out[4 * j + i] *= fade[i / 2];
+      for (int i = 0; i < 4; ++i) out[4 * j + i] *= rescale[i / 2];
     }
   }
 
-  __device__ __forceinline__ void add_up() {
+  __device__ __forceinline__ void add_row_sums() {
 #pragma unroll
-    for (int row = 0; row < 2; ++row) sum[row] += newest[row][0] + newest[row][1];
+    for (int row = 0; row < 2; ++row) sum[row] += tile_sums[row][0] + tile_sums[row][1];
   }
 
   __device__ __forceinline__ void pack_weights() {
@@ -147,37 +147,37 @@ struct Rows {
 
  private:
   // Of a thread's weights of a row and a tile: all fit into T, and their products with values below 2^80 into floats.
-  static constexpr float kHeaviest = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
+  static constexpr float kMaxWeight = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
 
   // Also if it is no number.
-  __device__ __forceinline__ bool too_heavy(int row) const {
-    return !(newest[row][0] + newest[row][1] <= kHeaviest);
+  __device__ __forceinline__ bool needs_rescale(int row) const {
+    return !(tile_sums[row][0] + tile_sums[row][1] <= kMaxWeight);
   }
 
   // Of all of a row's columns, which four lanes have.
-  __device__ __forceinline__ void find_highest(float (&most)[2]) const {
+  __device__ __forceinline__ void find_row_max(float (&maxima)[2]) const {
     // Several numbers of each row at a time: one after the other would wait for the one before.
     constexpr int kAtOnce = 4;
-    float higher[2][kAtOnce];
+    float new_max[2][kAtOnce];
 #pragma unroll
     for (int j = 0; j < kTokens / 8; ++j) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        float& highest = higher[row][j % kAtOnce];
+        float& row_max = new_max[row][j % kAtOnce];
         const float here = fmaxf(scores[4 * j + 2 * row], scores[4 * j + 2 * row + 1]);
-        highest = j < kAtOnce ? here : fmaxf(highest, here);
+        row_max = j < kAtOnce ? here : fmaxf(row_max, here);
       }
     }
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      most[row] =
-          fmaxf(fmaxf(higher[row][0], higher[row][1]), fmaxf(higher[row][2], higher[row][3]));
+      maxima[row] =
+          fmaxf(fmaxf(new_max[row][0], new_max[row][1]), fmaxf(new_max[row][2], new_max[row][3]));
     }
 #pragma unroll
     for (int lanes = 1; lanes < 4; lanes *= 2) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        most[row] = fmaxf(most[row], __shfl_xor_sync(~0u, most[row], lanes));
+        maxima[row] = fmaxf(maxima[row], __shfl_xor_sync(~0u, maxima[row], lanes));
       }
     }
   }
@@ -194,7 +194,7 @@ struct Rows {
   // Of 32 columns a thread has 4 words, of each 8 columns one; the four threads of a row exchange them so that each
   // has 8 columns that follow each other.
   __device__ __forceinline__ void write_rounded(T* to, int i, float factor, bool exists,
-                                                int place) const {
+                                                int lane_in_row) const {
 #pragma unroll
     for (int j = 0; j < D / 8; j += 4) {
       unsigned word[4];
@@ -204,7 +204,7 @@ struct Rows {
       }
 #pragma unroll
       for (int step = 1; step < 4; step *= 2) {
-        const bool upper = (place & step) != 0;
+        const bool upper = (lane_in_row & step) != 0;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           if (k & step) continue;
@@ -213,7 +213,7 @@ struct Rows {
         }
       }
       if (exists) {
-        *reinterpret_cast<uint4*>(to + (j + place) * 8) =
+        *reinterpret_cast<uint4*>(to + (j + lane_in_row) * 8) =
             make_uint4(word[0], word[1], word[2], word[3]);
       }
     }
@@ -231,11 +231,11 @@ struct Rows {
 };
 
 template <int kRegisters>
-__device__ __forceinline__ void more_registers() {
+__device__ __forceinline__ void raise_register_limit() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void fewer_registers() {
+__device__ __forceinline__ void lower_register_limit() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
@@ -253,14 +253,14 @@ struct PrefixTiles {
 
   // What a thread must know to mask its scores, of rows `row` and row + 8 of a group that begins at group_row.
   struct Mask {
-    int visible[2], least;
+    int visible[2], min_visible;
     __device__ __forceinline__ Mask(const PrefixTiles& tiles, int group_row, int row)
         : visible{tiles.part.visible(row), tiles.part.visible(row + 8)},
-          least(tiles.part.visible(group_row)) {}
+          min_visible(tiles.part.visible(group_row)) {}
   };
   template <typename Rows>
   __device__ __forceinline__ void mask(const Mask& mask, int i, Rows& rows, int lane) const {
-    if (first(i) + kTokens <= mask.least) return;
+    if (first(i) + kTokens <= mask.min_visible) return;
     const int within[2] = {mask.visible[0] - first(i), mask.visible[1] - first(i)};
     rows.mask(within, lane);
   }
@@ -269,7 +269,7 @@ struct PrefixTiles {
   __device__ __forceinline__ void arrived() const {}
   // What no copy wrote of the values of the first tile worked on, which are there, is made zero.
   template <int D>
-  __device__ __forceinline__ void fill_up(const Shared<D>& shared, int thread) const {
+  __device__ __forceinline__ void zero_missing_values(const Shared<D>& shared, int thread) const {
     const int count = boxes.filled_by(min(kTokens, tokens - first(0)));
     const int filled = min(count * boxes.tokens, part.tokens - first(0));
     if (filled >= kTokens) return;
@@ -286,7 +286,7 @@ class Consumer {
  public:
   __device__ __forceinline__ Consumer(const Shared<D>& shared, int group, int thread)
       : shared_(shared), group_(group), thread_(thread) {
-    if (group == 1) arrive_at(kFirstTurn, kBoth);  // the first turn is group 0's
+    if (group == 1) arrive_at(kFirstOrder, kBoth);  // the first turn is group 0's
   }
 
   // Tiles of the pieces before.
@@ -304,8 +304,8 @@ class Consumer {
 
   // Of a piece whose queries are there; queries_done() is called when they are needed no more. Tiles: as PrefixTiles.
   template <typename Tiles, typename QueriesDone>
-  __device__ __forceinline__ void work(const AttentionRows<T>& part, const Tiles& tiles,
-                                       int block_row, const QueriesDone& queries_done) {
+  __device__ __forceinline__ void attend(const AttentionRows<T>& part, const Tiles& tiles,
+                                         int block_row, const QueriesDone& queries_done) {
     const int group_row = block_row + group_ * kGroupRows, row = group_row + thread_ / 32 * 16;
     const int count = tiles.count();
     const unsigned queries = shared_.queries() + group_ * kGroupRows * kRowBytes;
@@ -314,62 +314,62 @@ class Consumer {
     for (float& value : rows.out) value = 0;
     const float scale = part.p.scale * kLog2E;
     const typename Tiles::Mask mask(tiles, group_row, row + lane() / 4);
-    const auto wait_for = [&](const Barrier& full, const Turn& turn) {
-      full.wait(turn.parity);
+    const auto wait_for = [&](const Barrier& full, const PipelineState& state) {
+      full.wait(state.parity);
       tiles.arrived();
     };
-    const int own_turn = kFirstTurn + group_, other_turn = kFirstTurn + 1 - group_;
+    const int own_order = kFirstOrder + group_, other_order = kFirstOrder + 1 - group_;
 
     if (count > 0) {
-      const Turn turn(done_);
-      wait_for(shared_.keys_full(turn.stage), turn);
-      rows.multiply_keys(queries, shared_.keys(turn.stage));
+      const PipelineState state(done_);
+      wait_for(shared_.keys_full(state.stage), state);
+      rows.multiply_keys(queries, shared_.keys(state.stage));
       wgmma_wait<0>();
       hold(rows.scores);
-      release(shared_.keys_empty(turn.stage));
+      release(shared_.keys_empty(state.stage));
       if (count == 1) queries_done();
       tiles.mask(mask, 0, rows, lane());
-      rows.weigh_anew(scale);
+      rows.rescale_and_exponentiate(scale);
       rows.pack_weights();
-      rows.add_up();
-      wait_for(shared_.values_full(turn.stage), turn);
-      tiles.template fill_up<D>(shared_, group_ * kGroupThreads + thread_);
+      rows.add_row_sums();
+      wait_for(shared_.values_full(state.stage), state);
+      tiles.template zero_missing_values<D>(shared_, group_ * kGroupThreads + thread_);
     }
     for (int i = 1; i < count; ++i) {
-      const Turn turn(done_ + i), before(done_ + i - 1);
-      wait_for(shared_.keys_full(turn.stage), turn);
+      const PipelineState state(done_ + i), before(done_ + i - 1);
+      wait_for(shared_.keys_full(state.stage), state);
       // The warpgroups take turns in enqueueing products.
-      sync_threads(own_turn, kBoth);
-      rows.multiply_keys(queries, shared_.keys(turn.stage));
+      sync_threads(own_order, kBoth);
+      rows.multiply_keys(queries, shared_.keys(state.stage));
       rows.multiply_values(shared_.values(before.stage), i == 1);
-      arrive_at(other_turn, kBoth);
+      arrive_at(other_order, kBoth);
       wgmma_wait<1>();
       hold(rows.scores);
       tiles.mask(mask, i, rows, lane());
-      rows.template weigh<0, kEarly>(scale, rows.reference);
+      rows.template exponentiate<0, kOverlapped>(scale, rows.reference);
       // By now the products with the weights before are about done. To wait for a barrier is a loop, which the
       // assembler moves neither weights nor the next wait across: so taking weights and the products overlap.
-      wait_for(shared_.values_full(turn.stage), turn);
+      wait_for(shared_.values_full(state.stage), state);
       wgmma_wait<0>();
       hold(rows.out);
       release(shared_.values_empty(before.stage));
-      rows.template weigh<kEarly, kTokens / 8>(scale, rows.reference);
+      rows.template exponentiate<kOverlapped, kTokens / 8>(scale, rows.reference);
       rows.pack_weights();
-      if (any_of_threads(kFirstGroup + group_, kGroupThreads, rows.too_heavy())) {
-        rows.multiply_keys(queries, shared_.keys(turn.stage));  // their scores are gone
+      if (any_of_threads(kFirstGroup + group_, kGroupThreads, rows.needs_rescale())) {
+        rows.multiply_keys(queries, shared_.keys(state.stage));  // their scores are gone
         wgmma_wait<0>();
         hold(rows.scores);
         tiles.mask(mask, i, rows, lane());
-        rows.weigh_anew(scale);
+        rows.rescale_and_exponentiate(scale);
         rows.pack_weights();
       }
-      rows.add_up();
-      release(shared_.keys_empty(turn.stage));
+      rows.add_row_sums();
+      release(shared_.keys_empty(state.stage));
       if (i == count - 1) queries_done();  // the next ones come under the last products
     }
     if (count == 0) queries_done();
     if (count > 0) {
-      const Turn last(done_ + count - 1);
+      const PipelineState last(done_ + count - 1);
       rows.multiply_values(shared_.values(last.stage), count == 1);
       wgmma_wait<0>();
       hold(rows.out);
@@ -386,7 +386,7 @@ class Consumer {
   }
 
  private:
-  static constexpr int kEarly =
+  static constexpr int kOverlapped =
       8;  // pieces of 8 columns whose weights are taken under the products before
   static constexpr int kBoth = kConsumers * kGroupThreads;
 
@@ -405,7 +405,7 @@ __device__ __forceinline__ void consume(const AttentionRows<T>& part, const Shar
                                         const Tiles& tiles, int block_row, int group, int thread) {
   Consumer<T, D> consumer(shared, group, thread);
   consumer.copy_own_queries(part, block_row);
-  consumer.work(part, tiles, block_row, [] {});
+  consumer.attend(part, tiles, block_row, [] {});
 }
 
 // What a block does that has one piece, whose rows are those from block_row on.
@@ -414,16 +414,16 @@ __device__ __forceinline__ void attend(const Part& part, int block_row, const CU
                                        const CUtensorMap& values, const Boxes& boxes,
                                        const void* memory) {
   const Shared<D> shared(memory);
-  const int tokens = seen_by(part, min(block_row + kRows, part.packed_rows));
+  const int tokens = visible_tokens(part, min(block_row + kRows, part.packed_rows));
   if (threadIdx.x == 0) start_barriers(shared, 1, 1);
   __syncthreads();
   const int group = own_group();
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
-    fewer_registers<40>();
+    lower_register_limit<40>();
     produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
   } else {
-    more_registers<232>();
+    raise_register_limit<232>();
     consume<T, D>(part, shared, PrefixTiles<Part>{part, boxes, tokens}, block_row, group, thread);
   }
 }

@@ -12,13 +12,13 @@ namespace {
 
 // The tiles that 8 warps ask for are almost all of a multiprocessor's memory: they are one block, or two.
 constexpr int kFewWarps = 4, kManyWarps = 8;
-constexpr int kLeastBlockTokens = 64;  // merging costs about as much
-constexpr int kPortableBlocks = 8;     // of a cluster, which every Hopper GPU has room for
+constexpr int kMinBlockTokens = 64;  // merging costs about as much
+constexpr int kPortableBlocks = 8;   // of a cluster, which every Hopper GPU has room for
 // Of a thread: a block of the kernel before or after has room beside this one's.
-constexpr int kMostRegisters = 168;
+constexpr int kMaxRegisters = 168;
 
 template <typename T, int D, int kWarps, Copy kCopy>
-__global__ void __maxnreg__(kMostRegisters)
+__global__ void __maxnreg__(kMaxRegisters)
     decode_kernel_sm90(const AttentionParams<T> p, const __grid_constant__ CUtensorMap keys,
                        const __grid_constant__ CUtensorMap values, bool settled) {
 #if __CUDA_ARCH__ >= 900
@@ -50,19 +50,19 @@ struct Plan {
 // are few, all blocks run at once, one to a multiprocessor, and clusters are as large as there is room for; from
 // four blocks on they do not fill the GPU, as each lies within one of its parts, of unequal sizes. With many, two
 // blocks share a multiprocessor where that leaves hardly any place empty at the end.
-Plan plan_of(long long units, long long most_tokens) {
+Plan plan_of(long long units, long long max_tokens) {
   const long long processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const long long pairs = 2 * processors;
   const bool filled = units > processors && (units - 1) % pairs >= pairs * 9 / 10;
   Plan plan{filled ? kFewWarps : kManyWarps, 1};
   while (plan.blocks < kPortableBlocks) {
     const int blocks = 2 * plan.blocks;
-    const long long room = blocks < 4 ? processors : processors * 9 / 10;
-    if (units * blocks > room || most_tokens < blocks * kLeastBlockTokens) break;
+    const long long capacity = blocks < 4 ? processors : processors * 9 / 10;
+    if (units * blocks > capacity || max_tokens < blocks * kMinBlockTokens) break;
     plan.blocks = blocks;
   }
-  if (units * kMostBlocks <= processors / 2 && most_tokens >= 2 * kMostBlocks * kLeastBlockTokens) {
-    plan.blocks = kMostBlocks;
+  if (units * kMaxBlocks <= processors / 2 && max_tokens >= 2 * kMaxBlocks * kMinBlockTokens) {
+    plan.blocks = kMaxBlocks;
   }
   return plan;
 }
@@ -82,7 +82,7 @@ bool runs_at_once(Kernel kernel, const cudaLaunchConfig_t& config) {
 template <int D, int kWarps, Copy kCopy, typename T>
 void launch(const Attention& args, const AttentionParams<T>& p, int blocks, cudaStream_t stream) {
   const auto kernel = decode_kernel_sm90<T, D, kWarps, kCopy>;
-  const int bytes = Places<D, kWarps>::bytes(args.max_query_rows * p.most_group_heads());
+  const int bytes = SharedLayout<D, kWarps>::bytes(args.max_query_rows * p.max_group_heads());
   nvllm::cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
       "preparing attention");

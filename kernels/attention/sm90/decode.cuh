@@ -16,9 +16,9 @@
 namespace nvllm::kernels::cuda::decode_sm90 {
 
 inline constexpr int kRows = 16;
-inline constexpr int kTokens = 16;      // of a tile
-inline constexpr int kMostBlocks = 16;  // of a cluster
-inline constexpr int kStages = 3;       // tiles that a warp asks for at once
+inline constexpr int kTokens = 16;     // of a tile
+inline constexpr int kMaxBlocks = 16;  // of a cluster
+inline constexpr int kStages = 3;      // tiles that a warp asks for at once
 
 // How tiles of keys and values are copied: in bulk, as a box each, which lies within a block of the cache; or in
 // chunks of 16 bytes, which may lie anywhere.
@@ -42,13 +42,13 @@ struct Tile<D, Copy::boxes> {
 template <int D>
 struct Part {
   float out[kRows][D + 8];
-  float highest[kRows];
+  float row_max[kRows];
   float sum[kRows];
 };
 
 // Where a block has what in its shared memory, in bytes.
 template <int D, int kWarps>
-struct Places {
+struct SharedLayout {
   static constexpr int kTile = kTokens * D * 2;      // of keys; as much of values
   static constexpr int kRing = kStages * 2 * kTile;  // of a warp, which its part takes over
   static constexpr int kBarriers = kWarps * kRing;
@@ -57,7 +57,7 @@ struct Places {
   // What arrives from the cluster's blocks for so many rows: quads of weighted values, rounded up for each
   // block, then a highest score and a sum for each row.
   static int bytes(long long rows) {
-    return kReceived + kMostBlocks * 16 + static_cast<int>(rows) * (D * 4 + kMostBlocks * 8);
+    return kReceived + kMaxBlocks * 16 + static_cast<int>(rows) * (D * 4 + kMaxBlocks * 8);
   }
 };
 
@@ -157,7 +157,7 @@ class Ring {
   }
 
  private:
-  static constexpr int kTile = Places<D, 1>::kTile;
+  static constexpr int kTile = SharedLayout<D, 1>::kTile;
   __device__ __forceinline__ Barrier arrived(int stage) const { return {barriers_ + stage * 8}; }
 
   unsigned tiles_, barriers_;
@@ -177,17 +177,17 @@ __device__ __forceinline__ void store_part(const WarpRows<T, D, kTokens, Layout>
       *reinterpret_cast<float2*>(&to.out[row][n * 8 + 2 * (lane % 4)]) =
           make_float2(sums.out[n][2 * i], sums.out[n][2 * i + 1]);
     }
-    if (lane % 4 == 0) to.highest[row] = sums.highest[i], to.sum[row] = sums.sum[i];
+    if (lane % 4 == 0) to.row_max[row] = sums.row_max[i], to.sum[row] = sums.sum[i];
   }
 }
 
 // Puts the parts of a block's warps and of a cluster's blocks together. Quads of neighbouring floats of the rows
 // have numbers; quad i is block i % blocks's to finish, its quad i / blocks.
 template <typename T, int D, int kWarps>
-class Merge {
+class Combine {
  public:
   // Before blocks send anything to this one.
-  __device__ __forceinline__ Merge(unsigned char* memory, unsigned received)
+  __device__ __forceinline__ Combine(unsigned char* memory, unsigned received)
       : memory_(memory),
         received_{received},
         blocks_(gridDim.x),
@@ -197,66 +197,66 @@ class Merge {
   }
 
   __device__ __forceinline__ Part<D>& part_of(int warp) const {
-    return *reinterpret_cast<Part<D>*>(memory_ + warp * Places<D, kWarps>::kRing);
+    return *reinterpret_cast<Part<D>*>(memory_ + warp * SharedLayout<D, kWarps>::kRing);
   }
 
   // All threads call it together, once all parts are stored.
   __device__ __forceinline__ void run(const AttentionPart<T>& part) {
     const int rows = part.packed_rows;
-    if (blocks_ == 1) return merge_warps(part);
+    if (blocks_ == 1) return combine_warps(part);
     share_ = by_blocks(rows * kQuads + blocks_ - 1);
     const int own = by_blocks(rows * kQuads - rank_ + blocks_ - 1);
     if (threadIdx.x == 0) received_.arrive_and_expect(blocks_ * (own * 16 + rows * 8));
     send_sums(rows);
-    merge_warps(part);
+    combine_warps(part);
     received_.wait(0);
     finish(part, own);
   }
 
  private:
   static constexpr int kQuads = D / 4;  // of a row
-  static_assert(kRows * kQuads * kMostBlocks < 65536);
+  static_assert(kRows * kQuads * kMaxBlocks < 65536);
 
   // i / blocks_ for the numbers of quads.
   __device__ __forceinline__ int by_blocks(int i) const { return i * inverse_ >> 16; }
 
   // What arrives from a block: its quads that this block finishes, and its highest scores and sums.
   __device__ __forceinline__ int quads_from(int block) const {
-    return Places<D, kWarps>::kReceived + block * share_ * 16;
+    return SharedLayout<D, kWarps>::kReceived + block * share_ * 16;
   }
   __device__ __forceinline__ int sums_from(int block, int rows) const {
     return quads_from(blocks_) + block * rows * 8;
   }
   template <typename Value>
-  __device__ __forceinline__ void send_to(int block, int place, Value value) const {
-    send(address_in(shared_address(memory_) + place, block), value,
+  __device__ __forceinline__ void send_to(int block, int offset, Value value) const {
+    send(address_in(shared_address(memory_) + offset, block), value,
          address_in(received_.address, block));
   }
 
   // What the warps' parts of a row count, relative to their highest score, which is returned, and their sum.
   __device__ __forceinline__ float weigh(int row, float (&weight)[kWarps], float& sum) const {
-    const float highest = decode::weigh_parts(
-        kWarps, [&](int warp) { return part_of(warp).highest[row]; }, weight);
+    const float row_max = decode::combine_weights(
+        kWarps, [&](int warp) { return part_of(warp).row_max[row]; }, weight);
     sum = 0;
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) sum += weight[warp] * part_of(warp).sum[row];
-    return highest;
+    return row_max;
   }
 
   __device__ __forceinline__ void send_sums(int rows) const {
     for (int i = threadIdx.x; i < rows * blocks_; i += kWarps * 32) {
       const int row = by_blocks(i), to = i - row * blocks_;
       float weight[kWarps], sum;
-      const float highest = weigh(row, weight, sum);
-      send_to(to, sums_from(rank_, rows) + row * 8, make_float2(highest, sum));
+      const float row_max = weigh(row, weight, sum);
+      send_to(to, sums_from(rank_, rows) + row * 8, make_float2(row_max, sum));
     }
   }
 
-  __device__ __forceinline__ void merge_warps(const AttentionPart<T>& part) const {
+  __device__ __forceinline__ void combine_warps(const AttentionPart<T>& part) const {
     for (int i = threadIdx.x; i < part.packed_rows * kQuads; i += kWarps * 32) {
       const int row = i / kQuads, column = i % kQuads * 4;
       float weight[kWarps], sum;
-      const float highest = weigh(row, weight, sum);
+      const float row_max = weigh(row, weight, sum);
       float4 out = make_float4(0, 0, 0, 0);
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) {
@@ -273,7 +273,7 @@ class Merge {
       const long long index = part.index(row);
       part.p.store(index * D + column, out.x * scale, out.y * scale);
       part.p.store(index * D + column + 2, out.z * scale, out.w * scale);
-      if (part.p.lse != nullptr && column == 0) part.p.lse[index] = log_sum_exp(highest, sum);
+      if (part.p.lse != nullptr && column == 0) part.p.lse[index] = log_sum_exp(row_max, sum);
     }
   }
 
@@ -285,18 +285,18 @@ class Merge {
     for (int j = threadIdx.x; j < quads * 4; j += kWarps * 32) {
       const int i = j / 4 * blocks_ + rank_;
       const int row = i / kQuads, column = i % kQuads * 4 + j % 4;
-      float weight[kMostBlocks], sum = 0, out = 0;
-      const float highest = decode::weigh_parts(
+      float weight[kMaxBlocks], sum = 0, out = 0;
+      const float row_max = decode::combine_weights(
           blocks_, [&](int block) { return sums[block * rows + row].x; }, weight);
 #pragma unroll
-      for (int block = 0; block < kMostBlocks; ++block) {
+      for (int block = 0; block < kMaxBlocks; ++block) {
         if (block >= blocks_) break;
         out += weight[block] * outs[block * share_ * 4 + j];
         sum += weight[block] * sums[block * rows + row].y;
       }
       const long long index = part.index(row);
       part.p.store(index * D + column, sum == 0 ? 0.0f : out / sum);
-      if (part.p.lse != nullptr && column == 0) part.p.lse[index] = log_sum_exp(highest, sum);
+      if (part.p.lse != nullptr && column == 0) part.p.lse[index] = log_sum_exp(row_max, sum);
     }
   }
 
@@ -312,14 +312,14 @@ template <int D, int kWarps, Copy kCopy, typename T>
 __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtensorMap& keys,
                                        const CUtensorMap& values, bool settled,
                                        unsigned char* memory) {
-  using Here = Places<D, kWarps>;
+  using Here = SharedLayout<D, kWarps>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int blocks = gridDim.x, rank = blockIdx.x;
   const unsigned base = shared_address(memory);
   if (kCopy == Copy::boxes && threadIdx.x == 0) prefetch(keys), prefetch(values);
   const Ring<T, D, kCopy> ring(base + warp * Here::kRing,
                                base + Here::kBarriers + warp * kStages * 8, lane);
-  Merge<T, D, kWarps> merge(memory, base + Here::kBarriers + kWarps * kStages * 8);
+  Combine<T, D, kWarps> combine(memory, base + Here::kBarriers + kWarps * kStages * 8);
   if (lane == 0) fence_barrier_init();
   __syncwarp();
   if (blocks > 1) arrive_at_cluster();  // to be waited for before anything is sent
@@ -349,12 +349,12 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   WarpRows<T, D, kTokens, typename Ring<T, D, kCopy>::Layout> sums(0, 0, lane, p.scale);
   sums.start(part, 0);
   const int visible[2] = {part.visible(lane / 4), part.visible(lane / 4 + 8)};
-  const int least = part.visible(0);
+  const int min_visible = part.visible(0);
   int stage = 0, parity = 0;
   for (int i = 0; i < tiles.count(); ++i) {
     const int token = tiles.token(i);
     ring.wait(stage, parity, part.tokens - token);
-    sums.add(ring.keys(stage), ring.values(stage), token, token + kTokens > least, visible);
+    sums.add(ring.keys(stage), ring.values(stage), token, token + kTokens > min_visible, visible);
     __syncwarp();
     copy(i + kStages, stage);
     if (++stage == kStages) stage = 0, parity ^= 1;
@@ -362,10 +362,10 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   sums.finish();
   if (kCopy == Copy::chunks) wait_for_copies<0>();
   __syncwarp();  // the warp needs its tiles no more: its part takes their place
-  store_part(sums, part.packed_rows, lane, merge.part_of(warp));
+  store_part(sums, part.packed_rows, lane, combine.part_of(warp));
   if (blocks > 1) wait_for_cluster();
   __syncthreads();
-  merge.run(part);
+  combine.run(part);
 }
 
 #endif

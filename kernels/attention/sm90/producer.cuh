@@ -26,7 +26,7 @@ inline constexpr int kTokens = 128;  // of a tile
 inline constexpr int kStages = 3;
 inline constexpr int kHalf = 64;  // elements of a row of a tile in shared memory
 inline constexpr int kRowBytes = kHalf * 2;
-inline constexpr int kLeastBoxTokens = 8;  // the swizzle repeats after so many rows
+inline constexpr int kMinBoxTokens = 8;    // the swizzle repeats after so many rows
 inline constexpr int kBarrierBytes = 256;  // and what is told of a piece
 inline constexpr int kAlignment = 1024;
 
@@ -67,9 +67,9 @@ __device__ __forceinline__ int own_group() {
 
 // Numbers of barriers (sync_threads.cuh).
 inline constexpr int kAllConsumers = 1;
-inline constexpr int kFirstGroup = 2;                        // of each warpgroup alone
-inline constexpr int kFirstTurn = kFirstGroup + kConsumers;  // its turn has come
-inline constexpr int kAllProducers = kFirstTurn + kConsumers;
+inline constexpr int kFirstGroup = 2;                         // of each warpgroup alone
+inline constexpr int kFirstOrder = kFirstGroup + kConsumers;  // its turn has come
+inline constexpr int kAllProducers = kFirstOrder + kConsumers;
 
 // The cache as boxes, and as runs of blocks that make a tile.
 struct CacheMaps {
@@ -107,7 +107,7 @@ struct Shared {
   // The queries of a piece of work, and what the piece is.
   __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages); }
   __device__ __forceinline__ Barrier queries_empty() const { return barrier(4 * kStages + 1); }
-  __device__ __forceinline__ unsigned piece() const { return barrier(4 * kStages + 2).address; }
+  __device__ __forceinline__ unsigned work_tile() const { return barrier(4 * kStages + 2).address; }
 };
 
 // By one thread, before all others begin: so many arrivals announce a tile of keys, or one of values.
@@ -126,10 +126,11 @@ __device__ __forceinline__ void start_barriers(const Shared<D>& shared, int keys
 }
 
 // The i-th tile that a block works on has this stage, and its barriers this parity.
-struct Turn {
+struct PipelineState {
   int stage;
   unsigned parity;
-  __device__ __forceinline__ explicit Turn(int i) : stage(i % kStages), parity(i / kStages & 1) {}
+  __device__ __forceinline__ explicit PipelineState(int i)
+      : stage(i % kStages), parity(i / kStages & 1) {}
 };
 
 __device__ __forceinline__ int count_tiles(int tokens) {
@@ -138,7 +139,7 @@ __device__ __forceinline__ int count_tiles(int tokens) {
 
 // Tokens that the last of the first `packed_rows` rows sees, which is all that those before it see.
 template <typename Part>
-__device__ __forceinline__ int seen_by(const Part& part, int packed_rows) {
+__device__ __forceinline__ int visible_tokens(const Part& part, int packed_rows) {
   return max(0, part.visible(packed_rows - 1));
 }
 
@@ -167,8 +168,8 @@ struct TileBoxes {
 
 // Asks the table; the answer is waited for where it is used.
 template <int D, typename Part>
-__device__ __forceinline__ TileBoxes find_boxes(const Part& part, const Boxes& boxes, int tokens,
-                                                int tile, int lane) {
+__device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes& boxes, int tokens,
+                                                  int tile, int lane) {
   const int first = tile * kTokens;
   TileBoxes found;
   found.count = boxes.filled_by(min(kTokens, tokens - first));
@@ -186,7 +187,7 @@ __device__ __forceinline__ TileBoxes find_boxes(const Part& part, const Boxes& b
 
 // Whether they are blocks of the cache that follow one another and make a tile.
 template <int D>
-__device__ __forceinline__ bool are_run(const TileBoxes& found, const Boxes& boxes, int lane) {
+__device__ __forceinline__ bool is_run(const TileBoxes& found, const Boxes& boxes, int lane) {
   if (!boxes.runs || found.count * boxes.tokens != kTokens) return false;
   const int box = min(lane / kHalves<D>, found.count - 1);
   const int first = __shfl_sync(~0u, found.block, 0);
@@ -213,22 +214,22 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxe
 template <int D, typename Part>
 __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>& shared,
                                               const CacheMaps& maps, const Boxes& boxes, int tokens,
-                                              int done, int thread) {
+                                              int tiles_done, int thread) {
   const int lane = thread % 32;
   int tile = count_tiles(tokens) - 1;
-  TileBoxes next = find_boxes<D>(part, boxes, tokens, tile, lane);
-  for (; tile >= 0; --tile, ++done) {
+  TileBoxes next = locate_boxes<D>(part, boxes, tokens, tile, lane);
+  for (; tile >= 0; --tile, ++tiles_done) {
     const TileBoxes found = next;
-    if (tile > 0) next = find_boxes<D>(part, boxes, tokens, tile - 1, lane);
-    const bool run = are_run<D>(found, boxes, lane);
+    if (tile > 0) next = locate_boxes<D>(part, boxes, tokens, tile - 1, lane);
+    const bool run = is_run<D>(found, boxes, lane);
     const int count = run ? 1 : found.count;
-    const Turn turn(done);
+    const PipelineState state(tiles_done);
     copy_boxes<D>(run ? maps.key_runs : maps.keys, boxes, found, count, part.kv_head,
-                  shared.keys(turn.stage), shared.keys_full(turn.stage),
-                  shared.keys_empty(turn.stage), turn.parity ^ 1, thread);
+                  shared.keys(state.stage), shared.keys_full(state.stage),
+                  shared.keys_empty(state.stage), state.parity ^ 1, thread);
     copy_boxes<D>(run ? maps.value_runs : maps.values, boxes, found, count, part.kv_head,
-                  shared.values(turn.stage), shared.values_full(turn.stage),
-                  shared.values_empty(turn.stage), turn.parity ^ 1, thread);
+                  shared.values(state.stage), shared.values_full(state.stage),
+                  shared.values_empty(state.stage), state.parity ^ 1, thread);
   }
 }
 
@@ -240,7 +241,7 @@ __device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, in
   for (int at = lane; at < count * kChunks; at += 32) {
     const int token = at / kChunks, chunk = at % kChunks;
     store_chunk<kTokens>(tile, token, chunk,
-                         load_vector(cache + part.place(first + token) + chunk * 8).word);
+                         load_vector(cache + part.kv_offset_at(first + token) + chunk * 8).word);
   }
   fence_shared_writes();
   __syncwarp();
@@ -250,18 +251,18 @@ __device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, in
 // The same, token by token.
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>& shared,
-                                               int tokens, int done, int lane) {
+                                               int tokens, int tiles_done, int lane) {
 #pragma unroll 1
-  for (int tile = count_tiles(tokens) - 1; tile >= 0; --tile, ++done) {
+  for (int tile = count_tiles(tokens) - 1; tile >= 0; --tile, ++tiles_done) {
     const int first = tile * kTokens, count = min(kTokens, tokens - first);
-    const Turn turn(done);
+    const PipelineState state(tiles_done);
 #pragma unroll 1
     for (int values = 0; values < 2; ++values) {
-      const Barrier empty = shared.barrier(values * 2 * kStages + kStages + turn.stage);
-      const Barrier full = shared.barrier(values * 2 * kStages + turn.stage);
-      empty.wait(turn.parity ^ 1);
+      const Barrier empty = shared.barrier(values * 2 * kStages + kStages + state.stage);
+      const Barrier full = shared.barrier(values * 2 * kStages + state.stage);
+      empty.wait(state.parity ^ 1);
       copy_tokens<T, D>(part, values == 0 ? part.p.keys : part.p.values, first, count,
-                        shared.keys(values * kStages + turn.stage), full, lane);
+                        shared.keys(values * kStages + state.stage), full, lane);
     }
   }
 }
@@ -270,12 +271,12 @@ __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
                                         const CacheMaps& maps, const Boxes& boxes, int tokens,
-                                        int done, int thread) {
+                                        int tiles_done, int thread) {
   if (tokens == 0 || thread >= boxes.warps() * 32) return;
   if (boxes.bulk) {
-    produce_boxes<D>(part, shared, maps, boxes, tokens, done, thread);
+    produce_boxes<D>(part, shared, maps, boxes, tokens, tiles_done, thread);
   } else {
-    produce_tokens<T, D>(part, shared, tokens, done, thread);
+    produce_tokens<T, D>(part, shared, tokens, tiles_done, thread);
   }
 }
 
@@ -345,7 +346,7 @@ inline Boxes boxes_for(const kernels::KvView& kv) {
   const bool paged = kv.block_table.data != nullptr;
   const auto block_size = static_cast<int>(kv.block_size());
   const int tokens = paged ? std::gcd(block_size, kTokens) : kTokens;
-  if (tokens < kLeastBoxTokens || !can_be_described(kv.keys) || !can_be_described(kv.values)) {
+  if (tokens < kMinBoxTokens || !can_be_described(kv.keys) || !can_be_described(kv.values)) {
     return {.bulk = false, .tokens = 1, .block_size = block_size};
   }
   return {.bulk = true, .tokens = tokens, .block_size = block_size};

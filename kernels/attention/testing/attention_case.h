@@ -103,7 +103,7 @@ struct AttentionCase {
       starts.push_back(starts.back() + static_cast<std::int32_t>(sequence.rows));
       lengths.push_back(static_cast<std::int32_t>(sequence.tokens));
     }
-    const Cache cache = lay_out();
+    const Cache cache = make_cache();
     const Placed q_there(backend, stream, rows_apart());
     const Placed keys(backend, stream, cache.keys), values(backend, stream, cache.values);
     const Placed table(backend, stream, cache.table), starts_there(backend, stream, starts),
@@ -149,9 +149,10 @@ struct AttentionCase {
     return sum;
   }
   std::int64_t longest(std::int64_t Sequence::*what) const {
-    std::int64_t most = 0;
-    for (const Sequence& sequence : shape.sequences) most = std::max(most, sequence.*what);
-    return most;
+    std::int64_t max_value = 0;
+    for (const Sequence& sequence : shape.sequences)
+      max_value = std::max(max_value, sequence.*what);
+    return max_value;
   }
 
   // Keys and values as they lie in a cache.
@@ -164,12 +165,12 @@ struct AttentionCase {
   // Every sequence gets blocks from all over the cache; the other half is nobody's. Entries of the table
   // that no token needs name a block of NaN. Contiguous blocks have room for more than the longest
   // sequence.
-  Cache lay_out() const {
-    const std::int64_t sequences = shape.sequences.size(), most = longest(&Sequence::tokens);
+  Cache make_cache() const {
+    const std::int64_t sequences = shape.sequences.size(), max_value = longest(&Sequence::tokens);
     const bool paged = shape.block_size > 0;
     Cache cache;
-    cache.block_size = paged ? shape.block_size : most + 3;
-    cache.width = paged ? most / cache.block_size + 2 : 1;
+    cache.block_size = paged ? shape.block_size : max_value + 3;
+    cache.width = paged ? max_value / cache.block_size + 2 : 1;
     cache.blocks = paged ? 2 * sequences * cache.width + 1 : sequences;
     std::vector<std::int32_t> ids(cache.blocks);
     std::iota(ids.begin(), ids.end(), 0);
@@ -220,16 +221,16 @@ int count_wrong(const AttentionCase<T>& got, const std::vector<float>& out,
                 const std::vector<float>& lse, bool expected_rounded) {
   const std::int64_t head_dim = got.shape.head_dim;
   const auto longest = [&](const std::vector<T>& x) {
-    double most = 0;
+    double max_value = 0;
     for (std::size_t head = 0; head < x.size() / head_dim; ++head) {
       double sum = 0;
       for (std::int64_t i = 0; i < head_dim; ++i) {
         const double value = to_float(x[head * head_dim + i]);
         sum += value * value;
       }
-      if (std::isfinite(sum)) most = std::max(most, sum);
+      if (std::isfinite(sum)) max_value = std::max(max_value, sum);
     }
-    return static_cast<float>(std::sqrt(most));
+    return static_cast<float>(std::sqrt(max_value));
   };
   float largest_v = 0;
   for (const T value : got.v) {
@@ -258,21 +259,21 @@ int count_wrong(const AttentionCase<T>& got, const AttentionCase<T>& expected) {
 }
 
 template <typename T>
-void check_against_reference(Backend& backend, const AttentionCase<T>& asked) {
-  AttentionCase<T> got = asked;
-  AttentionCase<T> expected = asked;
+void check_against_reference(Backend& backend, const AttentionCase<T>& input) {
+  AttentionCase<T> got = input;
+  AttentionCase<T> expected = input;
   got.run(backend);
   expected.run_reference();
   CHECK(count_wrong(got, expected) == 0);
 }
 
 // So many, of up to so many rows, which come after at least one and up to so many tokens.
-inline std::vector<Sequence> some_sequences(std::mt19937& random, int count, int most_rows,
-                                            int most_tokens) {
+inline std::vector<Sequence> some_sequences(std::mt19937& random, int count, int max_rows,
+                                            int max_tokens) {
   std::vector<Sequence> sequences;
   for (int i = 0; i < count; ++i) {
-    const std::int64_t rows = random() % (most_rows + 1);
-    sequences.push_back({rows, rows + 1 + static_cast<std::int64_t>(random() % most_tokens)});
+    const std::int64_t rows = random() % (max_rows + 1);
+    sequences.push_back({rows, rows + 1 + static_cast<std::int64_t>(random() % max_tokens)});
   }
   return sequences;
 }

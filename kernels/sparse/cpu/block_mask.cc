@@ -1,7 +1,6 @@
 // XAttention's choice on the CPU: a task for each tile of rows and head. A strided score is a product of
 // eight heads at a time; a tile of rows keeps its strided scores only as one log-sum-exp per strided row and
 // tile of tokens.
-#include "kernels/sparse/backends.h"
 #include "kernels/sparse/block_mask.h"
 
 #include <cmath>
@@ -10,6 +9,7 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
+#include "kernels/sparse/backends.h"
 #include "kernels/sparse/block_selection.h"
 
 namespace nvllm::kernels::cpu {
@@ -36,8 +36,8 @@ class TileTask {
     for (std::int64_t i = 0; i < strides(); ++i) add_softmax(i, scratch.data());
     const std::int64_t at = tile_ * prompt_.heads() + head_;
     args_.tile_counts.as<std::int32_t>()[at] =
-        keep_tiles(scratch.data(), reach_, args_.threshold_of(tile_), order,
-                   args_.tiles.as<std::int32_t>() + at * args_.tiles.shape[2]);
+        top_p_tiles(scratch.data(), reach_, args_.threshold_of(tile_), order,
+                    args_.tiles.as<std::int32_t>() + at * args_.tiles.shape[2]);
   }
 
  private:
@@ -59,14 +59,14 @@ class TileTask {
     for (std::int64_t i = 0; i < strides(); ++i) {
       const std::int64_t mine =
           std::clamp<std::int64_t>(seen(i) - tokens * kTileStrides, 0, kTileStrides);
-      float scores[kTileStrides], highest = kNone;
+      float scores[kTileStrides], row_max = kNone;
       for (std::int64_t j = 0; j < mine; ++j) {
         scores[j] = strided(i, keys, j, count) * (prompt_.scale / kStride);
-        highest = std::max(highest, scores[j]);
+        row_max = std::max(row_max, scores[j]);
       }
       float sum = 0;
-      for (std::int64_t j = 0; j < mine; ++j) sum += std::exp(scores[j] - highest);
-      sums_[i * args_.token_tiles() + tokens] = mine == 0 ? kNone : highest + std::log(sum);
+      for (std::int64_t j = 0; j < mine; ++j) sum += std::exp(scores[j] - row_max);
+      sums_[i * args_.token_tiles() + tokens] = mine == 0 ? kNone : row_max + std::log(sum);
     }
   }
 
@@ -85,12 +85,12 @@ class TileTask {
 
   void add_softmax(std::int64_t i, float* scores) const {
     const float* sums = sums_ + i * args_.token_tiles();
-    float highest = kNone;
-    for (std::int64_t t = 0; t < reach_.tiles; ++t) highest = std::max(highest, sums[t]);
+    float row_max = kNone;
+    for (std::int64_t t = 0; t < reach_.tiles; ++t) row_max = std::max(row_max, sums[t]);
     float total = 0;
-    for (std::int64_t t = 0; t < reach_.tiles; ++t) total += std::exp(sums[t] - highest);
+    for (std::int64_t t = 0; t < reach_.tiles; ++t) total += std::exp(sums[t] - row_max);
     for (std::int64_t t = 0; t < reach_.tiles; ++t)
-      scores[t] += std::exp(sums[t] - highest) / total;
+      scores[t] += std::exp(sums[t] - row_max) / total;
   }
 
   const BlockMask& args_;

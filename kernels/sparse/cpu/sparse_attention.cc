@@ -1,5 +1,4 @@
 // Sparse attention on the CPU: attention of up to 64 rows of a head at a time, to the list of their tokens.
-#include "kernels/sparse/backends.h"
 #include "kernels/sparse/sparse_attention.h"
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 
 #include "device/cpu/stream.h"
 #include "kernels/attention/cpu/attention_kernels.h"
+#include "kernels/sparse/backends.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -22,8 +22,8 @@ struct HeadRows {
 
 class Run {
  public:
-  Run(const SparseAttention& args, AttendPart attend)
-      : args_(args), shared_(args.shared()), attend_(attend) {}
+  Run(const SparseAttention& args, AttendTask attend)
+      : args_(args), shared_(args.attention_args()), attend_(attend) {}
 
   void operator()(Crew& crew) const {
     const std::int64_t tiles = (args_.q.shape[0] + kTileRows - 1) / kTileRows;
@@ -52,7 +52,7 @@ class Run {
     group.group_heads = 1;
     group.tokens = args_.first_position + rows.end;
     group.first_visible = args_.first_position + rows.begin + 1;
-    const AttentionPart part{.sequence = 0,
+    const AttentionTask task{.sequence = 0,
                              .kv_head = static_cast<std::int32_t>(group.kv_head),
                              .rows = static_cast<std::int32_t>(group.rows),
                              .first_row = 0,
@@ -60,7 +60,7 @@ class Run {
                              .end_token = static_cast<std::int64_t>(tokens.size()),
                              .partial = nullptr,
                              .list = tokens.data()};
-    attend_(shared_, group, part, scratch);
+    attend_(shared_, group, task, scratch);
   }
 
   // The tokens that are chosen for the rows and not after the last of them, ascending.
@@ -93,13 +93,13 @@ class Run {
 
   const SparseAttention& args_;
   const Attention shared_;
-  const AttendPart attend_;
+  const AttendTask attend_;
 };
 
 class PageRun {
  public:
-  PageRun(const PageAttention& args, AttendPart attend)
-      : args_(args), shared_(args.shared()), attend_(attend) {}
+  PageRun(const PageAttention& args, AttendTask attend)
+      : args_(args), shared_(args.attention_args()), attend_(attend) {}
 
   void operator()(nvllm::cpu::Crew& crew) const {
     const std::int64_t kv_heads = args_.kv_heads();
@@ -125,7 +125,7 @@ class PageRun {
     group.group_heads = std::min(args_.q.shape[1], (kv_head + 1) * args_.group - args_.first_head) -
                         group.first_head;
     group.tokens = group.first_visible = args_.kv_length.as<std::int32_t>()[sequence];
-    AttentionPart part{.sequence = static_cast<std::int32_t>(sequence),
+    AttentionTask task{.sequence = static_cast<std::int32_t>(sequence),
                        .kv_head = static_cast<std::int32_t>(kv_head),
                        .rows = 0,
                        .first_row = 0,
@@ -133,10 +133,10 @@ class PageRun {
                        .end_token = static_cast<std::int64_t>(tokens.size()),
                        .partial = nullptr,
                        .list = tokens.data()};
-    for (; part.first_row < group.packed_rows(); part.first_row += kTileRows) {
-      part.rows = static_cast<std::int32_t>(
-          std::min<std::int64_t>(kTileRows, group.packed_rows() - part.first_row));
-      attend_(shared_, group, part, scratch);
+    for (; task.first_row < group.packed_rows(); task.first_row += kTileRows) {
+      task.rows = static_cast<std::int32_t>(
+          std::min<std::int64_t>(kTileRows, group.packed_rows() - task.first_row));
+      attend_(shared_, group, task, scratch);
     }
   }
 
@@ -157,19 +157,19 @@ class PageRun {
 
   const PageAttention& args_;
   const Attention shared_;
-  const AttendPart attend_;
+  const AttendTask attend_;
 };
 
 }  // namespace
 
 void sparse_attention(const SparseAttention& args, Stream& stream) {
-  const AttendPart attend = attend_part(args.q.dtype, {});
+  const AttendTask attend = attend_task(args.q.dtype, {});
   auto& queue = nvllm::cpu::stream(stream);
   queue.submit([args, attend, &crew = queue.crew()] { Run(args, attend)(crew); });
 }
 
 void page_attention(const PageAttention& args, Stream& stream) {
-  const AttendPart attend = attend_part(args.q.dtype, {});
+  const AttendTask attend = attend_task(args.q.dtype, {});
   auto& queue = nvllm::cpu::stream(stream);
   queue.submit([args, attend, &crew = queue.crew()] { PageRun(args, attend)(crew); });
 }

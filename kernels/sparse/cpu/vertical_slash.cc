@@ -1,6 +1,5 @@
 // MInference's choice on the CPU: a task for each head, whose judging rows pass over the keys twice: for
 // their log-sum-exps, and for the sums of weights. Lists are a task for each block of rows and head.
-#include "kernels/sparse/backends.h"
 #include "kernels/sparse/vertical_slash.h"
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
+#include "kernels/sparse/backends.h"
 #include "kernels/sparse/slash_bands.h"
 
 namespace nvllm::kernels::cpu {
@@ -40,37 +40,37 @@ struct Sums {
 template <typename T>
 void add_weights(const VerticalSlash& args, std::int64_t head, const Sums& sums) {
   const PromptRows& prompt = args.prompt;
-  const std::int64_t tokens = prompt.tokens(), judges = args.judges();
-  const std::int64_t first = prompt.rows() - judges;
-  float highest[kEstimationRows], total[kEstimationRows] = {};
-  std::fill_n(highest, judges, kNone);
+  const std::int64_t tokens = prompt.tokens(), estimation_rows = args.estimation_rows();
+  const std::int64_t first = prompt.rows() - estimation_rows;
+  float row_max[kEstimationRows], total[kEstimationRows] = {};
+  std::fill_n(row_max, estimation_rows, kNone);
   std::fill_n(sums.by_token, tokens, 0.0f);
   std::fill_n(sums.by_offset, tokens, 0.0f);
   for (const bool adding : {false, true}) {
     for (std::int64_t j = 0; j < tokens; ++j) {
       const T* k = key_of<T>(prompt, j, prompt.kv_head(head));
-      for (std::int64_t i = 0; i < judges; ++i) {
+      for (std::int64_t i = 0; i < estimation_rows; ++i) {
         const std::int64_t position = prompt.first_position + first + i;
         if (j > position) continue;
         const T* q = query_of<T>(prompt, first + i, head);
         const float score = dot(q, k, prompt.head_dim()) * prompt.scale;
         if (adding) {
-          const float weight = std::exp(score - highest[i]) / total[i];
+          const float weight = std::exp(score - row_max[i]) / total[i];
           sums.by_token[j] += weight;
           sums.by_offset[position - j] += weight;
-        } else if (score > highest[i]) {
-          total[i] = total[i] * std::exp(highest[i] - score) + 1;
-          highest[i] = score;
+        } else if (score > row_max[i]) {
+          total[i] = total[i] * std::exp(row_max[i] - score) + 1;
+          row_max[i] = score;
         } else {
-          total[i] += std::exp(score - highest[i]);
+          total[i] += std::exp(score - row_max[i]);
         }
       }
     }
   }
 }
 
-void take_highest(float* sums, std::int64_t tokens, std::int64_t always, std::int64_t count,
-                  std::vector<std::int32_t>& order, std::int32_t* taken) {
+void top_k(float* sums, std::int64_t tokens, std::int64_t always, std::int64_t count,
+           std::vector<std::int32_t>& order, std::int32_t* taken) {
   std::fill_n(sums, std::min(always, tokens), std::numeric_limits<float>::infinity());
   order.resize(tokens);
   for (std::int64_t i = 0; i < tokens; ++i) order[i] = static_cast<std::int32_t>(i);
@@ -88,19 +88,19 @@ void choose(const VerticalSlash& args, std::int64_t head) {
   const std::int64_t tokens = args.prompt.tokens();
   const std::int64_t verticals = args.columns.shape[1], slashes = args.offsets.shape[1];
   std::vector<std::int32_t> order;
-  take_highest(sums.by_token, tokens, kFirstVerticals, verticals, order,
-               args.columns.as<std::int32_t>() + head * verticals);
-  take_highest(sums.by_offset, tokens, kFirstSlashes, slashes, order,
-               args.offsets.as<std::int32_t>() + head * slashes);
+  top_k(sums.by_token, tokens, kFirstVerticals, verticals, order,
+        args.columns.as<std::int32_t>() + head * verticals);
+  top_k(sums.by_offset, tokens, kFirstSlashes, slashes, order,
+        args.offsets.as<std::int32_t>() + head * slashes);
 }
 
 void list(const VerticalSlashIndex& args, std::int64_t block, std::int64_t head) {
   const std::int64_t slashes = args.offsets.shape[1], verticals = args.columns.shape[1];
   const auto* bands = args.bands.as<Band>() + head * (slashes + 1);
   const std::int64_t e = args.first_position + (block + 1) * kSlashRows;
-  const BlockLines lines(bands + 1, bands->a, args.offsets.as<std::int32_t>() + head * slashes,
-                         static_cast<std::int32_t>(slashes), static_cast<std::int32_t>(e),
-                         static_cast<std::int32_t>(std::min(e, args.first_position + args.rows)));
+  const BlockRanges lines(bands + 1, bands->a, args.offsets.as<std::int32_t>() + head * slashes,
+                          static_cast<std::int32_t>(slashes), static_cast<std::int32_t>(e),
+                          static_cast<std::int32_t>(std::min(e, args.first_position + args.rows)));
   const std::int64_t at = block * args.heads() + head;
   auto* ranges = args.ranges.as<TokenRange>() + at * args.ranges.shape[2];
   for (std::int32_t i = 0; i < lines.ranges(); ++i) ranges[i] = lines.range(i);

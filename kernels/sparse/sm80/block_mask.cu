@@ -114,17 +114,17 @@ __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int
 #pragma unroll
       for (int n = 0; n < kWarpTokens / kTile; ++n) {
         constexpr int kValues = kTile / 4;  // of a thread
-        float value[kValues], highest = -INFINITY, sum = 0;
+        float value[kValues], row_max = -INFINITY, sum = 0;
 #pragma unroll
         for (int c = 0; c < kValues; ++c) {
           const int j = first_token + n * kTile + c / 2 * 8 + 2 * (lane % 4) + c % 2;
           const float score = scores[m][n * (kTile / 8) + c / 2][2 * half + c % 2] * p.scale;
           value[c] = j < seen ? score : -INFINITY;
-          highest = fmaxf(highest, value[c]);
+          row_max = fmaxf(row_max, value[c]);
         }
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-        const float reference = reference_of(highest);
+        row_max = fmaxf(row_max, __shfl_xor_sync(~0u, row_max, 1));
+        row_max = fmaxf(row_max, __shfl_xor_sync(~0u, row_max, 2));
+        const float reference = reference_of(row_max);
 #pragma unroll
         for (int c = 0; c < kValues; ++c) sum += exp2f(value[c] - reference);
         sum += __shfl_xor_sync(~0u, sum, 1);
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileP
   const int i = blockIdx.y, head = blockIdx.z;
   if (tile >= p.token_tiles) return;
   const int seen = p.seen(i);
-  float highest = -INFINITY, sum = 0;
+  float row_max = -INFINITY, sum = 0;
   for (int j = tile * kTile; j < min((tile + 1) * kTile, seen); ++j) {
     float score = 0;
     for (int t = 0; t < kStep; ++t) {
@@ -191,11 +191,11 @@ __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileP
       for (int d = 0; d < p.head_dim; ++d) score = fmaf(widen(q[d]), widen(k[d]), score);
     }
     score *= p.scale;
-    const float higher = fmaxf(highest, score);
-    sum = sum * exp2f(highest - higher) + exp2f(score - higher);
-    highest = higher;
+    const float new_max = fmaxf(row_max, score);
+    sum = sum * exp2f(row_max - new_max) + exp2f(score - new_max);
+    row_max = new_max;
   }
-  p.sums_of(head, i)[tile] = sum == 0 ? -INFINITY : highest + log2f(sum);
+  p.sums_of(head, i)[tile] = sum == 0 ? -INFINITY : row_max + log2f(sum);
 }
 
 template <typename T>
@@ -226,7 +226,7 @@ void block_mask(const BlockMask& args, Stream& stream) {
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
     const TileParams<T> p(args);
     score(args, p, native);
-    keep_tiles(p, native);
+    top_p_tiles(p, native);
   });
 }
 

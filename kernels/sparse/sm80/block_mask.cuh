@@ -23,7 +23,7 @@ struct TileParams : PromptParams<T> {
   float* sums;  // [heads][row_tiles * kTile][token_tiles]
   int *tiles, *counts;
   int padded_dim;  // head_dim, padded to a multiple of kDepth
-  int row_tiles, token_tiles, capacity, first_whole_tile;
+  int row_tiles, token_tiles, capacity, first_dense_tile;
   float scale, threshold;  // scale: of exponents of 2
 
   explicit TileParams(const BlockMask& args)
@@ -35,7 +35,7 @@ struct TileParams : PromptParams<T> {
         row_tiles(static_cast<int>(args.row_tiles())),
         token_tiles(static_cast<int>(args.token_tiles())),
         capacity(static_cast<int>(args.tiles.shape[2])),
-        first_whole_tile(static_cast<int>(args.first_whole_tile())),
+        first_dense_tile(static_cast<int>(args.first_dense_tile())),
         scale(args.prompt.scale / kStride * kLog2E),
         threshold(args.threshold) {}
 
@@ -54,7 +54,7 @@ struct TileParams : PromptParams<T> {
 template <typename T>
 bool score_tiles_sm90(const BlockMask& args, const TileParams<T>& params, cudaStream_t stream);
 
-inline constexpr int kKeepWarps = 4, kKeepThreads = kKeepWarps * 32;
+inline constexpr int kSelectWarps = 4, kSelectThreads = kSelectWarps * 32;
 
 // Scores in shared memory are filled up with zeros to a multiple of this.
 inline constexpr int kScoresAtOnce = 128;
@@ -76,28 +76,28 @@ __device__ __forceinline__ float add_warp(float value) {
 // The log-sum-exp of a strided row, by a warp; all lanes get it.
 __device__ __forceinline__ float sum_row(const float* sums, int count, int lane) {
   constexpr int kAtOnce = 8;
-  float highest = -INFINITY, sum = 0;
+  float row_max = -INFINITY, sum = 0;
   for (int first = lane; first < count; first += kAtOnce * 32) {
-    float value[kAtOnce], higher = highest;
+    float value[kAtOnce], new_max = row_max;
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
       value[n] = first + n * 32 < count ? sums[first + n * 32] : -INFINITY;
     }
 #pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) higher = fmaxf(higher, value[n]);
-    const float reference = reference_of(higher);
-    sum *= power_of_2(highest - reference);
+    for (int n = 0; n < kAtOnce; ++n) new_max = fmaxf(new_max, value[n]);
+    const float reference = reference_of(new_max);
+    sum *= power_of_2(row_max - reference);
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) sum += power_of_2(value[n] - reference);
-    highest = higher;
+    row_max = new_max;
   }
-  float of_all = highest;
+  float of_all = row_max;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
     of_all = fmaxf(of_all, __shfl_xor_sync(~0u, of_all, step));
   }
   const float reference = reference_of(of_all);
-  return reference + log2f(add_warp(sum * power_of_2(highest - reference)));
+  return reference + log2f(add_warp(sum * power_of_2(row_max - reference)));
 }
 
 // What the tiles that are always kept score, and all of them.
@@ -108,17 +108,17 @@ struct Covered {
 template <typename T>
 __device__ __forceinline__ Covered score_row(const TileParams<T>& p, const TileRow& row, int head,
                                              float (&row_sums)[kTile],
-                                             float (&parts)[2][kKeepWarps]) {
+                                             float (&parts)[2][kSelectWarps]) {
   const int first = static_cast<int>(blockIdx.x) * kTile, strides = min(kTile, p.strides() - first);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int i = warp; i < strides; i += kKeepWarps) {
+  for (int i = warp; i < strides; i += kSelectWarps) {
     const float sum = sum_row(p.sums_of(head, first + i), row.reach, lane);
     if (lane == 0) row_sums[i] = sum;
   }
   __syncthreads();
   float always = 0, others = 0;
   const int filled = (row.reach + kScoresAtOnce - 1) / kScoresAtOnce * kScoresAtOnce;
-  for (int tile = threadIdx.x; tile < filled; tile += kKeepThreads) {
+  for (int tile = threadIdx.x; tile < filled; tile += kSelectThreads) {
     float score = 0;
     if (tile < row.reach) {
       const float* sums = p.sums_of(head, first) + tile;
@@ -137,31 +137,31 @@ __device__ __forceinline__ Covered score_row(const TileParams<T>& p, const TileR
     parts[1][warp] = others;
   }
   __syncthreads();
-  static_assert(kKeepWarps <= 32);
-  always = add_warp(lane < kKeepWarps ? parts[0][lane] : 0);
-  return {always, always + add_warp(lane < kKeepWarps ? parts[1][lane] : 0)};
+  static_assert(kSelectWarps <= 32);
+  always = add_warp(lane < kSelectWarps ? parts[0][lane] : 0);
+  return {always, always + add_warp(lane < kSelectWarps ? parts[1][lane] : 0)};
 }
 
 // The scores that are not below one given by its bits: how many there are, and their sum, in the same order for
 // any.
-struct From {
+struct TailSum {
   float sum;
   int count;
 };
 
 // By a warp; all lanes get it.
-__device__ __forceinline__ From scores_from(const TileRow& row, unsigned bits, int lane) {
-  From from{};
+__device__ __forceinline__ TailSum tail_sum(const TileRow& row, unsigned bits, int lane) {
+  TailSum tail{};
 #pragma unroll 2
   for (int tile = lane * 4; tile < row.reach; tile += kScoresAtOnce) {
     const float4 four = *reinterpret_cast<const float4*>(row.scores + tile);
     for (const float score : {four.x, four.y, four.z, four.w}) {
       if (__float_as_uint(score) < bits) continue;
-      from.sum += score;
-      ++from.count;
+      tail.sum += score;
+      ++tail.count;
     }
   }
-  return {add_warp(from.sum), __reduce_add_sync(~0u, from.count)};
+  return {add_warp(tail.sum), __reduce_add_sync(~0u, tail.count)};
 }
 
 // Where the choice ends: tiles above the score with these bits are kept, and so many of those that have it.
@@ -176,41 +176,40 @@ inline constexpr unsigned kInfinity = 0x7f800000u;  // bits of a score that no t
 // negative, so their bits ascend as they do. Each warp tries one score: a round leaves a fifth of those
 // that are possible, until a single tile is left, or tiles that are equal. All threads call it together.
 __device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted,
-                                        From (&tried)[kKeepWarps]) {
+                                        TailSum (&tried)[kSelectWarps]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  unsigned least = 0, high = kInfinity;       // enough; too little
-  int above_least = 1 << 30, above_high = 0;  // scores that are not below them; not counted yet
-  while (high - least > 1) {
-    const unsigned step = (high - least + kKeepWarps) / (kKeepWarps + 1);
-    const From from = scores_from(row, least + step * (warp + 1), lane);
-    if (lane == 0) tried[warp] = from;
+  unsigned low = 0, high = kInfinity;       // enough; too little
+  int above_low = 1 << 30, above_high = 0;  // scores that are not below them; not counted yet
+  while (high - low > 1) {
+    const unsigned step = (high - low + kSelectWarps) / (kSelectWarps + 1);
+    const TailSum tail = tail_sum(row, low + step * (warp + 1), lane);
+    if (lane == 0) tried[warp] = tail;
     __syncthreads();
     unsigned steps = 0;
 #pragma unroll
-    for (int w = 0; w < kKeepWarps; ++w) {
+    for (int w = 0; w < kSelectWarps; ++w) {
       const bool enough = tried[w].sum >= wanted;  // lower scores cover more
       steps += enough;
-      (enough ? above_least : above_high) =
-          enough ? tried[w].count : max(above_high, tried[w].count);
+      (enough ? above_low : above_high) = enough ? tried[w].count : max(above_high, tried[w].count);
     }
     __syncthreads();
-    least += steps * step;
-    high = min(high, least + step);
-    if (above_least - above_high == 1) return {least - 1, 0};
+    low += steps * step;
+    high = min(high, low + step);
+    if (above_low - above_high == 1) return {low - 1, 0};
   }
-  const float score = __uint_as_float(least);
-  const float missing = wanted - scores_from(row, least + 1, lane).sum;
-  if (!(score > 0)) return {least, row.reach};
-  return {least, static_cast<int>(fminf(ceilf(missing / score), 1e9f))};
+  const float score = __uint_as_float(low);
+  const float missing = wanted - tail_sum(row, low + 1, lane).sum;
+  if (!(score > 0)) return {low, row.reach};
+  return {low, static_cast<int>(fminf(ceilf(missing / score), 1e9f))};
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kKeepThreads, 12) keep_tiles_kernel(const TileParams<T> p) {
+__global__ void __launch_bounds__(kSelectThreads, 12) top_p_tiles_kernel(const TileParams<T> p) {
   begin_after_previous_kernel();
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ int warp_counts[2][kKeepWarps];
-  __shared__ float parts[2][kKeepWarps], row_sums[kTile];
-  __shared__ From tried[kKeepWarps];
+  __shared__ int warp_counts[2][kSelectWarps];
+  __shared__ float parts[2][kSelectWarps], row_sums[kTile];
+  __shared__ TailSum tried[kSelectWarps];
   constexpr int kRows = static_cast<int>(kMaskTile);
   const int row_tile = blockIdx.x, head = blockIdx.y;
   const int first = p.first_position + row_tile * kRows;
@@ -220,21 +219,21 @@ __global__ void __launch_bounds__(kKeepThreads, 12) keep_tiles_kernel(const Tile
 
   const float wanted = p.threshold * covered.all - covered.always;
   Cut cut{0, row.reach};  // all
-  if (p.threshold < 1 && row_tile < p.first_whole_tile)
+  if (p.threshold < 1 && row_tile < p.first_dense_tile)
     cut = wanted <= 0 ? Cut{kInfinity, 0} : find_cut(row, wanted, tried);
   const long long at = static_cast<long long>(row_tile) * p.heads + head;
   int* kept = p.tiles + at * p.capacity;
-  const int count = write_chosen(
+  const int count = write_selected(
       warp_counts, row.reach, cut.ties,
       [&](int tile) { return row.always(tile) || __float_as_uint(row.scores[tile]) > cut.bits; },
       [&](int tile) { return __float_as_uint(row.scores[tile]) == cut.bits; },
-      [&](int place, int tile) { kept[place] = tile; });
+      [&](int position, int tile) { kept[position] = tile; });
   if (threadIdx.x == 0) p.counts[at] = count;
 }
 
 template <typename T>
-void keep_tiles(const TileParams<T>& p, cudaStream_t stream) {
-  const auto kernel = keep_tiles_kernel<T>;
+void top_p_tiles(const TileParams<T>& p, cudaStream_t stream) {
+  const auto kernel = top_p_tiles_kernel<T>;
   const int filled = (p.token_tiles + kScoresAtOnce - 1) / kScoresAtOnce * kScoresAtOnce;
   const int bytes = filled * static_cast<int>(sizeof(float));
   nvllm::cuda::check(
@@ -242,7 +241,7 @@ void keep_tiles(const TileParams<T>& p, cudaStream_t stream) {
       "preparing block_mask (a prompt may have as many tiles as fit into shared memory)");
   const dim3 grid(static_cast<unsigned>(p.row_tiles), static_cast<unsigned>(p.heads));
   launch_early("launching block_mask", kernel,
-               LaunchShape{grid, kKeepThreads, static_cast<std::size_t>(bytes)}, stream, p);
+               LaunchShape{grid, kSelectThreads, static_cast<std::size_t>(bytes)}, stream, p);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 template <typename T, int D>
 void launch(const SparseAttention& args, cudaStream_t stream) {
-  const AttentionParams<T> p(args.shared());
+  const AttentionParams<T> p(args.attention_args());
   const auto kernel = sparse_kernel<T, D>;
   nvllm::cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
@@ -61,7 +61,7 @@ void sparse_attention_prefill(const SparseAttention& args, cudaStream_t stream) 
 constexpr int kTileRows = static_cast<int>(kSparseTile);
 
 __global__ void __launch_bounds__(plain::kWarps * 32)
-    sparse_float_kernel(const AttentionParams<float> p, const SparseLists lists) {
+    sparse_float32_kernel(const AttentionParams<float> p, const SparseLists lists) {
   const int q_row = blockIdx.y * plain::kWarps + threadIdx.y;
   if (q_row >= lists.rows) return;
   const int first = q_row / kTileRows * kTileRows;
@@ -74,11 +74,11 @@ __global__ void __launch_bounds__(plain::kWarps * 32)
   plain::write_row(rows, q_row - first, row);
 }
 
-void sparse_float(const SparseAttention& args, cudaStream_t stream) {
-  const AttentionParams<float> p(args.shared());
+void sparse_float32(const SparseAttention& args, cudaStream_t stream) {
+  const AttentionParams<float> p(args.attention_args());
   const dim3 blocks(p.heads,
                     static_cast<unsigned>((args.q.shape[0] + plain::kWarps - 1) / plain::kWarps));
-  sparse_float_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p, SparseLists(args));
+  sparse_float32_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p, SparseLists(args));
   nvllm::cuda::check(cudaGetLastError(), "launching sparse_attention");
 }
 
@@ -114,7 +114,7 @@ __device__ __forceinline__ ListedPart<T> listed_pages(const AttentionParams<T>& 
 }
 
 __global__ void __launch_bounds__(plain::kWarps * 32)
-    page_float_kernel(const AttentionParams<float> p, const PageLists lists) {
+    page_float32_kernel(const AttentionParams<float> p, const PageLists lists) {
   const ListedPart<float> part = listed_pages(p, lists, blockIdx.z, blockIdx.y);
   const int packed_row = blockIdx.x * plain::kWarps + threadIdx.y;
   if (packed_row >= part.packed_rows) return;
@@ -129,17 +129,17 @@ __global__ void __launch_bounds__(decode::kWarps<D> * 32)
   decode::attend<T, D>(listed_pages(p, lists, blockIdx.z, blockIdx.y));
 }
 
-void page_float(const PageAttention& args, cudaStream_t stream) {
-  const AttentionParams<float> p(args.shared());
-  const dim3 blocks((p.most_group_heads() + plain::kWarps - 1) / plain::kWarps, p.kv_heads(),
+void page_float32(const PageAttention& args, cudaStream_t stream) {
+  const AttentionParams<float> p(args.attention_args());
+  const dim3 blocks((p.max_group_heads() + plain::kWarps - 1) / plain::kWarps, p.kv_heads(),
                     static_cast<unsigned>(args.q.shape[0]));
-  page_float_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p, PageLists(args));
+  page_float32_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p, PageLists(args));
   nvllm::cuda::check(cudaGetLastError(), "launching page_attention");
 }
 
 template <typename T>
 void on_tensor_cores(const PageAttention& args, cudaStream_t stream) {
-  const AttentionParams<T> p(args.shared());
+  const AttentionParams<T> p(args.attention_args());
   const auto launch = [&]<int D>(std::integral_constant<int, D>) {
     decode::launch<D>(page_kernel<T, D>, p, 1, args.q.shape[0],
                       args.pages.shape[2] * args.page_tokens, stream, PageLists(args));
@@ -154,7 +154,7 @@ void on_tensor_cores(const PageAttention& args, cudaStream_t stream) {
 void sparse_attention(const SparseAttention& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   switch (args.q.dtype) {
-    case DType::f32: return sparse_float(args, native);
+    case DType::f32: return sparse_float32(args, native);
     case DType::bf16: return on_tensor_cores<Bf16>(args, native);
     default: return on_tensor_cores<F16>(args, native);
   }
@@ -163,7 +163,7 @@ void sparse_attention(const SparseAttention& args, Stream& stream) {
 void page_attention(const PageAttention& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   switch (args.q.dtype) {
-    case DType::f32: return page_float(args, native);
+    case DType::f32: return page_float32(args, native);
     case DType::bf16: return on_tensor_cores<Bf16>(args, native);
     default: return on_tensor_cores<F16>(args, native);
   }

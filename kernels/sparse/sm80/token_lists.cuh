@@ -70,8 +70,8 @@ struct ListedPart : AttentionRows<T> {
     while (number >= first + length(entry)) first += length(entry++);
     return begin_of(entry) + number - first;
   }
-  __device__ __forceinline__ long long place(int number) const {
-    return this->place_of(token(number));
+  __device__ __forceinline__ long long kv_offset_at(int number) const {
+    return this->kv_offset(token(number));
   }
 };
 

@@ -6,8 +6,8 @@
 
 namespace nvllm::kernels::cuda {
 
-inline constexpr int kTakeThreads = 512;
-inline constexpr int kTakeWarps = kTakeThreads / 32;
+inline constexpr int kTopKThreads = 512;
+inline constexpr int kTopKWarps = kTopKThreads / 32;
 
 // Unsigned numbers in the order of floats.
 __device__ __forceinline__ unsigned order_key(float value) {
@@ -16,9 +16,9 @@ __device__ __forceinline__ unsigned order_key(float value) {
 }
 
 // What the block's threads share.
-struct TakeShared {
+struct TopKShared {
   int histogram[256];
-  int warp_counts[2][kTakeWarps];
+  int warp_counts[2][kTopKWarps];
   unsigned key;
   int ties;
 };
@@ -47,9 +47,9 @@ __device__ __forceinline__ Counted count_block(bool yes, int (&warp_counts)[kWar
 // Writes the numbers i < count for which above(i), and the first `ties` of those for which equal(i), ascending;
 // write(place, i) writes one. Returns how many. By a block of so many warps.
 template <int kWarps, typename Above, typename Equal, typename Write>
-__device__ __forceinline__ int write_chosen(int (&warp_counts)[2][kWarps], int count, int ties,
-                                            const Above& above, const Equal& equal,
-                                            const Write& write) {
+__device__ __forceinline__ int write_selected(int (&warp_counts)[2][kWarps], int count, int ties,
+                                              const Above& above, const Equal& equal,
+                                              const Write& write) {
   int written = 0, equals = 0;
   for (int first = 0; first < count; first += kWarps * 32) {
     const int i = first + static_cast<int>(threadIdx.x);
@@ -68,23 +68,23 @@ __device__ __forceinline__ int write_chosen(int (&warp_counts)[2][kWarps], int c
 }
 
 template <typename Above, typename Equal, typename Write>
-__device__ __forceinline__ int write_chosen(TakeShared& shared, int count, int ties,
-                                            const Above& above, const Equal& equal,
-                                            const Write& write) {
-  return write_chosen(shared.warp_counts, count, ties, above, equal, write);
+__device__ __forceinline__ int write_selected(TopKShared& shared, int count, int ties,
+                                              const Above& above, const Equal& equal,
+                                              const Write& write) {
+  return write_selected(shared.warp_counts, count, ties, above, equal, write);
 }
 
 // The `keep` <= count highest of key(i), i < count: eight bits at a time, from the highest on, the key of the
 // last one that is kept is found, and how many of its equals are.
 template <typename Key, typename Write>
-__device__ __forceinline__ void take_highest(TakeShared& shared, int count, int keep,
-                                             const Key& key, const Write& write) {
+__device__ __forceinline__ void top_k(TopKShared& shared, int count, int keep, const Key& key,
+                                      const Write& write) {
   unsigned known = 0, mask = 0;
   int left = keep;  // to be found among those that agree with `known`
   for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = threadIdx.x; i < 256; i += kTakeThreads) shared.histogram[i] = 0;
+    for (int i = threadIdx.x; i < 256; i += kTopKThreads) shared.histogram[i] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < count; i += kTakeThreads) {
+    for (int i = threadIdx.x; i < count; i += kTopKThreads) {
       const unsigned k = key(i);
       if ((k & mask) == known) atomicAdd(&shared.histogram[k >> shift & 255], 1);
     }
@@ -101,7 +101,7 @@ __device__ __forceinline__ void take_highest(TakeShared& shared, int count, int 
     mask |= 255u << shift;
     __syncthreads();
   }
-  write_chosen(
+  write_selected(
       shared, count, left, [&](int i) { return key(i) > known; },
       [&](int i) { return key(i) == known; }, write);
 }

@@ -61,20 +61,20 @@ __device__ __forceinline__ void produce(const TileParams<T>& p, const Shared& sh
                                         const Maps& maps) {
   constexpr int kPart = kTokens / kCluster;
   const int part = static_cast<int>(blockIdx.x) % kCluster * kPart;
-  Turn turn;
-  Walk<T> walk(p);
-  for (Place place; walk.next(place);) {
-    const int kv_head = (p.first_head + place.head) / p.group;
+  PipelineState state;
+  TileScheduler<T> scheduler(p);
+  for (TilePosition position; scheduler.next(position);) {
+    const int kv_head = (p.first_head + position.head) / p.group;
     for (int t = 0; t < kStep; ++t) {
       for (int d = 0; d < p.padded_dim; d += kDepth) {
-        const Barrier full = shared.full(turn.stage);
-        shared.empty(turn.stage).wait(turn.parity ^ 1);
+        const Barrier full = shared.full(state.stage);
+        shared.empty(state.stage).wait(state.parity ^ 1);
         full.arrive_and_expect(kStageBytes);
-        copy_box(shared.rows(turn.stage), maps.queries, d, kStep - 1 - t, place.row, place.head,
-                 full);
-        copy_box_to_all(shared.tokens(turn.stage) + part * kRowBytes, maps.keys, d, t,
-                        place.token + part, kv_head, full);
-        turn.advance();
+        copy_box(shared.rows(state.stage), maps.queries, d, kStep - 1 - t, position.row,
+                 position.head, full);
+        copy_box_to_all(shared.tokens(state.stage) + part * kRowBytes, maps.keys, d, t,
+                        position.token + part, kv_head, full);
+        state.advance();
       }
     }
   }
@@ -123,34 +123,34 @@ __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& sh
     __syncwarp();
     if (lane < kCluster) arrive_in(shared.empty(stage), lane);
   };
-  Turn turn;
-  Walk<T> walk(p);
+  PipelineState state;
+  TileScheduler<T> scheduler(p);
   float scores[kScores];
-  for (Place place; walk.next(place);) {
+  for (TilePosition position; scheduler.next(position);) {
     hold(scores);
-    const int first = place.row + group * kGroupRows;
+    const int first = position.row + group * kGroupRows;
     const int last = p.rows % kStep == 0 ? -1 : p.strides() - 1 - first;
     const bool fills = 0 <= last && last < kGroupRows;
     int before = 0;  // the stage
     for (int step = 0; step < steps; ++step) {
-      shared.full(turn.stage).wait(turn.parity);
-      const unsigned rows = shared.rows(turn.stage) + group * kGroupRows * kRowBytes;
-      if (fills) fill_last_row(p, place.head, step, rows, last, group, thread);
-      multiply<T>(scores, rows, shared.tokens(turn.stage), step == 0);
+      shared.full(state.stage).wait(state.parity);
+      const unsigned rows = shared.rows(state.stage) + group * kGroupRows * kRowBytes;
+      if (fills) fill_last_row(p, position.head, step, rows, last, group, thread);
+      multiply<T>(scores, rows, shared.tokens(state.stage), step == 0);
       if (step > 0) {
         wgmma_wait<1>();
         free_stage(before);
       }
-      before = turn.stage;
-      turn.advance();
+      before = state.stage;
+      state.advance();
     }
     wgmma_wait<0>();
     hold(scores);
     free_stage(before);
     const int row = first + thread / 32 * 16 + lane / 4;
-    const bool masked = first >= p.strides() || place.token + kTokens > p.seen(first);
-    store_sums<T, 0>(p, place, row, scores, masked, lane);
-    store_sums<T, 1>(p, place, row, scores, masked, lane);
+    const bool masked = first >= p.strides() || position.token + kTokens > p.seen(first);
+    store_sums<T, 0>(p, position, row, scores, masked, lane);
+    store_sums<T, 1>(p, position, row, scores, masked, lane);
   }
 }
 
@@ -175,10 +175,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
-    sm90::fewer_registers<40>();
+    sm90::lower_register_limit<40>();
     if (thread == 0) produce(p, shared, maps);
   } else {
-    sm90::more_registers<232>();
+    sm90::raise_register_limit<232>();
     consume(p, shared, group, thread);
   }
   sync_cluster();  // nobody copies to a block that has ended, or arrives there

@@ -4,8 +4,8 @@
 #include <type_traits>
 
 #include "kernels/attention/sm90/consumer.cuh"
-#include "kernels/common/sm80/async_copy.cuh"
 #include "kernels/attention/sm90/producer.cuh"
+#include "kernels/common/sm80/async_copy.cuh"
 #include "kernels/sparse/sm80/token_lists.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -23,8 +23,8 @@ static_assert(kRows <= kFarBehind && kNewestBytes == 16);
 template <int D>
 inline constexpr int kListedSharedBytes = kSharedBytes<D> +
                                           kPositionSlots*(kPositionBytes + kNewestBytes);
-inline constexpr int kMostSharedBytes = 227 << 10;  // of a block, on Hopper
-static_assert(kListedSharedBytes<128> <= kMostSharedBytes);
+inline constexpr int kMaxSharedBytes = 227 << 10;  // of a block, on Hopper
+static_assert(kListedSharedBytes<128> <= kMaxSharedBytes);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -72,8 +72,8 @@ struct ListedTokens : AttentionRows<T> {
     return number < tokens() ? columns.token(number - ranges.tokens) : 0x7fffffff;
   }
   // And where it lies.
-  __device__ __forceinline__ long long place_at(int number, int position) const {
-    return number < tokens() ? this->place_of(position) : 0;
+  __device__ __forceinline__ long long kv_offset_at(int number, int position) const {
+    return number < tokens() ? this->kv_offset(position) : 0;
   }
 };
 
@@ -96,8 +96,8 @@ struct Positions {
 // Of the 32 rows of a tile that a warp copies, from row `first` on, each lane knows the place of one in the cache.
 // Rows from `count` of the tile on are made zero.
 template <typename T, int D>
-__device__ __forceinline__ void copy_places(const T* cache, long long place, unsigned tile,
-                                            int first, int count, int lane) {
+__device__ __forceinline__ void copy_listed_rows(const T* cache, long long offset, unsigned tile,
+                                                 int first, int count, int lane) {
   constexpr int kChunks = D / 8, kAtOnce = 32 / kChunks;
   // Unknown to the compiler, or it would keep in registers what follows from it for every row.
   asm volatile("" : "+r"(lane));
@@ -105,7 +105,7 @@ __device__ __forceinline__ void copy_places(const T* cache, long long place, uns
   const unsigned to = chunk_of<kTokens>(tile, first + row, chunk);
 #pragma unroll
   for (int i = 0; i < 32; i += kAtOnce) {
-    const long long from = __shfl_sync(~0u, place, row + i);
+    const long long from = __shfl_sync(~0u, offset, row + i);
     // i and row have no bit in common, so this is chunk_of row + i.
     copy_chunk((to ^ (i & 7) * 16) + i * kRowBytes, cache + from + chunk * 8,
                first + row + i < count);
@@ -119,29 +119,30 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
   const Positions<D> positions(shared);
   const int tiles = listed.tiles(), lane = thread % 32, warp = thread / 32;
   int next_position = listed.position(thread);
-  long long next_place = listed.place_at(thread, next_position);
+  long long next_offset = listed.kv_offset_at(thread, next_position);
 #pragma unroll 1
   for (int i = 0; i < tiles; ++i) {
     const int position = next_position;
-    const long long place = next_place;
+    const long long offset = next_offset;
     const int count = listed.tokens() - i * kTokens;
     const int newest = __reduce_max_sync(~0u, position);
     const int behind = min(max(position - listed.first_position, 0), kFarBehind);
-    const Turn turn(i);
-    shared.keys_empty(turn.stage).wait(turn.parity ^ 1);
+    const PipelineState state(i);
+    shared.keys_empty(state.stage).wait(state.parity ^ 1);
     store_half(positions.of_tile(i) + thread * 2, behind);
     if (lane == 0) store_word(positions.newest_of(i) + warp * 4, newest);
-    copy_places<T, D>(listed.p.keys, place, shared.keys(turn.stage), warp * 32, count, lane);
-    shared.keys_full(turn.stage).arrive_after_copies();
+    copy_listed_rows<T, D>(listed.p.keys, offset, shared.keys(state.stage), warp * 32, count, lane);
+    shared.keys_full(state.stage).arrive_after_copies();
     __syncwarp();
-    if (lane == 0) shared.keys_full(turn.stage).arrive();  // positions are there
+    if (lane == 0) shared.keys_full(state.stage).arrive();  // positions are there
     // Lists and table take long to answer; room for values comes later than room for keys.
     const int number = (i + 1) * kTokens + thread;
     next_position = listed.position(number);
-    next_place = listed.place_at(number, next_position);
-    shared.values_empty(turn.stage).wait(turn.parity ^ 1);
-    copy_places<T, D>(listed.p.values, place, shared.values(turn.stage), warp * 32, count, lane);
-    shared.values_full(turn.stage).arrive_after_copies();
+    next_offset = listed.kv_offset_at(number, next_position);
+    shared.values_empty(state.stage).wait(state.parity ^ 1);
+    copy_listed_rows<T, D>(listed.p.values, offset, shared.values(state.stage), warp * 32, count,
+                           lane);
+    shared.values_full(state.stage).arrive_after_copies();
   }
 }
 
@@ -154,16 +155,16 @@ struct ListedTiles {
   __device__ __forceinline__ int count() const { return listed.tiles(); }
 
   struct Mask {
-    int row, least;  // of the block; the position of the group's first row
+    int row, first_row_position;  // of the block; the position of the group's first row
     __device__ __forceinline__ Mask(const ListedTiles& tiles, int group_row, int row)
-        : row(row), least(tiles.listed.first_position + group_row) {}
+        : row(row), first_row_position(tiles.listed.first_position + group_row) {}
   };
   __device__ __forceinline__ void mask(const Mask& mask, int i, Rows<T, D>& rows, int lane) const {
     bool later = false;
     if (lane == 0) {  // it is lane 0 that gives the slot back, too
       int newest[kProducerWarps];
       load_words(positions.newest_of(i), newest);
-      later = max(max(newest[0], newest[1]), max(newest[2], newest[3])) > mask.least;
+      later = max(max(newest[0], newest[1]), max(newest[2], newest[3])) > mask.first_row_position;
     }
     if (!__any_sync(~0u, later)) return;
 #pragma unroll
@@ -182,7 +183,7 @@ struct ListedTiles {
     fence_shared_writes();
   }
   template <int>
-  __device__ __forceinline__ void fill_up(const Shared<D>&, int) const {}
+  __device__ __forceinline__ void zero_missing_values(const Shared<D>&, int) const {}
 };
 
 // What a block does.
@@ -194,10 +195,10 @@ __device__ __forceinline__ void attend_listed(const ListedTokens<T>& listed, con
   const int group = own_group();
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
-    fewer_registers<72>();
+    lower_register_limit<72>();
     produce_listed<T, D>(listed, shared, thread);
   } else {
-    more_registers<216>();
+    raise_register_limit<216>();
     consume<T, D>(listed, shared, ListedTiles<T, D>{listed, Positions<D>(shared)}, 0, group,
                   thread);
   }
@@ -268,7 +269,7 @@ void launch(void (*kernel)(Params...), int shared_bytes, const SparseAttention& 
 
 template <typename T, int D>
 void enqueue(const SparseAttention& args, cudaStream_t stream) {
-  const AttentionParams<T> p(args.shared());
+  const AttentionParams<T> p(args.attention_args());
   const SparseLists lists(args);
   if (!args.by_tiles()) {
     return launch(ranges_kernel_sm90<T, D>, kListedSharedBytes<D>, args, stream, p, lists);
@@ -286,7 +287,7 @@ void enqueue(const SparseAttention& args, cudaStream_t stream) {
 
 template <typename T>
 bool sparse_attention_sm90(const SparseAttention& args, cudaStream_t stream) {
-  if (!sm90::serves(args.shared())) return false;
+  if (!sm90::serves(args.attention_args())) return false;
   args.q.shape[2] == 64 ? sm90::enqueue<T, 64>(args, stream) : sm90::enqueue<T, 128>(args, stream);
   return true;
 }

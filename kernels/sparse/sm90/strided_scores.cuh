@@ -25,7 +25,7 @@ inline constexpr int kTogether = 4;  // tiles of rows of a head that are worked 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Where a tile begins.
-struct Place {
+struct TilePosition {
   int head, row, token;
 };
 
@@ -33,29 +33,29 @@ struct Place {
 // parts are the heads of a KV head and kTogether tiles of rows, against one tile of tokens after the other. The
 // blocks of a cluster are at the same tokens. Producer and consumers walk alike.
 template <typename T>
-class Walk {
+class TileScheduler {
  public:
-  __device__ __forceinline__ explicit Walk(const TileParams<T>& p)
+  __device__ __forceinline__ explicit TileScheduler(const TileParams<T>& p)
       : p_(p), left_(static_cast<int>(blockIdx.x) / kCluster) {
     enter_kv_head();
   }
 
   // False when there are no more. A block whose cluster has one more tile than it has gets one beyond all rows.
-  __device__ __forceinline__ bool next(Place& place) {
+  __device__ __forceinline__ bool next(TilePosition& position) {
     for (const int clusters = static_cast<int>(gridDim.x) / kCluster;; left_ += clusters) {
-      int turns = (rows_ * heads_ + kCluster - 1) / kCluster;
-      while (left_ >= turns * token_tiles_) {
-        left_ -= turns * token_tiles_;
+      int rounds = (rows_ * heads_ + kCluster - 1) / kCluster;
+      while (left_ >= rounds * token_tiles_) {
+        left_ -= rounds * token_tiles_;
         if (!next_part()) return false;
-        turns = (rows_ * heads_ + kCluster - 1) / kCluster;
+        rounds = (rows_ * heads_ + kCluster - 1) / kCluster;
       }
-      const int first = left_ % turns * kCluster;
+      const int first = left_ % rounds * kCluster;
       const int last = min(first + kCluster, rows_ * heads_) - 1;
       const int own = first + static_cast<int>(blockIdx.x) % kCluster;
-      place.head = head_ + own % heads_;
-      place.row = own <= last ? row_ + own / heads_ * kRows : p_.strides();
-      place.token = left_ / turns * kTokens;
-      if (place.token < seen_to(row_ + last / heads_ * kRows)) {
+      position.head = head_ + own % heads_;
+      position.row = own <= last ? row_ + own / heads_ * kRows : p_.strides();
+      position.token = left_ / rounds * kTokens;
+      if (position.token < strides_seen(row_ + last / heads_ * kRows)) {
         left_ += clusters;
         return true;
       }
@@ -64,7 +64,7 @@ class Walk {
 
  private:
   // Strided tokens that a tile of rows sees.
-  __device__ __forceinline__ int seen_to(int row) const {
+  __device__ __forceinline__ int strides_seen(int row) const {
     return p_.seen(min(row + kRows, p_.strides()) - 1);
   }
   __device__ __forceinline__ void enter_kv_head() {
@@ -75,7 +75,7 @@ class Walk {
   }
   __device__ __forceinline__ void enter_rows() {
     rows_ = min(kTogether, (p_.strides() - row_ + kRows - 1) / kRows);
-    token_tiles_ = (seen_to(row_ + (rows_ - 1) * kRows) + kTokens - 1) / kTokens;
+    token_tiles_ = (strides_seen(row_ + (rows_ - 1) * kRows) + kTokens - 1) / kTokens;
   }
   __device__ __forceinline__ bool next_part() {
     row_ += kTogether * kRows;
@@ -107,7 +107,7 @@ struct Shared {
 };
 
 // Which stage of the ring is next, and the parity of its barriers' phase.
-struct Turn {
+struct PipelineState {
   int stage = 0;
   unsigned parity = 0;
 
@@ -163,12 +163,12 @@ __device__ __forceinline__ void sum_tiles(const float (&scores)[kScores], float 
   const auto at = [&](int j, int i) {
     return j * 8 + lane % 4 * 2 + i < seen ? scores[4 * j + 2 * kRow + i] : -INFINITY;
   };
-  float highest = -INFINITY;
+  float row_max = -INFINITY;
 #pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) highest = fmaxf(highest, fmaxf(at(j, 0), at(j, 1)));
-  highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-  highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-  const float reference = reference_of(highest) * scale;
+  for (int j = 0; j < kTokens / 8; ++j) row_max = fmaxf(row_max, fmaxf(at(j, 0), at(j, 1)));
+  row_max = fmaxf(row_max, __shfl_xor_sync(~0u, row_max, 1));
+  row_max = fmaxf(row_max, __shfl_xor_sync(~0u, row_max, 2));
+  const float reference = reference_of(row_max) * scale;
   const auto weight = [&](int j) {
     return power_of_2(at(j, 0) * scale - reference) + power_of_2(at(j, 1) * scale - reference);
   };
@@ -188,19 +188,20 @@ __device__ __forceinline__ void sum_tiles(const float (&scores)[kScores], float 
 
 // row: the thread's first one, kRow: 0, or 1 for the one eight rows further.
 template <typename T, int kRow>
-__device__ __forceinline__ void store_sums(const TileParams<T>& p, const Place& place, int row,
-                                           const float (&scores)[kScores], bool masked, int lane) {
+__device__ __forceinline__ void store_sums(const TileParams<T>& p, const TilePosition& position,
+                                           int row, const float (&scores)[kScores], bool masked,
+                                           int lane) {
   const int i = row + 8 * kRow;
   float sums[kSums];
   if (masked) {
-    const int seen = i < p.strides() ? p.seen(i) - place.token : 0;
+    const int seen = i < p.strides() ? p.seen(i) - position.token : 0;
     sum_tiles<kRow>(scores, p.scale, seen, lane, sums);
   } else {
     sum_tiles<kRow>(scores, p.scale, kTokens, lane, sums);
   }
-  const int tile = place.token / kTile + lane % 4 * kSums;
+  const int tile = position.token / kTile + lane % 4 * kSums;
   if (i >= p.strides() || tile >= p.token_tiles) return;
-  float* const to = p.sums_of(place.head, i) + tile;
+  float* const to = p.sums_of(position.head, i) + tile;
   if (p.token_tiles % 4 == 0) {
 #pragma unroll
     for (int m = 0; m < kSums; m += 4) {
