@@ -203,14 +203,17 @@ void attention(const Attention& args, Stream& stream) {
 
 void attention(const Attention& args, std::int64_t decode_sequences, Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0];
-  if (decode_sequences == 0 || decode_sequences == sequences || args.kv.block_table.data == nullptr) {
+  if (decode_sequences == 0 || decode_sequences == sequences ||
+      args.kv.block_table.data == nullptr) {
     return attention(args, stream);
   }
   check_attention(args);
-  NVLLM_CHECK(decode_sequences > 0 && decode_sequences < sequences, decode_sequences, " of ", sequences, " sequences");
+  NVLLM_CHECK(decode_sequences > 0 && decode_sequences < sequences, decode_sequences, " of ",
+              sequences, " sequences");
   Attention decode = sequences_of(args, 0, decode_sequences);
   decode.max_query_rows = 1;
-  decode.only_rows_are_new = false;  // they may share blocks that the other sequences have just written
+  decode.only_rows_are_new =
+      false;  // they may share blocks that the other sequences have just written
   enqueue(decode, stream);
   enqueue(sequences_of(args, decode_sequences, sequences - decode_sequences), stream);
 }

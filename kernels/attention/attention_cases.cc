@@ -1,4 +1,4 @@
-// Attention against its plain definition, on whichever backend is linked.
+// Tests attention against its definition, on whichever backend is linked.
 #include <cmath>
 #include <cstring>
 

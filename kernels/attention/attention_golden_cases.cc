@@ -1,5 +1,5 @@
-// Attention against expected numbers (tests/data/golden-layers), and what it refuses, on whichever backend is
-// linked.
+// Tests attention against golden numbers (tests/data/golden-layers), and its error texts, on
+// whichever backend is linked.
 #include <fstream>
 #include <nlohmann/json.hpp>
 

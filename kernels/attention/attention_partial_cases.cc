@@ -1,10 +1,11 @@
-// Attention to a part of a sequence's tokens, on whichever backend is linked.
+// Tests attention to a part of a sequence's tokens, on whichever backend is linked.
 #include "kernels/attention/testing/attention_case.h"
 
 namespace nvllm::kernels::testing {
 namespace {
 
-// A number of visible tokens as callers may give it: none, all, some, more than there are, negative.
+// A number of visible tokens as callers may give it: none, all, some, more than there are,
+// negative.
 std::int32_t some_visible(std::mt19937& random, const Sequence& sequence) {
   const auto tokens = static_cast<std::int32_t>(sequence.tokens);
   const auto rows = static_cast<std::int32_t>(sequence.rows);

@@ -1,4 +1,5 @@
-// Merging parts of attention in bytes per second: everything read plus everything written.
+// Measures the combination of partial attention results in bytes per second: everything read plus
+// everything written.
 #include "kernels/attention/combine_attention.h"
 #include "kernels/testing/bench.h"
 

@@ -1,4 +1,5 @@
-// Merging parts of attention against the plain definition, on whichever backend is linked.
+// Tests the combination of partial attention results against its definition, on whichever backend
+// is linked.
 #include "kernels/attention/combine_attention.h"
 #include "kernels/testing/cases.h"
 
@@ -70,8 +71,8 @@ struct Case {
   }
 };
 
-// A weight is off by the roundings of its exponent, which is below 40 here, and a few more; a result is an average
-// of values below 6, with at most 8 of them.
+// A weight is off by the roundings of its exponent, which is below 40 here, and a few more; a
+// result is an average of values below 6, with at most 8 of them.
 template <typename Part, typename Out>
 int count_wrong(const Case<Part, Out>& got, const Case<Part, Out>& expected) {
   constexpr float kOff = (40 + 16) * 0x1p-24f;

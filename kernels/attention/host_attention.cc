@@ -38,12 +38,12 @@ class Run {
     partials_ = scratch.data();
   }
 
-  void operator()(nvllm::cpu::Crew& crew) const {
-    crew.run(tasks_, [&](std::int64_t begin, std::int64_t end) {
+  void operator()(nvllm::cpu::Crew& pool) const {
+    pool.run(tasks_, [&](std::int64_t begin, std::int64_t end) {
       AttentionScratch scratch;
       for (std::int64_t task = begin; task < end; ++task) attend(task, scratch);
     });
-    crew.run(args_.q.shape[0] * heads_, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(args_.q.shape[0] * heads_, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t head = begin; head < end; ++head) combine(head / heads_, head % heads_);
     });
   }
@@ -121,21 +121,20 @@ class Run {
   }
 
   const HostAttention& args_;
-  const std::int64_t head_dim_, heads_, kv_heads_, runs_, tiles_, tile_rows_, task_floats_,
-      tasks_;
+  const std::int64_t head_dim_, heads_, kv_heads_, runs_, tiles_, tile_rows_, task_floats_, tasks_;
   const cpu::AttendTask attend_;
   float* partials_ = nullptr;
 };
 
 }  // namespace
 
-void host_attention(const HostAttention& args, nvllm::cpu::Crew& crew,
+void host_attention(const HostAttention& args, nvllm::cpu::Crew& pool,
                     std::vector<float>& scratch) {
   NVLLM_CHECK(args.out.dtype == DType::f32 && args.out.contiguous() && args.lse.contiguous());
   NVLLM_CHECK(args.out.shape == args.q.shape);
   NVLLM_CHECK(args.block_tokens > 0 || args.blocks.empty());
   if (args.q.elements() == 0) return;
-  Run(args, scratch)(crew);
+  Run(args, scratch)(pool);
 }
 
 }  // namespace nvllm::kernels

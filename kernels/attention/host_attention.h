@@ -38,6 +38,6 @@ struct HostAttention {
 
 // Runs it on the pool's threads and the calling one, and returns when it is done. `scratch` grows
 // as needed and may be reused. No bit depends on the number of threads or on other rows.
-void host_attention(const HostAttention& args, nvllm::cpu::Crew& crew, std::vector<float>& scratch);
+void host_attention(const HostAttention& args, nvllm::cpu::Crew& pool, std::vector<float>& scratch);
 
 }  // namespace nvllm::kernels

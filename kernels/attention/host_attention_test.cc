@@ -1,5 +1,5 @@
-// Attention by the host's cores: as the plain definition has it, for any type, heads and blocks; the same bits
-// with any number of threads and beside any other rows.
+// Tests attention on the host's cores: as the definition, for any type, heads and blocks; with
+// equal bits for any number of threads and beside any other rows.
 #include "kernels/attention/host_attention.h"
 
 #include <doctest/doctest.h>
@@ -28,8 +28,8 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-// Rows, each with its blocks, which lie in any order, with something before the keys and between keys and
-// values.
+// Rows, each with its blocks, which lie in any order, with something before the keys and between
+// keys and values.
 template <typename T>
 class Case {
  public:
@@ -69,13 +69,13 @@ class Case {
     args.group = shape_.group;
     args.first_head = shape_.first_head;
     args.scale = scale();
-    cpu::Crew crew(threads);
+    cpu::Crew pool(threads);
     std::vector<float> scratch(3, std::numeric_limits<float>::quiet_NaN());
-    host_attention(args, crew, scratch);
+    host_attention(args, pool, scratch);
     return result;
   }
 
-  // The plain definition, of each row by itself.
+  // The definition, for each row by itself.
   Result expected() {
     Result result = empty();
     for (std::int64_t row = 0; row < rows(); ++row) {
@@ -91,8 +91,8 @@ class Case {
     return result;
   }
 
-  // How many results are further from the expected ones than float32's roundings of a score, which is at most
-  // |q| |k| scale, and of the sum of the weights explain (testing/attention_case.h).
+  // How many results are further from the expected ones than float32's roundings of a score, which
+  // is at most |q| |k| scale, and of the sum of the weights explain (testing/attention_case.h).
   int count_wrong(const Result& got) {
     const Result right = expected();
     const float score = longest(q_) * longest(memory_) * scale();

@@ -1,5 +1,6 @@
-// XAttention's choice of tiles for whole prompts, segment by segment as the policy makes it, of 32 query heads and 8
-// KV heads. TFLOP_per_s counts products of strided rows with the strided tokens that they see.
+// Measures the block mask of XAttention for whole prompts, segment by segment as the policy
+// computes it, with 32 query heads and 8 KV heads. TFLOP_per_s counts the GEMM of strided rows with
+// the strided tokens that they see.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ struct Shape {
   std::int64_t heads = 32, kv_heads = 8, head_dim = 128;
 };
 
-// Queries and keys of a prompt, and what a choice of a segment of it takes.
+// The queries and keys of a prompt, and the tensors that the mask of a segment needs.
 class Work {
  public:
   Work(Backend& backend, Stream& stream, const Shape& shape)

@@ -1,4 +1,4 @@
-// XAttention's choice of tiles: its definition against sums that are taken one product at a time, and every
+// Tests the block mask of XAttention: its definition against sums taken term by term, and every
 // backend against the definition.
 #include <functional>
 #include <limits>
@@ -108,8 +108,8 @@ Chosen run(Backend& backend, const PromptCase<T>& input, float threshold,
   return chosen;
 }
 
-// Scores from every single product of a row and a token: row r and token t meet in strided row r / kStride and
-// strided token t / kStride if they are on its antidiagonal.
+// Scores from the dot of every row and token by itself: row r and token t meet in strided row r /
+// kStride and strided token t / kStride if they are on its antidiagonal.
 template <typename T>
 std::vector<double> scores_term_by_term(PromptCase<T>& input, std::int64_t head) {
   const PromptShape& s = input.shape;
@@ -167,9 +167,9 @@ TEST_CASE("the definition's scores are antidiagonal sums under a causal softmax"
   }
 }
 
-// Whether the kept tiles are what the scores ask for, where arithmetic in float32 may have moved a score by
-// `off`: the ones that always stay are there, they cover enough, none fewer would, and no tile that was left
-// out is better than one that was taken.
+// Whether the kept tiles are what the scores ask for, where arithmetic in float32 may have moved a
+// score by `off`: the ones that always stay are there, they cover enough, none fewer would, and no
+// tile that was left out is better than one that was taken.
 bool follows(const std::vector<std::int32_t>& kept, const std::vector<double>& scores,
              std::int64_t diagonal, std::int64_t reach, float threshold, double off) {
   std::vector<bool> is_kept(reach);
@@ -205,9 +205,9 @@ void check_choice(Backend& backend, const PromptShape& shape, float spread, bool
   std::vector<T> gathered_keys = gathered_keys_for<T>(shape);
   const Chosen chosen = run(backend, input, 0.9f, gather ? &gathered_keys : nullptr);
   const std::int64_t tiles = (shape.tokens() + 127) / 128;
-  // A strided score is a sum of kStride head_dim products in float32: it is off by as many of its roundings of
-  // sums of such size at the worst, and a weight by that relatively; the strided rows' weights sum up to
-  // kTileStrides.
+  // A strided score is a sum of kStride head_dim terms in float32: at the worst it is off by as
+  // many of its roundings of sums of such size, and a weight by that relatively; the weights of the
+  // strided rows add up to kTileStrides.
   const auto depth = static_cast<double>(kStride * shape.head_dim);
   const double size = 8 * spread * std::sqrt(depth) * input.scale / kStride;
   const double off = kTileStrides * (size * depth * 0x1p-25 + 1e-5);

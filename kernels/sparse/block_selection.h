@@ -1,4 +1,5 @@
-// What versions of block_mask share: which tiles stay, once their scores are known.
+// What the reference and the CPU implementation of block_mask share: the selection of tiles by
+// their scores.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,9 @@ struct TileReach {
   bool always(std::int64_t tile) const { return tile == 0 || tile >= diagonal; }
 };
 
-// Writes the kept ones of reach.tiles scores, ascending; returns how many. `order` is scratch.
+// Selects tiles top-p: those that are always kept, then the highest of the reach.tiles scores,
+// until they add up to `threshold` of the total. Writes them in ascending order and returns how
+// many. `order` is scratch memory.
 template <typename Score>
 std::int32_t top_p_tiles(const Score* scores, const TileReach& reach, float threshold,
                          std::vector<std::int32_t>& order, std::int32_t* kept) {

@@ -1,4 +1,4 @@
-// Pages that are brought together: every token's keys and values, from the host's memory and the device's.
+// Tests gathered pages: every token's keys and values, from host memory and device memory.
 #include <cstring>
 
 #include "kernels/sparse/gather_pages.h"
@@ -19,8 +19,8 @@ float value_of(std::int64_t block, std::int64_t token, std::int64_t head, bool k
 
 template <typename T>
 struct Memory {
-  // Blocks 0 to 2 are on the device, in places 2, 0 and 1; the others in the host's memory, a layer that is
-  // nobody's before each.
+  // Blocks 0 to 2 are on the device, in places 2, 0 and 1; the others in the host's memory, a layer
+  // that is nobody's before each.
   static constexpr std::int64_t kPart = 2 * kBlockSize * kKvHeads * kHeadDim;
   std::vector<T> keys = std::vector<T>(3 * kPart / 2), values = keys;
   Ids block_map{2, 0, 1, -1, -1, -1};

@@ -1,4 +1,4 @@
-// Attention to chosen pages in bytes of keys and values per second.
+// Measures attention to selected pages in bytes of keys and values per second.
 #include <algorithm>
 
 #include "kernels/sparse/sparse_attention.h"

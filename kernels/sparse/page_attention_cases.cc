@@ -1,4 +1,4 @@
-// Attention to pages against its plain definition, on whichever backend is linked.
+// Tests attention to pages against its definition, on whichever backend is linked.
 #include "kernels/attention/testing/attention_case.h"
 #include "kernels/sparse/sparse_attention.h"
 

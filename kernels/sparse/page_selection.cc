@@ -27,7 +27,7 @@ void check_bounds(const Arguments& check, const TensorView& bounds, DType dtype,
   }
 }
 
-// One block that is a whole sequence may end within a page.
+// A single block that is a whole sequence may end within a page.
 void check_page(const Arguments& check, std::int64_t page_tokens, std::int64_t block_size,
                 bool whole) {
   if (page_tokens < 1 || (!whole && block_size % page_tokens != 0)) {
@@ -41,7 +41,7 @@ std::int64_t block_of(const TensorView& table, std::int64_t sequence, std::int64
   return table.as<std::int32_t>()[sequence * table.shape[1] + index];
 }
 
-// Of one page, whose first `count` tokens there are.
+// The bounds of one page, of which the first `count` tokens exist.
 template <typename T>
 void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t page,
            std::int64_t count) {

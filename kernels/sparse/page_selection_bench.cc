@@ -1,4 +1,4 @@
-// Quest's choice in bytes per second: bounds are read once.
+// Measures the page selection of Quest in bytes per second; bounds are read once.
 #include <numeric>
 
 #include "kernels/pointwise/random_fill.h"

@@ -1,4 +1,5 @@
-// Quest's bounds and choice of pages against their definition, on whichever backend is linked.
+// Tests the bounds and the page selection of Quest against their definition, on whichever backend
+// is linked.
 #include <algorithm>
 #include <functional>
 #include <numeric>

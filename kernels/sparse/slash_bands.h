@@ -1,7 +1,9 @@
-// What versions of vertical_slash share: from offsets to bands, and from bands to a block's ranges.
+// The arithmetic of the vertical-slash index that all backends share: from offsets to bands, and
+// from bands to the ranges of a block.
 //
-// Offset o covers, of a block of W = kSlashRows rows that ends before token e, the distances (o, o + W] from e. Bands are
-// such distances, merged: [a, b) stands for the tokens [e - b, e - a), whatever e is.
+// In a block of W = kSlashRows rows that ends before token e, offset o covers the distances (o, o +
+// W] from e. Bands are such distances, merged: [a, b) stands for the tokens [e - b, e - a), for any
+// e.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,7 @@ struct TokenRange {
   std::int32_t begin, end;
 };
 
-// Merges ascending offsets; bands that touch are one. Returns how many.
+// Merges ascending offsets; bands that touch become one. Returns how many.
 NVLLM_ON_BOTH std::int32_t merge_offsets(const std::int32_t* offsets, std::int64_t count,
                                          Band* bands) {
   std::int32_t combined = 0;
@@ -36,7 +38,7 @@ NVLLM_ON_BOTH std::int32_t merge_offsets(const std::int32_t* offsets, std::int64
   return combined;
 }
 
-// How many of the ascending values are below `bound`; value(i) gives them.
+// How many of the ascending values are below `bound`; value(i) yields them.
 template <typename Value>
 NVLLM_ON_BOTH std::int32_t count_below(std::int32_t count, std::int32_t bound, const Value& value) {
   std::int32_t low = 0, high = count;
@@ -51,14 +53,14 @@ NVLLM_ON_BOTH std::int32_t count_below(std::int32_t count, std::int32_t bound, c
   return low;
 }
 
-// The lines of one head, as a block of rows sees them.
+// The ranges of one head, as a block of rows sees them.
 struct BlockRanges {
   const Band* bands;
   std::int32_t e;      // the block's rows are [e - W, e)
-  std::int32_t end;    // tokens from here on are nobody's: min(e, tokens)
-  std::int32_t reach;  // the first so many bands reach below e
+  std::int32_t end;    // the end of the visible tokens: min(e, tokens)
+  std::int32_t reach;  // how many bands, the first ones, begin below e
   bool base;           // an offset within W of e covers tokens [0, W), not only [0, e - o)
-  bool joined;         // and these touch the second range
+  bool joined;         // and this first range touches the second one
 
   NVLLM_ON_BOTH BlockRanges(const Band* bands, std::int32_t band_count, const std::int32_t* offsets,
                             std::int32_t offset_count, std::int32_t e, std::int32_t end)
@@ -82,7 +84,7 @@ struct BlockRanges {
     return clipped(e - first.b, to);
   }
 
-  // Whether a token is the block's, but in none of its ranges.
+  // Whether a token is visible to the block, but in none of its ranges.
   NVLLM_ON_BOTH bool outside(std::int32_t token) const {
     if (token >= end || (base && token < kSlashWidth)) return false;
     const std::int32_t distance = e - token;

@@ -9,7 +9,8 @@
 namespace nvllm::kernels {
 namespace {
 
-// Lists of every row block and head, [..][capacity] or [..][capacity, 2], and their lengths.
+// Checks the lists of every row block and head, [..][capacity] or [..][capacity, 2], and their
+// lengths.
 void check_lists(const SparseAttention& args, const TensorView& counts, const char* counts_name,
                  const TensorView& lists, const char* name, int rank) {
   constexpr Arguments check("sparse_attention");
@@ -25,7 +26,7 @@ void check_lists(const SparseAttention& args, const TensorView& counts, const ch
   check.require_dense(lists, name);
 }
 
-// The tokens that the lists of a row block and head name, ascending.
+// The tokens that a row block's and head's lists contain, ascending.
 std::vector<std::int32_t> listed_tokens(const SparseAttention& args, std::int64_t block,
                                         std::int64_t head) {
   const std::int64_t list = block * args.q.shape[1] + head;

@@ -19,7 +19,7 @@ constexpr std::int64_t padded(std::int64_t tokens) {
   return (tokens + kEstimationRows - 1) / kEstimationRows * kEstimationRows;
 }
 
-// The highest `count` of the sums, the first `always` of them whatever they are; ascending.
+// Selects the `count` highest sums, the first `always` of them in any case; ascending.
 void top_k(std::vector<double> sums, std::int64_t always, std::int64_t count, std::int32_t* taken) {
   for (std::int64_t i = 0; i < std::min<std::int64_t>(always, sums.size()); ++i) {
     sums[i] = std::numeric_limits<double>::infinity();
@@ -86,7 +86,8 @@ std::int64_t VerticalSlash::estimation_rows() const {
   return std::min(kEstimationRows, prompt.rows());
 }
 
-// float32: v and s of every token, s in two halves that are added up, and the judges' log-sum-exps.
+// In float32: v and s of every token, s in two halves that are added up, and the estimation rows'
+// log-sum-exps.
 std::size_t vertical_slash_workspace(std::int64_t heads, std::int64_t tokens) {
   return static_cast<std::size_t>(heads *
                                   (4 * (padded(tokens) + kEstimationRows) + kEstimationRows)) *
@@ -165,10 +166,10 @@ void check_vertical_slash_index(const VerticalSlashIndex& args) {
   kList.require_dense(args.singles, "singles");
   kList.require(args.single_counts, "single_counts", DType::i32, {args.blocks(), heads});
   kList.require_dense(args.single_counts, "single_counts");
-  const std::int64_t most = max_slash_ranges(args.first_position + args.rows, slashes);
-  if (capacity < most) {
+  const std::int64_t max_ranges = max_slash_ranges(args.first_position + args.rows, slashes);
+  if (capacity < max_ranges) {
     fail("vertical_slash_index: ranges is ", args.ranges.describe(), ", but a block may have ",
-         most);
+         max_ranges);
   }
 }
 

@@ -1,5 +1,5 @@
-// MInference's choice of columns and diagonals, and the lists that are made of it, against what the recipe says
-// token by token.
+// Tests the columns and diagonals that vertical_slash() selects, and the index made of them,
+// against MInference's recipe token by token.
 #include <set>
 
 #include "kernels/sparse/slash_bands.h"
@@ -86,7 +86,8 @@ TEST_CASE("budgets are the published ones") {
   CHECK(budget(1 << 20) == std::pair<std::int64_t, std::int64_t>(1000, 6096));
 }
 
-// Weights of every judging row and token, taken one by one, and from them which lines are worth how much.
+// Weights of every judging row and token, taken one by one, and from them which lines are worth how
+// much.
 template <typename T>
 void weigh(PromptCase<T>& input, std::int64_t head, std::vector<double>& by_token,
            std::vector<double>& by_offset) {
@@ -113,7 +114,8 @@ void weigh(PromptCase<T>& input, std::int64_t head, std::vector<double>& by_toke
   }
 }
 
-// Whether `taken` are the highest, where arithmetic in float32 may have moved each by `off` of itself.
+// Whether `taken` are the highest, where arithmetic in float32 may have moved each by `off` of
+// itself.
 bool highest(const Ids& taken, const std::vector<double>& sums, std::int64_t always, double off) {
   std::set<std::int32_t> in(taken.begin(), taken.end());
   if (in.size() != taken.size() || !std::is_sorted(taken.begin(), taken.end())) return false;

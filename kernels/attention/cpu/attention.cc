@@ -61,8 +61,8 @@ void combine(const Attention& args, const AttentionTask* tasks, std::int64_t cou
 // One call. Its plan lies in memory of the stream's thread, which keeps it for the next call.
 class Run {
  public:
-  Run(const Attention& args, AttendTask attend, Crew& crew)
-      : args_(args), attend_(attend), crew_(crew) {}
+  Run(const Attention& args, AttendTask attend, Crew& pool)
+      : args_(args), attend_(attend), pool_(pool) {}
 
   void operator()() {
     plan_.clear();
@@ -133,7 +133,7 @@ class Run {
   // Runs what is planned and clears the plan.
   void flush() {
     const Plan& plan = plan_;
-    crew_.run(
+    pool_.run(
         static_cast<std::int64_t>(plan.tasks.size()), [&](std::int64_t begin, std::int64_t end) {
           AttentionScratch scratch;
           for (std::int64_t i = begin; i < end; ++i) {
@@ -141,7 +141,7 @@ class Run {
             attend_(args_, attention_group(args_, task.sequence, task.kv_head), task, scratch);
           }
         });
-    crew_.run(static_cast<std::int64_t>(plan.combines.size()),
+    pool_.run(static_cast<std::int64_t>(plan.combines.size()),
               [&](std::int64_t begin, std::int64_t end) {
                 for (std::int64_t i = begin; i < end; ++i) combine_splits(plan.combines[i]);
               });
@@ -164,7 +164,7 @@ class Run {
 
   const Attention& args_;
   const AttendTask attend_;
-  Crew& crew_;
+  Crew& pool_;
   Plan& plan_ = plan_of_this_thread();
 };
 
@@ -196,7 +196,7 @@ AttendTask attend_task(DType type, std::optional<InstructionSet> set) {
 void attention(const Attention& args, Stream& stream, std::optional<InstructionSet> set) {
   const AttendTask attend = attend_task(args.q.dtype, set);
   auto& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, attend, &crew = queue.crew()] { Run(args, attend, crew)(); });
+  queue.submit([args, attend, &pool = queue.crew()] { Run(args, attend, pool)(); });
 }
 
 }  // namespace nvllm::kernels::cpu

@@ -68,10 +68,10 @@ struct AttentionTask {
   std::int32_t rows;
   std::int64_t first_row;
   std::int64_t first_token, end_token;
-  float*
-      partial;  // for a part of the tokens: [rows][head_dim, padded], then [rows] highest, [rows] sum;
-                // nullptr: these are all tokens, and the result goes to out and lse
-  const std::int32_t* list = nullptr;  // of tokens, ascending
+  // For a split of the tokens: [rows][head_dim, padded], then [rows] row_max, [rows] sum. nullptr:
+  // these are all tokens, and the result goes to out and lse.
+  float* partial;
+  const std::int32_t* list = nullptr;  // of tokens, ascending; nullptr: all tokens
 };
 
 constexpr std::int64_t padded_head(std::int64_t head_dim) {

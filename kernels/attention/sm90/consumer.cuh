@@ -1,10 +1,13 @@
-// Attention of many query rows per sequence on Hopper: a block has 128 packed rows of a sequence and a KV head,
-// or several such pieces one after the other, 64 rows per consumer warpgroup, whose tensor cores work on tiles of
-// 128 tokens that a producer warpgroup has copied in bulk. A warpgroup takes the weights of one tile while its tensor
-// cores still add up the tile before; the two take turns, so that one's weights are taken under the other's products.
+// The consumer warpgroups of attention on Hopper, which compute on the tiles that producer.cuh
+// copies.
 //
-// The last tile of tokens is the first to be worked on: it alone, and the few before it that a block's rows
-// end in, need masks.
+// Each of two consumer warpgroups has 64 packed rows and multiplies them with KV tiles of 128
+// tokens by wgmma. The softmax of one tile overlaps the P V GEMM of the tile before
+// (intra-warpgroup pipelining), and the warpgroups alternate in issuing GEMMs (ping-pong), so that
+// the softmax of one overlaps the GEMMs of the other. The last tile of tokens comes first: it and
+// the few before it in which a row's tokens end need masks, the others none. Rows holds registers
+// and the softmax, Consumer the loop. prefill.cu and ../../sparse/sm90/sparse_attention.cu launch
+// kernels of it.
 #pragma once
 
 #include "kernels/attention/sm90/producer.cuh"
@@ -14,17 +17,20 @@ namespace nvllm::kernels::cuda::sm90 {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What this thread has of them (wgmma.cuh): parts of two rows.
+// The registers of a thread (layout: wgmma.cuh): its parts of two rows, their scores against a tile
+// and the softmax so far.
 template <typename T, int D>
 struct Rows {
   float scores[kTokens / 2];
   float out[D / 2];
-  unsigned weights[kTokens / 16][4];  // as left factors
-  // A weight is 2^(score * scale - reference), whose reference is the highest exponent of the first tile that the row
-  // sees. It stays as tiles go by: a higher one takes its place only where weights become too large (too_heavy()).
+  unsigned weights[kTokens / 16][4];  // as A operands
+  // A weight is 2^(score * scale - reference). The reference of a row is the maximum exponent of
+  // the first tile that it sees. It stays for later tiles and is raised only if weights become too
+  // large (needs_rescale()).
   float reference[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};  // of the weights of this thread's columns
-  // Of the last tile's weights, in two parts, which add_up() adds to `sum`. At first as if they were too heavy.
+  // Sums of the last tile's weights, in two parts, which add_row_sums() adds to `sum`. They start
+  // as infinity, so that the first tile sets the reference.
   float tile_sums[2][2] = {{INFINITY, INFINITY}, {INFINITY, INFINITY}};
 
   // scores = q k^T, enqueued.
@@ -54,7 +60,7 @@ struct Rows {
     wgmma_commit();
   }
 
-  // Columns from visible[i] on do not count.
+  // Masks the columns from visible[i] on.
   __device__ __forceinline__ void mask(const int (&visible)[2], int lane) {
 #pragma unroll
     for (int j = 0; j < kTokens / 8; ++j) {
@@ -66,7 +72,7 @@ struct Rows {
     }
   }
 
-  // Scores of columns 8 * from to 8 * to become weights, relative to these references.
+  // Turns the scores of columns 8 * kFrom to 8 * kTo into weights, relative to these references.
   template <int kFrom, int kTo>
   __device__ __forceinline__ void exponentiate(float scale, const float (&references)[2]) {
 #pragma unroll
@@ -81,13 +87,15 @@ struct Rows {
     }
   }
 
-  // Whether a row's weights of the last tile are so large that it needs another reference, or it had none.
+  // Whether a row's weights of the last tile are so large that it needs a new reference, or it had
+  // none.
   __device__ __forceinline__ bool needs_rescale() const {
     return needs_rescale(0) || needs_rescale(1);
   }
 
-  // All of a tile's scores become weights, after rows that need it have taken the highest exponent so far as their
-  // reference; what they added up before fades. What becomes of a row does not depend on others.
+  // Turns all scores of a tile into weights, after rows that need it have taken the maximum
+  // exponent so far as their reference; their earlier sums are rescaled. The result of a row does
+  // not depend on other rows.
   __device__ __forceinline__ void rescale_and_exponentiate(float scale) {
     float maxima[2], references[2], rescale[2];
     find_row_max(maxima);
@@ -146,17 +154,19 @@ struct Rows {
   }
 
  private:
-  // Of a thread's weights of a row and a tile: all fit into T, and their products with values below 2^80 into floats.
+  // A bound of the sum of a thread's weights of a row and a tile: below it all fit into T, and
+  // multiplied by values below 2^80 into floats.
   static constexpr float kMaxWeight = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
 
-  // Also if it is no number.
+  // Also true if the sum is NaN.
   __device__ __forceinline__ bool needs_rescale(int row) const {
     return !(tile_sums[row][0] + tile_sums[row][1] <= kMaxWeight);
   }
 
-  // Of all of a row's columns, which four lanes have.
+  // The maximum over all columns of a row, which four lanes share.
   __device__ __forceinline__ void find_row_max(float (&maxima)[2]) const {
-    // Several numbers of each row at a time: one after the other would wait for the one before.
+    // Several independent maxima per row: a single one would be a long chain of dependent
+    // instructions.
     constexpr int kAtOnce = 4;
     float new_max[2][kAtOnce];
 #pragma unroll
@@ -182,7 +192,7 @@ struct Rows {
     }
   }
 
-  // A row's results, one of two: this thread's columns of each 8.
+  // Writes one of the thread's two rows: its two columns of each 8.
   __device__ __forceinline__ void write_floats(float* to, int i, float factor) const {
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
@@ -191,8 +201,8 @@ struct Rows {
     }
   }
 
-  // Of 32 columns a thread has 4 words, of each 8 columns one; the four threads of a row exchange them so that each
-  // has 8 columns that follow each other.
+  // Of each 32 columns a thread has 4 words, one of each 8 columns. The four threads of a row
+  // exchange words, so that each has 8 neighbouring columns.
   __device__ __forceinline__ void write_rounded(T* to, int i, float factor, bool exists,
                                                 int lane_in_row) const {
 #pragma unroll
@@ -239,19 +249,20 @@ __device__ __forceinline__ void lower_register_limit() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// The tiles of the tokens [0, count) of a part, of which each row sees the first so many.
+// The tiles of the tokens [0, tokens) of a part, of which each row sees a prefix.
 template <typename Part>
 struct PrefixTiles {
   const Part& part;
   const Boxes& boxes;
   int tokens;
-  int stage = 0;  // of the first tile that is worked on
+  int stage = 0;  // of the first tile
 
   __device__ __forceinline__ int count() const { return count_tiles(tokens); }
-  // The first token of the i-th tile that is worked on.
+  // The first token of the i-th tile in the order of work.
   __device__ __forceinline__ int first(int i) const { return (count() - 1 - i) * kTokens; }
 
-  // What a thread must know to mask its scores, of rows `row` and row + 8 of a group that begins at group_row.
+  // What a thread needs to mask its scores: of rows `row` and row + 8 of a warpgroup whose rows
+  // begin at group_row.
   struct Mask {
     int visible[2], min_visible;
     __device__ __forceinline__ Mask(const PrefixTiles& tiles, int group_row, int row)
@@ -265,9 +276,9 @@ struct PrefixTiles {
     rows.mask(within, lane);
   }
 
-  // Keys or values were waited for.
+  // Called after each wait for keys or values.
   __device__ __forceinline__ void arrived() const {}
-  // What no copy wrote of the values of the first tile worked on, which are there, is made zero.
+  // Zeroes the rows of the first tile's values that no copy has written.
   template <int D>
   __device__ __forceinline__ void zero_missing_values(const Shared<D>& shared, int thread) const {
     const int count = boxes.filled_by(min(kTokens, tokens - first(0)));
@@ -279,30 +290,32 @@ struct PrefixTiles {
   }
 };
 
-// A consumer warpgroup, which works on one piece after the other: some packed rows with the tiles of tokens
+// A consumer warpgroup, which runs work tiles one after the other: packed rows with the KV tiles
 // that they see.
 template <typename T, int D>
 class Consumer {
  public:
   __device__ __forceinline__ Consumer(const Shared<D>& shared, int group, int thread)
       : shared_(shared), group_(group), thread_(thread) {
-    if (group == 1) arrive_at(kFirstOrder, kBoth);  // the first turn is group 0's
+    if (group == 1) arrive_at(kFirstOrder, kBoth);  // group 0 is first
   }
 
-  // Tiles of the pieces before.
+  // KV tiles of the work tiles before.
   __device__ __forceinline__ int done() const { return done_; }
 
-  // The warpgroup copies the queries of a piece whose rows begin at block_row.
+  // The warpgroup copies the queries of a work tile whose rows begin at block_row.
   __device__ __forceinline__ void copy_own_queries(const AttentionRows<T>& part,
                                                    int block_row) const {
-    sync_threads(kFirstGroup + group_, kGroupThreads);  // products with those before are done
+    sync_threads(kFirstGroup + group_,
+                 kGroupThreads);  // the GEMMs with the queries before are done
     copy_queries<T, D>(part, shared_.queries(), group_ * kGroupRows,
                        block_row + group_ * kGroupRows, thread_);
     fence_shared_writes();
     sync_threads(kFirstGroup + group_, kGroupThreads);
   }
 
-  // Of a piece whose queries are there; queries_done() is called when they are needed no more. Tiles: as PrefixTiles.
+  // Runs a work tile whose queries have arrived. queries_done() is called when they are no longer
+  // needed. Tiles: as PrefixTiles.
   template <typename Tiles, typename QueriesDone>
   __device__ __forceinline__ void attend(const AttentionRows<T>& part, const Tiles& tiles,
                                          int block_row, const QueriesDone& queries_done) {
@@ -338,7 +351,7 @@ class Consumer {
     for (int i = 1; i < count; ++i) {
       const PipelineState state(done_ + i), before(done_ + i - 1);
       wait_for(shared_.keys_full(state.stage), state);
-      // The warpgroups take turns in enqueueing products.
+      // The warpgroups alternate in issuing GEMMs.
       sync_threads(own_order, kBoth);
       rows.multiply_keys(queries, shared_.keys(state.stage));
       rows.multiply_values(shared_.values(before.stage), i == 1);
@@ -347,8 +360,9 @@ class Consumer {
       hold(rows.scores);
       tiles.mask(mask, i, rows, lane());
       rows.template exponentiate<0, kOverlapped>(scale, rows.reference);
-      // By now the products with the weights before are about done. To wait for a barrier is a loop, which the
-      // assembler moves neither weights nor the next wait across: so taking weights and the products overlap.
+      // The GEMM with the weights before is about done by now. The wait for a barrier is a loop,
+      // across which the assembler moves neither the exponentials nor the next wait: so the softmax
+      // and the GEMM overlap.
       wait_for(shared_.values_full(state.stage), state);
       wgmma_wait<0>();
       hold(rows.out);
@@ -356,7 +370,7 @@ class Consumer {
       rows.template exponentiate<kOverlapped, kTokens / 8>(scale, rows.reference);
       rows.pack_weights();
       if (any_of_threads(kFirstGroup + group_, kGroupThreads, rows.needs_rescale())) {
-        rows.multiply_keys(queries, shared_.keys(state.stage));  // their scores are gone
+        rows.multiply_keys(queries, shared_.keys(state.stage));  // the scores were overwritten
         wgmma_wait<0>();
         hold(rows.scores);
         tiles.mask(mask, i, rows, lane());
@@ -365,7 +379,7 @@ class Consumer {
       }
       rows.add_row_sums();
       release(shared_.keys_empty(state.stage));
-      if (i == count - 1) queries_done();  // the next ones come under the last products
+      if (i == count - 1) queries_done();  // the next queries arrive during the last GEMM
     }
     if (count == 0) queries_done();
     if (count > 0) {
@@ -379,15 +393,15 @@ class Consumer {
     rows.write(part, row, lane());
   }
 
-  // Of what the warps of all consumers have read.
+  // Releases what the warps of all consumers have read.
   __device__ __forceinline__ void release(const Barrier& empty) const {
     __syncwarp();
     if (lane() == 0) empty.arrive();
   }
 
  private:
-  static constexpr int kOverlapped =
-      8;  // pieces of 8 columns whose weights are taken under the products before
+  // Groups of 8 columns whose weights are computed while the GEMM before still runs.
+  static constexpr int kOverlapped = 8;
   static constexpr int kBoth = kConsumers * kGroupThreads;
 
   __device__ __forceinline__ int lane() const {
@@ -399,7 +413,7 @@ class Consumer {
   int done_ = 0;
 };
 
-// A consumer warpgroup that has one piece.
+// A consumer warpgroup with one work tile.
 template <typename T, int D, typename Tiles>
 __device__ __forceinline__ void consume(const AttentionRows<T>& part, const Shared<D>& shared,
                                         const Tiles& tiles, int block_row, int group, int thread) {
@@ -408,7 +422,7 @@ __device__ __forceinline__ void consume(const AttentionRows<T>& part, const Shar
   consumer.attend(part, tiles, block_row, [] {});
 }
 
-// What a block does that has one piece, whose rows are those from block_row on.
+// The work of a block with one work tile, whose rows are those from block_row on.
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void attend(const Part& part, int block_row, const CUtensorMap& keys,
                                        const CUtensorMap& values, const Boxes& boxes,

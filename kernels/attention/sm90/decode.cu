@@ -1,4 +1,8 @@
-// Attention of few query rows per sequence on Hopper (attention_decode_sm90.cuh).
+// Decode attention (few query rows per sequence) on Hopper: the kernel of decode.cuh, its launch
+// configuration and tensor maps.
+//
+// bfloat16 and float16, head_dim 64 or 128, up to 16 packed rows per sequence and KV head.
+// Launcher: attention_decode_sm90(), at the end.
 #include <algorithm>
 #include <array>
 
@@ -10,11 +14,13 @@ namespace nvllm::kernels::cuda {
 namespace decode_sm90 {
 namespace {
 
-// The tiles that 8 warps ask for are almost all of a multiprocessor's memory: they are one block, or two.
+// The stages of 8 warps take almost all shared memory of a multiprocessor; they belong to one
+// block, or to two.
 constexpr int kFewWarps = 4, kManyWarps = 8;
-constexpr int kMinBlockTokens = 64;  // merging costs about as much
-constexpr int kPortableBlocks = 8;   // of a cluster, which every Hopper GPU has room for
-// Of a thread: a block of the kernel before or after has room beside this one's.
+constexpr int kMinBlockTokens = 64;  // combining costs about as much
+constexpr int kPortableBlocks = 8;   // of a cluster: the portable maximum
+// Registers of a thread: few enough that a block of the kernel before or after fits beside this
+// one.
 constexpr int kMaxRegisters = 168;
 
 template <typename T, int D, int kWarps, Copy kCopy>
@@ -27,8 +33,9 @@ __global__ void __maxnreg__(kMaxRegisters)
 #endif
 }
 
-// A layer's keys or values in boxes of kTokens tokens of a head, of which the upper halves lie behind the lower
-// ones. Nothing beyond a box is asked for: with a promotion to 256 bytes 5% more is read.
+// The tensor map of a layer's keys or values: boxes of kTokens tokens of a head, in which the upper
+// halves of the elements follow the lower ones. L2 promotion is off: with promotion to 256 bytes 5%
+// more is read.
 template <typename T, int D>
 CUtensorMap describe(const TensorView& cache) {
   constexpr int kHalf = sm90::kHalf;
@@ -46,10 +53,11 @@ struct Plan {
   int blocks;  // of a cluster
 };
 
-// For `units` pairs of a sequence and a KV head, of the bounds that hold for all replays of a graph. While there
-// are few, all blocks run at once, one to a multiprocessor, and clusters are as large as there is room for; from
-// four blocks on they do not fill the GPU, as each lies within one of its parts, of unequal sizes. With many, two
-// blocks share a multiprocessor where that leaves hardly any place empty at the end.
+// The configuration for `units` pairs of a sequence and a KV head, by bounds that hold for all
+// replays of a graph. While there are few units, all blocks run at once, one to a multiprocessor,
+// and clusters are as large as fits; clusters of four and more blocks cannot fill the GPU, since
+// each lies within one GPC, and GPCs have unequal sizes. With many units, two blocks share a
+// multiprocessor where that leaves hardly any idle at the end.
 Plan plan_of(long long units, long long max_tokens) {
   const long long processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const long long pairs = 2 * processors;
@@ -67,7 +75,7 @@ Plan plan_of(long long units, long long max_tokens) {
   return plan;
 }
 
-// Whether all clusters can run at once, of as many blocks as few GPUs have room for.
+// Whether all clusters of this configuration can run at once.
 template <typename Kernel>
 bool runs_at_once(Kernel kernel, const cudaLaunchConfig_t& config) {
   int clusters = 0;

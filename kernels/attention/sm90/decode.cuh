@@ -1,11 +1,13 @@
-// Attention of few query rows per sequence on Hopper: the blocks of a cluster share the tokens of a sequence and
-// a KV head, and have all of its rows, up to 16 packed ones. Every warp has tiles of 16 tokens of its own,
-// one after every so many others, and asks for several ahead of the one it works on: nothing has to be
-// there before, and no warp waits for another before the end. Then the warps' parts are merged in each block,
-// and each block sends every block of the cluster its share of the sums to put together. They arrive like
-// bulk copies, on a barrier; no block waits for anything else.
+// Decode attention on Hopper with split-KV over warps and the blocks of a cluster.
 //
-// The order of all sums is fixed by the numbers of warps and blocks; neither depends on how tiles are copied.
+// The blocks of a cluster split the tokens of a sequence and a KV head; each has all of its rows,
+// up to 16 packed ones. Every warp has KV tiles of 16 tokens of its own, with a fixed stride, and a
+// private ring of kStages tiles that it fills ahead (TMA boxes, or cp.async where a tile may cross
+// cache blocks); no warp waits for another before the end. The partial results of the warps are
+// then combined in each block, and each block sends every block of the cluster its share of them
+// through distributed shared memory, announced by an mbarrier. The order of all sums is fixed by
+// the numbers of warps and blocks; neither depends on how tiles are copied. attend() is the work of
+// a block; decode.cu launches it.
 #pragma once
 
 #include "kernels/attention/sm80/decode.cuh"
@@ -18,18 +20,18 @@ namespace nvllm::kernels::cuda::decode_sm90 {
 inline constexpr int kRows = 16;
 inline constexpr int kTokens = 16;     // of a tile
 inline constexpr int kMaxBlocks = 16;  // of a cluster
-inline constexpr int kStages = 3;      // tiles that a warp asks for at once
+inline constexpr int kStages = 3;      // tiles that a warp copies ahead
 
-// How tiles of keys and values are copied: in bulk, as a box each, which lies within a block of the cache; or in
-// chunks of 16 bytes, which may lie anywhere.
+// How KV tiles are copied: in bulk, as one TMA box each, which lies within a block of the cache; or
+// in chunks of 16 bytes, which may lie anywhere.
 enum class Copy { boxes, chunks };
 
 template <int D, Copy kCopy>
 struct Tile;
 template <int D>
 struct Tile<D, Copy::chunks> : WholeRows<D> {};
-// Rows of 64 elements, the upper halves of all tokens behind the lower ones, as a bulk copy with a swizzle of 128
-// bytes writes them.
+// Rows of 64 elements, in which the upper halves of all tokens follow the lower ones, as a bulk
+// copy with a swizzle of 128 bytes writes them.
 template <int D>
 struct Tile<D, Copy::boxes> {
   static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
@@ -37,8 +39,8 @@ struct Tile<D, Copy::boxes> {
   }
 };
 
-// A warp's weighted values, not yet divided by their sum. The rows' distance keeps lanes that store them out
-// of each other's banks.
+// The partial result of a warp: weighted values, not yet divided by the sum of their weights. The
+// padding of the rows avoids bank conflicts between lanes that store them.
 template <int D>
 struct Part {
   float out[kRows][D + 8];
@@ -46,16 +48,17 @@ struct Part {
   float sum[kRows];
 };
 
-// Where a block has what in its shared memory, in bytes.
+// The layout of a block's shared memory, in bytes.
 template <int D, int kWarps>
 struct SharedLayout {
-  static constexpr int kTile = kTokens * D * 2;      // of keys; as much of values
-  static constexpr int kRing = kStages * 2 * kTile;  // of a warp, which its part takes over
+  static constexpr int kTile = kTokens * D * 2;      // of keys; values take as much
+  static constexpr int kRing = kStages * 2 * kTile;  // of a warp, reused for its partial result
   static constexpr int kBarriers = kWarps * kRing;
   static constexpr int kReceived = kBarriers + (kWarps * kStages + 2) / 2 * 16;
   static_assert(sizeof(Part<D>) <= kRing);
-  // What arrives from the cluster's blocks for so many rows: quads of weighted values, rounded up for each
-  // block, then a highest score and a sum for each row.
+  // The size for this many rows. Behind the rings and barriers there is space for what the blocks
+  // of the cluster send: quads of weighted values, rounded up for each block, then a row maximum
+  // and a sum for each row.
   static int bytes(long long rows) {
     return kReceived + kMaxBlocks * 16 + static_cast<int>(rows) * (D * 4 + kMaxBlocks * 8);
   }
@@ -63,7 +66,7 @@ struct SharedLayout {
 
 #if __CUDA_ARCH__ >= 900
 
-// The tiles of a warp: every step-th one from the first on.
+// The tiles of a warp: every step-th one from `first` on.
 template <typename T>
 class WarpTiles {
  public:
@@ -76,12 +79,12 @@ class WarpTiles {
   __device__ __forceinline__ int count() const { return count_; }
   __device__ __forceinline__ int token(int i) const { return (first_ + i * step_) * kTokens; }
 
-  // The cache's block that has tile i, which the warp asks for one after the other.
+  // The cache block of tile i. The warp must ask for its tiles in order.
   __device__ __forceinline__ int block(int i) {
     if (i % 32 == 0 && i > 0) blocks_ = find_block(i + lane_);
     return __shfl_sync(~0u, blocks_, i % 32);
   }
-  // The tile's first token among the block's.
+  // The index of the tile's first token in its cache block.
   __device__ __forceinline__ int within(int i) const {
     const auto& p = part_.p;
     if (p.block_table == nullptr) return token(i);
@@ -89,7 +92,8 @@ class WarpTiles {
   }
 
  private:
-  // Of any tile of the table, also one that the sequence does not have: its length need not be known yet.
+  // Looks up any tile of the block table, also one beyond the sequence, since the length may not be
+  // known yet.
   __device__ __forceinline__ int find_block(int i) const {
     const auto& p = part_.p;
     if (p.block_table == nullptr) return part_.sequence;
@@ -103,7 +107,7 @@ class WarpTiles {
   int blocks_;  // of tile lane + a multiple of 32
 };
 
-// A warp's memory for kStages of its tiles.
+// The ring of a warp: shared memory for kStages of its tiles.
 template <typename T, int D, Copy kCopy>
 class Ring {
  public:
@@ -121,7 +125,8 @@ class Ring {
   __device__ __forceinline__ unsigned keys(int stage) const { return tiles_ + stage * 2 * kTile; }
   __device__ __forceinline__ unsigned values(int stage) const { return keys(stage) + kTile; }
 
-  // Asks for the warp's tile i; beyond the last one for nothing, so that all waits are alike.
+  // Starts to copy the warp's tile i. Beyond the last tile it copies nothing but keeps all waits
+  // alike.
   __device__ __forceinline__ void copy(const AttentionPart<T>& part, WarpTiles<T>& tiles, int i,
                                        int stage, const CUtensorMap& all_keys,
                                        const CUtensorMap& all_values) const {
@@ -141,8 +146,8 @@ class Ring {
     }
   }
 
-  // Until a tile is there that has so many tokens, or more. What lies behind them in its block may be
-  // anything, and a weight of zero times NaN is no zero.
+  // Waits until a tile has arrived. Rows of its values beyond the first `tokens` are set to zero:
+  // their memory may hold anything, and a weight of zero times NaN is NaN.
   __device__ __forceinline__ void wait(int stage, int parity, int tokens) const {
     if constexpr (kCopy == Copy::chunks) {
       wait_for_copies<kStages - 1>();
@@ -162,7 +167,7 @@ class Ring {
 
   unsigned tiles_, barriers_;
   int lane_;
-  LeavesFirst leaves_first_;  // the L2: no other block reads them
+  LeavesFirst leaves_first_;  // the L2 cache: no other block reads the tiles
 };
 
 template <typename T, int D, typename Layout>
@@ -181,12 +186,12 @@ __device__ __forceinline__ void store_part(const WarpRows<T, D, kTokens, Layout>
   }
 }
 
-// Puts the parts of a block's warps and of a cluster's blocks together. Quads of neighbouring floats of the rows
-// have numbers; quad i is block i % blocks's to finish, its quad i / blocks.
+// Combines the partial results of a block's warps and of a cluster's blocks. Quads of neighbouring
+// floats of the rows are numbered; block i % blocks finishes quad i as its quad i / blocks.
 template <typename T, int D, int kWarps>
 class Combine {
  public:
-  // Before blocks send anything to this one.
+  // To be constructed before any block sends to this one.
   __device__ __forceinline__ Combine(unsigned char* memory, unsigned received)
       : memory_(memory),
         received_{received},
@@ -200,7 +205,7 @@ class Combine {
     return *reinterpret_cast<Part<D>*>(memory_ + warp * SharedLayout<D, kWarps>::kRing);
   }
 
-  // All threads call it together, once all parts are stored.
+  // All threads call it together, once all partial results are stored.
   __device__ __forceinline__ void run(const AttentionPart<T>& part) {
     const int rows = part.packed_rows;
     if (blocks_ == 1) return combine_warps(part);
@@ -217,10 +222,11 @@ class Combine {
   static constexpr int kQuads = D / 4;  // of a row
   static_assert(kRows * kQuads * kMaxBlocks < 65536);
 
-  // i / blocks_ for the numbers of quads.
+  // i / blocks_ for the numbers of quads, without a division.
   __device__ __forceinline__ int by_blocks(int i) const { return i * inverse_ >> 16; }
 
-  // What arrives from a block: its quads that this block finishes, and its highest scores and sums.
+  // Where the data of a block arrive: the quads that this block finishes, and its row maxima and
+  // sums.
   __device__ __forceinline__ int quads_from(int block) const {
     return SharedLayout<D, kWarps>::kReceived + block * share_ * 16;
   }
@@ -233,7 +239,8 @@ class Combine {
          address_in(received_.address, block));
   }
 
-  // What the warps' parts of a row count, relative to their highest score, which is returned, and their sum.
+  // The weights of the warps' partial results of a row, relative to the row maximum, which is
+  // returned, and the sum.
   __device__ __forceinline__ float weigh(int row, float (&weight)[kWarps], float& sum) const {
     const float row_max = decode::combine_weights(
         kWarps, [&](int warp) { return part_of(warp).row_max[row]; }, weight);
@@ -277,7 +284,7 @@ class Combine {
     }
   }
 
-  // This block's quads, a thread for each of their floats.
+  // Finishes the quads of this block, a thread for each of their floats.
   __device__ __forceinline__ void finish(const AttentionPart<T>& part, int quads) const {
     const int rows = part.packed_rows;
     const auto* outs = reinterpret_cast<const float*>(memory_ + quads_from(0));
@@ -306,8 +313,8 @@ class Combine {
   int share_ = 0;  // quads that a block finishes, at most
 };
 
-// What block blockIdx.x of a cluster does for KV head blockIdx.y of sequence blockIdx.z. `settled`: see
-// Attention::only_rows_are_new.
+// The work of block blockIdx.x of a cluster for KV head blockIdx.y of sequence blockIdx.z. settled:
+// see Attention::only_rows_are_new.
 template <int D, int kWarps, Copy kCopy, typename T>
 __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtensorMap& keys,
                                        const CUtensorMap& values, bool settled,
@@ -322,12 +329,12 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   Combine<T, D, kWarps> combine(memory, base + Here::kBarriers + kWarps * kStages * 8);
   if (lane == 0) fence_barrier_init();
   __syncwarp();
-  if (blocks > 1) arrive_at_cluster();  // to be waited for before anything is sent
+  if (blocks > 1) arrive_at_cluster();  // waited for before anything is sent
   if (!settled) begin_after_previous_kernel();
 
   const AttentionPart<T> part(p, blockIdx.z, blockIdx.y);
   WarpTiles<T> tiles(part, rank * kWarps + warp, blocks * kWarps, lane);
-  if (part.packed_rows == 0) {  // so do all blocks of the cluster
+  if (part.packed_rows == 0) {  // all blocks of the cluster return here
     if (settled) begin_after_previous_kernel();
     return;
   }
@@ -361,7 +368,7 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   }
   sums.finish();
   if (kCopy == Copy::chunks) wait_for_copies<0>();
-  __syncwarp();  // the warp needs its tiles no more: its part takes their place
+  __syncwarp();  // the warp's partial result overwrites its tiles
   store_part(sums, part.packed_rows, lane, combine.part_of(warp));
   if (blocks > 1) wait_for_cluster();
   __syncthreads();

@@ -1,5 +1,12 @@
-// Attention of many query rows per sequence on Hopper: blocks work on pieces of 128 packed rows of a sequence and a
-// KV head (attention_block_sm90.cuh), one or several each.
+// Prefill attention (many query rows per sequence) on Hopper, bfloat16 and float16, head_dim 64 or
+// 128: warp-specialized, in the manner of FlashAttention-3.
+//
+// A work tile is up to 128 packed rows of a sequence and a KV head. A block runs one or several
+// work tiles, one after the other (TileSchedule); its producer warpgroup (producer.cuh) copies
+// queries and KV tiles with TMA, and its two consumer warpgroups (consumer.cuh) compute. The
+// producer finds the next work tile and publishes it in shared memory, so its first copies overlap
+// the end of the one before. The grid is an upper bound for all lengths that a captured graph may
+// see. Launcher: attention_prefill_sm90(), at the end.
 #include <algorithm>
 #include <cstdint>
 
@@ -9,19 +16,21 @@ namespace nvllm::kernels::cuda {
 namespace sm90 {
 namespace {
 
-// Pieces have numbers: those with the longest way come first, but only among as many KV heads as the GPU's L2 holds
-// the keys and values of.
+// The order of the work tiles, and which block runs which. Work tiles are numbered so that those
+// with the most tokens come first, but only among as many KV heads as the keys and values of which
+// fit into the L2 cache.
 struct TileSchedule {
   int row_blocks;  // of a KV head, at most
-  int rows;        // packed ones, of each
+  int rows;        // packed rows of each
   int kv_heads;
   int heads_at_once;
-  bool queries_in_bulk;  // a piece's queries are a box
-  // A block with several pieces copies the queries and tiles of the next one while the last one ends, but which
-  // block has how much to do is only made even by many blocks with little each. So the first blocks take four
-  // pieces that follow one another, some more two, all others one.
+  bool queries_in_bulk;  // the queries of a work tile are one TMA box
+  // A block with several work tiles copies the queries and KV tiles of the next one while the last
+  // one ends, but many blocks with little work each balance the load better. So the first blocks
+  // run four consecutive work tiles, some more blocks two, all others one.
   int blocks_of_four, blocks_of_two;
-  // Or there are only as many blocks as run at a time: each takes its next pieces from both ends alternately.
+  // Alternatively there are only as many blocks as run at a time, and each takes its next work
+  // tiles from both ends of the order alternately.
   bool alternating;
 
   __host__ __device__ int work_tiles() const { return row_blocks * kv_heads; }
@@ -34,9 +43,10 @@ struct PrefillMaps {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct WorkTile {
-  int sequence = -1;  // -1: it has no rows
+  int sequence = -1;  // -1: the work tile has no rows
   int kv_head, block_row;
-  int first_row, packed_rows, tokens, first_visible;  // AttentionPart's; no rows beyond the piece
+  int first_row, packed_rows, tokens,
+      first_visible;  // as in AttentionPart, without rows beyond this work tile
 
   template <typename T>
   __device__ __forceinline__ AttentionPart<T> part(const AttentionParams<T>& p) const {
@@ -67,7 +77,7 @@ struct WorkTile {
   }
 };
 
-// All lanes of a warp call it together.
+// Finds a work tile by its number. All lanes of a warp call it together.
 template <typename T>
 __device__ __forceinline__ WorkTile find_work_tile(const AttentionParams<T>& p,
                                                    const TileSchedule& schedule, int number) {
@@ -89,7 +99,7 @@ __device__ __forceinline__ WorkTile find_work_tile(const AttentionParams<T>& p,
   return work;
 }
 
-// The number of this block's i-th piece; -1: there are no more.
+// The number of this block's i-th work tile; -1: there are no more.
 __device__ __forceinline__ int work_tile_number(const TileSchedule& schedule, int i) {
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   if (schedule.alternating) {
@@ -104,7 +114,8 @@ __device__ __forceinline__ int work_tile_number(const TileSchedule& schedule, in
   return i < count ? block + 3 * four + two + i : -1;
 }
 
-// A warp tells consumers of their next piece, or that there are no more, and copies its queries if it can.
+// A warp publishes the next work tile to the consumers, or that there are no more, and copies its
+// queries if they are a TMA box.
 template <typename T, int D>
 __device__ __forceinline__ void publish_work_tile(const WorkTile& work, const AttentionParams<T>& p,
                                                   const TileSchedule& schedule,
@@ -124,7 +135,7 @@ __device__ __forceinline__ void publish_work_tile(const WorkTile& work, const At
   }
 }
 
-// The producer warpgroup; its first warp copies queries.
+// The producer warpgroup. Its first warp copies queries.
 template <typename T, int D>
 __device__ __forceinline__ void produce_work_tiles(const AttentionParams<T>& p,
                                                    const TileSchedule& schedule,
@@ -197,17 +208,17 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// So much of the L2 is for the keys and values of the KV heads that blocks work on.
+// The share of the L2 cache that is for the keys and values of the KV heads that blocks work on.
 constexpr double kL2Bytes = 32 << 20;
 
-// Whether no piece has a much longer way than most, as far as the host knows.
+// Whether no work tile has many more tokens than most, as far as the host knows.
 bool are_even(const Attention& args) {
   const std::int64_t sequences = args.kv_length.shape[0];
   return sequences == 1 || (args.max_query_rows * sequences <= 2 * args.q.shape[0] &&
                             args.max_kv_length <= 2 * args.max_query_rows);
 }
 
-// `at_once` blocks run at a time.
+// The schedule for a GPU that runs `at_once` blocks at a time.
 template <typename T>
 TileSchedule schedule_of(const Attention& args, const AttentionParams<T>& p, int at_once) {
   TileSchedule schedule{};

@@ -1,6 +1,11 @@
-// Tiles of queries, keys and values in a block's shared memory, for attention on Hopper, and how they get there:
-// a producer warpgroup copies the cache in bulk, tile by tile, while consumers work on the tiles before.
-// See attention_block_sm90.cuh.
+// The shared-memory pipeline of attention on Hopper and its producer warpgroup, which fills it, and
+// on the host the tensor maps that the producer copies with.
+//
+// A block holds the queries of 128 packed rows and a ring of kStages KV tiles of 128 tokens. For
+// each stage, keys and values have a "full" mbarrier, at which copies arrive, and an "empty" one,
+// at which consumers release the tile. The producer copies the cache with TMA, tile by tile, while
+// the consumers (consumer.cuh) compute on the tiles before; where cache blocks are no multiple of a
+// TMA box it copies token by token.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +27,12 @@ inline constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
 inline constexpr int kProducerWarps = kGroupThreads / 32;
 inline constexpr int kGroupRows = 64;
 inline constexpr int kRows = kConsumers * kGroupRows;
-inline constexpr int kTokens = 128;  // of a tile
+inline constexpr int kTokens = 128;  // of a KV tile
 inline constexpr int kStages = 3;
 inline constexpr int kHalf = 64;  // elements of a row of a tile in shared memory
 inline constexpr int kRowBytes = kHalf * 2;
-inline constexpr int kMinBoxTokens = 8;    // the swizzle repeats after so many rows
-inline constexpr int kBarrierBytes = 256;  // and what is told of a piece
+inline constexpr int kMinBoxTokens = 8;    // the swizzle pattern repeats after 8 rows
+inline constexpr int kBarrierBytes = 256;  // and the published work tile
 inline constexpr int kAlignment = 1024;
 
 template <int D>
@@ -40,19 +45,19 @@ template <int D>
 inline constexpr int kSharedBytes =
     kQueryBytes<D> + 2 * kStages* kTileBytes<D> + kBarrierBytes + kAlignment;
 
-// How the cache is copied: in bulk, as boxes of so many tokens of one head and block; or token by token,
-// where blocks are no multiple of a box.
+// How the cache is copied: in bulk, as TMA boxes of `tokens` tokens of one head and cache block; or
+// token by token, where cache blocks are no multiple of a box.
 struct Boxes {
   bool bulk;
   int tokens;
-  int block_size;     // without a table a block is a whole sequence
-  bool runs = false;  // a tile is several blocks, one box where they follow one another
+  int block_size;     // without a block table, a block is a whole sequence
+  bool runs = false;  // a tile is several cache blocks: one box if consecutive
 
-  // Warps of the producer that copy.
+  // The number of producer warps that copy.
   __device__ __forceinline__ int warps() const {
     return bulk && tokens < kTokens ? kProducerWarps : 1;
   }
-  // Boxes that so many tokens fill; a box's are a power of two.
+  // How many boxes `count` tokens fill. A box's number of tokens is a power of two.
   __device__ __forceinline__ int filled_by(int count) const {
     return (count + tokens - 1) >> (31 - __clz(tokens));
   }
@@ -60,18 +65,18 @@ struct Boxes {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The warpgroup of this thread. The compiler sees that a warp's lanes agree, and keeps what follows once for all.
+// The warpgroup of this thread. The shuffle shows the compiler that it is uniform in a warp.
 __device__ __forceinline__ int own_group() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
 }
 
-// Numbers of barriers (sync_threads.cuh).
+// Numbers of named barriers (sync_threads.cuh).
 inline constexpr int kAllConsumers = 1;
 inline constexpr int kFirstGroup = 2;                         // of each warpgroup alone
-inline constexpr int kFirstOrder = kFirstGroup + kConsumers;  // its turn has come
+inline constexpr int kFirstOrder = kFirstGroup + kConsumers;  // orders the warpgroups (ping-pong)
 inline constexpr int kAllProducers = kFirstOrder + kConsumers;
 
-// The cache as boxes, and as runs of blocks that make a tile.
+// Tensor maps of the cache: boxes, and runs of consecutive cache blocks that make up a tile.
 struct CacheMaps {
   const CUtensorMap& keys;
   const CUtensorMap& values;
@@ -79,7 +84,7 @@ struct CacheMaps {
   const CUtensorMap& value_runs;
 };
 
-// Where a block has what.
+// The layout of a block's shared memory.
 template <int D>
 struct Shared {
   unsigned base;
@@ -104,13 +109,14 @@ struct Shared {
   __device__ __forceinline__ Barrier values_empty(int stage) const {
     return barrier(3 * kStages + stage);
   }
-  // The queries of a piece of work, and what the piece is.
+  // The queries of a work tile, and the published work tile itself (prefill.cu).
   __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages); }
   __device__ __forceinline__ Barrier queries_empty() const { return barrier(4 * kStages + 1); }
   __device__ __forceinline__ unsigned work_tile() const { return barrier(4 * kStages + 2).address; }
 };
 
-// By one thread, before all others begin: so many arrivals announce a tile of keys, or one of values.
+// Initializes the barriers; called by one thread before all others start. `keys` and `values`: the
+// arrivals that announce a tile.
 template <int D>
 __device__ __forceinline__ void start_barriers(const Shared<D>& shared, int keys, int values) {
   constexpr int kWarps = kConsumers * kGroupThreads / 32;
@@ -125,7 +131,7 @@ __device__ __forceinline__ void start_barriers(const Shared<D>& shared, int keys
   fence_barrier_init();
 }
 
-// The i-th tile that a block works on has this stage, and its barriers this parity.
+// The stage of the i-th tile that a block works on, and the parity of its barriers.
 struct PipelineState {
   int stage;
   unsigned parity;
@@ -137,13 +143,14 @@ __device__ __forceinline__ int count_tiles(int tokens) {
   return (tokens + kTokens - 1) / kTokens;
 }
 
-// Tokens that the last of the first `packed_rows` rows sees, which is all that those before it see.
+// The number of tokens that the last of the first `packed_rows` rows sees; the rows before it see
+// no more.
 template <typename Part>
 __device__ __forceinline__ int visible_tokens(const Part& part, int packed_rows) {
   return max(0, part.visible(packed_rows - 1));
 }
 
-// Where a chunk of 8 elements of a row of a tile of kTileRows rows lies.
+// The address of a chunk of 8 elements of a row, in a tile of kTileRows rows.
 template <int kTileRows>
 __device__ __forceinline__ unsigned chunk_of(unsigned tile, int row, int chunk) {
   return tile + chunk / 8 * kTileRows * kRowBytes + row * kRowBytes +
@@ -159,14 +166,14 @@ __device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
       : "memory");
 }
 
-// Where the boxes of a tile begin. Each warp of the producer knows all of them: a lane one, or the half of its rows'
-// elements.
+// The origins of a tile's boxes. Each producer warp knows all of them: a lane has one box, or the
+// half of its rows' elements.
 struct TileBoxes {
   int count;
   int block, within;  // of this lane's box
 };
 
-// Asks the table; the answer is waited for where it is used.
+// Looks the boxes up in the block table. The loads complete where their results are used.
 template <int D, typename Part>
 __device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes& boxes, int tokens,
                                                   int tile, int lane) {
@@ -185,7 +192,7 @@ __device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes&
   return found;
 }
 
-// Whether they are blocks of the cache that follow one another and make a tile.
+// Whether the boxes are consecutive blocks of the cache that make up a tile.
 template <int D>
 __device__ __forceinline__ bool is_run(const TileBoxes& found, const Boxes& boxes, int lane) {
   if (!boxes.runs || found.count * boxes.tokens != kTokens) return false;
@@ -194,8 +201,9 @@ __device__ __forceinline__ bool is_run(const TileBoxes& found, const Boxes& boxe
   return __all_sync(~0u, found.block == first + box && found.within == 0);
 }
 
-// The first `count` boxes to a tile of keys or values, once there is room. The lanes of a warp copy one after the
-// other, so each warp does some; only one waits for room, as the others could miss that there was some.
+// Copies the first `count` boxes to a tile of keys or values, once the stage is empty. The lanes of
+// a warp issue their copies one after the other, so each warp issues some. Only one warp waits for
+// the empty barrier: the others could miss its phase.
 template <int D>
 __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxes& boxes,
                                            const TileBoxes& found, int count, int kv_head,
@@ -210,7 +218,7 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxe
   copy_box(to, tensor, half * kHalf, found.within, kv_head, found.block, full);
 }
 
-// The tiles of a piece, the last one first; `done` tiles of earlier pieces went before.
+// Produces the tiles of a work tile, the last one first. tiles_done: tiles of earlier work tiles.
 template <int D, typename Part>
 __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>& shared,
                                               const CacheMaps& maps, const Boxes& boxes, int tokens,
@@ -267,7 +275,7 @@ __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>
   }
 }
 
-// The producer warpgroup.
+// The work of the producer warpgroup.
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
                                         const CacheMaps& maps, const Boxes& boxes, int tokens,
@@ -280,12 +288,12 @@ __device__ __forceinline__ void produce(const Part& part, const Shared<D>& share
   }
 }
 
-// A warpgroup copies its 64 packed rows; zeros for those that do not exist.
+// A warpgroup copies its 64 packed rows, with zeros for those that do not exist.
 template <typename T, int D>
 __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsigned queries,
                                              int first, int first_packed, int thread) {
   constexpr int kChunks = D / 8, kRowsAtOnce = kGroupThreads / kChunks;
-  static_assert(kRowsAtOnce % 8 == 0);  // a thread's chunks have one place in their rows
+  static_assert(kRowsAtOnce % 8 == 0);  // a thread's chunks have the same index in their rows
   const int row = thread / kChunks, chunk = thread % kChunks;
 #pragma unroll
   for (int i = 0; i < kGroupRows; i += kRowsAtOnce) {
@@ -297,8 +305,8 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsig
   }
 }
 
-// All consumers make rows [from, kTokens) of a tile zero: what lies there may be anything, and a weight of
-// zero times NaN is no zero.
+// All consumers set rows [from, kTokens) of a tile to zero: the memory may hold anything, and a
+// weight of zero times NaN is NaN.
 template <int D>
 __device__ __forceinline__ void clear_rows(unsigned tile, int from, int thread) {
   constexpr int kChunks = D / 8;
@@ -309,7 +317,8 @@ __device__ __forceinline__ void clear_rows(unsigned tile, int from, int thread) 
 
 #endif
 
-// A tensor of heads of D elements, in boxes of kHalf of them; dimensions: from the second innermost on.
+// The tensor map of heads of D elements, in boxes of kHalf of them. `dimensions` start with the
+// second innermost one.
 template <typename T, int D, std::size_t kDimensions>
 CUtensorMap describe(const void* data, const std::array<Dimension, kDimensions>& dimensions) {
   std::array<Dimension, kDimensions + 1> all{{{D, 1, kHalf}}};
@@ -317,7 +326,8 @@ CUtensorMap describe(const void* data, const std::array<Dimension, kDimensions>&
   return describe_tensor("attention", dtype_of<T>, data, all);
 }
 
-// A layer's keys or values, in boxes of some tokens of a head, of one block or of several that follow each other.
+// The tensor map of a layer's keys or values, in boxes of some tokens of a head, of one cache block
+// or of several consecutive ones.
 template <typename T, int D>
 CUtensorMap describe(const TensorView& cache, int box_tokens, int box_blocks = 1) {
   return describe<T, D, 3>(cache.data, {{{cache.shape[1], cache.stride[1], box_tokens},
@@ -325,7 +335,7 @@ CUtensorMap describe(const TensorView& cache, int box_tokens, int box_blocks = 1
                                          {cache.shape[0], cache.stride[0], box_blocks}}});
 }
 
-// The queries, in boxes of so many packed rows: the heads of a group of some rows.
+// The tensor map of the queries, in boxes of packed rows: all heads of a group of some rows.
 template <typename T, int D>
 CUtensorMap describe_queries(const Attention& args, int packed_rows) {
   return describe<T, D, 2>(args.q.data,
@@ -333,7 +343,7 @@ CUtensorMap describe_queries(const Attention& args, int packed_rows) {
                              {args.q.shape[0], args.q.stride[0], packed_rows / args.group}}});
 }
 
-// Strides are told in bytes, in multiples of 16, below 2^40.
+// Whether a tensor map can describe it: strides are in bytes, multiples of 16, below 2^40.
 inline bool can_be_described(const TensorView& cache) {
   if (cache.shape[0] == 0 || !cache.aligned(16)) return false;
   return std::all_of(cache.stride.begin(), cache.stride.begin() + 3, [](std::int64_t stride) {
@@ -341,7 +351,7 @@ inline bool can_be_described(const TensorView& cache) {
   });
 }
 
-// Boxes do not cross blocks.
+// How to copy this cache. Boxes do not cross cache blocks.
 inline Boxes boxes_for(const kernels::KvView& kv) {
   const bool paged = kv.block_table.data != nullptr;
   const auto block_size = static_cast<int>(kv.block_size());
@@ -352,13 +362,13 @@ inline Boxes boxes_for(const kernels::KvView& kv) {
   return {.bulk = true, .tokens = tokens, .block_size = block_size};
 }
 
-// Whether a tile is several whole blocks.
+// Whether a tile is several whole cache blocks.
 inline bool blocks_make_tiles(const kernels::KvView& kv, const Boxes& boxes) {
   return boxes.bulk && kv.block_table.data != nullptr && boxes.tokens == boxes.block_size &&
          boxes.tokens < kTokens;
 }
 
-// Whether the packed rows of a KV head are whole groups, of which a tile holds some.
+// Whether the packed rows of a KV head are whole groups, so that a TMA box holds some of them.
 inline bool queries_are_boxes(const Attention& args) {
   const std::int64_t row = args.q.stride[0];
   return args.first_head % args.group == 0 && args.q.shape[1] % args.group == 0 &&
@@ -366,7 +376,7 @@ inline bool queries_are_boxes(const Attention& args) {
          row % 8 == 0 && row < std::int64_t{1} << 39;
 }
 
-// Whether the bulk copies and products of sm_90a do for these heads here.
+// Whether the kernels of sm_90a support these arguments on this device.
 inline bool serves(const Attention& args) {
   const std::int64_t head_dim = args.q.shape[2];
   return (head_dim == 64 || head_dim == 128) && args.scale > 0 && args.out.aligned(16) &&

@@ -1,4 +1,4 @@
-// Calls of attention with their values on the host, and how far their results may be off.
+// AttentionCase: a call of attention with its values on the host, and the tolerance of its results.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +35,8 @@ inline AttentionShape whole_groups(std::vector<Sequence> sequences, std::int64_t
   return {std::move(sequences), kv_heads * group, kv_heads, head_dim, group, 0, block_size};
 }
 
-// One call: its tensors' values on the host. Keys and values are kept per sequence and token, and laid
-// out as the shape says when it is run; what no token lies in is NaN.
+// One call: its tensors' values on the host. Keys and values are kept per sequence and token, and
+// laid out as the shape says when it is run; what no token lies in is NaN.
 template <typename T>
 struct AttentionCase {
   AttentionShape shape;
@@ -76,7 +76,7 @@ struct AttentionCase {
   std::int64_t row_elements() const { return shape.heads * shape.head_dim; }
   std::int64_t token_elements() const { return shape.kv_heads * shape.head_dim; }
 
-  // The plain definition.
+  // Runs the definition.
   void run_reference() {
     const auto backend = create_backend(DeviceKind::cpu);
     const auto stream = backend->create_stream();
@@ -162,9 +162,9 @@ struct AttentionCase {
     std::vector<std::int32_t> table;
   };
 
-  // Every sequence gets blocks from all over the cache; the other half is nobody's. Entries of the table
-  // that no token needs name a block of NaN. Contiguous blocks have room for more than the longest
-  // sequence.
+  // Every sequence gets blocks from all over the cache; the other half is nobody's. Entries of the
+  // table that no token needs name a block of NaN. Contiguous blocks have room for more than the
+  // longest sequence.
   Cache make_cache() const {
     const std::int64_t sequences = shape.sequences.size(), max_value = longest(&Sequence::tokens);
     const bool paged = shape.block_size > 0;
@@ -209,13 +209,13 @@ inline bool close(float got, float expected, float tolerance) {
   return std::fabs(got - expected) <= tolerance;
 }
 
-// How many results are further from the expected ones than rounding explains. `expected_rounded`: they
-// are rounded to T themselves.
+// How many results are further from the expected ones than rounding explains. `expected_rounded`:
+// the expected ones are rounded to T themselves.
 //
-// A score is a sum of head_dim products and at most S = |q| |k| scale, off by a few of float32's roundings
-// of S; its weight is off by that relatively, and log-sum-exp absolutely. Tensor cores take weights in T, so
-// there each is off by a rounding of T more. A result is an average of values with these weights: what they
-// are off by relatively, it is off by times the largest |v|.
+// A score is a dot of head_dim terms and at most S = |q| |k| scale, off by a few of float32's
+// roundings of S; its weight is off by that relatively, and log-sum-exp absolutely. Tensor cores
+// take weights in T, so there each is off by a rounding of T more. A result is an average of values
+// with these weights: the relative error of the weights, times the largest |v|, is its error.
 template <typename T>
 int count_wrong(const AttentionCase<T>& got, const std::vector<float>& out,
                 const std::vector<float>& lse, bool expected_rounded) {

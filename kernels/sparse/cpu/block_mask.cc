@@ -1,6 +1,9 @@
-// XAttention's choice on the CPU: a task for each tile of rows and head. A strided score is a product of
-// eight heads at a time; a tile of rows keeps its strided scores only as one log-sum-exp per strided row and
-// tile of tokens.
+// The block mask of XAttention on the CPU: a task for each tile of rows and head.
+//
+// A task computes the strided scores of its rows with one tile of tokens after the other, by FMAs
+// on eight lanes, and keeps of them only a log-sum-exp per strided row and tile of tokens, in the
+// workspace. From these it computes the scores of tiles and selects tiles by block_selection.h.
+// Launcher: block_mask(), at the end.
 #include "kernels/sparse/block_mask.h"
 
 #include <cmath>
@@ -42,13 +45,13 @@ class TileTask {
 
  private:
   std::int64_t strides() const { return (rows_ + kStride - 1) / kStride; }
-  // Strided tokens that strided row i sees.
+  // How many strided tokens strided row i sees.
   std::int64_t seen(std::int64_t i) const {
     const std::int64_t end = tile_ * kMaskTile + std::min(kStride * (i + 1), rows_);
     return (prompt_.first_position + end - 1) / kStride + 1;
   }
 
-  // The log-sum-exp of all strided rows over a tile of tokens.
+  // The log-sum-exps of all strided rows over a tile of tokens.
   void score(std::int64_t tokens) {
     const T* keys[kMaskTile];
     const std::int64_t first = tokens * kMaskTile;
@@ -114,8 +117,8 @@ void run_tasks(const BlockMask& args, std::int64_t begin, std::int64_t end) {
 
 void block_mask(const BlockMask& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
-    crew.run(args.row_tiles() * args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
+  queue.submit([args, &pool = queue.crew()] {
+    pool.run(args.row_tiles() * args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
       with_element_type(args.prompt.q.dtype,
                         [&]<typename T>(T) { run_tasks<T>(args, begin, end); });
     });

@@ -1,4 +1,5 @@
-// Pages brought together on the CPU: a task for each sequence and KV head, a copy for each token's head.
+// Gathers pages on the CPU: a task for each sequence and KV head copies the heads of its tokens
+// with memcpy. Launcher: gather_pages(), at the end.
 #include "kernels/sparse/gather_pages.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// A block's keys or values of one KV head, wherever they are.
+// The keys or values of a block and KV head, wherever they are.
 struct Source {
   const unsigned char* data;
   std::int64_t token_bytes;  // between tokens
@@ -57,11 +58,11 @@ void gather_head(const GatherPages& args, std::int64_t sequence, std::int64_t kv
     const std::int64_t tokens = std::min(args.page_tokens, length - first);
     for (std::int64_t t = 0; t < tokens; ++t, ++written) {
       const std::int64_t inside = first % block_size + t;
-      const std::int64_t place =
+      const std::int64_t offset =
           (sequence * to.stride[0] + written * to.stride[1] + kv_head * to.stride[2]) * size;
-      std::memcpy(to.as<unsigned char>() + place, block.keys.data + inside * block.keys.token_bytes,
-                  bytes);
-      std::memcpy(args.to.values.as<unsigned char>() + place,
+      std::memcpy(to.as<unsigned char>() + offset,
+                  block.keys.data + inside * block.keys.token_bytes, bytes);
+      std::memcpy(args.to.values.as<unsigned char>() + offset,
                   block.values.data + inside * block.values.token_bytes, bytes);
     }
   }
@@ -72,9 +73,9 @@ void gather_head(const GatherPages& args, std::int64_t sequence, std::int64_t kv
 
 void gather_pages(const GatherPages& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
+  queue.submit([args, &pool = queue.crew()] {
     const std::int64_t kv_heads = args.resident.kv_heads();
-    crew.run(args.page_counts.elements(), [&](std::int64_t begin, std::int64_t end) {
+    pool.run(args.page_counts.elements(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t at = begin; at < end; ++at) {
         gather_head(args, at / kv_heads, at % kv_heads);
       }

@@ -1,5 +1,6 @@
-// Quest on the CPU. Bounds: a task for each page that rows lie in. Choice: a task for each
-// sequence and KV head.
+// Page selection of Quest on the CPU. Bounds: a task for each page in which rows lie. Selection: a
+// task for each sequence and KV head, which scores all pages and partially sorts them. Launchers:
+// update_page_bounds() and page_selection(), at the end.
 #include "kernels/sparse/page_selection.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ std::int64_t block_of(const TensorView& table, std::int64_t sequence, std::int64
   return table.as<std::int32_t>()[sequence * table.shape[1] + index];
 }
 
-// Page number `turn` of those that a sequence's rows lie in, if there are as many.
+// Updates the nth of the pages in which a sequence's rows lie, if there are as many.
 template <typename T>
 void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t nth) {
   const auto* starts = args.query_start.as<std::int32_t>() + sequence;
@@ -55,9 +56,9 @@ void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t nth
 }
 
 template <typename T>
-class Choice {
+class Selection {
  public:
-  Choice(const PageSelection& args, std::int64_t sequence, std::int64_t kv_head)
+  Selection(const PageSelection& args, std::int64_t sequence, std::int64_t kv_head)
       : args_(args), sequence_(sequence), kv_head_(kv_head) {}
 
   void run(std::vector<std::int32_t>& order) const {
@@ -124,7 +125,7 @@ void choose(const PageSelection& args, std::int64_t begin, std::int64_t end) {
   std::vector<std::int32_t> order;
   const std::int64_t kv_heads = args.bounds.shape[1];
   for (std::int64_t at = begin; at < end; ++at) {
-    Choice<T>(args, at / kv_heads, at % kv_heads).run(order);
+    Selection<T>(args, at / kv_heads, at % kv_heads).run(order);
   }
 }
 
@@ -132,9 +133,9 @@ void choose(const PageSelection& args, std::int64_t begin, std::int64_t end) {
 
 void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
+  queue.submit([args, &pool = queue.crew()] {
     const std::int64_t pages = args.max_pages();
-    crew.run(args.kv_length.shape[0] * pages, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(args.kv_length.shape[0] * pages, [&](std::int64_t begin, std::int64_t end) {
       with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
         for (std::int64_t at = begin; at < end; ++at) bound<T>(args, at / pages, at % pages);
       });
@@ -144,9 +145,9 @@ void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
 
 void page_selection(const PageSelection& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
+  queue.submit([args, &pool = queue.crew()] {
     const std::int64_t tasks = args.page_counts.elements();
-    crew.run(tasks, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(tasks, [&](std::int64_t begin, std::int64_t end) {
       with_element_type(args.q.dtype, [&]<typename T>(T) { choose<T>(args, begin, end); });
     });
   });

@@ -1,4 +1,9 @@
-// Sparse attention on the CPU: attention of up to 64 rows of a head at a time, to the list of their tokens.
+// Sparse attention on the CPU, of a prompt's rows and of decode rows: it expands the lists of
+// tokens and runs the tasks of dense attention (kernels/attention/cpu/attention_kernels.h) on them.
+//
+// A prompt's rows are taken 64 of a head at a time, in descending order; decode rows one KV head of
+// a sequence at a time. No bit depends on the number of threads. Launchers: sparse_attention() and
+// page_attention(), at the end.
 #include "kernels/sparse/sparse_attention.h"
 
 #include <algorithm>
@@ -20,19 +25,19 @@ struct HeadRows {
   std::int64_t head, begin, end;
 };
 
-class Run {
+class PromptRun {
  public:
-  Run(const SparseAttention& args, AttendTask attend)
+  PromptRun(const SparseAttention& args, AttendTask attend)
       : args_(args), shared_(args.attention_args()), attend_(attend) {}
 
-  void operator()(Crew& crew) const {
+  void operator()(Crew& pool) const {
     const std::int64_t tiles = (args_.q.shape[0] + kTileRows - 1) / kTileRows;
     const std::int64_t heads = args_.q.shape[1];
-    crew.run(tiles * heads, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(tiles * heads, [&](std::int64_t begin, std::int64_t end) {
       AttentionScratch scratch;
       std::vector<std::int32_t> tokens;
       for (std::int64_t i = begin; i < end; ++i) {
-        // The last rows see the most tokens: they go first.
+        // The last rows see the most tokens, so they start first.
         const std::int64_t first = (tiles - 1 - i / heads) * kTileRows;
         const std::int64_t last = std::min(first + kTileRows, args_.q.shape[0]);
         attend({i % heads, first, last}, tokens, scratch);
@@ -63,12 +68,12 @@ class Run {
     attend_(shared_, group, task, scratch);
   }
 
-  // The tokens that are chosen for the rows and not after the last of them, ascending.
+  // The selected tokens that are not after the last of the rows, ascending.
   void find_tokens(const HeadRows& rows, std::vector<std::int32_t>& tokens) const {
     tokens.clear();
-    const std::int64_t most = args_.first_position + rows.end;
+    const std::int64_t token_end = args_.first_position + rows.end;
     const auto add = [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < std::min(end, most); ++t) {
+      for (std::int64_t t = begin; t < std::min(end, token_end); ++t) {
         tokens.push_back(static_cast<std::int32_t>(t));
       }
     };
@@ -101,9 +106,9 @@ class PageRun {
   PageRun(const PageAttention& args, AttendTask attend)
       : args_(args), shared_(args.attention_args()), attend_(attend) {}
 
-  void operator()(nvllm::cpu::Crew& crew) const {
+  void operator()(nvllm::cpu::Crew& pool) const {
     const std::int64_t kv_heads = args_.kv_heads();
-    crew.run(args_.q.shape[0] * kv_heads, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(args_.q.shape[0] * kv_heads, [&](std::int64_t begin, std::int64_t end) {
       AttentionScratch scratch;
       std::vector<std::int32_t> tokens;
       for (std::int64_t i = begin; i < end; ++i) {
@@ -165,13 +170,13 @@ class PageRun {
 void sparse_attention(const SparseAttention& args, Stream& stream) {
   const AttendTask attend = attend_task(args.q.dtype, {});
   auto& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, attend, &crew = queue.crew()] { Run(args, attend)(crew); });
+  queue.submit([args, attend, &pool = queue.crew()] { PromptRun(args, attend)(pool); });
 }
 
 void page_attention(const PageAttention& args, Stream& stream) {
   const AttendTask attend = attend_task(args.q.dtype, {});
   auto& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, attend, &crew = queue.crew()] { PageRun(args, attend)(crew); });
+  queue.submit([args, attend, &pool = queue.crew()] { PageRun(args, attend)(pool); });
 }
 
 }  // namespace nvllm::kernels::cpu

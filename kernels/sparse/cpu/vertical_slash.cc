@@ -1,5 +1,9 @@
-// MInference's choice on the CPU: a task for each head, whose judging rows pass over the keys twice: for
-// their log-sum-exps, and for the sums of weights. Lists are a task for each block of rows and head.
+// Vertical-slash selection of MInference on the CPU: a task for each head.
+//
+// The estimation rows of a head pass over the keys twice: for their log-sum-exps, and for the sums
+// of weights by column and by diagonal. The highest sums are selected by a partial sort. The index
+// is a task for each block of rows and head (slash_bands.h). Launchers: vertical_slash(),
+// slash_bands() and vertical_slash_index(), at the end.
 #include "kernels/sparse/vertical_slash.h"
 
 #include <algorithm>
@@ -26,7 +30,7 @@ float dot(const T* a, const T* b, std::int64_t count) {
   return sum8(sum);
 }
 
-// A head's sums, in the workspace.
+// The sums of a head, in the workspace.
 struct Sums {
   float* by_token;
   float* by_offset;
@@ -36,7 +40,7 @@ struct Sums {
         by_offset(by_token + args.prompt.tokens()) {}
 };
 
-// Every judging row's scores are computed tile by tile of tokens, twice.
+// Adds up the weights of all estimation rows. Scores are computed token by token, twice.
 template <typename T>
 void add_weights(const VerticalSlash& args, std::int64_t head, const Sums& sums) {
   const PromptRows& prompt = args.prompt;
@@ -118,8 +122,8 @@ void list(const VerticalSlashIndex& args, std::int64_t block, std::int64_t head)
 
 void vertical_slash(const VerticalSlash& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
-    crew.run(args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
+  queue.submit([args, &pool = queue.crew()] {
+    pool.run(args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t head = begin; head < end; ++head) choose(args, head);
     });
   });
@@ -138,8 +142,8 @@ void slash_bands(const TensorView& bands, const TensorView& offsets, Stream& str
 
 void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
-    crew.run(args.blocks() * args.heads(), [&](std::int64_t begin, std::int64_t end) {
+  queue.submit([args, &pool = queue.crew()] {
+    pool.run(args.blocks() * args.heads(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t at = begin; at < end; ++at)
         list(args, at / args.heads(), at % args.heads());
     });

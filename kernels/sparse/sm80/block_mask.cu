@@ -1,8 +1,12 @@
-// XAttention's choice on the GPU. Strided scores are a product of matrices: strided row i is the kStride head_dim
-// elements of its rows, in descending order of rows, strided token j those of its keys in ascending order. A
-// block computes 128 x 128 of them on tensor cores (mma.sync, Ampere and later; select_tiles_sm90.cu does it on
-// Hopper) and leaves of them one log-sum-exp (in base 2) for each strided row and tile of kTile strided tokens.
-// From those keep_tiles.cuh chooses.
+// The block mask of XAttention on the GPU: the scores of strided rows and tokens on Ampere and
+// later, and the launcher.
+//
+// Strided scores are a GEMM of depth kStride head_dim: strided row i is the elements of its rows in
+// descending order, strided token j those of its keys in ascending order. A block computes 128 x
+// 128 of them with mma.sync, copying asynchronously in kStages stages (on Hopper
+// ../sm90/block_mask.cu does it), and leaves one log-sum-exp in base 2 for each strided row and
+// tile of kTile strided tokens. A second kernel (block_mask.cuh) selects tiles by these. float32
+// has a plain kernel. Launcher: block_mask(), at the end.
 #include "kernels/attention/sm80/mma_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
@@ -18,14 +22,14 @@ constexpr int kOperandBytes = kStrides * kDepth * 2;
 constexpr int kSharedBytes = kStages * 2 * kOperandBytes;
 constexpr int kWarpRows = 64, kWarpTokens = 32;  // of a warp: 2 x 4 warps
 
-// What a thread copies of a stage: a chunk of each of four strided rows and four strided tokens.
+// The copies of a thread for a stage: a chunk of each of four strided rows and four strided tokens.
 template <typename T>
 class StageCopy {
  public:
   __device__ __forceinline__ StageCopy(const TileParams<T>& p, int head, int first_row,
                                        int first_token)
       : p_(p), head_(head), first_row_(first_row), first_token_(first_token) {
-    // Where a strided token lies in one block, its keys are found at once.
+    // If a strided token lies in one block, its keys are found at once.
     together_ = p.table == nullptr || p.block_size % kStep == 0;
 #pragma unroll
     for (int n = 0; n < kRowsOfThread; ++n) {
@@ -34,7 +38,7 @@ class StageCopy {
     }
   }
 
-  // Elements [kDepth step, kDepth (step + 1)) of all strided rows and tokens.
+  // Copies elements [kDepth step, kDepth (step + 1)) of all strided rows and tokens.
   __device__ __forceinline__ void copy(int step, unsigned rows_tile, unsigned tokens_tile) const {
     const int per_row = p_.padded_dim / kDepth;
     const int t = step / per_row, d = step % per_row * kDepth + chunk() * 8;
@@ -73,7 +77,7 @@ class StageCopy {
 
 using Scores = float[kWarpRows / 16][kWarpTokens / 8][4];
 
-// A stage's part of the warp's scores.
+// Adds a stage's part to the warp's scores.
 template <typename T>
 __device__ __forceinline__ void multiply_stage(unsigned rows_tile, unsigned tokens_tile, int row,
                                                int token, int lane, Scores& scores) {
@@ -101,7 +105,7 @@ __device__ __forceinline__ void multiply_stage(unsigned rows_tile, unsigned toke
   }
 }
 
-// The log-sum-exps of the warp's rows over its tiles of kTile strided tokens.
+// Stores the log-sum-exps of the warp's rows over its tiles of kTile strided tokens.
 template <typename T>
 __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int first_row,
                                            int first_token, int lane, const Scores& scores) {
@@ -138,7 +142,8 @@ __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int
   }
 }
 
-// Blocks: x strided rows of all heads, y strided tokens, so that blocks that run together share keys.
+// Grid: x is strided rows of all heads, y strided tokens, so that blocks that run together share
+// keys.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TileParams<T> p) {
   begin_after_previous_kernel();
@@ -162,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TilePara
   Scores scores = {};
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<kStages - 2>();
-    __syncthreads();  // the stage is there, and nobody is still at the one before it
+    __syncthreads();  // the stage has arrived, and all warps are done with the one before it
     const int next = step + kStages - 1;
     if (next < steps) copies.copy(next, rows_tile(next % kStages), tokens_tile(next % kStages));
     commit_copies();
@@ -172,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TilePara
   store_sums(p, head, first_row + row, first_token + token, lane, scores);
 }
 
-// float32, which no tensor core takes exactly: a thread for each strided row and tile.
+// float32, which tensor cores would round: a thread for each strided row and tile.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileParams<T> p) {
   begin_after_previous_kernel();

@@ -1,8 +1,10 @@
-// What the kernels of XAttention's choice are given: scores of strided rows and tokens (block_mask.cu,
-// select_tiles_sm90.cu), then the tiles that are kept (keep_tiles.cuh).
+// The parameters of the block mask kernels, and the kernel that selects tiles by the log-sum-exps
+// which the first one has left (block_mask.cu, ../sm90/block_mask.cu).
 //
-// The second kernel of XAttention's choice: a block for each tile of rows and head makes the log-sum-exps of
-// its strided rows scores of tiles, finds the score down to which tiles are kept, and writes them down.
+// A block of the selection kernel has a tile of rows and a head. It computes scores of tiles from
+// the log-sum-exps of its strided rows, then searches, in bits of the score, the highest cut at
+// which the tiles above it reach the threshold (top-p), and writes the kept tiles in ascending
+// order. Launcher: top_p_tiles(), at the end.
 #pragma once
 
 #include "kernels/attention/sm80/attention_params.cuh"
@@ -13,8 +15,7 @@
 
 namespace nvllm::kernels::cuda {
 
-inline constexpr int kDepth =
-    64;  // elements of a strided row that are in shared memory at once: a stage
+inline constexpr int kDepth = 64;  // elements of a strided row in a stage
 inline constexpr int kTile = static_cast<int>(kTileStrides);
 inline constexpr int kStep = static_cast<int>(kStride);
 
@@ -40,7 +41,7 @@ struct TileParams : PromptParams<T> {
         threshold(args.threshold) {}
 
   __device__ __forceinline__ int strides() const { return (this->rows + kStep - 1) / kStep; }
-  // Strided tokens that a strided row sees.
+  // How many strided tokens a strided row sees.
   __device__ __forceinline__ int seen(int i) const {
     return (this->first_position + min(kStep * (i + 1), this->rows) - 1) / kStep + 1;
   }
@@ -49,19 +50,19 @@ struct TileParams : PromptParams<T> {
   }
 };
 
-// The sums of bfloat16 and float16 with what Hopper has. False, with nothing done: not on this device, or without
-// room for gathered keys.
+// The scores of bfloat16 and float16 on Hopper. Returns false, with nothing enqueued, on another
+// device or without memory for gathered keys.
 template <typename T>
 bool score_tiles_sm90(const BlockMask& args, const TileParams<T>& params, cudaStream_t stream);
 
 inline constexpr int kSelectWarps = 4, kSelectThreads = kSelectWarps * 32;
 
-// Scores in shared memory are filled up with zeros to a multiple of this.
+// Scores in shared memory are padded with zeros to a multiple of this.
 inline constexpr int kScoresAtOnce = 128;
 
-// A tile of rows' choice among the tiles that it sees.
+// A tile of rows, and the scores of the tiles that it sees.
 struct TileRow {
-  float* scores;  // in shared memory; not of those that are always kept, where it is 0
+  float* scores;  // in shared memory; 0 for those that are always kept
   int reach, diagonal;
 
   __device__ __forceinline__ bool always(int tile) const { return tile == 0 || tile >= diagonal; }
@@ -73,7 +74,7 @@ __device__ __forceinline__ float add_warp(float value) {
   return value;
 }
 
-// The log-sum-exp of a strided row, by a warp; all lanes get it.
+// The log-sum-exp of a strided row, computed by a warp; all lanes get it.
 __device__ __forceinline__ float sum_row(const float* sums, int count, int lane) {
   constexpr int kAtOnce = 8;
   float row_max = -INFINITY, sum = 0;
@@ -100,7 +101,7 @@ __device__ __forceinline__ float sum_row(const float* sums, int count, int lane)
   return reference + log2f(add_warp(sum * power_of_2(row_max - reference)));
 }
 
-// What the tiles that are always kept score, and all of them.
+// The sum of the scores of the tiles that are always kept, and of all tiles.
 struct Covered {
   float always, all;
 };
@@ -142,14 +143,14 @@ __device__ __forceinline__ Covered score_row(const TileParams<T>& p, const TileR
   return {always, always + add_warp(lane < kSelectWarps ? parts[1][lane] : 0)};
 }
 
-// The scores that are not below one given by its bits: how many there are, and their sum, in the same order for
-// any.
+// The sum and the number of the scores that are at least a given one. The order of the sum is
+// always the same.
 struct TailSum {
   float sum;
   int count;
 };
 
-// By a warp; all lanes get it.
+// Computed by a warp for a score given by its bits; all lanes get it.
 __device__ __forceinline__ TailSum tail_sum(const TileRow& row, unsigned bits, int lane) {
   TailSum tail{};
 #pragma unroll 2
@@ -164,7 +165,8 @@ __device__ __forceinline__ TailSum tail_sum(const TileRow& row, unsigned bits, i
   return {add_warp(tail.sum), __reduce_add_sync(~0u, tail.count)};
 }
 
-// Where the choice ends: tiles above the score with these bits are kept, and so many of those that have it.
+// The end of the selection: tiles above the score with these bits are kept, and `ties` of those
+// that have exactly this score.
 struct Cut {
   unsigned bits;
   int ties;
@@ -172,9 +174,10 @@ struct Cut {
 
 inline constexpr unsigned kInfinity = 0x7f800000u;  // bits of a score that no tile has
 
-// The highest score down to which tiles cover `wanted`, which all of them do and none do not. Scores are not
-// negative, so their bits ascend as they do. Each warp tries one score: a round leaves a fifth of those
-// that are possible, until a single tile is left, or tiles that are equal. All threads call it together.
+// The highest score down to which tiles cover `wanted`, which all tiles together do and no tile
+// does not. Scores are not negative, so their bits are ordered as they are. Each warp tries one
+// score per round, which leaves a fifth of the interval, until a single tile or equal tiles are
+// left. All threads call it together.
 __device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted,
                                         TailSum (&tried)[kSelectWarps]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

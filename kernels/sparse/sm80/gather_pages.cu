@@ -1,5 +1,6 @@
-// Pages brought together on the GPU: a block for each page of a sequence and KV head, 16 bytes per thread at a time.
-// Pinned host memory is read where it is: that many threads keep the link busy.
+// Gathers pages on the GPU: a block for each page of a sequence and KV head, 16 bytes per thread at
+// a time. Pinned host memory is read in place; this many threads keep the link busy. Shapes are
+// those of kernels::GatherPages. Launcher: gather_pages(), at the end.
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/gather_pages.h"
@@ -8,7 +9,7 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kUnroll = 4;  // loads of a thread that are on their way together
+constexpr int kUnroll = 4;  // loads of a thread in flight
 
 struct GatherParams {
   uint4 *to_keys, *to_values;
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherPara
     values = keys + token * p.block_size;
   }
   const long long to = sequence * p.to_block + i * p.page_tokens * p.to_token + kv_head * p.to_head;
-  // Keys first, then values: vector v is of token v / head.
+  // Keys come first, then values: vector v belongs to token v / head.
   const int vectors = tokens * p.head;
   for (int begin = threadIdx.x; begin < 2 * vectors; begin += kUnroll * kThreads) {
     uint4 loaded[kUnroll];

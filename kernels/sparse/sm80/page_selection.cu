@@ -1,5 +1,7 @@
-// Quest on the GPU. Bounds: a warp for each page that rows lie in, sequence and KV head. Choice: some lanes for
-// each page's score, then a block for each sequence and KV head that takes the highest.
+// Page selection of Quest on the GPU. Bounds: a warp for each page in which rows lie, sequence and
+// KV head. Selection: a few lanes compute the score of each page, then a block for each sequence
+// and KV head selects the top k (top_k.cuh). Shapes are those of page_selection.h. Launchers:
+// update_page_bounds() and page_selection(), at the end.
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/page_selection.h"
@@ -17,7 +19,7 @@ struct BoundParams {
   T* bounds;
   const int *query_start, *kv_length;
   const int* table;      // nullptr: sequence s has block s
-  const int* block_map;  // nullptr: blocks are where they are
+  const int* block_map;  // nullptr: every block is its own
   long long block_stride, token_stride, head_stride;
   int table_width, block_size, page_tokens, max_pages, kv_heads, head_dim;
   long long items;
@@ -151,11 +153,11 @@ __global__ void __launch_bounds__(kThreads) score_pages_kernel(const SelectParam
   const int sequence = blockIdx.z, kv_head = blockIdx.y;
   const int pages = (p.kv_length[sequence] + p.page_tokens - 1) / p.page_tokens;
   const int per_block = kThreads / p.lanes;
-  if (pages <= p.budget) return;  // all of them are taken
+  if (pages <= p.budget) return;  // all of them are selected
   const int page =
       static_cast<int>(blockIdx.x) * per_block + static_cast<int>(threadIdx.x) / p.lanes;
   const int lane = threadIdx.x % p.lanes;
-  // Lanes without a page repeat the last one's sums, since all lanes of a warp exchange theirs.
+  // Lanes without a page repeat the last one, since all lanes of a warp exchange their sums.
   const float score = page_score(p, sequence, kv_head, min(page, pages - 1), lane);
   if (lane != 0 || page >= pages) return;
   const long long at = static_cast<long long>(sequence) * p.kv_heads + kv_head;

@@ -1,4 +1,12 @@
-// Sparse attention on the GPU: the choice of a kernel, and the one for float32 (attention_float.cuh).
+// Sparse attention on the GPU: attention to listed tokens, of a prompt's rows (SparseAttention) and
+// of decode rows (PageAttention).
+//
+// Both reuse the kernels of dense attention with a ListedPart (token_lists.cuh) in place of
+// AttentionPart. With bfloat16 and float16, a prompt's rows run in the prefill loop
+// (kernels/attention/sm80/prefill.cuh): a block has 64 rows of a head; on Hopper
+// ../sm90/sparse_attention.cu is used. Decode rows run in the split-KV decode kernel
+// (kernels/attention/sm80/decode.cuh). float32 has plain kernels (float32_rows.cuh). Launchers:
+// sparse_attention() and page_attention(), at the end.
 #include <bit>
 #include <type_traits>
 
@@ -19,7 +27,8 @@ template <typename T, int D>
 __global__ void __launch_bounds__(kWarps * 32)
     sparse_kernel(const AttentionParams<T> p, const SparseLists lists) {
   extern __shared__ __align__(128) unsigned char shared[];
-  // The last rows have the most tokens: they go first. The heads of a KV head lie next to one another.
+  // The last rows have the most tokens, so they start first. The heads of a KV head are neighbours
+  // in the grid.
   const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
   const AttentionRows<T> part = rows_of_head(p, lists, blockIdx.x, block * kRows, kRows);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

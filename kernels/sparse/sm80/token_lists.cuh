@@ -1,7 +1,9 @@
-// What rows attend to where it is listed: the listed tokens have numbers, one after the other, and stand in the place
-// of AttentionPart's tokens (attention.cuh). Lists ascend, so a row sees the first so many of them.
+// Lists of tokens that rows attend to, for the kernels of sparse attention: their format, which
+// lists a block's rows have, and how kernels see them.
 //
-// What the kernels of sparse attention share: the lists, and the rows and tokens of a block.
+// The listed tokens are numbered one after the other and take the place of the tokens of
+// AttentionPart (kernels/attention/sm80/attention_params.cuh). Lists ascend, so a row sees a prefix
+// of its list.
 #pragma once
 
 #include "kernels/attention/sm80/attention_params.cuh"
@@ -9,8 +11,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// Entries of a list: pages of 2^shift tokens, by their numbers; or, where shift is kRanges, ranges of any length, a
-// begin and an end each.
+// Entries of a list: pages of 2^shift tokens, by their numbers; or, if shift is kRanges, ranges of
+// any length, a begin and an end each.
 struct TokenList {
   static constexpr int kRanges = -1;
 
@@ -22,13 +24,13 @@ template <typename T>
 struct ListedPart : AttentionRows<T> {
   TokenList list;
   int first_visible;  // the token after the last one that the first row sees
-  int end;            // and that the last row sees
-  int tokens;         // listed ones before the end
-  // Where the thread is in a list of ranges: an entry, and the number of its first token. It asks for tokens that
-  // are near to those that it asked for before.
+  int end;            // the token after the last one that the last row sees
+  int tokens;         // listed tokens before the end
+  // The thread's position in a list of ranges: an entry, and the number of its first token. A
+  // thread asks for tokens near to those that it asked for before.
   mutable int entry = 0, first = 0;
 
-  // For a list of ranges all lanes of a warp call it together.
+  // For a list of ranges, all lanes of a warp call it together.
   __device__ __forceinline__ ListedPart(const AttentionRows<T>& rows, const TokenList& entries,
                                         int first_visible, int end)
       : AttentionRows<T>(rows), list(entries), first_visible(first_visible), end(end), tokens(0) {
@@ -88,7 +90,7 @@ struct SparseLists {
   int tile_capacity, range_capacity, column_capacity;
   int rows;            // of q
   int first_position;  // of the first of them
-  int count;           // of lists of each row block and head
+  int count;           // lists of each row block and head
 
   explicit SparseLists(const SparseAttention& args)
       : tile_counts(args.tile_counts.as<int>()),
@@ -105,7 +107,7 @@ struct SparseLists {
         count(args.by_tiles() ? 1 : 2) {}
 };
 
-// `count` rows of a head from first_row on, none beyond the last one.
+// Up to `count` rows of a head from first_row on.
 template <typename T>
 __device__ __forceinline__ AttentionRows<T> rows_of_head(const AttentionParams<T>& p,
                                                          const SparseLists& lists, int head,
@@ -114,7 +116,8 @@ __device__ __forceinline__ AttentionRows<T> rows_of_head(const AttentionParams<T
           head, 1};
 }
 
-// Tiles are one list; ranges and columns are two, first the ranges. All lanes of a warp call it together.
+// The rows with one of their lists. Tiles are one list; ranges and columns are two. All lanes of a
+// warp call it together.
 template <typename T>
 __device__ __forceinline__ ListedPart<T> listed(const AttentionRows<T>& rows,
                                                 const SparseLists& lists, const TokenList& list) {
@@ -122,7 +125,7 @@ __device__ __forceinline__ ListedPart<T> listed(const AttentionRows<T>& rows,
   return {rows, list, first + 1, first + rows.packed_rows};
 }
 
-// The number of the rows' lists.
+// The index of the rows' lists.
 template <typename T>
 __device__ __forceinline__ long long list_at(const AttentionRows<T>& rows) {
   return static_cast<long long>(rows.first_row >> kTileShift) * rows.p.heads + rows.head_begin;
@@ -156,10 +159,11 @@ __device__ __forceinline__ TokenList list_of(const AttentionRows<T>& rows, const
   return number == 0 ? ranges_of(rows, lists) : columns_of(rows, lists);
 }
 
-// The version for bfloat16 and float16.
+// The kernel for bfloat16 and float16.
 template <typename T>
 void sparse_attention_prefill(const SparseAttention& args, cudaStream_t stream);
-// The same with what Hopper has. False, with nothing done: not for this device or this head.
+// The same on Hopper. Returns false, with nothing enqueued, on another device or with a head_dim
+// that it does not support.
 template <typename T>
 bool sparse_attention_sm90(const SparseAttention& args, cudaStream_t stream);
 

@@ -1,5 +1,5 @@
-// Choosing among many values in one thread block: the highest so many, lower numbers first where they are
-// equal, written down in ascending order of their numbers. The same bits give the same choice.
+// Top-k selection in one thread block: the k highest of many values, lower indices first where they
+// are equal, written in ascending order of their indices. Equal input bits give an equal selection.
 #pragma once
 
 #include "kernels/common/sm80/types.cuh"
@@ -9,13 +9,13 @@ namespace nvllm::kernels::cuda {
 inline constexpr int kTopKThreads = 512;
 inline constexpr int kTopKWarps = kTopKThreads / 32;
 
-// Unsigned numbers in the order of floats.
+// Maps floats to unsigned integers of the same order.
 __device__ __forceinline__ unsigned order_key(float value) {
   const unsigned bits = __float_as_uint(value);
   return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
 }
 
-// What the block's threads share.
+// The block's shared memory.
 struct TopKShared {
   int histogram[256];
   int warp_counts[2][kTopKWarps];
@@ -23,12 +23,12 @@ struct TopKShared {
   int ties;
 };
 
-// How many of the block's threads before this one say yes, and how many do in all.
+// How many threads of the block before this one have a true predicate, and how many in all.
 struct Counted {
   int before, all;
 };
 
-// All threads of a block of so many warps call it together. warp_counts is overwritten.
+// All threads of a block of kWarps warps call it together. warp_counts is overwritten.
 template <int kWarps>
 __device__ __forceinline__ Counted count_block(bool yes, int (&warp_counts)[kWarps]) {
   const unsigned ballot = __ballot_sync(~0u, yes);
@@ -44,8 +44,9 @@ __device__ __forceinline__ Counted count_block(bool yes, int (&warp_counts)[kWar
   return counted;
 }
 
-// Writes the numbers i < count for which above(i), and the first `ties` of those for which equal(i), ascending;
-// write(place, i) writes one. Returns how many. By a block of so many warps.
+// Writes the indices i < count for which above(i), and the first `ties` of those for which
+// equal(i), in ascending order; write(position, i) writes one. Returns how many. Called by a block
+// of kWarps warps.
 template <int kWarps, typename Above, typename Equal, typename Write>
 __device__ __forceinline__ int write_selected(int (&warp_counts)[2][kWarps], int count, int ties,
                                               const Above& above, const Equal& equal,
@@ -74,13 +75,14 @@ __device__ __forceinline__ int write_selected(TopKShared& shared, int count, int
   return write_selected(shared.warp_counts, count, ties, above, equal, write);
 }
 
-// The `keep` <= count highest of key(i), i < count: eight bits at a time, from the highest on, the key of the
-// last one that is kept is found, and how many of its equals are.
+// Selects the `keep` <= count highest of key(i), i < count, by radix select: eight bits at a time,
+// from the highest on, it finds the key of the last selected value and how many values equal to it
+// are selected.
 template <typename Key, typename Write>
 __device__ __forceinline__ void top_k(TopKShared& shared, int count, int keep, const Key& key,
                                       const Write& write) {
   unsigned known = 0, mask = 0;
-  int left = keep;  // to be found among those that agree with `known`
+  int left = keep;  // still to be found among those that agree with `known`
   for (int shift = 24; shift >= 0; shift -= 8) {
     for (int i = threadIdx.x; i < 256; i += kTopKThreads) shared.histogram[i] = 0;
     __syncthreads();

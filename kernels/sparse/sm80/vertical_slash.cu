@@ -1,7 +1,11 @@
-// MInference's choice on the GPU. The judging rows meet the keys twice, 64 tokens at a time: for the rows'
-// log-sum-exps, and for the sums of weights of columns and diagonals. A tile's sums are written down by whoever
-// computed them, and added up in a fixed order. Then a block takes the highest of a head's columns, another
-// one of its diagonals.
+// Vertical-slash selection of MInference on the GPU.
+//
+// The estimation rows pass over the keys twice, 64 tokens per block: for the rows' log-sum-exps,
+// and for the sums of weights by column and by diagonal, with mma.sync for the 16-bit types. The
+// block of a tile writes its sums, which are added up in a fixed order. Then one block per head
+// selects the top k columns, another one its diagonals (top_k.cuh). Further kernels merge offsets
+// into bands and list the ranges and columns of each block of rows (slash_bands.h). Launchers:
+// vertical_slash(), slash_bands() and vertical_slash_index(), at the end.
 #include <algorithm>
 
 #include "kernels/attention/sm80/mma_rows.cuh"
@@ -15,9 +19,9 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-constexpr int kTile = 64;  // judging rows, and tokens
+constexpr int kTile = 64;  // estimation rows, and tokens
 constexpr int kThreads = 128;
-constexpr int kDiagonals = 2 * kTile;  // of a tile, one of which is none
+constexpr int kDiagonals = 2 * kTile;  // of a tile; one of them is empty
 constexpr int kRowFloats = kTile + 1;  // in shared memory, so that columns lie in different banks
 constexpr int kScoreBytes = kTile * kRowFloats * static_cast<int>(sizeof(float));
 
@@ -40,21 +44,22 @@ struct VerticalSlashParams : PromptParams<T> {
     row_sums = tile_sums + padded;
   }
 
-  // Of a judging row.
+  // The query of an estimation row.
   __device__ __forceinline__ const T* query(int i, int head) const {
     return this->q + (this->rows - estimation_rows + i) * this->q_row + head * this->head_dim;
   }
-  // Whether judging row i attends to a token.
+  // Whether estimation row i attends to a token.
   __device__ __forceinline__ bool sees(int i, int token) const {
     return i < estimation_rows && token <= this->tokens - estimation_rows + i;
   }
 };
 
-// What queries and keys take in shared memory, and the scores that take their place.
+// Bytes of shared memory for queries and keys, and for the scores that replace them.
 template <typename T, int D>
 inline constexpr int kTileBytes = std::max(kScoreBytes, sizeof(T) == 2 ? 2 * kTile * D * 2 : 0);
 
-// Scores of all judging rows and the tile's tokens, in shared memory; -infinity where a row does not see one.
+// The scores of all estimation rows and the tile's tokens, in shared memory; -infinity where a row
+// does not see a token.
 template <typename T, int D>
 __device__ __forceinline__ void score_tile(const VerticalSlashParams<T>& p, int head, int first,
                                            float* scores) {
@@ -90,7 +95,7 @@ __device__ __forceinline__ void score_tile(const VerticalSlashParams<T>& p, int 
         multiply_add<T>(sums[n + 1], q, k.word[2], k.word[3]);
       }
     }
-    __syncthreads();  // nobody reads queries or keys any more
+    __syncthreads();  // all threads are done with queries and keys
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
@@ -116,7 +121,7 @@ __device__ __forceinline__ void score_tile(const VerticalSlashParams<T>& p, int 
   __syncthreads();
 }
 
-// The tile's log-sum-exp (in base 2) of each judging row.
+// The tile's log-sum-exp (in base 2) of each estimation row.
 template <typename T, int D>
 __global__ void __launch_bounds__(kThreads) sum_rows_kernel(const VerticalSlashParams<T> p) {
   begin_after_previous_kernel();
@@ -137,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows_kernel(const VerticalSlashP
   }
 }
 
-// A block per head: the rows' log-sum-exps over all tiles, eight threads for each row.
+// A block per head: the log-sum-exps of the rows over all tiles, eight threads for each row.
 template <typename T>
 __global__ void __launch_bounds__(kTile * 8) add_rows_kernel(const VerticalSlashParams<T> p) {
   begin_after_previous_kernel();
@@ -160,8 +165,8 @@ __global__ void __launch_bounds__(kTile * 8) add_rows_kernel(const VerticalSlash
   p.row_sums[blockIdx.x * kTile + i] = reference + log2f(sum);
 }
 
-// The tile's weights, added up by column and by diagonal: diagonal x is of row i and token j with
-// i - j + 63 = x.
+// The weights of the tile, added up by column and by diagonal: diagonal x has row i and token j
+// with i - j + 63 = x.
 template <typename T, int D>
 __global__ void __launch_bounds__(kThreads) sum_lines_kernel(const VerticalSlashParams<T> p) {
   begin_after_previous_kernel();
@@ -189,7 +194,7 @@ __global__ void __launch_bounds__(kThreads) sum_lines_kernel(const VerticalSlash
   p.by_diagonal[at * kDiagonals + x] = sum;
 }
 
-// An offset's sum: of the two tiles that it crosses while it passes the judging rows.
+// The sum of an offset: of the two tiles that it crosses on its way past the estimation rows.
 template <typename T>
 __device__ __forceinline__ float offset_sum(const VerticalSlashParams<T>& p, int head, int offset) {
   const float* sums = p.by_diagonal + static_cast<long long>(head) * p.tiles * kDiagonals;
@@ -203,7 +208,7 @@ __device__ __forceinline__ float offset_sum(const VerticalSlashParams<T>& p, int
   return sum;
 }
 
-// Blocks (head, 0) take columns, (head, 1) offsets.
+// Blocks (head, 0) select columns, (head, 1) offsets.
 template <typename T>
 __global__ void __launch_bounds__(kTopKThreads)
     top_k_lines_kernel(const VerticalSlashParams<T> p, int* columns, int verticals, int* offsets,
@@ -229,7 +234,8 @@ __global__ void __launch_bounds__(kTopKThreads)
   }
 }
 
-// A block per head: an offset that begins a band writes its begin, the one that ends it its end.
+// A block per head: the offset that begins a band writes its begin, the one that ends it writes its
+// end.
 __global__ void __launch_bounds__(kTopKThreads)
     slash_bands_kernel(Band* bands, const int* offsets, int slashes) {
   begin_after_previous_kernel();
@@ -312,7 +318,7 @@ void vertical_slash(const VerticalSlash& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
     if constexpr (sizeof(T) == 4) {
-      choose<T, 64>(args, native);  // tiles in shared memory are of tensor cores alone
+      choose<T, 64>(args, native);  // float32 has no operand tiles in shared memory
     } else if (args.prompt.head_dim() <= 64) {
       choose<T, 64>(args, native);
     } else if (args.prompt.head_dim() <= 128) {

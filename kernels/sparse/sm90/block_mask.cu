@@ -1,11 +1,15 @@
-// Scores of strided rows and tokens on Hopper (block_mask.cu says what they are): a product of matrices of
-// depth kStride head_dim. Blocks stay, and take one tile of 128 strided rows and 256 strided tokens after the other. A
-// producer thread copies queries and keys in bulk, 64 elements deep, into a ring of stages, each block of a
-// cluster a part of the keys for all; two consumer warpgroups multiply them, each with 64 of the rows. While those
-// make sums of their scores, the next tile's first stages arrive.
+// The scores of strided rows and tokens on Hopper (../sm80/block_mask.cu defines them): a
+// persistent, warp-specialized GEMM of depth kStride head_dim.
 //
-// A strided token is kStride keys of the same distance, wherever it begins: bulk copies take the same key of each at
-// once. Keys in blocks are first gathered for that, one behind the other.
+// Each block takes one tile of 128 strided rows and 256 strided tokens after the other
+// (strided_scores.cuh). A producer thread copies queries and keys by TMA, 64 elements deep, into a
+// ring of stages; the blocks of a cluster multicast a part of the keys each. Two consumer
+// warpgroups multiply them by wgmma, each with 64 of the rows, and while they reduce their scores
+// to log-sum-exps, the first stages of the next tile arrive.
+//
+// A strided token is kStride keys at a constant distance, so a TMA box takes the same key of each
+// of them. For this a first kernel gathers keys that lie in cache blocks into one contiguous
+// tensor. Launcher: score_tiles_sm90(), at the end.
 #include <algorithm>
 #include <array>
 
@@ -22,8 +26,8 @@ namespace {
 
 constexpr int kGatherThreads = 256;
 
-// Keys of tokens [first, end) to their places in the sequence; zeros for those beyond the last one. A warp
-// for each.
+// Copies the keys of tokens [first, end) to their positions in the sequence, with zeros beyond the
+// last token. A warp copies a token.
 template <typename T>
 __global__ void __launch_bounds__(kGatherThreads)
     gather_keys_kernel(const TileParams<T> p, T* gathered, int kv_heads, int first, int end) {
@@ -47,7 +51,7 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
-// Queries and keys as bulk copies see them.
+// The tensor maps of queries and keys.
 struct Maps {
   CUtensorMap queries;  // elements, rows of a strided row, strided rows that are whole, heads
   CUtensorMap keys;     // elements, tokens of a strided token, strided tokens, KV heads
@@ -55,7 +59,7 @@ struct Maps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The producer, one thread.
+// The work of the producer thread.
 template <typename T>
 __device__ __forceinline__ void produce(const TileParams<T>& p, const Shared& shared,
                                         const Maps& maps) {
@@ -80,7 +84,7 @@ __device__ __forceinline__ void produce(const TileParams<T>& p, const Shared& sh
   }
 }
 
-// A stage's part of a warpgroup's scores, enqueued.
+// Enqueues a stage's part of a warpgroup's scores.
 template <typename T>
 __device__ __forceinline__ void multiply(float (&scores)[kScores], unsigned rows, unsigned tokens,
                                          bool first) {
@@ -93,8 +97,8 @@ __device__ __forceinline__ void multiply(float (&scores)[kScores], unsigned rows
   wgmma_commit();
 }
 
-// Copies found no more than zeros of the last strided row where it is not whole: a warpgroup that has it, as row `at` of
-// its tile, fills in a stage's part of it.
+// The tensor map yields zeros for a last strided row that is incomplete. The warpgroup that has it,
+// as row `at` of its tile, fills in a stage's part of it.
 template <typename T>
 __device__ __forceinline__ void fill_last_row(const TileParams<T>& p, int head, int step,
                                               unsigned rows, int at, int group, int thread) {
@@ -113,7 +117,7 @@ __device__ __forceinline__ void fill_last_row(const TileParams<T>& p, int head, 
   sync_threads(group + 1, kGroupThreads);
 }
 
-// A consumer warpgroup.
+// The work of a consumer warpgroup.
 template <typename T>
 __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& shared, int group,
                                         int thread) {
@@ -181,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     sm90::raise_register_limit<232>();
     consume(p, shared, group, thread);
   }
-  sync_cluster();  // nobody copies to a block that has ended, or arrives there
+  sync_cluster();  // no block may exit while others copy or arrive there
 #endif
 }
 

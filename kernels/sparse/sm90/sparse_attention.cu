@@ -1,5 +1,13 @@
-// Sparse attention on Hopper: a block has a tile of 128 rows of a head (attention_block_sm90.cuh), and copies the
-// tiles of its list in bulk, or the tokens of its ranges and columns one by one (attention_listed_sm90.cuh).
+// Sparse attention of a prompt's rows on Hopper, bfloat16 and float16, head_dim 64 or 128: a block
+// has a tile of 128 rows of a head and uses the consumers of dense prefill
+// (kernels/attention/sm90/consumer.cuh).
+//
+// With a list of tiles, the producer of dense prefill copies them in bulk. With ranges and columns,
+// tokens may lie anywhere: the listed tokens are numbered, first those of the ranges, then the
+// columns; KV tile i has the numbers [128 i, 128 i + 128), and a producer warpgroup copies it token
+// by token with cp.async, each thread finding one token. Positions lie beside each tile in shared
+// memory, so that consumers can mask the tokens after a row; only tiles that have tokens after the
+// block's first row are masked. Launcher: sparse_attention_sm90(), at the end.
 #include <algorithm>
 #include <type_traits>
 
@@ -14,8 +22,9 @@ namespace {
 
 static_assert(kRows == kSparseTile && kTokens == kSparseTile);
 
-// Keys of a tile are given back before its scores are masked, so positions stay for two rounds of stages. There is
-// room for 16 bits each: how far a position lies behind the block's first row is all that masks need.
+// The stage of keys is released before their scores are masked, so positions stay for two rounds of
+// stages. 16 bits suffice for each: masks only need how far a position lies behind the block's
+// first row.
 inline constexpr int kPositionSlots = 2 * kStages;
 inline constexpr int kPositionBytes = kTokens * 2, kNewestBytes = kProducerWarps * 4;
 inline constexpr int kFarBehind = 0x7fff;
@@ -66,19 +75,19 @@ struct ListedTokens : AttentionRows<T> {
 
   __device__ __forceinline__ int tokens() const { return ranges.tokens + columns.tokens; }
   __device__ __forceinline__ int tiles() const { return (tokens() + kTokens - 1) / kTokens; }
-  // The position of the token with a number; one after all rows beyond the last number.
+  // The position of the token with this number; beyond the last number, a position after all rows.
   __device__ __forceinline__ int position(int number) const {
     if (number < ranges.tokens) return ranges.token(number);
     return number < tokens() ? columns.token(number - ranges.tokens) : 0x7fffffff;
   }
-  // And where it lies.
+  // The token's offset in the cache.
   __device__ __forceinline__ long long kv_offset_at(int number, int position) const {
     return number < tokens() ? this->kv_offset(position) : 0;
   }
 };
 
-// Positions of a tile's tokens, as rows of the block that come no later, and of the last one that each producer
-// warp found.
+// The positions of a tile's tokens, relative to the block's first row, and the last position that
+// each producer warp has found.
 template <int D>
 struct Positions {
   unsigned base;
@@ -93,26 +102,27 @@ struct Positions {
   }
 };
 
-// Of the 32 rows of a tile that a warp copies, from row `first` on, each lane knows the place of one in the cache.
-// Rows from `count` of the tile on are made zero.
+// Copies the 32 rows of a tile from row `first` on, which belong to a warp; each lane knows the
+// cache offset of one row. Rows from `count` of the tile on are set to zero.
 template <typename T, int D>
 __device__ __forceinline__ void copy_listed_rows(const T* cache, long long offset, unsigned tile,
                                                  int first, int count, int lane) {
   constexpr int kChunks = D / 8, kAtOnce = 32 / kChunks;
-  // Unknown to the compiler, or it would keep in registers what follows from it for every row.
+  // Hides the lane from the compiler, which would otherwise keep the derived addresses of every row
+  // in registers.
   asm volatile("" : "+r"(lane));
   const int row = lane / kChunks, chunk = lane % kChunks;
   const unsigned to = chunk_of<kTokens>(tile, first + row, chunk);
 #pragma unroll
   for (int i = 0; i < 32; i += kAtOnce) {
     const long long from = __shfl_sync(~0u, offset, row + i);
-    // i and row have no bit in common, so this is chunk_of row + i.
+    // i and row have no bit in common, so this is the chunk of row + i.
     copy_chunk((to ^ (i & 7) * 16) + i * kRowBytes, cache + from + chunk * 8,
                first + row + i < count);
   }
 }
 
-// The producer warpgroup.
+// The work of the producer warpgroup.
 template <typename T, int D>
 __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
                                                const Shared<D>& shared, int thread) {
@@ -134,8 +144,9 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
     copy_listed_rows<T, D>(listed.p.keys, offset, shared.keys(state.stage), warp * 32, count, lane);
     shared.keys_full(state.stage).arrive_after_copies();
     __syncwarp();
-    if (lane == 0) shared.keys_full(state.stage).arrive();  // positions are there
-    // Lists and table take long to answer; room for values comes later than room for keys.
+    if (lane == 0) shared.keys_full(state.stage).arrive();  // positions have arrived
+    // Loads of lists and block table take long; the stage of values becomes empty later than that
+    // of keys.
     const int number = (i + 1) * kTokens + thread;
     next_position = listed.position(number);
     next_offset = listed.kv_offset_at(number, next_position);
@@ -146,7 +157,7 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
   }
 }
 
-// As consumers see them (PrefixTiles): the first tile is the first one worked on.
+// The tiles as consumers see them (compare PrefixTiles), in ascending order.
 template <typename T, int D>
 struct ListedTiles {
   const ListedTokens<T>& listed;
@@ -155,13 +166,13 @@ struct ListedTiles {
   __device__ __forceinline__ int count() const { return listed.tiles(); }
 
   struct Mask {
-    int row, first_row_position;  // of the block; the position of the group's first row
+    int row, first_row_position;  // row of the block; position of the warpgroup's first row
     __device__ __forceinline__ Mask(const ListedTiles& tiles, int group_row, int row)
         : row(row), first_row_position(tiles.listed.first_position + group_row) {}
   };
   __device__ __forceinline__ void mask(const Mask& mask, int i, Rows<T, D>& rows, int lane) const {
     bool later = false;
-    if (lane == 0) {  // it is lane 0 that gives the slot back, too
+    if (lane == 0) {  // lane 0 also releases the slot
       int newest[kProducerWarps];
       load_words(positions.newest_of(i), newest);
       later = max(max(newest[0], newest[1]), max(newest[2], newest[3])) > mask.first_row_position;
@@ -178,7 +189,7 @@ struct ListedTiles {
     }
   }
 
-  // The producer's copies are writes of its threads.
+  // The producer's copies are writes of its threads, not of the async proxy.
   __device__ __forceinline__ void arrived() const {
     fence_shared_writes();
   }
@@ -186,7 +197,7 @@ struct ListedTiles {
   __device__ __forceinline__ void zero_missing_values(const Shared<D>&, int) const {}
 };
 
-// What a block does.
+// The work of a block with ranges and columns.
 template <typename T, int D>
 __device__ __forceinline__ void attend_listed(const ListedTokens<T>& listed, const void* memory) {
   const Shared<D> shared(memory);
@@ -206,13 +217,14 @@ __device__ __forceinline__ void attend_listed(const ListedTokens<T>& listed, con
 
 #endif
 
-// blockIdx: heads that are near to one another, which read the same keys, tiles of rows, such groups of heads. The last
-// rows have the most tokens, and may attend to all of them: those of all heads go first. Then one group of heads goes
-// after the other: what is near to its rows is read by all of them at about the same time.
+// Grid: x is neighbouring heads, which read the same keys; y tiles of rows; z such groups of heads.
+// The last rows have the most tokens and may attend to all of them: those of all heads start first.
+// Then one group of heads follows the other: all of them read what is near to their rows at about
+// the same time.
 template <typename T>
 __device__ __forceinline__ AttentionRows<T> rows_of_block(const AttentionParams<T>& p,
                                                           const SparseLists& lists) {
-  constexpr int kLastBlocks = 2;  // tiles of rows that hold a prompt's last 128
+  constexpr int kLastBlocks = 2;  // tiles of rows that contain a prompt's last 128
   const int together = static_cast<int>(gridDim.x), blocks = static_cast<int>(gridDim.y);
   const int groups = static_cast<int>(gridDim.z), last = min(blocks, kLastBlocks);
   int number = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), group, block;

@@ -1,5 +1,7 @@
-// The tiles of strided rows and tokens that blocks on Hopper work on, and the ring of stages in shared memory
-// (select_tiles_sm90.cu).
+// The parts of the strided GEMM on Hopper (block_mask.cu): the ring of stages in shared memory, the
+// order in which blocks take tiles of strided rows and tokens, and the reduction of a tile's
+// scores, which consumers have in registers, to a log-sum-exp for each strided row and tile of
+// kTile strided tokens.
 #pragma once
 
 #include "kernels/common/sm90/bulk_copy.cuh"
@@ -10,7 +12,7 @@ namespace nvllm::kernels::cuda::strided {
 
 inline constexpr int kRows = 128, kTokens = 256;  // strided, of a tile
 inline constexpr int kCluster =
-    2;  // blocks that work on the same tokens, and copy a part of them each
+    2;  // blocks that work on the same tokens and copy a part of them each
 inline constexpr int kConsumers = 2, kGroupThreads = 128;
 inline constexpr int kThreads = (kConsumers + 1) * kGroupThreads;
 inline constexpr int kGroupRows = kRows / kConsumers;
@@ -24,14 +26,15 @@ inline constexpr int kTogether = 4;  // tiles of rows of a head that are worked 
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Where a tile begins.
+// The origin of a tile.
 struct TilePosition {
   int head, row, token;
 };
 
-// A block's tiles, one after the other, in an order in which those that all blocks are at share rows and tokens:
-// parts are the heads of a KV head and kTogether tiles of rows, against one tile of tokens after the other. The
-// blocks of a cluster are at the same tokens. Producer and consumers walk alike.
+// The tiles of a persistent block, in an order in which blocks that run together share rows and
+// tokens: a part is the heads of a KV head and kTogether tiles of rows, against one tile of tokens
+// after the other. The blocks of a cluster have the same tokens. Producer and consumers iterate
+// alike.
 template <typename T>
 class TileScheduler {
  public:
@@ -40,7 +43,8 @@ class TileScheduler {
     enter_kv_head();
   }
 
-  // False when there are no more. A block whose cluster has one more tile than it has gets one beyond all rows.
+  // Returns false when there are no more tiles. A block whose cluster has one more tile than it
+  // gets one beyond all rows.
   __device__ __forceinline__ bool next(TilePosition& position) {
     for (const int clusters = static_cast<int>(gridDim.x) / kCluster;; left_ += clusters) {
       int rounds = (rows_ * heads_ + kCluster - 1) / kCluster;
@@ -63,7 +67,7 @@ class TileScheduler {
   }
 
  private:
-  // Strided tokens that a tile of rows sees.
+  // How many strided tokens a tile of rows sees.
   __device__ __forceinline__ int strides_seen(int row) const {
     return p_.seen(min(row + kRows, p_.strides()) - 1);
   }
@@ -90,11 +94,11 @@ class TileScheduler {
   }
 
   const TileParams<T>& p_;
-  int left_;  // clusters' turns from the part's first to the next one of this cluster
+  int left_;  // rounds of clusters from the part's first to this cluster's next one
   int head_ = 0, next_head_ = 0, heads_ = 0, row_ = 0, rows_ = 0, token_tiles_ = 0;
 };
 
-// Where a block has what.
+// The layout of a block's shared memory.
 struct Shared {
   unsigned base;
 
@@ -106,7 +110,7 @@ struct Shared {
   __device__ __forceinline__ Barrier empty(int stage) const { return full(kStages + stage); }
 };
 
-// Which stage of the ring is next, and the parity of its barriers' phase.
+// The next stage of the ring, and the parity of its barriers' phase.
 struct PipelineState {
   int stage = 0;
   unsigned parity = 0;
@@ -118,9 +122,9 @@ struct PipelineState {
   }
 };
 
-// What follows is of clusters: a barrier of another block (whoever arrives has written
-// nothing: a release at the cluster would cost a fence of all memory); a box to the same place in all
-// blocks, telling their barriers.
+// Cluster operations. The first arrives at a barrier of another block; who arrives has written
+// nothing, and a release at cluster scope would cost a fence of all memory. The second copies a box
+// to the same address in all blocks and signals their barriers.
 __device__ __forceinline__ void arrive_in(const Barrier& barrier, int block) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -145,7 +149,7 @@ inline constexpr int kSums =
     kTokens / kTile / 4;  // of a thread for each row, of tiles that follow each other
 static_assert(kSums % 4 == 0 && kTile % 8 == 0);
 
-// Four values, each to be added up over the four lanes of a row: lane l gets the sum of value l.
+// Adds up four values over the four lanes of a row: lane l gets the sum of value l.
 __device__ __forceinline__ float add_quads(const float (&value)[4], int lane) {
   const bool high = lane & 2, odd = lane & 1;
   const float first =
@@ -155,8 +159,8 @@ __device__ __forceinline__ float add_quads(const float (&value)[4], int lane) {
   return (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 1);
 }
 
-// Of one of the thread's two rows, which sees so many of the tokens. One reference does for all 256: a tile whose
-// weights are zero beside it has none beside all of the row either.
+// The log-sum-exps of one of the thread's two rows, which sees `seen` of the tokens. One reference
+// serves all 256 tokens: a tile whose weights vanish beside it has no weight in the row either.
 template <int kRow>
 __device__ __forceinline__ void sum_tiles(const float (&scores)[kScores], float scale, int seen,
                                           int lane, float (&sums)[kSums]) {
@@ -186,7 +190,7 @@ __device__ __forceinline__ void sum_tiles(const float (&scores)[kScores], float 
   }
 }
 
-// row: the thread's first one, kRow: 0, or 1 for the one eight rows further.
+// row: the thread's first row. kRow: 0, or 1 for the row eight further.
 template <typename T, int kRow>
 __device__ __forceinline__ void store_sums(const TileParams<T>& p, const TilePosition& position,
                                            int row, const float (&scores)[kScores], bool masked,

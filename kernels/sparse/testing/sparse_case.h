@@ -1,4 +1,4 @@
-// Calls of sparse attention with their values on the host.
+// SparseCase: a call of sparse attention with its values on the host.
 #pragma once
 
 #include <numeric>
