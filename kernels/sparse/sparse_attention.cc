@@ -128,6 +128,20 @@ Attention PageAttention::attention_args() const {
   return args;
 }
 
+void PageAttention::find_tokens(std::int64_t sequence, std::int64_t kv_head,
+                                std::vector<std::int32_t>& tokens) const {
+  tokens.clear();
+  const std::int64_t length = kv_length.as<std::int32_t>()[sequence];
+  const std::int64_t list = sequence * kv_heads() + kv_head;
+  const auto* numbers = pages.as<std::int32_t>() + list * pages.shape[2];
+  for (int i = 0; i < page_counts.as<std::int32_t>()[list]; ++i) {
+    const std::int64_t begin = numbers[i] * page_tokens;
+    for (std::int64_t t = begin; t < std::min(length, begin + page_tokens); ++t) {
+      tokens.push_back(static_cast<std::int32_t>(t));
+    }
+  }
+}
+
 void check_page_attention(const PageAttention& args) {
   constexpr Arguments check("page_attention");
   check_attention_rows(args.attention_args(), "page_attention");
@@ -165,17 +179,9 @@ void page_attention_reference(const PageAttention& args) {
   check_page_attention(args);
   const Attention attention_args = args.attention_args();
   for (std::int64_t s = 0; s < args.q.shape[0]; ++s) {
-    const std::int64_t length = args.kv_length.as<std::int32_t>()[s];
     for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
-      const std::int64_t list = s * args.kv_heads() + (args.first_head + head) / args.group;
-      const auto* pages = args.pages.as<std::int32_t>() + list * args.pages.shape[2];
       std::vector<std::int32_t> tokens;
-      for (int i = 0; i < args.page_counts.as<std::int32_t>()[list]; ++i) {
-        const std::int64_t begin = pages[i] * args.page_tokens;
-        for (std::int64_t t = begin; t < std::min(length, begin + args.page_tokens); ++t) {
-          tokens.push_back(static_cast<std::int32_t>(t));
-        }
-      }
+      args.find_tokens(s, (args.first_head + head) / args.group, tokens);
       attend_reference(attention_args, s, s, head, tokens);
     }
   }

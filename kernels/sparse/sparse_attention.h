@@ -73,6 +73,9 @@ struct PageAttention {
 
   // The arguments that it has in common with Attention.
   Attention attention_args() const;
+  // On the host: the tokens of the pages of a sequence and KV head, ascending, written to `tokens`.
+  void find_tokens(std::int64_t sequence, std::int64_t kv_head,
+                   std::vector<std::int32_t>& tokens) const;
   // KV heads that the query heads belong to.
   std::int64_t kv_heads() const {
     return q.shape[1] == 0 ? 0 : (first_head + q.shape[1] - 1) / group + 1;

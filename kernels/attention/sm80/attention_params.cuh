@@ -7,6 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "device/cuda/stream.h"
 #include "kernels/attention/attention.h"
 #include "kernels/common/sm80/types.cuh"
 
@@ -212,19 +213,21 @@ struct AttentionPart : AttentionRows<T> {
   }
 };
 
-// The kernels for bfloat16 and float16: prefill for many query rows per sequence, decode for few.
+// The kernels for bfloat16 and float16 that lie in files of their own. Those of Hopper return false,
+// with nothing enqueued, on another device or with heads that they do not support.
 template <typename T>
 void attention_prefill(const Attention& args, cudaStream_t stream);
-// The same on Hopper. Returns false, with nothing enqueued, on another device or with a head_dim
-// that it does not support.
 template <typename T>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
 template <typename T>
-void attention_decode(const Attention& args, cudaStream_t stream);
-// The same on Hopper. Returns false, with nothing enqueued, on another device or with heads that it
-// does not support.
-template <typename T>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
+
+// Lets a kernel use this much dynamic shared memory. `doing` is for the error text.
+template <typename Kernel>
+void allow_shared_memory(Kernel kernel, int bytes, const char* doing) {
+  constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  nvllm::cuda::check(cudaFuncSetAttribute(kernel, kAttribute, bytes), doing);
+}
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));

@@ -226,9 +226,7 @@ template <int D, typename T, typename... Params, typename... Args>
 void launch(void (*kernel)(const AttentionParams<T>, Params...), const AttentionParams<T>& p,
             long long rows, long long sequences, long long max_tokens, cudaStream_t stream,
             const Args&... args) {
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
-      "preparing attention");
+  allow_shared_memory(kernel, kSharedBytes<D>, "preparing attention");
   const long long tiles = (rows * p.max_group_heads() + kRows - 1) / kRows;
   const int cluster = cluster_size(reinterpret_cast<const void*>(kernel),
                                    tiles * p.kv_heads() * sequences, max_tokens);

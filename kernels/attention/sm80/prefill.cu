@@ -28,9 +28,7 @@ __global__ void __launch_bounds__(kWarps * 32) prefill_kernel(const AttentionPar
 template <int D, typename T>
 void launch(const Attention& args, const AttentionParams<T>& p, cudaStream_t stream) {
   const auto kernel = prefill_kernel<T, D>;
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
-      "preparing attention");
+  allow_shared_memory(kernel, kSharedBytes<D>, "preparing attention");
   const dim3 blocks(static_cast<unsigned>(p.max_row_blocks(args.q.shape[0], kRows)), p.kv_heads());
   kernel<<<blocks, kWarps * 32, kSharedBytes<D>, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching attention");

@@ -91,9 +91,7 @@ template <int D, int kWarps, Copy kCopy, typename T>
 void launch(const Attention& args, const AttentionParams<T>& p, int blocks, cudaStream_t stream) {
   const auto kernel = decode_kernel_sm90<T, D, kWarps, kCopy>;
   const int bytes = SharedLayout<D, kWarps>::bytes(args.max_query_rows * p.max_group_heads());
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-      "preparing attention");
+  allow_shared_memory(kernel, bytes, "preparing attention");
   const auto map_of = [&](const TensorView& cache) {
     return kCopy == Copy::boxes ? describe<T, D>(cache) : CUtensorMap{};
   };

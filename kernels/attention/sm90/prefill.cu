@@ -262,9 +262,7 @@ void launch(const Attention& args, cudaStream_t stream) {
     maps.value_runs = describe<T, D>(args.kv.values, boxes.tokens, kTokens / boxes.tokens);
   }
   const auto kernel = prefill_kernel_sm90<T, D>;
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
-      "preparing attention");
+  allow_shared_memory(kernel, kSharedBytes<D>, "preparing attention");
   const int blocks = schedule.alternating ? std::min(schedule.work_tiles(), at_once)
                                           : schedule.work_tiles() - 3 * schedule.blocks_of_four -
                                                 schedule.blocks_of_two;

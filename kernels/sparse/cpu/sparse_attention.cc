@@ -120,7 +120,7 @@ class PageRun {
  private:
   void attend(std::int64_t sequence, std::int64_t kv_head, std::vector<std::int32_t>& tokens,
               AttentionScratch& scratch) const {
-    find_tokens(sequence, kv_head, tokens);
+    args_.find_tokens(sequence, kv_head, tokens);
     AttentionGroup group{};
     group.sequence = sequence;
     group.kv_head = kv_head;
@@ -142,21 +142,6 @@ class PageRun {
       task.rows = static_cast<std::int32_t>(
           std::min<std::int64_t>(kTileRows, group.packed_rows() - task.first_row));
       attend_(shared_, group, task, scratch);
-    }
-  }
-
-  // The tokens of the pages, ascending.
-  void find_tokens(std::int64_t sequence, std::int64_t kv_head,
-                   std::vector<std::int32_t>& tokens) const {
-    tokens.clear();
-    const std::int64_t length = args_.kv_length.as<std::int32_t>()[sequence];
-    const std::int64_t list = sequence * args_.kv_heads() + kv_head;
-    const auto* pages = args_.pages.as<std::int32_t>() + list * args_.pages.shape[2];
-    for (int i = 0; i < args_.page_counts.as<std::int32_t>()[list]; ++i) {
-      const std::int64_t begin = pages[i] * args_.page_tokens;
-      for (std::int64_t t = begin; t < std::min(length, begin + args_.page_tokens); ++t) {
-        tokens.push_back(static_cast<std::int32_t>(t));
-      }
     }
   }
 

@@ -213,9 +213,7 @@ void score(const BlockMask& args, const TileParams<T>& p, cudaStream_t stream) {
   } else {
     if (score_tiles_sm90(args, p, stream)) return;
     const auto kernel = score_tiles_kernel<T>;
-    nvllm::cuda::check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-        "preparing block_mask");
+    allow_shared_memory(kernel, kSharedBytes, "preparing block_mask");
     const int strided_tokens = (p.tokens + kStep - 1) / kStep;
     const dim3 grid(static_cast<unsigned>((strides + kStrides - 1) / kStrides * p.heads),
                     static_cast<unsigned>((strided_tokens + kStrides - 1) / kStrides));

@@ -239,8 +239,8 @@ void top_p_tiles(const TileParams<T>& p, cudaStream_t stream) {
   const auto kernel = top_p_tiles_kernel<T>;
   const int filled = (p.token_tiles + kScoresAtOnce - 1) / kScoresAtOnce * kScoresAtOnce;
   const int bytes = filled * static_cast<int>(sizeof(float));
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+  allow_shared_memory(
+      kernel, bytes,
       "preparing block_mask (a prompt may have as many tiles as fit into shared memory)");
   const dim3 grid(static_cast<unsigned>(p.row_tiles), static_cast<unsigned>(p.heads));
   launch_early("launching block_mask", kernel,

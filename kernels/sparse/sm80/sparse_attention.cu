@@ -46,9 +46,7 @@ template <typename T, int D>
 void launch(const SparseAttention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args.attention_args());
   const auto kernel = sparse_kernel<T, D>;
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>),
-      "preparing sparse_attention");
+  allow_shared_memory(kernel, kSharedBytes<D>, "preparing sparse_attention");
   const dim3 blocks(p.heads, static_cast<unsigned>((args.q.shape[0] + kRows - 1) / kRows));
   kernel<<<blocks, kWarps * 32, kSharedBytes<D>, stream>>>(p, SparseLists(args));
   nvllm::cuda::check(cudaGetLastError(), "launching sparse_attention");

@@ -291,15 +291,10 @@ template <typename T, int D>
 void choose(const VerticalSlash& args, cudaStream_t stream) {
   const VerticalSlashParams<T> p(args);
   constexpr int kBytes = kTileBytes<T, D>;
-  const auto prepare = [&](auto* kernel) {
-    nvllm::cuda::check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "preparing vertical_slash");
-  };
   const auto sum_rows = sum_rows_kernel<T, D>;
   const auto sum_lines = sum_lines_kernel<T, D>;
-  prepare(sum_rows);
-  prepare(sum_lines);
+  allow_shared_memory(sum_rows, kBytes, "preparing vertical_slash");
+  allow_shared_memory(sum_lines, kBytes, "preparing vertical_slash");
   const auto heads = static_cast<unsigned>(p.heads);
   const dim3 grid(static_cast<unsigned>(p.tiles), heads);
   sum_rows<<<grid, kThreads, kBytes, stream>>>(p);

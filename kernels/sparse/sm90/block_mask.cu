@@ -226,9 +226,7 @@ bool score_tiles_sm90(const BlockMask& args, const TileParams<T>& p, cudaStream_
                  end);
   }
   const auto kernel = strided::score_tiles_kernel_sm90<T>;
-  nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          strided::kSharedBytes),
-                     "preparing block_mask");
+  allow_shared_memory(kernel, strided::kSharedBytes, "preparing block_mask");
   const LaunchShape shape{dim3(blocks / strided::kCluster * strided::kCluster), strided::kThreads,
                           strided::kSharedBytes, strided::kCluster};
   launch_early("launching block_mask", kernel, shape, stream, p,

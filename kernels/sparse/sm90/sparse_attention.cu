@@ -269,9 +269,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <typename... Params>
 void launch(void (*kernel)(Params...), int shared_bytes, const SparseAttention& args,
             cudaStream_t stream, const std::type_identity_t<Params>&... params) {
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-      "preparing sparse_attention");
+  allow_shared_memory(kernel, shared_bytes, "preparing sparse_attention");
   const std::int64_t heads = args.q.shape[1], together = std::min(args.group, heads);
   const dim3 blocks(static_cast<unsigned>(together), static_cast<unsigned>(args.row_blocks()),
                     static_cast<unsigned>((heads + together - 1) / together));
