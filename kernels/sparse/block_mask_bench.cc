@@ -131,7 +131,8 @@ const bool registered = [] {
   };
   add(DeviceKind::cpu,
       {.tokens = 2048, .segment = 2048, .block_size = 16, .heads = 4, .kv_heads = 1});
-  constexpr std::int64_t kTokens = 131072, kSegment = 8192;  // the policy's of so many tokens
+  constexpr std::int64_t kTokens = 131072,
+                         kSegment = 8192;  // the policy's segment for this many tokens
   for (const std::int64_t tokens : {kTokens / 4, kTokens / 2, kTokens}) {
     const std::int64_t segment = kSegment * kTokens / tokens;
     for (const std::int64_t block_size : {16, 0}) {

@@ -61,14 +61,15 @@ Chosen run_reference(PromptCase<T>& input, float threshold, std::vector<double>*
   return chosen;
 }
 
-// Room for gathered keys of so many tokens.
+// Memory for the gathered keys of a prompt.
 template <typename T>
 std::vector<T> gathered_keys_for(const PromptShape& shape) {
   const std::int64_t tokens = (shape.tokens() + kMaskTile - 1) / kMaskTile * kMaskTile;
   return std::vector<T>(tokens * shape.kv_heads * shape.head_dim, from_float<T>(testing::kNan));
 }
 
-// room: for gathered keys, if not nullptr; those of `gathered` tokens are there.
+// gathered_keys: memory for gathered keys, if not nullptr; those of the first `gathered` tokens are
+// valid.
 template <typename T>
 Chosen run(Backend& backend, const PromptCase<T>& input, float threshold,
            std::vector<T>* gathered_keys = nullptr, std::int64_t gathered = 0,
@@ -283,7 +284,8 @@ TEST_CASE_TEMPLATE("tiles with one of the last rows keep all, others what they k
   }
 }
 
-// A token that all rows agree on lies in a tile that is kept; tiles of nothing are not.
+// A token that all rows agree on lies in a tile that is kept; tiles without such a token are not
+// kept.
 TEST_CASE_TEMPLATE("a needle's tile is kept, hay's are not", T, float, Bf16) {
   BACKEND_OR_SKIP(backend);
   const PromptShape shape{128, 1920, 2, 1, 2, 0, 64};

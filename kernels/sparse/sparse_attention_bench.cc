@@ -88,7 +88,7 @@ Lists make_lists(const Shape& shape, std::int64_t rows, std::int64_t width, cons
   return lists;
 }
 
-// Tile 0, the band that ends with tile `last`, and every so many-th tile between them.
+// Tile 0, the band that ends with tile `last`, and every one_in-th tile between them.
 std::vector<std::int32_t> kept_tiles(const Shape& shape, std::int64_t last) {
   std::vector<std::int32_t> tiles;
   for (std::int64_t tile = 0; tile <= last; ++tile) {

@@ -86,8 +86,8 @@ TEST_CASE("budgets are the published ones") {
   CHECK(budget(1 << 20) == std::pair<std::int64_t, std::int64_t>(1000, 6096));
 }
 
-// Weights of every judging row and token, taken one by one, and from them which lines are worth how
-// much.
+// The weights of every estimation row and token, taken one by one, added up by column and by
+// offset.
 template <typename T>
 void weigh(PromptCase<T>& input, std::int64_t head, std::vector<double>& by_token,
            std::vector<double>& by_offset) {

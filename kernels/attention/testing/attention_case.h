@@ -47,7 +47,7 @@ struct AttentionCase {
   std::int64_t slack_rows = 0;  // by which the bounds are larger than they need to be
   std::int64_t slack_tokens = 0;
   std::int64_t singles = 0;  // attention() is told that the first sequences have one row each
-  unsigned layout = 1;       // seed of where blocks lie; 0: one behind the other
+  unsigned layout = 1;       // seed of the order of blocks; 0: consecutive
   std::vector<std::int32_t> visible;  // per sequence; empty: none
   bool as_float = false;              // the results, which are rounded to T when they are fetched
   std::vector<T> out;
@@ -87,7 +87,7 @@ struct AttentionCase {
     run(backend, *stream, [&](const Attention& args) { attention(args, singles, *stream); });
     weights_rounded = backend.kind() == DeviceKind::cuda && sizeof(T) == 2;
   }
-  // On so many of the CPU's threads, with these instructions.
+  // Runs on this many of the CPU's threads, with these instructions.
   void run(Backend& backend, int threads, cpu::InstructionSet set) {
     const auto stream = std::make_unique<nvllm::cpu::Stream>(
         "test", std::chrono::microseconds(10), std::make_shared<nvllm::cpu::Crew>(threads));
@@ -267,7 +267,8 @@ void check_against_reference(Backend& backend, const AttentionCase<T>& input) {
   CHECK(count_wrong(got, expected) == 0);
 }
 
-// So many, of up to so many rows, which come after at least one and up to so many tokens.
+// `count` sequences of up to max_rows rows, which come after at least one and up to max_tokens
+// tokens.
 inline std::vector<Sequence> some_sequences(std::mt19937& random, int count, int max_rows,
                                             int max_tokens) {
   std::vector<Sequence> sequences;
