@@ -1,6 +1,6 @@
-// The implementations of this folder's operations, by backend. NAME.cc checks the arguments and calls
-// the one of the stream's device; tests may call one directly. All of them take checked arguments
-// and enqueue on `stream`.
+// The implementations of this folder's operations, by backend. NAME.cc checks the arguments and
+// calls the one of the stream's device; tests may call one directly. All of them take checked
+// arguments and enqueue on `stream`.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// The implementations of this folder's operations, by backend. NAME.cc checks the arguments and calls
-// the one of the stream's device. All of them take checked arguments and enqueue on `stream`.
+// The implementations of this folder's operations, by backend. NAME.cc checks the arguments and
+// calls the one of the stream's device. All of them take checked arguments and enqueue on `stream`.
 #pragma once
 
 #include <cstdint>

@@ -213,8 +213,8 @@ struct AttentionPart : AttentionRows<T> {
   }
 };
 
-// The kernels for bfloat16 and float16 that lie in files of their own. Those of Hopper return false,
-// with nothing enqueued, on another device or with heads that they do not support.
+// The kernels for bfloat16 and float16 that lie in files of their own. Those of Hopper return
+// false, with nothing enqueued, on another device or with heads that they do not support.
 template <typename T>
 void attention_prefill(const Attention& args, cudaStream_t stream);
 template <typename T>
