@@ -24,7 +24,7 @@ class Arguments {
   // Row-major without gaps, at an address where its elements may lie, and not nowhere if it has any.
   void require_dense(const TensorView& tensor, const char* name) const;
   // The second half of require_dense().
-  void require_place(const TensorView& tensor, const char* name) const;
+  void require_memory(const TensorView& tensor, const char* name) const;
 
   const char* operation() const { return operation_; }
 

@@ -16,30 +16,30 @@ struct RandomKeys {
 
   std::uint32_t first, second;
 
-  NVLLM_ON_BOTH constexpr RandomKeys(std::uint64_t seed, std::uint64_t block) {
+  NVLLM_HOST_DEVICE constexpr RandomKeys(std::uint64_t seed, std::uint64_t block) {
     const std::uint64_t key = split_mix(split_mix(seed) + block);
     first = static_cast<std::uint32_t>(key);
     second = static_cast<std::uint32_t>(key >> 32);
   }
 
-  NVLLM_ON_BOTH constexpr std::uint32_t bits(std::uint32_t low) const {
-    const std::uint32_t x = unfolded(begun(low));
+  NVLLM_HOST_DEVICE constexpr std::uint32_t bits(std::uint32_t low) const {
+    const std::uint32_t x = unfolded(premixed(low));
     return x ^ x >> 15;
   }
   // In steps, for who makes many at once. begun(low ^ i) is begun(low) ^ i for i below 2^16; and what is not
   // folded yet has the upper bits already, all but the lower kUnfolded.
   static constexpr int kUnfolded = 17;
-  NVLLM_ON_BOTH constexpr std::uint32_t begun(std::uint32_t low) const {
+  NVLLM_HOST_DEVICE constexpr std::uint32_t premixed(std::uint32_t low) const {
     const std::uint32_t x = low ^ first;
     return x ^ x >> 16;
   }
-  NVLLM_ON_BOTH constexpr std::uint32_t unfolded(std::uint32_t begun) const {
-    const std::uint32_t x = begun * kFactor1;
+  NVLLM_HOST_DEVICE constexpr std::uint32_t unfolded(std::uint32_t premixed) const {
+    const std::uint32_t x = premixed * kFactor1;
     return (x ^ x >> 15 ^ second) * kFactor2;
   }
 
   // In [-1, 1), exactly: the upper 24 bits as a number with a sign.
-  NVLLM_ON_BOTH constexpr float unit(std::uint32_t low) const {
+  NVLLM_HOST_DEVICE constexpr float unit(std::uint32_t low) const {
     return static_cast<float>(static_cast<std::int32_t>(bits(low)) >> 8) * kUnit;
   }
 };

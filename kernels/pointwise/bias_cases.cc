@@ -51,8 +51,8 @@ TEST_CASE_TEMPLATE("add_bias: infinite, huge, tiny values and NaN do as the defi
   BACKEND_OR_SKIP(backend);
   std::vector<T> values;
   for (const float value :
-       {testing::kInfinity, -testing::kInfinity, testing::kNan, testing::Limits<T>::kMost,
-        -testing::Limits<T>::kMost, testing::Limits<T>::kLeast, -testing::Limits<T>::kLeast, 0.0f,
+       {testing::kInfinity, -testing::kInfinity, testing::kNan, testing::Limits<T>::kMax,
+        -testing::Limits<T>::kMax, testing::Limits<T>::kMin, -testing::Limits<T>::kMin, 0.0f,
         -0.0f, 1.0f, -1.0f, 3e-5f, 1e-30f}) {
     values.push_back(from_float<T>(value));
   }

@@ -11,18 +11,18 @@
 namespace nvllm::kernels {
 
 // Token kv_length[s] - 1 of sequence s, keys and values, for each sequence that has any.
-struct CopyNewest {
+struct CopyLastKv {
   KvView to;             // its block table is not read
   KvView from;           // of the same type and shape; both have dense tokens
   TensorView kv_length;  // [sequences], int32
 };
 
 // Enqueues it. On a GPU `to` may be pinned host memory. An Error that names the argument.
-void copy_newest(const CopyNewest& args, Stream& stream);
+void copy_last_kv(const CopyLastKv& args, Stream& stream);
 
-void check_copy_newest(const CopyNewest& args);
+void check_copy_last_kv(const CopyLastKv& args);
 
 // The plain definition, run at once by the caller.
-void copy_newest_reference(const CopyNewest& args);
+void copy_last_kv_reference(const CopyLastKv& args);
 
 }  // namespace nvllm::kernels

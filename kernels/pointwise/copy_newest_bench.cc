@@ -1,5 +1,5 @@
 // The newest tokens of decode steps, of 8 heads of 128 elements.
-#include "kernels/pointwise/copy_newest.h"
+#include "kernels/pointwise/copy_last_kv.h"
 #include "kernels/testing/bench.h"
 
 namespace nvllm::kernels {
@@ -15,12 +15,12 @@ void measure(GraphBenchmark& bench, std::int64_t sequences) {
     kv.values = bench.tensor(DType::bf16, {sequences, kBlockSize, kHeads, kDim});
     return kv;
   };
-  CopyNewest args;
+  CopyLastKv args;
   args.to = cache();
   args.from = cache();
   args.kv_length = bench.tensor(std::vector<std::int32_t>(static_cast<std::size_t>(sequences), 40));
   bench.run(static_cast<std::size_t>(sequences * kHeads * kDim) * 2 * 2 * 2,
-            [&] { copy_newest(args, bench.stream()); });
+            [&] { copy_last_kv(args, bench.stream()); });
 }
 
 // Registers all cases when the program starts.
@@ -28,7 +28,7 @@ const bool registered = [] {
   for (const DeviceKind kind : testing::kBackends) {
     for (const std::int64_t sequences : {1, 8, 64}) {
       testing::register_benchmark(
-          "copy_newest", kind, DType::bf16, std::to_string(sequences),
+          "copy_last_kv", kind, DType::bf16, std::to_string(sequences),
           [sequences](GraphBenchmark& bench) { measure(bench, sequences); });
     }
   }

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/pointwise/copy_newest.h"
+#include "kernels/pointwise/copy_last_kv.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {
@@ -48,9 +48,9 @@ struct Caches {
     }
     return kv;
   }
-  CopyNewest call(T* into, T* out_of, const std::int32_t* lengths,
+  CopyLastKv call(T* into, T* out_of, const std::int32_t* lengths,
                   const std::int32_t* blocks) const {
-    CopyNewest args;
+    CopyLastKv args;
     args.to = view(into, nullptr);
     args.from = view(out_of, paged ? blocks : nullptr);
     args.kv_length = TensorView(const_cast<std::int32_t*>(lengths), DType::i32, {kSequences});
@@ -73,9 +73,9 @@ void compare(Backend& backend, Stream& stream, std::int64_t block_size, std::int
   Caches<T> c(block_size, heads, dim, paged);
   Placed<T> to(backend, stream, c.to), from(backend, stream, c.from);
   Placed<std::int32_t> lengths(backend, stream, c.kv_length), table(backend, stream, c.table);
-  copy_newest(c.call(to.data(), from.data(), lengths.data(), table.data()), stream);
+  copy_last_kv(c.call(to.data(), from.data(), lengths.data(), table.data()), stream);
   const std::vector<T> before = c.to;
-  copy_newest_reference(c.call(c.to.data(), c.from.data(), c.kv_length.data(), c.table.data()));
+  copy_last_kv_reference(c.call(c.to.data(), c.from.data(), c.kv_length.data(), c.table.data()));
   CHECK(same_bits(to.fetch(), c.to));
   CHECK_FALSE(same_bits(before, c.to));
 }
@@ -97,11 +97,11 @@ TEST_CASE("newest tokens: exactly those go, to their places") {
 TEST_CASE("newest tokens: caches of two shapes are refused") {
   BACKEND_OR_SKIP(backend);
   Caches<float> c(4, 2, 8, true);
-  CopyNewest args = c.call(c.to.data(), c.from.data(), c.kv_length.data(), c.table.data());
+  CopyLastKv args = c.call(c.to.data(), c.from.data(), c.kv_length.data(), c.table.data());
   args.to.keys.shape[0] = args.to.values.shape[0] = 3;
   CHECK(refusal(*backend, [&](Stream& stream) {
-          copy_newest(args, stream);
-        }).find("copy_newest: `to` is of") == 0);
+          copy_last_kv(args, stream);
+        }).find("copy_last_kv: `to` is of") == 0);
 }
 
 }  // namespace

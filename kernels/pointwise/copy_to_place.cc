@@ -1,18 +1,18 @@
-#include "kernels/pointwise/copy_to_place.h"
+#include "kernels/pointwise/copy_to_ring.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
-#include "kernels/pointwise/cpu/copy_to_place.h"
+#include "kernels/pointwise/cpu/copy_to_ring.h"
 #ifdef NVLLM_CUDA
-#include "kernels/pointwise/sm80/copy_to_place.h"
+#include "kernels/pointwise/sm80/copy_to_ring.h"
 #endif
 
 namespace nvllm::kernels {
 
-void check_copy_to_place(const CopyToPlace& args) {
-  constexpr Arguments check("copy_to_place");
+void check_copy_to_ring(const CopyToRing& args) {
+  constexpr Arguments check("copy_to_ring");
   const auto require = [&](const TensorView& tensor, const char* name,
                            std::initializer_list<std::int64_t> shape) {
     check.require(tensor, name, DType::i32, shape);
@@ -28,17 +28,17 @@ void check_copy_to_place(const CopyToPlace& args) {
   }
 }
 
-void copy_to_place(const CopyToPlace& args, Stream& stream) {
-  check_copy_to_place(args);
+void copy_to_ring(const CopyToRing& args, Stream& stream) {
+  check_copy_to_ring(args);
   if (args.words.shape[0] == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::copy_to_place(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::copy_to_ring(args, stream);
 #endif
-  cpu::copy_to_place(args, stream);
+  cpu::copy_to_ring(args, stream);
 }
 
-void copy_to_place_reference(const CopyToPlace& args) {
-  check_copy_to_place(args);
+void copy_to_ring_reference(const CopyToRing& args) {
+  check_copy_to_ring(args);
   std::copy_n(
       args.words.as<std::int32_t>(), args.words.shape[0],
       args.places.as<std::int32_t>() + *args.place.as<std::int32_t>() * args.places.shape[1]);

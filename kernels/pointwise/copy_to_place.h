@@ -7,18 +7,18 @@
 
 namespace nvllm::kernels {
 
-struct CopyToPlace {
+struct CopyToRing {
   TensorView words;   // [words], int32
   TensorView place;   // [1], int32: below the number of places
   TensorView places;  // [places, as many words or more], int32
 };
 
 // Enqueues it. All tensors dense; any number of words, also 0; otherwise an Error that names the argument.
-void copy_to_place(const CopyToPlace& args, Stream& stream);
+void copy_to_ring(const CopyToRing& args, Stream& stream);
 
-void check_copy_to_place(const CopyToPlace& args);
+void check_copy_to_ring(const CopyToRing& args);
 
 // The plain definition, run at once by the caller.
-void copy_to_place_reference(const CopyToPlace& args);
+void copy_to_ring_reference(const CopyToRing& args);
 
 }  // namespace nvllm::kernels

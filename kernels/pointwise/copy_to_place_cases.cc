@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/pointwise/copy_to_place.h"
+#include "kernels/pointwise/copy_to_ring.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {
@@ -25,7 +25,7 @@ TEST_CASE("words go to the place with the number, and nowhere else") {
       const Placed<std::int32_t> words(*backend, *stream, values);
       const Placed<std::int32_t> place(*backend, *stream, {number});
       Placed<std::int32_t> places(*backend, *stream, Ints(kPlaces * kRoom, -7));
-      copy_to_place({.words = words.view({count}),
+      copy_to_ring({.words = words.view({count}),
                      .place = place.view({1}),
                      .places = places.view({kPlaces, kRoom})},
                     *stream);
@@ -44,7 +44,7 @@ TEST_CASE("a graph copies to the place that holds when it runs") {
   Placed<std::int32_t> places(*backend, *stream, Ints(9, -7));
   stream->synchronize();
   const auto graph = backend->capture(*stream, [&] {
-    copy_to_place(
+    copy_to_ring(
         {.words = words.view({3}), .place = place.view({1}), .places = places.view({3, 3})},
         *stream);
   });
@@ -64,7 +64,7 @@ TEST_CASE("arguments that do not fit are refused by name") {
   };
   const auto why = [&](const TensorView& words, const TensorView& place, const TensorView& places) {
     return refusal(*backend, [&](Stream& stream) {
-      copy_to_place({.words = words, .place = place, .places = places}, stream);
+      copy_to_ring({.words = words, .place = place, .places = places}, stream);
     });
   };
   const auto says = [](const std::string& text, const char* part) {

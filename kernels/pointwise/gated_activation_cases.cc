@@ -110,14 +110,14 @@ TEST_CASE_TEMPLATE("gated_activation: infinite, huge, tiny values and NaN do as 
   BACKEND_OR_SKIP(backend);
   std::vector<float> values = {testing::kInfinity,
                                testing::kNan,
-                               testing::Limits<T>::kMost,
+                               testing::Limits<T>::kMax,
                                1e30f,
                                60000.0f,
                                100.0f,
                                88.5f,
                                1e-3f,
                                1e-20f,
-                               testing::Limits<T>::kLeast,
+                               testing::Limits<T>::kMin,
                                0.0f};
   for (int i = 0; i < 11; ++i) values.push_back(-values[i]);
   std::vector<T> x;
@@ -154,14 +154,14 @@ TEST_CASE("the activations are those of their names") {
 TEST_CASE("golden: SiLU and product") {
   BACKEND_OR_SKIP(backend);
   const auto golden = nvllm::testing::read_golden("tests/data/golden-layers/layers.safetensors");
-  const auto& asked = golden.at("silu_and_mul.x");
+  const auto& wanted_here = golden.at("silu_and_mul.x");
   const auto& right = golden.at("silu_and_mul.out");
   const std::int64_t rows = right.shape[0], n = right.shape[1];
   const auto stream = backend->create_stream();
-  Placed<float> x(*backend, *stream, asked.values);
+  Placed<float> x(*backend, *stream, wanted_here.values);
   Placed<float> out(*backend, *stream, std::vector<float>(right.values.size()));
   gated_activation({out.view({rows, n}), x.view({rows, 2 * n})}, *stream);
-  CHECK(count_wrong(Activation::silu, asked.values, n, out.fetch(), right.values) == 0);
+  CHECK(count_wrong(Activation::silu, wanted_here.values, n, out.fetch(), right.values) == 0);
 }
 
 TEST_CASE("gated_activation runs in graphs") {

@@ -30,8 +30,8 @@ void check_step_input(const StepInput& args) {
   require(args.last_tokens, "last_tokens", DType::i32, {slots});
   require(args.table, "table", DType::i32, {slots, blocks});
   require(args.history, "history", DType::i32, {args.history.shape[0], args.history.shape[1]});
-  if (args.homes.data != nullptr) {
-    require(args.homes, "homes", DType::i32, {args.history.shape[0]});
+  if (args.block_map.data != nullptr) {
+    require(args.block_map, "homes", DType::i32, {args.history.shape[0]});
   }
   require(args.tokens, "tokens", DType::i32, {rows});
   require(args.positions, "positions", DType::i32, {rows});
@@ -52,7 +52,7 @@ void step_input(const StepInput& args, Stream& stream) {
 void step_input_reference(const StepInput& args) {
   check_step_input(args);
   const std::int64_t block_size = args.history.shape[1];
-  const auto* homes = args.homes.as<std::int32_t>();
+  const auto* block_map = args.block_map.as<std::int32_t>();
   for (std::int64_t s = 0; s < args.slots.shape[0]; ++s) {
     const std::int64_t slot = args.slots.as<std::int32_t>()[s];
     const std::int32_t* query_start = args.query_start.as<std::int32_t>() + s;
@@ -81,7 +81,7 @@ void step_input_reference(const StepInput& args) {
       const std::int64_t position = first_position + row;
       const std::int32_t block = table[position / block_size];
       const std::int64_t within = position % block_size;
-      const std::int64_t home = homes == nullptr ? block : homes[block];
+      const std::int64_t home = block_map == nullptr ? block : block_map[block];
       const std::int32_t token = first_token < 0
                                      ? args.last_tokens.as<std::int32_t>()[slot]
                                      : args.new_tokens.as<std::int32_t>()[first_token + row];

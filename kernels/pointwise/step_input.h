@@ -36,7 +36,7 @@ struct StepInput {
   TensorView last_tokens;  // [slots]
   TensorView table;        // [slots, blocks of the longest sequence]
   TensorView history;      // [blocks, block_size]: the tokens in the cache
-  TensorView homes{};      // [blocks]; data == nullptr: every block is its own
+  TensorView block_map{};      // [blocks]; data == nullptr: every block is its own
 
   // Results.
   TensorView tokens;     // [rows], int32

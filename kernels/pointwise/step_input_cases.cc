@@ -20,7 +20,7 @@ struct Case {
   std::int64_t max_query_rows = 1;
   Ints slot, query_start{0}, first_position, first_token, first_block, block_start{0};
   Ints new_tokens, new_blocks, last_tokens, table, history;
-  Ints homes;  // empty: there are none
+  Ints block_map;  // empty: there are none
 
   Case(std::int64_t sequences, std::int64_t slots, std::int64_t table_blocks,
        std::int64_t block_size, std::int64_t most_rows, unsigned seed)
@@ -46,14 +46,14 @@ struct Case {
       const auto first = static_cast<std::int32_t>(random() % (room + 1));
       const auto needed = static_cast<std::int32_t>((first + rows + block_size - 1) / block_size);
       const auto known = static_cast<std::int32_t>(random() % (needed + 1));
-      const bool drawn = rows == 1 && random() % 2 == 0;
+      const bool sampled = rows == 1 && random() % 2 == 0;
       max_query_rows = std::max<std::int64_t>(max_query_rows, rows);
       slot.push_back(padding ? -1 : all_slots[s]);
       first_position.push_back(first);
-      first_token.push_back(drawn ? -1 : static_cast<std::int32_t>(new_tokens.size()));
+      first_token.push_back(sampled ? -1 : static_cast<std::int32_t>(new_tokens.size()));
       first_block.push_back(known);
       query_start.push_back(query_start.back() + rows);
-      for (std::int32_t i = 0; i < rows && !drawn; ++i) {
+      for (std::int32_t i = 0; i < rows && !sampled; ++i) {
         new_tokens.push_back(static_cast<std::int32_t>(random() % 1000));
       }
       for (std::int32_t i = 0; i < needed && !padding; ++i) {
@@ -67,10 +67,10 @@ struct Case {
       block_start.push_back(static_cast<std::int32_t>(new_blocks.size()));
     }
     if (seed % 2 == 0) return;
-    homes.resize(blocks);
-    std::iota(homes.begin(), homes.end(), 7);
-    std::shuffle(homes.begin(), homes.end(), random);
-    for (std::int64_t block = 0; block < blocks; block += 5) homes[block] = -1;
+    block_map.resize(blocks);
+    std::iota(block_map.begin(), block_map.end(), 7);
+    std::shuffle(block_map.begin(), block_map.end(), random);
+    for (std::int64_t block = 0; block < blocks; block += 5) block_map[block] = -1;
   }
 
   std::int64_t sequences() const { return static_cast<std::int64_t>(slot.size()); }
@@ -93,7 +93,7 @@ StepInput call_of(const Case& c, const Place& place) {
   call.new_tokens = vector(c.new_tokens);
   call.new_blocks = vector(c.new_blocks);
   call.last_tokens = vector(c.last_tokens);
-  if (!c.homes.empty()) call.homes = vector(c.homes);
+  if (!c.block_map.empty()) call.block_map = vector(c.block_map);
   call.max_query_rows = c.max_query_rows;
   return call;
 }

@@ -12,12 +12,12 @@ constexpr std::int64_t kBlockSize = 16, kBlocks = 64;
 
 void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary,
              std::uint32_t flags) {
-  SlotRules rules;
-  rules.flags = SlotRules::kAdjusts | flags;
-  rules.presence_penalty = 0.5f;
-  rules.frequency_penalty = 0.5f;
-  const testing::SamplingBench there(bench, rows, vocabulary, rules);
-  AdjustLogits args;
+  SlotParams params;
+  params.flags = SlotParams::kChangesLogits | flags;
+  params.presence_penalty = 0.5f;
+  params.frequency_penalty = 0.5f;
+  const testing::SamplingBench there(bench, rows, vocabulary, params);
+  ApplyPenalties args;
   args.rows = there.rows;
   args.lists = bench.tensor(DType::i32, {rows, 64});
   args.allowed = bench.tensor(DType::i32, {rows, (vocabulary + 31) / 32});
@@ -28,14 +28,14 @@ void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary,
   }
   args.history = TensorView(bench.tensor(tokens).data, DType::i32, {kBlocks, kBlockSize});
   args.block_table = TensorView(bench.tensor(table).data, DType::i32, {rows, kBlocks});
-  bench.run(2 * there.bytes(), [&] { adjust_logits(args, bench.stream()); });
+  bench.run(2 * there.bytes(), [&] { apply_penalties(args, bench.stream()); });
 }
 
 // Registers all cases when the program starts.
 const bool registered = [] {
-  for (const std::uint32_t flags : {SlotRules::kPenalizes, SlotRules::kAllowed}) {
-    testing::register_sampling("adjust_logits",
-                               flags == SlotRules::kPenalizes ? "penalties" : "allowed",
+  for (const std::uint32_t flags : {SlotParams::kPenalties, SlotParams::kAllowed}) {
+    testing::register_sampling("apply_penalties",
+                               flags == SlotParams::kPenalties ? "penalties" : "allowed",
                                [=](GraphBenchmark& bench, std::int64_t rows, std::int64_t own) {
                                  measure(bench, rows, own, flags);
                                });

@@ -15,7 +15,7 @@ struct RowHistory {
   const std::int32_t* table;   // of this row
   std::int64_t block_size;
 
-  NVLLM_ON_BOTH std::int32_t at(std::int64_t position) const {
+  NVLLM_HOST_DEVICE std::int32_t at(std::int64_t position) const {
     return tokens[table[position / block_size] * block_size + position % block_size];
   }
 };
@@ -27,15 +27,15 @@ struct RowLists {
   const std::int32_t* word_ends;
   const std::int32_t* word_tokens;
 
-  NVLLM_ON_BOTH RowLists(const std::int32_t* words, const SlotRules& rules)
+  NVLLM_HOST_DEVICE RowLists(const std::int32_t* words, const SlotParams& params)
       : ends(words),
-        bias_ids(ends + rules.ends),
-        biases(reinterpret_cast<const float*>(bias_ids + rules.biases)),
-        word_ends(bias_ids + 2 * rules.biases),
-        word_tokens(word_ends + rules.bad_words) {}
+        bias_ids(ends + params.ends),
+        biases(reinterpret_cast<const float*>(bias_ids + params.biases)),
+        word_ends(bias_ids + 2 * params.biases),
+        word_tokens(word_ends + params.bad_words) {}
 
   // The token that would complete the bad word; -1: the history does not end with its others.
-  NVLLM_ON_BOTH std::int32_t banned_by(int word, const RowHistory& history,
+  NVLLM_HOST_DEVICE std::int32_t banned_by(int word, const RowHistory& history,
                                        std::int64_t position) const {
     const std::int32_t begin = word == 0 ? 0 : word_ends[word - 1];
     const std::int32_t last = word_ends[word] - 1;
@@ -53,15 +53,15 @@ inline constexpr float kOutOfTheQuestion = -std::numeric_limits<float>::infinity
 // How often a token is in the answer, and whether it is in the prompt.
 inline constexpr std::uint32_t kInPrompt = 0x80000000u;
 
-NVLLM_ON_BOTH float penalized(float logit, std::uint32_t seen, const SlotRules& rules) {
+NVLLM_HOST_DEVICE float penalized(float logit, std::uint32_t seen, const SlotParams& params) {
   if (seen == 0) return logit;
-  const float repetition = rules.repetition_penalty;
+  const float repetition = params.repetition_penalty;
   // Dividing by 1 leaves everything as it is.
   logit = logit > 0 ? logit / repetition : logit * repetition;
   const std::uint32_t count = seen & ~kInPrompt;
   if (count == 0) return logit;
-  logit = fused(-rules.frequency_penalty, static_cast<float>(count), logit);
-  return logit - rules.presence_penalty;
+  logit = fused(-params.frequency_penalty, static_cast<float>(count), logit);
+  return logit - params.presence_penalty;
 }
 
 }  // namespace nvllm::kernels

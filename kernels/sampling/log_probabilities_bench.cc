@@ -9,11 +9,11 @@ using testing::GraphBenchmark;
 
 void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary,
              std::int64_t alternatives) {
-  SlotRules rules;
-  rules.logprobs = static_cast<std::int32_t>(alternatives);
-  const testing::SamplingBench there(bench, rows, vocabulary, rules);
-  const std::int64_t words = score_record_words(alternatives);
-  ScoreTokens args;
+  SlotParams params;
+  params.logprobs = static_cast<std::int32_t>(alternatives);
+  const testing::SamplingBench there(bench, rows, vocabulary, params);
+  const std::int64_t words = logprob_record_words(alternatives);
+  LogProbabilities args;
   args.rows = there.rows;
   args.tokens = bench.tensor(DType::i32, {rows});
   args.records = bench.tensor(DType::i32, {rows, words});
@@ -25,15 +25,15 @@ void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary,
   args.top_ids = bench.tensor(DType::i32, {rows, alternatives});
   args.top_logprobs = bench.tensor(DType::f32, {rows, alternatives});
   bench.run(there.bytes(), [&] {
-    summarize_part(args, bench.stream());
-    score_tokens(args, bench.stream());
+    summarize_logits(args, bench.stream());
+    log_probabilities(args, bench.stream());
   });
 }
 
 // Registers all cases when the program starts.
 const bool registered = [] {
   for (const std::int64_t alternatives : {0, 20}) {
-    testing::register_sampling("score_tokens", std::to_string(alternatives) + "_alternatives",
+    testing::register_sampling("log_probabilities", std::to_string(alternatives) + "_alternatives",
                                [=](GraphBenchmark& bench, std::int64_t rows, std::int64_t own) {
                                  measure(bench, rows, own, alternatives);
                                });

@@ -7,19 +7,19 @@
 
 namespace nvllm::kernels {
 
-NVLLM_ON_BOTH bool scores(const RowsView& rows, std::int64_t row, std::int32_t token) {
+NVLLM_HOST_DEVICE bool wants_logprobs(const SamplingRowsView& rows, std::int64_t row, std::int32_t token) {
   if (token < 0) return false;
-  return rows.slots[row] < 0 || rows.rules[rows.slots[row]].logprobs >= 0;
+  return rows.slots[row] < 0 || rows.params[rows.slots[row]].logprobs >= 0;
 }
 
 // NaN is -infinity; zeros are equal.
-NVLLM_ON_BOTH float plain_logit(float logit) {
+NVLLM_HOST_DEVICE float plain_logit(float logit) {
   return value_of_key(order_key(logit));
 }
 
 // Infinite equals are at no distance.
-NVLLM_ON_BOTH float logit_distance(float logit, float highest) {
-  return logit == highest ? 0.0f : logit - highest;
+NVLLM_HOST_DEVICE float logit_distance(float logit, float max_of) {
+  return logit == max_of ? 0.0f : logit - max_of;
 }
 
 // A row's record (kernels/sampling/log_probabilities.h).
@@ -27,25 +27,25 @@ struct RecordView {
   std::int32_t* words;
   std::int64_t alternatives;
 
-  NVLLM_ON_BOTH float number(int i) const {
+  NVLLM_HOST_DEVICE float number(int i) const {
     return float_of_bits(static_cast<std::uint32_t>(words[i]));
   }
-  NVLLM_ON_BOTH void set(int i, float value) const {
+  NVLLM_HOST_DEVICE void set(int i, float value) const {
     words[i] = static_cast<std::int32_t>(bits_of_float(value));
   }
-  NVLLM_ON_BOTH float highest() const { return number(0); }
-  NVLLM_ON_BOTH float sum() const { return number(1); }
-  NVLLM_ON_BOTH float token_logit() const { return number(2); }
+  NVLLM_HOST_DEVICE float max_of() const { return number(0); }
+  NVLLM_HOST_DEVICE float sum() const { return number(1); }
+  NVLLM_HOST_DEVICE float token_logit() const { return number(2); }
   // As scored() has them; 0: no more.
-  NVLLM_ON_BOTH std::uint64_t alternative(std::int64_t i) const {
+  NVLLM_HOST_DEVICE std::uint64_t alternative(std::int64_t i) const {
     const std::int32_t id = words[3 + i];
     if (id < 0) return 0;
-    return scored(float_of_bits(static_cast<std::uint32_t>(words[3 + alternatives + i])),
+    return candidate(float_of_bits(static_cast<std::uint32_t>(words[3 + alternatives + i])),
                   static_cast<std::uint32_t>(id));
   }
-  NVLLM_ON_BOTH void set_alternative(std::int64_t i, std::uint64_t value) const {
-    words[3 + i] = value == 0 ? -1 : static_cast<std::int32_t>(id_of_scored(value));
-    words[3 + alternatives + i] = static_cast<std::int32_t>(bits_of_float(score_of_scored(value)));
+  NVLLM_HOST_DEVICE void set_alternative(std::int64_t i, std::uint64_t value) const {
+    words[3 + i] = value == 0 ? -1 : static_cast<std::int32_t>(id_of_candidate(value));
+    words[3 + alternatives + i] = static_cast<std::int32_t>(bits_of_float(score_of_candidate(value)));
   }
 };
 
@@ -54,18 +54,18 @@ struct RowRecords {
   std::int32_t* all;
   std::int64_t parts, rows, row, alternatives;
 
-  NVLLM_ON_BOTH RecordView of(std::int64_t part) const {
-    return {all + (part * rows + row) * score_record_words(alternatives), alternatives};
+  NVLLM_HOST_DEVICE RecordView of(std::int64_t part) const {
+    return {all + (part * rows + row) * logprob_record_words(alternatives), alternatives};
   }
-  NVLLM_ON_BOTH float highest() const {
-    float most = of(0).highest();
+  NVLLM_HOST_DEVICE float max_of() const {
+    float maximum = of(0).max_of();
     for (std::int64_t part = 1; part < parts; ++part) {
-      const float theirs = of(part).highest();
-      most = theirs > most ? theirs : most;
+      const float theirs = of(part).max_of();
+      maximum = theirs > maximum ? theirs : maximum;
     }
-    return most;
+    return maximum;
   }
-  NVLLM_ON_BOTH float token_logit() const {
+  NVLLM_HOST_DEVICE float token_logit() const {
     for (std::int64_t part = 0; part < parts; ++part) {
       const float logit = of(part).token_logit();
       if (logit == logit) return logit;

@@ -9,21 +9,21 @@ using testing::GraphBenchmark;
 
 void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary,
              float inverse_temperature) {
-  SlotRules rules;
-  rules.inverse_temperature = inverse_temperature;
-  const testing::SamplingBench there(bench, rows, vocabulary, rules);
-  DrawTokens args;
+  SlotParams params;
+  params.inverse_temperature = inverse_temperature;
+  const testing::SamplingBench there(bench, rows, vocabulary, params);
+  SampleTokens args;
   args.rows = there.rows;
-  args.scratch = bench.tensor(DType::i64, {draw_scratch_words(rows)});
+  args.scratch = bench.tensor(DType::i64, {sample_scratch_words(rows)});
   args.tokens = bench.tensor(DType::i32, {rows});
   args.last_tokens = bench.tensor(DType::i32, {rows});
-  bench.run(there.bytes(), [&] { draw_tokens(args, bench.stream()); });
+  bench.run(there.bytes(), [&] { sample_tokens(args, bench.stream()); });
 }
 
 // Registers all cases when the program starts.
 const bool registered = [] {
   for (const float inverse_temperature : {0.0f, 1 / 0.6f}) {
-    testing::register_sampling("draw_tokens", inverse_temperature == 0 ? "greedy" : "temperature",
+    testing::register_sampling("sample_tokens", inverse_temperature == 0 ? "greedy" : "temperature",
                                [=](GraphBenchmark& bench, std::int64_t rows, std::int64_t own) {
                                  measure(bench, rows, own, inverse_temperature);
                                });

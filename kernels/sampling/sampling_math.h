@@ -10,7 +10,7 @@
 
 namespace nvllm::kernels {
 
-NVLLM_ON_BOTH std::uint32_t bits_of_float(float value) {
+NVLLM_HOST_DEVICE std::uint32_t bits_of_float(float value) {
 #ifdef __CUDA_ARCH__
   return __float_as_uint(value);
 #else
@@ -18,7 +18,7 @@ NVLLM_ON_BOTH std::uint32_t bits_of_float(float value) {
 #endif
 }
 
-NVLLM_ON_BOTH float float_of_bits(std::uint32_t bits) {
+NVLLM_HOST_DEVICE float float_of_bits(std::uint32_t bits) {
 #ifdef __CUDA_ARCH__
   return __uint_as_float(bits);
 #else
@@ -26,7 +26,7 @@ NVLLM_ON_BOTH float float_of_bits(std::uint32_t bits) {
 #endif
 }
 
-NVLLM_ON_BOTH float fused(float a, float b, float c) {
+NVLLM_HOST_DEVICE float fused(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);
 #else
@@ -35,7 +35,7 @@ NVLLM_ON_BOTH float fused(float a, float b, float c) {
 }
 
 // Orders floats: a < b exactly if key(a) < key(b), equal zeros; NaN comes before all, as 0.
-NVLLM_ON_BOTH std::uint32_t order_key(float value) {
+NVLLM_HOST_DEVICE std::uint32_t order_key(float value) {
   const std::uint32_t bits = bits_of_float(value + 0.0f);  // -0 becomes 0
   if (value != value) return 0;
   return bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -44,25 +44,25 @@ inline constexpr std::uint32_t kLowestKey = 0x007fffffu;   // of -infinity
 inline constexpr std::uint32_t kHighestKey = 0xff800000u;  // of infinity
 
 // The float of a key; -infinity for that of NaN.
-NVLLM_ON_BOTH float value_of_key(std::uint32_t key) {
+NVLLM_HOST_DEVICE float value_of_key(std::uint32_t key) {
   if (key < kLowestKey) key = kLowestKey;
   return float_of_bits(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
 // A token with its score: the larger number is the better one, of equals the lower id. Never 0, which
 // stands for none.
-NVLLM_ON_BOTH std::uint64_t scored(float score, std::uint32_t id) {
+NVLLM_HOST_DEVICE std::uint64_t candidate(float score, std::uint32_t id) {
   return std::uint64_t{order_key(score)} << 32 | (0xffffffffu - id);
 }
-NVLLM_ON_BOTH std::uint32_t id_of_scored(std::uint64_t scored) {
-  return 0xffffffffu - static_cast<std::uint32_t>(scored);
+NVLLM_HOST_DEVICE std::uint32_t id_of_candidate(std::uint64_t candidate) {
+  return 0xffffffffu - static_cast<std::uint32_t>(candidate);
 }
-NVLLM_ON_BOTH float score_of_scored(std::uint64_t scored) {
-  return value_of_key(static_cast<std::uint32_t>(scored >> 32));
+NVLLM_HOST_DEVICE float score_of_candidate(std::uint64_t candidate) {
+  return value_of_key(static_cast<std::uint32_t>(candidate >> 32));
 }
 
 // ln x, 0 < x < infinity, not subnormal; within 2^-23 of it or of 1, whichever is larger.
-NVLLM_ON_BOTH float logarithm(float x) {
+NVLLM_HOST_DEVICE float logarithm(float x) {
   constexpr std::uint32_t kRootOfHalf = 0x3f3504f3;
   const std::uint32_t bits = bits_of_float(x);
   const auto exponent = static_cast<std::int32_t>(bits - kRootOfHalf) >> 23;
@@ -81,7 +81,7 @@ NVLLM_ON_BOTH float logarithm(float x) {
 
 // Gumbel noise, -ln(-ln(1 - v)), of v = (bits + 1/2) / 2^32. Its upper tail is as fine as 32 bits allow:
 // the highest value, 22.9, is that of bits 0.
-NVLLM_ON_BOTH float gumbel(std::uint32_t bits) {
+NVLLM_HOST_DEVICE float gumbel(std::uint32_t bits) {
   float exponential;
   if (bits < 0x80000000u) {
     const float v = fused(static_cast<float>(bits), 0x1p-32f, 0x1p-33f);
@@ -103,26 +103,26 @@ NVLLM_ON_BOTH float gumbel(std::uint32_t bits) {
 }
 
 // gumbel(bits) is not above these. For telling quickly what cannot win.
-inline constexpr float kMostGumbel = 22.9f;  // whatever the bits
+inline constexpr float kMaxGumbel = 22.9f;  // whatever the bits
 // -ln v, log2 v being a straight line between powers of two: a float's bits are such a line, 2^23 times the
 // logarithm plus 127. For bits 0 it is as if v were 2^-159.
 inline constexpr float kGumbelOfPower = 0.69315f;  // ln 2 = 0.693147..., and room for rounding
 inline constexpr float kGumbelOfLine = -kGumbelOfPower * 0x1p-23f;
 inline constexpr float kGumbelOfZero = kGumbelOfPower * (127 + 32) + 1e-4f;
-NVLLM_ON_BOTH float most_gumbel(std::uint32_t bits) {
+NVLLM_HOST_DEVICE float max_gumbel(std::uint32_t bits) {
   const auto line = static_cast<float>(bits_of_float(static_cast<float>(bits)));
   return fused(line, kGumbelOfLine, kGumbelOfZero);
 }
 
 // What noise of a sequence's token at a position is drawn with.
-NVLLM_ON_BOTH constexpr RandomKeys noise_keys(std::uint64_t seed, std::int32_t position) {
+NVLLM_HOST_DEVICE constexpr RandomKeys noise_keys(std::uint64_t seed, std::int32_t position) {
   return RandomKeys(seed, static_cast<std::uint32_t>(position));
 }
 
 // e^d, d <= 0, in units of 2^-40, rounded down: sums of such masses are exact, in any order, for up to
 // 2^23 of them. NaN, and what is below e^-28, gives 0.
 inline constexpr int kMassBits = 40;
-NVLLM_ON_BOTH std::uint64_t mass_of(float d) {
+NVLLM_HOST_DEVICE std::uint64_t mass_of(float d) {
   if (!(d > -40.0f)) return 0;
   constexpr float kOneByLn2 = 1.44269504f;
 #ifdef __CUDA_ARCH__

@@ -13,18 +13,18 @@ void check_sampling_rows(const SamplingRows& args, const char* operation) {
   const std::int64_t rows = args.rows(), own = args.own();
   check.require(args.logits, "logits", DType::f32, {rows, own});
   if (own > 1 && rows > 0 && args.logits.stride[1] != 1) check.require_dense(args.logits, "logits");
-  check.require_place(args.logits, "logits");
+  check.require_memory(args.logits, "logits");
   check.require(args.slots, "slots", DType::i32, {rows});
   check.require_dense(args.slots, "slots");
   check.require(args.positions, "positions", DType::i32, {rows});
   check.require_dense(args.positions, "positions");
-  check.require(args.rules, "rules", DType::u8,
-                {args.rules.shape[0], static_cast<std::int64_t>(sizeof(SlotRules))});
-  check.require_dense(args.rules, "rules");
-  if (args.adjusted.data == nullptr) return;
-  check.require(args.adjusted, "adjusted", DType::f32, {rows, own});
-  if (own > 1 && rows > 0 && args.adjusted.stride[1] != 1) {
-    check.require_dense(args.adjusted, "adjusted");
+  check.require(args.params, "rules", DType::u8,
+                {args.params.shape[0], static_cast<std::int64_t>(sizeof(SlotParams))});
+  check.require_dense(args.params, "rules");
+  if (args.changed_logits.data == nullptr) return;
+  check.require(args.changed_logits, "adjusted", DType::f32, {rows, own});
+  if (own > 1 && rows > 0 && args.changed_logits.stride[1] != 1) {
+    check.require_dense(args.changed_logits, "adjusted");
   }
 }
 

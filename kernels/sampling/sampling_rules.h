@@ -8,11 +8,11 @@
 
 namespace nvllm::kernels {
 
-struct SlotRules {
-  static constexpr std::uint32_t kAdjusts = 1;    // logits change before they are judged
-  static constexpr std::uint32_t kFilters = 2;    // min_p, top_k or top_p
+struct SlotParams {
+  static constexpr std::uint32_t kChangesLogits = 1;    // logits change before they are judged
+  static constexpr std::uint32_t kTruncates = 2;    // min_p, top_k or top_p
   static constexpr std::uint32_t kAllowed = 4;    // only some ids are allowed
-  static constexpr std::uint32_t kPenalizes = 8;  // tokens that are there already
+  static constexpr std::uint32_t kPenalties = 8;  // tokens that are there already
 
   std::uint64_t seed = 0;
   float inverse_temperature = 1;  // 0: the highest logit is drawn
@@ -25,7 +25,7 @@ struct SlotRules {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   std::int32_t prompt_length = 0;
-  std::int32_t least_length = 0;
+  std::int32_t min_length = 0;
   std::int32_t logprobs = -1;
 
   // How long the slot's lists are; they lie one after the other.
@@ -36,17 +36,17 @@ struct SlotRules {
 
   std::int32_t list_words() const { return ends + 2 * biases + bad_words + bad_tokens; }
 };
-static_assert(sizeof(SlotRules) == 72);
+static_assert(sizeof(SlotParams) == 72);
 
 // A step's rows, as sampling kernels see them.
 struct SamplingRows {
   TensorView logits;          // [rows, own part of the vocabulary], float32, rows apart
   TensorView slots;           // [rows], int32; negative: nothing is drawn
   TensorView positions;       // [rows], int32
-  TensorView rules;           // [slots, sizeof(SlotRules)], uint8
+  TensorView params;           // [slots, sizeof(SlotParams)], uint8
   std::int64_t first_id = 0;  // of the own part
-  // Where logits are that adjust_logits() changed, if not in place: [rows, own part], rows apart.
-  TensorView adjusted{};
+  // Where logits are that apply_penalties() changed, if not in place: [rows, own part], rows apart.
+  TensorView changed_logits{};
 
   std::int64_t rows() const { return logits.shape[0]; }
   std::int64_t own() const { return logits.shape[1]; }
@@ -56,35 +56,35 @@ struct SamplingRows {
 void check_sampling_rows(const SamplingRows& rows, const char* operation);
 
 // The same as plain pointers.
-struct RowsView {
+struct SamplingRowsView {
   const float* logits;
-  const float* adjusted;  // nullptr: in place
+  const float* changed_logits;  // nullptr: in place
   const std::int32_t* slots;
   const std::int32_t* positions;
-  const SlotRules* rules;
-  std::int64_t rows, own, stride, adjusted_stride;
+  const SlotParams* params;
+  std::int64_t rows, own, stride, changed_stride;
   std::uint32_t first_id;
 
-  RowsView() = default;
-  explicit RowsView(const SamplingRows& args)
+  SamplingRowsView() = default;
+  explicit SamplingRowsView(const SamplingRows& args)
       : logits(args.logits.as<float>()),
-        adjusted(args.adjusted.as<float>()),
+        changed_logits(args.changed_logits.as<float>()),
         slots(args.slots.as<std::int32_t>()),
         positions(args.positions.as<std::int32_t>()),
-        rules(args.rules.as<SlotRules>()),
+        params(args.params.as<SlotParams>()),
         rows(args.rows()),
         own(args.own()),
         stride(args.logits.stride[0]),
-        adjusted_stride(args.adjusted.stride[0]),
+        changed_stride(args.changed_logits.stride[0]),
         first_id(static_cast<std::uint32_t>(args.first_id)) {}
 
 #ifdef __CUDACC__
   __host__ __device__
 #endif
       const float*
-      judged(std::int64_t row, std::uint32_t flags) const {
-    if (adjusted != nullptr && (flags & SlotRules::kAdjusts) != 0) {
-      return adjusted + row * adjusted_stride;
+      sampled_logits(std::int64_t row, std::uint32_t flags) const {
+    if (changed_logits != nullptr && (flags & SlotParams::kChangesLogits) != 0) {
+      return changed_logits + row * changed_stride;
     }
     return logits + row * stride;
   }

@@ -10,7 +10,7 @@ using testing::GraphBenchmark;
 // Registers all cases when the program starts.
 const bool registered = [] {
   for (const DeviceKind kind : testing::kBackends) {
-    for (const std::int64_t count : {std::int64_t{sizeof(SlotRules) / 4}, std::int64_t{4096}}) {
+    for (const std::int64_t count : {std::int64_t{sizeof(SlotParams) / 4}, std::int64_t{4096}}) {
       testing::register_benchmark(
           "write_words", kind, DType::i32, std::to_string(count), [=](GraphBenchmark& bench) {
             const TensorView to = bench.tensor(DType::i32, {count});

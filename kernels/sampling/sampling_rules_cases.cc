@@ -45,11 +45,11 @@ TEST_CASE("order keys order floats: equal zeros, NaN first") {
   CHECK(order_key(-0.0f) == order_key(0.0f));
   CHECK(order_key(-kInfinity) == kLowestKey);
   CHECK(order_key(kInfinity) == kHighestKey);
-  CHECK(scored(1, 5) > scored(1, 6));
-  CHECK(scored(1, 6) > scored(0.5f, 5));
-  CHECK(scored(kNan, 0xfffffffe) != 0);
-  CHECK(id_of_scored(scored(2, 77)) == 77);
-  CHECK(score_of_scored(scored(-2, 77)) == -2);
+  CHECK(candidate(1, 5) > candidate(1, 6));
+  CHECK(candidate(1, 6) > candidate(0.5f, 5));
+  CHECK(candidate(kNan, 0xfffffffe) != 0);
+  CHECK(id_of_candidate(candidate(2, 77)) == 77);
+  CHECK(score_of_candidate(candidate(-2, 77)) == -2);
 }
 
 // Bits whose noise is looked at: both ends, around powers of two, and many in between.
@@ -79,7 +79,7 @@ TEST_CASE("Gumbel noise is what it should be, to the ends, and not above its qui
     const float got = gumbel(bits);
     // Two logarithms in float32, a few roundings each, the first of which counts as an absolute error.
     wrong += !(std::fabs(got - right) <= 6 * 0x1p-24 * std::max(1.0, std::fabs(right)));
-    above += !(got <= most_gumbel(bits) && got <= kMostGumbel);
+    above += !(got <= max_gumbel(bits) && got <= kMaxGumbel);
   }
   CHECK(wrong == 0);
   CHECK(above == 0);

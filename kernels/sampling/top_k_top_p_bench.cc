@@ -9,39 +9,39 @@ namespace {
 
 using testing::GraphBenchmark;
 
-void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary, SlotRules rules) {
-  rules.inverse_temperature = 1 / 0.6f;
-  rules.flags = SlotRules::kFilters;
-  const testing::SamplingBench there(bench, rows, vocabulary, rules);
-  FilterLogits args;
+void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary, SlotParams params) {
+  params.inverse_temperature = 1 / 0.6f;
+  params.flags = SlotParams::kTruncates;
+  const testing::SamplingBench there(bench, rows, vocabulary, params);
+  TopKTopP args;
   args.rows = there.rows;
   args.maxima = bench.tensor(DType::i32, {rows});
   args.all_maxima = TensorView(args.maxima.data, DType::i32, {1, rows});
-  args.histograms = bench.tensor(DType::i64, {rows, kFilterBins});
-  args.all_histograms = TensorView(args.histograms.data, DType::i64, {1, rows, kFilterBins});
-  args.state = bench.tensor(DType::u8, {rows, sizeof(FilterRow)});
+  args.histograms = bench.tensor(DType::i64, {rows, kTruncationBins});
+  args.all_histograms = TensorView(args.histograms.data, DType::i64, {1, rows, kTruncationBins});
+  args.state = bench.tensor(DType::u8, {rows, sizeof(TruncationState)});
   args.thresholds = bench.tensor(DType::f32, {rows});
-  bench.run(there.bytes(), [&] { filter_rows(args, bench.stream()); });
+  bench.run(there.bytes(), [&] { top_k_top_p(args, bench.stream()); });
 }
 
 // Registers all cases when the program starts.
 const bool registered = [] {
-  SlotRules top_k, top_p, min_p;
+  SlotParams top_k, top_p, min_p;
   top_k.top_k = 20;
   top_p.top_p = static_cast<std::uint32_t>(0.95 * 0x1p32);
   min_p.has_min_p = 1;
   min_p.log_min_p = std::log(0.05f);
-  SlotRules all = top_k;
+  SlotParams all = top_k;
   all.top_p = top_p.top_p;
   const struct {
     const char* what;
-    SlotRules rules;
+    SlotParams params;
   } kCases[] = {{"top_k", top_k}, {"top_p", top_p}, {"min_p", min_p}, {"top_k+top_p", all}};
   for (const auto& one : kCases) {
     testing::register_sampling(
-        "filter_logits", one.what,
-        [rules = one.rules](GraphBenchmark& bench, std::int64_t rows, std::int64_t own) {
-          measure(bench, rows, own, rules);
+        "top_k_top_p", one.what,
+        [params = one.params](GraphBenchmark& bench, std::int64_t rows, std::int64_t own) {
+          measure(bench, rows, own, params);
         });
   }
   return true;

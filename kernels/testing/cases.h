@@ -32,15 +32,15 @@ template <typename T>
 struct Limits;
 template <>
 struct Limits<float> {
-  static constexpr float kUlp = 0x1p-23f, kLeast = 0x1p-149f, kMost = 0x1.fffffep127f;
+  static constexpr float kUlp = 0x1p-23f, kMin = 0x1p-149f, kMax = 0x1.fffffep127f;
 };
 template <>
 struct Limits<Bf16> {
-  static constexpr float kUlp = 0x1p-7f, kLeast = 0x1p-133f, kMost = 0x1.fep127f;
+  static constexpr float kUlp = 0x1p-7f, kMin = 0x1p-133f, kMax = 0x1.fep127f;
 };
 template <>
 struct Limits<F16> {
-  static constexpr float kUlp = 0x1p-10f, kLeast = 0x1p-24f, kMost = 65504.0f;
+  static constexpr float kUlp = 0x1p-10f, kMin = 0x1p-24f, kMax = 65504.0f;
 };
 
 // Values in a backend's memory, `shift` elements after an aligned address, between guards that nobody may
@@ -117,7 +117,7 @@ bool near(T got, T right, float off) {
   const float value = to_float(got), wanted = to_float(right);
   if (std::isnan(wanted)) return std::isnan(value);
   if (std::isinf(wanted) || std::isinf(value)) return value == wanted;
-  return std::fabs(value - wanted) <= off + std::fabs(wanted) * Limits<T>::kUlp + Limits<T>::kLeast;
+  return std::fabs(value - wanted) <= off + std::fabs(wanted) * Limits<T>::kUlp + Limits<T>::kMin;
 }
 
 // The message of the Error that a call throws; empty: none.

@@ -12,7 +12,7 @@ __device__ __forceinline__ unsigned address_in(unsigned here, int block) {
   return there;
 }
 template <typename T>
-__device__ __forceinline__ T* place_in(T* here, int block) {
+__device__ __forceinline__ T* address_in_block(T* here, int block) {
   T* there;
   asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(here), "r"(block));
   return there;

@@ -1,6 +1,6 @@
 // The newest tokens on the GPU: a block of threads for each sequence's keys, and one for its values.
 #include "device/cuda/stream.h"
-#include "kernels/pointwise/sm80/copy_newest.h"
+#include "kernels/pointwise/sm80/copy_last_kv.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -19,7 +19,7 @@ struct Params {
 
 // gridDim: (sequences, keys and values)
 template <typename Unit>
-__global__ void __launch_bounds__(kThreads) copy_newest_kernel(const Params<Unit> p) {
+__global__ void __launch_bounds__(kThreads) copy_last_kv_kernel(const Params<Unit> p) {
   const int s = blockIdx.x, position = p.kv_length[s] - 1;
   if (position < 0) return;
   const long long block =
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) copy_newest_kernel(const Params<Unit
 }
 
 template <typename Unit>
-void launch(const CopyNewest& args, Stream& stream) {
+void launch(const CopyLastKv& args, Stream& stream) {
   const KvView &to = args.to, &from = args.from;
   const auto element = static_cast<std::int64_t>(size_of(from.keys.dtype));
   const auto units = [&](std::int64_t elements) {
@@ -53,8 +53,8 @@ void launch(const CopyNewest& args, Stream& stream) {
   p.block_size = static_cast<int>(from.block_size());
   p.units = static_cast<int>(units(from.kv_heads() * from.head_dim()));
   const dim3 grid(static_cast<unsigned>(args.kv_length.shape[0]), 2);
-  copy_newest_kernel<<<grid, kThreads, 0, nvllm::cuda::native(stream)>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching copy_newest");
+  copy_last_kv_kernel<<<grid, kThreads, 0, nvllm::cuda::native(stream)>>>(p);
+  nvllm::cuda::check(cudaGetLastError(), "launching copy_last_kv");
 }
 
 // Whether a cache's tokens begin at multiples of 16 bytes and are made of them.
@@ -66,7 +66,7 @@ bool in_sixteens(const TensorView& keys, const TensorView& values) {
 
 }  // namespace
 
-void copy_newest(const CopyNewest& args, Stream& stream) {
+void copy_last_kv(const CopyLastKv& args, Stream& stream) {
   if (in_sixteens(args.to.keys, args.to.values) && in_sixteens(args.from.keys, args.from.values)) {
     launch<uint4>(args, stream);
   } else if (size_of(args.from.keys.dtype) == 4) {

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "kernels/pointwise/copy_newest.h"
+#include "kernels/pointwise/copy_last_kv.h"
 
 namespace nvllm::kernels::cuda {
 
-// kernels::copy_newest of checked arguments on a stream of the CUDA backend.
-void copy_newest(const CopyNewest& args, Stream& stream);
+// kernels::copy_last_kv of checked arguments on a stream of the CUDA backend.
+void copy_last_kv(const CopyLastKv& args, Stream& stream);
 
 }  // namespace nvllm::kernels::cuda

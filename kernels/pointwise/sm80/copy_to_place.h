@@ -1,10 +1,10 @@
 #pragma once
 
-#include "kernels/pointwise/copy_to_place.h"
+#include "kernels/pointwise/copy_to_ring.h"
 
 namespace nvllm::kernels::cuda {
 
-// kernels::copy_to_place of checked arguments on a stream of the CUDA backend.
-void copy_to_place(const CopyToPlace& args, Stream& stream);
+// kernels::copy_to_ring of checked arguments on a stream of the CUDA backend.
+void copy_to_ring(const CopyToRing& args, Stream& stream);
 
 }  // namespace nvllm::kernels::cuda

@@ -10,7 +10,7 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr std::int64_t kMostParts = 64;  // that share the work of a sequence
+constexpr std::int64_t kMaxParts = 64;  // that share the work of a sequence
 
 struct Params {
   explicit Params(const StepInput& args)
@@ -25,7 +25,7 @@ struct Params {
         last_tokens(args.last_tokens.as<int>()),
         table(args.table.as<int>()),
         history(args.history.as<int>()),
-        homes(args.homes.as<int>()),
+        block_map(args.block_map.as<int>()),
         tokens(args.tokens.as<int>()),
         positions(args.positions.as<int>()),
         places(args.places.as<long long>()),
@@ -37,7 +37,7 @@ struct Params {
   const int *slots, *query_start, *first_position, *first_token, *first_block, *block_start;
   const int *new_tokens, *new_blocks, *last_tokens;
   int *table, *history;
-  const int* homes;  // nullptr: none
+  const int* block_map;  // nullptr: none
   int *tokens, *positions;
   long long* places;
   int *kv_length, *block_table;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) step_input_kernel(const Params p) {
   for (int row = thread; row < rows; row += threads) {
     const int position = first_position + row;
     const long long block = block_of(position / p.block_size), within = position % p.block_size;
-    const long long home = p.homes == nullptr ? block : p.homes[block];
+    const long long home = p.block_map == nullptr ? block : p.block_map[block];
     const int token = first_token < 0 ? p.last_tokens[slot] : p.new_tokens[first_token + row];
     p.tokens[begin + row] = token;
     p.positions[begin + row] = position;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) step_input_kernel(const Params p) {
 
 void step_input(const StepInput& args, Stream& stream) {
   const std::int64_t parts =
-      std::clamp<std::int64_t>((args.max_query_rows + kThreads - 1) / kThreads, 1, kMostParts);
+      std::clamp<std::int64_t>((args.max_query_rows + kThreads - 1) / kThreads, 1, kMaxParts);
   const dim3 grid(static_cast<unsigned>(args.slots.shape[0]), static_cast<unsigned>(parts));
   step_input_kernel<<<grid, kThreads, 0, nvllm::cuda::native(stream)>>>(Params(args));
   nvllm::cuda::check(cudaGetLastError(), "launching step_input");

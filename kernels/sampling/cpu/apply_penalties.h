@@ -4,7 +4,7 @@
 
 namespace nvllm::kernels::cpu {
 
-// kernels::adjust_logits of checked arguments on a stream of the CPU backend.
-void adjust_logits(const AdjustLogits& args, Stream& stream);
+// kernels::apply_penalties of checked arguments on a stream of the CPU backend.
+void apply_penalties(const ApplyPenalties& args, Stream& stream);
 
 }  // namespace nvllm::kernels::cpu

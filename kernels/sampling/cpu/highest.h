@@ -9,22 +9,22 @@
 namespace nvllm::kernels {
 
 // NaN aside; -infinity if there is none.
-inline float highest(const float* values, std::int64_t count) {
+inline float max_of(const float* values, std::int64_t count) {
   constexpr int kVectors = 4;
-  constexpr float kLeast = -std::numeric_limits<float>::infinity();
-  __m256 most[kVectors];
-  for (__m256& lanes : most) lanes = _mm256_set1_ps(kLeast);
+  constexpr float kMin = -std::numeric_limits<float>::infinity();
+  __m256 maximum[kVectors];
+  for (__m256& lanes : maximum) lanes = _mm256_set1_ps(kMin);
   std::int64_t i = 0;
   for (; i + kVectors * kLanes <= count; i += kVectors * kLanes) {
     // max gives its second operand where one is NaN.
     for (int v = 0; v < kVectors; ++v) {
-      most[v] = _mm256_max_ps(load8(values + i + v * kLanes), most[v]);
+      maximum[v] = _mm256_max_ps(load8(values + i + v * kLanes), maximum[v]);
     }
   }
-  most[0] = _mm256_max_ps(_mm256_max_ps(most[0], most[1]), _mm256_max_ps(most[2], most[3]));
+  maximum[0] = _mm256_max_ps(_mm256_max_ps(maximum[0], maximum[1]), _mm256_max_ps(maximum[2], maximum[3]));
   float lanes[kLanes];
-  store8(lanes, most[0]);
-  float best = kLeast;
+  store8(lanes, maximum[0]);
+  float best = kMin;
   for (const float value : lanes) best = value > best ? value : best;
   for (; i < count; ++i) best = values[i] > best ? values[i] : best;
   return best;

@@ -4,8 +4,8 @@
 
 namespace nvllm::kernels::cpu {
 
-// kernels::draw_tokens and kernels::pick_tokens of checked arguments on a stream of the CPU backend.
-void draw_tokens(const DrawTokens& args, Stream& stream);
-void pick_tokens(const PickTokens& args, Stream& stream);
+// kernels::sample_tokens and kernels::reduce_samples of checked arguments on a stream of the CPU backend.
+void sample_tokens(const SampleTokens& args, Stream& stream);
+void reduce_samples(const ReduceSamples& args, Stream& stream);
 
 }  // namespace nvllm::kernels::cpu

@@ -5,9 +5,9 @@
 namespace nvllm::kernels::cpu {
 
 // Those of kernels:: of checked arguments on a stream of the CPU backend.
-void find_maximum(const FilterLogits& args, Stream& stream);
-void begin_filter(const FilterLogits& args, Stream& stream);
-void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream);
-void choose_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream);
+void find_maximum(const TopKTopP& args, Stream& stream);
+void begin_truncation(const TopKTopP& args, Stream& stream);
+void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream);
+void choose_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream);
 
 }  // namespace nvllm::kernels::cpu

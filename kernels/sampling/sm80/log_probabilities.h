@@ -5,8 +5,8 @@
 namespace nvllm::kernels::cuda {
 
 // Those of kernels:: of checked arguments on a stream of the CUDA backend.
-void summarize_part(const ScoreTokens& args, Stream& stream);
-void score_tokens(const ScoreTokens& args, Stream& stream);
-void rank_tokens(const ScoreTokens& args, Stream& stream);
+void summarize_logits(const LogProbabilities& args, Stream& stream);
+void log_probabilities(const LogProbabilities& args, Stream& stream);
+void rank_tokens(const LogProbabilities& args, Stream& stream);
 
 }  // namespace nvllm::kernels::cuda

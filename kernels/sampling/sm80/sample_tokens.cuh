@@ -6,26 +6,26 @@
 
 namespace nvllm::kernels::cuda {
 
-// Not below the noise of bits that have begun, and not above kMostGumbel: -ln v (sampling_math.h) of what the upper 15
+// Not below the noise of bits that have begun, and not above kMaxGumbel: -ln v (sampling_math.h) of what the upper 15
 // bits say.
-__device__ __forceinline__ float luck(const RandomKeys& noise, std::uint32_t begun) {
+__device__ __forceinline__ float gumbel_noise_bound(const RandomKeys& noise, std::uint32_t premixed) {
   constexpr int kLower = RandomKeys::kUnfolded;
   constexpr float kLn2 = 0.693147181f;
   float log2;
   asm("lg2.approx.ftz.f32 %0, %1;"
       : "=f"(log2)
-      : "f"(static_cast<float>(noise.unfolded(begun) >> kLower) + 0x1p-18f));
+      : "f"(static_cast<float>(noise.unfolded(premixed) >> kLower) + 0x1p-18f));
   return fused(log2, -kLn2, kLn2 * (32 - kLower) + 1e-4f);
 }
 
-// Where the rows' bests go: tokens, or what pick_tokens() makes them of.
-struct DrawnTokens {
+// Where the rows' bests go: tokens, or what reduce_samples() makes them of.
+struct SampledTokens {
   const int* targets;  // nullptr: -1
   int* tokens;
   int* last_tokens;
   unsigned long long* bests;  // nullptr: the rows are whole
 
-  explicit DrawnTokens(const DrawTokens& args)
+  explicit SampledTokens(const SampleTokens& args)
       : targets(args.targets.as<int>()),
         tokens(args.tokens.as<int>()),
         last_tokens(args.last_tokens.as<int>()),
@@ -42,7 +42,7 @@ struct DrawnTokens {
   }
 
   static __device__ __forceinline__ int token_of(unsigned long long best) {
-    return best == 0 ? 0 : static_cast<int>(id_of_scored(best));
+    return best == 0 ? 0 : static_cast<int>(id_of_candidate(best));
   }
 };
 

@@ -1,12 +1,12 @@
 // Filtering on Hopper: what the blocks of a cluster have of a row, and the list of those of its logits that may be the
-// boundary. See filter_rows_sm90.cu.
+// boundary. See top_k_top_p_sm90.cu.
 #pragma once
 
 #include "kernels/common/sm90/cluster.cuh"
 #include "kernels/sampling/sm80/sampling.cuh"
 #include "kernels/sampling/top_k_top_p_math.h"
 
-namespace nvllm::kernels::cuda::filter_sm90 {
+namespace nvllm::kernels::cuda::top_k_top_p_sm90 {
 
 inline constexpr int kThreads = 512;
 inline constexpr int kWarps = kThreads / 32;
@@ -24,14 +24,14 @@ struct Listed {
 
 // A block's shared memory; behind it lies its part of the row.
 struct alignas(16) Shared {
-  SharedSums<kFilterBins> sums;
+  SharedSums<kTruncationBins> sums;
   unsigned long long scratch[kWarps + 1];
   unsigned long long totals[kBlocks];  // of the blocks' bins
   unsigned long long above;            // what lies above `bin`
   Listed listed[kBlocks];
   unsigned keys[kListed];  // of this block's list; then, in the first block, of all
-  float highest[kGroups];  // of all warps' logits
-  float most, bound;
+  float max_of[kGroups];  // of all warps' logits
+  float maximum, bound;
   unsigned count, bin;
 };
 
@@ -56,7 +56,7 @@ struct Part {
 __device__ __forceinline__ float load_part(float* to, const float* row, long long begin, int length,
                                            long long own) {
   constexpr int kAtOnce = 5;
-  float most = -INFINITY;
+  float maximum = -INFINITY;
   for (int first = static_cast<int>(threadIdx.x) * 4; first < length;
        first += kAtOnce * kThreads * 4) {
     float4 vectors[kAtOnce];
@@ -69,22 +69,22 @@ __device__ __forceinline__ float load_part(float* to, const float* row, long lon
     for (int v = 0; v < kAtOnce; ++v) {
       const int i = first + v * kThreads * 4;
       if (i < length) *reinterpret_cast<float4*>(to + i) = vectors[v];
-      most =
-          fmaxf(fmaxf(fmaxf(most, vectors[v].x), vectors[v].y), fmaxf(vectors[v].z, vectors[v].w));
+      maximum =
+          fmaxf(fmaxf(fmaxf(maximum, vectors[v].x), vectors[v].y), fmaxf(vectors[v].z, vectors[v].w));
     }
   }
-  return most;
+  return maximum;
 }
 
 // Finds the highest of all warps' highest logits, and the wanted-th highest of them, the bound.
 __device__ __forceinline__ void find_bound(Shared& shared, int wanted) {
   constexpr int kSharers = kThreads / kGroups;  // threads that share the comparisons of one
   const int own = static_cast<int>(threadIdx.x) / kSharers;
-  const float mine = shared.highest[own];
+  const float mine = shared.max_of[own];
   int before = 0;
 #pragma unroll 8
   for (int i = static_cast<int>(threadIdx.x) % kSharers; i < kGroups; i += kSharers) {
-    const float other = shared.highest[i];
+    const float other = shared.max_of[i];
     before += other > mine || (other == mine && i < own);
   }
 #pragma unroll
@@ -92,26 +92,26 @@ __device__ __forceinline__ void find_bound(Shared& shared, int wanted) {
     before += __shfl_xor_sync(kAllLanes, before, distance);
   }
   if (threadIdx.x % kSharers == 0) {
-    if (before == 0) shared.most = mine;
+    if (before == 0) shared.maximum = mine;
     if (before == wanted - 1) shared.bound = mine;
   }
   __syncthreads();
 }
 
 // Lists this block's logits that reach a bound, and tells all blocks of them.
-__device__ __forceinline__ void list_part(Shared& shared, const Part& part, const FilterRow& row,
-                                          const SlotRules& rules, float bound, int rank) {
-  const float least = value_of_key(row.threshold);
-  const float reached = fmaxf(bound, least);
-  const bool adds_up = rules.top_p != 0 && rules.top_k == 0;
+__device__ __forceinline__ void list_part(Shared& shared, const Part& part, const TruncationState& row,
+                                          const SlotParams& params, float bound, int rank) {
+  const float minimum = value_of_key(row.threshold);
+  const float reached = fmaxf(bound, minimum);
+  const bool adds_up = params.top_p != 0 && params.top_k == 0;
   unsigned long long mass = 0, total = 0;
   part.for_each([&](const float4& four) {
     if (!adds_up && !(fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)) >= reached)) return;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const float logit = element(four, e);
-      if (adds_up && logit >= least) {
-        const unsigned long long own = mass_of(distance(logit, row.maximum, rules));
+      if (adds_up && logit >= minimum) {
+        const unsigned long long own = mass_of(distance(logit, row.maximum, params));
         total += own;
         if (logit >= reached) mass += own;
       }
@@ -127,7 +127,7 @@ __device__ __forceinline__ void list_part(Shared& shared, const Part& part, cons
   }
   __syncthreads();
   if (threadIdx.x < kBlocks) {
-    *place_in(&shared.listed[rank], static_cast<int>(threadIdx.x)) = {mass, total, shared.count};
+    *address_in_block(&shared.listed[rank], static_cast<int>(threadIdx.x)) = {mass, total, shared.count};
   }
 }
 
@@ -136,7 +136,7 @@ __device__ __forceinline__ void gather_lists(Shared& shared) {
   unsigned from = shared.listed[0].count;
   for (int block = 1; block < kBlocks; ++block) {
     const unsigned count = shared.listed[block].count;
-    const unsigned* keys = place_in(shared.keys, block);
+    const unsigned* keys = address_in_block(shared.keys, block);
     for (unsigned i = threadIdx.x; i < count; i += kThreads) shared.keys[from + i] = keys[i];
     from += count;
   }
@@ -185,12 +185,12 @@ struct Sums {
 
 // The first block's: the threshold, which is among its sorted keys. `total`: of all that may be kept, for top_p
 // without top_k.
-__device__ __forceinline__ void choose_of_list(Shared& shared, FilterRow row,
-                                               const SlotRules& rules, unsigned count,
+__device__ __forceinline__ void choose_of_list(Shared& shared, TruncationState row,
+                                               const SlotParams& params, unsigned count,
                                                unsigned long long total, float* threshold) {
-  const auto k = static_cast<unsigned>(rules.top_k);
+  const auto k = static_cast<unsigned>(params.top_k);
   if (k > 0 && k <= count) row.threshold = shared.keys[k - 1];
-  if (rules.top_p == 0) {
+  if (params.top_p == 0) {
     if (threadIdx.x == 0) *threshold = value_of_key(row.threshold);
     return;
   }
@@ -200,11 +200,11 @@ __device__ __forceinline__ void choose_of_list(Shared& shared, FilterRow row,
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const unsigned key = first + i < count ? shared.keys[first + i] : 0;
-    masses[i] = key >= row.threshold ? mass_of(distance(value_of_key(key), row.maximum, rules)) : 0;
+    masses[i] = key >= row.threshold ? mass_of(distance(value_of_key(key), row.maximum, params)) : 0;
     own += masses[i];
   }
   const Sums sums(own, shared.scratch);
-  const unsigned long long wanted = wanted_of(k > 0 ? sums.all : total, rules, FilterKind::top_p);
+  const unsigned long long wanted = wanted_of(k > 0 ? sums.all : total, params, TruncationKind::top_p);
   unsigned long long above = sums.up_to - own;
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
@@ -217,4 +217,4 @@ __device__ __forceinline__ void choose_of_list(Shared& shared, FilterRow row,
 
 #endif
 
-}  // namespace nvllm::kernels::cuda::filter_sm90
+}  // namespace nvllm::kernels::cuda::top_k_top_p_sm90

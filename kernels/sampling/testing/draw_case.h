@@ -1,4 +1,4 @@
-// One call of draw_tokens with its memory, for tests.
+// One call of sample_tokens with its memory, for tests.
 #pragma once
 
 #include <cstdint>
@@ -29,21 +29,21 @@ inline Drawn draw(Backend& backend, const SamplingCase& c, const Extra& extra = 
   const PlacedCase there(backend, *stream, c, shift);
   Placed<std::int32_t> tokens(backend, *stream, std::vector<std::int32_t>(c.rows, kUntouched));
   Placed<std::int32_t> last(backend, *stream,
-                            std::vector<std::int32_t>(c.rules.size(), kUntouched));
+                            std::vector<std::int32_t>(c.params.size(), kUntouched));
   Placed<std::int64_t> scratch(backend, *stream,
-                               std::vector<std::int64_t>(draw_scratch_words(c.rows)));
+                               std::vector<std::int64_t>(sample_scratch_words(c.rows)));
   const Placed<float> thresholds(backend, *stream, extra.thresholds);
   const Placed<std::int32_t> targets(backend, *stream, extra.targets);
-  DrawTokens args;
+  SampleTokens args;
   args.rows = there.args();
   if (!extra.thresholds.empty()) args.thresholds = thresholds.view({c.rows});
   if (!extra.targets.empty()) args.targets = targets.view({c.rows});
-  args.scratch = scratch.view({draw_scratch_words(c.rows)});
+  args.scratch = scratch.view({sample_scratch_words(c.rows)});
   args.tokens = tokens.view({c.rows});
-  args.last_tokens = last.view({static_cast<std::int64_t>(c.rules.size())});
-  draw_tokens(args, *stream);
-  draw_tokens(args, *stream);
-  CHECK(scratch.fetch() == std::vector<std::int64_t>(draw_scratch_words(c.rows)));
+  args.last_tokens = last.view({static_cast<std::int64_t>(c.params.size())});
+  sample_tokens(args, *stream);
+  sample_tokens(args, *stream);
+  CHECK(scratch.fetch() == std::vector<std::int64_t>(sample_scratch_words(c.rows)));
   return {tokens.fetch(), last.fetch()};
 }
 

@@ -16,7 +16,7 @@ struct SamplingBench {
   SamplingRows rows;
 
   SamplingBench(GraphBenchmark& bench, std::int64_t count, std::int64_t vocabulary,
-                SlotRules rules) {
+                SlotParams params) {
     rows.logits = bench.tensor(DType::f32, {count, vocabulary});
     random_fill({.out = rows.logits, .seed = 1, .whole_columns = vocabulary, .width = 10},
                 bench.stream());
@@ -26,13 +26,13 @@ struct SamplingBench {
     rows.positions = bench.tensor(std::vector<std::int32_t>(count, 1000));
     std::vector<std::int32_t> words;
     for (std::int64_t row = 0; row < count; ++row) {
-      std::int32_t slot[sizeof(SlotRules) / sizeof(std::int32_t)];
-      rules.seed = static_cast<std::uint64_t>(row);
-      std::memcpy(slot, &rules, sizeof(rules));
+      std::int32_t slot[sizeof(SlotParams) / sizeof(std::int32_t)];
+      params.seed = static_cast<std::uint64_t>(row);
+      std::memcpy(slot, &params, sizeof(params));
       words.insert(words.end(), std::begin(slot), std::end(slot));
     }
-    rows.rules = bench.tensor(words);
-    rows.rules = TensorView(rows.rules.data, DType::u8, {count, sizeof(SlotRules)});
+    rows.params = bench.tensor(words);
+    rows.params = TensorView(rows.params.data, DType::u8, {count, sizeof(SlotParams)});
   }
 
   // What has to be read at least.

@@ -18,23 +18,23 @@ struct SamplingCase {
   std::int64_t first_id = 0;
   std::vector<float> logits;  // [rows, own + gap]
   std::vector<std::int32_t> slots, positions;
-  std::vector<SlotRules> rules;
+  std::vector<SlotParams> params;
 
   SamplingCase(std::int64_t rows, std::int64_t own, std::int64_t slots_there, unsigned seed = 1,
                std::int64_t gap = 0)
-      : rows(rows), own(own), gap(gap), rules(slots_there) {
+      : rows(rows), own(own), gap(gap), params(slots_there) {
     logits = normal_values<float>(rows * (own + gap), seed, 0, 4);
     for (std::int64_t row = 0; row < rows; ++row) {
       slots.push_back(static_cast<std::int32_t>((row * 7 + 3) % slots_there));
       positions.push_back(static_cast<std::int32_t>(row * 13 + 5));
     }
     for (std::int64_t slot = 0; slot < slots_there; ++slot) {
-      rules[slot].seed = seed * 1000003 + static_cast<std::uint64_t>(slot);
+      params[slot].seed = seed * 1000003 + static_cast<std::uint64_t>(slot);
     }
   }
 
   float& at(std::int64_t row, std::int64_t i) { return logits[row * (own + gap) + i]; }
-  SlotRules& rules_of(std::int64_t row) { return rules[slots[row]]; }
+  SlotParams& params_of(std::int64_t row) { return params[slots[row]]; }
 
   // The part of the vocabulary [begin, end), as a rank would have it.
   SamplingCase part(std::int64_t begin, std::int64_t end) const {
@@ -57,8 +57,8 @@ struct SamplingCase {
     args.logits.stride[0] = own + gap;
     args.slots = TensorView(slots.data(), DType::i32, {rows});
     args.positions = TensorView(positions.data(), DType::i32, {rows});
-    args.rules = TensorView(rules.data(), DType::u8,
-                            {static_cast<std::int64_t>(rules.size()), sizeof(SlotRules)});
+    args.params = TensorView(params.data(), DType::u8,
+                            {static_cast<std::int64_t>(params.size()), sizeof(SlotParams)});
     args.first_id = first_id;
     return args;
   }
@@ -72,7 +72,7 @@ class PlacedCase {
         logits(backend, stream, from.logits, shift),
         slots_(backend, stream, from.slots),
         positions_(backend, stream, from.positions),
-        rules_(backend, stream, words_of(from.rules)) {}
+        rules_(backend, stream, words_of(from.params)) {}
 
   SamplingRows args() const {
     SamplingRows args;
@@ -80,16 +80,16 @@ class PlacedCase {
     args.logits.stride[0] = case_.own + case_.gap;
     args.slots = slots_.view({case_.rows});
     args.positions = positions_.view({case_.rows});
-    args.rules = TensorView(rules_.data(), DType::u8,
-                            {static_cast<std::int64_t>(case_.rules.size()), sizeof(SlotRules)});
+    args.params = TensorView(rules_.data(), DType::u8,
+                            {static_cast<std::int64_t>(case_.params.size()), sizeof(SlotParams)});
     args.first_id = case_.first_id;
     return args;
   }
 
  private:
-  static std::vector<std::int32_t> words_of(const std::vector<SlotRules>& rules) {
-    std::vector<std::int32_t> words(rules.size() * sizeof(SlotRules) / sizeof(std::int32_t));
-    if (!rules.empty()) std::memcpy(words.data(), rules.data(), words.size() * sizeof(words[0]));
+  static std::vector<std::int32_t> words_of(const std::vector<SlotParams>& params) {
+    std::vector<std::int32_t> words(params.size() * sizeof(SlotParams) / sizeof(std::int32_t));
+    if (!params.empty()) std::memcpy(words.data(), params.data(), words.size() * sizeof(words[0]));
     return words;
   }
 
