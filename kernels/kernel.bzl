@@ -68,7 +68,7 @@ def kernel_room(name, deps = [], cuda_header_deps = []):
         name = name,
         srcs = native.glob(
             ["*.cc", "cpu/*.cc"],
-            exclude = ["*_cases.cc", "*_bench.cc"],
+            exclude = ["*_bench.cc", "*_cases.cc", "*_test.cc"],
         ),
         local_defines = _CUDA_DEFINES,
         deps = [":%s_headers" % name] + _CPU_DEPS + _if_cuda([":%s_cuda" % name]),

@@ -1,18 +1,18 @@
-// The hash behind random_fill(), for every device.
+// The hash behind random_fill() and the Gumbel noise of sampling, the same on every device.
 #pragma once
 
 #include <cstdint>
 
 #include "base/split_mix.h"
-#include "kernels/common/on_both.h"
+#include "kernels/common/host_device.h"
 
 namespace nvllm::kernels {
 
-// Element `index` of a seed takes its bits from the lower half of its index, mixed with two keys that
-// the seed and the upper half give: 32-bit arithmetic alone, for lanes of any width.
+// The random bits of element `index` of a seed are the lower half of the index, mixed with two keys that
+// come from the seed and the upper half. This is 32-bit arithmetic alone, for vectors of any width.
 struct RandomKeys {
   static constexpr std::uint32_t kFactor1 = 0x9e3779b1, kFactor2 = 0x85ebca6b;
-  static constexpr float kUnit = 0x1p-23f;  // what 24 bits with a sign count in
+  static constexpr float kUnit = 0x1p-23f;  // the unit of 24 bits with a sign
 
   std::uint32_t first, second;
 
@@ -26,8 +26,8 @@ struct RandomKeys {
     const std::uint32_t x = unfolded(premixed(low));
     return x ^ x >> 15;
   }
-  // In steps, for who makes many at once. begun(low ^ i) is begun(low) ^ i for i below 2^16; and what is not
-  // folded yet has the upper bits already, all but the lower kUnfolded.
+  // The two steps of bits(), for callers that make many at once. premixed(low ^ i) is premixed(low) ^ i
+  // for i below 2^16. unfolded() has the upper bits of the result already, all but the lower kUnfolded.
   static constexpr int kUnfolded = 17;
   NVLLM_HOST_DEVICE constexpr std::uint32_t premixed(std::uint32_t low) const {
     const std::uint32_t x = low ^ first;

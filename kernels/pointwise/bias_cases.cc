@@ -1,5 +1,5 @@
 // Bias against its plain definition, on whichever backend is linked.
-#include "kernels/pointwise/bias.h"
+#include "kernels/pointwise/activation.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {
@@ -52,8 +52,8 @@ TEST_CASE_TEMPLATE("add_bias: infinite, huge, tiny values and NaN do as the defi
   std::vector<T> values;
   for (const float value :
        {testing::kInfinity, -testing::kInfinity, testing::kNan, testing::Limits<T>::kMax,
-        -testing::Limits<T>::kMax, testing::Limits<T>::kMin, -testing::Limits<T>::kMin, 0.0f,
-        -0.0f, 1.0f, -1.0f, 3e-5f, 1e-30f}) {
+        -testing::Limits<T>::kMax, testing::Limits<T>::kMin, -testing::Limits<T>::kMin, 0.0f, -0.0f,
+        1.0f, -1.0f, 3e-5f, 1e-30f}) {
     values.push_back(from_float<T>(value));
   }
   std::vector<T> x, bias;

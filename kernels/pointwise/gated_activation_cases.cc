@@ -1,5 +1,5 @@
 // Gated activations against their plain definition, on whichever backend is linked.
-#include "kernels/pointwise/gated_activation.h"
+#include "kernels/pointwise/activation.h"
 #include "kernels/testing/cases.h"
 #include "testing/golden.h"
 

@@ -136,7 +136,8 @@ TEST_CASE_TEMPLATE("the bits depend neither on alignment nor on the other rows",
       Case<T> alone(1, columns);
       const auto begin = row * columns, end = begin + columns;
       alone.x.assign(wanted_here.x.begin() + begin, wanted_here.x.begin() + end);
-      alone.residual.assign(wanted_here.residual.begin() + begin, wanted_here.residual.begin() + end);
+      alone.residual.assign(wanted_here.residual.begin() + begin,
+                            wanted_here.residual.begin() + end);
       alone.weight = wanted_here.weight;
       alone.run(*backend);
       CHECK(same_bits(alone.out, {batch.out.begin() + begin, batch.out.begin() + end}));

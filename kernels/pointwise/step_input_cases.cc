@@ -101,7 +101,7 @@ StepInput call_of(const Case& c, const Place& place) {
 // What a step writes.
 struct Results {
   Ints table, history, tokens, positions, kv_length, block_table;
-  std::vector<std::int64_t> places;
+  std::vector<std::int64_t> slot_mapping;
 
   explicit Results(const Case& c)
       : table(c.table),
@@ -110,17 +110,17 @@ struct Results {
         positions(c.rows(), -7),
         kv_length(c.sequences(), -7),
         block_table(c.sequences() * c.table_blocks, -7),
-        places(c.rows(), -7) {}
+        slot_mapping(c.rows(), -7) {}
 };
 
 void set_results(StepInput& call, const Case& c, std::int32_t* table, std::int32_t* history,
-                 std::int32_t* tokens, std::int32_t* positions, std::int64_t* places,
+                 std::int32_t* tokens, std::int32_t* positions, std::int64_t* slot_mapping,
                  std::int32_t* kv_length, std::int32_t* block_table) {
   call.table = TensorView(table, DType::i32, {c.slots, c.table_blocks});
   call.history = TensorView(history, DType::i32, {c.blocks, c.block_size});
   call.tokens = TensorView(tokens, DType::i32, {c.rows()});
   call.positions = TensorView(positions, DType::i32, {c.rows()});
-  call.places = TensorView(places, DType::i64, {c.rows()});
+  call.slot_mapping = TensorView(slot_mapping, DType::i64, {c.rows()});
   call.kv_length = TensorView(kv_length, DType::i32, {c.sequences()});
   call.block_table = TensorView(block_table, DType::i32, {c.sequences(), c.table_blocks});
 }
@@ -131,7 +131,7 @@ void check_against_reference(Backend& backend, const Case& c) {
     return const_cast<std::int32_t*>(values.data());  // they are only read
   });
   set_results(plain, c, right.table.data(), right.history.data(), right.tokens.data(),
-              right.positions.data(), right.places.data(), right.kv_length.data(),
+              right.positions.data(), right.slot_mapping.data(), right.kv_length.data(),
               right.block_table.data());
   step_input_reference(plain);
 
@@ -144,15 +144,15 @@ void check_against_reference(Backend& backend, const Case& c) {
       history(backend, *stream, before.history), tokens(backend, *stream, before.tokens),
       positions(backend, *stream, before.positions), kv_length(backend, *stream, before.kv_length),
       block_table(backend, *stream, before.block_table);
-  Placed<std::int64_t> places(backend, *stream, before.places);
-  set_results(call, c, table.data(), history.data(), tokens.data(), positions.data(), places.data(),
-              kv_length.data(), block_table.data());
+  Placed<std::int64_t> slot_mapping(backend, *stream, before.slot_mapping);
+  set_results(call, c, table.data(), history.data(), tokens.data(), positions.data(),
+              slot_mapping.data(), kv_length.data(), block_table.data());
   step_input(call, *stream);
   CHECK(same_bits(table.fetch(), right.table));
   CHECK(same_bits(history.fetch(), right.history));
   CHECK(same_bits(tokens.fetch(), right.tokens));
   CHECK(same_bits(positions.fetch(), right.positions));
-  CHECK(same_bits(places.fetch(), right.places));
+  CHECK(same_bits(slot_mapping.fetch(), right.slot_mapping));
   CHECK(same_bits(kv_length.fetch(), right.kv_length));
   CHECK(same_bits(block_table.fetch(), right.block_table));
 }
@@ -208,7 +208,7 @@ TEST_CASE("in a graph, step after step takes the last token and one block after 
   call.tokens = TensorView(out.data(), DType::i32, {1});
   call.positions = TensorView(out.data() + 1, DType::i32, {1});
   call.kv_length = TensorView(out.data() + 2, DType::i32, {1});
-  call.places = place.view({1});
+  call.slot_mapping = place.view({1});
   call.block_table = block_table.view({1, 4});
   const auto graph = backend->capture(*stream, [&] {
     backend->copy(staged.data(), step, 9 * sizeof(std::int32_t), *stream);
@@ -241,7 +241,7 @@ TEST_CASE("step input refuses arguments that do not fit, by name") {
       tensor(DType::i32, {0});
   good.query_start = good.block_start = tensor(DType::i32, {1});
   good.new_tokens = good.new_blocks = good.tokens = good.positions = tensor(DType::i32, {0});
-  good.places = tensor(DType::i64, {0});
+  good.slot_mapping = tensor(DType::i64, {0});
   good.last_tokens = tensor(DType::i32, {3});
   good.table = tensor(DType::i32, {3, 4});
   good.history = tensor(DType::i32, {9, 2});
@@ -259,8 +259,8 @@ TEST_CASE("step input refuses arguments that do not fit, by name") {
   CHECK(why([&](StepInput& bad) {
           bad.table = tensor(DType::i32, {2, 4});
         }) == "step_input: table is int32 [2, 4]; it must be int32 [3, 4]");
-  CHECK(why([&](StepInput& bad) { bad.places = tensor(DType::i32, {0}); }) ==
-        "step_input: places is int32 [0]; it must be int64 [0]");
+  CHECK(why([&](StepInput& bad) { bad.slot_mapping = tensor(DType::i32, {0}); }) ==
+        "step_input: slot_mapping is int32 [0]; it must be int64 [0]");
   CHECK(why([&](StepInput& bad) {
           bad.block_table = tensor(DType::i32, {0, 5});
         }) == "step_input: block_table is int32 [0, 5]; it must be int32 [0, 4]");

@@ -4,11 +4,8 @@
 #include <map>
 
 #include "kernels/common/arguments.h"
-#include "kernels/sampling/apply_penalties_math.h"
-#include "kernels/sampling/cpu/apply_penalties.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sampling/sm80/apply_penalties.h"
-#endif
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels {
 
@@ -87,7 +84,8 @@ void apply_penalties_reference(const ApplyPenalties& args) {
     auto* to = const_cast<float*>(rows.sampled_logits(row, params.flags));
     for (std::int64_t i = 0; i < rows.own; ++i) {
       const std::int64_t id = rows.first_id + i;
-      const bool may = (params.flags & SlotParams::kAllowed) == 0 || (allowed[i / 32] >> i % 32 & 1);
+      const bool may =
+          (params.flags & SlotParams::kAllowed) == 0 || (allowed[i / 32] >> i % 32 & 1);
       float logit = from[i];
       if (!may || out[i]) logit = kOutOfTheQuestion;
       if (bias.count(id) != 0) logit += bias[id];

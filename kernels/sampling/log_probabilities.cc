@@ -7,11 +7,8 @@
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
-#include "kernels/sampling/cpu/log_probabilities.h"
-#include "kernels/sampling/log_probabilities_math.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sampling/sm80/log_probabilities.h"
-#endif
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels {
 
@@ -77,11 +74,11 @@ void log_probabilities_reference(const LogProbabilities& args) {
     std::vector<std::uint64_t> all;
     for (std::int64_t i = 0; i < rows.own; ++i) {
       all.push_back(candidate(plain_logit(rows.logits[row * rows.stride + i]),
-                           rows.first_id + static_cast<std::uint32_t>(i)));
+                              rows.first_id + static_cast<std::uint32_t>(i)));
     }
     std::sort(all.begin(), all.end(), std::greater<>());
-    const double max_of = score_of_candidate(all.front());
-    const auto distance = [&](double logit) { return logit == max_of ? 0.0 : logit - max_of; };
+    const double maximum = score_of_candidate(all.front());
+    const auto distance = [&](double logit) { return logit == maximum ? 0.0 : logit - maximum; };
     double sum = 0;
     for (const std::uint64_t one : all) sum += std::exp(distance(score_of_candidate(one)));
     const auto logprob = [&](double logit) {

@@ -15,12 +15,12 @@ using testing::Placed;
 using testing::PlacedCase;
 using testing::SamplingCase;
 
-struct Scores {
+struct Results {
   std::vector<float> logprob;
   std::vector<std::int32_t> rank, top_ids;
   std::vector<float> top_logprobs;
 
-  Scores(std::int64_t rows, std::int64_t alternatives)
+  Results(std::int64_t rows, std::int64_t alternatives)
       : logprob(rows, -77),
         rank(rows, -77),
         top_ids(rows * alternatives, -77),
@@ -42,10 +42,10 @@ struct ScoreCase {
     }
   }
 
-  Scores reference() const {
+  Results reference() const {
     ScoreCase copy = *this;
     const std::int64_t rows = sampling.rows, words = logprob_record_words(alternatives);
-    Scores wants_logprobs(rows, alternatives);
+    Results results(rows, alternatives);
     std::vector<std::int32_t> records(rows * words), higher(rows);
     LogProbabilities args;
     args.rows = copy.sampling.here();
@@ -54,12 +54,12 @@ struct ScoreCase {
     args.all_records = TensorView(records.data(), DType::i32, {1, rows, words});
     args.higher = TensorView(higher.data(), DType::i32, {rows});
     args.all_higher = TensorView(higher.data(), DType::i32, {1, rows});
-    args.logprob = TensorView(wants_logprobs.logprob.data(), DType::f32, {rows});
-    args.rank = TensorView(wants_logprobs.rank.data(), DType::i32, {rows});
-    args.top_ids = TensorView(wants_logprobs.top_ids.data(), DType::i32, {rows, alternatives});
-    args.top_logprobs = TensorView(wants_logprobs.top_logprobs.data(), DType::f32, {rows, alternatives});
+    args.logprob = TensorView(results.logprob.data(), DType::f32, {rows});
+    args.rank = TensorView(results.rank.data(), DType::i32, {rows});
+    args.top_ids = TensorView(results.top_ids.data(), DType::i32, {rows, alternatives});
+    args.top_logprobs = TensorView(results.top_logprobs.data(), DType::f32, {rows, alternatives});
     log_probabilities_reference(args);
-    return wants_logprobs;
+    return results;
   }
 };
 
@@ -79,8 +79,8 @@ struct Part {
 };
 
 // The scores that parts ending at `cuts` find together.
-Scores score_in_parts(Backend& backend, const ScoreCase& c, const std::vector<std::int64_t>& cuts,
-                      std::int64_t shift = 0) {
+Results score_in_parts(Backend& backend, const ScoreCase& c, const std::vector<std::int64_t>& cuts,
+                       std::int64_t shift = 0) {
   const auto stream = backend.create_stream();
   const auto parts = static_cast<std::int64_t>(cuts.size());
   const std::int64_t rows = c.sampling.rows, words = logprob_record_words(c.alternatives);
@@ -114,14 +114,14 @@ Scores score_in_parts(Backend& backend, const ScoreCase& c, const std::vector<st
   if (parts > 1) {
     for (const LogProbabilities& args : calls) rank_tokens(args, *stream);
   }
-  Scores wants_logprobs(rows, c.alternatives);
+  Results results(rows, c.alternatives);
   for (const auto& part : there) {
-    wants_logprobs.logprob = part->logprob.fetch();
-    wants_logprobs.rank = part->rank.fetch();
-    wants_logprobs.top_ids = part->top_ids.fetch();
-    wants_logprobs.top_logprobs = part->top_logprobs.fetch();
+    results.logprob = part->logprob.fetch();
+    results.rank = part->rank.fetch();
+    results.top_ids = part->top_ids.fetch();
+    results.top_logprobs = part->top_logprobs.fetch();
   }
-  return wants_logprobs;
+  return results;
 }
 
 // Sums of up to 20,000 powers in float32, in chains of a few hundred; a logarithm; a difference of numbers
@@ -133,7 +133,7 @@ bool near(const std::vector<float>& got, const std::vector<float>& right) {
                     [](float a, float b) { return a == b || std::fabs(a - b) <= kOff; });
 }
 
-void check(const Scores& got, const Scores& right) {
+void check(const Results& got, const Results& right) {
   CHECK(got.rank == right.rank);
   CHECK(got.top_ids == right.top_ids);
   CHECK(near(got.logprob, right.logprob));
@@ -148,7 +148,7 @@ TEST_CASE("scores are those of the definition, for all shapes, counts and parts"
     const std::int64_t own = shape[1];
     CAPTURE(own);
     const ScoreCase c(shape[0], own, shape[2], 4, shape[3]);
-    const Scores right = c.reference();
+    const Results right = c.reference();
     check(score_in_parts(*backend, c, {own}), right);
     check(score_in_parts(*backend, c, {own}, 1), right);
     check(score_in_parts(*backend, c, {own / 2, own / 2, own - own / 4, own}), right);
@@ -163,7 +163,7 @@ TEST_CASE("of equals the lower ids come first, and all have one rank") {
     c.sampling.at(1, i) = static_cast<float>(i % 3);
     c.sampling.at(2, i) = i % 1000 == 999 ? 3.0f : -0.0f;
   }
-  const Scores right = c.reference();
+  const Results right = c.reference();
   CHECK(right.top_ids[9] == 9);
   CHECK(right.rank[0] == 1);
   check(score_in_parts(*backend, c, {5000}), right);
@@ -183,7 +183,7 @@ TEST_CASE("masked, infinite and NaN logits give no NaN") {
     c.sampling.at(6, i) = i == 5 ? 3e38f : -3e38f;
   }
   c.tokens = {5, 5, 500, 2, 107, 599, 5, 1, 2, 3};
-  const Scores right = c.reference();
+  const Results right = c.reference();
   for (const float logprob : right.logprob) CHECK_FALSE(std::isnan(logprob));
   check(score_in_parts(*backend, c, {600}), right);
   check(score_in_parts(*backend, c, {300, 600}), right);
@@ -196,7 +196,7 @@ TEST_CASE("only rows that want it are scored") {
   c.sampling.slots[1] = -1;  // a target
   c.sampling.slots[2] = -1;
   c.tokens[2] = -1;  // nothing
-  const Scores got = score_in_parts(*backend, c, {60, 100});
+  const Results got = score_in_parts(*backend, c, {60, 100});
   check(got, c.reference());
   CHECK(got.rank[0] == -77);
   CHECK(got.rank[1] > 0);

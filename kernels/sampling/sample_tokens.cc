@@ -4,11 +4,8 @@
 #include <limits>
 
 #include "kernels/common/arguments.h"
-#include "kernels/sampling/cpu/sample_tokens.h"
+#include "kernels/sampling/backends.h"
 #include "kernels/sampling/sampling_math.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sampling/sm80/sample_tokens.h"
-#endif
 
 namespace nvllm::kernels {
 namespace {

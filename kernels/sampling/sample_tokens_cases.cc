@@ -2,27 +2,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/pointwise/copy.h"
 #include "kernels/sampling/sample_tokens.h"
 #include "kernels/sampling/sampling_math.h"
-#include "kernels/sampling/testing/draw_case.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {
 namespace {
 
-using testing::draw;
-using testing::Drawn;
-using testing::Extra;
 using testing::kInfinity;
 using testing::kNan;
 using testing::kUntouched;
 using testing::Placed;
 using testing::PlacedCase;
+using testing::sample;
+using testing::Sampled;
+using testing::SampleExtras;
 using testing::SamplingCase;
 
-Drawn reference(SamplingCase c, Extra extra = {}) {
-  Drawn sampled{std::vector<std::int32_t>(c.rows, kUntouched),
-              std::vector<std::int32_t>(c.params.size(), kUntouched)};
+Sampled reference(SamplingCase c, SampleExtras extra = {}) {
+  Sampled sampled{std::vector<std::int32_t>(c.rows, kUntouched),
+                  std::vector<std::int32_t>(c.params.size(), kUntouched)};
   std::vector<std::int64_t> scratch(sample_scratch_words(c.rows));
   SampleTokens args;
   args.rows = c.here();
@@ -34,15 +34,15 @@ Drawn reference(SamplingCase c, Extra extra = {}) {
   }
   args.scratch = TensorView(scratch.data(), DType::i64, {sample_scratch_words(c.rows)});
   args.tokens = TensorView(sampled.tokens.data(), DType::i32, {c.rows});
-  args.last_tokens =
-      TensorView(sampled.last_tokens.data(), DType::i32, {static_cast<std::int64_t>(c.params.size())});
+  args.last_tokens = TensorView(sampled.last_tokens.data(), DType::i32,
+                                {static_cast<std::int64_t>(c.params.size())});
   sample_tokens_reference(args);
   return sampled;
 }
 
 // The same of parts of the vocabulary that end at `cuts`.
-Drawn draw_in_parts(Backend& backend, const SamplingCase& c, const std::vector<std::int64_t>& cuts,
-                    const Extra& extra = {}) {
+Sampled draw_in_parts(Backend& backend, const SamplingCase& c,
+                      const std::vector<std::int64_t>& cuts, const SampleExtras& extra = {}) {
   const auto stream = backend.create_stream();
   const auto parts = static_cast<std::int64_t>(cuts.size());
   Placed<std::int64_t> bests(backend, *stream, std::vector<std::int64_t>(parts * c.rows, 99));
@@ -82,7 +82,8 @@ SamplingCase mixed(std::int64_t rows, std::int64_t own, unsigned seed, std::int6
   SamplingCase c(rows, own, rows, seed, gap);
   for (std::int64_t slot = 0; slot < rows; ++slot) {
     c.slots[slot] = static_cast<std::int32_t>(rows - 1 - slot);
-    c.params[slot].inverse_temperature = slot % 3 == 0 ? 0 : 2.0f / static_cast<float>(slot % 7 + 1);
+    c.params[slot].inverse_temperature =
+        slot % 3 == 0 ? 0 : 2.0f / static_cast<float>(slot % 7 + 1);
   }
   return c;
 }
@@ -96,9 +97,9 @@ TEST_CASE("tokens are those of the definition, for all shapes, alignments and pa
     CAPTURE(rows);
     CAPTURE(own);
     const SamplingCase c = mixed(rows, own, 3, shape[2]);
-    const Drawn right = reference(c);
-    CHECK(draw(*backend, c) == right);
-    CHECK(draw(*backend, c, {}, 1) == right);
+    const Sampled right = reference(c);
+    CHECK(sample(*backend, c) == right);
+    CHECK(sample(*backend, c, {}, 1) == right);
     CHECK(draw_in_parts(*backend, c, {own}) == right);
     CHECK(draw_in_parts(*backend, c, {own / 2, own / 2, own - own / 4, own}) == right);
   }
@@ -110,7 +111,7 @@ TEST_CASE("many seeds, flat and steep: quick bounds throw no winner away") {
     for (unsigned seed = 1; seed < 8; ++seed) {
       SamplingCase c(32, 1500, 32, seed);
       for (SlotParams& params : c.params) params.inverse_temperature = inverse_temperature;
-      CHECK(draw(*backend, c) == reference(c));
+      CHECK(sample(*backend, c) == reference(c));
     }
   }
 }
@@ -135,28 +136,28 @@ TEST_CASE("luck of one in sixteen million, in tokens that need it: bounds hold t
     c.positions[row] = position - 1;
     c.at(row, lucky) = -4.0f - 2 * static_cast<float>(row);
   }
-  const Drawn right = reference(c);
+  const Sampled right = reference(c);
   CHECK(right.tokens[0] == lucky);
   CHECK(right.tokens[7] != lucky);
-  CHECK(draw(*backend, c) == right);
+  CHECK(sample(*backend, c) == right);
 }
 
 TEST_CASE("only logits that are not below the threshold are drawn") {
   BACKEND_OR_SKIP(backend);
   const SamplingCase c = mixed(30, 3000, 5);
-  Extra extra;
+  SampleExtras extra;
   for (std::int64_t row = 0; row < c.rows; ++row) {
     extra.thresholds.push_back(row == 0 ? -kInfinity : static_cast<float>(row) * 0.4f);
   }
-  const Drawn right = reference(c, extra);
-  CHECK(draw(*backend, c, extra) == right);
+  const Sampled right = reference(c, extra);
+  CHECK(sample(*backend, c, extra) == right);
   CHECK(draw_in_parts(*backend, c, {1000, 1001, 3000}, extra) == right);
   int below = 0;
   for (std::int64_t row = 0; row < c.rows; ++row) {
-    const float max_of =
+    const float highest =
         *std::max_element(c.logits.begin() + row * 3000, c.logits.begin() + (row + 1) * 3000);
     const float own = c.logits[row * 3000 + right.tokens[row]];
-    below += own < extra.thresholds[row] && max_of >= extra.thresholds[row];
+    below += own < extra.thresholds[row] && highest >= extra.thresholds[row];
   }
   CHECK(below == 0);
 }
@@ -170,7 +171,7 @@ TEST_CASE("of equals the lowest id wins, wherever it lies") {
   for (std::int64_t row = 0; row < 6; ++row) {
     for (std::int64_t i = kFirst[row]; i < 9000; i += 3) c.at(row, i) = 2;
   }
-  for (const Drawn& sampled : {draw(*backend, c), draw_in_parts(*backend, c, {2000, 9000})}) {
+  for (const Sampled& sampled : {sample(*backend, c), draw_in_parts(*backend, c, {2000, 9000})}) {
     for (std::int64_t row = 0; row < 6; ++row) CHECK(sampled.tokens[row] == kFirst[row]);
   }
 }
@@ -180,14 +181,14 @@ TEST_CASE("rows without a slot: their target, or nothing") {
   SamplingCase c = mixed(5, 100, 2);
   c.slots[1] = -1;
   c.slots[3] = -5;
-  const Extra extra{{}, {-1, 42, -1, -1, -1}};
-  const Drawn right = reference(c, extra);
+  const SampleExtras extra{{}, {-1, 42, -1, -1, -1}};
+  const Sampled right = reference(c, extra);
   CHECK(right.tokens[1] == 42);
   CHECK(right.tokens[3] == -1);
   CHECK(right.last_tokens[3] == kUntouched);  // whose rows have no slot
-  CHECK(draw(*backend, c, extra) == right);
+  CHECK(sample(*backend, c, extra) == right);
   CHECK(draw_in_parts(*backend, c, {50, 100}, extra) == right);
-  CHECK(draw(*backend, c).tokens[1] == -1);
+  CHECK(sample(*backend, c).tokens[1] == -1);
 }
 
 TEST_CASE("NaN wins nothing, infinity as it should; whatever comes, the token exists") {
@@ -200,8 +201,8 @@ TEST_CASE("NaN wins nothing, infinity as it should; whatever comes, the token ex
   }
   c.at(6, 300) = c.at(7, 300) = -5;
   c.at(10, 400) = c.at(11, 400) = kInfinity;
-  const Drawn right = reference(c);
-  CHECK(draw(*backend, c) == right);
+  const Sampled right = reference(c);
+  CHECK(sample(*backend, c) == right);
   CHECK(draw_in_parts(*backend, c, {128, 700}) == right);
   for (std::int64_t row = 0; row < 6; ++row) CHECK(right.tokens[row] == 0);
   for (const std::int64_t row : {6, 7}) CHECK(right.tokens[row] == 300);
@@ -216,7 +217,8 @@ TEST_CASE("sample_tokens runs in graphs, by the rules and positions of the momen
   const PlacedCase there(*backend, *stream, c);
   Placed<std::int32_t> tokens(*backend, *stream, std::vector<std::int32_t>(3));
   Placed<std::int32_t> last(*backend, *stream, std::vector<std::int32_t>(3));
-  Placed<std::int64_t> scratch(*backend, *stream, std::vector<std::int64_t>(sample_scratch_words(3)));
+  Placed<std::int64_t> scratch(*backend, *stream,
+                               std::vector<std::int64_t>(sample_scratch_words(3)));
   SampleTokens args;
   args.rows = there.args();
   args.scratch = scratch.view({sample_scratch_words(3)});

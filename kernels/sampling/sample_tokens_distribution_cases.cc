@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/sampling/testing/draw_case.h"
+#include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {
 namespace {
 
-using testing::Drawn;
+using testing::Sampled;
 using testing::SamplingCase;
 
 // Chi-square of what `draws` rows of the same logits draw, at positions 0, 1, ...; and its degrees of freedom.
@@ -54,7 +54,7 @@ std::vector<std::int32_t> many_draws(Backend& backend, const std::vector<float>&
       c.params[row].inverse_temperature = 1 / temperature;
       c.params[row].seed = static_cast<std::uint64_t>(by_seed ? begin + row : 12'345);
     }
-    const Drawn sampled = testing::draw(backend, c);
+    const Sampled sampled = testing::sample(backend, c);
     tokens.insert(tokens.end(), sampled.tokens.begin(), sampled.tokens.end());
   }
   return tokens;

@@ -6,18 +6,15 @@
 
 #include "base/check.h"
 #include "kernels/common/arguments.h"
-#include "kernels/sampling/cpu/top_k_top_p.h"
-#include "kernels/sampling/top_k_top_p_math.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sampling/sm80/top_k_top_p.h"
-#endif
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels {
 namespace {
 
 // The threshold of whole rows, from their keys in falling order without NaN.
 std::uint32_t threshold_of(const std::vector<std::uint32_t>& keys, const SlotParams& params) {
-  const TruncationState row = premixed(keys.empty() ? 0 : keys.front(), params);
+  const TruncationState row = initial_state(keys.empty() ? 0 : keys.front(), params);
   if (row.active == 0) return row.threshold;
   std::size_t kept = 0;
   while (kept < keys.size() && keys[kept] >= row.threshold) ++kept;
@@ -60,7 +57,8 @@ void check_top_k_top_p(const TopKTopP& args) {
   require(args.all_maxima, "all_maxima", DType::i32, {parts, rows});
   require(args.histograms, "histograms", DType::i64, {rows, kTruncationBins});
   require(args.all_histograms, "all_histograms", DType::i64, {parts, rows, kTruncationBins});
-  require(args.state, "state", DType::u8, {rows, static_cast<std::int64_t>(sizeof(TruncationState))});
+  require(args.state, "state", DType::u8,
+          {rows, static_cast<std::int64_t>(sizeof(TruncationState))});
   require(args.thresholds, "thresholds", DType::f32, {rows});
 }
 
@@ -81,7 +79,8 @@ void top_k_top_p(const TopKTopP& args, Stream& stream) {
 #endif
   find_maximum(args, stream);
   for (const auto kind : {TruncationKind::top_k, TruncationKind::top_p}) {
-    for (int round = 0; round < kTruncationRounds; ++round) count_truncation_round(args, kind, round, stream);
+    for (int round = 0; round < kTruncationRounds; ++round)
+      count_truncation_round(args, kind, round, stream);
   }
 }
 

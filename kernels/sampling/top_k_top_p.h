@@ -1,28 +1,28 @@
-// Which tokens min_p, top_k and top_p leave: of each row one threshold, below which no logit is drawn.
+// Truncation by min_p, top_k and top_p: of each row one threshold, below which no logit is sampled.
 //
-// Where rows are whole, top_k_top_p(filter) is all. Rows may also be parts of the vocabulary. What the parts have to
-// know of each other is a maximum, then a histogram per round; histograms are of integers, so neither the parts nor
-// the order of sums matters:
+// Where rows are whole, top_k_top_p(args) does it all. Rows may also be parts of the vocabulary. What
+// the parts have to know of each other is a maximum, then a histogram per round. Histograms are of
+// integers, so neither the parts nor the order of sums matters:
 //
-//   find_maximum(filter);                   all parts' maxima -> filter.all_maxima
-//   begin_truncation(filter);
+//   find_maximum(args);                             all parts' maxima -> args.all_maxima
+//   begin_truncation(args);
 //   for kind in (top_k, top_p), for round in 0, 1, 2:
-//     count_truncation_round(filter, kind, round);     all parts' histograms -> filter.all_histograms
-//     choose_truncation_round(filter, kind, round);
+//     count_truncation_round(args, kind, round);    all parts' histograms -> args.all_histograms
+//     choose_truncation_round(args, kind, round);
 //
-// Of one part find_maximum() and count_truncation_round() do what begin_truncation() and choose_truncation_round() would, which are then not
-// to be called.
+// With one part, find_maximum() and count_truncation_round() also do what begin_truncation() and
+// choose_truncation_round() would, which are then not to be called.
 //
-// top_k: by how many logits, top_p: by what mass (e^((logit - maximum) / temperature), in fixed point) lies
-// in each interval of order keys; a round looks into the interval that the boundary fell in, and the last
-// one knows the boundary's key. Equals of the boundary are kept. Rows whose rules filter nothing, and
-// greedy ones, cost nothing but the launches.
+// A histogram says how many logits (top_k) or what mass (top_p: e^((logit - maximum) / temperature), in
+// fixed point) lies in each interval of order keys. A round looks into the interval that the boundary
+// fell in, and the last one knows the boundary's key. Equals of the boundary are kept. Rows whose
+// parameters truncate nothing, and greedy ones, cost nothing but the launches.
 #pragma once
 
 #include <cstdint>
 
 #include "device/backend.h"
-#include "kernels/sampling/sampling_rules.h"
+#include "kernels/sampling/sampling_params.h"
 
 namespace nvllm::kernels {
 
@@ -51,15 +51,16 @@ struct TruncationState {
 struct TopKTopP {
   SamplingRows rows;
   // Zero before the first call and left so: maxima, histograms, state.
-  TensorView maxima;          // [rows], int32: of this part, order keys
-  TensorView all_maxima;      // [parts, rows], int32; one part: may be `maxima`
-  TensorView histograms;      // [rows, kTruncationBins], int64
-  TensorView all_histograms;  // [parts, rows, kTruncationBins], int64; one part: may be `histograms`
-  TensorView state;           // [rows, sizeof(TruncationState)], uint8
-  TensorView thresholds;      // [rows], float32
+  TensorView maxima;      // [rows], int32: of this part, order keys
+  TensorView all_maxima;  // [parts, rows], int32; one part: may be `maxima`
+  TensorView histograms;  // [rows, kTruncationBins], int64
+  TensorView
+      all_histograms;     // [parts, rows, kTruncationBins], int64; one part: may be `histograms`
+  TensorView state;       // [rows, sizeof(TruncationState)], uint8
+  TensorView thresholds;  // [rows], float32
 };
 
-// Enqueue; an Error for arguments that do not fit.
+// Each enqueues its step and throws an Error for arguments that do not fit.
 void top_k_top_p(const TopKTopP& args, Stream& stream);
 void find_maximum(const TopKTopP& args, Stream& stream);
 void begin_truncation(const TopKTopP& args, Stream& stream);

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/testing/sampling_case.h"
 #include "kernels/sampling/top_k_top_p.h"
-#include "kernels/sampling/top_k_top_p_math.h"
 #include "testing/golden.h"
 
 namespace nvllm::kernels {
@@ -101,8 +101,10 @@ std::vector<float> filter_in_parts(Backend& backend, const SamplingCase& c,
     args.all_maxima = (parts == 1 ? maxima : gathered_maxima).view({parts, c.rows});
     args.histograms = TensorView(histograms.data() + part * c.rows * kTruncationBins, DType::i64,
                                  {c.rows, kTruncationBins});
-    args.all_histograms = (parts == 1 ? histograms : gathered).view({parts, c.rows, kTruncationBins});
-    args.state = TensorView(there.back()->state.data(), DType::u8, {c.rows, sizeof(TruncationState)});
+    args.all_histograms =
+        (parts == 1 ? histograms : gathered).view({parts, c.rows, kTruncationBins});
+    args.state =
+        TensorView(there.back()->state.data(), DType::u8, {c.rows, sizeof(TruncationState)});
     args.thresholds = there.back()->thresholds.view({c.rows});
     calls.push_back(args);
   }

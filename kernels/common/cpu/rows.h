@@ -17,7 +17,7 @@ template <typename Job>
 void submit_rows(Stream& stream, std::int64_t rows, std::int64_t row_bytes, const Job& job) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
   const std::int64_t grain = kMinPartBytes / std::max<std::int64_t>(row_bytes, 1) + 1;
-  queue.submit([job, rows, grain, &pool = queue.pool()] { pool.run(rows, grain, job); });
+  queue.submit([job, rows, grain, &pool = queue.crew()] { pool.run(rows, grain, job); });
 }
 
 }  // namespace nvllm::kernels

@@ -3,9 +3,10 @@
 // sines are the same.
 #include "base/check.h"
 #include "kernels/common/arguments.h"
-#include "kernels/common/sm80/next_kernel.cuh"
+#include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
-#include "kernels/pointwise/sm80/norm_rope_store.h"
+#include "kernels/pointwise/backends.h"
+#include "kernels/pointwise/norm_rope_store.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

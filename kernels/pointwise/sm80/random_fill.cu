@@ -3,7 +3,8 @@
 #include "kernels/common/arguments.h"
 #include "kernels/common/random_bits.h"
 #include "kernels/common/sm80/row_tiles.cuh"
-#include "kernels/pointwise/sm80/random_fill.h"
+#include "kernels/pointwise/backends.h"
+#include "kernels/pointwise/random_fill.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

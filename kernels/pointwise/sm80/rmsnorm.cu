@@ -5,9 +5,10 @@
 // their way together, in small blocks, of which some load while others add; with few rows threads hold two,
 // for the shortest way from the first load to the last store.
 #include "kernels/common/arguments.h"
-#include "kernels/common/sm80/next_kernel.cuh"
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/pointwise/backends.h"
+#include "kernels/pointwise/rmsnorm.h"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
-#include "kernels/pointwise/sm80/rmsnorm.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

@@ -1,11 +1,12 @@
 // Adjusting logits on the CPU: all but the allowed ids touches single logits.
-#include "kernels/sampling/cpu/apply_penalties.h"
+#include "kernels/sampling/apply_penalties.h"
 
 #include <algorithm>
 #include <unordered_map>
 
 #include "kernels/common/cpu/rows.h"
-#include "kernels/sampling/apply_penalties_math.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -65,7 +66,8 @@ struct Job {
     const std::int64_t position = rows.positions[row];
 
     auto* logits = const_cast<float*>(rows.sampled_logits(row, params.flags));
-    if (rows.changed_logits != nullptr) std::copy_n(rows.logits + row * rows.stride, rows.own, logits);
+    if (rows.changed_logits != nullptr)
+      std::copy_n(rows.logits + row * rows.stride, rows.own, logits);
     const auto ban = [&](std::int32_t id) {
       if (float* logit = find(logits, id)) *logit = kOutOfTheQuestion;
     };

@@ -1,5 +1,5 @@
 // Scoring on the CPU.
-#include "kernels/sampling/cpu/log_probabilities.h"
+#include "kernels/sampling/log_probabilities.h"
 
 #include <algorithm>
 #include <array>
@@ -9,16 +9,15 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
-#include "kernels/common/cpu/vector_math.h"
-#include "kernels/sampling/cpu/highest.h"
-#include "kernels/sampling/log_probabilities_math.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
 
 // Of e^(logit - highest), NaN aside.
-float sum_of_powers(const float* logits, std::int64_t count, float max_of) {
-  const __m256 maximum = _mm256_set1_ps(max_of);
+float sum_of_powers(const float* logits, std::int64_t count, float highest) {
+  const __m256 maximum = _mm256_set1_ps(highest);
   const auto powers = [&](__m256 x) {
     const __m256 equal = _mm256_cmp_ps(x, maximum, _CMP_EQ_OQ);
     const __m256 lower = _mm256_cmp_ps(x, maximum, _CMP_LT_OQ);
@@ -153,11 +152,11 @@ struct Tables {
 
   void score(std::int64_t row) const {
     const RowRecords all{all_records, parts, rows.rows, row, alternatives};
-    const float maximum = all.max_of(), logit = all.token_logit();
+    const float maximum = all.max_logit(), logit = all.token_logit();
     float sum = 0;
     for (std::int64_t part = 0; part < parts; ++part) {
       const RecordView record = all.of(part);
-      sum += record.sum() * std::exp(logit_distance(record.max_of(), maximum));
+      sum += record.sum() * std::exp(logit_distance(record.max_logit(), maximum));
     }
     const float log_sum = std::log(sum);
     logprob[row] = logit_distance(logit, maximum) - log_sum;

@@ -1,6 +1,6 @@
 // Drawing tokens on the CPU: eight at a time it is found out which cannot win, and the few others are
 // judged one by one, with the arithmetic that all devices share.
-#include "kernels/sampling/cpu/sample_tokens.h"
+#include "kernels/sampling/sample_tokens.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,7 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
-#include "kernels/sampling/cpu/highest.h"
+#include "kernels/sampling/backends.h"
 #include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels::cpu {
@@ -75,14 +75,15 @@ struct RowSampler {
       const __m256 logit = load8(logits + i);
       const __m256 to_beat = _mm256_set1_ps(score);
       // Whoever is above the threshold, and could reach the best with all luck.
-      const __m256 hopeful =
-          _mm256_and_ps(_mm256_cmp_ps(logit, minimum, _CMP_GE_OQ),
-                        _mm256_cmp_ps(_mm256_fmadd_ps(logit, factor, maximum), to_beat, _CMP_GE_OQ));
+      const __m256 hopeful = _mm256_and_ps(
+          _mm256_cmp_ps(logit, minimum, _CMP_GE_OQ),
+          _mm256_cmp_ps(_mm256_fmadd_ps(logit, factor, maximum), to_beat, _CMP_GE_OQ));
       if (_mm256_movemask_ps(hopeful) == 0) continue;
       const __m256i ids = _mm256_add_epi32(
           in_order, _mm256_set1_epi32(static_cast<int>(first_id + static_cast<std::uint32_t>(i))));
       const __m256 gumbel_noise_bound = max_gumbel8(bits8(noise, ids));
-      const __m256 reach = _mm256_cmp_ps(_mm256_fmadd_ps(logit, factor, gumbel_noise_bound), to_beat, _CMP_GE_OQ);
+      const __m256 reach =
+          _mm256_cmp_ps(_mm256_fmadd_ps(logit, factor, gumbel_noise_bound), to_beat, _CMP_GE_OQ);
       auto left = static_cast<unsigned>(_mm256_movemask_ps(_mm256_and_ps(hopeful, reach)));
       for (; left != 0; left &= left - 1) judge(i + std::countr_zero(left));
     }
@@ -105,11 +106,11 @@ struct Job {
     const float* logits = rows.sampled_logits(row, params.flags);
     if (params.inverse_temperature == 0) return greedy(logits, rows.own, rows.first_id);
     return RowSampler{.logits = logits,
-                   .count = rows.own,
-                   .first_id = rows.first_id,
-                   .inverse_temperature = params.inverse_temperature,
-                   .threshold = thresholds != nullptr ? thresholds[row] : -kInfinity,
-                   .noise = noise_keys(params.seed, rows.positions[row])}
+                      .count = rows.own,
+                      .first_id = rows.first_id,
+                      .inverse_temperature = params.inverse_temperature,
+                      .threshold = thresholds != nullptr ? thresholds[row] : -kInfinity,
+                      .noise = noise_keys(params.seed, rows.positions[row])}
         .best();
   }
 

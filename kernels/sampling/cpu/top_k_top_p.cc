@@ -1,6 +1,6 @@
 // Filtering on the CPU. Eight logits at a time it is found out which a round is about; only those are
 // looked at one by one.
-#include "kernels/sampling/cpu/top_k_top_p.h"
+#include "kernels/sampling/top_k_top_p.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
-#include "kernels/sampling/cpu/highest.h"
-#include "kernels/sampling/top_k_top_p_math.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -24,9 +24,9 @@ struct LogitRange {
       : minimum(value_of_key(keys.low)), maximum(value_of_key(keys.high)) {}
 
   unsigned holds8(__m256 logits) const {  // a bit for each
-    return static_cast<unsigned>(
-        _mm256_movemask_ps(_mm256_and_ps(_mm256_cmp_ps(logits, _mm256_set1_ps(minimum), _CMP_GE_OQ),
-                                         _mm256_cmp_ps(logits, _mm256_set1_ps(maximum), _CMP_LE_OQ))));
+    return static_cast<unsigned>(_mm256_movemask_ps(
+        _mm256_and_ps(_mm256_cmp_ps(logits, _mm256_set1_ps(minimum), _CMP_GE_OQ),
+                      _mm256_cmp_ps(logits, _mm256_set1_ps(maximum), _CMP_LE_OQ))));
   }
 };
 
@@ -135,7 +135,7 @@ struct Tables {
       for (std::int64_t part = 0; part < parts; ++part) {
         maximum = std::max(maximum, all_maxima[part * rows.rows + row]);
       }
-      begins = premixed(maximum, *params);
+      begins = initial_state(maximum, *params);
     }
     state[row] = begins;
     thresholds[row] = value_of_key(begins.threshold);
@@ -149,10 +149,12 @@ struct Tables {
     const KeyRange keys = keys_of_round(known, round);
     const float* logits = rows.sampled_logits(row, params->flags);
     std::uint64_t* bins = histograms + row * kTruncationBins;
-    if (kind == TruncationKind::top_p) return count_masses(logits, known, *params, keys, round, bins);
+    if (kind == TruncationKind::top_p)
+      return count_masses(logits, known, *params, keys, round, bins);
     LogitRange range(keys);
     // What is below a logit that k others reach is not the k-th highest, here or elsewhere.
-    if (round == 0) range.minimum = std::max(range.minimum, reached_by(logits, rows.own, params->top_k));
+    if (round == 0)
+      range.minimum = std::max(range.minimum, reached_by(logits, rows.own, params->top_k));
     for_each_in(range, logits, [&](unsigned chosen, __m256 eight) {
       alignas(32) std::uint32_t key[kLanes];
       _mm256_store_si256(reinterpret_cast<__m256i*>(key), keys8(eight));

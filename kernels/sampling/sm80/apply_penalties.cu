@@ -2,8 +2,9 @@
 // tokens are in the history, marks what is out of the question, and then changes each logit once.
 #include <algorithm>
 
-#include "kernels/sampling/apply_penalties_math.h"
-#include "kernels/sampling/sm80/apply_penalties.h"
+#include "kernels/sampling/apply_penalties.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {

@@ -1,8 +1,9 @@
 // Scoring on the GPU: a block per row, in few passes: after the first the second cache holds the row. The best
 // logits are among those that reach the k-th of the threads' own highest, which are few, but where many are
 // equal; only then their boundary is searched for.
-#include "kernels/sampling/log_probabilities_math.h"
-#include "kernels/sampling/sm80/log_probabilities.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/log_probabilities.h"
+#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -68,7 +69,7 @@ struct Shared {
   unsigned bins[kBins];
   unsigned keys[kThreads];
   unsigned long long found[kMaxFound];  // as scored() has them
-  unsigned found_count;                  // may be larger than there is room for
+  unsigned found_count;                 // may be larger than there is room for
   float floats[kThreads / 32 + 1];
   unsigned counts[kThreads / 32 + 1];
   unsigned prefix, wanted, minimum;
@@ -227,7 +228,7 @@ __global__ void __launch_bounds__(kThreads) summarize_logits_kernel(const Params
 
 // Every part's alternatives are in order; each finds its place among all.
 __device__ void combine_best(const Params& p, long long row, const RowRecords& all, float maximum,
-                           float log_sum) {
+                             float log_sum) {
   const long long count = p.parts * p.alternatives;
   int* ids = p.top_ids + row * p.alternatives;
   float* logprobs = p.top_logprobs + row * p.alternatives;
@@ -266,11 +267,11 @@ __global__ void __launch_bounds__(kThreads) log_probabilities_kernel(const Param
   const long long row = blockIdx.x;
   if (!wants_logprobs(p.rows, row, p.tokens[row])) return;
   const RowRecords all{p.all_records, p.parts, p.rows.rows, row, p.alternatives};
-  const float maximum = all.max_of(), logit = all.token_logit();
+  const float maximum = all.max_logit(), logit = all.token_logit();
   float sum = 0;
   for (long long part = 0; part < p.parts; ++part) {
     const RecordView record = all.of(part);
-    sum = fused(record.sum(), expf(logit_distance(record.max_of(), maximum)), sum);
+    sum = fused(record.sum(), expf(logit_distance(record.max_logit(), maximum)), sum);
   }
   const float log_sum = logf(sum);
   unsigned higher = 0;

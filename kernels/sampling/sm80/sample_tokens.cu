@@ -6,8 +6,8 @@
 // bits. Only those are judged, and after a block's first tile there are hardly any.
 #include <algorithm>
 
-#include "kernels/sampling/sm80/sample_tokens.cuh"
-#include "kernels/sampling/sm80/sample_tokens.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sample_tokens.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -199,9 +199,9 @@ __global__ void __launch_bounds__(kThreads, kRoom / kThreads) sample_tokens_kern
       continue;
     }
     const SlotParams& params = rows.params[slot];
-    const Row logits(
-        rows.changed_logits == nullptr ? rows.logits + row * rows.stride : rows.sampled_logits(row, params.flags),
-        rows);
+    const Row logits(rows.changed_logits == nullptr ? rows.logits + row * rows.stride
+                                                    : rows.sampled_logits(row, params.flags),
+                     rows);
     unsigned long long best;
     if (params.inverse_temperature == 0) {
       best = best_of<kThreads, V>(Greedy(), logits, begin, begin + count);
@@ -233,8 +233,8 @@ void launch(Params p, cudaStream_t stream) {
 }
 
 __global__ void reduce_samples_kernel(const unsigned long long* bests, const int* slots,
-                                   const int* targets, int* tokens, int* last_tokens,
-                                   long long parts, long long rows) {
+                                      const int* targets, int* tokens, int* last_tokens,
+                                      long long parts, long long rows) {
   begin_after_previous_kernel();
   const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
   if (row >= rows) return;

@@ -2,9 +2,10 @@
 // histogram. A block finds the bin of the boundary: where rows are whole, the last of those that counted.
 #include <algorithm>
 
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/sm80/sampling.cuh"
-#include "kernels/sampling/sm80/top_k_top_p.h"
-#include "kernels/sampling/top_k_top_p_math.h"
+#include "kernels/sampling/top_k_top_p.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -77,7 +78,7 @@ __device__ void begin_row(const Params& p, long long row, unsigned maximum) {
   const SlotParams* params = p.params_of(row);
   TruncationState begins;
   begins.threshold = kLowestKey;
-  if (params != nullptr) begins = premixed(maximum, *params);
+  if (params != nullptr) begins = initial_state(maximum, *params);
   p.maxima[row] = 0;
   p.state[row] = begins;
   p.thresholds[row] = value_of_key(begins.threshold);
@@ -117,8 +118,8 @@ __global__ void begin_truncation_kernel(const Params p) {
 }
 
 // All threads of a block together, which have read the row's state: the bin where the boundary is.
-__device__ void choose_bin(const Params& p, long long row, const SlotParams& params, TruncationState known,
-                           TruncationKind kind, int round) {
+__device__ void choose_bin(const Params& p, long long row, const SlotParams& params,
+                           TruncationState known, TruncationKind kind, int round) {
   constexpr int kBinsOfThread = kTruncationBins / kThreads;
   __shared__ unsigned long long warps[kThreads / 32];
   // Thread 0 has the highest bins.
@@ -127,7 +128,8 @@ __device__ void choose_bin(const Params& p, long long row, const SlotParams& par
 #pragma unroll
   for (int b = 0; b < kBinsOfThread; ++b) {
     for (long long part = 0; part < p.parts; ++part) {
-      bins[b] += __ldcg(p.all_histograms + (part * p.rows.rows + row) * kTruncationBins + first - b);
+      bins[b] +=
+          __ldcg(p.all_histograms + (part * p.rows.rows + row) * kTruncationBins + first - b);
     }
     own += bins[b];
   }
@@ -169,7 +171,8 @@ __device__ void choose_bin(const Params& p, long long row, const SlotParams& par
 }
 
 template <TruncationKind kKind>
-__global__ void __launch_bounds__(kThreads) count_truncation_round_kernel(const Params p, int round) {
+__global__ void __launch_bounds__(kThreads)
+    count_truncation_round_kernel(const Params p, int round) {
   begin_after_previous_kernel();
   __shared__ SharedSums<kTruncationBins> sums;
   const long long row = blockIdx.x / p.tiles;
@@ -236,8 +239,9 @@ void begin_truncation(const TopKTopP& args, Stream& stream) {
 
 void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
   const Params p(args);
-  const auto kernel = kind == TruncationKind::top_k ? count_truncation_round_kernel<TruncationKind::top_k>
-                                                : count_truncation_round_kernel<TruncationKind::top_p>;
+  const auto kernel = kind == TruncationKind::top_k
+                          ? count_truncation_round_kernel<TruncationKind::top_k>
+                          : count_truncation_round_kernel<TruncationKind::top_p>;
   launch_early("launching count_truncation_round", kernel, all_tiles(p), dim3(kThreads),
                nvllm::cuda::native(stream), p, round);
 }

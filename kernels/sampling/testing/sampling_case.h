@@ -1,4 +1,5 @@
-// SamplingCase: rows of logits with slots and rules, for tests of what sampling is made of.
+// Support of tests: SamplingCase, rows of logits with slots and sampling parameters; and a call of
+// sample_tokens().
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/sampling/sampling_rules.h"
+#include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/sampling_params.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {
@@ -58,7 +60,7 @@ struct SamplingCase {
     args.slots = TensorView(slots.data(), DType::i32, {rows});
     args.positions = TensorView(positions.data(), DType::i32, {rows});
     args.params = TensorView(params.data(), DType::u8,
-                            {static_cast<std::int64_t>(params.size()), sizeof(SlotParams)});
+                             {static_cast<std::int64_t>(params.size()), sizeof(SlotParams)});
     args.first_id = first_id;
     return args;
   }
@@ -81,7 +83,7 @@ class PlacedCase {
     args.slots = slots_.view({case_.rows});
     args.positions = positions_.view({case_.rows});
     args.params = TensorView(rules_.data(), DType::u8,
-                            {static_cast<std::int64_t>(case_.params.size()), sizeof(SlotParams)});
+                             {static_cast<std::int64_t>(case_.params.size()), sizeof(SlotParams)});
     args.first_id = case_.first_id;
     return args;
   }
@@ -101,5 +103,43 @@ class PlacedCase {
  private:
   Placed<std::int32_t> slots_, positions_, rules_;
 };
+
+// What sample_tokens() writes.
+struct Sampled {
+  std::vector<std::int32_t> tokens, last_tokens;
+  bool operator==(const Sampled&) const = default;
+};
+
+struct SampleExtras {
+  std::vector<float> thresholds;  // empty: none
+  std::vector<std::int32_t> targets;
+};
+
+inline constexpr std::int32_t kUntouched = -777;
+
+// Calls sample_tokens() twice, to see that the first call leaves the scratch as it found it.
+inline Sampled sample(Backend& backend, const SamplingCase& c, const SampleExtras& extra = {},
+                      std::int64_t shift = 0) {
+  const auto stream = backend.create_stream();
+  const PlacedCase there(backend, *stream, c, shift);
+  Placed<std::int32_t> tokens(backend, *stream, std::vector<std::int32_t>(c.rows, kUntouched));
+  Placed<std::int32_t> last(backend, *stream,
+                            std::vector<std::int32_t>(c.params.size(), kUntouched));
+  Placed<std::int64_t> scratch(backend, *stream,
+                               std::vector<std::int64_t>(sample_scratch_words(c.rows)));
+  const Placed<float> thresholds(backend, *stream, extra.thresholds);
+  const Placed<std::int32_t> targets(backend, *stream, extra.targets);
+  SampleTokens args;
+  args.rows = there.args();
+  if (!extra.thresholds.empty()) args.thresholds = thresholds.view({c.rows});
+  if (!extra.targets.empty()) args.targets = targets.view({c.rows});
+  args.scratch = scratch.view({sample_scratch_words(c.rows)});
+  args.tokens = tokens.view({c.rows});
+  args.last_tokens = last.view({static_cast<std::int64_t>(c.params.size())});
+  sample_tokens(args, *stream);
+  sample_tokens(args, *stream);
+  CHECK(scratch.fetch() == std::vector<std::int64_t>(sample_scratch_words(c.rows)));
+  return {tokens.fetch(), last.fetch()};
+}
 
 }  // namespace nvllm::kernels::testing
