@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/divide.h"
-#include "kernels/pointwise/copy_newest.h"
+#include "kernels/pointwise/copy.h"
 
 namespace nvllm::kvcache {
 std::size_t LayerwiseStorage::device_bytes(const BlockShape& shape, std::int64_t buffers,
@@ -234,12 +234,12 @@ std::span<const BlockId> LayerwiseStorage::write_newest(std::int64_t layer,
   written_ += blocks.size();
   std::int64_t sequence = 0;
   for (const BlockId block : blocks) {
-    kernels::CopyNewest copy;
+    kernels::CopyLastKv copy;
     copy.to = host_.block_view(block, layer);
     copy.from.keys = from.keys.rows(block, 1);
     copy.from.values = from.values.rows(block, 1);
     copy.kv_length = kv_length.rows(sequence++, 1);
-    kernels::copy_newest(copy, stream);
+    kernels::copy_last_kv(copy, stream);
   }
   return blocks;
 }

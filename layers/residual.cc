@@ -1,7 +1,7 @@
 #include "layers/residual.h"
 
 #include "base/check.h"
-#include "kernels/pointwise/embedding.h"
+#include "kernels/pointwise/step_input.h"
 #include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::layers {

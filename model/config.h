@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/dtype.h"
-#include "kernels/pointwise/gated_activation.h"
+#include "kernels/pointwise/activation.h"
 #include "layers/rope.h"
 #include "model/tensor_names.h"
 

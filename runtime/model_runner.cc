@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "kernels/gemm/linear.h"
-#include "kernels/pointwise/copy_to_place.h"
+#include "kernels/pointwise/copy.h"
 #include "layers/sampler.h"
 #include "runtime/decode_graphs.h"
 #include "runtime/runner_limits.h"
@@ -207,8 +207,8 @@ layers::Sampled ModelRunner::State::sample(const StepShape& shape, std::int64_t 
   const layers::Sampled sampled =
       sampler.sample(step, staging.last_tokens(), {stream, *matmul, no_scratch, communicator});
   if (results) {
-    kernels::copy_to_place(
-        {.words = sampled.tokens, .place = staging.results(shape), .places = results->places()},
+    kernels::copy_to_ring(
+        {.words = sampled.tokens, .index = staging.results(shape), .ring = results->places()},
         stream);
   }
   return sampled;

@@ -2,7 +2,7 @@
 // to pinned memory behind it, and read when they are there.
 //
 // A copy to the host takes ten microseconds, for which the next step is not to wait: a step leaves its tokens in one of
-// several places in turn (kernels/pointwise/copy_to_place.h), from where another stream copies them.
+// several places in turn (kernels/pointwise/copy.h), from where another stream copies them.
 #pragma once
 
 #include <cstddef>

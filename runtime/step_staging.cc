@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/sampling/sampling_rules.h"
+#include "kernels/pointwise/copy.h"
 #include "layers/scratch.h"
 
 namespace nvllm::runtime {
@@ -143,10 +143,10 @@ kernels::StepInput StepStaging::input(const StepShape& shape, const kvcache::KvC
   input.last_tokens = last_tokens_;
   input.table = table_;
   input.history = cache.tokens();
-  input.homes = cache.homes();
+  input.block_map = cache.homes();
   input.tokens = tokens_.rows(0, shape.rows);
   input.positions = positions_.rows(0, shape.rows);
-  input.places = places_.rows(0, shape.rows);
+  input.slot_mapping = places_.rows(0, shape.rows);
   input.kv_length = kv_length_.rows(0, shape.sequences);
   input.block_table = block_table_.rows(0, shape.sequences);
   return input;

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/common/on_both.h"
+#include "kernels/common/host_device.h"
 #include "kernels/sparse/vertical_slash.h"
 
 namespace nvllm::kernels {
@@ -22,7 +22,7 @@ struct TokenRange {
 };
 
 // Merges ascending offsets; bands that touch are one. Returns how many.
-NVLLM_ON_BOTH std::int32_t merge_offsets(const std::int32_t* offsets, std::int64_t count,
+NVLLM_HOST_DEVICE std::int32_t merge_offsets(const std::int32_t* offsets, std::int64_t count,
                                          Band* bands) {
   std::int32_t merged = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -38,7 +38,7 @@ NVLLM_ON_BOTH std::int32_t merge_offsets(const std::int32_t* offsets, std::int64
 
 // How many of the ascending values are below `bound`; value(i) gives them.
 template <typename Value>
-NVLLM_ON_BOTH std::int32_t count_below(std::int32_t count, std::int32_t bound, const Value& value) {
+NVLLM_HOST_DEVICE std::int32_t count_below(std::int32_t count, std::int32_t bound, const Value& value) {
   std::int32_t low = 0, high = count;
   while (low < high) {
     const std::int32_t middle = (low + high) / 2;
@@ -60,7 +60,7 @@ struct BlockLines {
   bool base;           // an offset within W of e covers tokens [0, W), not only [0, e - o)
   bool joined;         // and these touch the second range
 
-  NVLLM_ON_BOTH BlockLines(const Band* bands, std::int32_t band_count, const std::int32_t* offsets,
+  NVLLM_HOST_DEVICE BlockLines(const Band* bands, std::int32_t band_count, const std::int32_t* offsets,
                            std::int32_t offset_count, std::int32_t e, std::int32_t end)
       : bands(bands), e(e), end(end) {
     reach = count_below(band_count, e, [&](std::int32_t i) { return bands[i].a; });
@@ -70,10 +70,10 @@ struct BlockLines {
     joined = base && reach > 1 && e - bands[reach - 2].b <= kLineWidth;
   }
 
-  NVLLM_ON_BOTH std::int32_t ranges() const { return joined ? reach - 1 : reach; }
+  NVLLM_HOST_DEVICE std::int32_t ranges() const { return joined ? reach - 1 : reach; }
 
   // Range i of ranges(), in ascending order.
-  NVLLM_ON_BOTH TokenRange range(std::int32_t i) const {
+  NVLLM_HOST_DEVICE TokenRange range(std::int32_t i) const {
     const Band& first = bands[reach - 1 - i];
     const Band& last = joined ? bands[reach - 2 - i] : first;
     if (joined && i > 0) return clipped(e - last.b, e - last.a);
@@ -83,7 +83,7 @@ struct BlockLines {
   }
 
   // Whether a token is the block's, but in none of its ranges.
-  NVLLM_ON_BOTH bool outside(std::int32_t token) const {
+  NVLLM_HOST_DEVICE bool outside(std::int32_t token) const {
     if (token >= end || (base && token < kLineWidth)) return false;
     const std::int32_t distance = e - token;
     const std::int32_t before =
@@ -92,7 +92,7 @@ struct BlockLines {
   }
 
  private:
-  NVLLM_ON_BOTH TokenRange clipped(std::int32_t begin, std::int32_t to) const {
+  NVLLM_HOST_DEVICE TokenRange clipped(std::int32_t begin, std::int32_t to) const {
     return {begin < 0 ? 0 : begin, to < end ? to : end};
   }
 };

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "kernels/attention/sm80/attention.cuh"
-#include "kernels/common/sm80/async_copy.cuh"
+#include "kernels/common/sm80/types.cuh"
 
 namespace nvllm::kernels::cuda {
 

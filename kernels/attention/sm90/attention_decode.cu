@@ -4,7 +4,7 @@
 
 #include "kernels/attention/sm90/attention_decode.cuh"
 #include "kernels/attention/sm90/attention_maps.cuh"
-#include "kernels/common/sm90/tensor_map.h"
+#include "kernels/common/sm90/tma.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace decode_sm90 {

@@ -10,8 +10,8 @@
 
 #include "kernels/attention/sm80/attention_decode.cuh"
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/common/sm90/bulk_copy.cuh"
-#include "kernels/common/sm90/cluster.cuh"
+#include "kernels/common/sm90/tma.cuh"
+#include "kernels/common/sm90/sync.cuh"
 
 namespace nvllm::kernels::cuda::decode_sm90 {
 

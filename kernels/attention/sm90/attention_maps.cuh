@@ -8,7 +8,7 @@
 
 #include "device/cuda/stream.h"
 #include "kernels/attention/sm90/attention_tiles.cuh"
-#include "kernels/common/sm90/tensor_map.h"
+#include "kernels/common/sm90/tma.cuh"
 
 namespace nvllm::kernels::cuda::sm90 {
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "kernels/attention/sm80/attention.cuh"
-#include "kernels/common/sm90/bulk_copy.cuh"
-#include "kernels/common/sm90/sync_threads.cuh"
+#include "kernels/common/sm90/tma.cuh"
+#include "kernels/common/sm90/sync.cuh"
 
 namespace nvllm::kernels::cuda::sm90 {
 

@@ -7,7 +7,7 @@
 
 #include "kernels/attention/sm80/attention_lists.cuh"
 #include "kernels/attention/sm90/attention_block.cuh"
-#include "kernels/common/sm80/async_copy.cuh"
+#include "kernels/common/sm80/types.cuh"
 
 namespace nvllm::kernels::cuda::sm90 {
 

@@ -12,7 +12,7 @@
 #include "kernels/attention/sm90/attention_block.cuh"
 #include "kernels/attention/sm90/attention_maps.cuh"
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/common/sm90/tensor_map.h"
+#include "kernels/common/sm90/tma.cuh"
 #include "kernels/common/sm90/wgmma.cuh"
 #include "kernels/sparse/sm90/strided_sums.cuh"
 

@@ -2,8 +2,8 @@
 // (select_tiles_sm90.cu).
 #pragma once
 
-#include "kernels/common/sm90/bulk_copy.cuh"
-#include "kernels/common/sm90/cluster.cuh"
+#include "kernels/common/sm90/tma.cuh"
+#include "kernels/common/sm90/sync.cuh"
 #include "kernels/sparse/sm80/block_mask.cuh"
 
 namespace nvllm::kernels::cuda::strided {
