@@ -96,7 +96,7 @@ void check_copy_to_ring(const CopyToRing& args) {
   require(args.index, "index", {1});
   require(args.ring, "ring", {args.ring.shape[0], args.ring.shape[1]});
   if (args.ring.shape[1] < words) {
-    fail(check.operation(), ": ring is ", args.ring.describe(), "; its entries must have ", words,
+    fail(check.operation(), ": ring is ", args.ring.describe(), "; its entries must be for ", words,
          " words or more");
   }
 }

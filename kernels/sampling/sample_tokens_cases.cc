@@ -266,7 +266,7 @@ TEST_CASE("sample_tokens and reduce_samples refuse arguments that do not fit, by
         }).find("sample_tokens: positions is ") == 0);
   CHECK(why([&](SampleTokens& bad) {
           bad.rows.params = tensor(DType::u8, {4, 5});
-        }).find("sample_tokens: rules is ") == 0);
+        }).find("sample_tokens: params is ") == 0);
   CHECK(why([&](SampleTokens& bad) {
           bad.scratch = tensor(DType::i64, {3});
         }).find("sample_tokens: scratch is ") == 0);
