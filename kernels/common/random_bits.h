@@ -8,8 +8,9 @@
 
 namespace nvllm::kernels {
 
-// The random bits of element `index` of a seed are the lower half of the index, mixed with two keys that
-// come from the seed and the upper half. This is 32-bit arithmetic alone, for vectors of any width.
+// The random bits of element `index` of a seed are the lower half of the index, mixed with two keys
+// that come from the seed and the upper half. This is 32-bit arithmetic alone, for vectors of any
+// width.
 struct RandomKeys {
   static constexpr std::uint32_t kFactor1 = 0x9e3779b1, kFactor2 = 0x85ebca6b;
   static constexpr float kUnit = 0x1p-23f;  // the unit of 24 bits with a sign
@@ -26,8 +27,9 @@ struct RandomKeys {
     const std::uint32_t x = unfolded(premixed(low));
     return x ^ x >> 15;
   }
-  // The two steps of bits(), for callers that make many at once. premixed(low ^ i) is premixed(low) ^ i
-  // for i below 2^16. unfolded() has the upper bits of the result already, all but the lower kUnfolded.
+  // The two steps of bits(), for callers that make many at once. premixed(low ^ i) is premixed(low)
+  // ^ i for i below 2^16. unfolded() has the upper bits of the result already, all but the lower
+  // kUnfolded.
   static constexpr int kUnfolded = 17;
   NVLLM_HOST_DEVICE constexpr std::uint32_t premixed(std::uint32_t low) const {
     const std::uint32_t x = low ^ first;

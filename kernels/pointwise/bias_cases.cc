@@ -9,7 +9,8 @@ using testing::Placed;
 using testing::refusal;
 using testing::same_bits;
 
-// Bits are compared, so what kind of NaN comes of what is left open by giving only quiet, positive ones.
+// Bits are compared, so what kind of NaN comes of what is left open by giving only quiet, positive
+// ones.
 template <typename T>
 void check_against_reference(Backend& backend, std::vector<T> x, std::vector<T> bias,
                              std::int64_t rows, std::int64_t shift = 0) {

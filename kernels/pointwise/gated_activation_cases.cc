@@ -11,9 +11,9 @@ using testing::refusal;
 
 constexpr Activation kAll[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh};
 
-// How far activation(g) may be off in float32, relative to itself. Roundings count 2^-24 each, those of an
-// exponential's argument as often as the argument is large (beyond 88 nothing is left); the GPU's quick
-// exponential, taken for 16-bit types, is off by 2.3 of them times the argument.
+// How far activation(g) may be off in float32, relative to itself. Roundings count 2^-24 each,
+// those of an exponential's argument as often as the argument is large (beyond 88 nothing is left);
+// the GPU's quick exponential, taken for 16-bit types, is off by 2.3 of them times the argument.
 float relative_error(Activation activation, float g) {
   const float roundings = [&] {
     switch (activation) {
@@ -25,8 +25,8 @@ float relative_error(Activation activation, float g) {
   return std::min(roundings, 16 + 7 * 90.0f) * 0x1p-24f;
 }
 
-// Activations smaller than this may be 0: the exponential has overflown, or is more than 2^126, where the
-// GPU's quick quotient ends.
+// Activations smaller than this may be 0: the exponential has overflown, or is more than 2^126,
+// where the GPU's quick quotient ends.
 constexpr float kNothing = 1.1e-36f;
 
 template <typename T>
@@ -151,7 +151,7 @@ TEST_CASE("the activations are those of their names") {
   CHECK(results(Activation::gelu_tanh)[1] == doctest::Approx(-0.0454023059).epsilon(1e-6));
 }
 
-TEST_CASE("golden: SiLU and product") {
+TEST_CASE("golden: SiLU and gating") {
   BACKEND_OR_SKIP(backend);
   const auto golden = nvllm::testing::read_golden("tests/data/golden-layers/layers.safetensors");
   const auto& wanted_here = golden.at("silu_and_mul.x");

@@ -12,8 +12,8 @@ using testing::Placed;
 using testing::refusal;
 using testing::same_bits;
 
-// How the cache lies: [blocks, block_size, kv_heads, head_dim] in this order, or heads before tokens; with
-// so many elements between the parts.
+// How the cache lies: [blocks, block_size, kv_heads, head_dim] in this order, or heads before
+// tokens; with so many elements between the parts.
 struct Layout {
   bool heads_first = false;
   std::int64_t gap = 0;
@@ -123,9 +123,10 @@ struct Case {
   }
 };
 
-// Of heads that lie `stride` apart, how many results are further from the reference than rounding explains:
-// the sum of squares has chains of head_dim / 8 additions at most, whose relative error a square root halves,
-// then come a few roundings, all relative to the length of the pair that was rotated.
+// Of heads that lie `stride` apart, how many results are further from the reference than rounding
+// explains: the sum of squares has chains of head_dim / 8 additions at most, whose relative error a
+// square root halves, then come a few roundings, all relative to the length of the pair that was
+// rotated.
 template <typename T>
 int count_wrong(const T* got, const T* right, std::int64_t head_dim) {
   const float relative = (static_cast<float>(head_dim) / 16 + 16) * 0x1p-24f;

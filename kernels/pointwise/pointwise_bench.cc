@@ -1,5 +1,5 @@
-// The operations of this folder, in bytes read and written per second. Each registers its cases when the
-// program starts.
+// The operations of this folder, in bytes read and written per second. Each registers its cases
+// when the program starts.
 #include "kernels/pointwise/activation.h"
 #include "kernels/pointwise/copy.h"
 #include "kernels/pointwise/norm_rope_store.h"
@@ -49,8 +49,9 @@ const bool rmsnorm_registered = [] {
   return true;
 }();
 
-// Norms, rotation and store in bytes per second: q, k and v read, q written, k and v written to the cache;
-// weights, cosines and sines aside. 32 and 8 heads of 128: Qwen3-4B and 8B; "plain": without norms.
+// Norms, rotation and store in bytes per second: q, k and v read, q written, k and v written to the
+// cache; weights, cosines and sines aside. 32 and 8 heads of 128: Qwen3-4B and 8B; "plain": without
+// norms.
 
 void measure_norm_rope_store(GraphBenchmark& bench, std::int64_t rows, DType dtype, bool norm) {
   constexpr std::int64_t kHeads = 32, kKvHeads = 8, kHeadDim = 128;
@@ -117,8 +118,8 @@ const bool bias_registered = [] {
   return true;
 }();
 
-// Gated activations in bytes per second: everything read plus everything written. Shapes are those of the
-// result; a row of the input is twice as long.
+// Gated activations in bytes per second: everything read plus everything written. Shapes are those
+// of the result; a row of the input is twice as long.
 
 struct Case {
   Activation activation;

@@ -12,7 +12,8 @@ namespace nvllm::kernels {
 //   + bias
 //   repetition penalty: of tokens in the history, positive logits are divided by it, others multiplied
 //   - frequency_penalty * how often the token is in the answer, - presence_penalty if it is there
-// The history of a row are the tokens before its position; the answer is what comes after the prompt.
+// The history of a row are the tokens before its position; the answer is what comes after the
+// prompt.
 struct ApplyPenalties {
   SamplingRows rows;   // with changed_logits: changed rows go there; otherwise they change in place
   TensorView lists;    // [slots, words], int32 (kernels/sampling/sampling_params.h)
@@ -21,8 +22,8 @@ struct ApplyPenalties {
   TensorView block_table;  // [rows, blocks], int32, may have gaps
 };
 
-// Enqueues it. Ids outside the own part of the vocabulary are ignored. Throws an Error for arguments that
-// do not fit.
+// Enqueues it. Ids outside the own part of the vocabulary are ignored. Throws an Error for
+// arguments that do not fit.
 void apply_penalties(const ApplyPenalties& args, Stream& stream);
 void check_apply_penalties(const ApplyPenalties& args);
 // The plain definition, which the caller runs at once.

@@ -1,4 +1,5 @@
-// Adjusting logits against its plain definition, over random histories; on whichever backend is linked.
+// Adjusting logits against its plain definition, over random histories; on whichever backend is
+// linked.
 #include <algorithm>
 #include <cmath>
 
@@ -154,7 +155,8 @@ struct AdjustCase {
   }
 };
 
-// What is judged afterwards, [rows, own]. `apart`: it has a place of its own, and the logits must stay.
+// What is judged afterwards, [rows, own]. `apart`: it has a place of its own, and the logits must
+// stay.
 std::vector<float> adjust(Backend& backend, const AdjustCase& c, bool apart = false,
                           std::int64_t shift = 0) {
   const auto stream = backend.create_stream();

@@ -48,8 +48,8 @@ void begin_truncation(const TopKTopP& args, Stream& stream);
 void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream);
 void choose_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream);
 
-// All of top_k_top_p() on Hopper. Returns false, with nothing enqueued, on other GPUs and for rows that
-// are too long for it.
+// All of top_k_top_p() on Hopper. Returns false, with nothing enqueued, on other GPUs and for rows
+// that are too long for it.
 bool top_k_top_p_sm90(const TopKTopP& args, Stream& stream);
 
 }  // namespace cuda

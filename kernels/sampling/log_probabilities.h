@@ -1,6 +1,7 @@
 // Log-probabilities of tokens, and of the most likely ones, from logits that may be split by
-// vocabulary. Each part summarizes its logits in a record per row. With the records of all parts every
-// part knows all but the rank: how many logits are higher than the token's it counts in its own part.
+// vocabulary. Each part summarizes its logits in a record per row. With the records of all parts
+// every part knows all but the rank: how many logits are higher than the token's it counts in its
+// own part.
 //
 //   summarize_logits(args);   all parts' records -> args.all_records
 //   log_probabilities(args);  all parts' higher -> args.all_higher
@@ -16,17 +17,17 @@ namespace nvllm::kernels {
 
 inline constexpr std::int64_t kMaxAlternatives = 1024;
 
-// The 32-bit words of a row's record: the highest logit, the sum of e^(logit - highest), the token's
-// logit (NaN if it belongs to another part), then `alternatives` ids and as many logits, in order; an
-// id of -1 ends them.
+// The 32-bit words of a row's record: the highest logit, the sum of e^(logit - highest), the
+// token's logit (NaN if it belongs to another part), then `alternatives` ids and as many logits, in
+// order; an id of -1 ends them.
 constexpr std::int64_t logprob_record_words(std::int64_t alternatives) {
   return 3 + 2 * alternatives;
 }
 
 // Rows with a token (not negative) count if they have no slot, or if its parameters want logprobs;
-// nothing is written for others. Logits are the raw ones: rows.changed_logits is not read. NaN counts
-// as -infinity. Where the highest logit is infinite, all of its equals share the probability, so no
-// result is ever NaN.
+// nothing is written for others. Logits are the raw ones: rows.changed_logits is not read. NaN
+// counts as -infinity. Where the highest logit is infinite, all of its equals share the
+// probability, so no result is ever NaN.
 struct LogProbabilities {
   SamplingRows rows;
   TensorView tokens;       // [rows], int32

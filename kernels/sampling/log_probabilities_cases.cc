@@ -124,8 +124,8 @@ Results score_in_parts(Backend& backend, const ScoreCase& c, const std::vector<s
   return results;
 }
 
-// Sums of up to 20,000 powers in float32, in chains of a few hundred; a logarithm; a difference of numbers
-// up to 40.
+// Sums of up to 20,000 powers in float32, in chains of a few hundred; a logarithm; a difference of
+// numbers up to 40.
 constexpr float kOff = 3e-5f;
 
 bool near(const std::vector<float>& got, const std::vector<float>& right) {

@@ -29,8 +29,8 @@ constexpr std::int64_t sample_scratch_words(std::int64_t rows) {
   return 2 * rows;
 }
 
-// Enqueues it. Of equals the lowest id wins. NaN wins nothing; a row of nothing but NaN gives token 0.
-// Throws an Error for arguments that do not fit.
+// Enqueues it. Of equals the lowest id wins. NaN wins nothing; a row of nothing but NaN gives token
+// 0. Throws an Error for arguments that do not fit.
 void sample_tokens(const SampleTokens& args, Stream& stream);
 void check_sample_tokens(const SampleTokens& args);
 // The plain definition, which the caller runs at once.

@@ -116,7 +116,7 @@ TEST_CASE("many seeds, flat and steep: quick bounds throw no winner away") {
   }
 }
 
-TEST_CASE("luck of one in sixteen million, in tokens that need it: bounds hold there, too") {
+TEST_CASE("noise of one in sixteen million, in tokens that need it: bounds hold there, too") {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kOwn = 9000;
   SamplingCase c(8, kOwn, 8, 1);
@@ -131,7 +131,8 @@ TEST_CASE("luck of one in sixteen million, in tokens that need it: bounds hold t
       if (keys.bits(static_cast<std::uint32_t>(id)) < 256) lucky = id;
     }
   }
-  // The others reach about 9, which this one, for its logit, is sometimes above and sometimes below.
+  // The others reach about 9, which this one, for its logit, is sometimes above and sometimes
+  // below.
   for (std::int64_t row = 0; row < 8; ++row) {
     c.positions[row] = position - 1;
     c.at(row, lucky) = -4.0f - 2 * static_cast<float>(row);

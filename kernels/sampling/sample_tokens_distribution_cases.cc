@@ -1,5 +1,5 @@
-// The distribution of drawn tokens, on whichever backend is linked: as often as softmax says, and each draw
-// knowing nothing of the others.
+// The distribution of drawn tokens, on whichever backend is linked: as often as softmax says, and
+// each draw knowing nothing of the others.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace {
 using testing::Sampled;
 using testing::SamplingCase;
 
-// Chi-square of what `draws` rows of the same logits draw, at positions 0, 1, ...; and its degrees of freedom.
+// Chi-square of what `draws` rows of the same logits draw, at positions 0, 1, ...; and its degrees
+// of freedom.
 struct ChiSquare {
   double value = 0;
   int freedom = -1;

@@ -1,5 +1,5 @@
-// The operations of this folder, in bytes of logits per second. Each registers its cases when the program
-// starts.
+// The operations of this folder, in bytes of logits per second. Each registers its cases when the
+// program starts.
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -49,8 +49,8 @@ struct SamplingBench {
   std::size_t bytes() const { return rows.logits.bytes(); }
 };
 
-// Registers "operation/backend/float32/ROWSxVOCABULARY/what" for the shapes of a step: on the GPU a large
-// vocabulary, on the CPU a small one.
+// Registers "operation/backend/float32/ROWSxVOCABULARY/what" for the shapes of a step: on the GPU a
+// large vocabulary, on the CPU a small one.
 template <typename Measure>
 void register_sampling(const std::string& operation, const std::string& what,
                        const Measure& measure) {
@@ -89,8 +89,8 @@ const bool sample_tokens_registered = [] {
   return true;
 }();
 
-// Adjusting logits, in bytes of logits per second, as if all were read and written once. The history is of
-// 1000 tokens.
+// Adjusting logits, in bytes of logits per second, as if all were read and written once. The
+// history is of 1000 tokens.
 
 constexpr std::int64_t kBlockSize = 16, kBlocks = 64;
 
@@ -200,7 +200,8 @@ const bool log_probabilities_registered = [] {
   return true;
 }();
 
-// write_words(): what the new parameters of a slot cost, alone and with all lists that there may be.
+// write_words(): what the new parameters of a slot cost, alone and with all lists that there may
+// be.
 
 const bool write_words_registered = [] {
   for (const DeviceKind kind : testing::kBackends) {

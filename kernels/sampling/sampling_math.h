@@ -1,6 +1,6 @@
-// The arithmetic of sampling, which gives the same bits on every device: order keys, Gumbel noise, masses,
-// and what the backends share of each operation. Every multiplication whose result is added to something
-// is an explicit fused multiply-add, so that no compiler has a choice.
+// The arithmetic of sampling, which gives the same bits on every device: order keys, Gumbel noise,
+// masses, and what the backends share of each operation. Every multiplication whose result is added
+// to something is an explicit fused multiply-add, so that no compiler has a choice.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ NVLLM_HOST_DEVICE float value_of_key(std::uint32_t key) {
   return float_of_bits(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-// A candidate: a token with its score (its logit, or that plus noise) in one number. The larger number is
-// the better one, of equals the lower id. It is never 0, which stands for none.
+// A candidate: a token with its score (its logit, or that plus noise) in one number. The larger
+// number is the better one, of equals the lower id. It is never 0, which stands for none.
 NVLLM_HOST_DEVICE std::uint64_t candidate(float score, std::uint32_t id) {
   return std::uint64_t{order_key(score)} << 32 | (0xffffffffu - id);
 }
@@ -83,8 +83,8 @@ NVLLM_HOST_DEVICE float logarithm(float x) {
   return fused(static_cast<float>(exponent), 0.693147181f, fused(f * f, sum, f));
 }
 
-// Gumbel noise, -ln(-ln(1 - v)), of v = (bits + 1/2) / 2^32. Its upper tail is as fine as 32 bits allow:
-// the highest value, 22.9, is that of bits 0.
+// Gumbel noise, -ln(-ln(1 - v)), of v = (bits + 1/2) / 2^32. Its upper tail is as fine as 32 bits
+// allow: the highest value, 22.9, is that of bits 0.
 NVLLM_HOST_DEVICE float gumbel(std::uint32_t bits) {
   float exponential;
   if (bits < 0x80000000u) {
@@ -108,8 +108,8 @@ NVLLM_HOST_DEVICE float gumbel(std::uint32_t bits) {
 
 // Upper bounds of gumbel(bits), to tell quickly what cannot win.
 inline constexpr float kMaxGumbel = 22.9f;  // whatever the bits
-// -ln v, log2 v being a straight line between powers of two: a float's bits are such a line, 2^23 times the
-// logarithm plus 127. For bits 0 it is as if v were 2^-159.
+// -ln v, log2 v being a straight line between powers of two: a float's bits are such a line, 2^23
+// times the logarithm plus 127. For bits 0 it is as if v were 2^-159.
 inline constexpr float kGumbelOfPower = 0.69315f;  // ln 2 = 0.693147..., and room for rounding
 inline constexpr float kGumbelOfLine = -kGumbelOfPower * 0x1p-23f;
 inline constexpr float kGumbelOfZero = kGumbelOfPower * (127 + 32) + 1e-4f;
@@ -123,8 +123,8 @@ NVLLM_HOST_DEVICE constexpr RandomKeys noise_keys(std::uint64_t seed, std::int32
   return RandomKeys(seed, static_cast<std::uint32_t>(position));
 }
 
-// e^d, d <= 0, in units of 2^-40, rounded down: sums of such masses are exact, in any order, for up to
-// 2^23 of them. NaN, and what is below e^-28, gives 0.
+// e^d, d <= 0, in units of 2^-40, rounded down: sums of such masses are exact, in any order, for up
+// to 2^23 of them. NaN, and what is below e^-28, gives 0.
 inline constexpr int kMassBits = 40;
 NVLLM_HOST_DEVICE std::uint64_t mass_of(float d) {
   if (!(d > -40.0f)) return 0;

@@ -55,7 +55,8 @@ TEST_CASE("Gumbel noise is what it should be, to the ends, and not above its qui
     const double v = (bits + 0.5) * 0x1p-32;
     const double right = -std::log(-std::log1p(-v));
     const float got = gumbel(bits);
-    // Two logarithms in float32, a few roundings each, the first of which counts as an absolute error.
+    // Two logarithms in float32, a few roundings each, the first of which counts as an absolute
+    // error.
     wrong += !(std::fabs(got - right) <= 6 * 0x1p-24 * std::max(1.0, std::fabs(right)));
     above += !(got <= max_gumbel(bits) && got <= kMaxGumbel);
   }

@@ -1,5 +1,5 @@
-// What sampling kernels know of a sequence: the sampling parameters of its slot, as they lie in device
-// memory; and the rows of logits of a step.
+// What sampling kernels know of a sequence: the sampling parameters of its slot, as they lie in
+// device memory; and the rows of logits of a step.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,8 @@ struct SamplingRows {
   TensorView positions;       // [rows], int32
   TensorView params;          // [slots, sizeof(SlotParams)], uint8
   std::int64_t first_id = 0;  // of the own part
-  // Where apply_penalties() puts the rows that it changes, if not in place: [rows, own part], may have
-  // gaps.
+  // Where apply_penalties() puts the rows that it changes, if not in place: [rows, own part], may
+  // have gaps.
   TensorView changed_logits{};
 
   std::int64_t rows() const { return logits.shape[0]; }

@@ -1,8 +1,8 @@
 // Truncation by min_p, top_k and top_p: of each row one threshold, below which no logit is sampled.
 //
-// Where rows are whole, top_k_top_p(args) does it all. Rows may also be parts of the vocabulary. What
-// the parts have to know of each other is a maximum, then a histogram per round. Histograms are of
-// integers, so neither the parts nor the order of sums matters:
+// Where rows are whole, top_k_top_p(args) does it all. Rows may also be parts of the vocabulary.
+// What the parts have to know of each other is a maximum, then a histogram per round. Histograms
+// are of integers, so neither the parts nor the order of sums matters:
 //
 //   find_maximum(args);                             all parts' maxima -> args.all_maxima
 //   begin_truncation(args);
@@ -13,10 +13,11 @@
 // With one part, find_maximum() and count_truncation_round() also do what begin_truncation() and
 // choose_truncation_round() would, which are then not to be called.
 //
-// A histogram says how many logits (top_k) or what mass (top_p: e^((logit - maximum) / temperature), in
-// fixed point) lies in each interval of order keys. A round looks into the interval that the boundary
-// fell in, and the last one knows the boundary's key. Equals of the boundary are kept. Rows whose
-// parameters truncate nothing, and greedy ones, cost nothing but the launches.
+// A histogram says how many logits (top_k) or what mass (top_p: e^((logit - maximum) /
+// temperature), in fixed point) lies in each interval of order keys. A round looks into the
+// interval that the boundary fell in, and the last one knows the boundary's key. Equals of the
+// boundary are kept. Rows whose parameters truncate nothing, and greedy ones, cost nothing but the
+// launches.
 #pragma once
 
 #include <cstdint>

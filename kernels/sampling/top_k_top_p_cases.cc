@@ -1,4 +1,5 @@
-// Filtering against its plain definition and against golden probabilities, on whichever backend is linked.
+// Filtering against its plain definition and against golden probabilities, on whichever backend is
+// linked.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -182,7 +183,8 @@ TEST_CASE("thresholds are those of the definition, for all shapes, filters and p
   }
 }
 
-// A boundary among few logits, among many, below all; more equals than a short list holds; a flat row.
+// A boundary among few logits, among many, below all; more equals than a short list holds; a flat
+// row.
 TEST_CASE(
     "large vocabularies: few and many are kept, and more equals than a list of candidates holds") {
   BACKEND_OR_SKIP(backend);

@@ -12,7 +12,8 @@ namespace nvllm::kernels {
 // A part smaller than this is done before another thread is awake.
 inline constexpr std::int64_t kMinPartBytes = 64 << 10;
 
-// Enqueues job(begin, end) for ranges that make up [0, rows). row_bytes: what a row reads and writes.
+// Enqueues job(begin, end) for ranges that make up [0, rows). row_bytes: what a row reads and
+// writes.
 template <typename Job>
 void submit_rows(Stream& stream, std::int64_t rows, std::int64_t row_bytes, const Job& job) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);

@@ -1,5 +1,6 @@
-// Vectors of eight floats (AVX2) for CPU kernels: loads and stores that round exactly as device/dtype.h does,
-// and functions of vectors. The errors of these are in units of 2^-24, relative to the result; NaN gives NaN.
+// Vectors of eight floats (AVX2) for CPU kernels: loads and stores that round exactly as
+// device/dtype.h does, and functions of vectors. The errors of these are in units of 2^-24,
+// relative to the result; NaN gives NaN.
 #pragma once
 
 #include <immintrin.h>
@@ -97,8 +98,8 @@ inline float max_of(const float* values, std::int64_t count) {
 
 // e^x within 3 units. Results below 2^-126.5 are 0, those above 2^127.5 infinity.
 inline __m256 exp8(__m256 x) {
-  // x = n ln 2 + r, |r| <= ln 2 / 2. The bounds make n -127, whose power of two below is 0, and 128,
-  // whose is infinity. (max and min return their second operand if one is NaN.)
+  // x = n ln 2 + r, |r| <= ln 2 / 2. The bounds make n -127, whose power of two below is 0, and
+  // 128, whose is infinity. (max and min return their second operand if one is NaN.)
   x = _mm256_min_ps(_mm256_set1_ps(89.0f), _mm256_max_ps(_mm256_set1_ps(-88.0f), x));
   const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(0x1.715476p+0f)),
                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -113,11 +114,11 @@ inline __m256 exp8(__m256 x) {
   return _mm256_mul_ps(sum, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
 }
 
-// (1 + erf(x / sqrt(2))) / 2, the share of a normal distribution below x, within 8 units; results below
-// 2^-126 are 0.
+// (1 + erf(x / sqrt(2))) / 2, the share of a normal distribution below x, within 8 units; results
+// below 2^-126 are 0.
 inline __m256 normal_share8(__m256 x) {
-  // Below -|x| lies e^(-x^2 / 2) t S(t), t = 1 / (1 + 0.35 |x|). S is a polynomial that interpolates
-  // at the Chebyshev points of |x| <= 14, good to 4e-8.
+  // Below -|x| lies e^(-x^2 / 2) t S(t), t = 1 / (1 + 0.35 |x|). S is a polynomial that
+  // interpolates at the Chebyshev points of |x| <= 14, good to 4e-8.
   const __m256 sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0f));
   const __m256 one = _mm256_set1_ps(1.0f);
   const __m256 size = _mm256_min_ps(_mm256_set1_ps(14.0f), _mm256_xor_ps(x, sign));

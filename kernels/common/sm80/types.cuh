@@ -1,5 +1,5 @@
-// Element types on the GPU: conversions that round exactly as device/dtype.h does; vectors of 16 bytes, the
-// widest load and store there is; and asynchronous copies of as many.
+// Element types on the GPU: conversions that round exactly as device/dtype.h does; vectors of 16
+// bytes, the widest load and store there is; and asynchronous copies of as many.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -143,8 +143,8 @@ __device__ __forceinline__ void store_elements(T* address, const Vector<T>& vect
 
 namespace cuda {
 
-// Copies 16 bytes into shared memory (cp.async, Ampere and later). If `valid` is false it reads nothing and
-// writes zeros.
+// Copies 16 bytes into shared memory (cp.async, Ampere and later). If `valid` is false it reads
+// nothing and writes zeros.
 __device__ __forceinline__ void copy_chunk(unsigned to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)

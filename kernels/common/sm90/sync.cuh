@@ -1,5 +1,5 @@
-// Synchronisation below and above a block of threads: named barriers of some of its warps (any GPU), and
-// barriers and shared memory of the blocks of a cluster (sm_90).
+// Synchronisation below and above a block of threads: named barriers of some of its warps (any
+// GPU), and barriers and shared memory of the blocks of a cluster (sm_90).
 #pragma once
 
 namespace nvllm::kernels::cuda {
@@ -38,7 +38,8 @@ __device__ __forceinline__ T* address_in_block(T* here, int block) {
   return there;
 }
 
-// Writes floats to another block's shared memory, asynchronously, as bytes that a barrier there expects.
+// Writes floats to another block's shared memory, asynchronously, as bytes that a barrier there
+// expects.
 __device__ __forceinline__ void send(unsigned to, float4 value, unsigned barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
@@ -54,7 +55,8 @@ __device__ __forceinline__ void send(unsigned to, float2 value, unsigned barrier
       : "memory");
 }
 
-// All threads of a cluster arrive. The wait ends when all have; then what they wrote before is visible.
+// All threads of a cluster arrive. The wait ends when all have; then what they wrote before is
+// visible.
 __device__ __forceinline__ void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }

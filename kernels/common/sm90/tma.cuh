@@ -1,5 +1,5 @@
-// Bulk tensor copies into shared memory (TMA, sm_90): the host's description of a tensor, the copies, and
-// the barriers (mbarrier) on which they complete.
+// Bulk tensor copies into shared memory (TMA, sm_90): the host's description of a tensor, the
+// copies, and the barriers (mbarrier) on which they complete.
 #pragma once
 
 #include <cuda.h>
@@ -81,8 +81,8 @@ inline CUtensorMap describe_rows(const char* owner, const TensorView& rows, int 
 
 #if __CUDA_ARCH__ >= 900
 
-// A barrier in shared memory. It completes a phase when `arrivals` threads have arrived and all bytes that
-// were announced are there. Phases are told apart by their parity.
+// A barrier in shared memory. It completes a phase when `arrivals` threads have arrived and all
+// bytes that were announced are there. Phases are told apart by their parity.
 struct Barrier {
   unsigned address;
 

@@ -27,7 +27,7 @@ struct BiasJob {
   }
 };
 
-// The quotient g / (1 + e^-g) itself, not a product with 1 / (1 + e^-g), so that minus infinity gives
+// The quotient g / (1 + e^-g) itself, not g times 1 / (1 + e^-g), so that minus infinity gives
 // NaN, as in the definition.
 template <Activation kActivation>
 __m256 activate8(__m256 g) {

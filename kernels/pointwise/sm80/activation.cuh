@@ -1,5 +1,5 @@
-// The gated activation of 16-byte vectors on the GPU, which the operation itself and the epilogues of
-// GEMMs share.
+// The gated activation of 16-byte vectors on the GPU, which the operation itself and the epilogues
+// of GEMMs share.
 #pragma once
 
 #include "kernels/common/sm80/types.cuh"

@@ -1,5 +1,5 @@
-// Small copies on the GPU. For CopyLastKv a block of threads copies the keys of a sequence, and one its
-// values; for CopyToRing a thread copies a word.
+// Small copies on the GPU. For CopyLastKv a block of threads copies the keys of a sequence, and one
+// its values; for CopyToRing a thread copies a word.
 #include <algorithm>
 
 #include "device/cuda/stream.h"
@@ -100,10 +100,10 @@ void copy_to_ring(const CopyToRing& args, Stream& stream) {
                static_cast<long long>(args.ring.shape[1]), count);
 }
 
-// A copy of up to 64 KiB from pageable memory takes the bytes at once into what it puts into the stream,
-// so that nobody waits. It holds a stream up for less than a copy from pinned memory, and takes less of
-// the host's time than a kernel that has the words as arguments (docs/performance.md, "Between two
-// steps").
+// A copy of up to 64 KiB from pageable memory takes the bytes at once into what it puts into the
+// stream, so that nobody waits. It holds a stream up for less than a copy from pinned memory, and
+// takes less of the host's time than a kernel that has the words as arguments (docs/performance.md,
+// "Between two steps").
 void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count,
                  Stream& stream) {
   constexpr std::int64_t kAtOnce = (64 << 10) / sizeof(std::uint32_t);

@@ -1,5 +1,5 @@
-// Random values on the GPU. Launched plainly: what they fill may be constants to the kernel behind, which may
-// read those before it waits (kernels/common/sm80/launch.cuh).
+// Random values on the GPU. Launched plainly: what they fill may be constants to the kernel behind,
+// which may read those before it waits (kernels/common/sm80/launch.cuh).
 #include "kernels/common/arguments.h"
 #include "kernels/common/random_bits.h"
 #include "kernels/common/sm80/row_tiles.cuh"

@@ -1,8 +1,8 @@
 // Step input and embedding on the GPU.
 //
-// Step input: several blocks of threads share the table and the rows of a sequence. They need not wait
-// for each other: they read new entries where those came from, and never in the table that this kernel
-// writes.
+// Step input: several blocks of threads share the table and the rows of a sequence. They need not
+// wait for each other: they read new entries where those came from, and never in the table that
+// this kernel writes.
 #include <algorithm>
 
 #include "device/cuda/stream.h"

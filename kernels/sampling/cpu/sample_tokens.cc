@@ -1,5 +1,5 @@
-// Drawing tokens on the CPU: eight at a time it is found out which cannot win, and the few others are
-// judged one by one, with the arithmetic that all devices share.
+// Drawing tokens on the CPU: eight at a time it is found out which cannot win, and the few others
+// are judged one by one, with the arithmetic that all devices share.
 #include "kernels/sampling/sample_tokens.h"
 
 #include <algorithm>
@@ -74,7 +74,7 @@ struct RowSampler {
     for (; i + kLanes <= count; i += kLanes) {
       const __m256 logit = load8(logits + i);
       const __m256 to_beat = _mm256_set1_ps(score);
-      // Whoever is above the threshold, and could reach the best with all luck.
+      // Whoever is above the threshold, and could reach the best with the largest noise.
       const __m256 hopeful = _mm256_and_ps(
           _mm256_cmp_ps(logit, minimum, _CMP_GE_OQ),
           _mm256_cmp_ps(_mm256_fmadd_ps(logit, factor, maximum), to_beat, _CMP_GE_OQ));

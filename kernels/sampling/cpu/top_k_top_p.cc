@@ -1,5 +1,5 @@
-// Filtering on the CPU. Eight logits at a time it is found out which a round is about; only those are
-// looked at one by one.
+// Filtering on the CPU. Eight logits at a time it is found out which a round is about; only those
+// are looked at one by one.
 #include "kernels/sampling/top_k_top_p.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// The keys that a round is about, as logits. The key between those of zero and of what is below it has a zero
-// as its value, so who is in the range of values is still to be asked for its key.
+// The keys that a round is about, as logits. The key between those of zero and of what is below it
+// has a zero as its value, so who is in the range of values is still to be asked for its key.
 struct LogitRange {
   float minimum, maximum;
   explicit LogitRange(const KeyRange& keys)
@@ -66,8 +66,8 @@ struct Masses8 {
   }
 };
 
-// A logit that at least k of the row reach; -infinity: none was found quickly. It is the k-th highest of
-// the highest logits of parts of the row.
+// A logit that at least k of the row reach; -infinity: none was found quickly. It is the k-th
+// highest of the highest logits of parts of the row.
 float reached_by(const float* logits, std::int64_t count, std::int64_t k) {
   constexpr std::int64_t kMaxParts = 512, kMinLength = 32;
   const std::int64_t parts = std::max<std::int64_t>(2 * k, 64), length = count / parts;

@@ -1,5 +1,6 @@
-// Adjusting logits on the GPU: a block for each tile of a row. It counts in shared memory how often its
-// tokens are in the history, marks what is out of the question, and then changes each logit once.
+// Adjusting logits on the GPU: a block for each tile of a row. It counts in shared memory how often
+// its tokens are in the history, marks what is out of the question, and then changes each logit
+// once.
 #include <algorithm>
 
 #include "kernels/sampling/apply_penalties.h"

@@ -1,6 +1,6 @@
-// Scoring on the GPU: a block per row, in few passes: after the first the second cache holds the row. The best
-// logits are among those that reach the k-th of the threads' own highest, which are few, but where many are
-// equal; only then their boundary is searched for.
+// Scoring on the GPU: a block per row, in few passes: after the first the second cache holds the
+// row. The best logits are among those that reach the k-th of the threads' own highest, which are
+// few, but where many are equal; only then their boundary is searched for.
 #include "kernels/sampling/backends.h"
 #include "kernels/sampling/log_probabilities.h"
 #include "kernels/sampling/sampling_math.h"
@@ -80,8 +80,8 @@ struct Shared {
   }
 };
 
-// The key that at least `wanted` threads' highest logits reach, 0 < wanted <= kThreads: so the `wanted` best
-// of the row are among the few that reach it.
+// The key that at least `wanted` threads' highest logits reach, 0 < wanted <= kThreads: so the
+// `wanted` best of the row are among the few that reach it.
 __device__ unsigned reached_by(float highest_of_thread, unsigned wanted, Shared& shared) {
   const unsigned mine = order_key(highest_of_thread);
   shared.keys[threadIdx.x] = mine;
@@ -96,8 +96,8 @@ __device__ unsigned reached_by(float highest_of_thread, unsigned wanted, Shared&
   return shared.minimum;
 }
 
-// The order key of the `wanted`-th largest of `count` logits, count >= wanted > 0, and how many of its equals
-// are among the first `wanted`.
+// The order key of the `wanted`-th largest of `count` logits, count >= wanted > 0, and how many of
+// its equals are among the first `wanted`.
 struct Boundary {
   unsigned key, equals;
 };
@@ -158,7 +158,8 @@ __device__ long long end_of_equals(const float* row, long long count, const Boun
   return high;
 }
 
-// The `wanted` best of the row, where too many reach what the threads' highest tell: by their boundary.
+// The `wanted` best of the row, where too many reach what the threads' highest tell: by their
+// boundary.
 __device__ void find_exactly(const Params& p, const float* row, unsigned wanted, Shared& shared) {
   const Boundary boundary = boundary_of(row, p.rows.own, wanted, shared);
   unsigned equals = 0;

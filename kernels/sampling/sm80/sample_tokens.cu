@@ -1,9 +1,10 @@
-// Drawing tokens on the GPU. All rows' logits are cut into tiles, which blocks share alike, neighbours each; the
-// last of a row's blocks to be done makes the token.
+// Drawing tokens on the GPU. All rows' logits are cut into tiles, which blocks share alike,
+// neighbours each; the last of a row's blocks to be done makes the token.
 //
-// Few tokens can win, and noise is the expensive part. So bounds tell which could beat the best one that the
-// block has seen: of four logits the highest with all the luck there is, then each with about the luck of its
-// bits. Only those are judged, and after a block's first tile there are hardly any.
+// Few tokens can win, and noise is the expensive part. So bounds tell which could beat the best one
+// that the block has seen: of four logits the highest with the largest noise there is, then each
+// with about the noise of its bits. Only those are judged, and after a block's first tile there are
+// hardly any.
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"
@@ -112,8 +113,8 @@ class Random {
   unsigned long long best_ = 0;
 };
 
-// A row's logits in vectors of four that begin at ids which are multiples of four, so that the first one may begin
-// before the row does.
+// A row's logits in vectors of four that begin at ids which are multiples of four, so that the
+// first one may begin before the row does.
 class Row {
  public:
   __device__ Row(const float* logits, const SamplingRowsView& rows)
@@ -147,8 +148,8 @@ class Row {
   unsigned whole_ = 0, whole_end_ = 0;  // vectors that can be loaded as such
 };
 
-// What is best of tiles [begin, end) of a row. A tile has V vectors of each thread; each is asked for when its
-// place is free.
+// What is best of tiles [begin, end) of a row. A tile has V vectors of each thread; each is asked
+// for when its place is free.
 template <int kThreads, int V, typename Taker>
 __device__ __forceinline__ unsigned long long best_of(Taker taker, const Row& row, unsigned begin,
                                                       unsigned end) {

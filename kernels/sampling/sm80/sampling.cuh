@@ -1,5 +1,5 @@
-// What sampling kernels share on the GPU: loads of logits whatever their alignment, reductions, sums in
-// bins, the bound of Gumbel noise, and what becomes of the best candidate of a row.
+// What sampling kernels share on the GPU: loads of logits whatever their alignment, reductions,
+// sums in bins, the bound of Gumbel noise, and what becomes of the best candidate of a row.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,8 @@ __device__ __forceinline__ T over_warp(T value, const Combine& combine) {
   return value;
 }
 
-// Of the block's threads, in all of them, in a fixed order; a block of whole warps. `scratch`: one element per
-// warp and one more.
+// Of the block's threads, in all of them, in a fixed order; a block of whole warps. `scratch`: one
+// element per warp and one more.
 template <typename T, typename Combine>
 __device__ __forceinline__ T over_block(T value, const Combine& combine, T* scratch) {
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
@@ -73,7 +73,8 @@ __device__ __forceinline__ T over_block(T value, const Combine& combine, T* scra
   return scratch[warps];
 }
 
-// Numbers of 64 bits in shared memory, as two of 32 each: those are what shared memory can add to by itself.
+// Numbers of 64 bits in shared memory, as two of 32 each: those are what shared memory can add to
+// by itself.
 template <int kBins>
 struct SharedSums {
   unsigned low[kBins], high[kBins];
@@ -91,8 +92,8 @@ struct SharedSums {
 
 namespace cuda {
 
-// An upper bound of the Gumbel noise of premixed bits that is not above kMaxGumbel: -ln v (sampling_math.h)
-// of what the upper 15 bits say.
+// An upper bound of the Gumbel noise of premixed bits that is not above kMaxGumbel: -ln v
+// (sampling_math.h) of what the upper 15 bits say.
 __device__ __forceinline__ float gumbel_noise_bound(const RandomKeys& noise,
                                                     std::uint32_t premixed) {
   constexpr int kLower = RandomKeys::kUnfolded;

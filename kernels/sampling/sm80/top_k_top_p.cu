@@ -1,5 +1,6 @@
-// Filtering on the GPU. A row's blocks count in shared memory, then add what they found to the row's
-// histogram. A block finds the bin of the boundary: where rows are whole, the last of those that counted.
+// Filtering on the GPU. A row's blocks count in shared memory, then add what they found to the
+// row's histogram. A block finds the bin of the boundary: where rows are whole, the last of those
+// that counted.
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"
@@ -60,7 +61,8 @@ __device__ __forceinline__ void for_tile(const Params& p, const float* logits, u
   }
 }
 
-// Whether this block is the last of its row's; then it sees what the others wrote. `done` is 0 again afterwards.
+// Whether this block is the last of its row's; then it sees what the others wrote. `done` is 0
+// again afterwards.
 __device__ bool is_last_of_row(unsigned* done, unsigned blocks) {
   __shared__ bool last;
   __threadfence();

@@ -1,9 +1,10 @@
-// Filtering of whole rows on Hopper: a row lies in the shared memory of a cluster of blocks, which read it once.
+// Filtering of whole rows on Hopper: a row lies in the shared memory of a cluster of blocks, which
+// read it once.
 //
-// Hardly ever more than a few logits can be kept, and a bound tells which: the k-th highest of the highest logits
-// that the cluster's warps have. Those that reach it go into a list, which one block sorts (filter_list_sm90.cuh).
-// Where the boundary is not among them, for a large k or a flat top_p, all blocks count in rounds, as for parts of
-// rows.
+// Hardly ever more than a few logits can be kept, and a bound tells which: the k-th highest of the
+// highest logits that the cluster's warps have. Those that reach it go into a list, which one block
+// sorts (filter_list_sm90.cuh). Where the boundary is not among them, for a large k or a flat
+// top_p, all blocks count in rounds, as for parts of rows.
 #include <algorithm>
 
 #include "kernels/common/sm90/sync.cuh"
@@ -199,8 +200,8 @@ struct Sums {
   }
 };
 
-// The first block's: the threshold, which is among its sorted keys. `total`: of all that may be kept, for top_p
-// without top_k.
+// The first block's: the threshold, which is among its sorted keys. `total`: of all that may be
+// kept, for top_p without top_k.
 __device__ __forceinline__ void choose_of_list(Shared& shared, TruncationState row,
                                                const SlotParams& params, unsigned count,
                                                unsigned long long total, float* threshold) {
