@@ -13,9 +13,9 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/divide.h"
 #include "base/error.h"
 #include "base/logging.h"
+#include "base/math.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 

@@ -1,4 +1,4 @@
-// Lines of the processor's caches on their way between cores. Hints: results never depend on them.
+// Hints that move lines of the processor's caches between cores. Results never depend on them.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +7,17 @@ namespace nvllm {
 
 inline constexpr std::size_t kCacheLine = 64;
 
-// Moves the line from this core's cache to the shared one, from where other cores get it sooner. Does
-// nothing where the processor does not know it.
-inline void hand_over_line([[maybe_unused]] const std::byte* line) {
+// Moves the line from this core's cache to the shared one, from where other cores read it sooner
+// (CLDEMOTE). Processors without the instruction ignore it.
+inline void demote_cache_line([[maybe_unused]] const std::byte* line) {
 #if defined(__x86_64__)
   asm volatile("cldemote %0" : : "m"(*line));
 #endif
 }
 
-// Takes the line into this core's cache, and out of the others', before it is written.
-inline void take_over_line([[maybe_unused]] std::byte* line) {
+// Fetches the line into this core's cache, and out of the others', before it is written
+// (PREFETCHW).
+inline void prefetch_cache_line_for_write([[maybe_unused]] std::byte* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*line));
 #endif

@@ -1,5 +1,6 @@
-// NVLLM_CHECK: a broken invariant of the program itself. It prints where and with which values, and
-// aborts. What the world can cause is an Error (base/error.h).
+// NVLLM_CHECK guards an invariant of the program itself. If it is broken, the check prints the
+// place and the values, and aborts. Whatever the world can cause is an Error instead
+// (base/error.h).
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace nvllm::internal {
 
-// Prints "FATAL file:line: check failed: text" and aborts.
+// Logs "file:line: check failed: text" and aborts.
 [[noreturn]] void check_failed(const char* file, int line, const std::string& text);
 
 }  // namespace nvllm::internal

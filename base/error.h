@@ -1,5 +1,5 @@
-// Error: what the world did (a file, a peer, a device, a request). A broken invariant of the program
-// itself is a NVLLM_CHECK instead (base/check.h).
+// Error reports what the world can cause: a bad file, peer, device or request. A broken invariant
+// of the program itself is a NVLLM_CHECK instead (base/check.h).
 #pragma once
 
 #include <cerrno>
@@ -13,14 +13,14 @@
 
 namespace nvllm {
 
-// The message names the thing, its value and the mend, in one line:
+// The message names the thing, its value and the fix, in one line:
 //   --tp 9: this machine has 8 GPUs; pass --tp 8 or less
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message) : std::runtime_error(message) {}
 };
 
-// Throws an Error whose message is the parts printed one after the other.
+// Throws an Error whose message is str(parts...).
 template <typename... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   throw Error(str(parts...));
@@ -36,8 +36,8 @@ template <typename... Parts>
   throw Error(str(parts..., ": ", errno_text(error)));
 }
 
-// Runs the function; an Error thrown inside leaves with "context: " before its message. Errors of
-// derived types pass unchanged, so that who catches them by type still can.
+// Runs the function and puts "context: " before the message of an Error thrown inside. Errors of
+// derived types pass unchanged, so that callers can still catch them by type.
 template <typename Function>
 decltype(auto) with_context(std::string_view context, Function&& function) {
   try {

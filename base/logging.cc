@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<const char*, 5> kNames = {"debug", "info", "warning", "error", "off"};
 
-// The one piece of state that belongs to the process as a whole.
+// The settings are the one mutable global: they belong to the process as a whole.
 LogSettings& settings() {
   static LogSettings instance;
   return instance;
@@ -50,8 +50,8 @@ std::string format_log_line(std::string_view who, LogLevel level, std::string_vi
 
 void log_line(LogLevel level, std::string_view text) {
   const std::string line = format_log_line(settings().who, level, text);
-  // One write, so that lines of several processes do not mix. If standard error is gone, so is the
-  // only place where that could be said.
+  // One write per line, so that lines of several processes do not mix. A failure cannot be
+  // reported: standard error is the only place for it.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -1,7 +1,7 @@
-// Logging: one line on standard error per message, written in one piece:
+// Logging writes each message as one line to standard error, in one piece:
 //   12:34:56.789 rank 1 info  ready after 43 ms
-// Standard output is for results only. Thread-safe. The settings belong to the process: they are
-// made once, before it has threads.
+// Standard output is for results only. All functions are thread-safe, but configure_logging(): it
+// sets the settings of the whole process, once, before the process has threads.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ const LogSettings& log_settings();
 // One formatted line, with its newline.
 std::string format_log_line(std::string_view who, LogLevel level, std::string_view text);
 
-// Writes one line, whatever the level. The functions below check the level first.
+// Writes one line at any level. The functions below check the level first.
 void log_line(LogLevel level, std::string_view text);
 
 inline bool log_enabled(LogLevel level) {

@@ -1,5 +1,6 @@
 #include "base/text.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -35,6 +36,14 @@ std::string format_duration(double seconds) {
   if (seconds < 1e-3) return three_digits(seconds * 1e6, "us");
   if (seconds < 1) return three_digits(seconds * 1e3, "ms");
   return three_digits(seconds, "s");
+}
+
+std::string line_and_column(std::string_view text, std::size_t byte) {
+  const std::string_view before = text.substr(0, byte == 0 ? 0 : byte - 1);
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const std::size_t newline = before.rfind('\n');
+  const std::size_t column = before.size() - (newline == before.npos ? 0 : newline + 1) + 1;
+  return str("line ", line, ", column ", column);
 }
 
 }  // namespace nvllm

@@ -1,4 +1,4 @@
-// Building messages out of values.
+// Builds messages out of values.
 #pragma once
 
 #include <cstddef>
@@ -22,5 +22,9 @@ std::string format_bytes(std::uint64_t bytes);
 
 // "850 ns", "12.3 us", "1.25 s": three digits, for people.
 std::string format_duration(double seconds);
+
+// "line 3, column 7": where a byte of the text stands, for errors about files that people write.
+// Lines, columns and bytes count from 1; byte 0 is taken as byte 1.
+std::string line_and_column(std::string_view text, std::size_t byte);
 
 }  // namespace nvllm

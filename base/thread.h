@@ -1,4 +1,4 @@
-// Starting threads: one that the system refuses is an Error which says what it was for.
+// Starts threads. If the system refuses one, an Error says what the thread was for.
 //
 //   thread_ = start_thread("of a stream", [this] { run(); });
 #pragma once

@@ -1,9 +1,9 @@
-// Trace: what a process did when, as spans on named tracks; all processes' traces together are a timeline
-// for Perfetto or chrome://tracing. Recording costs two clock readings and a few stores; without a trace
-// (nullptr) nothing.
+// Trace records what a process did when, as spans on named tracks. The traces of all processes
+// together are a timeline for Perfetto or chrome://tracing. Recording a span costs two clock
+// readings and a few stores; without a trace (nullptr) it costs nothing.
 //
 //   { const Trace::Span span(trace, "host", "schedule"); ... }
-//   trace->add("gpu", "forward", begin_ns, end_ns);
+//   trace->add_span("gpu", "forward", begin_ns, end_ns);
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct TraceEvent {
   std::string name;
   std::int64_t begin_ns = 0;  // now_ns()
   std::int64_t end_ns = 0;
-  std::uint64_t step = 0;  // 0: of none
+  std::uint64_t step = 0;  // 0: belongs to no step
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -44,15 +44,16 @@ struct ProcessTrace {
   }
 };
 
-// Thread-safe. Keeps at most kMostEvents at a time, the first ones, and counts the others: about 100 MB.
+// Thread-safe. Keeps the first kMaxEvents (about 100 MB) until drain() makes room; counts those it
+// drops.
 class Trace {
  public:
-  static constexpr std::size_t kMostEvents = std::size_t{1} << 20;
+  static constexpr std::size_t kMaxEvents = std::size_t{1} << 20;
 
-  void add(std::string_view track, std::string_view name, std::int64_t begin_ns,
-           std::int64_t end_ns, std::uint64_t step = 0);
-  // The oldest, in the order in which they were added; they are gone then, and there is room for others.
-  std::vector<TraceEvent> take(std::size_t most = std::numeric_limits<std::size_t>::max());
+  void add_span(std::string_view track, std::string_view name, std::int64_t begin_ns,
+                std::int64_t end_ns, std::uint64_t step = 0);
+  // Removes and returns the oldest events, at most `max`, in the order in which they were added.
+  std::vector<TraceEvent> drain(std::size_t max = std::numeric_limits<std::size_t>::max());
   std::uint64_t dropped() const;  // so far
 
   class Span {
@@ -62,7 +63,7 @@ class Trace {
       if (trace_ != nullptr) begin_ns_ = now_ns();
     }
     ~Span() {
-      if (trace_ != nullptr) trace_->add(track_, name_, begin_ns_, now_ns(), step_);
+      if (trace_ != nullptr) trace_->add_span(track_, name_, begin_ns_, now_ns(), step_);
     }
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;

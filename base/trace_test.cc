@@ -17,7 +17,7 @@ TEST_CASE("a span is the time between its beginning and its end, inner spans wit
   }
   const std::int64_t after = now_ns();
 
-  const std::vector<TraceEvent> events = trace.take();
+  const std::vector<TraceEvent> events = trace.drain();
   REQUIRE(events.size() == 2);  // in the order of their ends
   const TraceEvent &inner = events[0], &outer = events[1];
   CHECK(inner.name == "schedule");
@@ -37,30 +37,30 @@ TEST_CASE("without a trace a span does nothing") {
 
 TEST_CASE("what was taken is gone, the oldest first") {
   Trace trace;
-  for (int i = 0; i < 5; ++i) trace.add("device", std::to_string(i), i, i + 1);
-  const std::vector<TraceEvent> first = trace.take(2);
+  for (int i = 0; i < 5; ++i) trace.add_span("device", std::to_string(i), i, i + 1);
+  const std::vector<TraceEvent> first = trace.drain(2);
   REQUIRE(first.size() == 2);
   CHECK(first[0].name == "0");
   CHECK(first[1].name == "1");
-  const std::vector<TraceEvent> others = trace.take();
+  const std::vector<TraceEvent> others = trace.drain();
   REQUIRE(others.size() == 3);
   CHECK(others[0].name == "2");
-  CHECK(trace.take().empty());
+  CHECK(trace.drain().empty());
 }
 
 TEST_CASE(
     "a full trace keeps the first events, counts the others, and goes on when some were taken") {
   Trace trace;
-  for (std::size_t i = 0; i < Trace::kMostEvents; ++i) trace.add("host", "kept", 0, 0);
+  for (std::size_t i = 0; i < Trace::kMaxEvents; ++i) trace.add_span("host", "kept", 0, 0);
   CHECK(trace.dropped() == 0);
-  trace.add("host", "dropped", 0, 0);
-  trace.add("host", "dropped", 0, 0);
+  trace.add_span("host", "dropped", 0, 0);
+  trace.add_span("host", "dropped", 0, 0);
   CHECK(trace.dropped() == 2);
-  CHECK(trace.take(1).size() == 1);
-  trace.add("host", "later", 0, 0);
+  CHECK(trace.drain(1).size() == 1);
+  trace.add_span("host", "later", 0, 0);
 
-  const std::vector<TraceEvent> events = trace.take();
-  REQUIRE(events.size() == Trace::kMostEvents);
+  const std::vector<TraceEvent> events = trace.drain();
+  REQUIRE(events.size() == Trace::kMaxEvents);
   CHECK(events.front().name == "kept");
   CHECK(events[events.size() - 2].name == "kept");
   CHECK(events.back().name == "later");
@@ -77,9 +77,9 @@ TEST_CASE("several threads may record, and another may take meanwhile") {
     });
   }
   std::size_t taken = 0;
-  for (int i = 0; i < 100; ++i) taken += trace.take(10).size();
+  for (int i = 0; i < 100; ++i) taken += trace.drain(10).size();
   for (std::thread& thread : threads) thread.join();
-  taken += trace.take().size();
+  taken += trace.drain().size();
   CHECK(taken == kThreads * kEach);
 }
 

@@ -6,7 +6,7 @@
 
 namespace nvllm {
 
-// Owns a file descriptor; -1 means none.
+// Owns a file descriptor and closes it; -1 means none.
 class UniqueFd {
  public:
   UniqueFd() = default;

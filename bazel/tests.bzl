@@ -36,7 +36,7 @@ def nvllm_test(name, srcs, deps = [], gpu = False, tags = [], visibility = [], *
 def device_tests(name, srcs, deps, on = "backend", test_size = "medium", data = []):
     """The same cases on the CPU and on GPUs: NAME_test and NAME_gpu_test, both of NAME_cases.
 
-    on: what the cases run on: "backend" (device/backend_under_test.h), or "ranks" (testing/device_ranks.h).
+    on: what the cases run on: "backend" (device/testing/backend_under_test.h), or "ranks" (testing/device_ranks.h).
     """
     native.cc_library(
         name = name + "_cases",

@@ -18,7 +18,7 @@ words = sys.argv[1:]
 with open(here / 'order', 'a') as file:
     print('nvllm', words[1], file=file)
 if (here / 'broken').exists():
-    sys.exit('nvllm-launch: no such luck')
+    sys.exit('nvllm-launch: no such device')
 if words[1] == 'throughput':
     print(json.dumps({'seconds': 2.0, 'output_tokens_per_s': 500.0}))
 else:
@@ -91,7 +91,7 @@ class CompareTest(unittest.TestCase):
         (self.folder / 'broken').touch()
         done = self.compare('--engines', 'nvllm,nano-vllm', '--rounds', '2')
         self.assertEqual(done.returncode, 0)
-        self.assertIn('nvllm: exit code 1: nvllm-launch: no such luck; left out', done.stderr)
+        self.assertIn('nvllm: exit code 1: nvllm-launch: no such device; left out', done.stderr)
         self.assertEqual([line.split()[0] for line in self.lines('order')], ['nvllm', 'nano-vllm', 'nano-vllm'])
 
     def test_arguments_of_an_engine_reach_it(self):

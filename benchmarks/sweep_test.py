@@ -24,7 +24,7 @@ with open(here / 'runs', 'a') as file:
     print(*words, file=file)
 many, ranks = int(of('--max-concurrency')), int(of('--tp'))
 if (here / f'fail-{many}').exists():
-    sys.exit('nvllm-launch: no such luck')
+    sys.exit('nvllm-launch: no such device')
 if (here / f'hang-{many}').exists():
     (here / 'pid').write_text(str(os.getpid()))
     time.sleep(600)
@@ -79,7 +79,7 @@ class SweepTest(unittest.TestCase):
         (self.folder / 'fail-4').touch()
         done = self.sweep()
         self.assertEqual(done.returncode, 1)
-        self.assertIn('exit code 1: nvllm-launch: no such luck', done.stderr)
+        self.assertIn('exit code 1: nvllm-launch: no such device', done.stderr)
         self.assertEqual([row['error'] != '' for row in self.rows()], [False, True, False, True])
         (self.folder / 'fail-4').unlink()
         self.assertEqual(self.sweep().returncode, 0)

@@ -12,17 +12,57 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
-#include "device/ledger.h"
 
 namespace nvllm {
 
 enum class DeviceKind { cpu, cuda };
 const char* name_of(DeviceKind kind);
+
+enum class MemoryKind {
+  device,
+  pinned,
+  host
+};  // pinned: host memory that the device can copy from
+const char* name_of(MemoryKind kind);
+
+// Every byte that a backend has handed out, by memory kind and purpose. Thread-safe.
+class Ledger {
+ public:
+  struct Entry {
+    MemoryKind kind;
+    std::string purpose;  // "weights", "collective buffers"; equal purposes are added up
+    std::size_t bytes;
+    std::size_t buffers;
+  };
+
+  std::uint64_t add(MemoryKind kind, const std::string& purpose, std::size_t bytes);
+  void remove(std::uint64_t id);
+
+  std::size_t total(MemoryKind kind) const;
+  std::vector<Entry> entries() const;  // ordered by kind, then purpose
+  std::string report() const;          // a table; its lines add up to its totals
+
+ private:
+  struct Item {
+    MemoryKind kind;
+    std::string purpose;
+    std::size_t bytes;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Item> items_;
+  std::uint64_t next_id_ = 1;
+};
 
 // Owns memory; gives it back, and its line in the ledger, when destroyed. Must not outlive its
 // backend.
@@ -132,8 +172,8 @@ class Backend {
       StreamPriority priority = StreamPriority::normal) = 0;
   virtual std::unique_ptr<Event> create_event(bool timing = false) = 0;
 
-  // Between any two kinds of memory of this backend. On CUDA it blocks until it is done when either side
-  // is pageable, or both sides are host memory.
+  // Between any two kinds of memory of this backend. On CUDA it blocks until it is done when either
+  // side is pageable, or both sides are host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream& stream) = 0;
   virtual void fill(void* to, unsigned char value, std::size_t bytes, Stream& stream) = 0;
 
@@ -153,5 +193,14 @@ std::unique_ptr<Backend> create_backend(DeviceKind kind);
 
 // Whether this program was built with the CUDA backend.
 bool cuda_built();
+
+// What create_backend() chooses from. Without CUDA in the build, cuda::create_backend() throws an
+// Error that says so.
+namespace cpu {
+std::unique_ptr<Backend> create_backend();
+}
+namespace cuda {
+std::unique_ptr<Backend> create_backend();
+}
 
 }  // namespace nvllm

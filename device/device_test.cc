@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "device/backend.h"
 #include "device/dtype.h"
-#include "device/ledger.h"
 #include "device/tensor_view.h"
 
 namespace nvllm {
@@ -17,7 +16,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What the bits of a finite float16 without its sign mean. Infinity's mean the value for which there is no room.
+// What the bits of a finite float16 without its sign mean. Infinity's mean the value for which
+// there is no room.
 double magnitude_of(std::uint32_t bits) {
   const std::uint32_t exponent = bits >> 10, mantissa = bits & 0x3ff;
   if (exponent == 0) return std::ldexp(mantissa, -24);

@@ -1,5 +1,3 @@
-#include "device/gpu_list.h"
-
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -7,6 +5,8 @@
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include "device/topology.h"
 
 namespace nvllm {
 namespace {

@@ -120,7 +120,7 @@ Buffer allocate_host(Ledger& ledger, MemoryKind kind, std::size_t bytes, const s
          "', which the system refuses; the machine has ", format_bytes(memory.total), ", ",
          format_bytes(memory.available), " available");
   }
-  if (huge) madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish, no more
+  if (huge) madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // only a hint
   const std::uint64_t id = ledger.add(kind, purpose, bytes);
   return Buffer(data, bytes, kind, [&ledger, id](void* memory) {
     std::free(memory);

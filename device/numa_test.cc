@@ -1,5 +1,3 @@
-#include "device/numa.h"
-
 #include <doctest/doctest.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
@@ -13,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "device/topology.h"
 #include "testing/skip.h"
 
 namespace nvllm {

@@ -1,12 +1,13 @@
-// NVML: the driver's library that tells of GPUs without making a CUDA context. Its header comes with the
-// driver's development files, which a build machine need not have; what is used here is part of its stable
-// interface.
+// NVML: the driver's library that tells of GPUs without making a CUDA context. Its header comes
+// with the driver's development files, which a build machine need not have; what is used here is
+// part of its stable interface.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace nvllm {
 
@@ -47,8 +48,8 @@ class Nvml {
   // Between two GPUs.
   bool can_read(Device from, Device to) const;  // either's memory, without the host's
   bool joined_by_nvlink(Device a, Device b) const;
-  // What lies between them on PCIe: 0 one board, 10 one switch, 20 several, 30 a host bridge, 40 a NUMA node,
-  // 50 the link between NUMA nodes.
+  // What lies between them on PCIe: 0 one board, 10 one switch, 20 several, 30 a host bridge, 40 a
+  // NUMA node, 50 the link between NUMA nodes.
   std::optional<int> common_ancestor(Device a, Device b) const;
 
   static constexpr int kProhibited = 2;
@@ -58,5 +59,31 @@ class Nvml {
   explicit Nvml(std::unique_ptr<Functions> functions);
   std::unique_ptr<Functions> functions_;
 };
+
+// All that the driver tells of this machine's GPUs and of the paths between them.
+struct GpuFacts {
+  std::string name, uuid, pci;  // empty: it does not answer
+  std::uint64_t total_bytes = 0, free_bytes = 0;
+  int capability = 0;       // 90 for 9.0; 0: not told
+  bool prohibited = false;  // its compute mode allows no program
+  int nvlinks = 0;          // active ones
+};
+
+struct GpuPair {
+  int first = 0, second = 0;
+  bool nvlink = false;
+  std::string path;          // what lies between them on PCIe: "one PCIe switch"
+  bool peer_access = false;  // each reads the other's memory directly
+};
+
+struct GpuSurvey {
+  std::string why_none;  // empty: the driver answers
+  std::string driver;    // "580.82.07"
+  int cuda_version = 0;  // 13000: the newest that the driver speaks; 0: not told
+  std::vector<GpuFacts> gpus;
+  std::vector<GpuPair> pairs;
+};
+
+GpuSurvey survey_gpus();
 
 }  // namespace nvllm

@@ -1,9 +1,20 @@
 #include "device/tensor_view.h"
 
+#include <immintrin.h>
+
 #include "base/check.h"
 #include "base/error.h"
 
 namespace nvllm {
+
+float to_float(F16 value) {
+  return _cvtsh_ss(value.bits);
+}
+
+template <>
+F16 from_float<F16>(float value) {
+  return {_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)};
+}
 
 TensorView::TensorView(void* data, DType dtype, std::initializer_list<std::int64_t> shape)
     : data(data), dtype(dtype), rank(static_cast<int>(shape.size())) {

@@ -26,7 +26,7 @@ struct TensorView {
   // Dense and row-major.
   TensorView(void* data, DType dtype, std::initializer_list<std::int64_t> shape);
 
-  std::int64_t elements() const;  // the product of the shape
+  std::int64_t elements() const;  // how many the shape gives
   std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype); }
   bool contiguous() const;                // dense and row-major
   bool aligned(std::size_t bytes) const;  // data is a multiple of `bytes`

@@ -1,18 +1,27 @@
 #include "device/topology.h"
 
 #include <dirent.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <cerrno>
 #include <charconv>
+#include <climits>
+#include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "device/gpu_list.h"
+#include "device/nvml.h"
 
 namespace nvllm {
 namespace {
@@ -61,7 +70,88 @@ std::vector<std::string> none(std::string* why_none, const std::string& why) {
   return {};
 }
 
+// "Name: value" lines.
+std::map<std::string, std::string> read_fields(const std::filesystem::path& path) {
+  std::map<std::string, std::string> fields;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
+    fields[line.substr(0, colon)] = value == std::string::npos ? "" : line.substr(value);
+  }
+  return fields;
+}
+
+// A set of cores of any size; the fixed cpu_set_t ends at 1,024.
+class CoreSet {
+ public:
+  static constexpr int kCores = 16384;
+
+  CoreSet() : set_(CPU_ALLOC(kCores)) { CPU_ZERO_S(bytes(), set_); }
+  ~CoreSet() { CPU_FREE(set_); }
+  CoreSet(const CoreSet&) = delete;
+  CoreSet& operator=(const CoreSet&) = delete;
+
+  static std::size_t bytes() { return CPU_ALLOC_SIZE(kCores); }
+  cpu_set_t* get() { return set_; }
+  void add(int core) {
+    NVLLM_CHECK(core >= 0 && core < kCores, "core ", core);
+    CPU_SET_S(core, bytes(), set_);
+  }
+  bool has(int core) const { return CPU_ISSET_S(core, bytes(), set_); }
+
+ private:
+  cpu_set_t* set_;
+};
+
+// As many as kernels are built for. The calls want one more than the number of bits.
+constexpr std::size_t kNodes = 1024;
+constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
+using Nodes = std::array<unsigned long, kNodes / kWordBits>;
+
+bool set_policy(int mode, const Nodes& nodes) {
+  return ::syscall(SYS_set_mempolicy, mode, nodes.data(), kNodes + 1) == 0;
+}
+
 }  // namespace
+
+std::optional<std::vector<std::string>> gpu_uuids_of_driver(const std::string& proc,
+                                                            const std::string& dev) {
+  std::error_code error;
+  std::vector<std::filesystem::path> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(proc, error)) {
+    folders.push_back(entry.path());
+  }
+  if (error || folders.empty()) return std::nullopt;
+  std::sort(folders.begin(), folders.end());  // by bus address, as NVML counts
+
+  std::vector<std::string> uuids;
+  for (const std::filesystem::path& folder : folders) {
+    auto fields = read_fields(folder / "information");
+    const std::string uuid = fields["GPU UUID"];
+    if (uuid.empty() || uuid.find('?') != std::string::npos) return std::nullopt;
+    if (fields["GPU Excluded"] == "Yes") continue;
+    // A container has the files of its own GPUs only.
+    const std::string device = str(dev, "/nvidia", fields["Device Minor"]);
+    if (access(device.c_str(), R_OK | W_OK) == 0) uuids.push_back(uuid);
+  }
+  return uuids;
+}
+
+std::vector<std::string> gpu_uuids(std::string* why_none) {
+  const auto listed = gpu_uuids_of_driver();
+  if (listed && !listed->empty()) return *listed;
+  const std::unique_ptr<Nvml> nvml = Nvml::start(why_none);
+  std::vector<std::string> uuids;
+  if (nvml == nullptr) return uuids;
+  for (unsigned index = 0; index < nvml->count(); ++index) {
+    // A GPU that does not answer keeps its place, without a name.
+    const Nvml::Device device = nvml->device(index);
+    uuids.push_back(device == nullptr ? "" : nvml->uuid(device));
+  }
+  return uuids;
+}
 
 std::vector<std::string> visible_gpus(std::string* why_none) {
   std::string why;
@@ -107,32 +197,6 @@ std::vector<std::string> select_gpus(std::optional<std::string_view> visible_dev
   }
   return selected;
 }
-
-namespace {
-
-// A set of cores of any size; the fixed cpu_set_t ends at 1,024.
-class CoreSet {
- public:
-  static constexpr int kCores = 16384;
-
-  CoreSet() : set_(CPU_ALLOC(kCores)) { CPU_ZERO_S(bytes(), set_); }
-  ~CoreSet() { CPU_FREE(set_); }
-  CoreSet(const CoreSet&) = delete;
-  CoreSet& operator=(const CoreSet&) = delete;
-
-  static std::size_t bytes() { return CPU_ALLOC_SIZE(kCores); }
-  cpu_set_t* get() { return set_; }
-  void add(int core) {
-    NVLLM_CHECK(core >= 0 && core < kCores, "core ", core);
-    CPU_SET_S(core, bytes(), set_);
-  }
-  bool has(int core) const { return CPU_ISSET_S(core, bytes(), set_); }
-
- private:
-  cpu_set_t* set_;
-};
-
-}  // namespace
 
 std::vector<int> allowed_cores() {
   CoreSet set;
@@ -206,6 +270,33 @@ std::vector<int> cores_near_pci_device(const std::string& bus_id) {
     if (std::binary_search(allowed.begin(), allowed.end(), core)) near.push_back(core);
   }
   return near;
+}
+
+int node_of_pci_device(const std::string& bus_id, const std::string& root) {
+  // CUDA writes "00000000:3B:00.0" or "0000:3B:00.0", sysfs "0000:3b:00.0".
+  std::string name = bus_id;
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (const std::size_t colon = name.find(':'); colon != std::string::npos && colon > 4) {
+    name.erase(0, colon - 4);
+  }
+  std::ifstream file(root + "/sys/bus/pci/devices/" + name + "/numa_node");
+  int node = kNoNode;
+  return file >> node && node >= 0 && node < static_cast<int>(kNodes) ? node : kNoNode;
+}
+
+bool prefer_memory_of(int node) {
+  if (node < 0 || node >= static_cast<int>(kNodes)) return false;
+  const auto bit = static_cast<std::size_t>(node);
+  Nodes nodes{};
+  nodes[bit / kWordBits] = 1ul << bit % kWordBits;
+  return set_policy(MPOL_PREFERRED, nodes);
+}
+
+std::string why_no_memory_policy() {
+  int mode = 0;
+  Nodes nodes{};
+  const bool known = ::syscall(SYS_get_mempolicy, &mode, nodes.data(), kNodes + 1, nullptr, 0) == 0;
+  return known && set_policy(mode, nodes) ? "" : errno_text(errno);
 }
 
 }  // namespace nvllm

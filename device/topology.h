@@ -1,4 +1,4 @@
-// What the machine has: GPUs (asked without creating a CUDA context) and cores.
+// What the machine has: GPUs (asked without creating a CUDA context), cores, and NUMA nodes.
 #pragma once
 
 #include <optional>
@@ -22,6 +22,16 @@ std::vector<std::string> select_gpus(std::optional<std::string_view> visible_dev
                                      const std::vector<std::string>& uuids,
                                      std::string* why_none = nullptr);
 
+// One UUID ("GPU-3f...") per GPU. Asks the driver's files in /proc, which takes no time, and NVML
+// where they do not tell (50 ms). Empty, with the reason, without a driver or a GPU.
+std::vector<std::string> gpu_uuids(std::string* why_none);
+
+// The same from the driver's files alone: every GPU below `proc` whose device file below `dev` this
+// process may use, by bus address. Nothing if the files do not tell: no such folder, a GPU that has
+// not been started since boot.
+std::optional<std::vector<std::string>> gpu_uuids_of_driver(
+    const std::string& proc = "/proc/driver/nvidia/gpus", const std::string& dev = "/dev");
+
 // The cores this process may run on, in order.
 std::vector<int> allowed_cores();
 
@@ -38,5 +48,19 @@ std::vector<int> cores_near_pci_device(const std::string& bus_id);
 
 // "0-3,8,10-11" as the kernel writes lists of cores; an Error for anything else.
 std::vector<int> parse_core_list(std::string_view text);
+
+inline constexpr int kNoNode = -1;
+
+// kNoNode where the system does not say, as on machines with one node. `root` is "/" but in tests.
+int node_of_pci_device(const std::string& bus_id, const std::string& root = "/");
+
+// From now on new pages of the calling thread, and of threads that it starts, come from this node
+// as long as that has some. Pinned pages stay where they are, so who will pin memory has to say it
+// before. False: the system refuses, which changes nothing; so does kNoNode.
+bool prefer_memory_of(int node);
+
+// Why this process may not say where its pages come from; empty: it may. Containers often forbid
+// it.
+std::string why_no_memory_policy();
 
 }  // namespace nvllm

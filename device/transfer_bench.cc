@@ -1,6 +1,6 @@
-// Copies between pinned host memory and a GPU: in one piece by size, both ways at once, and in rows that lie
-// apart, one copy each or all of them as one two-dimensional copy. On the CPU, where both are the host's
-// memory, what a stream's copies cost.
+// Copies between pinned host memory and a GPU: in one piece by size, both ways at once, and in rows
+// that lie apart, one copy each or all of them as one two-dimensional copy. On the CPU, where both
+// are the host's memory, what a stream's copies cost.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "device/backend.h"
-#include "device/transfer_rows.h"
+#include "device/testing/transfer_rows.h"
 #include "testing/bench_backend.h"
 
 namespace nvllm {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/engine_session.h"
+#include "launcher/session/engine_session.h"
 
 namespace {
 

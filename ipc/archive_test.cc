@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "ipc/signature.h"
+#include "ipc/registry.h"
 
 namespace nvllm::ipc {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread.h"
 #include "ipc/group_memory.h"
 #include "ipc/segment.h"
-#include "ipc/wait_clock.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -83,7 +83,7 @@ std::string RankSnapshot::describe() const {
 struct Group::Shared {
   Segment segment;
   GroupLayout layout;
-  std::vector<Doorbell> main_bells;  // by place_index
+  std::vector<Doorbell> main_bells;  // by record_index
   std::vector<Doorbell> collective_bells;
 
   explicit Shared(const GroupOptions& options)
@@ -94,14 +94,14 @@ struct Group::Shared {
     group->cores = usable_cores();
     group->step_timeout_ns = options.step_timeout.count();
     group->staging_bytes = options.staging_bytes;
-    for (std::size_t place = 0; place <= static_cast<std::size_t>(options.size); ++place) {
-      main_bells.emplace_back(group->bells[place].main.sleeping);
-      collective_bells.emplace_back(group->bells[place].collective.sleeping);
+    for (std::size_t i = 0; i <= static_cast<std::size_t>(options.size); ++i) {
+      main_bells.emplace_back(group->bells[i].main.sleeping);
+      collective_bells.emplace_back(group->bells[i].collective.sleeping);
     }
   }
 
   GroupMemory& memory() const { return *reinterpret_cast<GroupMemory*>(segment.payload().data()); }
-  PlaceRecord& record(int rank) const { return memory().records[place_index(rank)]; }
+  ProcessRecord& record(int rank) const { return memory().records[record_index(rank)]; }
   RankMemory& rank(int rank) const { return memory().ranks[static_cast<std::size_t>(rank)]; }
 
   void check_rank(int rank, int lowest) const {
@@ -150,7 +150,7 @@ Nanoseconds Group::step_timeout() const {
 
 RankSnapshot Group::snapshot(int rank) const {
   shared_->check_rank(rank, kLauncher);
-  const PlaceRecord& record = shared_->record(rank);
+  const ProcessRecord& record = shared_->record(rank);
   RankSnapshot snapshot;
   snapshot.rank = rank;
   snapshot.pid = record.pid.load();
@@ -206,7 +206,7 @@ struct Member::State {
   std::mutex last_words_mutex;
 
   const Group::Shared& shared() const { return *group.shared_; }
-  PlaceRecord& record() const { return shared().record(rank); }
+  ProcessRecord& record() const { return shared().record(rank); }
 };
 
 Member Group::join(int rank) const {
@@ -214,10 +214,10 @@ Member Group::join(int rank) const {
   if (rank < kLauncher || rank >= size()) {
     fail("rank ", rank, " cannot join a group of ", size(), " ranks");
   }
-  PlaceRecord& record = shared_->record(rank);
-  std::int32_t nobody = 0;
-  if (!record.pid.compare_exchange_strong(nobody, getpid())) {
-    fail(name_of_rank(rank), " has joined already, as pid ", nobody);
+  ProcessRecord& record = shared_->record(rank);
+  std::int32_t joined_pid = 0;
+  if (!record.pid.compare_exchange_strong(joined_pid, getpid())) {
+    fail(name_of_rank(rank), " has joined already, as pid ", joined_pid);
   }
   record.heartbeat_ns.store(now_ns());
   record.phase.store(static_cast<std::uint32_t>(Phase::starting));
@@ -274,14 +274,14 @@ void Member::beat() {
   state_->record().heartbeat_ns.store(now_ns(), std::memory_order_release);
 }
 
-Member::Doing::Doing(Member& member, Activity activity, std::string_view text)
+Member::ActivityScope::ActivityScope(Member& member, Activity activity, std::string_view text)
     : cell_(activity == Activity::call ? member.state_->record().call
                                        : member.state_->record().collective),
       before_(cell_.read()) {
   cell_.write(before_.number + 1, now_ns(), text);
 }
 
-Member::Doing::~Doing() {
+Member::ActivityScope::~ActivityScope() {
   // An outer activity goes on under its own number; the count itself never goes back once idle.
   const std::uint64_t number = before_.length != 0 ? before_.number : cell_.read().number;
   cell_.write(number, before_.since_ns, before_.view());
@@ -306,10 +306,10 @@ bool Member::wait_until(Doorbell& bell, Condition ready, Nanoseconds limit, Nano
   };
 
   // A look at the clock costs as much as a few looks at the condition.
-  constexpr int kTurns = 64;
+  constexpr int kSpins = 64;
   constexpr Nanoseconds kAlone = std::chrono::microseconds(20);  // then others may need this core
   while (clock.elapsed() < spin && !clock.expired()) {
-    for (int turn = 0; turn < kTurns; ++turn) {
+    for (int i = 0; i < kSpins; ++i) {
       cpu_relax();
       if (ready()) return found();
     }
@@ -357,10 +357,10 @@ std::vector<std::vector<std::byte>> Member::exchange(std::span<const std::byte> 
     wait(
         main_bell(rank()), [&] { return theirs.published.load(std::memory_order_seq_cst) > round; },
         peer, what);
-    const ExchangeBox::Blob& gift = theirs.blobs[round % 2];
-    const auto bytes = std::min<std::size_t>(gift.bytes, kExchangeBytes);
+    const ExchangeBox::Blob& received = theirs.blobs[round % 2];
+    const auto bytes = std::min<std::size_t>(received.bytes, kExchangeBytes);
     all[static_cast<std::size_t>(peer)].assign(
-        gift.data.begin(), gift.data.begin() + static_cast<std::ptrdiff_t>(bytes));
+        received.data.begin(), received.data.begin() + static_cast<std::ptrdiff_t>(bytes));
   }
   return all;
 }
@@ -380,17 +380,49 @@ std::span<Member::Flag> Member::flags(int rank) const {
 
 Doorbell& Member::collective_bell(int rank) const {
   state_->shared().check_rank(rank, kLauncher);
-  return state_->group.shared_->collective_bells[place_index(rank)];
+  return state_->group.shared_->collective_bells[record_index(rank)];
 }
 
 Doorbell& Member::main_bell(int rank) const {
   state_->shared().check_rank(rank, kLauncher);
-  return state_->group.shared_->main_bells[place_index(rank)];
+  return state_->group.shared_->main_bells[record_index(rank)];
 }
 
 std::span<std::byte> Member::channel_memory() const {
   const Group::Shared& shared = state_->shared();
   return shared.segment.payload().subspan(shared.layout.channels, ChannelsLayout(size()).bytes);
+}
+
+// --- Heartbeat ---
+
+Heartbeat::Heartbeat(Member& member)
+    : thread_(start_thread("of the heartbeat", [this, &member] { run(member); })) {}
+
+Heartbeat::~Heartbeat() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stop_wanted_.notify_one();
+  thread_.join();
+}
+
+Nanoseconds Heartbeat::interval(Nanoseconds step_timeout) {
+  return std::clamp<Nanoseconds>(step_timeout / 8, std::chrono::milliseconds(20),
+                                 std::chrono::milliseconds(500));
+}
+
+void Heartbeat::run(Member& member) {
+  const Nanoseconds pause = interval(member.group().step_timeout());
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    member.beat();
+    // Sleepers look at their deadline after a slice of the wall clock (doorbell.cc). If somebody
+    // has set that clock back, they look now.
+    member.main_bell(member.rank()).ring();
+    member.collective_bell(member.rank()).ring();
+    stop_wanted_.wait_for(lock, pause, [this] { return stop_; });
+  }
 }
 
 }  // namespace nvllm::ipc

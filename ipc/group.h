@@ -1,5 +1,5 @@
 // Group: what the processes of one launch share. The launcher creates it, then forks; each process
-// takes its place as a Member. It holds one record per rank (who is alive, doing what), the rings,
+// joins as a Member. It holds one record per rank (who is alive, doing what), the rings,
 // the staging memory of the CPU's collectives and an abort flag that ends every wait.
 //
 //   Group group = Group::create({.size = 2});     // launcher, before fork()
@@ -10,13 +10,18 @@
 // and the processes inherit the mappings through fork().
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -27,7 +32,7 @@
 namespace nvllm::ipc {
 
 inline constexpr int kMaxRanks = 8;
-inline constexpr int kLauncher = -1;  // the launcher's place in the group
+inline constexpr int kLauncher = -1;  // the launcher's number in the group
 
 struct GroupOptions {
   int size = 1;                                         // ranks, 1 to kMaxRanks
@@ -59,7 +64,7 @@ const char* name_of(Phase phase);
 // thread that runs its stream). Readable by others at any time, also after its death.
 struct ActivitySnapshot {
   std::string text;           // "all_reduce 4096 float32"; empty: idle
-  std::uint64_t number = 0;   // how many such activities it has begun
+  std::uint64_t number = 0;   // how many such activities it has started
   std::int64_t since_ns = 0;  // when this one began
 };
 
@@ -87,14 +92,15 @@ class Member;
 
 class Group {
  public:
-  // Errors: no room or no permission in /dev/shm, a size out of range. Each names the mend.
+  // Errors: no room or no permission in /dev/shm, a size out of range. Each names the fix.
   static Group create(const GroupOptions& options);
 
   Group(Group&&) noexcept;
   Group& operator=(Group&&) noexcept;
   ~Group();
 
-  // Takes a place: once per process and rank. Checks that the segment is whole and of this version.
+  // Joins as this rank, once per process and rank. Checks that the segment is whole and of this
+  // version.
   Member join(int rank) const;
 
   int size() const;
@@ -107,8 +113,8 @@ class Group {
   bool aborted() const;
   std::string abort_reason() const;
 
-  // The launcher's wish that all end in order. It interrupts no wait but those that look at it, as
-  // the front desk's does (front_end.h).
+  // The launcher's request that all end in order. It interrupts only waits that look at it, as
+  // RequestServer's does (rpc.h).
   void request_stop() const;
   bool stop_requested() const;
 
@@ -122,7 +128,7 @@ class Group {
   std::shared_ptr<Shared> shared_;
 };
 
-// One process's place in the group. Move-only; usable by several threads unless said otherwise.
+// One process of the group. Move-only; usable by several threads unless said otherwise.
 class Member {
  public:
   Member(Member&&) noexcept;
@@ -135,21 +141,22 @@ class Member {
 
   void set_phase(Phase phase);
   void set_step(std::uint64_t step);
-  // A long step gets on: the step timeout begins again, for everybody who waits for it. Callable from any thread.
+  // A long step gets on: the step timeout begins again, for everybody who waits for it. Callable
+  // from any thread.
   void note_progress();
   std::uint64_t progress() const;  // of this member
   void set_last_words(std::string_view text);
-  void beat();  // a sign of life; a Heartbeat (ipc/heartbeat.h) gives them regularly
+  void beat();  // a sign of life; a Heartbeat (ipc/group.h) gives them regularly
 
   // Says what this process is doing, for as long as the object lives; then what it was doing
   // before. Each activity belongs to one thread.
   enum class Activity { call, collective };
-  class Doing {
+  class ActivityScope {
    public:
-    Doing(Member& member, Activity activity, std::string_view text);
-    ~Doing();
-    Doing(const Doing&) = delete;
-    Doing& operator=(const Doing&) = delete;
+    ActivityScope(Member& member, Activity activity, std::string_view text);
+    ~ActivityScope();
+    ActivityScope(const ActivityScope&) = delete;
+    ActivityScope& operator=(const ActivityScope&) = delete;
 
    private:
     ActivityCell& cell_;
@@ -227,6 +234,68 @@ class Member {
   bool wait_until(Doorbell& bell, Condition ready, Nanoseconds limit, Nanoseconds spin, int peer);
   [[noreturn]] void timed_out(int peer, const char* what) const;
   std::unique_ptr<State> state_;
+};
+
+// Heartbeat: a thread that gives a member's signs of life for as long as the object exists. It also
+// wakes the member's own sleepers now and then, to look at their deadlines.
+class Heartbeat {
+ public:
+  // Start it after fork(): threads are not inherited. The member must outlive it, and stay in
+  // place.
+  explicit Heartbeat(Member& member);
+  ~Heartbeat();
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+  // An eighth of the step timeout, but between 20 and 500 ms.
+  static Nanoseconds interval(Nanoseconds step_timeout);
+
+ private:
+  void run(Member& member);
+
+  std::mutex mutex_;
+  std::condition_variable stop_wanted_;
+  bool stop_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
+// WaitClock: a deadline that does not count time in which this process was stopped (SIGSTOP, a
+// debugger, a suspended machine). A waiting process looks at the clock at least every kSlice; a gap
+// of more than kStopped between two looks means that it did not run, and moves the deadline by as
+// much.
+class WaitClock {
+ public:
+  static constexpr Nanoseconds kSlice = std::chrono::milliseconds(200);
+  static constexpr Nanoseconds kStopped = std::chrono::seconds(1);
+
+  // Nanoseconds::max(): without limit.
+  WaitClock(Nanoseconds limit, std::int64_t now)
+      : start_(now),
+        last_(now),
+        deadline_(limit >= Nanoseconds(std::numeric_limits<std::int64_t>::max() - now)
+                      ? std::numeric_limits<std::int64_t>::max()
+                      : now + limit.count()) {}
+
+  void look(std::int64_t now) {
+    const std::int64_t gap = now - last_;
+    last_ = now;
+    if (gap <= kStopped.count()) return;
+    start_ += gap;
+    if (deadline_ < std::numeric_limits<std::int64_t>::max() - gap) deadline_ += gap;
+  }
+
+  // As of the last look:
+  bool expired() const { return last_ >= deadline_; }
+  Nanoseconds elapsed() const { return Nanoseconds(last_ - start_); }
+  // How long to sleep at most before looking again.
+  Nanoseconds slice() const {
+    return std::clamp(Nanoseconds(deadline_ - last_), Nanoseconds(0), kSlice);
+  }
+
+ private:
+  std::int64_t start_;
+  std::int64_t last_;
+  std::int64_t deadline_;
 };
 
 }  // namespace nvllm::ipc

@@ -7,19 +7,19 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ipc/channels_layout.h"
 #include "ipc/doorbell.h"
 #include "ipc/group.h"
+#include "ipc/ring_layout.h"
 #include "ipc/text_cell.h"
 
 namespace nvllm::ipc {
 
-// A place is the launcher (0) or a rank (rank + 1).
-inline constexpr std::size_t place_index(int rank) {
+// The index of a process: 0 for the launcher, rank + 1 for a rank.
+inline constexpr std::size_t record_index(int rank) {
   return static_cast<std::size_t>(rank + 1);
 }
 
-struct alignas(64) PlaceRecord {
+struct alignas(64) ProcessRecord {
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint32_t> phase;
   std::atomic<std::uint64_t> step;
@@ -31,8 +31,8 @@ struct alignas(64) PlaceRecord {
   TextCell<512> last_words;
 };
 
-// The sleeping words of a place's two doorbells, each in its own line.
-struct PlaceBells {
+// The sleeping words of a process's two doorbells, each in its own line.
+struct ProcessBells {
   struct alignas(64) Line {
     Doorbell::Word sleeping;
   };
@@ -76,8 +76,8 @@ struct GroupMemory {
   std::uint64_t staging_bytes;
   AbortState abort;
   alignas(64) std::atomic<std::uint32_t> stop_wanted;
-  std::array<PlaceRecord, kMaxRanks + 1> records;
-  std::array<PlaceBells, kMaxRanks + 1> bells;
+  std::array<ProcessRecord, kMaxRanks + 1> records;
+  std::array<ProcessBells, kMaxRanks + 1> bells;
   std::array<RankMemory, kMaxRanks> ranks;
 };
 

@@ -10,8 +10,6 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "ipc/heartbeat.h"
-#include "ipc/wait_clock.h"
 #include "testing/ranks.h"
 
 namespace nvllm::ipc {
@@ -67,7 +65,7 @@ void poll_until(Ready ready) {
 
 }  // namespace
 
-TEST_CASE("a group of no ranks, of too many, or without patience is refused with the mend") {
+TEST_CASE("a group of no ranks, of too many, or without patience is refused with the fix") {
   CHECK(message_of([] { Group::create({.size = 0}); }) ==
         "a group of 0 ranks is not possible; pass --tp 1 to 8");
   CHECK(message_of([] { Group::create({.size = -3}); }) ==
@@ -152,8 +150,8 @@ TEST_CASE("a peer that does not come is named with its pid, step and activity") 
             [](Member& me) {
               if (me.rank() == 1) {
                 me.set_step(12);
-                const Member::Doing doing(me, Member::Activity::collective,
-                                          "all_reduce 4096 float32");
+                const Member::ActivityScope doing(me, Member::Activity::collective,
+                                                  "all_reduce 4096 float32");
                 raise_flag(me, 1);
                 me.wait_idle(me.collective_bell(1), [&] { return flag(me, 0).load() != 0; });
                 return;
@@ -266,9 +264,9 @@ TEST_CASE("an inner activity gives way to the outer one again") {
   Member me = group.join(0);
   const auto text = [&] { return group.snapshot(0).call.text; };
   {
-    const Member::Doing outer(me, Member::Activity::call, "request selftest");
+    const Member::ActivityScope outer(me, Member::Activity::call, "request selftest");
     {
-      const Member::Doing inner(me, Member::Activity::call, "call echo");
+      const Member::ActivityScope inner(me, Member::Activity::call, "call echo");
       CHECK(text() == "call echo");
       CHECK(group.snapshot(0).call.number == 2);
     }
@@ -276,7 +274,7 @@ TEST_CASE("an inner activity gives way to the outer one again") {
     CHECK(group.snapshot(0).call.number == 1);
   }
   CHECK(text().empty());
-  const Member::Doing again(me, Member::Activity::call, std::string(1000, 'x'));
+  const Member::ActivityScope again(me, Member::Activity::call, std::string(1000, 'x'));
   CHECK(text() == std::string(112, 'x'));
 }
 
@@ -289,7 +287,7 @@ TEST_CASE("records are whole while they change and after the writer's death") {
   RankProcesses ranks(1, [](Member& me) {
     for (std::uint64_t number = 1;; ++number) {
       me.set_step(number);
-      const Member::Doing doing(
+      const Member::ActivityScope doing(
           me, Member::Activity::collective,
           std::string(1 + number % 100, static_cast<char>('a' + number % 26)));
     }
@@ -322,12 +320,12 @@ TEST_CASE("a reader never sees a torn text, also by ThreadSanitizer's judgement"
 }
 
 TEST_CASE("last words and the end of a rank can be read by others") {
-  RankProcesses ranks(1, [](Member& me) { me.set_last_words("out of luck"); });
+  RankProcesses ranks(1, [](Member& me) { me.set_last_words("out of memory"); });
   ranks.wait_all();
   const RankSnapshot snapshot = ranks.group().snapshot(0);
   CHECK(snapshot.phase == Phase::ended);
-  CHECK(snapshot.last_words == "out of luck");
-  CHECK(contains(snapshot.describe(), "step 0, ended, last words: out of luck"));
+  CHECK(snapshot.last_words == "out of memory");
+  CHECK(contains(snapshot.describe(), "step 0, ended, last words: out of memory"));
 }
 
 TEST_CASE("heartbeats go on while the main thread is busy, and stop with the process") {

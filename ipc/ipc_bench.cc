@@ -14,12 +14,11 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "ipc/bench_processes.h"
-#include "ipc/channels.h"
 #include "ipc/group.h"
-#include "ipc/group_caller.h"
-#include "ipc/heartbeat.h"
+#include "ipc/ring.h"
+#include "ipc/rpc.h"
 #include "ipc/segment.h"
+#include "ipc/testing/bench_processes.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -54,13 +53,13 @@ BENCHMARK(BM_BroadcastAsleep)
     ->Iterations(1000)
     ->UseManualTime();
 
-// What the system alone needs to wake as many sleeping processes: one semaphore each and no message. The
-// floor of BM_BroadcastAsleep.
+// What the system alone needs to wake as many sleeping processes: one semaphore each and no
+// message. The floor of BM_BroadcastAsleep.
 void BM_SemaphoreAsleep(benchmark::State& state) {
   namespace bip = boost::interprocess;
   const Affinity affinity;
   const int readers = static_cast<int>(state.range(0));
-  const auto places = static_cast<std::size_t>(readers + 1);
+  const auto processes = static_cast<std::size_t>(readers + 1);
   const Group group = Group::create({.size = readers + 1});  // for the stamps
   Member me = group.join(0);
   const std::vector<Stamp*> stamps = stamps_in(me, readers);
@@ -69,14 +68,14 @@ void BM_SemaphoreAsleep(benchmark::State& state) {
   Children children;
   for (std::size_t i = 0; i < stamps.size(); ++i) {
     children.start([&] {
-      pin(i + 1, places);
+      pin(i + 1, processes);
       while (true) {
         semaphores[i]->wait();
         stamps[i]->publish();
       }
     });
   }
-  pin(0, places);
+  pin(0, processes);
   measure(state, stamps, std::chrono::milliseconds(1), [&] {
     for (auto* semaphore : semaphores) semaphore->post();
   });
@@ -114,10 +113,10 @@ void BM_MessageQueue(benchmark::State& state) {
       unsigned priority = 0;
       while (true) {
         if (poll) {
-          for (int turn = 0; !queues[i]->try_receive(buffer.data(), buffer.size(), size, priority);
-               ++turn) {
+          for (int spins = 0; !queues[i]->try_receive(buffer.data(), buffer.size(), size, priority);
+               ++spins) {
             cpu_relax();
-            if (turn % 64 == 63) sched_yield();
+            if (spins % 64 == 63) sched_yield();
           }
         } else {
           queues[i]->receive(buffer.data(), buffer.size(), size, priority);

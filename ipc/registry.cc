@@ -7,8 +7,8 @@
 namespace nvllm::ipc {
 
 void Registry::insert(std::string name, Method method) {
-  const auto [place, inserted] = methods_.emplace(std::move(name), std::move(method));
-  NVLLM_CHECK(inserted, "method '", place->first, "' is bound twice");
+  const auto [entry, inserted] = methods_.emplace(std::move(name), std::move(method));
+  NVLLM_CHECK(inserted, "method '", entry->first, "' is bound twice");
 }
 
 bool Registry::dispatch(ArchiveReader& message, ArchiveWriter& reply) const {

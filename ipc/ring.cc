@@ -7,6 +7,7 @@
 #include "base/cache_line.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -49,6 +50,13 @@ class Scatter {
   const Bytes* end_;
   std::size_t at_ = 0;
 };
+
+BroadcastRing ring_at(const Member& member, std::size_t offset, const RingShape& shape) {
+  BroadcastRing ring;
+  ring.memory = member.channel_memory().subspan(offset, RingMemory::bytes_needed(shape));
+  ring.shape = shape;
+  return ring;
+}
 
 }  // namespace
 
@@ -107,18 +115,19 @@ void RingWriter::send(std::span<const Bytes> parts, Patience patience) {
     offset += bytes;
   } while (offset < total);
   broken_ = false;
-  if (total <= ring_.shape.slot_bytes) ease_next(static_cast<std::size_t>(total));
+  if (total <= ring_.shape.slot_bytes) prepare_next_slot(static_cast<std::size_t>(total));
 }
 
-// After a message of one slot. Both steps together take a third off the time of 4 KiB: the readers find
-// the message in the shared cache, and the next one, likely as long, need not first be taken away from
-// the caches of those who read its slot one round ago. Longer messages are better off without.
-void RingWriter::ease_next(std::size_t bytes) {
+// After a message of one slot. Both steps together take a third off the time of 4 KiB: the readers
+// find the message in the shared cache, and the next one, likely as long, need not first be taken
+// away from the caches of those who read its slot one round ago. Longer messages are better off
+// without.
+void RingWriter::prepare_next_slot(std::size_t bytes) {
   const std::size_t touched = std::min(RingSlot::kHeaderBytes + bytes, kPrefetchBytes + kCacheLine);
   const auto* sent = reinterpret_cast<const std::byte*>(&memory_.slot(ring_.shape, next_ - 1));
   auto* next = reinterpret_cast<std::byte*>(&memory_.slot(ring_.shape, next_));
-  for (std::size_t at = 0; at < touched; at += kCacheLine) hand_over_line(sent + at);
-  for (std::size_t at = 0; at < touched; at += kCacheLine) take_over_line(next + at);
+  for (std::size_t at = 0; at < touched; at += kCacheLine) demote_cache_line(sent + at);
+  for (std::size_t at = 0; at < touched; at += kCacheLine) prefetch_cache_line_for_write(next + at);
 }
 
 bool RingWriter::wait_for_room(Patience patience) {
@@ -247,6 +256,44 @@ Bytes RingReader::checked_fragment() {
 void RingReader::advance() {
   memory_.readers[index_].released.store(++next_, std::memory_order_seq_cst);
   writer_bell_.ring();
+}
+
+// --- The rings of a group ---
+
+BroadcastRing calls_ring(const Member& member) {
+  BroadcastRing ring = ring_at(member, ChannelsLayout(member.size()).calls, kCallsShape);
+  ring.name = "calls";
+  ring.writer = 0;
+  for (int rank = 1; rank < member.size(); ++rank) ring.readers.push_back(rank);
+  return ring;
+}
+
+BroadcastRing replies_ring(const Member& member, int rank) {
+  NVLLM_CHECK(rank >= 1 && rank < member.size(), "rank ", rank);
+  const ChannelsLayout layout(member.size());
+  BroadcastRing ring =
+      ring_at(member, layout.replies + static_cast<std::size_t>(rank - 1) * layout.reply_stride,
+              kRepliesShape);
+  ring.name = str("replies of rank ", rank);
+  ring.writer = rank;
+  ring.readers = {0};
+  return ring;
+}
+
+BroadcastRing requests_ring(const Member& member) {
+  BroadcastRing ring = ring_at(member, ChannelsLayout(member.size()).requests, kRequestsShape);
+  ring.name = "requests";
+  ring.writer = kLauncher;
+  ring.readers = {0};
+  return ring;
+}
+
+BroadcastRing results_ring(const Member& member) {
+  BroadcastRing ring = ring_at(member, ChannelsLayout(member.size()).results, kResultsShape);
+  ring.name = "results";
+  ring.writer = 0;
+  ring.readers = {kLauncher};
+  return ring;
 }
 
 }  // namespace nvllm::ipc

@@ -61,7 +61,7 @@ class RingWriter {
   void send(std::span<const Bytes> parts, Patience patience);
   // False: the group is to stop.
   bool wait_for_room(Patience patience);
-  void ease_next(std::size_t bytes);
+  void prepare_next_slot(std::size_t bytes);
 
   Member& member_;
   BroadcastRing ring_;
@@ -88,7 +88,7 @@ class RingReader {
   std::optional<Bytes> receive_until_stop(Nanoseconds spin = Member::kSpin);
   // Nothing if the limit passes before the message begins.
   std::optional<Bytes> receive_for(Nanoseconds limit, Nanoseconds spin = Member::kSpin);
-  // Nothing if no message has begun.
+  // Nothing if no message has started.
   std::optional<Bytes> try_receive();
   // Gives the last message's slot back before the next one is asked for.
   void release();
@@ -113,5 +113,16 @@ class RingReader {
   bool holds_slot_ = false;          // the last message lies in the slot of fragment next_
   std::vector<std::byte> assembly_;  // of a message of several fragments
 };
+
+// --- The fixed set of rings of a group; each process opens the ends that it uses ---
+
+// Rank 0 to all other ranks.
+BroadcastRing calls_ring(const Member& member);
+// Rank `rank` (1 and above) to rank 0.
+BroadcastRing replies_ring(const Member& member, int rank);
+// The launcher to rank 0.
+BroadcastRing requests_ring(const Member& member);
+// Rank 0 to the launcher.
+BroadcastRing results_ring(const Member& member);
 
 }  // namespace nvllm::ipc

@@ -114,7 +114,7 @@ TEST_CASE("the writer never gets further ahead than the slowest reader allows") 
   constexpr std::uint64_t kMessages = 3000;
   run_ranks(3, [&](Member& me) {
     const BroadcastRing ring = test_ring(me, kShape);
-    std::atomic<std::uint64_t>& begun = me.flags(me.rank())[0].value;
+    std::atomic<std::uint64_t>& started = me.flags(me.rank())[0].value;
     if (me.rank() == 0) {
       RingWriter writer(me, ring);
       for (std::uint64_t n = 0; n < kMessages; ++n) {
@@ -128,7 +128,7 @@ TEST_CASE("the writer never gets further ahead than the slowest reader allows") 
     }
     RingReader reader(me, ring);
     for (std::uint64_t n = 0; n < kMessages; ++n) {
-      begun.store(n);
+      started.store(n);
       const Bytes message = reader.receive();
       std::uint64_t number = 0;
       std::memcpy(&number, message.data(), sizeof(number));

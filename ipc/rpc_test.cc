@@ -1,4 +1,6 @@
 // Calls through a whole group: rank 0 calls, the others serve; and the launcher's front end.
+#include "ipc/rpc.h"
+
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -7,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "ipc/front_end.h"
-#include "ipc/group_caller.h"
 #include "testing/ranks.h"
 
 namespace nvllm::ipc {
@@ -44,7 +44,7 @@ class Worker {
   int scaled_rank(int factor) const { return factor * me_.rank(); }
   void fail_on(std::vector<int> ranks) {
     for (const int rank : ranks) {
-      if (rank == me_.rank()) throw std::runtime_error(str("no luck on ", rank));
+      if (rank == me_.rank()) throw std::runtime_error(str("no reply from ", rank));
     }
   }
   int steps_done() const noexcept { return steps_; }
@@ -108,11 +108,11 @@ TEST_CASE("a method that throws gives its message with the rank, and the group g
         FAIL("no error");
       } catch (const RemoteError& error) {
         CHECK(error.rank() == 2);
-        CHECK(std::string(error.what()) == "rank 2: no luck on 2");
+        CHECK(std::string(error.what()) == "rank 2: no reply from 2");
       }
       CHECK(message_of([&] {
               caller.call<void>("fail_on", std::vector<int>{0, 3});
-            }) == "rank 0: no luck on 0; rank 3: no luck on 3");
+            }) == "rank 0: no reply from 0; rank 3: no reply from 3");
       CHECK(caller.call<int>("scaled_rank", 1) == std::vector<int>{0, 1, 2, 3});
     }
     CHECK(message_of([&] { caller.call<int>("throw_int"); }).find("rank 3: an exception") !=
@@ -138,10 +138,10 @@ TEST_CASE("casts run in order, and what fails in them surfaces at the next call"
     CHECK(message_of([&] {
             caller.call<int>("steps_done");
             caller.call<int>("steps_done");
-          }) == "rank 1: no luck on 1");
+          }) == "rank 1: no reply from 1");
     CHECK(caller.call<int>("steps_done") == std::vector<int>{500, 500, 500});
     caller.cast("fail_on", std::vector<int>{0});
-    CHECK(message_of([&] { caller.check(); }) == "rank 0: no luck on 0");
+    CHECK(message_of([&] { caller.check(); }) == "rank 0: no reply from 0");
   });
 }
 
@@ -157,7 +157,7 @@ TEST_CASE("the launcher calls rank 0, follows its events and stops it") {
     Worker worker(me);
     if (me.rank() != 0) return GroupServer(me, worker.registry).serve();
     GroupCaller caller(me, worker.registry);
-    FrontDesk desk(me);
+    RequestServer desk(me);
     Registry requests;
     requests.bind("group_echo",
                   [&](const std::string& text) { return caller.call<std::string>("echo", text); });
@@ -171,7 +171,7 @@ TEST_CASE("the launcher calls rank 0, follows its events and stops it") {
   });
 
   Member launcher = ranks.group().join(kLauncher);
-  FrontEnd front(launcher);
+  RequestClient front(launcher);
   CHECK(front.call<std::vector<std::string>>("group_echo", "hi") ==
         std::vector<std::string>{"hi", "hi"});
   CHECK(message_of([&] { front.call<void>("fail"); }) == "cannot do that");
@@ -180,9 +180,9 @@ TEST_CASE("the launcher calls rank 0, follows its events and stops it") {
   const std::uint64_t id = front.send("count", 200);
   int next = 0;
   while (true) {
-    const std::optional<FrontEvent> event = front.receive_event(std::chrono::seconds(20));
+    const std::optional<RequestEvent> event = front.receive_event(std::chrono::seconds(20));
     REQUIRE(event.has_value());
-    if (event->kind() == FrontEvent::Kind::reply) {
+    if (event->kind() == RequestEvent::Kind::reply) {
       CHECK(event->id() == id);
       CHECK(event->get<int>() == 200);
       break;
@@ -253,7 +253,7 @@ TEST_CASE("a group that is aborted in a call leaves it on every rank, and at the
     try {
       if (me.rank() != 0) return GroupServer(me, registry).serve();
       GroupCaller caller(me, registry);
-      FrontDesk desk(me);
+      RequestServer desk(me);
       Registry requests;
       requests.bind("wait", [&] { caller.call<void>("wait"); });
       desk.serve(requests);
@@ -264,7 +264,7 @@ TEST_CASE("a group that is aborted in a call leaves it on every rank, and at the
     FAIL("no abort");
   });
   Member launcher = ranks.group().join(kLauncher);
-  FrontEnd front(launcher, [&] {
+  RequestClient front(launcher, [&] {
     if (ranks.group().snapshot(1).call.text == "call wait") ranks.group().abort("rank 7 died");
   });
   CHECK(message_of([&] { front.call<void>("wait"); }) == "rank 7 died");
@@ -275,7 +275,7 @@ TEST_CASE("the launcher's call to a rank 0 that does not answer ends with its na
   const Group group = Group::create({.size = 1, .step_timeout = std::chrono::milliseconds(50)});
   Member launcher = group.join(kLauncher);
   const Member zero = group.join(0);
-  FrontEnd front(launcher);
+  RequestClient front(launcher);
   const std::string message = message_of([&] { front.call<void>("nothing"); });
   CHECK(message.find("no reply for ") == 0);
   CHECK(message.find(" from rank 0 (pid ") != std::string::npos);

@@ -29,7 +29,7 @@ std::string path_of(const std::string& name) {
   return str(kShmFolder, '/', name);
 }
 
-// The mend for an error that shm_open gave.
+// The fix for an error that shm_open gave.
 std::string explain(int error) {
   switch (error) {
     case EACCES:

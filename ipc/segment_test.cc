@@ -191,7 +191,7 @@ TEST_CASE("another user's segment is refused") {
                  "belongs to user 12345"));
 }
 
-TEST_CASE("a /dev/shm that is too small is an Error with sizes and mend, not a SIGBUS") {
+TEST_CASE("a /dev/shm that is too small is an Error with sizes and fix, not a SIGBUS") {
   const std::string message = in_child([] {
     const std::string problem = own_dev_shm("size=3m");
     return problem.empty() ? create_group(8) : problem;

@@ -1,8 +1,10 @@
-"""kernel: the rules of one operation, NAME.
+"""Rules of kernels: kernel_room, a folder of operations in one library, and kernel, one operation with its own.
 
-NAME.h is what callers see. NAME.cc checks arguments, holds the reference and chooses the backend;
-cpu/NAME.{h,cc} and sm80/NAME.{h,cu} are the fast versions, chosen among by NAME.cc alone.
-NAME_cases.cc tests any backend and is linked into NAME_test and NAME_gpu_test; NAME_bench.cc measures.
+Operation NAME is laid out as kernels/README.md says: NAME.h is what callers see; NAME.cc checks arguments, holds the
+reference and chooses the backend; cpu/NAME.cc and sm80/NAME.cu are the fast versions. backends.h declares those of all
+operations of the folder, in namespaces cpu and cuda; it only names the operations' structs and includes no header of
+theirs. A folder without it has cpu/NAME.h and sm80/NAME.h instead. NAME_cases.cc tests any backend and is linked into
+NAME_test and NAME_gpu_test.
 """
 
 load("//bazel:cuda_library.bzl", "cuda_library")
@@ -20,6 +22,70 @@ AVX512_COPTS = [
     "-Wno-unknown-warning-option",
 ]
 
+_CUDA_DEFINES = select({
+    "@cuda_config//:enabled": ["NVLLM_CUDA"],
+    "//conditions:default": [],
+})
+
+_CPU_DEPS = ["//kernels/common:arguments", "//kernels/common:cpu_vector", "//base", "//device"]
+_CUDA_DEPS = ["//kernels/common:arguments", "//kernels/common:cuda_headers", "//base", "//device"]
+
+def _if_cuda(labels):
+    return select({
+        "@cuda_config//:enabled": labels,
+        "//conditions:default": [],
+    })
+
+def kernel_tests(name, lib, deps = [], srcs = [], data = []):
+    """NAME_test and NAME_gpu_test of operations in the library lib. srcs: beside NAME_cases.cc."""
+    device_tests(
+        name = name,
+        srcs = [name + "_cases.cc"] + srcs,
+        data = data,
+        deps = [lib, "//kernels/testing:case_support", "//base", "//device:backend_under_test"] + deps,
+    )
+
+def kernel_benchmark(name, lib, deps = []):
+    """Measures operations in the library lib with NAME.cc."""
+    nvllm_benchmark(
+        name = name,
+        srcs = [name + ".cc"],
+        deps = [lib, "//kernels/testing:bench_support", "//base", "//device", "//testing:bench_backend"] + deps,
+    )
+
+def kernel_room(name, deps = [], cuda_header_deps = []):
+    """All operations of this folder as one library.
+
+    NAME_headers: the headers alone, for who only names types and limits. NAME_cuda_headers: *.cuh, what other kernels
+    fuse with. deps: of the headers, so of everything.
+    """
+    native.cc_library(
+        name = name + "_headers",
+        hdrs = native.glob(["*.h"]),
+        deps = ["//kernels/common:arguments", "//device", "//device:tensor"] + deps,
+    )
+    native.cc_library(
+        name = name,
+        srcs = native.glob(
+            ["*.cc", "cpu/*.cc"],
+            exclude = ["*_bench.cc", "*_cases.cc", "*_test.cc"],
+        ),
+        local_defines = _CUDA_DEFINES,
+        deps = [":%s_headers" % name] + _CPU_DEPS + _if_cuda([":%s_cuda" % name]),
+    )
+    cuda_library(
+        name = name + "_cuda_headers",
+        srcs = [],
+        hdrs = native.glob(["sm*/*.cuh"]),
+        deps = [":%s_headers" % name, "//kernels/common:cuda_headers"] + cuda_header_deps,
+    )
+    cuda_library(
+        name = name + "_cuda",
+        srcs = native.glob(["sm*/*.cu"]),
+        visibility = ["//kernels:__subpackages__"],
+        deps = [":%s_cuda_headers" % name] + _CUDA_DEPS,
+    )
+
 def kernel(
         name,
         deps = [],
@@ -32,36 +98,26 @@ def kernel(
         test_data = [],
         bench = True,
         bench_deps = []):
-    """deps: of NAME.h, so of everything. cpu_srcs, cuda_srcs: beside cpu/NAME.* and sm80/NAME.*. test_srcs: beside NAME_cases.cc. bench: whether there is NAME_bench.cc."""
+    """One operation as a library.
+
+    deps: of NAME.h, so of everything. cpu_srcs, cuda_srcs: beside cpu/NAME.cc and sm80/NAME.cu. test_srcs: beside
+    NAME_cases.cc. bench: whether there is NAME_bench.cc.
+    """
+    backends = native.glob(["backends.h"])
     native.cc_library(
         name = name,
         srcs = [name + ".cc", "cpu/%s.cc" % name] + cpu_srcs,
-        hdrs = [name + ".h", "cpu/%s.h" % name],
-        local_defines = select({
-            "@cuda_config//:enabled": ["NVLLM_CUDA"],
-            "//conditions:default": [],
-        }),
-        deps = ["//kernels/common:arguments", "//kernels/common:cpu_vector", "//base", "//device"] + deps + cpu_deps + select({
-            "@cuda_config//:enabled": [":%s_cuda" % name],
-            "//conditions:default": [],
-        }),
+        hdrs = [name + ".h"] + (backends or ["cpu/%s.h" % name]),
+        local_defines = _CUDA_DEFINES,
+        deps = _CPU_DEPS + deps + cpu_deps + _if_cuda([":%s_cuda" % name]),
     )
     cuda_library(
         name = name + "_cuda",
         srcs = ["sm80/%s.cu" % name] + cuda_srcs,
-        hdrs = ["sm80/%s.h" % name, name + ".h"],
+        hdrs = [name + ".h"] + (backends or ["sm80/%s.h" % name]),
         visibility = ["//kernels:__subpackages__"],
-        deps = ["//kernels/common:arguments", "//kernels/common:cuda_headers", "//base", "//device"] + deps + cuda_deps,
+        deps = _CUDA_DEPS + deps + cuda_deps,
     )
-    device_tests(
-        name = name,
-        srcs = [name + "_cases.cc"] + test_srcs,
-        data = test_data,
-        deps = [":" + name, "//kernels/testing:case_support", "//base", "//device:backend_under_test"] + test_deps,
-    )
+    kernel_tests(name, ":" + name, test_deps, test_srcs, test_data)
     if bench:
-        nvllm_benchmark(
-            name = name + "_bench",
-            srcs = [name + "_bench.cc"],
-            deps = [":" + name, "//kernels/testing:bench_support", "//base", "//device", "//testing:bench_backend"] + bench_deps,
-        )
+        kernel_benchmark(name + "_bench", ":" + name, bench_deps)

@@ -9,15 +9,15 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 
 namespace nvllm::kvcache {
 namespace {
 
 constexpr BlockId kNone = -1;
 
-// Names what a block holds: its tokens and all tokens before them. A number is never used again, so a
-// block that names its predecessor's content cannot be taken for the successor of anything else.
+// Names what a block holds: its tokens and all tokens before them. A number is never used again, so
+// a block that names its predecessor's content cannot be taken for the successor of anything else.
 using Content = std::uint64_t;
 constexpr Content kNoContent = 0;    // of a block without tokens
 constexpr Content kBeforeAll = 0;    // the predecessor of a sequence's first block
@@ -27,8 +27,8 @@ std::uint64_t xxhash(std::uint64_t before, std::span<const std::int32_t> tokens)
   return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), before);
 }
 
-// A place in a chain of blocks: after the block with this content and hash.
-struct Place {
+// A position in a chain of blocks: after the block with this content and hash.
+struct ChainPosition {
   Content content = kBeforeAll;
   std::uint64_t hash = kSeed;
 };
@@ -36,7 +36,7 @@ struct Place {
 struct Block {
   std::int64_t references = 0;
   BlockId before = kNone, after = kNone;  // in the list of free blocks
-  Place place;                            // the content, if it can be found, and its hash
+  ChainPosition position;                 // the content, if it can be found, and its hash
   Content predecessor = kBeforeAll;
   BlockId same_bucket = kNone;  // the next block in its bucket
 };
@@ -44,14 +44,15 @@ struct Block {
 struct Sequence {
   std::vector<BlockId> blocks;
   std::size_t committed = 0;  // blocks
-  Place place;                // after the committed ones
+  ChainPosition position;     // after the committed ones
   bool shares = true;         // false: its prefix was forgotten, so no block after it can be found
 };
 
 }  // namespace
 
-// Blocks that can be found are in the buckets, by hash. Blocks in use may hold the same content several
-// times (two sequences computed it at the same time); a free block never holds what another block holds.
+// Blocks that can be found are in the buckets, by hash. Blocks in use may hold the same content
+// several times (two sequences computed it at the same time); a free block never holds what another
+// block holds.
 struct BlockManager::State {
   explicit State(const BlockManagerOptions& wanted);
 
@@ -70,19 +71,20 @@ struct BlockManager::State {
   BlockId bucket(std::uint64_t hash) const { return buckets[hash & (buckets.size() - 1)]; }
   Sequence& sequence(SequenceId id);
 
-  // The block, but `without`, that holds these tokens after that place; their hash is known.
-  BlockId find(const Place& before, std::uint64_t hash, std::span<const std::int32_t> tokens,
-               BlockId without = kNone) const;
+  // The block, but `without`, that holds these tokens after that position; their hash is known.
+  BlockId find(const ChainPosition& before, std::uint64_t hash,
+               std::span<const std::int32_t> tokens, BlockId without = kNone) const;
   // Calls take(block) for each block of the longest prefix that can be found, but never all tokens.
   template <class Take>
   void walk(std::span<const std::int32_t> tokens, const Take& take) const;
-  Place publish(BlockId block, const Place& before, std::span<const std::int32_t> tokens);
+  ChainPosition publish(BlockId block, const ChainPosition& before,
+                        std::span<const std::int32_t> tokens);
   void unpublish(BlockId block);
 
   void unlink(BlockId block);
   void link_first(BlockId block);  // to be given away before all others
   void link_last(BlockId block);
-  BlockId take_free();
+  BlockId allocate_free_block();
   void refer(BlockId block);
   void release(BlockId block);
 
@@ -115,11 +117,11 @@ Sequence& BlockManager::State::sequence(SequenceId id) {
   return found->second;
 }
 
-BlockId BlockManager::State::find(const Place& before, std::uint64_t hash,
+BlockId BlockManager::State::find(const ChainPosition& before, std::uint64_t hash,
                                   std::span<const std::int32_t> wanted, BlockId without) const {
   for (BlockId block = bucket(hash); block != kNone; block = at(block).same_bucket) {
     const Block& candidate = at(block);
-    if (candidate.place.hash == hash && candidate.predecessor == before.content &&
+    if (candidate.position.hash == hash && candidate.predecessor == before.content &&
         block != without && std::ranges::equal(tokens_of(block), wanted)) {
       return block;
     }
@@ -131,41 +133,41 @@ template <class Take>
 void BlockManager::State::walk(std::span<const std::int32_t> wanted, const Take& take) const {
   if (!options.prefix_caching || wanted.empty()) return;
   const std::size_t most = (wanted.size() - 1) / static_cast<std::size_t>(options.block_size);
-  Place place;
+  ChainPosition position;
   for (std::size_t index = 0; index < most; ++index) {
     const auto part = block_of(wanted, index);
-    const BlockId block = find(place, options.hash(place.hash, part), part);
+    const BlockId block = find(position, options.hash(position.hash, part), part);
     if (block == kNone) return;
     take(block);
-    place = at(block).place;
+    position = at(block).position;
   }
 }
 
-Place BlockManager::State::publish(BlockId block, const Place& before,
-                                   std::span<const std::int32_t> content) {
+ChainPosition BlockManager::State::publish(BlockId block, const ChainPosition& before,
+                                           std::span<const std::int32_t> content) {
   Block& own = at(block);
-  NVLLM_CHECK(own.place.content == kNoContent, "block ", block, " can be found already");
-  own.place.hash = options.hash(before.hash, content);
+  NVLLM_CHECK(own.position.content == kNoContent, "block ", block, " can be found already");
+  own.position.hash = options.hash(before.hash, content);
   own.predecessor = before.content;
-  const BlockId other = find(before, own.place.hash, content);
-  own.place.content = other == kNone ? ++contents : at(other).place.content;
-  if (other != kNone && at(other).references == 0) {  // this one takes its place
+  const BlockId other = find(before, own.position.hash, content);
+  own.position.content = other == kNone ? ++contents : at(other).position.content;
+  if (other != kNone && at(other).references == 0) {  // this one takes its position
     unpublish(other);
     unlink(other);
     link_first(other);
   }
   std::ranges::copy(content, tokens.begin() + std::ptrdiff_t{block} * options.block_size);
-  own.same_bucket = std::exchange(bucket(own.place.hash), block);
-  return own.place;
+  own.same_bucket = std::exchange(bucket(own.position.hash), block);
+  return own.position;
 }
 
 void BlockManager::State::unpublish(BlockId block) {
   Block& own = at(block);
-  BlockId* link = &bucket(own.place.hash);
+  BlockId* link = &bucket(own.position.hash);
   while (*link != block) link = &at(*link).same_bucket;
   *link = own.same_bucket;
   own.same_bucket = kNone;
-  own.place = {};
+  own.position = {};
   own.predecessor = kBeforeAll;
 }
 
@@ -191,10 +193,10 @@ void BlockManager::State::link_last(BlockId block) {
   ++free;
 }
 
-BlockId BlockManager::State::take_free() {
+BlockId BlockManager::State::allocate_free_block() {
   const BlockId block = first;
   unlink(block);
-  if (at(block).place.content != kNoContent) {
+  if (at(block).position.content != kNoContent) {
     unpublish(block);
     ++statistics.evicted_blocks;
   }
@@ -209,10 +211,10 @@ void BlockManager::State::refer(BlockId block) {
 void BlockManager::State::release(BlockId block) {
   Block& own = at(block);
   if (--own.references > 0) return;
-  if (own.place.content != kNoContent) {
-    Place before;
+  if (own.position.content != kNoContent) {
+    ChainPosition before;
     before.content = own.predecessor;
-    if (find(before, own.place.hash, tokens_of(block), block) == kNone) return link_last(block);
+    if (find(before, own.position.hash, tokens_of(block), block) == kNone) return link_last(block);
     unpublish(block);  // another one holds the same
   }
   link_first(block);
@@ -223,26 +225,26 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
 
 BlockManager::~BlockManager() = default;
 
-std::int64_t BlockManager::begin(SequenceId id, std::span<const std::int32_t> tokens,
-                                 bool look_up) {
+std::int64_t BlockManager::add_sequence(SequenceId id, std::span<const std::int32_t> tokens,
+                                        bool look_up) {
   State& state = *state_;
   const auto [entry, is_new] = state.sequences.try_emplace(id);
-  NVLLM_CHECK(is_new, "sequence ", id, " has begun already");
+  NVLLM_CHECK(is_new, "sequence ", id, " exists already");
   if (!look_up) return 0;
   Sequence& sequence = entry->second;
   state.walk(tokens, [&](BlockId block) {
     sequence.blocks.push_back(block);
-    sequence.place = state.at(block).place;
+    sequence.position = state.at(block).position;
   });
   for (const BlockId block : sequence.blocks) state.refer(block);
   sequence.committed = sequence.blocks.size();
   const std::int64_t found = std::ssize(sequence.blocks) * state.options.block_size;
-  state.statistics.asked_tokens += tokens.size();
-  state.statistics.found_tokens += static_cast<std::uint64_t>(found);
+  state.statistics.query_tokens += tokens.size();
+  state.statistics.hit_tokens += static_cast<std::uint64_t>(found);
   return found;
 }
 
-BlockManager::Prefix BlockManager::find(std::span<const std::int32_t> tokens) const {
+BlockManager::Prefix BlockManager::find_prefix(std::span<const std::int32_t> tokens) const {
   Prefix prefix;
   state_->walk(tokens, [&](BlockId block) {
     prefix.tokens += state_->options.block_size;
@@ -251,15 +253,15 @@ BlockManager::Prefix BlockManager::find(std::span<const std::int32_t> tokens) co
   return prefix;
 }
 
-bool BlockManager::grow(SequenceId id, std::int64_t tokens) {
+bool BlockManager::allocate(SequenceId id, std::int64_t tokens) {
   Sequence& sequence = state_->sequence(id);
   const std::int64_t more = blocks_for(tokens) - std::ssize(sequence.blocks);
   if (more > state_->free) return false;
-  for (std::int64_t i = 0; i < more; ++i) sequence.blocks.push_back(state_->take_free());
+  for (std::int64_t i = 0; i < more; ++i) sequence.blocks.push_back(state_->allocate_free_block());
   return true;
 }
 
-void BlockManager::commit(SequenceId id, std::span<const std::int32_t> tokens) {
+void BlockManager::cache_full_blocks(SequenceId id, std::span<const std::int32_t> tokens) {
   State& state = *state_;
   Sequence& sequence = state.sequence(id);
   const std::size_t full = tokens.size() / static_cast<std::size_t>(state.options.block_size);
@@ -267,12 +269,12 @@ void BlockManager::commit(SequenceId id, std::span<const std::int32_t> tokens) {
               " blocks, not ", full);
   if (!state.options.prefix_caching || !sequence.shares) return;
   for (; sequence.committed < full; ++sequence.committed) {
-    sequence.place = state.publish(sequence.blocks[sequence.committed], sequence.place,
-                                   state.block_of(tokens, sequence.committed));
+    sequence.position = state.publish(sequence.blocks[sequence.committed], sequence.position,
+                                      state.block_of(tokens, sequence.committed));
   }
 }
 
-void BlockManager::end(SequenceId id) {
+void BlockManager::remove_sequence(SequenceId id) {
   // The last block first: a prefix outlives what follows it.
   const Sequence sequence = std::move(state_->sequence(id));
   for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) {
@@ -299,7 +301,7 @@ std::int64_t BlockManager::block_size() const {
   return state_->options.block_size;
 }
 
-std::int64_t BlockManager::references(BlockId block) const {
+std::int64_t BlockManager::ref_count(BlockId block) const {
   NVLLM_CHECK(block >= 0 && block < total_blocks(), "block ", block, " of ", total_blocks());
   return state_->at(block).references;
 }
@@ -308,9 +310,9 @@ PrefixStatistics BlockManager::statistics() const {
   return state_->statistics;
 }
 
-void BlockManager::forget_prefixes() {
+void BlockManager::reset_prefix_cache() {
   for (BlockId block = 0; block < total_blocks(); ++block) {
-    if (state_->at(block).place.content != kNoContent) state_->unpublish(block);
+    if (state_->at(block).position.content != kNoContent) state_->unpublish(block);
   }
   // What follows a forgotten block could not be found, and would only be in the way of what can be.
   for (auto& [id, sequence] : state_->sequences) sequence.shares = false;
@@ -326,8 +328,9 @@ void BlockManager::check_invariants() const {
       const Block& block = state.at(sequence.blocks[i]);
       ++references[static_cast<std::size_t>(sequence.blocks[i])];
       const bool findable = sequence.shares && i < sequence.committed;
-      NVLLM_CHECK_EQ(block.place.content != kNoContent, findable);
-      if (findable) NVLLM_CHECK_EQ(block.predecessor, std::exchange(before, block.place.content));
+      NVLLM_CHECK_EQ(block.position.content != kNoContent, findable);
+      if (findable)
+        NVLLM_CHECK_EQ(block.predecessor, std::exchange(before, block.position.content));
     }
   }
   for (std::size_t i = 0; i < references.size(); ++i) {
@@ -340,7 +343,7 @@ void BlockManager::check_invariants() const {
     const Block& block = state.at(i);
     NVLLM_CHECK_EQ(block.references, 0);
     NVLLM_CHECK_EQ(block.before, before);
-    const bool holds = block.place.content != kNoContent;
+    const bool holds = block.position.content != kNoContent;
     NVLLM_CHECK(holds || !with_tokens, "free block ", i, " waits behind one with tokens");
     with_tokens = holds;
     ++free;
@@ -352,9 +355,9 @@ void BlockManager::check_invariants() const {
   std::unordered_map<Content, std::vector<BlockId>> holders;
   for (std::size_t index = 0; index < state.buckets.size(); ++index) {
     for (BlockId i = state.buckets[index]; i != kNone; i = state.at(i).same_bucket) {
-      NVLLM_CHECK(state.at(i).place.content != kNoContent, "block ", i);
-      NVLLM_CHECK_EQ(state.at(i).place.hash & (state.buckets.size() - 1), index);
-      holders[state.at(i).place.content].push_back(i);
+      NVLLM_CHECK(state.at(i).position.content != kNoContent, "block ", i);
+      NVLLM_CHECK_EQ(state.at(i).position.hash & (state.buckets.size() - 1), index);
+      holders[state.at(i).position.content].push_back(i);
     }
   }
   std::int64_t findable = 0;
@@ -367,7 +370,7 @@ void BlockManager::check_invariants() const {
     }
   }
   NVLLM_CHECK_EQ(findable, std::ranges::count_if(state.blocks, [](const Block& block) {
-                   return block.place.content != kNoContent;
+                   return block.position.content != kNoContent;
                  }));
 }
 

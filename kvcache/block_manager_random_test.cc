@@ -1,5 +1,5 @@
-// Random operations, against a slow model that has nothing in common with the block manager: it knows
-// every block's whole prefix, and when it was freed.
+// Random operations, against a slow model that has nothing in common with the block manager: it
+// knows every block's whole prefix, and when it was freed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -124,7 +124,7 @@ class Driver {
   void finish() {
     while (!sequences_.empty()) end();
     CHECK(manager_.free_blocks() == manager_.total_blocks());
-    CHECK(manager_.statistics().found_tokens > 0);
+    CHECK(manager_.statistics().hit_tokens > 0);
   }
 
  private:
@@ -148,11 +148,11 @@ class Driver {
     }
     const bool look_up = random_() % 8 != 0;
     const std::int64_t expected = look_up ? model_.findable(sequence.tokens) : 0;
-    const auto prefix = manager_.find(sequence.tokens);
+    const auto prefix = manager_.find_prefix(sequence.tokens);
     if (look_up) CHECK(prefix.tokens == expected);
     const std::int64_t free = manager_.free_blocks();
     const SequenceId id = ++last_id_;
-    REQUIRE(manager_.begin(id, sequence.tokens, look_up) == expected);
+    REQUIRE(manager_.add_sequence(id, sequence.tokens, look_up) == expected);
     REQUIRE(std::ssize(manager_.blocks_of(id)) == expected / block_size_);
     if (look_up) CHECK(manager_.free_blocks() == free - prefix.free_blocks);
     sequence.committed = expected;
@@ -172,7 +172,7 @@ class Driver {
     const auto tokens = std::ssize(sequence.tokens);
     const std::int64_t needed = (tokens + block_size_ - 1) / block_size_;
     const bool fits = needed - before <= model_.free_blocks();
-    REQUIRE(manager_.grow(id, tokens) == fits);
+    REQUIRE(manager_.allocate(id, tokens) == fits);
     REQUIRE(std::ssize(manager_.blocks_of(id)) == (fits ? std::max(before, needed) : before));
     for (auto i = before; i < std::ssize(manager_.blocks_of(id)); ++i) model_.give(block(id, i));
   }
@@ -183,7 +183,7 @@ class Driver {
     const std::int64_t room = std::ssize(manager_.blocks_of(id)) * block_size_;
     Tokens tokens = sequence.tokens;
     tokens.resize(std::min<std::size_t>(tokens.size(), static_cast<std::size_t>(room)));
-    manager_.commit(id, tokens);
+    manager_.cache_full_blocks(id, tokens);
     if (!sequence.shares) return;
     for (; sequence.committed + block_size_ <= std::ssize(tokens);
          sequence.committed += block_size_) {
@@ -197,13 +197,13 @@ class Driver {
     const auto entry = any();
     const auto blocks = manager_.blocks_of(entry->first);
     const std::vector<BlockId> given(blocks.begin(), blocks.end());
-    manager_.end(entry->first);
+    manager_.remove_sequence(entry->first);
     std::for_each(given.rbegin(), given.rend(), [&](BlockId each) { model_.release(each); });
     sequences_.erase(entry);
   }
 
   void forget() {
-    manager_.forget_prefixes();
+    manager_.reset_prefix_cache();
     model_.forget();
     for (auto& [id, sequence] : sequences_) sequence.shares = false;
   }
@@ -212,7 +212,7 @@ class Driver {
     manager_.check_invariants();
     REQUIRE(manager_.free_blocks() == model_.free_blocks());
     for (BlockId i = 0; i < manager_.total_blocks(); ++i) {
-      REQUIRE(manager_.references(i) == model_.references(i));
+      REQUIRE(manager_.ref_count(i) == model_.references(i));
     }
   }
 

@@ -32,46 +32,46 @@ std::vector<BlockId> blocks_of(const BlockManager& blocks, SequenceId id) {
 
 // A sequence from its begin to its commit, as the scheduler does it; returns how much was cached.
 std::int64_t run(BlockManager& blocks, SequenceId id, const Tokens& tokens) {
-  const std::int64_t cached = blocks.begin(id, tokens);
-  REQUIRE(blocks.grow(id, std::ssize(tokens)));
-  blocks.commit(id, tokens);
+  const std::int64_t cached = blocks.add_sequence(id, tokens);
+  REQUIRE(blocks.allocate(id, std::ssize(tokens)));
+  blocks.cache_full_blocks(id, tokens);
   blocks.check_invariants();
   return cached;
 }
 
 void run_and_end(BlockManager& blocks, SequenceId id, const Tokens& tokens) {
   run(blocks, id, tokens);
-  blocks.end(id);
+  blocks.remove_sequence(id);
   blocks.check_invariants();
 }
 
 TEST_CASE("blocks: a sequence takes as many as its tokens need, and gives them back") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
-  CHECK(blocks.begin(1, counted(9)) == 0);
+  CHECK(blocks.add_sequence(1, counted(9)) == 0);
   CHECK(blocks.free_blocks() == 10);
-  CHECK(blocks.grow(1, 9));
+  CHECK(blocks.allocate(1, 9));
   CHECK(blocks.blocks_of(1).size() == 3);
-  CHECK(blocks.grow(1, 12));
+  CHECK(blocks.allocate(1, 12));
   CHECK(blocks.blocks_of(1).size() == 3);
-  CHECK(blocks.grow(1, 13));
+  CHECK(blocks.allocate(1, 13));
   CHECK(blocks.blocks_of(1).size() == 4);
-  CHECK(blocks.grow(1, 1));  // never takes any away
+  CHECK(blocks.allocate(1, 1));  // never takes any away
   CHECK(blocks.blocks_of(1).size() == 4);
   CHECK(blocks.free_blocks() == 6);
-  blocks.end(1);
+  blocks.remove_sequence(1);
   CHECK(blocks.free_blocks() == 10);
   blocks.check_invariants();
 }
 
 TEST_CASE("blocks: what does not fit changes nothing") {
   BlockManager blocks({.blocks = 3, .block_size = 4});
-  blocks.begin(1, counted(4));
-  REQUIRE(blocks.grow(1, 4));
+  blocks.add_sequence(1, counted(4));
+  REQUIRE(blocks.allocate(1, 4));
   const auto before = blocks_of(blocks, 1);
-  CHECK_FALSE(blocks.grow(1, 13));
+  CHECK_FALSE(blocks.allocate(1, 13));
   CHECK(blocks_of(blocks, 1) == before);
   CHECK(blocks.free_blocks() == 2);
-  CHECK(blocks.grow(1, 12));
+  CHECK(blocks.allocate(1, 12));
 }
 
 TEST_CASE("blocks: how many hold so many tokens") {
@@ -87,13 +87,13 @@ TEST_CASE("blocks: how many hold so many tokens") {
 TEST_CASE("prefixes: full blocks are found while they are in use, and shared") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
   run(blocks, 1, counted(10));
-  CHECK(blocks.begin(2, joined(counted(9), {77, 78, 79})) == 8);
+  CHECK(blocks.add_sequence(2, joined(counted(9), {77, 78, 79})) == 8);
   CHECK(blocks.blocks_of(2)[0] == blocks.blocks_of(1)[0]);
   CHECK(blocks.blocks_of(2)[1] == blocks.blocks_of(1)[1]);
-  CHECK(blocks.references(blocks.blocks_of(1)[1]) == 2);
-  CHECK(blocks.references(blocks.blocks_of(1)[2]) == 1);
-  blocks.end(1);
-  CHECK(blocks.references(blocks.blocks_of(2)[1]) == 1);
+  CHECK(blocks.ref_count(blocks.blocks_of(1)[1]) == 2);
+  CHECK(blocks.ref_count(blocks.blocks_of(1)[2]) == 1);
+  blocks.remove_sequence(1);
+  CHECK(blocks.ref_count(blocks.blocks_of(2)[1]) == 1);
   blocks.check_invariants();
 }
 
@@ -101,10 +101,10 @@ TEST_CASE("prefixes: found after everybody left") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
   run_and_end(blocks, 1, counted(12));
   CHECK(blocks.free_blocks() == 10);
-  const auto prefix = blocks.find(counted(13));
+  const auto prefix = blocks.find_prefix(counted(13));
   CHECK(prefix.tokens == 12);
   CHECK(prefix.free_blocks == 3);
-  CHECK(blocks.begin(2, counted(13)) == 12);
+  CHECK(blocks.add_sequence(2, counted(13)) == 12);
   CHECK(blocks.free_blocks() == 7);
   blocks.check_invariants();
 }
@@ -112,74 +112,74 @@ TEST_CASE("prefixes: found after everybody left") {
 TEST_CASE("prefixes: at least one token is left to be computed") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
   run_and_end(blocks, 1, counted(8));
-  CHECK(blocks.find(counted(8)).tokens == 4);
-  CHECK(blocks.begin(2, counted(8)) == 4);
-  CHECK(blocks.begin(3, counted(4)) == 0);
-  CHECK(blocks.begin(4, {}) == 0);
+  CHECK(blocks.find_prefix(counted(8)).tokens == 4);
+  CHECK(blocks.add_sequence(2, counted(8)) == 4);
+  CHECK(blocks.add_sequence(3, counted(4)) == 0);
+  CHECK(blocks.add_sequence(4, {}) == 0);
 }
 
 TEST_CASE("prefixes: a block counts with all that is before it") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
   run_and_end(blocks, 1, joined(counted(4, 100), counted(5)));
-  CHECK(blocks.find(joined(counted(4, 100), counted(5))).tokens == 8);
-  CHECK(blocks.find(joined(counted(4, 200), counted(5))).tokens == 0);
-  CHECK(blocks.find(counted(5)).tokens == 0);  // the second block's tokens, but at the start
+  CHECK(blocks.find_prefix(joined(counted(4, 100), counted(5))).tokens == 8);
+  CHECK(blocks.find_prefix(joined(counted(4, 200), counted(5))).tokens == 0);
+  CHECK(blocks.find_prefix(counted(5)).tokens == 0);  // the second block's tokens, but at the start
 }
 
 TEST_CASE("prefixes: only what was committed is found") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
-  blocks.begin(1, counted(12));
-  REQUIRE(blocks.grow(1, 12));
-  CHECK(blocks.find(counted(12)).tokens == 0);
-  blocks.commit(1, counted(7));
-  CHECK(blocks.find(counted(12)).tokens == 4);
-  blocks.commit(1, counted(12));
-  CHECK(blocks.find(counted(13)).tokens == 12);
+  blocks.add_sequence(1, counted(12));
+  REQUIRE(blocks.allocate(1, 12));
+  CHECK(blocks.find_prefix(counted(12)).tokens == 0);
+  blocks.cache_full_blocks(1, counted(7));
+  CHECK(blocks.find_prefix(counted(12)).tokens == 4);
+  blocks.cache_full_blocks(1, counted(12));
+  CHECK(blocks.find_prefix(counted(13)).tokens == 12);
   blocks.check_invariants();
 }
 
 TEST_CASE("prefixes: without look-up nothing is found, but what is computed is shared") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
   run_and_end(blocks, 1, counted(9));
-  CHECK(blocks.begin(2, counted(9), false) == 0);
-  REQUIRE(blocks.grow(2, 13));
-  blocks.commit(2, counted(13));
+  CHECK(blocks.add_sequence(2, counted(9), false) == 0);
+  REQUIRE(blocks.allocate(2, 13));
+  blocks.cache_full_blocks(2, counted(13));
   blocks.check_invariants();
-  CHECK(blocks.find(counted(14)).tokens == 12);
+  CHECK(blocks.find_prefix(counted(14)).tokens == 12);
 }
 
 TEST_CASE("prefixes: none when they are off") {
   BlockManager blocks({.blocks = 10, .block_size = 4, .prefix_caching = false});
   run_and_end(blocks, 1, counted(9));
-  CHECK(blocks.begin(2, counted(9)) == 0);
-  CHECK(blocks.statistics().found_tokens == 0);
+  CHECK(blocks.add_sequence(2, counted(9)) == 0);
+  CHECK(blocks.statistics().hit_tokens == 0);
 }
 
 TEST_CASE("prefixes: forgotten ones are not found, also not through sequences that go on") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
   run_and_end(blocks, 1, counted(9));
   run(blocks, 2, counted(9));
-  blocks.forget_prefixes();
+  blocks.reset_prefix_cache();
   blocks.check_invariants();
-  CHECK(blocks.find(counted(9)).tokens == 0);
-  REQUIRE(blocks.grow(2, 12));
-  blocks.commit(2, counted(12));
+  CHECK(blocks.find_prefix(counted(9)).tokens == 0);
+  REQUIRE(blocks.allocate(2, 12));
+  blocks.cache_full_blocks(2, counted(12));
   blocks.check_invariants();
-  CHECK(blocks.find(counted(13)).tokens == 0);
-  blocks.end(2);
+  CHECK(blocks.find_prefix(counted(13)).tokens == 0);
+  blocks.remove_sequence(2);
   run_and_end(blocks, 3, counted(9));
-  CHECK(blocks.find(counted(9)).tokens == 8);
+  CHECK(blocks.find_prefix(counted(9)).tokens == 8);
 }
 
 TEST_CASE("order: blocks without tokens are given away before those that hold some") {
   BlockManager blocks({.blocks = 4, .block_size = 4});
   run_and_end(blocks, 1, counted(7));  // one full block, one that is not
-  blocks.begin(2, {});
-  REQUIRE(blocks.grow(2, 3 * 4));
-  CHECK(blocks.find(counted(5)).tokens == 4);
+  blocks.add_sequence(2, {});
+  REQUIRE(blocks.allocate(2, 3 * 4));
+  CHECK(blocks.find_prefix(counted(5)).tokens == 4);
   CHECK(blocks.statistics().evicted_blocks == 0);
-  REQUIRE(blocks.grow(2, 4 * 4));
-  CHECK(blocks.find(counted(5)).tokens == 0);
+  REQUIRE(blocks.allocate(2, 4 * 4));
+  CHECK(blocks.find_prefix(counted(5)).tokens == 0);
   CHECK(blocks.statistics().evicted_blocks == 1);
 }
 
@@ -188,31 +188,31 @@ TEST_CASE("order: the least recently used goes first, and finding is using") {
   run_and_end(blocks, 1, counted(4, 100));
   run_and_end(blocks, 2, counted(4, 200));
   run_and_end(blocks, 3, counted(4, 300));
-  CHECK(blocks.begin(4, counted(5, 100)) == 4);
-  blocks.end(4);
-  blocks.begin(5, {});
-  REQUIRE(blocks.grow(5, 4));
-  CHECK(blocks.find(counted(5, 200)).tokens == 0);
-  REQUIRE(blocks.grow(5, 8));
-  CHECK(blocks.find(counted(5, 300)).tokens == 0);
-  CHECK(blocks.find(counted(5, 100)).tokens == 4);
+  CHECK(blocks.add_sequence(4, counted(5, 100)) == 4);
+  blocks.remove_sequence(4);
+  blocks.add_sequence(5, {});
+  REQUIRE(blocks.allocate(5, 4));
+  CHECK(blocks.find_prefix(counted(5, 200)).tokens == 0);
+  REQUIRE(blocks.allocate(5, 8));
+  CHECK(blocks.find_prefix(counted(5, 300)).tokens == 0);
+  CHECK(blocks.find_prefix(counted(5, 100)).tokens == 4);
 }
 
 TEST_CASE("order: a prefix outlives what follows it") {
   BlockManager blocks({.blocks = 3, .block_size = 4});
   run_and_end(blocks, 1, counted(12));
-  blocks.begin(2, {});
-  REQUIRE(blocks.grow(2, 4));
-  CHECK(blocks.find(counted(13)).tokens == 8);
-  REQUIRE(blocks.grow(2, 8));
-  CHECK(blocks.find(counted(13)).tokens == 4);
+  blocks.add_sequence(2, {});
+  REQUIRE(blocks.allocate(2, 4));
+  CHECK(blocks.find_prefix(counted(13)).tokens == 8);
+  REQUIRE(blocks.allocate(2, 8));
+  CHECK(blocks.find_prefix(counted(13)).tokens == 4);
 }
 
 TEST_CASE("order: blocks in use are never given away") {
   BlockManager blocks({.blocks = 2, .block_size = 4});
   run(blocks, 1, counted(8));
-  blocks.begin(2, {});
-  CHECK_FALSE(blocks.grow(2, 1));
+  blocks.add_sequence(2, {});
+  CHECK_FALSE(blocks.allocate(2, 1));
 }
 
 TEST_CASE(
@@ -224,25 +224,25 @@ TEST_CASE(
   CHECK(blocks.blocks_of(1)[0] == blocks.blocks_of(2)[0]);
   CHECK(blocks.blocks_of(1)[1] != blocks.blocks_of(2)[1]);
   // The second goes on, the first one's blocks are given away: what follows is still found.
-  REQUIRE(blocks.grow(2, 12));
-  blocks.commit(2, counted(12));
-  blocks.end(1);
+  REQUIRE(blocks.allocate(2, 12));
+  blocks.cache_full_blocks(2, counted(12));
+  blocks.remove_sequence(1);
   blocks.check_invariants();
-  blocks.begin(3, {});
-  REQUIRE(blocks.grow(3, 5 * 4));
+  blocks.add_sequence(3, {});
+  REQUIRE(blocks.allocate(3, 5 * 4));
   CHECK(blocks.free_blocks() == 0);
   CHECK(blocks.statistics().evicted_blocks == 0);  // the double held nothing of its own
-  CHECK(blocks.find(counted(13)).tokens == 12);
+  CHECK(blocks.find_prefix(counted(13)).tokens == 12);
 }
 
-TEST_CASE("doubles: a block that is computed again takes the place of a free one") {
+TEST_CASE("doubles: a block that is computed again takes the position of a free one") {
   BlockManager blocks({.blocks = 4, .block_size = 4});
   run_and_end(blocks, 1, counted(8));
   run(blocks, 2, counted(8));
-  CHECK(blocks.find(counted(9)).tokens == 8);
-  CHECK(blocks.find(counted(9)).free_blocks == 0);
-  blocks.begin(3, {});
-  REQUIRE(blocks.grow(3, 8));
+  CHECK(blocks.find_prefix(counted(9)).tokens == 8);
+  CHECK(blocks.find_prefix(counted(9)).free_blocks == 0);
+  blocks.add_sequence(3, {});
+  REQUIRE(blocks.allocate(3, 8));
   CHECK(blocks.statistics().evicted_blocks == 0);
   blocks.check_invariants();
 }
@@ -253,12 +253,12 @@ TEST_CASE("hashes: one hash for everything, and nothing is mistaken for anything
   };
   BlockManager blocks({.blocks = 10, .block_size = 4, .hash = constant});
   run(blocks, 1, joined(counted(4, 100), counted(5)));
-  CHECK(blocks.find(joined(counted(4, 200), counted(5))).tokens == 0);  // other tokens
+  CHECK(blocks.find_prefix(joined(counted(4, 200), counted(5))).tokens == 0);  // other tokens
   run(blocks, 2, joined(counted(4, 200), {50, 51, 52, 53, 54}));
   // The right tokens after the wrong predecessor.
-  CHECK(blocks.find(joined(counted(4, 200), counted(5))).tokens == 4);
-  CHECK(blocks.find(joined(counted(4, 100), counted(5))).tokens == 8);
-  CHECK(blocks.find(counted(5)).tokens == 0);
+  CHECK(blocks.find_prefix(joined(counted(4, 200), counted(5))).tokens == 4);
+  CHECK(blocks.find_prefix(joined(counted(4, 100), counted(5))).tokens == 8);
+  CHECK(blocks.find_prefix(counted(5)).tokens == 0);
 }
 
 TEST_CASE("hashes: a predecessor whose block holds something else now is no predecessor") {
@@ -269,25 +269,26 @@ TEST_CASE("hashes: a predecessor whose block holds something else now is no pred
   run(blocks, 1, joined(counted(4, 100), counted(4)));
   const BlockId first = blocks.blocks_of(1)[0];
   const BlockId second = blocks.blocks_of(1)[1];
-  // Leaves the second block in the cache, but its predecessor in other hands: found alone, it is younger.
-  blocks.end(1);
+  // Leaves the second block in the cache, but its predecessor in other hands: found alone, it is
+  // younger.
+  blocks.remove_sequence(1);
   run(blocks, 2, joined(counted(4, 100), counted(4)));
-  blocks.end(2);
-  blocks.begin(3, {});
-  REQUIRE(blocks.grow(3, 8));
-  blocks.end(3);
+  blocks.remove_sequence(2);
+  blocks.add_sequence(3, {});
+  REQUIRE(blocks.allocate(3, 8));
+  blocks.remove_sequence(3);
   run(blocks, 4, counted(12, 200));
-  CHECK(blocks.find(joined(counted(4, 200), counted(5))).tokens == 4);
-  CHECK(blocks.references(first) + blocks.references(second) == 2);
+  CHECK(blocks.find_prefix(joined(counted(4, 200), counted(5))).tokens == 4);
+  CHECK(blocks.ref_count(first) + blocks.ref_count(second) == 2);
 }
 
 TEST_CASE("statistics: tokens asked for, tokens found") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
   run_and_end(blocks, 1, counted(9));
   run_and_end(blocks, 2, counted(9));
-  blocks.begin(3, counted(9), false);
-  CHECK(blocks.statistics().asked_tokens == 18);
-  CHECK(blocks.statistics().found_tokens == 8);
+  blocks.add_sequence(3, counted(9), false);
+  CHECK(blocks.statistics().query_tokens == 18);
+  CHECK(blocks.statistics().hit_tokens == 8);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "device/host_memory.h"
@@ -24,20 +24,20 @@ HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t b
     : backend_(backend),
       layers_(shape.layers),
       blocks_(blocks),
-      alike_(last_tokens > 0 ? blocks - 1 : blocks),
+      full_size_(last_tokens > 0 ? blocks - 1 : blocks),
       part_bytes_(shape.layer_bytes()),
       last_part_bytes_(with_tokens(shape, last_tokens).layer_bytes()),
-      places_(static_cast<std::size_t>(alike_), kNoPlace) {
+      index_(static_cast<std::size_t>(full_size_), kUnassigned) {
   NVLLM_CHECK(blocks >= 0, blocks);
-  NVLLM_CHECK(last_tokens == 0 || (alike_ > 0 && last_tokens < shape.block_size), last_tokens);
+  NVLLM_CHECK(last_tokens == 0 || (full_size_ > 0 && last_tokens < shape.block_size), last_tokens);
   const std::size_t block_bytes = shape.kv_bytes();
   if (block_bytes == 0 || blocks == 0) return;
   piece_blocks_ =
-      std::clamp<std::int64_t>(static_cast<std::int64_t>(piece_bytes / block_bytes), 1, alike_);
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(piece_bytes / block_bytes), 1, full_size_);
   const std::size_t all_of_piece = static_cast<std::size_t>(piece_blocks_) * block_bytes;
   wanted_ = ahead_ = std::max(ahead_bytes / all_of_piece, std::size_t{1});
-  alike_pieces_ = static_cast<std::size_t>(divide_up(alike_, piece_blocks_));
-  pieces_.resize(alike_pieces_ + (last_tokens > 0 ? 1 : 0));
+  full_pieces_ = static_cast<std::size_t>(divide_up(full_size_, piece_blocks_));
+  pieces_.resize(full_pieces_ + (last_tokens > 0 ? 1 : 0));
   const Ledger& ledger = backend.ledger();
   require_host_memory(
       all_bytes(), ledger.total(MemoryKind::pinned) + ledger.total(MemoryKind::host), "kv cache");
@@ -49,21 +49,22 @@ HostBlocks::~HostBlocks() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    news_.notify_all();
+    changed_.notify_all();
   }
   thread_.join();
 }
 
 std::size_t HostBlocks::all_bytes() const {
   const auto layers = static_cast<std::size_t>(layers_);
-  return layers * (static_cast<std::size_t>(alike_) * part_bytes_ + last_part_bytes_);
+  return layers * (static_cast<std::size_t>(full_size_) * part_bytes_ + last_part_bytes_);
 }
 
 std::size_t HostBlocks::bytes_of(std::size_t piece) const {
   const auto layers = static_cast<std::size_t>(layers_);
-  if (piece == alike_pieces_) return layers * last_part_bytes_;
+  if (piece == full_pieces_) return layers * last_part_bytes_;
   const auto first = static_cast<std::int64_t>(piece) * piece_blocks_;
-  return layers * static_cast<std::size_t>(std::min(piece_blocks_, alike_ - first)) * part_bytes_;
+  return layers * static_cast<std::size_t>(std::min(piece_blocks_, full_size_ - first)) *
+         part_bytes_;
 }
 
 Error HostBlocks::why_no_more(std::size_t there, const char* what) const {
@@ -72,12 +73,12 @@ Error HostBlocks::why_no_more(std::size_t there, const char* what) const {
                    "; pass a smaller --kv-offloading-size"));
 }
 
-// Who waits for the last block's is not kept waiting by what only runs ahead.
+// A wait for the last block's piece comes before pieces that are only allocated ahead.
 std::optional<std::size_t> HostBlocks::next_piece() const {
-  const bool last_missing = pieces_.size() > alike_pieces_ && !last_there_;
-  if (last_missing && last_wanted_) return alike_pieces_;
-  if (there_ < std::min(wanted_, alike_pieces_)) return there_;
-  if (last_missing && wanted_ > alike_pieces_) return alike_pieces_;
+  const bool last_missing = pieces_.size() > full_pieces_ && !last_there_;
+  if (last_missing && last_wanted_) return full_pieces_;
+  if (there_ < std::min(wanted_, full_pieces_)) return there_;
+  if (last_missing && wanted_ > full_pieces_) return full_pieces_;
   return std::nullopt;
 }
 
@@ -87,7 +88,7 @@ void HostBlocks::allocate_all() {
     std::size_t piece = 0;
     {
       std::unique_lock lock(mutex_);
-      news_.wait(lock, [&] { return stopping_ || (!paused_ && next_piece()); });
+      changed_.wait(lock, [&] { return stopping_ || (!paused_ && next_piece()); });
       if (stopping_) return;
       piece = *next_piece();
       allocating_ = true;
@@ -98,60 +99,60 @@ void HostBlocks::allocate_all() {
       const std::lock_guard lock(mutex_);
       allocating_ = false;
       error_ = why_no_more(taken, error.what());
-      news_.notify_all();
+      changed_.notify_all();
       return;
     }
     taken += bytes_of(piece);
     const std::lock_guard lock(mutex_);
     allocating_ = false;
-    if (piece < alike_pieces_) {
+    if (piece < full_pieces_) {
       ++there_;
     } else {
       last_there_ = true;
     }
-    news_.notify_all();
+    changed_.notify_all();
   }
 }
 
 HostBlocks::Pause::Pause(HostBlocks& blocks) : blocks_(blocks) {
   std::unique_lock lock(blocks_.mutex_);
   blocks_.paused_ = true;
-  blocks_.news_.wait(lock, [&] { return !blocks_.allocating_; });
+  blocks_.changed_.wait(lock, [&] { return !blocks_.allocating_; });
 }
 
 HostBlocks::Pause::~Pause() {
   const std::lock_guard lock(blocks_.mutex_);
   blocks_.paused_ = false;
-  blocks_.news_.notify_all();
+  blocks_.changed_.notify_all();
 }
 
 void* HostBlocks::part(BlockId block, std::int64_t layer) {
   NVLLM_CHECK(block >= 0 && block < blocks_, "there is no host block ", block, " of ", blocks_);
-  if (block == alike_) return last_part(layer);
-  std::int64_t& place = places_[static_cast<std::size_t>(block)];
-  if (place == kNoPlace) place = placed_++;
-  const auto piece = static_cast<std::size_t>(place / piece_blocks_);
-  if (piece >= asked_) {
+  if (block == full_size_) return last_part(layer);
+  std::int64_t& index = index_[static_cast<std::size_t>(block)];
+  if (index == kUnassigned) index = assigned_++;
+  const auto piece = static_cast<std::size_t>(index / piece_blocks_);
+  if (piece >= available_) {
     std::unique_lock lock(mutex_);
     wanted_ = std::max(wanted_, piece + 1 + ahead_);
-    news_.notify_all();
-    news_.wait(lock, [&] { return there_ > piece || error_; });
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return there_ > piece || error_; });
     if (there_ <= piece) throw *error_;
-    asked_ = piece + 1;
+    available_ = piece + 1;
   }
-  const auto part = static_cast<std::size_t>(place % piece_blocks_ * layers_ + layer);
+  const auto part = static_cast<std::size_t>(index % piece_blocks_ * layers_ + layer);
   return static_cast<unsigned char*>(pieces_[piece].data()) + part * part_bytes_;
 }
 
-// Of the last block, if it is shorter than the others.
+// The same for a last block that is shorter than the others.
 void* HostBlocks::last_part(std::int64_t layer) {
-  if (!last_asked_) {
+  if (!last_available_) {
     std::unique_lock lock(mutex_);
     last_wanted_ = true;
-    news_.notify_all();
-    news_.wait(lock, [&] { return last_there_ || error_; });
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return last_there_ || error_; });
     if (!last_there_) throw *error_;
-    last_asked_ = true;
+    last_available_ = true;
   }
   return static_cast<unsigned char*>(pieces_.back().data()) +
          static_cast<std::size_t>(layer) * last_part_bytes_;

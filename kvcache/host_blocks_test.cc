@@ -1,5 +1,5 @@
-// Host memory that cannot be had, at the start and in the background: whoever needs it is told why, and nobody
-// waits for ever.
+// Host memory that cannot be had, at the start and in the background: whoever needs it is told why,
+// and nobody waits for ever.
 #include "kvcache/host_blocks.h"
 
 #include <doctest/doctest.h>
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/wrapped_backend.h"
-#include "kvcache/layerwise_storage.h"
+#include "device/testing/wrapped_backend.h"
+#include "kvcache/layerwise/layerwise_cache.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -176,7 +176,7 @@ TEST_CASE("layer-wise: a step that comes to a group without memory fails, and it
   LittlePinned backend(*cpu, 2);
   // Groups of two blocks, each a piece.
   constexpr GroupSizes kGroups = {.blocks = 2, .piece_bytes = 1, .ahead_bytes = 1};
-  LayerwiseStorage storage(backend, kShape, kBlocks, 2, 0, false, kGroups);
+  LayerwiseCache storage(backend, kShape, kBlocks, 2, 0, false, kGroups);
   const auto stream = cpu->create_stream();
   const auto pass = [&](const std::vector<BlockId>& blocks) {
     const auto rows = static_cast<std::int64_t>(blocks.size()) * kShape.block_size;
@@ -191,18 +191,18 @@ TEST_CASE("layer-wise: a step that comes to a group without memory fails, and it
   stream->synchronize();
 }
 
-TEST_CASE("layer-wise: a step that repeats or decodes on the host fails before it begins") {
+TEST_CASE("layer-wise: a step that capturable or decodes on the host fails before it begins") {
   const auto cpu = create_backend(DeviceKind::cpu);
   for (const bool on_host : {false, true}) {
     CAPTURE(on_host);
     constexpr GroupSizes kGroups = {.blocks = 2, .piece_bytes = 1, .ahead_bytes = 1};
     LittlePinned backend(*cpu, on_host ? 3 : 1);  // its tables are two
-    LayerwiseStorage storage(backend, kShape, kBlocks, 2, 0, on_host, kGroups);
+    LayerwiseCache storage(backend, kShape, kBlocks, 2, 0, on_host, kGroups);
     const auto stream = cpu->create_stream();
     const auto begin = [&](BlockId block) {
       const std::vector<StepSequence> step = {
           {.slot = 0, .blocks = {&block, 1}, .first = 0, .rows = 1}};
-      storage.begin_step({.number = 1, .sequences = step, .may_repeat = true}, *stream);
+      storage.begin_step({.number = 1, .sequences = step, .may_capture = true}, *stream);
     };
     begin(9);
     CHECK_THROWS_WITH_AS(begin(3), doctest::Contains("the driver refuses it"), Error);

@@ -1,97 +1,159 @@
-// KvCache: the keys and values of all sequences on one rank, as a forward pass asks for them, wherever they
-// are kept: all on the device, or in the host's memory and on the device by turns.
+// KvCache: the keys and values of all sequences on one rank, as a forward pass uses them, wherever
+// they are kept: all on the device (kvcache/paged), or in host memory and only partly on the device
+// (kvcache/chunked, kvcache/layerwise). kvcache/policies wraps one of these for sparse attention.
 //
-//   cache.begin_step(step, stream);              // once; never captured
-//   cache.begin_pass(stream);                    // from here on it may be captured
+//   cache.begin_step(step, stream);              // once per step; never captured
+//   cache.begin_pass(stream);                    // from here on a CUDA graph may capture the work
 //   for each layer:
 //     norm_rope_store(..., cache.store_view(layer, stream), ...)
-//     cache.attend(layer, attention, stream);
+//     cache.run_attention(layer, attention, stream);
 //   cache.end_pass(stream);
 //   cache.end_step(stream);
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "device/backend.h"
+#include "device/tensor_view.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/gemm/kv_prefetch.h"
 #include "kvcache/block_manager.h"
-#include "kvcache/kv_traffic.h"
 
 namespace nvllm::kvcache {
 
-// A sequence's rows in a step, as the host knows them.
+// How a block's keys and values lie on this rank: [layer][keys, values][token][kv_head][head_dim].
+struct BlockShape {
+  std::int64_t layers = 0;
+  std::int64_t block_size = 0;  // tokens
+  std::int64_t kv_heads = 0;    // this rank's; may be 0
+  std::int64_t head_dim = 0;
+  DType dtype = DType::bf16;
+
+  // The elements of a block's keys in one layer.
+  std::int64_t layer_elements() const { return block_size * kv_heads * head_dim; }
+  // The bytes of a block's keys and values in one layer, and in all layers.
+  std::size_t layer_bytes() const {
+    return static_cast<std::size_t>(2 * layer_elements()) * size_of(dtype);
+  }
+  std::size_t kv_bytes() const { return static_cast<std::size_t>(layers) * layer_bytes(); }
+  std::size_t token_bytes() const {
+    return static_cast<std::size_t>(block_size) * sizeof(std::int32_t);
+  }
+  std::size_t bytes() const { return kv_bytes() + token_bytes(); }
+};
+
+// One layer's keys and values of blocks that lie at equal distances, without a block table. data:
+// the layer's keys of the first block, with its values behind them. distance: elements from one
+// block to the next.
+inline kernels::KvView block_views(void* data, const BlockShape& shape, std::int64_t blocks,
+                                   std::int64_t distance) {
+  const auto half = [&](unsigned char* begin) {
+    TensorView view(begin, shape.dtype, {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
+    view.stride[0] = distance;
+    return view;
+  };
+  auto* const keys = static_cast<unsigned char*>(data);
+  return {.keys = half(keys), .values = half(keys + shape.layer_bytes() / 2), .block_table = {}};
+}
+
+// Of one rank, since it began; counted when the copy is enqueued.
+struct KvTraffic {
+  std::uint64_t to_host = 0;
+  std::uint64_t to_device = 0;
+  std::uint64_t by_host = 0;  // read by the host's cores, for attention
+
+  KvTraffic& operator+=(const KvTraffic& other) {
+    to_host += other.to_host;
+    to_device += other.to_device;
+    by_host += other.by_host;
+    return *this;
+  }
+  bool operator==(const KvTraffic&) const = default;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(to_host, to_device, by_host);
+  }
+};
+
+// The rows of one sequence in a step.
 struct StepSequence {
   std::uint32_t slot = 0;           // the scheduler's, while the sequence runs
   std::span<const BlockId> blocks;  // for all tokens, these rows' included
   std::int64_t first = 0;           // position of the first row
   std::int64_t rows = 0;
-  // Of the first blocks, so many stay on the device while the sequence runs, where others do not; always the same.
+  // How many of its first blocks stay on the device while the sequence runs, in caches that offload
+  // the others. It does not change while the sequence runs.
   std::int64_t resident = 0;
-  std::int64_t to_come = 0;  // rows of it whose tokens are known, in later steps
+  std::int64_t to_come = 0;  // rows of its prompt that later steps compute
 
   std::int64_t length() const { return first + rows; }
 };
 
 struct KvStep {
   std::uint64_t number = 0;  // ascending
-  // In the batch's order. The batch may have more behind them, which are padding.
+  // In the order of the batch. Further rows of the batch are padding.
   std::span<const StepSequence> sequences;
-  // The pass may run as a graph: one row per sequence, none of which starts. The cache decides (StepPlan::repeats).
-  bool may_repeat = false;
-  // A sequence begins with this step. What it shares with another one may be computed in this very step.
+  // The pass may run as a CUDA graph: every sequence has one row, and none starts with this step.
+  // The cache decides whether it does (StepPlan::capturable).
+  bool may_capture = false;
+  // A sequence starts with this step. Blocks that it shares with another sequence may be computed
+  // in this very step.
   bool starts = false;
 };
 
 // What begin_step() says of the pass that follows.
 struct StepPlan {
-  // It depends on nothing but the device's memory and `work`: it may be captured, and a graph of an earlier
-  // step with the same `work` does the same.
-  bool repeats = false;
-  std::uint64_t work = 0;
+  // The pass may be captured: it depends only on device memory and graph_key. A graph that an
+  // earlier step captured with the same key does the same work.
+  bool capturable = false;
+  std::uint64_t graph_key = 0;
 };
 
-// Used by one thread, with one stream for all passes. Everything that takes the stream only enqueues.
+// Used by one thread, with one stream for all passes. Everything that takes the stream only
+// enqueues.
 class KvCache {
  public:
   virtual ~KvCache() = default;
 
-  // The token ids of all blocks, [blocks, block_size], int32, dense: where a pass writes them down, and
-  // penalties look back at them.
+  // The token ids of all blocks, [blocks, block_size], int32, dense. A pass writes them, and
+  // penalties read them.
   virtual TensorView tokens() const = 0;
-  // Where each block's keys and values are stored in this step: [blocks], int32, numbers of blocks of
-  // store_view(), -1: nowhere. data == nullptr: the block itself (kernels/pointwise/step_input.h).
-  virtual TensorView homes() const { return {}; }
+  // For each block, the block of store_view() in which this step stores its keys and values:
+  // [blocks], int32; -1: none. data == nullptr: every block is stored under its own number.
+  virtual TensorView block_map() const { return {}; }
 
   virtual StepPlan begin_step(const KvStep& step, Stream& stream) = 0;
   virtual void begin_pass(Stream& /*stream*/) {}
-  // Where the rows' keys and values of a layer are to be stored, at Batch::slots.
+  // The memory in which a layer's keys and values are to be stored, at Batch::slots.
   virtual kernels::KvView store_view(std::int64_t layer, Stream& stream) = 0;
-  // The layer's attention, after its rows have been stored, by what was enqueued last. `args` is complete but for
-  // `kv`, of which it has the batch's block table.
-  virtual void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) = 0;
-  // What that will read, where it is known before: of sequences of such a table and such lengths.
-  virtual kernels::KvAhead ahead(std::int64_t /*layer*/, TensorView /*block_table*/,
-                                 TensorView /*kv_length*/) const {
+  // Enqueues the layer's attention, behind the work that stores its rows. `args` is complete except
+  // for `kv`, which holds only the batch's block table.
+  virtual void run_attention(std::int64_t layer, const kernels::Attention& args,
+                             Stream& stream) = 0;
+  // What run_attention() will read, for prefetching it into L2; empty where it is not known before.
+  virtual kernels::KvAhead prefetch(std::int64_t /*layer*/, TensorView /*block_table*/,
+                                    TensorView /*kv_length*/) const {
     return {};
   }
   virtual void end_pass(Stream& /*stream*/) {}
   virtual void end_step(Stream& /*stream*/) {}
 
-  // The slot's sequence has ended, or gives its slot up.
+  // The sequence in this slot has ended or was preempted.
   virtual void end_sequence(std::uint32_t /*slot*/) {}
 
-  // Since the start, of all steps that were begun.
+  // Of all steps since the start.
   virtual KvTraffic traffic() const { return {}; }
 };
 
-// A cache of nothing but views, one per layer: all of it is on the device, and whoever has the memory knows
-// what is where.
+// A cache of nothing but views, one per layer: all of it is on the device, and whoever has the
+// memory knows what is where.
 class ViewCache : public KvCache {
  public:
   ViewCache() = default;
@@ -104,12 +166,12 @@ class ViewCache : public KvCache {
         std::ranges::find_if(step.sequences, [](const StepSequence& s) { return s.rows != 1; });
     singles_ = more - step.sequences.begin();
     starts_ = step.starts;
-    return {.repeats = step.may_repeat, .work = 0};
+    return {.capturable = step.may_capture, .graph_key = 0};
   }
   kernels::KvView store_view(std::int64_t layer, Stream&) override {
     return views_.at(static_cast<std::size_t>(layer));
   }
-  void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) override {
+  void run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream) override {
     kernels::Attention all = args;
     all.kv = store_view(layer, stream);
     all.kv.block_table = args.kv.block_table;
@@ -118,8 +180,8 @@ class ViewCache : public KvCache {
     kernels::attention(all, args.max_query_rows > 1 ? singles_ : 0, stream);
   }
 
-  kernels::KvAhead ahead(std::int64_t layer, TensorView block_table,
-                         TensorView kv_length) const override {
+  kernels::KvAhead prefetch(std::int64_t layer, TensorView block_table,
+                            TensorView kv_length) const override {
     kernels::KvAhead all{.kv = views_.at(static_cast<std::size_t>(layer)), .kv_length = kv_length};
     all.kv.block_table = block_table;
     return all;

@@ -1,4 +1,4 @@
-// nvllm-launch: reads the command line, starts the workers, watches over them, prints the results.
+// nvllm-launch: parses the command line and runs the command that it names.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,19 +13,13 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/logging.h"
-#include "launcher/bench/command.h"
-#include "launcher/chat/chat_command.h"
-#include "launcher/completion.h"
-#include "launcher/doctor/doctor_command.h"
-#include "launcher/engine_session.h"
-#include "launcher/exit_code.h"
-#include "launcher/find_model.h"
-#include "launcher/generate_command.h"
-#include "launcher/inspect_command.h"
-#include "launcher/options.h"
-#include "launcher/selftest_command.h"
-#include "launcher/standard_output.h"
-#include "launcher/text_commands.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/completion.h"
+#include "launcher/cli/option_table.h"
+#include "launcher/cli/program.h"
+#include "launcher/session/engine_session.h"
+#include "launcher/session/find_model.h"
+#include "launcher/session/text_io.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -35,7 +29,7 @@ int run_completion(const Options& options, std::int64_t) {
   return kExitFine;
 }
 
-// What each command of the table of options does.
+// The function of each command in the tables of options.
 constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64_t started_ns)>
     kCommands[] = {
         {"bench latency", run_bench_latency},
@@ -53,14 +47,16 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
         {"tokenize", run_tokenize},
 };
 
-// Were one of them closed, the next file to be opened would take its number, and get its output.
+// If standard input, output or error is closed, the next file to be opened would get its number,
+// and then its output. This opens /dev/null instead.
 void fill_standard_files() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
   }
 }
 
-// An error's message may hold what somebody wrote; it is one line all the same, and no terminal's command.
+// Escapes control characters: an error message may quote any input, but is one line and must not
+// send commands to the terminal.
 std::string in_one_line(std::string_view message) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string line;
@@ -112,7 +108,7 @@ int main(int argc, char** argv) {
   using namespace nvllm::launcher;
   const std::int64_t started_ns = nvllm::now_ns();
   fill_standard_files();
-  // Who writes looks at the result.
+  // Writers check the result of write() instead.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
   const auto complain = [](const std::exception& error) {

@@ -14,7 +14,7 @@ constexpr std::int64_t kManySequences = 17;
 
 kernels::KvAhead read_ahead(const Batch& batch, const kvcache::KvCache& kv, std::int64_t layer) {
   if (batch.max_query_rows != 1 || batch.rows() < kManySequences) return {};
-  return kv.ahead(layer, batch.block_table, batch.kv_length);
+  return kv.prefetch(layer, batch.block_table, batch.kv_length);
 }
 
 SelfAttention::SelfAttention(const std::string& name, const AttentionConfig& config, Shard shard)
@@ -53,7 +53,7 @@ void SelfAttention::forward(ResidualStream& stream, const RmsNorm& norm, const B
   in.ahead.turn = 1;  // the MLP before had the first one
   qkv_.forward(qkv, in, context);
   rotate_and_store(qkv, batch, kv.store_view(layer, context.stream), cos_sin, context);
-  kv.attend(layer, attention_of(heads, qkv, batch), context.stream);
+  kv.run_attention(layer, attention_of(heads, qkv, batch), context.stream);
   out_.add_to(stream, {.x = heads}, context);
 }
 

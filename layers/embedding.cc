@@ -1,7 +1,7 @@
 #include "layers/embedding.h"
 
 #include "base/check.h"
-#include "kernels/pointwise/embedding.h"
+#include "kernels/pointwise/step_input.h"
 
 namespace nvllm::layers {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/pointwise/gated_activation.h"
+#include "kernels/pointwise/activation.h"
 #include "layers/linear.h"
 #include "layers/residual.h"
 

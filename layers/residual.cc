@@ -1,8 +1,8 @@
 #include "layers/residual.h"
 
 #include "base/check.h"
-#include "kernels/pointwise/embedding.h"
 #include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/step_input.h"
 
 namespace nvllm::layers {
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/pointwise/copy.h"
 #include "kernels/sampling/apply_penalties.h"
 #include "kernels/sampling/log_probabilities.h"
 #include "kernels/sampling/sample_tokens.h"
@@ -13,7 +14,7 @@
 namespace nvllm::layers {
 namespace {
 
-using kernels::SlotRules;
+using kernels::SlotParams;
 
 // How many rows go through filters, or through scores, at once: the memory that they take is for so many.
 constexpr std::int64_t kPieceRows = 256;
@@ -94,7 +95,7 @@ struct Sampler::Memory {
 
 Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
   const std::int64_t ranks = sizes.shard.ranks, rows = sizes.rows, pieces = sizes.piece_rows;
-  rules = places.take(DType::u8, sizes.slots, sizeof(SlotRules));
+  rules = places.take(DType::u8, sizes.slots, sizeof(SlotParams));
   lists = places.take(DType::i32, sizes.slots, SamplerLimits::kListWords);
   allowed = places.take(DType::i32, sizes.slots, bitmap_words(sizes.stride));
   tokens = places.take(DType::i32, 1, rows);
@@ -102,17 +103,17 @@ Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
   rank = places.take(DType::i32, 1, rows);
   top_ids = places.take(DType::i32, rows, sizes.max_logprobs);
   top_logprobs = places.take(DType::f32, rows, sizes.max_logprobs);
-  draw_scratch = places.take(DType::i64, 1, kernels::draw_scratch_words(rows));
-  histograms = places.take(DType::i64, pieces, kernels::kFilterBins);
+  draw_scratch = places.take(DType::i64, 1, kernels::sample_scratch_words(rows));
+  histograms = places.take(DType::i64, pieces, kernels::kTruncationBins);
   bests = places.take(DType::i64, ranks, rows);
   maxima = places.take(DType::i32, 1, pieces);
-  filter_state = places.take(DType::u8, pieces, sizeof(kernels::FilterRow));
+  filter_state = places.take(DType::u8, pieces, sizeof(kernels::TruncationState));
   thresholds = places.take(DType::f32, 1, pieces);
   records =
-      places.take(DType::i32, ranks * pieces, kernels::score_record_words(sizes.max_logprobs));
+      places.take(DType::i32, ranks * pieces, kernels::logprob_record_words(sizes.max_logprobs));
   higher = places.take(DType::i32, ranks, pieces);
   gathered_histograms =
-      ranks == 1 ? histograms : places.take(DType::i64, ranks * pieces, kernels::kFilterBins);
+      ranks == 1 ? histograms : places.take(DType::i64, ranks * pieces, kernels::kTruncationBins);
   gathered_maxima = ranks == 1 ? maxima : places.take(DType::i32, ranks, pieces);
   adjusted = places.take(DType::f32, sizes.copied_rows, sizes.stride);
 }
@@ -163,14 +164,14 @@ void Sampler::set(std::int64_t slot, const SamplingRules& rules, Stream& stream)
   const auto place = [&](const TensorView& tensor) {
     return rows_of(tensor, {slot, slot + 1}).as<std::uint32_t>();
   };
-  SlotRules device = slot_rules(rules);
+  SlotParams device = slot_rules(rules);
   words_.clear();
   append_lists(rules, device, words_);
   const auto count = static_cast<std::int64_t>(words_.size());
   kernels::write_words(place(memory_->lists), words_.data(), count, stream);
 
-  std::uint32_t header[sizeof(SlotRules) / sizeof(std::uint32_t)];
-  std::memcpy(header, &device, sizeof(SlotRules));
+  std::uint32_t header[sizeof(SlotParams) / sizeof(std::uint32_t)];
+  std::memcpy(header, &device, sizeof(SlotParams));
   kernels::write_words(place(memory_->rules), header, std::size(header), stream);
 
   if (rules.allowed.empty()) return;
@@ -183,12 +184,12 @@ void Sampler::set(std::int64_t slot, const SamplingRules& rules, Stream& stream)
 }
 
 void Sampler::adjust(const Piece& piece) const {
-  kernels::adjust_logits({.rows = piece.rows,
-                          .lists = memory_->lists,
-                          .allowed = memory_->allowed,
-                          .history = piece.step.history,
-                          .block_table = rows_of(piece.step.block_table, piece.range)},
-                         piece.context.stream);
+  kernels::apply_penalties({.rows = piece.rows,
+                            .lists = memory_->lists,
+                            .allowed = memory_->allowed,
+                            .history = piece.step.history,
+                            .block_table = rows_of(piece.step.block_table, piece.range)},
+                           piece.context.stream);
 }
 
 void Sampler::filter(const Piece& piece) const {
@@ -198,33 +199,33 @@ void Sampler::filter(const Piece& piece) const {
   const TensorView all_maxima(memory_->gathered_maxima.data, DType::i32, {shard_.ranks, rows});
   const TensorView histograms = rows_of(memory_->histograms, {0, rows});
   const TensorView all_histograms(memory_->gathered_histograms.data, DType::i64,
-                                  {shard_.ranks, rows, kernels::kFilterBins});
-  const kernels::FilterLogits args{.rows = piece.rows,
-                                   .maxima = maxima,
-                                   .all_maxima = all_maxima,
-                                   .histograms = histograms,
-                                   .all_histograms = all_histograms,
-                                   .state = rows_of(memory_->filter_state, {0, rows}),
-                                   .thresholds = {memory_->thresholds.data, DType::f32, {rows}}};
-  if (piece.context.alone()) return kernels::filter_rows(args, stream);
+                                  {shard_.ranks, rows, kernels::kTruncationBins});
+  const kernels::TopKTopP args{.rows = piece.rows,
+                               .maxima = maxima,
+                               .all_maxima = all_maxima,
+                               .histograms = histograms,
+                               .all_histograms = all_histograms,
+                               .state = rows_of(memory_->filter_state, {0, rows}),
+                               .thresholds = {memory_->thresholds.data, DType::f32, {rows}}};
+  if (piece.context.alone()) return kernels::top_k_top_p(args, stream);
   kernels::find_maximum(args, stream);
   piece.context.communicator->all_gather(all_maxima, maxima, stream);
-  kernels::begin_filter(args, stream);
-  for (const auto kind : {kernels::FilterKind::top_k, kernels::FilterKind::top_p}) {
-    for (int round = 0; round < kernels::kFilterRounds; ++round) {
-      kernels::count_round(args, kind, round, stream);
+  kernels::begin_truncation(args, stream);
+  for (const auto kind : {kernels::TruncationKind::top_k, kernels::TruncationKind::top_p}) {
+    for (int round = 0; round < kernels::kTruncationRounds; ++round) {
+      kernels::count_truncation_round(args, kind, round, stream);
       piece.context.communicator->all_gather(all_histograms, histograms, stream);
-      kernels::choose_round(args, kind, round, stream);
+      kernels::choose_truncation_round(args, kind, round, stream);
     }
   }
 }
 
 void Sampler::draw(const Piece& piece) const {
   const std::int64_t rows = piece.range.size();
-  kernels::DrawTokens args{
+  kernels::SampleTokens args{
       .rows = piece.rows,
       .targets = piece.targets,
-      .scratch = {memory_->draw_scratch.data, DType::i64, {kernels::draw_scratch_words(rows)}},
+      .scratch = {memory_->draw_scratch.data, DType::i64, {kernels::sample_scratch_words(rows)}},
       .tokens = piece.tokens,
       .last_tokens = piece.last_tokens};
   if (piece.step.filter) args.thresholds = {memory_->thresholds.data, DType::f32, {rows}};
@@ -233,7 +234,7 @@ void Sampler::draw(const Piece& piece) const {
     Stream& stream = piece.context.stream;
     if (piece.head != nullptr && matmul.draw(*piece.head, args, stream)) return;
     if (piece.head != nullptr) matmul.linear(*piece.head, stream);
-    kernels::draw_tokens(args, stream);
+    kernels::sample_tokens(args, stream);
   };
   if (piece.context.alone()) return enqueue();
 
@@ -241,18 +242,18 @@ void Sampler::draw(const Piece& piece) const {
   args.best = bests.own_flat();
   enqueue();
   bests.with_all_ranks(piece.context);
-  kernels::pick_tokens({.bests = bests.all_flat(),
-                        .slots = piece.rows.slots,
-                        .targets = piece.targets,
-                        .tokens = piece.tokens,
-                        .last_tokens = piece.last_tokens},
-                       piece.context.stream);
+  kernels::reduce_samples({.bests = bests.all_flat(),
+                           .slots = piece.rows.slots,
+                           .targets = piece.targets,
+                           .tokens = piece.tokens,
+                           .last_tokens = piece.last_tokens},
+                          piece.context.stream);
 }
 
 void Sampler::score(const Piece& piece) const {
   const std::int64_t rows = piece.range.size(), alternatives = piece.step.logprobs;
   const Memory::Exchange records(memory_->records, shard_, rows,
-                                 kernels::score_record_words(alternatives));
+                                 kernels::logprob_record_words(alternatives));
   const Memory::Exchange higher(memory_->higher, shard_, rows, 1);
   const auto results = [&](const TensorView& memory, std::int64_t columns) {
     return rows_of(TensorView(memory.data, memory.dtype, {limits_.rows, columns}), piece.range);
@@ -260,20 +261,21 @@ void Sampler::score(const Piece& piece) const {
   const auto flat = [&](const TensorView& memory) {
     return TensorView(memory.as<std::int32_t>() + piece.range.begin, memory.dtype, {rows});
   };
-  const kernels::ScoreTokens args{.rows = piece.rows,
-                                  .tokens = piece.tokens,
-                                  .records = records.own,
-                                  .all_records = records.all,
-                                  .higher = higher.own_flat(),
-                                  .all_higher = higher.all_flat(),
-                                  .logprob = flat(memory_->logprob),
-                                  .rank = flat(memory_->rank),
-                                  .top_ids = results(memory_->top_ids, alternatives),
-                                  .top_logprobs = results(memory_->top_logprobs, alternatives)};
+  const kernels::LogProbabilities args{
+      .rows = piece.rows,
+      .tokens = piece.tokens,
+      .records = records.own,
+      .all_records = records.all,
+      .higher = higher.own_flat(),
+      .all_higher = higher.all_flat(),
+      .logprob = flat(memory_->logprob),
+      .rank = flat(memory_->rank),
+      .top_ids = results(memory_->top_ids, alternatives),
+      .top_logprobs = results(memory_->top_logprobs, alternatives)};
   Stream& stream = piece.context.stream;
-  kernels::summarize_part(args, stream);
+  kernels::summarize_logits(args, stream);
   records.with_all_ranks(piece.context);
-  kernels::score_tokens(args, stream);
+  kernels::log_probabilities(args, stream);
   if (piece.context.alone()) return;
   higher.with_all_ranks(piece.context);
   kernels::rank_tokens(args, stream);
@@ -301,14 +303,14 @@ Sampled Sampler::sample(const SampleStep& step, TensorView last_tokens, const Co
         .rows = {.logits = rows_of(step.logits, range),
                  .slots = rows_of(step.slots, range),
                  .positions = rows_of(step.positions, range),
-                 .rules = memory_->rules,
+                 .params = memory_->rules,
                  .first_id = own_.begin},
         .targets = step.targets.data != nullptr ? rows_of(step.targets, range) : step.targets,
         .tokens = {memory_->tokens.as<std::int32_t>() + range.begin, DType::i32, {range.size()}},
         .head = draws_only ? step.head : nullptr};
     if (copies) {
-      piece.rows.adjusted = rows_of(memory_->adjusted, {0, range.size()});
-      piece.rows.adjusted.shape[1] = own_.size();
+      piece.rows.changed_logits = rows_of(memory_->adjusted, {0, range.size()});
+      piece.rows.changed_logits.shape[1] = own_.size();
     }
     if (step.adjust) adjust(piece);
     if (step.filter) filter(piece);

@@ -8,7 +8,7 @@
 namespace nvllm::layers {
 namespace {
 
-using kernels::SlotRules;
+using kernels::SlotParams;
 
 constexpr float kLeastTemperature = 1e-5f;
 
@@ -28,28 +28,28 @@ std::uint32_t fixed_share(float share) {
 
 }  // namespace
 
-SlotRules slot_rules(const SamplingRules& rules) {
-  SlotRules slot;
+SlotParams slot_rules(const SamplingRules& rules) {
+  SlotParams slot;
   slot.seed = rules.seed;
   slot.inverse_temperature = draws_at_random(rules) ? 1 / rules.temperature : 0;
   slot.has_min_p = rules.min_p > 0;
   slot.log_min_p = rules.min_p > 0 ? std::log(rules.min_p) : 0;
   slot.top_k = std::max(rules.top_k, 0);
   slot.top_p = fixed_share(rules.top_p);
-  slot.flags = (rules.adjusts() ? SlotRules::kAdjusts : 0) |
-               (rules.filters() ? SlotRules::kFilters : 0) |
-               (rules.allowed.empty() ? 0 : SlotRules::kAllowed) |
-               (penalizes(rules) ? SlotRules::kPenalizes : 0);
+  slot.flags = (rules.adjusts() ? SlotParams::kChangesLogits : 0) |
+               (rules.filters() ? SlotParams::kTruncates : 0) |
+               (rules.allowed.empty() ? 0 : SlotParams::kAllowed) |
+               (penalizes(rules) ? SlotParams::kPenalties : 0);
   slot.repetition_penalty = rules.repetition_penalty;
   slot.presence_penalty = rules.presence_penalty;
   slot.frequency_penalty = rules.frequency_penalty;
   slot.prompt_length = rules.prompt_length;
-  slot.least_length = rules.least_length;
+  slot.min_length = rules.least_length;
   slot.logprobs = rules.logprobs;
   return slot;
 }
 
-void append_lists(const SamplingRules& rules, SlotRules& slot, std::vector<std::uint32_t>& words) {
+void append_lists(const SamplingRules& rules, SlotParams& slot, std::vector<std::uint32_t>& words) {
   const auto append = [&](std::int64_t word) {
     words.push_back(static_cast<std::uint32_t>(word));
     return 1;

@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/sampling/sampling_rules.h"
+#include "kernels/sampling/sampling_params.h"
 #include "layers/sampler.h"
 
 namespace nvllm::layers {
 
-kernels::SlotRules slot_rules(const SamplingRules& rules);  // without lists
+kernels::SlotParams slot_rules(const SamplingRules& rules);  // without lists
 
-// Writes the lists (kernels/sampling/sampling_rules.h) and says in `slot` how long they are.
-void append_lists(const SamplingRules& rules, kernels::SlotRules& slot,
+// Writes the lists (kernels/sampling/sampling_params.h) and says in `slot` how long they are.
+void append_lists(const SamplingRules& rules, kernels::SlotParams& slot,
                   std::vector<std::uint32_t>& words);
 
 }  // namespace nvllm::layers

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "model/quantization.h"
+#include "model/checkpoint/checkpoint.h"
 
 namespace nvllm::model {
 namespace {

@@ -22,7 +22,7 @@
 #include "layers/decoder_layer.h"
 #include "layers/embedding.h"
 #include "layers/rope_table.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace nvllm::model {
 

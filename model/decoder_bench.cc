@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "layers/test_batch.h"
 #include "model/decoder.h"
-#include "model/loader.h"
+#include "model/loading/loader.h"
 #include "testing/bench_ranks.h"
 
 namespace nvllm::model {

@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "layers/test_batch.h"
-#include "model/checkpoint.h"
-#include "model/loader.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/loading/loader.h"
 
 namespace nvllm::model {
 namespace {

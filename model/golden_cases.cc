@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "model/test_model.h"
+#include "model/testing/test_model.h"
 #include "testing/golden.h"
 
 namespace nvllm::model {
@@ -57,7 +57,8 @@ struct Expected {
   std::vector<Prompt> prompts;
 };
 
-// How far logits and hidden states may be off: see what transformers' own bfloat16 is off by, doubled.
+// How far logits and hidden states may be off: see what transformers' own bfloat16 is off by,
+// doubled.
 struct Limits {
   float logits, logits_rms, hidden, margin;
 };
@@ -81,13 +82,14 @@ class Check {
 
   // All logits and hidden states of the first prompt.
   std::string first_prompt();
-  // Prompts together, then token by token, together; the expected tokens are given, whatever was chosen.
+  // Prompts together, then token by token, together; the expected tokens are given, whatever was
+  // chosen.
   std::string continuations();
   // The last prompt in pieces of many sizes.
   std::string in_pieces();
   // A step of all sequences as a graph: the bits of the same at once.
   std::string in_a_graph();
-  // What there is to choose among for the products is as right as what is taken untuned.
+  // Every GEMM configuration that tuning can choose must be as right as the untuned one.
   std::string tuned() {
     model_.tune(prompts(), Logits::all);
     model_.tune({prompts()[0]}, Logits::last);
@@ -277,7 +279,7 @@ TEST_CASE("a prompt in pieces gives the logits of the whole, in paged and contig
   });
 }
 
-TEST_CASE("models are right with tuned products") {
+TEST_CASE("models are right with tuned GEMMs") {
   on_few_ranks([](DeviceRank& rank) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CHECK(Check(rank, "qwen3-gqa-tied", dtype).tuned() == "");

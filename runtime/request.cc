@@ -38,7 +38,7 @@ void check_penalty(const char* field, double value) {
 }  // namespace
 
 void check_sampling_params(const SamplingParams& params) {
-  // An answer takes memory before it has begun.
+  // An answer takes memory before it starts.
   require(params.n >= 1 && params.n <= 16384, "n", params.n, "from 1 to 16384");
   require(params.temperature >= 0 && std::isfinite(params.temperature), "temperature",
           params.temperature, "a finite number, 0 (the most likely token) or more");

@@ -1,5 +1,5 @@
-// Request: what is asked of the engine, and what it answers. Token ids only; text is the front end's.
-// Part of the library's public face.
+// Request: what is asked of the engine, and what it answers. Token ids only; text is the front
+// end's. Part of the library's public face.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ struct SamplingParams {
   }
 };
 
-// An Error that names the field, its value and the mend, if a value is out of its range by itself. What
-// depends on the model or the engine (ids, lengths) the engine checks.
+// An Error that names the field, its value and the fix, if a value is out of its range by itself.
+// What depends on the model or the engine (ids, lengths) the engine checks.
 void check_sampling_params(const SamplingParams& params);
 
 struct Request {
@@ -91,8 +91,8 @@ struct RequestTimes {
   }
 };
 
-// What is new of one answer to a request. The last one has a finish reason; or an error, and then there
-// is one for the whole request.
+// What is new of one answer to a request. The last one has a finish reason; or an error, and then
+// there is one for the whole request.
 struct Update {
   std::uint64_t request = 0;
   std::int32_t index = 0;  // of the answer, below n
@@ -107,8 +107,8 @@ struct Update {
   // With the last one.
   std::int32_t cached_tokens = 0;  // of the prompt, when it was first scheduled
   std::int32_t preemptions = 0;
-  // "paged", "contiguous", "layerwise"; of keys and values in chunks, how many stayed on the device: "resident": all,
-  // "hybrid": some, "chunked": none.
+  // "paged", "contiguous", "layerwise"; of keys and values in chunks, how many stayed on the
+  // device: "resident": all, "hybrid": some, "chunked": none.
   std::string kv_mode = "";
   RequestTimes times = {};
 

@@ -70,7 +70,7 @@ double BenchRank::seconds(const std::function<void()>& enqueue) {
   return ipc::bench::median(times);
 }
 
-double BenchRank::product_seconds(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) {
+double BenchRank::gemm_seconds(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) {
   const Buffer x = random_memory(*backend, *stream, rows * inputs);
   const Buffer weight = random_memory(*backend, *stream, outputs * inputs);
   const Buffer out = random_memory(*backend, *stream, rows * outputs);
@@ -90,16 +90,16 @@ DeviceLimits BenchRank::limits() {
     const double read = seconds([&] { kernels::read_all(memory, *stream); });
     limits.bytes_per_second = static_cast<double>(memory.bytes()) / read;
   }
-  struct Product {
+  struct Shape {
     std::int64_t rows, outputs, inputs;
   };
   // Long ones, and one that ends before the device slows down for want of power.
-  const std::vector<Product> products =
-      gpu ? std::vector<Product>{{8192, 8192, 8192}, {4096, 24576, 4096}, {512, 24576, 4096}}
-          : std::vector<Product>{{512, 1024, 1024}, {512, 2048, 1024}};
-  for (const Product& product : products) {
-    const double flops = 2.0 * static_cast<double>(product.rows * product.outputs * product.inputs);
-    const double took = product_seconds(product.rows, product.outputs, product.inputs);
+  const std::vector<Shape> shapes =
+      gpu ? std::vector<Shape>{{8192, 8192, 8192}, {4096, 24576, 4096}, {512, 24576, 4096}}
+          : std::vector<Shape>{{512, 1024, 1024}, {512, 2048, 1024}};
+  for (const Shape& shape : shapes) {
+    const double flops = 2.0 * static_cast<double>(shape.rows * shape.outputs * shape.inputs);
+    const double took = gemm_seconds(shape.rows, shape.outputs, shape.inputs);
     limits.flops_per_second = std::max(limits.flops_per_second, flops / took);
   }
   return limits;

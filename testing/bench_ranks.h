@@ -1,5 +1,5 @@
-// Benchmarks on ranks: each measurement is made in forked processes with a device each, also with one rank,
-// since a process that has used CUDA must not fork any more.
+// Benchmarks on ranks: each measurement is made in forked processes with a device each, also with
+// one rank, since a process that has used CUDA must not fork any more.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -12,16 +12,16 @@
 
 #include "base/error.h"
 #include "device/backend.h"
-#include "ipc/collective/bench_ranks.h"
 #include "ipc/collective/communicator.h"
+#include "ipc/collective/testing/bench_ranks.h"
 #include "kernels/gemm/linear.h"
 
 namespace nvllm::testing {
 
-// What the device does at most, measured there and then.
+// The limits of the device, measured in this run.
 struct DeviceLimits {
   double bytes_per_second = 0;  // of reading
-  double flops_per_second = 0;  // of the fastest of a few large products in bfloat16
+  double flops_per_second = 0;  // of the fastest of a few large GEMMs in bfloat16
 };
 
 // One rank of a measurement.
@@ -36,20 +36,21 @@ struct BenchRank {
   std::unique_ptr<kernels::Matmul> matmul;
 
   void wait();
-  // Of all work that `enqueue` captures in a graph: the median of a few replays, which all ranks begin
-  // together.
+  // Of all work that `enqueue` captures in a graph: the median of a few replays, which all ranks
+  // begin together.
   double seconds(const std::function<void()>& enqueue);
   DeviceLimits limits();
 
  private:
-  double product_seconds(std::int64_t rows, std::int64_t outputs, std::int64_t inputs);
+  double gemm_seconds(std::int64_t rows, std::int64_t outputs, std::int64_t inputs);
 };
 
 // Numbers other than zero (which would be multiplied at higher clocks), bfloat16.
 Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements);
 
-// Says of a benchmark: us; bytes and flops, what has to be read and computed; floor_us, the time that these
-// take at the device's limits, whichever is longer; of_limit, floor_us / us; and the limits.
+// Says of a benchmark: us; bytes and flops, what has to be read and computed; floor_us, the time
+// that these take at the device's limits, whichever is longer; of_limit, floor_us / us; and the
+// limits.
 void report_limits(benchmark::State& state, const DeviceLimits& limits, double seconds,
                    double bytes, double flops);
 

@@ -25,7 +25,8 @@ std::string count_line(const std::vector<CaseResult>& results);  // "3 passed, 0
 void write_xml(const std::string& path, const std::string& suite,
                const std::vector<CaseResult>& results);
 
-// {"passed": 1, "failed": 0, "skipped": 0, "cases": [{"name", "file", "verdict", "detail", "seconds"}]}
+// {"passed": 1, "failed": 0, "skipped": 0,
+//  "cases": [{"name", "file", "verdict", "detail", "seconds"}]}
 void write_json(const std::string& path, const std::vector<CaseResult>& results);
 std::vector<CaseResult> read_json(const std::string& path);  // throws if it is not such a file
 

@@ -1,5 +1,5 @@
-// Tests of ranks with a device each, that are the same on every backend: link them with //testing:cpu_ranks
-// or //testing:cuda_ranks.
+// Tests of ranks with a device each, that are the same on every backend: link them with
+// //testing:cpu_ranks or //testing:cuda_ranks.
 //
 //   RANKS_OR_SKIP(2);
 //   run_on_devices(2, [](DeviceRank& rank) { ... rank.communicator->all_reduce(...) ... });

@@ -67,8 +67,8 @@ pid_t start(std::vector<std::string> arguments, const std::string& output) {
   _exit(127);
 }
 
-// Kills and collects what the case left running. The group holds the most; the rest became our children
-// when their parent died (we are their subreaper).
+// Kills and collects what the case left running. The group holds the most; the rest became our
+// children when their parent died (we are their subreaper).
 void kill_leftovers(pid_t group) {
   kill(-group, SIGKILL);
   const std::string list = "/proc/self/task/" + std::to_string(getpid()) + "/children";
@@ -88,7 +88,8 @@ struct Ending {
   int status = 0;
 };
 
-// Collects the orphans of the case meanwhile: a test may look whether they are gone, zombies or not.
+// Collects the orphans of the case meanwhile: a test may look whether they are gone, zombies or
+// not.
 Ending wait_for(pid_t pid, std::chrono::seconds limit) {
   const Clock::time_point deadline = Clock::now() + limit;
   Ending ending;

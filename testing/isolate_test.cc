@@ -69,7 +69,7 @@ TEST_CASE("isolated cases neither stop nor touch each other") {
   CHECK(verdict(run, "passes") == "passed: ");
   CHECK(contains(verdict(run, "fails, with a comma and a * in its name"), "2 == 3"));
   CHECK(verdict(run, "skips itself") == "skipped: needs <2> GPUs & more");
-  CHECK(contains(verdict(run, "throws"), "failed: exception: out of luck"));
+  CHECK(contains(verdict(run, "throws"), "failed: exception: out of patience"));
   CHECK(contains(verdict(run, "crashes"), "failed: "));
   CHECK(contains(verdict(run, "crashes"), "SIGSEGV"));
   CHECK(verdict(run, "is killed") == "failed: ended by SIGKILL");

@@ -24,7 +24,7 @@ TEST_CASE("skips itself") {
 }
 
 TEST_CASE("throws") {
-  throw std::runtime_error("out of luck");
+  throw std::runtime_error("out of patience");
 }
 
 TEST_CASE("crashes") {

@@ -16,7 +16,8 @@
 namespace nvllm::testing {
 namespace {
 
-// This one, with the variable, and without Bazel's wish for a file of results, which is the caller's.
+// This one, with the variable, and without Bazel's wish for a file of results, which is the
+// caller's.
 std::vector<std::string> environment(const std::string& variable, const std::string& value) {
   std::vector<std::string> all = {variable + "=" + value};
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
@@ -80,9 +81,9 @@ Rerun rerun_case(const std::string& case_name, const std::string& variable,
 
 Rerun rerun_until_race(const std::string& case_name, const std::string& variable,
                        const std::string& value) {
-  constexpr int kMost = 5;
+  constexpr int kMaxRuns = 5;
   Rerun rerun;
-  for (int i = 0; i < kMost && !rerun.raced(); ++i) {
+  for (int i = 0; i < kMaxRuns && !rerun.raced(); ++i) {
     rerun = rerun_case(case_name, variable, value);
   }
   return rerun;

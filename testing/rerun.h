@@ -1,5 +1,5 @@
-// Runs one case of this test program again, in a process of its own: for what ends a process, such as what a
-// sanitizer finds.
+// Runs one case of this test program again, in a process of its own: for what ends a process, such
+// as what a sanitizer finds.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,8 @@ struct Rerun {
   bool raced() const { return output.find("ThreadSanitizer: data race") != std::string::npos; }
 };
 
-// case_name, here and below: as doctest's --test-case takes it. The case finds the value in its environment.
+// case_name, here and below: as doctest's --test-case takes it. The case finds the value in its
+// environment.
 Rerun rerun_case(const std::string& case_name, const std::string& variable,
                  const std::string& value, std::chrono::seconds limit = std::chrono::seconds(100));
 // Until ThreadSanitizer reports a race, which is a matter of who is late; at most a few times.

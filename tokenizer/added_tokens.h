@@ -1,4 +1,5 @@
-// Tokens that are found in text as a whole, before it is cut into words: <|im_start|> and the like.
+// Added tokens are found in text as a whole, before it is cut into words: <|im_start|> and the
+// like.
 #pragma once
 
 #include <array>
@@ -12,8 +13,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tokenizer/bpe/vocabulary.h"
 #include "tokenizer/normalizer.h"
-#include "tokenizer/token_table.h"
 
 namespace nvllm::tokenizer {
 
@@ -27,14 +28,14 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
-// A part of a text: a token, or text between tokens.
+// A part of a text: an added token, or the text between two of them.
 struct AddedTokenPart {
   std::size_t begin, end;
   std::optional<TokenId> id;
 };
 
-// Finds texts, of those that start at one place the longest; a trie. Linear in the text (times the
-// longest token, in bad cases).
+// Finds added tokens in a text with a trie; of those that start at the same byte, the longest.
+// Takes time proportional to the text (times the longest token, in bad cases).
 class TokenFinder {
  public:
   void add(std::string_view text, std::size_t value);
@@ -58,22 +59,22 @@ class TokenFinder {
 
 class AddedTokens {
  public:
-  // Adds tokens in order. One that the vocabulary has keeps its id there, others get the next free
-  // id: that is what the reference does, whatever ids the file says.
+  // Adds tokens in order. A token that the vocabulary has keeps its id there, others get the next
+  // free id: the reference does so, whatever ids the file gives.
   void add(const std::vector<AddedToken>& tokens, const TokenTable& vocabulary);
   // Call once all are added.
   void build(const Normalizer& normalizer);
 
   std::optional<TokenId> find(std::string_view content) const;
-  // What a token is decoded as: its content, normalized if it is looked for so. Null: no added
-  // token.
+  // The text of a decoded token: its content, normalized if it is looked for in normalized text.
+  // Null: the id is not an added token.
   const std::string* text(TokenId id) const;
-  // Whether that is the content of a special token. (The reference asks no more either: a special
-  // token that its normalizer changes is not left out of decoded text.)
+  // Whether text(id) is the content of a special token. (The reference asks no more either: a
+  // special token that its normalizer changes is not left out of decoded text.)
   bool is_special(TokenId id) const;
   const std::unordered_map<TokenId, AddedToken>& all() const { return by_id_; }
 
-  // Cuts a text as it came, and one that was normalized.
+  // Cuts a text at its added tokens, before and after normalization.
   using PartSink = std::function<void(const AddedTokenPart&)>;
   void split_raw(std::string_view text, const PartSink& sink) const { split(raw_, text, sink); }
   void split_normalized(std::string_view text, const PartSink& sink) const {

@@ -1,4 +1,4 @@
-// ChatTemplate: a conversation as the text that a model was trained on.
+// ChatTemplate renders a conversation as the text format on which a model was trained.
 #pragma once
 
 #include <optional>
@@ -9,16 +9,16 @@
 
 namespace nvllm::tokenizer {
 
-// Const after it has been made; may be used by several threads at once.
+// Immutable; may be used by several threads at once.
 class ChatTemplate {
  public:
-  // source: a Jinja template. The special tokens are what the template may call bos_token and so on.
-  // Throws an Error that says where the template is wrong.
+  // `source` is a Jinja template. The special tokens are what the template may call bos_token and
+  // so on. Throws an Error that says where the template is wrong.
   ChatTemplate(std::string_view source, const jinja::Dict& special_tokens);
 
-  // tokenizer_config.json: its chat_template (the one named "default" of several) and special tokens.
-  // `file`: a template that stands beside it (chat_template.jinja), or was given by the user; replaces the
-  // one inside. Nothing if there is none at all.
+  // Takes the chat template (the one named "default" if there are several) and the special tokens
+  // from a tokenizer_config.json. `file`: a template that lies beside it (chat_template.jinja) or
+  // that the user passed; it replaces the one inside. nullopt: there is no template.
   static std::optional<ChatTemplate> from_config(std::string_view tokenizer_config_json,
                                                  const std::optional<std::string>& file);
 
@@ -28,8 +28,8 @@ class ChatTemplate {
     jinja::Dict
         options;  // add_generation_prompt, enable_thinking, anything else that templates know
   };
-  // What Hugging Face's apply_chat_template gives. An Error for messages that are no list of dicts, and
-  // for what the template itself refuses or stumbles over.
+  // The same text as Hugging Face's apply_chat_template. An Error for messages that are not a list
+  // of dicts, and for what the template itself refuses or fails at.
   std::string render(const Request& request) const;
 
  private:

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "tokenizer/test_file.h"
-#include "tokenizer/tokenizer_json.h"
+#include "tokenizer/file_fixture.h"
+#include "tokenizer/loading/tokenizer_json.h"
 
 namespace nvllm::tokenizer {
 namespace {

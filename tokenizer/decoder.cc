@@ -4,13 +4,13 @@
 #include <optional>
 #include <utility>
 
-#include "tokenizer/byte_level.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::tokenizer {
 namespace {
 
-// The byte of a token <0x41>. Like the reference it takes one hexadecimal digit after a +, too.
+// The byte of a token <0x41>. Like the reference, it accepts a + and one hexadecimal digit, too.
 std::optional<char> fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return std::nullopt;
   const char* digits = token.data() + 3;
@@ -22,7 +22,7 @@ std::optional<char> fallback_byte(std::string_view token) {
   return static_cast<char>(value);
 }
 
-// Removes at most `limit` of a character from the front (or the back), and says how many.
+// Removes at most `limit` copies of a character from the front (or the back), and returns how many.
 std::size_t strip_front(std::string_view& text, std::string_view c, std::size_t limit) {
   std::size_t count = 0;
   for (; count < limit && text.starts_with(c); ++count) text.remove_prefix(c.size());
@@ -40,7 +40,7 @@ bool fuses(const DecoderStep& step) {
 
 }  // namespace
 
-// One token (or, if fused, a fragment of the only one) through one step.
+// Runs one step on one token (or, if tokens are fused, on a fragment of the only one).
 class DecoderStream::StepRunner {
  public:
   StepRunner(DecoderStream& stream, std::size_t step, std::string& out)
@@ -137,8 +137,8 @@ class DecoderStream::StepRunner {
   }
 
  private:
-  // For steps that need all of a fused token: collects fragments, and at the end presents the
-  // whole.
+  // For steps that need the whole of a fused token: collects its fragments until the end, then
+  // presents the whole.
   bool collected() {
     if (!finishing_) {
       state_.held += token_;
@@ -149,7 +149,7 @@ class DecoderStream::StepRunner {
     return true;
   }
 
-  // A run of bytes: their text if they are UTF-8, or else a U+FFFD for each.
+  // Emits a run of bytes: as text if they are UTF-8, or else a U+FFFD for each.
   void emit_bytes(const std::string& bytes) {
     if (valid_utf8_prefix(bytes) == bytes.size()) {
       emit_fragment(bytes);

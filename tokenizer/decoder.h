@@ -1,4 +1,5 @@
-// From tokens back to text, token by token: the whole-text decoder is the stream, run to its end.
+// The decoder turns tokens back into text, token by token: decoding a whole text is running the
+// stream to its end.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +38,8 @@ class Decoder {
   std::vector<DecoderStep> steps_;
 };
 
-// Appends text as soon as no later token can change it; what is appended is whole characters.
-// All in all it is linear in the tokens' bytes.
+// Appends text as soon as no later token can change it. What is appended is whole characters. The
+// total work is linear in the bytes of the tokens.
 class DecoderStream {
  public:
   // The decoder must outlive the stream.

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "base/json_text.h"
+#include "tokenizer/file_fixture.h"
+#include "tokenizer/loading/tokenizer_json.h"
 #include "tokenizer/stream.h"
-#include "tokenizer/test_file.h"
-#include "tokenizer/tokenizer_json.h"
 
 namespace nvllm::tokenizer {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "tokenizer/unicode.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/unicode/unicode.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::tokenizer {
 namespace {

@@ -1,4 +1,4 @@
-// What happens to text before it is cut into words.
+// The normalizer changes text before it is cut into words.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "tokenizer/regex.h"
-#include "tokenizer/unicode_normalize.h"
+#include "tokenizer/regex/regex.h"
+#include "tokenizer/unicode/unicode.h"
 
 namespace nvllm::tokenizer {
 
@@ -43,8 +43,8 @@ using NormalizerStep =
 
 struct NormalizedText {
   std::string text;
-  // Whether its first character comes from the first character of what was normalized. Metaspace
-  // asks.
+  // Whether its first character comes from the first character of the original text. The Metaspace
+  // pre-tokenizer needs to know.
   bool keeps_start = true;
 };
 

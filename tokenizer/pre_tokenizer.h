@@ -1,19 +1,19 @@
-// Cutting text into words, each of which is encoded on its own.
+// The pre-tokenizer cuts text into words, each of which is encoded on its own.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
-#include "tokenizer/regex.h"
-#include "tokenizer/word_scanner.h"
+#include "tokenizer/regex/regex.h"
 
 namespace nvllm::tokenizer {
 
-// What becomes of the matches of a pattern that cuts.
+// How text is split at the matches of a pattern.
 enum class SplitBehavior {
   kRemoved,
   kIsolated,            // each match is a piece
@@ -26,7 +26,7 @@ struct RegexSplit {
   RegexProgram program;
   WordPattern fast = WordPattern::kNone;  // the same pattern, if there is faster code for it
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool invert = false;  // matches and the text between them change places
+  bool invert = false;  // matches and the text between them swap roles
 };
 
 // Cuts at single characters of a kind.
@@ -58,10 +58,14 @@ using WordSink = std::function<void(std::string_view)>;
 
 class PreTokenizer {
  public:
-  void add(PreTokenizerStep step) { steps_.push_back(std::move(step)); }
+  // Appends a step: one of PreTokenizerStep's alternatives.
+  template <typename Step>
+  void add(Step step) {
+    steps_.emplace_back(std::in_place_type<Step>, std::move(step));
+  }
 
-  // If the last step, and no other, goes into the byte-level alphabet: drops it and returns true.
-  // The words are plain bytes then.
+  // If the last step, and no other, maps bytes to the byte-level alphabet: drops it and returns
+  // true. The words are plain bytes then.
   bool drop_final_byte_chars();
 
   // Cuts one piece of text. `at_start`: it is at the start of the whole text.

@@ -1,5 +1,6 @@
 #include "tokenizer/stream.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace nvllm::tokenizer {
@@ -43,6 +44,50 @@ std::string StreamDetokenizer::release(std::string text) {
   held_ = all.substr(safe);
   all.resize(safe);
   return all;
+}
+
+StopStrings::StopStrings(const std::vector<std::string>& strings) : nodes_(1) {
+  for (const std::string& text : strings) {
+    State state = kStart;
+    for (const char byte : text) {
+      State next = child(state, byte);
+      if (next == 0) {
+        next = static_cast<State>(nodes_.size());
+        nodes_.push_back(
+            {.byte = byte, .sibling = nodes_[state].first_child, .depth = nodes_[state].depth + 1});
+        nodes_[state].first_child = next;
+      }
+      state = next;
+    }
+    nodes_[state].found = nodes_[state].depth;
+  }
+  link_fallbacks();
+}
+
+StopStrings::State StopStrings::child(State state, char byte) const {
+  State next = nodes_[state].first_child;
+  while (next != 0 && nodes_[next].byte != byte) next = nodes_[next].sibling;
+  return next;
+}
+
+// Breadth first, so that fallbacks, which are shorter, are complete when they are needed.
+void StopStrings::link_fallbacks() {
+  std::vector<State> queue = {kStart};
+  for (std::size_t i = 0; i < queue.size(); ++i) {
+    const State state = queue[i];
+    for (State c = nodes_[state].first_child; c != 0; c = nodes_[c].sibling) {
+      nodes_[c].fallback = state == kStart ? kStart : next(nodes_[state].fallback, nodes_[c].byte);
+      nodes_[c].found = std::max(nodes_[c].found, nodes_[nodes_[c].fallback].found);
+      queue.push_back(c);
+    }
+  }
+}
+
+StopStrings::State StopStrings::next(State state, char byte) const {
+  for (;; state = nodes_[state].fallback) {
+    if (const State found = child(state, byte); found != 0) return found;
+    if (state == kStart) return kStart;
+  }
 }
 
 }  // namespace nvllm::tokenizer

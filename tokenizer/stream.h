@@ -1,14 +1,45 @@
-// Text of a sequence whose tokens come one by one.
+// StreamDetokenizer gives the text of a sequence whose tokens arrive one by one, up to a stop
+// string.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "tokenizer/stop_strings.h"
 #include "tokenizer/tokenizer.h"
 
 namespace nvllm::tokenizer {
+
+// Finds stop strings in a text that comes in pieces: an Aho-Corasick automaton, which is linear in
+// the text whatever the stop strings are.
+class StopStrings {
+ public:
+  explicit StopStrings(const std::vector<std::string>& strings);
+
+  using State = std::uint32_t;
+  static constexpr State kStart = 0;
+
+  State next(State state, char byte) const;
+  // How many of the last bytes are the beginning of a stop string, or all of one. These must be
+  // held back.
+  std::uint32_t held(State state) const { return nodes_[state].depth; }
+  // The length of the longest stop string that ends here; 0 if none does.
+  std::uint32_t found(State state) const { return nodes_[state].found; }
+
+ private:
+  struct Node {
+    char byte = 0;
+    State first_child = 0, sibling = 0;  // 0: none
+    State fallback = 0;                  // the longest proper suffix that is in the tree, too
+    std::uint32_t depth = 0, found = 0;
+  };
+  State child(State state, char byte) const;
+  void link_fallbacks();
+
+  std::vector<Node> nodes_;
+};
 
 struct StreamOptions {
   bool skip_special_tokens = true;
@@ -16,27 +47,26 @@ struct StreamOptions {
   std::vector<std::string> stop_strings = {};
 };
 
-// All pieces together are what Tokenizer::decode makes of all ids, or the part of it before the
-// first stop string: the one that ends first, and of those that end at one place the longest. Each
-// piece is valid UTF-8, and no part of a stop string is in one. Text is held back only while a
-// later token may change it: unfinished characters, runs of byte-fallback tokens, what may become a
-// stop string. In all, the work is linear in the text. Not thread-safe; the tokenizer must outlive
-// it.
+// All pieces together are what Tokenizer::decode makes of all ids, cut before the first stop string
+// (the one that ends first; of those that end at the same byte, the longest). Each piece is valid
+// UTF-8 and contains no part of a stop string. Text is held back only while a later token may
+// change it: unfinished characters, runs of byte-fallback tokens, and beginnings of stop strings.
+// The total work is linear in the text. Not thread-safe; the tokenizer must outlive the stream.
 class StreamDetokenizer {
  public:
   explicit StreamDetokenizer(const Tokenizer& tokenizer, StreamOptions options = {});
 
-  // The text that this token makes certain; often empty. Nothing once stopped.
+  // The text that this token makes final; often empty. Always empty once stopped.
   std::string push(TokenId id);
-  // The rest, after the last token.
+  // The remaining text, after the last token.
   std::string finish();
 
   // Whether a stop string was found.
   bool stopped() const { return stopped_; }
-  const std::string& stop_string() const { return stop_string_; }  // that one
+  const std::string& stop_string() const { return stop_string_; }  // the one that was found
 
  private:
-  // Passes on what of the new text cannot be part of a stop string.
+  // Returns the part of the held and the new text that cannot belong to a stop string.
   std::string release(std::string text);
 
   const Tokenizer& tokenizer_;

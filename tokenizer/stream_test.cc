@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tokenizer/tokenizer_json.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/loading/tokenizer_json.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::tokenizer {
 namespace {

@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/loading/tokenizer_json.h"
+#include "tokenizer/regex/regex.h"
 #include "tokenizer/stream.h"
-#include "tokenizer/tokenizer_json.h"
-#include "tokenizer/utf8.h"
-#include "tokenizer/word_scanner.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace {
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "tokenizer/utf8.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::tokenizer {
 
-// Scratch space for the time of one call.
+// Takes a scratch space from the tokenizer for the time of one call.
 class Tokenizer::ScratchLease {
  public:
   explicit ScratchLease(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
@@ -70,7 +70,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
   return ids;
 }
 
-// A piece of text between tokens that are looked for in unnormalized text.
+// Encodes text between added tokens that were found before normalization.
 void Tokenizer::encode_piece(std::string_view text, bool at_start, BpeScratch& scratch,
                              std::vector<TokenId>& ids) const {
   NormalizedText normalized;

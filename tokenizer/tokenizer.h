@@ -1,4 +1,4 @@
-// Text to token ids and back, exactly as Hugging Face tokenizers does it.
+// Tokenizer turns text into token ids and back, exactly as Hugging Face tokenizers does.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,45 @@
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
-#include "tokenizer/bpe.h"
+#include "tokenizer/bpe/bpe.h"
+#include "tokenizer/bpe/vocabulary.h"
 #include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"
-#include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
 
 namespace nvllm::tokenizer {
 
-// The parts of a tokenizer, wherever they were read from.
+// Puts special tokens around a text: <bos> $A <eos>. Templates are applied one after the other,
+// each to the result of the previous one.
+class PostProcessor {
+ public:
+  struct Template {
+    std::vector<TokenId> before, after;
+  };
+  void add(Template item) { templates_.push_back(std::move(item)); }
+
+  std::vector<TokenId> prefix() const {
+    std::vector<TokenId> ids;
+    for (auto item = templates_.rbegin(); item != templates_.rend(); ++item) {
+      ids.insert(ids.end(), item->before.begin(), item->before.end());
+    }
+    return ids;
+  }
+  std::vector<TokenId> suffix() const {
+    std::vector<TokenId> ids;
+    for (const Template& item : templates_) {
+      ids.insert(ids.end(), item.after.begin(), item.after.end());
+    }
+    return ids;
+  }
+
+ private:
+  std::vector<Template> templates_;
+};
+
+// The parts of a tokenizer, whichever file format they were read from. Text passes through them in
+// this order: added tokens are cut out, normalizer, pre-tokenizer, BPE, post-processor; ids pass
+// through the decoder.
 struct TokenizerParts {
   BpeVocabulary vocabulary;
   AddedTokens added;
@@ -34,14 +64,15 @@ class Tokenizer {
   explicit Tokenizer(TokenizerParts parts);
   ~Tokenizer();
 
-  // The ids of a text; special tokens in it are recognised. What is not UTF-8 counts as U+FFFD.
-  // add_special_tokens puts those of the model's template (<bos> …) around them.
+  // The ids of a text. Special tokens in it are recognised, and bytes that are not UTF-8 count as
+  // U+FFFD. add_special_tokens puts those of the model's template (<bos>, <eos>) around the ids.
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
 
-  // Ids that no token has are passed over.
+  // The text of ids. Ids that no token has are skipped.
   std::string decode(const std::vector<TokenId>& ids, bool skip_special_tokens) const;
 
-  // The token's own spelling (byte-level alphabet, U+2581 …); nothing for an id that no token has.
+  // The token as the vocabulary spells it (byte-level alphabet, U+2581); nullopt if no token has
+  // the id.
   std::optional<std::string_view> token_text(TokenId id) const;
   std::optional<TokenId> token_id(std::string_view token) const;
   bool is_special(TokenId id) const;
@@ -65,7 +96,7 @@ class Tokenizer {
   bool words_are_bytes_;
   TokenId end_id_;
 
-  // Scratch space that no call uses just now; its caches stay warm.
+  // Scratch space that no call is using; its caches stay warm.
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<BpeScratch>> idle_;  // guarded by mutex_
 };

@@ -1,6 +1,6 @@
-// Encoding in MB/s, loading in ms, decoding in tokens per second; the last number of a name is the text's size in MB
-// or the tokens' in thousands: what takes linear time is as fast at any. Run in the workspace: it reads
-// tests/data/qwen3-tokenizer and docs/.
+// Encoding in MB/s, loading in ms, decoding in tokens per second; the last number of a name is the
+// text's size in MB or the tokens' in thousands: what takes linear time is as fast at any. Run in
+// the workspace: it reads tests/data/qwen3-tokenizer and docs/.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tokenizer/loading/tokenizer_json.h"
 #include "tokenizer/stream.h"
-#include "tokenizer/tokenizer_json.h"
 
 namespace nvllm::tokenizer {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizer/tokenizer_json.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/loading/tokenizer_json.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::tokenizer {
 namespace {

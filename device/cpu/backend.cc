@@ -1,13 +1,10 @@
-#include "device/cpu/backend.h"
-
 #include <atomic>
 #include <cstring>
 
 #include "base/error.h"
-#include "device/cpu/crew.h"
-#include "device/cpu/event.h"
 #include "device/cpu/graph.h"
 #include "device/cpu/stream.h"
+#include "device/cpu/thread_pool.h"
 #include "device/host_memory.h"
 #include "device/topology.h"
 
@@ -36,7 +33,7 @@ class CpuBackend final : public Backend {
 
   // There is one priority.
   std::unique_ptr<nvllm::Stream> create_stream(StreamPriority) override {
-    return std::make_unique<Stream>(str("stream-", streams_.fetch_add(1)), spin_, crew_);
+    return std::make_unique<Stream>(str("stream-", streams_.fetch_add(1)), spin_, pool_);
   }
 
   std::unique_ptr<nvllm::Event> create_event(bool timing) override {
@@ -61,7 +58,7 @@ class CpuBackend final : public Backend {
  private:
   const std::size_t cores_ = allowed_cores().size();
   const Nanoseconds spin_ = cores_ > 1 ? kSpin : Nanoseconds(0);
-  const std::shared_ptr<Crew> crew_ = std::make_shared<Crew>();
+  const std::shared_ptr<ThreadPool> pool_ = std::make_shared<ThreadPool>();
   std::atomic<int> streams_{0};
 };
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -17,9 +18,9 @@
 #include "base/check.h"
 #include "device/backend.h"
 #include "device/cpu/counter.h"
-#include "device/cpu/crew.h"
 #include "device/cpu/graph.h"
 #include "device/cpu/task.h"
+#include "device/cpu/thread_pool.h"
 
 namespace nvllm::cpu {
 
@@ -59,9 +60,9 @@ class Stream final : public nvllm::Stream {
  public:
   static constexpr std::uint64_t kCapacity = 2048;
 
-  // `name`: of the thread, at most 15 characters. `crew`: helps its tasks; nullptr: none, for streams that
-  // nobody enqueues kernels on.
-  Stream(const std::string& name, Nanoseconds spin, std::shared_ptr<Crew> crew = nullptr);
+  // `name`: of the thread, at most 15 characters. `pool`: helps its tasks; nullptr: none, for
+  // streams that nobody enqueues kernels on.
+  Stream(const std::string& name, Nanoseconds spin, std::shared_ptr<ThreadPool> pool = nullptr);
   ~Stream() override;
 
   // Enqueues a function, which may throw. While the stream is captured it is recorded instead, and
@@ -82,11 +83,11 @@ class Stream final : public nvllm::Stream {
   bool synchronize_for(Nanoseconds limit) override;
   bool idle() override;
 
-  // The backend's threads, for kernels to share their work. Tasks may refer to it: it outlives the stream,
-  // and graphs run on streams of the same backend.
-  Crew& crew() const {
-    NVLLM_CHECK(crew_ != nullptr, "this stream has no crew");
-    return *crew_;
+  // The backend's threads, for kernels to share their work. Tasks may refer to it: it outlives the
+  // stream, and graphs run on streams of the same backend.
+  ThreadPool& thread_pool() const {
+    NVLLM_CHECK(pool_ != nullptr, "this stream has no pool");
+    return *pool_;
   }
 
   // What an event records: this stream's progress and the number of tasks enqueued so far.
@@ -123,7 +124,7 @@ class Stream final : public nvllm::Stream {
   std::shared_ptr<Capture> capture_;
   int branch_ = 0;
 
-  const std::shared_ptr<Crew> crew_;
+  const std::shared_ptr<ThreadPool> pool_;
 
   // Shared. A slot belongs to the user of the stream until submitted_ passes it, then to the
   // stream's thread until progress_->done passes it.
@@ -138,6 +139,44 @@ class Stream final : public nvllm::Stream {
 inline Stream& stream(nvllm::Stream& stream) {
   NVLLM_CHECK(stream.kind() == DeviceKind::cpu, "not a stream of the CPU backend");
   return static_cast<Stream&>(stream);
+}
+
+// An event is a place in the work of the stream that recorded it last: nothing runs to reach it,
+// and a wait that was enqueued before a new record keeps its place. Thread-safe.
+class Event final : public nvllm::Event {
+ public:
+  explicit Event(bool timing) : timing_(timing) {}
+
+  void record(nvllm::Stream& stream) override;
+  bool reached() const override;
+  // Throws the error of the work that led to the event, if it failed.
+  void synchronize() const override;
+  double seconds_since(const nvllm::Event& earlier) const override;
+
+  // Stream::wait: makes later work of the stream wait for this event; during a capture, draws the
+  // stream into it or adds an edge to it.
+  void make_wait(Stream& stream) const;
+
+ private:
+  // Where the event was recorded last: in a stream's work, in a capture, or nowhere.
+  struct Place {
+    std::shared_ptr<Progress> progress;
+    std::uint64_t position = 0;
+    std::shared_ptr<std::atomic<std::int64_t>> reached_ns;  // with timing; 0: not reached
+    std::shared_ptr<const CapturePoint> captured;
+  };
+
+  Place place() const;
+
+  const bool timing_;
+  mutable std::mutex mutex_;
+  Place place_;
+};
+
+inline const Event& event(const nvllm::Event& event) {
+  const auto* own = dynamic_cast<const Event*>(&event);
+  NVLLM_CHECK(own != nullptr, "not an event of the CPU backend");
+  return *own;
 }
 
 }  // namespace nvllm::cpu

@@ -1,5 +1,3 @@
-#include "device/cuda/backend.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -109,10 +107,11 @@ class CudaBackend final : public Backend {
     return enter(data, bytes, MemoryKind::pinned, purpose, [](void* p) { cudaFreeHost(p); });
   }
 
-  // The driver lets nobody else in while it gets pinned memory, and most of that time the system clears pages. So they
-  // come first, huge ones if the system has them, and are pinned then: in a twentieth of the time.
-  // As with all memory, who gives it back has waited for the work that uses it. What was forgotten finds the pages
-  // unmapped from the device, and so cannot reach memory that is somebody else's by then.
+  // The driver lets nobody else in while it gets pinned memory, and most of that time the system
+  // clears pages. So they come first, huge ones if the system has them, and are pinned then: in a
+  // twentieth of the time. As with all memory, who gives it back has waited for the work that uses
+  // it. What was forgotten finds the pages unmapped from the device, and so cannot reach memory
+  // that is somebody else's by then.
   Buffer pin_pages(std::size_t bytes, const std::string& purpose) {
     auto pages = std::make_shared<Buffer>(
         allocate_host(ledger(), MemoryKind::pinned, bytes, purpose, held_on_host()));

@@ -1,4 +1,5 @@
-// What CUDA code needs of the CUDA backend: the stream below a Stream, and errors with their names, what the GPU has.
+// What CUDA code needs of the CUDA backend: the stream below a Stream, and errors with their names,
+// what the GPU has.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -3,17 +3,40 @@
 
 #include <cuda_runtime_api.h>
 
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/backend.h"
-#include "device/cuda/errors.h"
 
 namespace nvllm::cuda {
+
+// What a function threw that CUDA called on a thread of its own, until somebody waits for the
+// stream. Keeps the first. Thread-safe.
+class ErrorSlot {
+ public:
+  void put(std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    if (error_ == nullptr) error_ = std::move(error);
+  }
+  void rethrow() {
+    std::exception_ptr error;
+    {
+      const std::lock_guard lock(mutex_);
+      error = std::exchange(error_, nullptr);
+    }
+    if (error) std::rethrow_exception(std::move(error));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
 
 // A function that CUDA calls, and where its exception goes.
 struct HostCall {

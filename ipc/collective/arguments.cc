@@ -14,10 +14,10 @@ bool summable(DType type) {
   return type == DType::f32 || type == DType::bf16 || type == DType::f16;
 }
 
-void check_stream(const Place& place, const char* operation, const Stream& stream) {
-  if (stream.kind() != place.device) {
+void check_stream(const CallSite& site, const char* operation, const Stream& stream) {
+  if (stream.kind() != site.device) {
     fail(operation, ": the stream is one of ", name_of(stream.kind()),
-         ", this communicator works on ", name_of(place.device));
+         ", this communicator works on ", name_of(site.device));
   }
 }
 
@@ -35,91 +35,91 @@ void check_summable(const char* operation, const char* argument, const TensorVie
   }
 }
 
-void check_root(const Place& place, const char* operation, int root) {
-  if (root < 0 || root >= place.size) {
-    fail(operation, ": root ", root, " is no rank; pass 0 to ", place.size - 1);
+void check_root(const CallSite& site, const char* operation, int root) {
+  if (root < 0 || root >= site.size) {
+    fail(operation, ": root ", root, " is no rank; pass 0 to ", site.size - 1);
   }
 }
 
 // `large` holds size() parts as big as `small`, of one type.
-void check_parts(const Place& place, const char* operation, const char* large_name,
+void check_parts(const CallSite& site, const char* operation, const char* large_name,
                  const TensorView& large, const char* small_name, const TensorView& small) {
   if (large.dtype != small.dtype) {
     fail(operation, ": ", large_name, " ", large.describe(), " and ", small_name, " ",
          small.describe(), " must have one type");
   }
-  if (large.elements() != small.elements() * place.size) {
-    fail(operation, ": ", large_name, " ", large.describe(), " must have ", place.size,
+  if (large.elements() != small.elements() * site.size) {
+    fail(operation, ": ", large_name, " ", large.describe(), " must have ", site.size,
          " times the elements of ", small_name, " ", small.describe());
   }
 }
 
 // The small tensor may be part number `rank` of the large one (in place), or lie apart from it.
-void check_overlap(const Place& place, const char* operation, const TensorView& large,
+void check_overlap(const CallSite& site, const char* operation, const TensorView& large,
                    const TensorView& small) {
   const auto large_begin = reinterpret_cast<std::uintptr_t>(large.data);
   const auto small_begin = reinterpret_cast<std::uintptr_t>(small.data);
   const bool apart =
       small_begin + small.bytes() <= large_begin || large_begin + large.bytes() <= small_begin;
   const bool in_place =
-      small_begin == large_begin + static_cast<std::size_t>(place.rank) * small.bytes();
+      small_begin == large_begin + static_cast<std::size_t>(site.rank) * small.bytes();
   if (!apart && !in_place) {
-    fail(operation, ": in and out overlap; pass separate tensors, or part ", place.rank,
+    fail(operation, ": in and out overlap; pass separate tensors, or part ", site.rank,
          " of the larger one as the smaller");
   }
 }
 
 }  // namespace
 
-void check_all_reduce(const Place& place, const TensorView& data, const Stream& stream) {
-  check_stream(place, "all_reduce", stream);
+void check_all_reduce(const CallSite& site, const TensorView& data, const Stream& stream) {
+  check_stream(site, "all_reduce", stream);
   check_tensor("all_reduce", "data", data);
   check_summable("all_reduce", "data", data);
 }
 
-void check_reduce_scatter(const Place& place, const TensorView& out, const TensorView& in,
+void check_reduce_scatter(const CallSite& site, const TensorView& out, const TensorView& in,
                           const Stream& stream) {
-  check_stream(place, "reduce_scatter", stream);
+  check_stream(site, "reduce_scatter", stream);
   check_tensor("reduce_scatter", "out", out);
   check_tensor("reduce_scatter", "in", in);
   check_summable("reduce_scatter", "in", in);
-  check_parts(place, "reduce_scatter", "in", in, "out", out);
-  check_overlap(place, "reduce_scatter", in, out);
+  check_parts(site, "reduce_scatter", "in", in, "out", out);
+  check_overlap(site, "reduce_scatter", in, out);
 }
 
-void check_all_gather(const Place& place, const TensorView& out, const TensorView& in,
+void check_all_gather(const CallSite& site, const TensorView& out, const TensorView& in,
                       const Stream& stream) {
-  check_stream(place, "all_gather", stream);
+  check_stream(site, "all_gather", stream);
   check_tensor("all_gather", "out", out);
   check_tensor("all_gather", "in", in);
-  check_parts(place, "all_gather", "out", out, "in", in);
-  check_overlap(place, "all_gather", out, in);
+  check_parts(site, "all_gather", "out", out, "in", in);
+  check_overlap(site, "all_gather", out, in);
 }
 
-void check_gather(const Place& place, const TensorView& out, const TensorView& in, int root,
+void check_gather(const CallSite& site, const TensorView& out, const TensorView& in, int root,
                   const Stream& stream) {
-  check_stream(place, "gather", stream);
-  check_root(place, "gather", root);
+  check_stream(site, "gather", stream);
+  check_root(site, "gather", root);
   check_tensor("gather", "in", in);
-  if (place.rank != root) return;
+  if (site.rank != root) return;
   check_tensor("gather", "out", out);
-  check_parts(place, "gather", "out", out, "in", in);
-  check_overlap(place, "gather", out, in);
+  check_parts(site, "gather", "out", out, "in", in);
+  check_overlap(site, "gather", out, in);
 }
 
-void check_broadcast(const Place& place, const TensorView& data, int root, const Stream& stream) {
-  check_stream(place, "broadcast", stream);
-  check_root(place, "broadcast", root);
+void check_broadcast(const CallSite& site, const TensorView& data, int root, const Stream& stream) {
+  check_stream(site, "broadcast", stream);
+  check_root(site, "broadcast", root);
   check_tensor("broadcast", "data", data);
 }
 
-void check_barrier(const Place& place, const Stream& stream) {
-  check_stream(place, "barrier", stream);
+void check_barrier(const CallSite& site, const Stream& stream) {
+  check_stream(site, "barrier", stream);
 }
 
-void check_all_reduce_rms_norm(const Place& place, const kernels::RmsNorm& args,
+void check_all_reduce_rms_norm(const CallSite& site, const kernels::RmsNorm& args,
                                const Stream& stream) {
-  check_stream(place, "all_reduce_rms_norm", stream);
+  check_stream(site, "all_reduce_rms_norm", stream);
   check_tensor("all_reduce_rms_norm", "x", args.x);
   check_summable("all_reduce_rms_norm", "x", args.x);
   kernels::check_rms_norm(args);

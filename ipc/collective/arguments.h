@@ -10,25 +10,26 @@
 namespace nvllm::ipc {
 
 // Where a call happens: rank `rank` of `size`, on streams of `device`.
-struct Place {
+struct CallSite {
   int rank = 0;
   int size = 1;
   DeviceKind device = DeviceKind::cpu;
 };
 
 // Each throws an Error that names the operation, the argument and what it should have been.
-void check_all_reduce(const Place& place, const TensorView& data, const Stream& stream);
-void check_reduce_scatter(const Place& place, const TensorView& out, const TensorView& in,
+void check_all_reduce(const CallSite& site, const TensorView& data, const Stream& stream);
+void check_reduce_scatter(const CallSite& site, const TensorView& out, const TensorView& in,
                           const Stream& stream);
-void check_all_gather(const Place& place, const TensorView& out, const TensorView& in,
+void check_all_gather(const CallSite& site, const TensorView& out, const TensorView& in,
                       const Stream& stream);
-void check_gather(const Place& place, const TensorView& out, const TensorView& in, int root,
+void check_gather(const CallSite& site, const TensorView& out, const TensorView& in, int root,
                   const Stream& stream);
-void check_broadcast(const Place& place, const TensorView& data, int root, const Stream& stream);
-void check_barrier(const Place& place, const Stream& stream);
-// Also what kernels::rms_norm asks, before anything is sent, and that rows of whole 16-byte vectors begin at
-// multiples of 16 bytes: ranks that judged by their own addresses could take different ways, and wait in vain.
-void check_all_reduce_rms_norm(const Place& place, const kernels::RmsNorm& args,
+void check_broadcast(const CallSite& site, const TensorView& data, int root, const Stream& stream);
+void check_barrier(const CallSite& site, const Stream& stream);
+// Also what kernels::rms_norm asks, before anything is sent, and that rows of whole 16-byte vectors
+// begin at multiples of 16 bytes: ranks that judged by their own addresses could take different
+// algorithms, and wait in vain.
+void check_all_reduce_rms_norm(const CallSite& site, const kernels::RmsNorm& args,
                                const Stream& stream);
 
 // "all_reduce 4096 float32": what a rank's record says while the collective runs.

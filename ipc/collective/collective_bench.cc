@@ -7,9 +7,10 @@
 // both processes at once to copy as many bytes, and to_memcpy, the ratio (limit: 2 for 1 MiB on 2
 // ranks), least_..., the same of the shortest times, which other work on the machine does not
 // touch; handover_us, what it took both at once to copy what the other had just written, the least
-// that any exchange through shared memory can take, and to_handover (up to 1 MiB: the staging memory
-// must hold it). shm/handover/... does the same after each kind of stores (shm_ways.h), with put_us,
-// what the writing took. On GPUs to_nccl, the ratio to NCCL's all_reduce of as many bytes in the same run.
+// that any exchange through shared memory can take, and to_handover (up to 1 MiB: the staging
+// memory must hold it). shm/handover/... does the same after each kind of stores
+// (shm/copy_methods.h), with put_us, what the writing took. On GPUs to_nccl, the ratio to NCCL's
+// all_reduce of as many bytes in the same run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -23,9 +24,9 @@
 #include "base/error.h"
 #include "device/backend.h"
 #include "device/topology.h"
-#include "ipc/collective/bench_ranks.h"
 #include "ipc/collective/communicator.h"
-#include "ipc/collective/shm_ways.h"
+#include "ipc/collective/shm/copy_methods.h"
+#include "ipc/collective/testing/bench_ranks.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -97,8 +98,8 @@ using Put = std::function<void(std::byte* to, const std::byte* from, std::size_t
 
 constexpr std::size_t kMostHandedOver = std::size_t{1} << 20;
 
-// Each rank writes its staging memory, then copies the next rank's. No collective but barriers, which
-// leave that memory alone, may be running.
+// Each rank writes its staging memory, then copies the next rank's. No collective but barriers,
+// which leave that memory alone, may be running.
 HandoverTimes time_handover(Member& member, Communicator& comm, Stream& stream, std::byte* data,
                             std::size_t bytes, const Put& put) {
   constexpr int kCalls = 200;

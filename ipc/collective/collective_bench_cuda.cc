@@ -3,8 +3,8 @@
 // processes, when the first of them is asked for; the benchmarks report what it found.
 //
 // Counters: us (per call), to_nccl, the ratio to NCCL's time for the same collective and size (for
-// all_reduce_rms_norm: to NCCL's all_reduce alone), ranks, bytes as in choice.h. start_ms of
-// nccl_start: ncclCommInitRank and all that goes with it.
+// all_reduce_rms_norm: to NCCL's all_reduce alone), ranks, bytes as in peer/algorithm.h. start_ms
+// of nccl_start: ncclCommInitRank and all that goes with it.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -19,10 +19,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "device/topology.h"
-#include "ipc/collective/bench_ranks.h"
-#include "ipc/collective/choice.h"
-#include "ipc/collective/nccl_communicator.h"
-#include "ipc/collective/peer_communicator.h"
+#include "ipc/collective/nccl/nccl_communicator.h"
+#include "ipc/collective/peer/algorithm.h"
+#include "ipc/collective/peer/peer_communicator.h"
+#include "ipc/collective/testing/bench_ranks.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -32,36 +32,38 @@ constexpr int kReplays = 20;
 constexpr int kSizes = 16;
 constexpr std::size_t kLeastBytes = 2048;  // then doubled, up to 64 MiB
 
-// How a collective can be done: the ways over peer memory, and NCCL to compare with.
-struct Way {
+// What is compared: the algorithms over peer memory, and NCCL.
+struct Contender {
   const char* name;
-  std::optional<Method> method;  // none: NCCL
+  std::optional<Algorithm> algorithm;  // none: NCCL
 };
-const std::array kWays = {Way{name_of(Method::one_shot), Method::one_shot},
-                          Way{name_of(Method::two_shot), Method::two_shot}, Way{"nccl", {}}};
+const std::array kContenders = {Contender{"one_shot", Algorithm::one_shot},
+                                Contender{"two_shot", Algorithm::two_shot}, Contender{"nccl", {}}};
 constexpr std::size_t kNccl = 2;
 constexpr std::array kCollectives = {Collective::all_reduce,     Collective::all_reduce_rms_norm,
                                      Collective::reduce_scatter, Collective::all_gather,
                                      Collective::gather,         Collective::broadcast};
+constexpr const char* kCollectiveNames[kCollectives.size()] = {
+    "all_reduce", "all_reduce_rms_norm", "reduce_scatter", "all_gather", "gather", "broadcast"};
 constexpr std::size_t kMaxBytes = kLeastBytes << (kSizes - 1);
 constexpr unsigned char kPattern = 0x3c;  // 0.0115 in bf16 and fp32
 
-// Microseconds per call; 0: not measured. By collective, way and size.
+// Microseconds per call; 0: not measured. By collective, contender and size.
 struct GpuTimes {
-  double call_us[kCollectives.size()][kWays.size()][kSizes];
+  double call_us[kCollectives.size()][kContenders.size()][kSizes];
   double nccl_start_ms;
   double peer_start_ms;
 };
 
-// What makes no sense is not measured: far too much for a way.
-bool is_measured(Collective collective, const Way& way, std::size_t bytes, int ranks) {
+// What makes no sense is not measured: far too much for a contender.
+bool is_measured(Collective collective, const Contender& contender, std::size_t bytes, int ranks) {
   constexpr std::size_t MiB = std::size_t{1} << 20;
   const bool reduces =
       collective == Collective::all_reduce || collective == Collective::all_reduce_rms_norm;
   const std::size_t all = reduces ? bytes : bytes * static_cast<std::size_t>(ranks);
   if (all > kMaxBytes) return false;
-  if (!way.method) return true;
-  return *way.method == Method::one_shot ? !reduces || bytes <= 8 * MiB : reduces;
+  if (!contender.algorithm) return true;
+  return *contender.algorithm == Algorithm::one_shot ? !reduces || bytes <= 8 * MiB : reduces;
 }
 
 // The tensors of all calls. Their bytes make small numbers of every type; sums in place may grow
@@ -147,14 +149,14 @@ GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
 
   Bench bench(*backend);
   for (std::size_t c = 0; c < kCollectives.size(); ++c) {
-    for (std::size_t w = 0; w < kWays.size(); ++w) {
-      const Way& way = kWays[w];
-      if (way.method && peer == nullptr) continue;
-      if (peer != nullptr) peer->force(way.method);
-      Communicator& comm = way.method ? static_cast<Communicator&>(*peer) : nccl;
+    for (std::size_t w = 0; w < kContenders.size(); ++w) {
+      const Contender& contender = kContenders[w];
+      if (contender.algorithm && peer == nullptr) continue;
+      if (peer != nullptr) peer->force(contender.algorithm);
+      Communicator& comm = contender.algorithm ? static_cast<Communicator&>(*peer) : nccl;
       for (int s = 0; s < kSizes; ++s) {
         const std::size_t bytes = kLeastBytes << s;
-        if (!is_measured(kCollectives[c], way, bytes, member.size())) continue;
+        if (!is_measured(kCollectives[c], contender, bytes, member.size())) continue;
         times.call_us[c][w][s] = bench.measure(comm, kCollectives[c], bytes);
       }
     }
@@ -195,7 +197,7 @@ void add(int ranks, std::size_t c, std::size_t w, int s,
   std::string size = format_bytes(bytes);
   size.erase(std::remove(size.begin(), size.end(), ' '), size.end());
   const std::string name =
-      str("cuda/", name_of(kCollectives[c]), "/", kWays[w].name, "/", size, "/ranks:", ranks);
+      str("cuda/", kCollectiveNames[c], "/", kContenders[w].name, "/", size, "/ranks:", ranks);
   benchmark::RegisterBenchmark(name.c_str(),
                                [=](benchmark::State& state) {
                                  const GpuTimes& times = results->get();
@@ -237,9 +239,9 @@ const bool registered = [] {
     add_start("nccl_start", ranks, &GpuTimes::nccl_start_ms, results);
     add_start("peer_start", ranks, &GpuTimes::peer_start_ms, results);
     for (std::size_t c = 0; c < kCollectives.size(); ++c) {
-      for (std::size_t w = 0; w < kWays.size(); ++w) {
+      for (std::size_t w = 0; w < kContenders.size(); ++w) {
         for (int s = 0; s < kSizes; ++s) {
-          if (is_measured(kCollectives[c], kWays[w], kLeastBytes << s, ranks)) {
+          if (is_measured(kCollectives[c], kContenders[w], kLeastBytes << s, ranks)) {
             add(ranks, c, w, s, results);
           }
         }

@@ -2,10 +2,10 @@
 
 #include "base/error.h"
 #include "base/logging.h"
-#include "ipc/collective/shm_communicator.h"
+#include "ipc/collective/shm/shm_communicator.h"
 #ifdef NVLLM_CUDA
-#include "ipc/collective/nccl_communicator.h"
-#include "ipc/collective/peer_communicator.h"
+#include "ipc/collective/nccl/nccl_communicator.h"
+#include "ipc/collective/peer/peer_communicator.h"
 #endif
 
 namespace nvllm::ipc {

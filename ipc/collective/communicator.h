@@ -1,12 +1,14 @@
 // Communicator: the collectives of a group's ranks on device tensors. Every rank calls the same
-// operations in the same order with the same shapes and types; each call only enqueues on the stream.
+// operations in the same order with the same shapes and types; each call only enqueues on the
+// stream.
 //
 //   auto comm = create_communicator(member, *backend, {});
 //   comm->all_reduce(hidden, *stream);
 //   comm->wait(*stream);            // or simply go on enqueueing
 //
-// Sums are taken in rank order in float32 and rounded once, so every rank gets the same bits, in every
-// run, whichever shm or peer path is taken. (NCCL chooses its own order; it is the same on all ranks.)
+// Sums are taken in rank order in float32 and rounded once, so every rank gets the same bits, in
+// every run, whichever shm or peer path is taken. (NCCL chooses its own order; it is the same on
+// all ranks.)
 #pragma once
 
 #include <memory>
@@ -41,9 +43,9 @@ class Communicator {
   // Later work of the stream runs after every rank's stream has come this far.
   virtual void barrier(Stream& stream) = 0;
 
-  // args.x summed over the ranks, then kernels::rms_norm of it with its residual: exactly the bits of
-  // all_reduce(args.x) followed by rms_norm(args), in one pass where that is faster. args.x may be
-  // overwritten. Tensors whose rows are multiples of 16 bytes begin at such a multiple.
+  // args.x summed over the ranks, then kernels::rms_norm of it with its residual: exactly the bits
+  // of all_reduce(args.x) followed by rms_norm(args), in one pass where that is faster. args.x may
+  // be overwritten. Tensors whose rows are multiples of 16 bytes begin at such a multiple.
   virtual void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) = 0;
 
   // Waits for the stream's work as Stream::synchronize does, but never longer than the group's step
@@ -52,18 +54,20 @@ class Communicator {
   // The same for the work that leads to an event, whatever was enqueued behind it.
   virtual void wait(const Event& event) = 0;
 
-  // Ends collectives in flight and makes all later ones fail with the reason, here and on all ranks.
+  // Ends collectives in flight and makes all later ones fail with the reason, here and on all
+  // ranks.
   virtual void abort(const std::string& reason) = 0;
 };
 
 struct CommunicatorOptions {
-  // Which implementation. On the CPU "auto" and "shm"; on CUDA "auto", "peer", "nccl". Anything else is an
-  // Error.
+  // Which implementation. On the CPU "auto" and "shm"; on CUDA "auto", "peer", "nccl". Anything
+  // else is an Error.
   std::string implementation = "auto";
 };
 
-// A collective call of all ranks. On CUDA "auto" is peer memory, whose kernels measured faster than NCCL's and
-// start 0.4 s earlier; without peer access or CUDA IPC it falls back to NCCL and says so in the log.
+// A collective call of all ranks. On CUDA "auto" is peer memory, whose kernels measured faster than
+// NCCL's and start 0.4 s earlier; without peer access or CUDA IPC it falls back to NCCL and says so
+// in the log.
 std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backend,
                                                   const CommunicatorOptions& options);
 

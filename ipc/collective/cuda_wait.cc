@@ -2,9 +2,10 @@
 
 #include <sched.h>
 
+#include <vector>
+
 #include "base/error.h"
-#include "ipc/collective/culprit.h"
-#include "ipc/wait_clock.h"
+#include "ipc/group.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -20,7 +21,8 @@ constexpr Nanoseconds kLastChance = std::chrono::seconds(2);
                         " for a collective with ", member.group().snapshot(peer).describe()));
 }
 
-// Polls: what is waited for is mostly about to come, and an event cannot be waited for with a limit.
+// Polls: what is waited for is mostly about to come, and an event cannot be waited for with a
+// limit.
 bool reached_within(const Event& event, Nanoseconds limit) {
   const std::int64_t end = now_ns() + limit.count();
   while (!event.reached()) {
@@ -61,6 +63,27 @@ void wait_for(const DoneWithin& done_within, Member& member, std::span<Transport
 }
 
 }  // namespace
+
+int find_culprit(const Group& group, int self, int suspect) {
+  constexpr std::int64_t kSilence = 2'000'000'000;  // ns; several heartbeats
+  std::vector<RankSnapshot> ranks;
+  for (int rank = 0; rank < group.size(); ++rank) ranks.push_back(group.snapshot(rank));
+  const RankSnapshot& own = ranks[static_cast<std::size_t>(self)];
+
+  for (const RankSnapshot& rank : ranks) {
+    if (rank.rank != self && rank.phase == Phase::ended) return rank.rank;
+  }
+  for (const RankSnapshot& rank : ranks) {
+    if (rank.heartbeat_ns + kSilence < own.heartbeat_ns) return rank.rank;
+  }
+  const RankSnapshot* slowest = &own;
+  for (const RankSnapshot& rank : ranks) {
+    if (rank.collective.number < slowest->collective.number) slowest = &rank;
+  }
+  if (slowest != &own) return slowest->rank;
+  if (suspect != RankSnapshot::kNobody) return suspect;
+  return self == 0 && group.size() > 1 ? 1 : 0;
+}
 
 void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const> transports,
                      Nanoseconds limit) {

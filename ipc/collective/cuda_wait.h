@@ -10,6 +10,11 @@
 
 namespace nvllm::ipc {
 
+// The rank that most likely holds up the group, out of the ranks' records: one that has ended; one
+// that shows no sign of life while this rank does; one that has started fewer collectives than the
+// rest; else the suspect (kNobody: the lowest other rank).
+int find_culprit(const Group& group, int self, int suspect = RankSnapshot::kNobody);
+
 // What can keep a stream from ever ending: collectives in flight.
 class Transport {
  public:
@@ -40,7 +45,7 @@ class LastCollective {
 
  private:
   Member& member_;
-  std::optional<Member::Doing> doing_;
+  std::optional<Member::ActivityScope> doing_;
 };
 
 }  // namespace nvllm::ipc

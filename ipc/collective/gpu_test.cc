@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "device/topology.h"
-#include "ipc/collective/peer_communicator.h"
-#include "ipc/collective/suite.h"
+#include "ipc/collective/peer/peer_communicator.h"
+#include "ipc/collective/testing/suite.h"
 #include "testing/ranks.h"
 #include "testing/skip.h"
 
@@ -37,7 +37,7 @@ constexpr CallLimits kSmall{.elements = 20'000};
 void fused_in_two_trips(Rig& rig, std::uint64_t seed, std::int64_t most) {
   auto* const peer = dynamic_cast<PeerCommunicator*>(rig.comm.get());
   if (peer == nullptr) return;
-  peer->force(Method::two_shot);
+  peer->force(Algorithm::two_shot);
   suite::fused_rows(rig, seed, 40'000);
   suite::fused_rows(rig, seed + 100, std::min<std::int64_t>(most, 600'000));
   suite::single_calls(rig, seed, 4, {.elements = most, .only_fused = 4096});
@@ -120,8 +120,8 @@ void passes_all_checks(const std::string& implementation) {
   }
 }
 
-// Calls a collective again and again: the fused one in two trips, or a plain all_reduce. before(call): what
-// comes before each.
+// Calls a collective again and again: the fused one in two trips, or a plain all_reduce.
+// before(call): what comes before each.
 void reduce_for_ever(Rig& rig, bool fused, const std::function<void(int)>& before) {
   constexpr std::int64_t kRows = 8, kColumns = 1024;
   const std::size_t bytes = (kRows + 1) * kColumns * sizeof(float);
@@ -130,7 +130,7 @@ void reduce_for_ever(Rig& rig, bool fused, const std::function<void(int)>& befor
   const TensorView data(memory.data(), DType::f32, {kRows, kColumns});
   const TensorView weight(static_cast<float*>(memory.data()) + kRows * kColumns, DType::f32,
                           {kColumns});
-  if (fused) dynamic_cast<PeerCommunicator&>(*rig.comm).force(Method::two_shot);
+  if (fused) dynamic_cast<PeerCommunicator&>(*rig.comm).force(Algorithm::two_shot);
   for (int call = 0;; ++call) {
     before(call);
     if (fused) {

@@ -8,15 +8,12 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "kernels/attention/cpu/attention.h"
-#ifdef NVLLM_CUDA
-#include "kernels/attention/sm80/attention.h"
-#endif
+#include "kernels/attention/backends.h"
 
 namespace nvllm::kernels {
 namespace {
 
-// Every version may load 16 bytes at a time.
+// Every implementation may load 16 bytes at a time.
 constexpr std::int64_t kAlignment = 16;
 
 void check_vectors(const char* operation, const TensorView& tensor, const char* name) {
@@ -108,9 +105,9 @@ void check_sequences(const Attention& args) {
   }
 }
 
-// Of the cache, on the host: where a head of a token lies, in elements.
-std::int64_t place(const KvView& kv, std::int64_t sequence, std::int64_t token,
-                   std::int64_t kv_head) {
+// Where the key (or value) of a token begins in the cache, in elements.
+std::int64_t kv_offset(const KvView& kv, std::int64_t sequence, std::int64_t token,
+                       std::int64_t kv_head) {
   const TensorView& table = kv.block_table;
   std::int64_t block = sequence;
   if (table.data != nullptr) {
@@ -120,7 +117,7 @@ std::int64_t place(const KvView& kv, std::int64_t sequence, std::int64_t token,
   return block * stride[0] + token % kv.block_size() * stride[1] + kv_head * stride[2];
 }
 
-// One head of one row.
+// Attention of one head of one row.
 template <typename T, typename Out>
 void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std::int64_t head,
             const std::vector<std::int32_t>& tokens) {
@@ -129,33 +126,33 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   const std::int64_t kv_head = (args.first_head + head) / args.group;
   const T* q = args.q.as<T>() + row * args.q.stride[0] + head * head_dim;
   std::vector<double> weights(tokens.size());
-  double highest = -std::numeric_limits<double>::infinity();
+  double row_max = -std::numeric_limits<double>::infinity();
   for (std::size_t t = 0; t < tokens.size(); ++t) {
-    const T* k = args.kv.keys.as<T>() + place(args.kv, sequence, tokens[t], kv_head);
+    const T* k = args.kv.keys.as<T>() + kv_offset(args.kv, sequence, tokens[t], kv_head);
     double dot = 0;
     for (std::int64_t i = 0; i < head_dim; ++i) dot += double{to_float(q[i])} * to_float(k[i]);
     weights[t] = dot * args.scale;
-    highest = std::max(highest, weights[t]);
+    row_max = std::max(row_max, weights[t]);
   }
-  if (std::isinf(highest) && highest < 0) highest = 0;  // all weights are 0
+  if (std::isinf(row_max) && row_max < 0) row_max = 0;  // all weights are 0
   double sum = 0;
-  for (double& weight : weights) sum += weight = std::exp(weight - highest);
+  for (double& weight : weights) sum += weight = std::exp(weight - row_max);
 
   Out* out = args.out.as<Out>() + (row * heads + head) * head_dim;
   for (std::int64_t i = 0; i < head_dim; ++i) {
     double value = 0;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const T* v = args.kv.values.as<T>() + place(args.kv, sequence, tokens[t], kv_head);
+      const T* v = args.kv.values.as<T>() + kv_offset(args.kv, sequence, tokens[t], kv_head);
       value += weights[t] * to_float(v[i]);
     }
     out[i] = from_float<Out>(sum == 0 ? 0.0f : static_cast<float>(value / sum));
   }
   if (args.lse.data != nullptr) {
-    args.lse.as<float>()[row * heads + head] = static_cast<float>(highest + std::log(sum));
+    args.lse.as<float>()[row * heads + head] = static_cast<float>(row_max + std::log(sum));
   }
 }
 
-// Some of its sequences, whose rows stay where they are. Blocks have a table.
+// A call for `count` of the sequences. Rows stay where they are. The cache has a block table.
 Attention sequences_of(const Attention& args, std::int64_t first, std::int64_t count) {
   Attention part = args;
   part.query_start = args.query_start.rows(first, count + 1);
@@ -204,18 +201,21 @@ void attention(const Attention& args, Stream& stream) {
   enqueue(args, stream);
 }
 
-void attention(const Attention& args, std::int64_t singles, Stream& stream) {
+void attention(const Attention& args, std::int64_t decode_sequences, Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0];
-  if (singles == 0 || singles == sequences || args.kv.block_table.data == nullptr) {
+  if (decode_sequences == 0 || decode_sequences == sequences ||
+      args.kv.block_table.data == nullptr) {
     return attention(args, stream);
   }
   check_attention(args);
-  NVLLM_CHECK(singles > 0 && singles < sequences, singles, " of ", sequences, " sequences");
-  Attention few = sequences_of(args, 0, singles);
-  few.max_query_rows = 1;
-  few.only_rows_are_new = false;  // what the others just stored may be shared with them
-  enqueue(few, stream);
-  enqueue(sequences_of(args, singles, sequences - singles), stream);
+  NVLLM_CHECK(decode_sequences > 0 && decode_sequences < sequences, decode_sequences, " of ",
+              sequences, " sequences");
+  Attention decode = sequences_of(args, 0, decode_sequences);
+  decode.max_query_rows = 1;
+  decode.only_rows_are_new =
+      false;  // they may share blocks that the other sequences have just written
+  enqueue(decode, stream);
+  enqueue(sequences_of(args, decode_sequences, sequences - decode_sequences), stream);
 }
 
 void attend_reference(const Attention& args, std::int64_t sequence, std::int64_t row,

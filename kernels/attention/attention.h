@@ -11,15 +11,18 @@
 namespace nvllm::kernels {
 
 // Rows query_start[s] to query_start[s + 1] of q are the last ones of the kv_length[s] tokens of
-// sequence s, whose keys and values, those of the rows themselves too, are in the cache. A row attends
-// to every token up to its own. With `visible` the view may hold any part of a sequence's tokens, and the
-// result is a partial, which merge_attention puts together with others by its lse.
+// sequence s. The keys and values of all these tokens, including the rows' own, are in the cache. A
+// row attends to every token up to its own. If `visible` is given, the view may hold any part of a
+// sequence's tokens; the result is then a partial attention result, which combine_attention()
+// combines with others by its lse.
 //   out[r][h] = sum_t softmax_t(scale * q[r][h] · k[t][g]) v[t][g],   g = (first_head + h) / group
-// A rank whose query heads begin in the middle of a group has first_head > 0. A row that attends to no
-// token gives 0 and an lse of -infinity. Tokens that no row of a sequence attends to are not read.
+// A rank whose query heads begin in the middle of a group has first_head > 0. A row that attends to
+// no token gives 0 and an lse of -infinity. Tokens that no row of a sequence attends to are not
+// read.
 //
-// A NaN in q spoils its row and head. A NaN in a key or value spoils, in the heads of its group, the rows
-// that attend to it; a NaN or infinity in a value may also spoil earlier rows of its sequence.
+// A NaN in q makes its row and head NaN. A NaN in a key or value makes the rows that attend to it
+// NaN, in the heads of its group; a NaN or infinity in a value may also reach earlier rows of its
+// sequence.
 struct Attention {
   TensorView out;  // [rows, heads, head_dim], of q's type or float32
   TensorView q;    // [rows, heads, head_dim]; rows may lie apart (stride[0])
@@ -27,18 +30,20 @@ struct Attention {
   // [sequences + 1], int32, ascending. Rows before the first or behind the last are not touched.
   TensorView query_start;
   TensorView kv_length;  // [sequences], int32: tokens in the view
-  // [sequences], int32: to how many of them the sequence's first row attends, and every later row to one
-  // more; any numbers, limited to 0 and kv_length. None: kv_length - rows + 1.
+  // [sequences], int32: how many tokens the first row of each sequence attends to. Each later row
+  // attends to one more. Any numbers are allowed; they are limited to 0 and kv_length. Without it:
+  // kv_length - rows + 1.
   TensorView visible{};
   TensorView lse;  // [rows, heads], float32: the log of the sum of exp(scale * q · k); may be none
   std::int64_t group = 1;       // query heads per KV head
   std::int64_t first_head = 0;  // of this rank's first query head in its group
   float scale = 1.0f;
 
-  // Whether of all that is read here what was enqueued just before writes nothing but the rows' own queries, keys and
-  // values: no lengths, no table, no earlier tokens. Those may then be read before it has ended. What counts are the
-  // norms, products, activations and norm_rope_store before this, as many as follow one another, and the operation
-  // before them. With `visible` it says nothing.
+  // Promises that the kernels enqueued just before this call write nothing that it reads except the
+  // rows' own queries, keys and values: no lengths, no block table, no earlier tokens. The kernel
+  // may then read those before its predecessors have ended. The promise covers the norms, GEMMs,
+  // activations and norm_rope_store that directly precede this call, and the operation before them.
+  // It has no effect with `visible`.
   bool only_rows_are_new = false;
 
   // Bounds that hold for every value of query_start and kv_length that a captured graph will see.
@@ -46,22 +51,24 @@ struct Attention {
   std::int64_t max_kv_length = 0;
 };
 
-// Enqueues it. q and cache of one type (float32, bfloat16 or float16), head_dim a multiple of 8, at
-// most kMaxHeadDim, every head at a multiple of 16 bytes; any number of rows, sequences and heads, also 0;
-// otherwise an Error that names the argument.
+// Enqueues it. q and the cache have one type (float32, bfloat16 or float16), head_dim is a multiple
+// of 8 and at most kMaxHeadDim, and every head begins at a multiple of 16 bytes. Rows, sequences
+// and heads may be any number, also 0. Otherwise it throws an Error that names the argument.
 void attention(const Attention& args, Stream& stream);
 
-// The same where the first `singles` sequences have one row each, and the others more: kernels for few rows take those
-// first, if blocks have a table.
-void attention(const Attention& args, std::int64_t singles, Stream& stream);
+// The same where the first decode_sequences sequences have one row each, and the others more. If
+// the cache has a block table, the former run in the decode kernel and the latter in the prefill
+// kernel.
+void attention(const Attention& args, std::int64_t decode_sequences, Stream& stream);
 
 void check_attention(const Attention& args);
-// All but its sequences: for operations that choose tokens in other ways, with their name.
+// Checks everything but the sequences, for operations that select tokens in other ways. `operation`
+// is their name, for error texts.
 void check_attention_rows(const Attention& args, const char* operation);
 
-// The plain definition, run at once by the caller.
+// The definition in plain C++, run at once by the caller.
 void attention_reference(const Attention& args);
-// The same of one head of one row, to these tokens of a sequence.
+// The definition for one head of one row, which attends to these tokens of a sequence.
 void attend_reference(const Attention& args, std::int64_t sequence, std::int64_t row,
                       std::int64_t head, const std::vector<std::int32_t>& tokens);
 

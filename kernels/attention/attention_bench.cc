@@ -1,9 +1,10 @@
-// Attention as prefill, as decoding, and to an earlier part of the tokens, paged, in graphs. Prefill counts
-// floating-point operations of the tokens that are seen (4 * head_dim each), and its limit is what a large
-// product reaches in the same run; decoding counts bytes of keys and values read, and its limit is the
-// bandwidth of a matrix-vector product or of a copy, whichever is more. "of_limit" is the share reached. Decoding
-// goes round among enough caches that none is left in the GPU's L2, and one call begins to read while the one before
-// ends. "in_layers" it is measured between the kernels that a layer has before and after it: what it adds to them.
+// Measures attention as prefill, as decode, and over an earlier part of the tokens, with a paged
+// cache, in CUDA graphs. Prefill counts floating-point operations of the visible tokens (4 *
+// head_dim each); its limit is what a large GEMM reaches in the same run. Decode counts bytes of
+// keys and values read; its limit is the bandwidth of a GEMV or of a copy, whichever is higher.
+// "of_limit" is the share reached. Decode cycles through enough caches that none stays in the L2
+// cache of the GPU, and consecutive calls overlap. "in_layers" measures decode between the kernels
+// that precede and follow it in a layer: the time that it adds to them.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ struct Shape {
   bool prefill() const { return rows > 1; }
 };
 
-// Memory of normal-looking numbers: zeros would be multiplied at higher clocks.
+// Memory of normally distributed numbers: with zeros the clocks would be higher.
 Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements) {
   Buffer buffer = backend.allocate(MemoryKind::device, elements * sizeof(Bf16), "benchmark");
   RandomFill fill;
@@ -48,9 +49,9 @@ Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements) {
   return buffer;
 }
 
-// The work per second of the fastest of a few runs of `calls` products.
-double measure_product(Backend& backend, Stream& stream, std::int64_t rows, std::int64_t outputs,
-                       std::int64_t inputs, int calls, double work) {
+// The work per second of the fastest of a few runs of `calls` GEMMs.
+double measure_gemm(Backend& backend, Stream& stream, std::int64_t rows, std::int64_t outputs,
+                    std::int64_t inputs, int calls, double work) {
   const auto matmul = create_matmul(backend);
   const Buffer x = random_memory(backend, stream, rows * inputs);
   const Buffer weight = random_memory(backend, stream, outputs * inputs);
@@ -68,13 +69,13 @@ double measure_product(Backend& backend, Stream& stream, std::int64_t rows, std:
 
 double measured_flops(Backend& backend, Stream& stream) {
   const std::int64_t n = backend.kind() == DeviceKind::cuda ? 8192 : 1024;
-  return measure_product(backend, stream, n, n, n, 2, 2.0 * static_cast<double>(n * n * n));
+  return measure_gemm(backend, stream, n, n, n, 2, 2.0 * static_cast<double>(n * n * n));
 }
 
 double measured_bandwidth(Backend& backend, Stream& stream) {
   const std::int64_t rows = backend.kind() == DeviceKind::cuda ? 1 << 17 : 1 << 14;
   const auto bytes = static_cast<double>(rows * 4096 * 2);
-  const double read = measure_product(backend, stream, 1, rows, 4096, 2, bytes);
+  const double read = measure_gemm(backend, stream, 1, rows, 4096, 2, bytes);
   const Buffer from = random_memory(backend, stream, rows * 4096);
   const Buffer to = random_memory(backend, stream, rows * 4096);
   const auto copy =
@@ -104,7 +105,7 @@ class Work {
     // Beyond 50 MB of L2, several times over; graphs use one cache after the other.
     const std::int64_t caches =
         shape.prefill() ? 1 : std::max<std::int64_t>(1, kDistinct / (4 * cache));
-    // Of one layer alone, keys are all before values; of several, a block has those of each layer.
+    // With one layer, all keys precede all values; with several, a block has those of each layer.
     const std::int64_t part = shape.layers == 1 ? cache : cache / blocks;
     q_ = random_memory(backend, stream, rows * shape.heads * shape.head_dim);
     out_ = random_memory(backend, stream, rows * shape.heads * shape.head_dim);
@@ -189,7 +190,7 @@ void attention_in_graph(benchmark::State& state, DeviceKind kind, Shape shape) {
                            : limit_of<DeviceKind::cpu>(*backend, *stream, shape.prefill());
   const Work work(*backend, *stream, shape);
   const double amount = shape.prefill() ? work.flops() : work.bytes();
-  // Enough calls in a graph that launching it does not count.
+  // Enough calls in a graph that the cost of launching it does not count.
   const int calls = static_cast<int>(std::clamp(limit * 2e-3 / amount, 1.0, 64.0));
   const auto graph = backend->capture(*stream, [&] { work.enqueue(calls, *stream); });
   graph->launch(*stream);
@@ -215,8 +216,8 @@ void attention_in_graph(benchmark::State& state, DeviceKind kind, Shape shape) {
   state.counters["of_limit"] = amount / seconds / limit;
 }
 
-// A layer's kernels from the store of keys and values to the product after attention, as a model with 1,024
-// columns has them.
+// The kernels of a layer from the store of keys and values to the GEMM after attention, in a model
+// with 1,024 columns.
 class Layers {
  public:
   Layers(Backend& backend, Stream& stream, const Shape& shape)
@@ -232,16 +233,16 @@ class Layers {
     store_.k_norm = store_.q_norm;
     store_.cos_sin = TensorView(take(2 * shape.head_dim), DType::f32, {1, shape.head_dim});
     store_.heads = shape.heads;
-    // Of zeros: all rows are at position 0, and stored to one place, which costs as much.
+    // Zeros: all rows are at position 0 and stored to one slot, which costs as much.
     const std::size_t bytes = rows * sizeof(std::int64_t);
     buffers_.push_back(backend.allocate(MemoryKind::device, bytes, "benchmark"));
     backend.fill(buffers_.back().data(), 0, bytes, stream);
     store_.slots = TensorView(buffers_.back().data(), DType::i64, {rows});
     store_.positions = TensorView(buffers_.back().data(), DType::i32, {rows});
-    product_.out = TensorView(take(rows * kColumns), DType::bf16, {rows, kColumns});
-    product_.residual = product_.out;
+    gemm_.out = TensorView(take(rows * kColumns), DType::bf16, {rows, kColumns});
+    gemm_.residual = gemm_.out;
     weights_ = take(kLayers * kColumns * inputs);
-    product_.weight = TensorView(weights_, DType::bf16, {kColumns, inputs});
+    gemm_.weight = TensorView(weights_, DType::bf16, {kColumns, inputs});
   }
 
   void enqueue(bool with_attention, Stream& stream) {
@@ -251,9 +252,9 @@ class Layers {
       store_.kv = call.kv;
       norm_rope_store(store_, stream);
       if (with_attention) attention(call, stream);
-      product_.x = TensorView(call.out.data, DType::bf16, {rows, inputs});
-      product_.weight.data = static_cast<Bf16*>(weights_) + layer * kColumns * inputs;
-      matmul_->linear(product_, stream);
+      gemm_.x = TensorView(call.out.data, DType::bf16, {rows, inputs});
+      gemm_.weight.data = static_cast<Bf16*>(weights_) + layer * kColumns * inputs;
+      matmul_->linear(gemm_, stream);
     }
   }
 
@@ -267,7 +268,7 @@ class Layers {
   std::vector<Buffer> buffers_;
   void* weights_ = nullptr;
   NormRopeStore store_;
-  Linear product_;
+  Linear gemm_;
 };
 
 void attention_in_layers(benchmark::State& state, DeviceKind kind, Shape shape) {

@@ -1,4 +1,4 @@
-// Attention against its plain definition, on whichever backend is linked.
+// Tests attention against its definition, on whichever backend is linked.
 #include <cmath>
 #include <cstring>
 
@@ -17,13 +17,13 @@ TEST_CASE_TEMPLATE("attention is what its definition says, for all head sizes an
   const std::int64_t head_dims[] = {64, 128, 32, 80, 96, 256, 8, 200, 64};
   for (int i = 0; i < 9; ++i) {
     // Decoding, a few rows each, and more than a tile of rows.
-    for (const int most_rows : {1, 5, static_cast<int>(10 + 130 / groups[i])}) {
+    for (const int max_rows : {1, 5, static_cast<int>(10 + 130 / groups[i])}) {
       AttentionShape shape =
-          whole_groups(some_sequences(random, 2, most_rows, 90),
+          whole_groups(some_sequences(random, 2, max_rows, 90),
                        groups[i] > 4 ? 1 : 1 + random() % 3, groups[i], head_dims[i], 16);
       CAPTURE(shape.group);
       CAPTURE(shape.head_dim);
-      CAPTURE(most_rows);
+      CAPTURE(max_rows);
       check_against_reference(*backend, AttentionCase<T>::random(shape, random()));
     }
   }

@@ -1,5 +1,5 @@
-// Attention against expected numbers (tests/data/golden-layers), and what it refuses, on whichever backend is
-// linked.
+// Tests attention against golden numbers (tests/data/golden-layers), and its error texts, on
+// whichever backend is linked.
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -74,15 +74,15 @@ TEST_CASE("golden: parts of a sequence merge by their log-sum-exp") {
                       golden.at("merge.lse" + number).values, false) == 0);
     parts.push_back(std::move(part));
   }
-  AttentionCase<float> merged = parts[1];
-  for (std::size_t head = 0; head < merged.lse.size(); ++head) {
+  AttentionCase<float> combined = parts[1];
+  for (std::size_t head = 0; head < combined.lse.size(); ++head) {
     const double a = std::exp(parts[0].lse[head]), b = std::exp(parts[1].lse[head]);
-    merged.lse[head] = static_cast<float>(std::log(a + b));
+    combined.lse[head] = static_cast<float>(std::log(a + b));
     for (std::size_t i = head * 64; i < (head + 1) * 64; ++i) {
-      merged.out[i] = static_cast<float>((a * parts[0].out[i] + b * parts[1].out[i]) / (a + b));
+      combined.out[i] = static_cast<float>((a * parts[0].out[i] + b * parts[1].out[i]) / (a + b));
     }
   }
-  CHECK(count_wrong(merged, golden.at("merge.out").values, golden.at("merge.lse").values, true) ==
+  CHECK(count_wrong(combined, golden.at("merge.out").values, golden.at("merge.lse").values, true) ==
         0);
 }
 

@@ -1,10 +1,11 @@
-// Attention to a part of a sequence's tokens, on whichever backend is linked.
+// Tests attention to a part of a sequence's tokens, on whichever backend is linked.
 #include "kernels/attention/testing/attention_case.h"
 
 namespace nvllm::kernels::testing {
 namespace {
 
-// A number of visible tokens as callers may give it: none, all, some, more than there are, negative.
+// A number of visible tokens as callers may give it: none, all, some, more than there are,
+// negative.
 std::int32_t some_visible(std::mt19937& random, const Sequence& sequence) {
   const auto tokens = static_cast<std::int32_t>(sequence.tokens);
   const auto rows = static_cast<std::int32_t>(sequence.rows);
@@ -25,10 +26,10 @@ TEST_CASE_TEMPLATE("rows attend to as many tokens as `visible` says", T, float, 
   std::mt19937 random(11);
   const std::int64_t head_dims[] = {64, 128, 80, 64, 128, 256};
   for (int i = 0; i < 6; ++i) {
-    for (const int most_rows : {1, 4, 70}) {
+    for (const int max_rows : {1, 4, 70}) {
       std::vector<Sequence> sequences;
       for (int s = 0; s < 5; ++s) {
-        sequences.push_back({static_cast<std::int64_t>(random() % (most_rows + 1)),
+        sequences.push_back({static_cast<std::int64_t>(random() % (max_rows + 1)),
                              static_cast<std::int64_t>(random() % 300)});
       }
       AttentionCase<T> c = AttentionCase<T>::random(
@@ -39,7 +40,7 @@ TEST_CASE_TEMPLATE("rows attend to as many tokens as `visible` says", T, float, 
       }
       c.as_float = i >= 3;
       CAPTURE(c.shape.head_dim);
-      CAPTURE(most_rows);
+      CAPTURE(max_rows);
       check_against_reference(*backend, c);
     }
   }

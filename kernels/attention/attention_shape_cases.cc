@@ -1,4 +1,5 @@
-// Attention at shapes that are shared out among a GPU's multiprocessors in all the ways there are.
+// Tests attention at shapes that exercise every way in which work is distributed over a GPU's
+// multiprocessors.
 #include "kernels/attention/testing/attention_case.h"
 
 namespace nvllm::kernels::testing {
@@ -24,14 +25,14 @@ TEST_CASE_TEMPLATE("few rows, with all lengths, groups and ways to share the tok
   std::mt19937 random(31);
   for (const std::int64_t head_dim : {64, 128}) {
     for (const std::int64_t group : {1, 2, 3, 4, 7, 8, 16}) {
-      const int most_rows = static_cast<int>(16 / group);
-      // Lengths at, before and after multiples of 16, the shortest ones too; the bound on them chooses how many
-      // blocks share a sequence.
+      const int max_rows = static_cast<int>(16 / group);
+      // Lengths at, before and after multiples of 16, the shortest ones too; the bound on them
+      // chooses how many blocks share a sequence.
       for (const std::int64_t bound : {0, 500, 3000}) {
         AttentionShape shape =
-            whole_groups({{1, 1}, {1, 16}, {most_rows, 17}, {0, 40}, {1, 31}, {most_rows, 1033}},
+            whole_groups({{1, 1}, {1, 16}, {max_rows, 17}, {0, 40}, {1, 31}, {max_rows, 1033}},
                          1 + random() % 2, group, head_dim, 16 << random() % 3);
-        for (Sequence& sequence : some_sequences(random, 3, most_rows, 300)) {
+        for (Sequence& sequence : some_sequences(random, 3, max_rows, 300)) {
           shape.sequences.push_back(sequence);
         }
         AttentionCase<T> c = AttentionCase<T>::random(shape, random());

@@ -4,12 +4,9 @@
 #include <limits>
 
 #include "base/error.h"
-#include "kernels/attention/cpu/combine_attention.h"
+#include "kernels/attention/backends.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/common/arguments.h"
-#ifdef NVLLM_CUDA
-#include "kernels/attention/sm80/combine_attention.h"
-#endif
 
 namespace nvllm::kernels {
 namespace {
@@ -19,16 +16,16 @@ double element(const TensorView& tensor, std::int64_t at) {
                            [&]<typename T>(T) { return double{to_float(tensor.as<T>()[at])}; });
 }
 
-// One head of one row.
-void reference(const MergeAttention& args, std::int64_t head) {
+// Combines one head of one row.
+void reference(const CombineAttention& args, std::int64_t head) {
   const std::int64_t head_dim = args.out.shape[2];
-  double highest = -std::numeric_limits<double>::infinity();
+  double row_max = -std::numeric_limits<double>::infinity();
   for (int i = 0; i < args.count; ++i) {
     const double lse = args.parts[i].lse.as<float>()[head];
-    if (std::isnan(lse) || lse > highest) highest = lse;
+    if (std::isnan(lse) || lse > row_max) row_max = lse;
   }
-  const double reference = std::isinf(highest) && highest < 0 ? 0 : highest;
-  std::array<double, kMostAttentionParts> weight{};
+  const double reference = std::isinf(row_max) && row_max < 0 ? 0 : row_max;
+  std::array<double, kMaxAttentionParts> weight{};
   double sum = 0;
   for (int i = 0; i < args.count; ++i) {
     sum += weight[i] = std::exp(args.parts[i].lse.as<float>()[head] - reference);
@@ -49,29 +46,29 @@ void reference(const MergeAttention& args, std::int64_t head) {
 
 void require_vectors(const TensorView& tensor, const char* name) {
   if (tensor.elements() > 0 && !tensor.aligned(16)) {
-    fail("merge_attention: ", name, " lies at ", tensor.data,
+    fail("combine_attention: ", name, " lies at ", tensor.data,
          "; it must start at a multiple of 16 bytes");
   }
 }
 
 }  // namespace
 
-void check_merge_attention(const MergeAttention& args) {
-  constexpr Arguments check("merge_attention");
+void check_combine_attention(const CombineAttention& args) {
+  constexpr Arguments check("combine_attention");
   const TensorView& out = args.out;
-  if (args.count < 1 || args.count > kMostAttentionParts) {
-    fail("merge_attention: count is ", args.count, "; it must be 1 to ", kMostAttentionParts);
+  if (args.count < 1 || args.count > kMaxAttentionParts) {
+    fail("combine_attention: count is ", args.count, "; it must be 1 to ", kMaxAttentionParts);
   }
   check.require_floats(out, "out", 3, "[rows, heads, head_dim]");
   check.require_dense(out, "out");
   require_vectors(out, "out");
   const std::int64_t rows = out.shape[0], heads = out.shape[1], head_dim = out.shape[2];
   if (head_dim < 8 || head_dim > kMaxHeadDim || head_dim % 8 != 0) {
-    fail("merge_attention: out is ", out.describe(), "; head_dim must be a multiple of 8 up to ",
+    fail("combine_attention: out is ", out.describe(), "; head_dim must be a multiple of 8 up to ",
          kMaxHeadDim);
   }
   for (int i = 0; i < args.count; ++i) {
-    const MergeAttention::Part& part = args.parts[i];
+    const CombineAttention::Part& part = args.parts[i];
     check.require_floats(part.out, "a part's out", 3, "[rows, heads, head_dim]");
     check.require(part.out, "a part's out", part.out.dtype, {rows, heads, head_dim});
     check.require_dense(part.out, "a part's out");
@@ -79,7 +76,7 @@ void check_merge_attention(const MergeAttention& args) {
     check.require(part.lse, "a part's lse", DType::f32, {rows, heads});
     check.require_dense(part.lse, "a part's lse");
     if (part.out.data == out.data && part.out.dtype != out.dtype && out.elements() > 0) {
-      fail("merge_attention: out is ", out.describe(), " in the place of a part, ",
+      fail("combine_attention: out is ", out.describe(), " in the place of a part, ",
            part.out.describe(), "; they must have one type");
     }
   }
@@ -88,17 +85,17 @@ void check_merge_attention(const MergeAttention& args) {
   check.require_dense(args.lse, "lse");
 }
 
-void merge_attention(const MergeAttention& args, Stream& stream) {
-  check_merge_attention(args);
+void combine_attention(const CombineAttention& args, Stream& stream) {
+  check_combine_attention(args);
   if (args.out.elements() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::merge_attention(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::combine_attention(args, stream);
 #endif
-  cpu::merge_attention(args, stream);
+  cpu::combine_attention(args, stream);
 }
 
-void merge_attention_reference(const MergeAttention& args) {
-  check_merge_attention(args);
+void combine_attention_reference(const CombineAttention& args) {
+  check_combine_attention(args);
   const std::int64_t heads = args.out.shape[0] * args.out.shape[1];
   for (std::int64_t head = 0; head < heads; ++head) reference(args, head);
 }

@@ -1,4 +1,4 @@
-// Attention to some tokens from attention to parts of them, by their log-sum-exps.
+// Combines partial attention results, each over some of the tokens, by their log-sum-exps.
 #pragma once
 
 #include <array>
@@ -8,36 +8,37 @@
 
 namespace nvllm::kernels {
 
-inline constexpr int kMostAttentionParts = 8;
+inline constexpr int kMaxAttentionParts = 8;
 
-// What attention to disjoint parts of the tokens gave becomes what attention to all of them gives:
+// Attention over disjoint sets of tokens becomes attention over their union:
 //   out[r][h] = sum_i exp(parts[i].lse[r][h] - lse[r][h]) parts[i].out[r][h],
 //   lse[r][h] = log(sum_i exp(parts[i].lse[r][h]))
-// in float32 and in the order of the parts, so that no bit depends on when they came to be. A part with an
-// lse of -infinity counts nothing, whatever its out is; with no other part the result is 0, its lse
-// -infinity. One part alone is a change of type.
+// It is computed in float32 and in the order of the parts, so no bit depends on the order in which
+// they were computed. A part with an lse of -infinity has no weight, whatever its out is; if all
+// parts are such, the result is 0 and its lse -infinity. A single part is only converted to the
+// type of out.
 //
-// Results may take the place of a part of the same type: so accumulators in float32 grow part by part, and
-// the last merge gives the model's type.
-struct MergeAttention {
+// out and lse may be those of one of the parts, if the types are the same: an accumulator in
+// float32 thus grows part by part, and the last call converts it to the model's type.
+struct CombineAttention {
   struct Part {
     TensorView out;  // [rows, heads, head_dim]: float32, bfloat16 or float16
     TensorView lse;  // [rows, heads], float32
   };
 
-  TensorView out;  // as a part's
+  TensorView out;  // of the shape of a part
   TensorView lse;  // [rows, heads], float32; may be none
-  std::array<Part, kMostAttentionParts> parts{};
-  int count = 0;  // parts that there are, at least 1
+  std::array<Part, kMaxAttentionParts> parts{};
+  int count = 0;  // number of parts, at least 1
 };
 
-// Enqueues it. All tensors are dense and begin at multiples of 16 bytes, head_dim is a multiple of 8;
-// otherwise an Error that names the argument.
-void merge_attention(const MergeAttention& args, Stream& stream);
+// Enqueues it. All tensors are dense and begin at multiples of 16 bytes, and head_dim is a multiple
+// of 8. Otherwise it throws an Error that names the argument.
+void combine_attention(const CombineAttention& args, Stream& stream);
 
-void check_merge_attention(const MergeAttention& args);
+void check_combine_attention(const CombineAttention& args);
 
-// The plain definition, run at once by the caller.
-void merge_attention_reference(const MergeAttention& args);
+// The definition in plain C++, run at once by the caller.
+void combine_attention_reference(const CombineAttention& args);
 
 }  // namespace nvllm::kernels

@@ -1,4 +1,5 @@
-// Merging parts of attention in bytes per second: everything read plus everything written.
+// Measures the combination of partial attention results in bytes per second: everything read plus
+// everything written.
 #include "kernels/attention/combine_attention.h"
 #include "kernels/testing/bench.h"
 
@@ -8,7 +9,7 @@ namespace {
 using testing::GraphBenchmark;
 
 void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t heads, DType out, int count) {
-  MergeAttention args;
+  CombineAttention args;
   args.lse = bench.tensor(DType::f32, {rows, heads});
   std::int64_t bytes = 0;
   for (args.count = 0; args.count < count; ++args.count) {
@@ -17,7 +18,7 @@ void measure(GraphBenchmark& bench, std::int64_t rows, std::int64_t heads, DType
     bytes += args.parts[args.count].out.bytes();
   }
   args.out = out == DType::f32 ? args.parts[0].out : bench.tensor(out, {rows, heads, 128});
-  bench.run(bytes + args.out.bytes(), [&] { merge_attention(args, bench.stream()); });
+  bench.run(bytes + args.out.bytes(), [&] { combine_attention(args, bench.stream()); });
 }
 
 // Registers all cases when the program starts.
@@ -28,7 +29,7 @@ const bool registered = [] {
         for (const int count : {1, 2, 8}) {
           const std::string what = std::to_string(rows) + "x32x128/" + std::to_string(count);
           testing::register_benchmark(
-              "merge_attention", kind, out, what,
+              "combine_attention", kind, out, what,
               [=](GraphBenchmark& bench) { measure(bench, rows, 32, out, count); });
         }
       }

@@ -1,4 +1,5 @@
-// Merging parts of attention against the plain definition, on whichever backend is linked.
+// Tests the combination of partial attention results against its definition, on whichever backend
+// is linked.
 #include "kernels/attention/combine_attention.h"
 #include "kernels/testing/cases.h"
 
@@ -50,7 +51,7 @@ struct Case {
     Placed lse_there(backend, *stream, lse);
     std::vector<std::unique_ptr<Placed<Part>>> parts_there;
     std::vector<std::unique_ptr<Placed<float>>> lses_there;
-    MergeAttention args;
+    CombineAttention args;
     args.out = out_there.view({shape.rows, shape.heads, shape.head_dim});
     args.lse = lse_there.view({shape.rows, shape.heads});
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -61,17 +62,17 @@ struct Case {
     }
     if (reference) {
       stream->synchronize();
-      merge_attention_reference(args);
+      combine_attention_reference(args);
     } else {
-      merge_attention(args, *stream);
+      combine_attention(args, *stream);
     }
     out = out_there.fetch();
     lse = lse_there.fetch();
   }
 };
 
-// A weight is off by the roundings of its exponent, which is below 40 here, and a few more; a result is an average
-// of values below 6, with at most 8 of them.
+// A weight is off by the roundings of its exponent, which is below 40 here, and a few more; a
+// result is an average of values below 6, with at most 8 of them.
 template <typename Part, typename Out>
 int count_wrong(const Case<Part, Out>& got, const Case<Part, Out>& expected) {
   constexpr float kOff = (40 + 16) * 0x1p-24f;
@@ -86,15 +87,15 @@ int count_wrong(const Case<Part, Out>& got, const Case<Part, Out>& expected) {
 }
 
 template <typename Part, typename Out>
-void check_case(Backend& backend, const Case<Part, Out>& asked) {
+void check_case(Backend& backend, const Case<Part, Out>& input) {
   const auto cpu = create_backend(DeviceKind::cpu);
-  Case<Part, Out> got = asked, expected = asked;
+  Case<Part, Out> got = input, expected = input;
   got.run(backend);
   expected.run(*cpu, true);
   CHECK(count_wrong(got, expected) == 0);
 }
 
-TEST_CASE_TEMPLATE("merged parts are what the definition says", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("combined parts are what the definition says", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(3);
   for (const Shape& shape : {Shape{1, 1, 8}, {3, 2, 64}, {40, 9, 128}, {7, 3, 200}, {2, 5, 256}}) {
@@ -144,12 +145,12 @@ TEST_CASE("accumulators grow in place, part by part") {
   for (int i = 1; i < 4; ++i) {
     const Placed<float> part(*backend, *stream, all.parts[i]);
     const Placed<float> part_lse(*backend, *stream, all.part_lse[i]);
-    MergeAttention args;
+    CombineAttention args;
     args.out = view(sum), args.lse = lse_view(sum_lse);
     args.parts[0] = {view(sum), lse_view(sum_lse)};
     args.parts[1] = {view(part), lse_view(part_lse)};
     args.count = 2;
-    merge_attention(args, *stream);
+    combine_attention(args, *stream);
     stream->synchronize();
   }
   Case<float, float> got = all;
@@ -179,36 +180,36 @@ TEST_CASE("no rows: nothing happens") {
   CHECK(c.out.empty());
 }
 
-TEST_CASE("merge_attention refuses what does not fit by name") {
+TEST_CASE("combine_attention refuses what does not fit by name") {
   BACKEND_OR_SKIP(backend);
   Buffer memory = backend->allocate(MemoryKind::device, 1 << 16, "test");
   const auto tensor = [&](std::initializer_list<std::int64_t> shape, DType type = DType::f32) {
     return TensorView(memory.data(), type, shape);
   };
   const auto check = [&](const std::string& expected, auto&& spoil) {
-    MergeAttention args;
+    CombineAttention args;
     args.out = tensor({2, 3, 64});
     args.lse = tensor({2, 3});
     args.parts[0] = {args.out, args.lse};
     args.count = 1;
     spoil(args);
     const std::string got =
-        testing::refusal(*backend, [&](Stream& stream) { merge_attention(args, stream); });
+        testing::refusal(*backend, [&](Stream& stream) { combine_attention(args, stream); });
     CAPTURE(got);
-    CHECK(got.find("merge_attention: " + expected) == 0);
+    CHECK(got.find("combine_attention: " + expected) == 0);
   };
-  check("count is 0", [](MergeAttention& a) { a.count = 0; });
-  check("count is 9", [](MergeAttention& a) { a.count = 9; });
-  check("out is float32 [2, 3, 60]; head_dim must", [&](MergeAttention& a) {
+  check("count is 0", [](CombineAttention& a) { a.count = 0; });
+  check("count is 9", [](CombineAttention& a) { a.count = 9; });
+  check("out is float32 [2, 3, 60]; head_dim must", [&](CombineAttention& a) {
     a.out = tensor({2, 3, 60});
   });
-  check("a part's lse is bfloat16 [2, 3]", [&](MergeAttention& a) {
+  check("a part's lse is bfloat16 [2, 3]", [&](CombineAttention& a) {
     a.parts[0].lse = tensor({2, 3}, DType::bf16);
   });
-  check("a part's out is float32 [2, 4, 64]", [&](MergeAttention& a) {
+  check("a part's out is float32 [2, 4, 64]", [&](CombineAttention& a) {
     a.parts[0].out = tensor({2, 4, 64});
   });
-  check("out is bfloat16 [2, 3, 64] in the place of a part", [&](MergeAttention& a) {
+  check("out is bfloat16 [2, 3, 64] in the place of a part", [&](CombineAttention& a) {
     a.out = tensor({2, 3, 64}, DType::bf16);
   });
 }

@@ -3,22 +3,23 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/divide.h"
+#include "base/math.h"
 #include "kernels/attention/cpu/attention_kernels.h"
 
 namespace nvllm::kernels {
 namespace {
 
 using cpu::AttentionGroup;
-using cpu::AttentionPart;
 using cpu::AttentionScratch;
+using cpu::AttentionTask;
 
-// Of a block's tokens in one piece: long enough that its beginning, which nobody has foreseen, costs little, and
-// short enough that the pages of a piece of all heads stay known to the processor.
-constexpr std::int64_t kPieceTokens = 512;
+// Tokens of a block that one task takes. It is long enough that its first reads, which no
+// prefetcher foresees, cost little, and short enough that the TLB holds the pages of all heads of
+// such a run.
+constexpr std::int64_t kRunTokens = 512;
 
-// One call. Its parts are numbered block by block, piece by piece, KV head by KV head, and tile by tile of a
-// head's rows.
+// One call. Its tasks are numbered block by block, run by run of kRunTokens tokens, KV head by KV
+// head, and tile by tile of a head's rows.
 class Run {
  public:
   Run(const HostAttention& args, std::vector<float>& scratch)
@@ -26,31 +27,31 @@ class Run {
         head_dim_(args.q.shape[2]),
         heads_(args.q.shape[1]),
         kv_heads_(heads_ == 0 ? 0 : (args.first_head + heads_ - 1) / args.group + 1),
-        pieces_(divide_up(args.block_tokens, kPieceTokens)),
+        runs_(divide_up(args.block_tokens, kRunTokens)),
         tiles_(divide_up(std::min(args.group, heads_), cpu::kTileRows)),
         tile_rows_(std::min<std::int64_t>({args.group, heads_, cpu::kTileRows})),
-        part_floats_(cpu::partial_floats(tile_rows_, head_dim_)),
-        parts_(static_cast<std::int64_t>(args.blocks.size()) * parts_of_block()),
-        attend_(cpu::attend_part(args.q.dtype, {})) {
-    const auto floats = static_cast<std::size_t>(parts_ * part_floats_);
+        task_floats_(cpu::partial_floats(tile_rows_, head_dim_)),
+        tasks_(static_cast<std::int64_t>(args.blocks.size()) * tasks_of_block()),
+        attend_(cpu::attend_task(args.q.dtype, {})) {
+    const auto floats = static_cast<std::size_t>(tasks_ * task_floats_);
     if (scratch.size() < floats) scratch.resize(floats);
     partials_ = scratch.data();
   }
 
-  void operator()(nvllm::cpu::Crew& crew) const {
-    crew.run(parts_, [&](std::int64_t begin, std::int64_t end) {
+  void operator()(nvllm::cpu::ThreadPool& pool) const {
+    pool.run(tasks_, [&](std::int64_t begin, std::int64_t end) {
       AttentionScratch scratch;
-      for (std::int64_t part = begin; part < end; ++part) attend(part, scratch);
+      for (std::int64_t task = begin; task < end; ++task) attend(task, scratch);
     });
-    crew.run(args_.q.shape[0] * heads_, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t head = begin; head < end; ++head) merge(head / heads_, head % heads_);
+    pool.run(args_.q.shape[0] * heads_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t head = begin; head < end; ++head) combine(head / heads_, head % heads_);
     });
   }
 
  private:
-  std::int64_t parts_of_block() const { return pieces_ * kv_heads_ * tiles_; }
+  std::int64_t tasks_of_block() const { return runs_ * kv_heads_ * tiles_; }
 
-  // The heads of a KV head that this rank has.
+  // The rows of one KV head that this rank owns.
   AttentionGroup group_of(std::int64_t row, std::int64_t kv_head) const {
     AttentionGroup group{};
     group.kv_head = kv_head;
@@ -65,23 +66,23 @@ class Run {
 
   void attend(std::int64_t number, AttentionScratch& scratch) const {
     const std::int64_t tile = number % tiles_, kv_head = number / tiles_ % kv_heads_,
-                       piece = number / (tiles_ * kv_heads_) % pieces_;
+                       run = number / (tiles_ * kv_heads_) % runs_;
     const HostAttentionBlock& block =
-        args_.blocks[static_cast<std::size_t>(number / parts_of_block())];
+        args_.blocks[static_cast<std::size_t>(number / tasks_of_block())];
     const AttentionGroup group = group_of(block.row, kv_head);
-    AttentionPart part{};
-    part.kv_head = static_cast<std::int32_t>(kv_head);
-    part.first_row = tile * cpu::kTileRows;
-    if (part.first_row >= group.group_heads) return;
-    part.rows = static_cast<std::int32_t>(
-        std::min<std::int64_t>(cpu::kTileRows, group.group_heads - part.first_row));
-    part.first_token = piece * kPieceTokens;
-    part.end_token = std::min(args_.block_tokens, part.first_token + kPieceTokens);
-    part.partial = partials_ + number * part_floats_;
-    attend_(attention_to(block), group, part, scratch);
+    AttentionTask task{};
+    task.kv_head = static_cast<std::int32_t>(kv_head);
+    task.first_row = tile * cpu::kTileRows;
+    if (task.first_row >= group.group_heads) return;
+    task.rows = static_cast<std::int32_t>(
+        std::min<std::int64_t>(cpu::kTileRows, group.group_heads - task.first_row));
+    task.first_token = run * kRunTokens;
+    task.end_token = std::min(args_.block_tokens, task.first_token + kRunTokens);
+    task.partial = partials_ + number * task_floats_;
+    attend_(attention_to(block), group, task, scratch);
   }
 
-  // To one block, which is all of a sequence.
+  // Arguments of attention to one block, which stands for a whole sequence.
   Attention attention_to(const HostAttentionBlock& block) const {
     const auto tensor = [&](std::int64_t offset) {
       return TensorView(const_cast<unsigned char*>(block.data) + offset, args_.q.dtype,
@@ -96,7 +97,7 @@ class Run {
     return attention;
   }
 
-  void merge(std::int64_t row, std::int64_t head) const {
+  void combine(std::int64_t row, std::int64_t head) const {
     const auto [first, last] =
         std::equal_range(args_.blocks.begin(), args_.blocks.end(),
                          HostAttentionBlock{static_cast<std::int32_t>(row), nullptr},
@@ -106,35 +107,34 @@ class Run {
     const std::int64_t packed = head - group.first_head, tile = packed / cpu::kTileRows;
     const std::int64_t step = kv_heads_ * tiles_;
     const std::int64_t begin =
-        (first - args_.blocks.begin()) * parts_of_block() + kv_head * tiles_ + tile;
-    // A part has its own number of rows, by which its memory is laid out.
+        (first - args_.blocks.begin()) * tasks_of_block() + kv_head * tiles_ + tile;
+    // The task has its own number of rows, by which its memory is laid out.
     const std::int64_t rows =
         std::min<std::int64_t>(cpu::kTileRows, group.group_heads - tile * cpu::kTileRows);
-    const auto part = [&](std::int64_t i) {
-      return cpu::partial_rows(partials_ + (begin + i * step) * part_floats_, rows, head_dim_);
+    const auto task = [&](std::int64_t i) {
+      return cpu::partial_rows(partials_ + (begin + i * step) * task_floats_, rows, head_dim_);
     };
     const std::int64_t at = row * heads_ + head;
     args_.lse.as<float>()[at] =
-        cpu::merge_row((last - first) * pieces_, packed % cpu::kTileRows, head_dim_, part,
-                       args_.out.as<float>() + at * head_dim_);
+        cpu::combine_row((last - first) * runs_, packed % cpu::kTileRows, head_dim_, task,
+                         args_.out.as<float>() + at * head_dim_);
   }
 
   const HostAttention& args_;
-  const std::int64_t head_dim_, heads_, kv_heads_, pieces_, tiles_, tile_rows_, part_floats_,
-      parts_;
-  const cpu::AttendPart attend_;
+  const std::int64_t head_dim_, heads_, kv_heads_, runs_, tiles_, tile_rows_, task_floats_, tasks_;
+  const cpu::AttendTask attend_;
   float* partials_ = nullptr;
 };
 
 }  // namespace
 
-void host_attention(const HostAttention& args, nvllm::cpu::Crew& crew,
+void host_attention(const HostAttention& args, nvllm::cpu::ThreadPool& pool,
                     std::vector<float>& scratch) {
   NVLLM_CHECK(args.out.dtype == DType::f32 && args.out.contiguous() && args.lse.contiguous());
   NVLLM_CHECK(args.out.shape == args.q.shape);
   NVLLM_CHECK(args.block_tokens > 0 || args.blocks.empty());
   if (args.q.elements() == 0) return;
-  Run(args, scratch)(crew);
+  Run(args, scratch)(pool);
 }
 
 }  // namespace nvllm::kernels

@@ -1,23 +1,23 @@
-// Attention by the host's cores: of single rows to blocks of keys and values at any places in the host's memory,
-// with the CPU backend's loops. What a device adds to its own attention by the log-sum-exps
-// (kernels/attention/combine_attention.h). It needs no stream, and no device.
+// Attention on the host's cores: single rows attend to blocks of keys and values anywhere in host
+// memory. It uses the loops of the CPU backend, but needs neither a stream nor a device. A device
+// combines the result with that of its own attention (kernels/attention/combine_attention.h).
 //
-// A token's keys of all KV heads lie side by side, and so do its values: threads go through a block in pieces,
-// and through a piece head by head, so that pages of memory are met once. All query heads of a KV head share what
-// is read of it.
+// The keys of all KV heads of a token lie side by side, and so do its values. Threads go through a
+// block in runs of tokens, and through a run head by head, so that each page of memory is touched
+// once. All query heads of a KV head share what is read for it.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "device/cpu/crew.h"
+#include "device/cpu/thread_pool.h"
 #include "device/tensor_view.h"
 
 namespace nvllm::kernels {
 
-// A block that a row attends to, whole: keys at `data` + HostAttention::keys, values at `data` + values, each
-// [block_tokens, kv_heads, head_dim] of q's type, dense.
+// A whole block that a row attends to: keys at `data` + HostAttention::keys, values at `data` +
+// HostAttention::values, each [block_tokens, kv_heads, head_dim] of the type of q, dense.
 struct HostAttentionBlock {
   std::int32_t row = 0;
   const unsigned char* data = nullptr;
@@ -36,8 +36,9 @@ struct HostAttention {
   float scale = 1.0f;
 };
 
-// Runs it with the crew's threads and the caller's, and returns when it is done. `scratch` grows as it has to,
-// and may be used again. No bit depends on the number of threads, or on other rows.
-void host_attention(const HostAttention& args, nvllm::cpu::Crew& crew, std::vector<float>& scratch);
+// Runs it on the pool's threads and the calling one, and returns when it is done. `scratch` grows
+// as needed and may be reused. No bit depends on the number of threads or on other rows.
+void host_attention(const HostAttention& args, nvllm::cpu::ThreadPool& pool,
+                    std::vector<float>& scratch);
 
 }  // namespace nvllm::kernels

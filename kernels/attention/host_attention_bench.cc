@@ -1,6 +1,7 @@
-// How fast the host's cores read keys and values through attention, by threads, and how fast a plain read of the
-// same memory is: one row of a sequence whose blocks lie in host memory. bytes_per_second counts keys and values;
-// "of_read" is the share of the plain read's.
+// Measures how fast the host's cores read keys and values through attention, by number of threads,
+// and how fast they simply read the same memory: one row of a sequence whose blocks lie in host
+// memory. bytes_per_second counts keys and values; "of_read" is the share of the plain read's
+// speed.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 
 #include "base/clock.h"
 #include "device/backend.h"
-#include "device/cpu/crew.h"
+#include "device/cpu/thread_pool.h"
 #include "device/topology.h"
 #include "kernels/attention/host_attention.h"
 
@@ -47,14 +48,14 @@ void fill(void* data, std::size_t bytes, DType dtype) {
 }
 
 // Bytes per second of the fastest of a few plain reads.
-double read_speed(const Buffer& memory, cpu::Crew& crew) {
+double read_speed(const Buffer& memory, cpu::ThreadPool& pool) {
   using Words = std::uint64_t __attribute__((vector_size(64)));
   const auto words = static_cast<std::int64_t>(memory.bytes() / sizeof(Words));
   const auto* data = static_cast<const Words*>(memory.data());
   double best = 0;
   for (int run = 0; run < 5; ++run) {
     const std::int64_t start = now_ns();
-    crew.run(words, 4096, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(words, 4096, [&](std::int64_t begin, std::int64_t end) {
       Words sum[4] = {};
       for (std::int64_t i = begin; i < end; ++i) sum[i % 4] ^= data[i];
       benchmark::DoNotOptimize(sum);
@@ -67,7 +68,7 @@ double read_speed(const Buffer& memory, cpu::Crew& crew) {
 
 void attend(benchmark::State& state, const Shape& shape) {
   const auto backend = create_backend(DeviceKind::cpu);
-  cpu::Crew crew(static_cast<int>(state.range(0)));
+  cpu::ThreadPool pool(static_cast<int>(state.range(0)));
   const std::int64_t half = kBlockTokens * shape.token_bytes();
   const Buffer memory = backend->allocate(
       MemoryKind::pinned, static_cast<std::size_t>(kBlocks * 2 * half), "benchmark");
@@ -89,17 +90,17 @@ void attend(benchmark::State& state, const Shape& shape) {
   args.kv_heads = shape.kv_heads;
   args.group = shape.heads / shape.kv_heads;
   args.scale = 0.1f;
-  host_attention(args, crew, scratch);  // memory and threads come
+  host_attention(args, pool, scratch);  // memory and threads come
   std::int64_t fastest_ns = INT64_MAX;
   for (auto _ : state) {
     const std::int64_t start = now_ns();
-    host_attention(args, crew, scratch);
+    host_attention(args, pool, scratch);
     fastest_ns = std::min(fastest_ns, now_ns() - start);
   }
   const auto bytes = static_cast<double>(memory.bytes());
   const double speed = bytes / (static_cast<double>(fastest_ns) * 1e-9);
   state.counters["bytes_per_second"] = speed;
-  state.counters["read_bytes_per_second"] = read_speed(memory, crew);
+  state.counters["read_bytes_per_second"] = read_speed(memory, pool);
   state.counters["of_read"] = speed / state.counters["read_bytes_per_second"];
 }
 

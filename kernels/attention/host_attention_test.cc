@@ -1,5 +1,5 @@
-// Attention by the host's cores: as the plain definition has it, for any type, heads and blocks; the same bits
-// with any number of threads and beside any other rows.
+// Tests attention on the host's cores: as the definition, for any type, heads and blocks; with
+// equal bits for any number of threads and beside any other rows.
 #include "kernels/attention/host_attention.h"
 
 #include <doctest/doctest.h>
@@ -28,8 +28,8 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-// Rows, each with its blocks, which lie in any order, with something before the keys and between keys and
-// values.
+// Rows, each with its blocks, which lie in any order, with something before the keys and between
+// keys and values.
 template <typename T>
 class Case {
  public:
@@ -41,7 +41,7 @@ class Case {
     memory_ = random(count * block_elements(), 1.5f);
     for (std::int64_t row = 0, next = 0; row < rows(); ++row) {
       for (std::int64_t i = 0; i < counts_[static_cast<std::size_t>(row)]; ++i, ++next) {
-        places_.push_back({static_cast<std::int32_t>(row), (next * 7 + 3) % count});
+        blocks_.push_back({static_cast<std::int32_t>(row), (next * 7 + 3) % count});
       }
     }
     // 7 does not divide the count, so that no block is met twice.
@@ -52,9 +52,9 @@ class Case {
 
   Result run(int threads) {
     std::vector<HostAttentionBlock> blocks;
-    for (const Place& place : places_) {
-      blocks.push_back({place.row, reinterpret_cast<const unsigned char*>(
-                                       memory_.data() + place.block * block_elements())});
+    for (const BlockOfRow& each : blocks_) {
+      blocks.push_back({each.row, reinterpret_cast<const unsigned char*>(
+                                      memory_.data() + each.block * block_elements())});
     }
     Result result = empty();
     HostAttention args;
@@ -69,20 +69,20 @@ class Case {
     args.group = shape_.group;
     args.first_head = shape_.first_head;
     args.scale = scale();
-    cpu::Crew crew(threads);
+    cpu::ThreadPool pool(threads);
     std::vector<float> scratch(3, std::numeric_limits<float>::quiet_NaN());
-    host_attention(args, crew, scratch);
+    host_attention(args, pool, scratch);
     return result;
   }
 
-  // The plain definition, of each row by itself.
+  // The definition, for each row by itself.
   Result expected() {
     Result result = empty();
     for (std::int64_t row = 0; row < rows(); ++row) {
       std::vector<T> keys, values;
-      for (const Place& place : places_) {
-        if (place.row != row) continue;
-        const T* const block = memory_.data() + place.block * block_elements() + kBefore;
+      for (const BlockOfRow& each : blocks_) {
+        if (each.row != row) continue;
+        const T* const block = memory_.data() + each.block * block_elements() + kBefore;
         keys.insert(keys.end(), block, block + half());
         values.insert(values.end(), block + half() + kBefore, block + 2 * half() + kBefore);
       }
@@ -91,8 +91,8 @@ class Case {
     return result;
   }
 
-  // How many results are further from the expected ones than float32's roundings of a score, which is at most
-  // |q| |k| scale, and of the sum of the weights explain (testing/attention_case.h).
+  // How many results are further from the expected ones than float32's roundings of a score, which
+  // is at most |q| |k| scale, and of the sum of the weights explain (testing/attention_case.h).
   int count_wrong(const Result& got) {
     const Result right = expected();
     const float score = longest(q_) * longest(memory_) * scale();
@@ -117,7 +117,7 @@ class Case {
   }
 
  private:
-  struct Place {
+  struct BlockOfRow {
     std::int32_t row;
     std::int64_t block;
   };
@@ -179,23 +179,23 @@ class Case {
 
   float longest(const std::vector<T>& x) const {
     const std::int64_t head_dim = shape_.head_dim;
-    double most = 0;
+    double max_norm = 0;
     for (std::int64_t i = 0; i + head_dim <= static_cast<std::int64_t>(x.size()); i += 8) {
       double sum = 0;
       for (std::int64_t d = i; d < i + head_dim; ++d) {
         sum += double{to_float(x[static_cast<std::size_t>(d)])} *
                to_float(x[static_cast<std::size_t>(d)]);
       }
-      most = std::max(most, sum);
+      max_norm = std::max(max_norm, sum);
     }
-    return static_cast<float>(std::sqrt(most));
+    return static_cast<float>(std::sqrt(max_norm));
   }
 
   Shape shape_;
   std::vector<std::int64_t> counts_;
   std::mt19937 bits_;
   std::vector<T> q_, memory_;
-  std::vector<Place> places_;
+  std::vector<BlockOfRow> blocks_;
 };
 
 const Shape kShapes[] = {

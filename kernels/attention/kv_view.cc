@@ -24,7 +24,7 @@ void check_cache(const TensorView& cache, const char* name, const char* operatio
   if (cache.data == nullptr) fail(operation, ": ", name, " has no memory");
   for (int axis = 0; axis < cache.rank; ++axis) {
     const std::int64_t stride = cache.stride[axis];
-    if (cache.shape[axis] == 1) continue;  // a step that is never taken
+    if (cache.shape[axis] == 1) continue;  // the stride is never used
     const bool dense = axis == 3;
     if (dense ? stride != 1 : stride < cache.shape[3]) {
       fail(operation, ": ", name, " is ", cache.describe(), " with stride ", stride, " of axis ",

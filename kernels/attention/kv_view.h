@@ -1,8 +1,9 @@
-// KvView: one layer's keys and values of many sequences, as kernels see them, however they are kept.
+// KvView: the keys and values of many sequences in one layer, as kernels see them, however the
+// cache keeps them.
 //
-// Tokens lie in blocks of block_size. Token t of sequence s is token t % block_size of the block
-// block_table[s][t / block_size]; without a block table, of block s (contiguous: one block holds a whole
-// sequence). A token's `slot` is block * block_size + its place in the block.
+// Tokens lie in blocks of block_size. Token t of sequence s is token t % block_size of block
+// block_table[s][t / block_size]; without a block table it lies in block s, which holds the whole
+// sequence (contiguous). The `slot` of a token is block * block_size + its index in the block.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace nvllm::kernels {
 inline constexpr std::int64_t kMaxHeadDim = 256;
 
 struct KvView {
-  // [blocks, block_size, kv_heads, head_dim]. The elements of a head are dense; the other strides are
-  // free, and the same for both.
+  // [blocks, block_size, kv_heads, head_dim]. The elements of a head are dense; the other strides
+  // are free, and the same for keys and values.
   TensorView keys;
   TensorView values;
   TensorView
@@ -27,7 +28,7 @@ struct KvView {
   std::int64_t head_dim() const { return keys.shape[3]; }
 };
 
-// An Error that names `operation` and what is wrong with the view.
+// Throws an Error that names `operation` and what is wrong with the view.
 void check_kv_view(const KvView& kv, const char* operation);
 
 }  // namespace nvllm::kernels

@@ -30,10 +30,10 @@ void Arguments::require(const TensorView& tensor, const char* name, DType dtype,
 
 void Arguments::require_dense(const TensorView& tensor, const char* name) const {
   require_contiguous(tensor, operation_, name);
-  require_place(tensor, name);
+  require_memory(tensor, name);
 }
 
-void Arguments::require_place(const TensorView& tensor, const char* name) const {
+void Arguments::require_memory(const TensorView& tensor, const char* name) const {
   if (tensor.data == nullptr && tensor.elements() > 0) {
     fail(operation_, ": ", name, ", ", tensor.describe(), ", has no memory");
   }

@@ -1,5 +1,5 @@
-// What the operations share before they start: checks of their arguments, and the way from an element
-// type at run time to one at compile time.
+// What the operations share before they start: checks of their arguments, and the way from an
+// element type at run time to one at compile time.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace nvllm::kernels {
 
-// The checks of one operation. Each throws an Error that names the operation, the argument, what it is
-// and what it must be.
+// The checks of one operation. Each throws an Error that names the operation, the argument, what it
+// is and what it must be.
 class Arguments {
  public:
   explicit constexpr Arguments(const char* operation) : operation_(operation) {}
@@ -21,10 +21,11 @@ class Arguments {
   // Of exactly this type and shape.
   void require(const TensorView& tensor, const char* name, DType dtype,
                std::initializer_list<std::int64_t> shape) const;
-  // Row-major without gaps, at an address where its elements may lie, and not nowhere if it has any.
+  // Row-major without gaps, at an address where its elements may lie, and not nowhere if it has
+  // any.
   void require_dense(const TensorView& tensor, const char* name) const;
   // The second half of require_dense().
-  void require_place(const TensorView& tensor, const char* name) const;
+  void require_memory(const TensorView& tensor, const char* name) const;
 
   const char* operation() const { return operation_; }
 

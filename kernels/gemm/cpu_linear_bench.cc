@@ -84,8 +84,8 @@ double read_all(const Buffer& buffer, Stream& stream) {
   std::atomic<std::int64_t> sink{0};
   auto& queue = cpu::stream(stream);
   return seconds_of([&] {
-    queue.submit([&, &crew = queue.crew()] {
-      crew.run(static_cast<std::int64_t>(buffer.bytes()) / kPart,
+    queue.submit([&, &pool = queue.thread_pool()] {
+      pool.run(static_cast<std::int64_t>(buffer.bytes()) / kPart,
                [&](std::int64_t begin, std::int64_t end) {
                  sink += read<kAhead>(static_cast<const std::byte*>(buffer.data()) + begin * kPart,
                                       (end - begin) * kPart);

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/attention/kv_view.h"
-#include "kernels/common/on_both.h"
+#include "kernels/common/host_device.h"
 
 namespace nvllm::kernels {
 
@@ -63,11 +63,11 @@ struct KvPieces {
     first = static_cast<int>(ahead.turn) * count;
   }
 
-  NVLLM_ON_BOTH int pieces() const { return 2 * count * sequences; }
-  NVLLM_ON_BOTH int piece_bytes() const { return tokens * token_bytes; }
+  NVLLM_HOST_DEVICE int pieces() const { return 2 * count * sequences; }
+  NVLLM_HOST_DEVICE int piece_bytes() const { return tokens * token_bytes; }
 
   // Where piece i lies; nullptr: the sequence is too short to have it.
-  NVLLM_ON_BOTH const char* piece(int i) const {
+  NVLLM_HOST_DEVICE const char* piece(int i) const {
     const char* const cache = i % 2 == 0 ? keys : values;
     const int sequence = i / 2 % sequences, number = first + i / 2 / sequences;
     const int room = (lengths[sequence] - kFirstToken) / tokens;

@@ -14,7 +14,7 @@
 #include "device/backend.h"
 #include "device/tensor_view.h"
 #include "kernels/gemm/kv_prefetch.h"
-#include "kernels/pointwise/gated_activation.h"
+#include "kernels/pointwise/activation.h"
 #include "kernels/sampling/sample_tokens.h"
 
 namespace nvllm::kernels {
@@ -48,7 +48,7 @@ struct Linear {
   TensorView residual;  // [rows, outputs], of x's type, may be out; data == nullptr: none
 
   // What happens to x first, with exactly the roundings of the operation itself: nothing, RMSNorm
-  // (kernels/pointwise/rmsnorm.h) or a gated activation (kernels/pointwise/gated_activation.h). Fused where that is
+  // (kernels/pointwise/rmsnorm.h) or a gated activation (kernels/pointwise/activation.h). Fused where that is
   // faster; else the result goes to `scratch`, which must not overlap the others. Without anything
   // before, norm_weight and scratch are not looked at.
   enum class Before : std::uint8_t { nothing, rms_norm, gated_activation };
@@ -62,7 +62,7 @@ struct Linear {
   BegunNorm begun;
 
   // What happens to the product then: nothing, or the first half of the outputs are gates of the second half, with
-  // the roundings of kernels/pointwise/gated_activation.h, and of the product before. All tensors are of one type then, and
+  // the roundings of kernels/pointwise/activation.h, and of the product before. All tensors are of one type then, and
   // there is no residual. Fused where that is faster; else the product goes to `product`, which must not
   // overlap the others. Without anything after, `product` is not looked at.
   enum class After : std::uint8_t { nothing, gated_activation };
@@ -99,9 +99,9 @@ class Matmul {
   virtual bool begins_norm(const Linear& /*args*/) { return false; }
 
   // Enqueues a product together with the drawing of tokens from its rows, which are draw.rows.logits and need not be written
-  // down: they are worth nothing afterwards. The tokens are those of linear() and draw_tokens(). False, with nothing
+  // down: they are worth nothing afterwards. The tokens are those of linear() and sample_tokens(). False, with nothing
   // done, where the two are as good.
-  virtual bool draw(const Linear& /*product*/, const DrawTokens& /*draw*/, Stream& /*stream*/) {
+  virtual bool draw(const Linear& /*product*/, const SampleTokens& /*draw*/, Stream& /*stream*/) {
     return false;
   }
 

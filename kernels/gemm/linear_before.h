@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/gemm/linear.h"
-#include "kernels/pointwise/gated_activation.h"
+#include "kernels/pointwise/activation.h"
 #include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::kernels {

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "device/cpu/crew.h"
 #include "device/cpu/stream.h"
+#include "device/cpu/thread_pool.h"
 #ifdef NVLLM_CUDA
 #include <cublasLt.h>
 
@@ -18,8 +18,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "device/cublaslt.h"
 #include "device/cuda/stream.h"
+#include "device/libraries.h"
 #include "kernels/gemm/sm80/gemm_problem.h"
 #include "kernels/gemm/sm80/read_all.h"
 #endif
@@ -27,15 +27,15 @@
 namespace nvllm::kernels {
 namespace {
 
-constexpr std::int64_t kPiece = 4096;  // words that a thread of the crew takes at least
+constexpr std::int64_t kPiece = 4096;  // words that a thread of the pool takes at least
 
 void read_on_cpu(const Buffer& buffer, Stream& stream) {
   const auto* words = static_cast<const std::uint64_t*>(buffer.data());
   const auto count = static_cast<std::int64_t>(buffer.bytes() / sizeof(std::uint64_t));
-  cpu::Crew& crew = cpu::stream(stream).crew();
-  cpu::stream(stream).submit([=, &crew] {
+  cpu::ThreadPool& pool = cpu::stream(stream).thread_pool();
+  cpu::stream(stream).submit([=, &pool] {
     std::atomic<std::uint64_t> all{0};  // so that no reading is left out
-    crew.run(count, kPiece, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(count, kPiece, [&](std::int64_t begin, std::int64_t end) {
       std::uint64_t sum = 0;
       for (std::int64_t i = begin; i < end; ++i) sum ^= words[i];
       all.fetch_xor(sum, std::memory_order_relaxed);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/gemm/testing/linear_case.h"
-#include "kernels/pointwise/gated_activation.h"
+#include "kernels/pointwise/activation.h"
 
 namespace nvllm::kernels::testing {
 namespace {

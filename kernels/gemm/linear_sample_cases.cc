@@ -17,7 +17,7 @@ SamplingCase mixed(std::int64_t rows, unsigned seed) {
   for (std::int64_t row = 0; row < rows; ++row) {
     c.slots[row] = row + 1 == rows ? -1 : static_cast<std::int32_t>(rows - 1 - row);
     const float heat = static_cast<float>(row % 7 + 1);
-    c.rules[row].inverse_temperature = row % 3 == 0 ? 0 : 4.0f / (heat * heat);
+    c.params[row].inverse_temperature = row % 3 == 0 ? 0 : 4.0f / (heat * heat);
   }
   return c;
 }
@@ -28,13 +28,13 @@ struct Results {
       : tokens(backend, stream, std::vector<std::int32_t>(rows, -777)),
         last_tokens(backend, stream, std::vector<std::int32_t>(rows, -777)),
         bests(backend, stream, std::vector<std::int64_t>(rows, -777)),
-        scratch(backend, stream, std::vector<std::int64_t>(draw_scratch_words(rows))) {}
+        scratch(backend, stream, std::vector<std::int64_t>(sample_scratch_words(rows))) {}
 
-  DrawTokens args(const SamplingRows& rows, bool whole) const {
+  SampleTokens args(const SamplingRows& rows, bool whole) const {
     const std::int64_t count = rows.rows();
-    DrawTokens args;
+    SampleTokens args;
     args.rows = rows;
-    args.scratch = scratch.view({draw_scratch_words(count)});
+    args.scratch = scratch.view({sample_scratch_words(count)});
     args.tokens = tokens.view({count});
     args.last_tokens = last_tokens.view({count});
     if (!whole) args.best = bests.view({count});
@@ -63,7 +63,7 @@ bool check_drawn(Bench& bench, const Setting& setting, unsigned seed) {
   }
   bench.matmul->linear(product.args(), *bench.stream);
   for (const bool whole : {true, false}) {
-    draw_tokens(by_and_by.args(rows, whole), *bench.stream);
+    sample_tokens(by_and_by.args(rows, whole), *bench.stream);
   }
   CHECK(at_once.tokens.fetch() == by_and_by.tokens.fetch());
   CHECK(at_once.last_tokens.fetch() == by_and_by.last_tokens.fetch());
@@ -123,7 +123,7 @@ TEST_CASE("of equal logits the lowest id is drawn, and NaN wins nothing, at once
   product.upload(*bench.stream);
   SamplingCase c = mixed(setting.rows, 2);
   c.first_id = 0;
-  for (SlotRules& rules : c.rules) rules.inverse_temperature = 0;
+  for (SlotParams& rules : c.params) rules.inverse_temperature = 0;
   const PlacedCase there(*backend, *bench.stream, c);
   SamplingRows rows = there.args();
   rows.logits = product.out.there;

@@ -1,5 +1,5 @@
 // Embedding against its plain definition, on whichever backend is linked.
-#include "kernels/pointwise/embedding.h"
+#include "kernels/pointwise/step_input.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {

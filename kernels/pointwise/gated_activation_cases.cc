@@ -1,5 +1,5 @@
 // Gated activations against their plain definition, on whichever backend is linked.
-#include "kernels/pointwise/gated_activation.h"
+#include "kernels/pointwise/activation.h"
 #include "kernels/testing/cases.h"
 #include "testing/golden.h"
 
@@ -11,9 +11,9 @@ using testing::refusal;
 
 constexpr Activation kAll[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh};
 
-// How far activation(g) may be off in float32, relative to itself. Roundings count 2^-24 each, those of an
-// exponential's argument as often as the argument is large (beyond 88 nothing is left); the GPU's quick
-// exponential, taken for 16-bit types, is off by 2.3 of them times the argument.
+// How far activation(g) may be off in float32, relative to itself. Roundings count 2^-24 each,
+// those of an exponential's argument as often as the argument is large (beyond 88 nothing is left);
+// the GPU's quick exponential, taken for 16-bit types, is off by 2.3 of them times the argument.
 float relative_error(Activation activation, float g) {
   const float roundings = [&] {
     switch (activation) {
@@ -25,8 +25,8 @@ float relative_error(Activation activation, float g) {
   return std::min(roundings, 16 + 7 * 90.0f) * 0x1p-24f;
 }
 
-// Activations smaller than this may be 0: the exponential has overflown, or is more than 2^126, where the
-// GPU's quick quotient ends.
+// Activations smaller than this may be 0: the exponential has overflown, or is more than 2^126,
+// where the GPU's quick quotient ends.
 constexpr float kNothing = 1.1e-36f;
 
 template <typename T>
@@ -110,14 +110,14 @@ TEST_CASE_TEMPLATE("gated_activation: infinite, huge, tiny values and NaN do as 
   BACKEND_OR_SKIP(backend);
   std::vector<float> values = {testing::kInfinity,
                                testing::kNan,
-                               testing::Limits<T>::kMost,
+                               testing::Limits<T>::kMax,
                                1e30f,
                                60000.0f,
                                100.0f,
                                88.5f,
                                1e-3f,
                                1e-20f,
-                               testing::Limits<T>::kLeast,
+                               testing::Limits<T>::kMin,
                                0.0f};
   for (int i = 0; i < 11; ++i) values.push_back(-values[i]);
   std::vector<T> x;
@@ -151,17 +151,17 @@ TEST_CASE("the activations are those of their names") {
   CHECK(results(Activation::gelu_tanh)[1] == doctest::Approx(-0.0454023059).epsilon(1e-6));
 }
 
-TEST_CASE("golden: SiLU and product") {
+TEST_CASE("golden: SiLU and gating") {
   BACKEND_OR_SKIP(backend);
   const auto golden = nvllm::testing::read_golden("tests/data/golden-layers/layers.safetensors");
-  const auto& asked = golden.at("silu_and_mul.x");
+  const auto& wanted_here = golden.at("silu_and_mul.x");
   const auto& right = golden.at("silu_and_mul.out");
   const std::int64_t rows = right.shape[0], n = right.shape[1];
   const auto stream = backend->create_stream();
-  Placed<float> x(*backend, *stream, asked.values);
+  Placed<float> x(*backend, *stream, wanted_here.values);
   Placed<float> out(*backend, *stream, std::vector<float>(right.values.size()));
   gated_activation({out.view({rows, n}), x.view({rows, 2 * n})}, *stream);
-  CHECK(count_wrong(Activation::silu, asked.values, n, out.fetch(), right.values) == 0);
+  CHECK(count_wrong(Activation::silu, wanted_here.values, n, out.fetch(), right.values) == 0);
 }
 
 TEST_CASE("gated_activation runs in graphs") {

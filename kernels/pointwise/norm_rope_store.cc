@@ -4,10 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
-#include "kernels/pointwise/cpu/norm_rope_store.h"
-#ifdef NVLLM_CUDA
-#include "kernels/pointwise/sm80/norm_rope_store.h"
-#endif
+#include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels {
 namespace {

@@ -1,4 +1,4 @@
-// What happens between the QKV product and attention, in one pass: the norms of q and k, the rotation
+// What happens between the QKV GEMM and attention, in one pass: the norms of q and k, the rotation
 // by position, and the store of k and v into the cache.
 #pragma once
 
@@ -26,13 +26,14 @@ struct NormRopeStore {
   std::int64_t heads = 0;  // also 0: a rank may have none
   float epsilon = 1e-6f;
 
-  // Whether of all that is read here what was enqueued just before writes nothing but qkv: then everything else may be
-  // read before it has ended. What counts is told in kernels/attention/attention.h.
+  // Whether of all that is read here what was enqueued just before writes nothing but qkv: then
+  // everything else may be read before it has ended. What counts is told in
+  // kernels/attention/attention.h.
   bool only_rows_are_new = false;
 };
 
-// Enqueues it. qkv, norms and cache of one type (float32, bfloat16 or float16), head_dim even, at most
-// kMaxHeadDim; any number of rows, also 0; otherwise an Error that names the argument.
+// Enqueues it. qkv, norms and cache of one type (float32, bfloat16 or float16), head_dim even, at
+// most kMaxHeadDim; any number of rows, also 0; otherwise an Error that names the argument.
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
 
 void check_norm_rope_store(const NormRopeStore& args);

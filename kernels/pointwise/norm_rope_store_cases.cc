@@ -12,8 +12,8 @@ using testing::Placed;
 using testing::refusal;
 using testing::same_bits;
 
-// How the cache lies: [blocks, block_size, kv_heads, head_dim] in this order, or heads before tokens; with
-// so many elements between the parts.
+// How the cache lies: [blocks, block_size, kv_heads, head_dim] in this order, or heads before
+// tokens; with so many elements between the parts.
 struct Layout {
   bool heads_first = false;
   std::int64_t gap = 0;
@@ -123,9 +123,10 @@ struct Case {
   }
 };
 
-// Of heads that lie `stride` apart, how many results are further from the reference than rounding explains:
-// the sum of squares has chains of head_dim / 8 additions at most, whose relative error a square root halves,
-// then come a few roundings, all relative to the length of the pair that was rotated.
+// Of heads that lie `stride` apart, how many results are further from the reference than rounding
+// explains: the sum of squares has chains of head_dim / 8 additions at most, whose relative error a
+// square root halves, then come a few roundings, all relative to the length of the pair that was
+// rotated.
 template <typename T>
 int count_wrong(const T* got, const T* right, std::int64_t head_dim) {
   const float relative = (static_cast<float>(head_dim) / 16 + 16) * 0x1p-24f;
@@ -174,13 +175,13 @@ void check_same(const Case<T>& got, const Case<T>& right) {
 }
 
 template <typename T>
-void check_against_reference(Backend& backend, const Case<T>& asked, std::int64_t shift = 0) {
-  CAPTURE(asked.rows);
-  CAPTURE(asked.heads);
-  CAPTURE(asked.kv_heads);
-  CAPTURE(asked.head_dim);
+void check_against_reference(Backend& backend, const Case<T>& wanted_here, std::int64_t shift = 0) {
+  CAPTURE(wanted_here.rows);
+  CAPTURE(wanted_here.heads);
+  CAPTURE(wanted_here.kv_heads);
+  CAPTURE(wanted_here.head_dim);
   CAPTURE(shift);
-  Case<T> got = asked, right = asked;
+  Case<T> got = wanted_here, right = wanted_here;
   got.run(backend, shift);
   right.run_reference();
   check_same(got, right);
@@ -219,16 +220,16 @@ TEST_CASE_TEMPLATE("norm_rope_store finds its way in caches of any strides", T, 
 
 TEST_CASE("the bits of a head depend neither on the other heads nor on the other rows") {
   BACKEND_OR_SKIP(backend);
-  const Case<Bf16> asked(300, 14, 2, 128);
-  Case<Bf16> all = asked;
+  const Case<Bf16> wanted_here(300, 14, 2, 128);
+  Case<Bf16> all = wanted_here;
   all.run(*backend);
   for (const std::int64_t row : {0, 100, 299}) {
     Case<Bf16> alone(1, 1, 0, 128);
-    alone.q_norm = asked.q_norm;
-    alone.cos_sin = asked.cos_sin;
-    alone.positions = {asked.positions[row]};
-    const auto head = row * asked.width() + 11 * 128;
-    alone.qkv.assign(asked.qkv.begin() + head, asked.qkv.begin() + head + 128);
+    alone.q_norm = wanted_here.q_norm;
+    alone.cos_sin = wanted_here.cos_sin;
+    alone.positions = {wanted_here.positions[row]};
+    const auto head = row * wanted_here.width() + 11 * 128;
+    alone.qkv.assign(wanted_here.qkv.begin() + head, wanted_here.qkv.begin() + head + 128);
     alone.run(*backend);
     CHECK(same_bits(alone.qkv, {all.qkv.begin() + head, all.qkv.begin() + head + 128}));
   }
@@ -236,12 +237,12 @@ TEST_CASE("the bits of a head depend neither on the other heads nor on the other
 
 TEST_CASE_TEMPLATE("a NaN spoils its head and no other", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  Case<T> asked(2, 3, 2, 64);
-  const auto row = asked.width();
-  asked.qkv[row + 64 + 5] = from_float<T>(testing::kNan);       // q, head 1
-  asked.qkv[row + 3 * 64 + 60] = from_float<T>(testing::kNan);  // k, head 0
-  asked.qkv[row + 6 * 64 + 1] = from_float<T>(testing::kNan);   // v, head 1
-  Case<T> got = asked;
+  Case<T> wanted_here(2, 3, 2, 64);
+  const auto row = wanted_here.width();
+  wanted_here.qkv[row + 64 + 5] = from_float<T>(testing::kNan);       // q, head 1
+  wanted_here.qkv[row + 3 * 64 + 60] = from_float<T>(testing::kNan);  // k, head 0
+  wanted_here.qkv[row + 6 * 64 + 1] = from_float<T>(testing::kNan);   // v, head 1
+  Case<T> got = wanted_here;
   got.run(*backend);
   const auto nans = [](const std::vector<T>& values) {
     int count = 0;
@@ -251,21 +252,21 @@ TEST_CASE_TEMPLATE("a NaN spoils its head and no other", T, float, Bf16, F16) {
   CHECK(nans({got.qkv.begin(), got.qkv.begin() + row + 3 * 64}) == 64);
   CHECK(nans(got.keys) == 64);
   CHECK(nans(got.values) == 1);
-  check_against_reference(*backend, asked);
+  check_against_reference(*backend, wanted_here);
 }
 
 TEST_CASE_TEMPLATE("norm_rope_store: infinite, huge and tiny values do as the definition", T, float,
                    Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  for (const float value : {testing::kInfinity, -testing::kInfinity, testing::Limits<T>::kMost,
+  for (const float value : {testing::kInfinity, -testing::kInfinity, testing::Limits<T>::kMax,
                             1e18f, 60000.0f, 1e-4f, 1e-12f, 1e-25f, 1e-42f, 0.0f}) {
     CAPTURE(value);
-    Case<T> asked(2, 3, 2, 64);
+    Case<T> wanted_here(2, 3, 2, 64);
     for (int i = 0; i < 64; ++i) {
-      asked.qkv[i] = from_float<T>(i % 2 == 0 ? value : -value);
-      asked.qkv[3 * 64 + i] = from_float<T>(value);
+      wanted_here.qkv[i] = from_float<T>(i % 2 == 0 ? value : -value);
+      wanted_here.qkv[3 * 64 + i] = from_float<T>(value);
     }
-    check_against_reference(*backend, asked);
+    check_against_reference(*backend, wanted_here);
   }
 }
 

@@ -5,10 +5,7 @@
 #include "base/error.h"
 #include "kernels/common/arguments.h"
 #include "kernels/common/random_bits.h"
-#include "kernels/pointwise/cpu/random_fill.h"
-#ifdef NVLLM_CUDA
-#include "kernels/pointwise/sm80/random_fill.h"
-#endif
+#include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels {
 

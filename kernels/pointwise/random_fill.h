@@ -1,5 +1,5 @@
-// Reproducible random values: each is a function of a seed and its place in the whole tensor, so that
-// every device, and every rank for its part, makes the same ones.
+// Reproducible random values: each is a function of a seed and its place in the whole tensor, so
+// that every device, and every rank for its part, makes the same ones.
 #pragma once
 
 #include <cstdint>

@@ -123,9 +123,9 @@ TEST_CASE("seeds give unrelated values") {
   const auto a = values_of(1);
   for (const std::uint64_t seed : {2ull, 3ull, (1ull << 32) + 1, 1ull << 63}) {
     const auto b = values_of(seed);
-    double product = 0;
-    for (int i = 0; i < kCount; ++i) product += a[i] * b[i];
-    CHECK(std::fabs(product) < 5 * 0.333 * 256);
+    double dot = 0;
+    for (int i = 0; i < kCount; ++i) dot += a[i] * b[i];
+    CHECK(std::fabs(dot) < 5 * 0.333 * 256);
     // Nor the same values in another order.
     std::vector<float> sorted_a = a, sorted_b = b;
     std::sort(sorted_a.begin(), sorted_a.end());

@@ -4,10 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
-#include "kernels/pointwise/cpu/rmsnorm.h"
-#ifdef NVLLM_CUDA
-#include "kernels/pointwise/sm80/rmsnorm.h"
-#endif
+#include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels {
 namespace {

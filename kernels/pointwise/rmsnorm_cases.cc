@@ -126,7 +126,7 @@ TEST_CASE_TEMPLATE("the bits depend neither on alignment nor on the other rows",
   for (const std::int64_t columns : {64, 1000, 1001, 4096}) {
     CAPTURE(columns);
     Case<T> batch = Case<T>::random(70, columns, true, 3);
-    const Case<T> asked = batch;
+    const Case<T> wanted_here = batch;
     Case<T> shifted = batch;
     batch.run(*backend);
     shifted.run(*backend, 1);
@@ -135,9 +135,10 @@ TEST_CASE_TEMPLATE("the bits depend neither on alignment nor on the other rows",
     for (const std::int64_t row : {0, 1, 69}) {
       Case<T> alone(1, columns);
       const auto begin = row * columns, end = begin + columns;
-      alone.x.assign(asked.x.begin() + begin, asked.x.begin() + end);
-      alone.residual.assign(asked.residual.begin() + begin, asked.residual.begin() + end);
-      alone.weight = asked.weight;
+      alone.x.assign(wanted_here.x.begin() + begin, wanted_here.x.begin() + end);
+      alone.residual.assign(wanted_here.residual.begin() + begin,
+                            wanted_here.residual.begin() + end);
+      alone.weight = wanted_here.weight;
       alone.run(*backend);
       CHECK(same_bits(alone.out, {batch.out.begin() + begin, batch.out.begin() + end}));
     }

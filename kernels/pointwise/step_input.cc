@@ -1,14 +1,32 @@
 #include "kernels/pointwise/step_input.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "device/cpu/stream.h"
 #include "kernels/common/arguments.h"
-#include "kernels/pointwise/cpu/step_input.h"
-#ifdef NVLLM_CUDA
-#include "kernels/pointwise/sm80/step_input.h"
-#endif
+#include "kernels/common/cpu/rows.h"
+#include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels {
+namespace {
+
+// Rows [begin, end) of an embedding.
+void copy_rows(const Embedding& args, std::int64_t begin, std::int64_t end) {
+  const std::size_t row_bytes = args.table.shape[1] * size_of(args.table.dtype);
+  if (row_bytes == 0) return;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t entry = args.ids.as<std::int32_t>()[row] - args.first_id;
+    char* out = args.out.as<char>() + row * row_bytes;
+    if (entry < 0 || entry >= args.table.shape[0]) {
+      std::memset(out, 0, row_bytes);
+    } else {
+      std::memcpy(out, args.table.as<char>() + entry * row_bytes, row_bytes);
+    }
+  }
+}
+
+}  // namespace
 
 void check_step_input(const StepInput& args) {
   constexpr Arguments check("step_input");
@@ -30,12 +48,12 @@ void check_step_input(const StepInput& args) {
   require(args.last_tokens, "last_tokens", DType::i32, {slots});
   require(args.table, "table", DType::i32, {slots, blocks});
   require(args.history, "history", DType::i32, {args.history.shape[0], args.history.shape[1]});
-  if (args.homes.data != nullptr) {
-    require(args.homes, "homes", DType::i32, {args.history.shape[0]});
+  if (args.block_map.data != nullptr) {
+    require(args.block_map, "block_map", DType::i32, {args.history.shape[0]});
   }
   require(args.tokens, "tokens", DType::i32, {rows});
   require(args.positions, "positions", DType::i32, {rows});
-  require(args.places, "places", DType::i64, {rows});
+  require(args.slot_mapping, "slot_mapping", DType::i64, {rows});
   require(args.kv_length, "kv_length", DType::i32, {sequences});
   require(args.block_table, "block_table", DType::i32, {sequences, blocks});
 }
@@ -46,13 +64,14 @@ void step_input(const StepInput& args, Stream& stream) {
 #ifdef NVLLM_CUDA
   if (stream.kind() == DeviceKind::cuda) return cuda::step_input(args, stream);
 #endif
-  cpu::step_input(args, stream);
+  // A few words per sequence and row: the plain definition is fast enough.
+  nvllm::cpu::stream(stream).submit([args] { step_input_reference(args); });
 }
 
 void step_input_reference(const StepInput& args) {
   check_step_input(args);
   const std::int64_t block_size = args.history.shape[1];
-  const auto* homes = args.homes.as<std::int32_t>();
+  const auto* block_map = args.block_map.as<std::int32_t>();
   for (std::int64_t s = 0; s < args.slots.shape[0]; ++s) {
     const std::int64_t slot = args.slots.as<std::int32_t>()[s];
     const std::int32_t* query_start = args.query_start.as<std::int32_t>() + s;
@@ -64,7 +83,7 @@ void step_input_reference(const StepInput& args) {
       for (std::int64_t row = begin; row < begin + rows; ++row) {
         args.tokens.as<std::int32_t>()[row] = 0;
         args.positions.as<std::int32_t>()[row] = 0;
-        args.places.as<std::int64_t>()[row] = -1;
+        args.slot_mapping.as<std::int64_t>()[row] = -1;
       }
       continue;
     }
@@ -81,16 +100,46 @@ void step_input_reference(const StepInput& args) {
       const std::int64_t position = first_position + row;
       const std::int32_t block = table[position / block_size];
       const std::int64_t within = position % block_size;
-      const std::int64_t home = homes == nullptr ? block : homes[block];
+      const std::int64_t stored_in = block_map == nullptr ? block : block_map[block];
       const std::int32_t token = first_token < 0
                                      ? args.last_tokens.as<std::int32_t>()[slot]
                                      : args.new_tokens.as<std::int32_t>()[first_token + row];
       args.tokens.as<std::int32_t>()[begin + row] = token;
       args.positions.as<std::int32_t>()[begin + row] = static_cast<std::int32_t>(position);
-      args.places.as<std::int64_t>()[begin + row] = home < 0 ? -1 : home * block_size + within;
+      args.slot_mapping.as<std::int64_t>()[begin + row] =
+          stored_in < 0 ? -1 : stored_in * block_size + within;
       args.history.as<std::int32_t>()[block * block_size + within] = token;
     }
   }
+}
+
+void check_embedding(const Embedding& args) {
+  constexpr Arguments check("embedding");
+  const TensorView& table = args.table;
+  check.require_floats(table, "table", 2, "[entries, columns]");
+  check.require_dense(table, "table");
+  check.require_floats(args.out, "out", 2, "[rows, columns]");
+  const std::int64_t rows = args.out.shape[0];
+  check.require(args.out, "out", table.dtype, {rows, table.shape[1]});
+  check.require_dense(args.out, "out");
+  check.require(args.ids, "ids", DType::i32, {rows});
+  check.require_dense(args.ids, "ids");
+}
+
+void embedding(const Embedding& args, Stream& stream) {
+  check_embedding(args);
+  if (args.out.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::embedding(args, stream);
+#endif
+  const auto row_bytes = static_cast<std::int64_t>(args.table.shape[1] * size_of(args.table.dtype));
+  submit_rows(stream, args.out.shape[0], 2 * row_bytes,
+              [args](std::int64_t begin, std::int64_t end) { copy_rows(args, begin, end); });
+}
+
+void embedding_reference(const Embedding& args) {
+  check_embedding(args);
+  copy_rows(args, 0, args.out.shape[0]);
 }
 
 }  // namespace nvllm::kernels

@@ -1,5 +1,5 @@
-// What a forward pass of many sequences reads, row by row, made on the device from a few numbers per
-// sequence and what the device remembers of each: its blocks and its last token.
+// What a forward pass reads first: the tokens, positions and cache slots of its rows, made on the
+// device from a few numbers per sequence; and the embeddings of those tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace nvllm::kernels {
 
-// Sequence s of the step is the one in slot slots[s]; its rows are query_start[s] to query_start[s + 1],
-// at positions from first_position[s] on.
+// Sequence s of the step is the one in slot slots[s]. Its rows are query_start[s] to query_start[s
+// + 1], at positions from first_position[s] on.
 //   Its table gets new blocks: table[slot][first_block[s] + i] = new_blocks[block_start[s] + i].
 //   Row r of it: the token is new_tokens[first_token[s] + r], or last_tokens[slot] if first_token[s] is
-//   negative; its place in the cache is the one that the table has for its position, where the token itself
-//   is written down, too (history). With homes, block b's keys and values have their places in block
-//   homes[b], or none if that is negative.
-// A sequence without a slot (negative) is padding: its rows have token 0 and no place, and nothing is
-// written for it. Sequences have different slots; blocks are added in order, and no block is named before
-// it is there.
+//   negative. Its slot in the cache is the one that the table has for its position; there the token
+//   itself is written down, too (history). With a block map, the keys and values of block b lie in
+//   block block_map[b], or are not stored if that is negative.
+// A sequence without a slot (negative) is padding: its rows have token 0 and no slot in the cache,
+// and nothing is written for it. Sequences have different slots; blocks are added in order, and no
+// block is named before it is there.
 struct StepInput {
   // Of each sequence, int32.
   TensorView slots;           // [sequences]
@@ -29,31 +29,44 @@ struct StepInput {
   TensorView block_start;     // [sequences + 1], ascending
   TensorView new_tokens;      // [any number]
   TensorView new_blocks;      // [any number]
-  std::int64_t max_query_rows =
-      0;  // of a sequence: a bound for all values a captured graph will see
+  // The maximum of a sequence's rows: a bound for all values that a captured graph will see.
+  std::int64_t max_query_rows = 0;
 
   // What the device remembers, int32.
   TensorView last_tokens;  // [slots]
   TensorView table;        // [slots, blocks of the longest sequence]
   TensorView history;      // [blocks, block_size]: the tokens in the cache
-  TensorView homes{};      // [blocks]; data == nullptr: every block is its own
+  TensorView block_map{};  // [blocks]; data == nullptr: every block is stored in itself
 
   // Results.
-  TensorView tokens;     // [rows], int32
-  TensorView positions;  // [rows], int32
-  TensorView places;     // [rows], int64: in the cache; -1: none (kernels/attention/kv_view.h)
-  TensorView kv_length;  // [sequences], int32: tokens of each, these rows included; 0 for padding
-  TensorView
-      block_table;  // [sequences, as table], int32: as many entries of each as kv_length needs
+  TensorView tokens;        // [rows], int32
+  TensorView positions;     // [rows], int32
+  TensorView slot_mapping;  // [rows], int64: slot in the cache, -1: none (attention/kv_view.h)
+  TensorView kv_length;     // [sequences], int32: tokens of each with these rows; 0 for padding
+  TensorView block_table;   // [sequences, as table], int32: as many entries as kv_length needs
 };
 
-// Enqueues it. All tensors dense; any number of sequences and rows, also 0; otherwise an Error that names
-// the argument.
+// Enqueues it. All tensors are dense, with any number of sequences and rows. Throws an Error that
+// names the argument.
 void step_input(const StepInput& args, Stream& stream);
-
 void check_step_input(const StepInput& args);
-
-// The plain definition, run at once by the caller.
+// The plain definition, which the caller runs at once.
 void step_input_reference(const StepInput& args);
+
+// out[r] = table[ids[r] - first_id], or zeros where the table has no such row: a rank that holds a
+// part of a vocabulary gives its part of the sum over the ranks.
+struct Embedding {
+  TensorView out;    // [rows, columns]
+  TensorView ids;    // [rows], int32
+  TensorView table;  // [entries, columns]
+  std::int64_t first_id = 0;
+};
+
+// Enqueues it. out and table are dense and of one type (float32, bfloat16 or float16), with any
+// number of rows, columns and entries. Throws an Error that names the argument.
+void embedding(const Embedding& args, Stream& stream);
+void check_embedding(const Embedding& args);
+// The plain definition, which the caller runs at once.
+void embedding_reference(const Embedding& args);
 
 }  // namespace nvllm::kernels

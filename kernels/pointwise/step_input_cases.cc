@@ -20,7 +20,7 @@ struct Case {
   std::int64_t max_query_rows = 1;
   Ints slot, query_start{0}, first_position, first_token, first_block, block_start{0};
   Ints new_tokens, new_blocks, last_tokens, table, history;
-  Ints homes;  // empty: there are none
+  Ints block_map;  // empty: there are none
 
   Case(std::int64_t sequences, std::int64_t slots, std::int64_t table_blocks,
        std::int64_t block_size, std::int64_t most_rows, unsigned seed)
@@ -46,14 +46,14 @@ struct Case {
       const auto first = static_cast<std::int32_t>(random() % (room + 1));
       const auto needed = static_cast<std::int32_t>((first + rows + block_size - 1) / block_size);
       const auto known = static_cast<std::int32_t>(random() % (needed + 1));
-      const bool drawn = rows == 1 && random() % 2 == 0;
+      const bool sampled = rows == 1 && random() % 2 == 0;
       max_query_rows = std::max<std::int64_t>(max_query_rows, rows);
       slot.push_back(padding ? -1 : all_slots[s]);
       first_position.push_back(first);
-      first_token.push_back(drawn ? -1 : static_cast<std::int32_t>(new_tokens.size()));
+      first_token.push_back(sampled ? -1 : static_cast<std::int32_t>(new_tokens.size()));
       first_block.push_back(known);
       query_start.push_back(query_start.back() + rows);
-      for (std::int32_t i = 0; i < rows && !drawn; ++i) {
+      for (std::int32_t i = 0; i < rows && !sampled; ++i) {
         new_tokens.push_back(static_cast<std::int32_t>(random() % 1000));
       }
       for (std::int32_t i = 0; i < needed && !padding; ++i) {
@@ -67,10 +67,10 @@ struct Case {
       block_start.push_back(static_cast<std::int32_t>(new_blocks.size()));
     }
     if (seed % 2 == 0) return;
-    homes.resize(blocks);
-    std::iota(homes.begin(), homes.end(), 7);
-    std::shuffle(homes.begin(), homes.end(), random);
-    for (std::int64_t block = 0; block < blocks; block += 5) homes[block] = -1;
+    block_map.resize(blocks);
+    std::iota(block_map.begin(), block_map.end(), 7);
+    std::shuffle(block_map.begin(), block_map.end(), random);
+    for (std::int64_t block = 0; block < blocks; block += 5) block_map[block] = -1;
   }
 
   std::int64_t sequences() const { return static_cast<std::int64_t>(slot.size()); }
@@ -93,7 +93,7 @@ StepInput call_of(const Case& c, const Place& place) {
   call.new_tokens = vector(c.new_tokens);
   call.new_blocks = vector(c.new_blocks);
   call.last_tokens = vector(c.last_tokens);
-  if (!c.homes.empty()) call.homes = vector(c.homes);
+  if (!c.block_map.empty()) call.block_map = vector(c.block_map);
   call.max_query_rows = c.max_query_rows;
   return call;
 }
@@ -101,7 +101,7 @@ StepInput call_of(const Case& c, const Place& place) {
 // What a step writes.
 struct Results {
   Ints table, history, tokens, positions, kv_length, block_table;
-  std::vector<std::int64_t> places;
+  std::vector<std::int64_t> slot_mapping;
 
   explicit Results(const Case& c)
       : table(c.table),
@@ -110,17 +110,17 @@ struct Results {
         positions(c.rows(), -7),
         kv_length(c.sequences(), -7),
         block_table(c.sequences() * c.table_blocks, -7),
-        places(c.rows(), -7) {}
+        slot_mapping(c.rows(), -7) {}
 };
 
 void set_results(StepInput& call, const Case& c, std::int32_t* table, std::int32_t* history,
-                 std::int32_t* tokens, std::int32_t* positions, std::int64_t* places,
+                 std::int32_t* tokens, std::int32_t* positions, std::int64_t* slot_mapping,
                  std::int32_t* kv_length, std::int32_t* block_table) {
   call.table = TensorView(table, DType::i32, {c.slots, c.table_blocks});
   call.history = TensorView(history, DType::i32, {c.blocks, c.block_size});
   call.tokens = TensorView(tokens, DType::i32, {c.rows()});
   call.positions = TensorView(positions, DType::i32, {c.rows()});
-  call.places = TensorView(places, DType::i64, {c.rows()});
+  call.slot_mapping = TensorView(slot_mapping, DType::i64, {c.rows()});
   call.kv_length = TensorView(kv_length, DType::i32, {c.sequences()});
   call.block_table = TensorView(block_table, DType::i32, {c.sequences(), c.table_blocks});
 }
@@ -131,7 +131,7 @@ void check_against_reference(Backend& backend, const Case& c) {
     return const_cast<std::int32_t*>(values.data());  // they are only read
   });
   set_results(plain, c, right.table.data(), right.history.data(), right.tokens.data(),
-              right.positions.data(), right.places.data(), right.kv_length.data(),
+              right.positions.data(), right.slot_mapping.data(), right.kv_length.data(),
               right.block_table.data());
   step_input_reference(plain);
 
@@ -144,15 +144,15 @@ void check_against_reference(Backend& backend, const Case& c) {
       history(backend, *stream, before.history), tokens(backend, *stream, before.tokens),
       positions(backend, *stream, before.positions), kv_length(backend, *stream, before.kv_length),
       block_table(backend, *stream, before.block_table);
-  Placed<std::int64_t> places(backend, *stream, before.places);
-  set_results(call, c, table.data(), history.data(), tokens.data(), positions.data(), places.data(),
-              kv_length.data(), block_table.data());
+  Placed<std::int64_t> slot_mapping(backend, *stream, before.slot_mapping);
+  set_results(call, c, table.data(), history.data(), tokens.data(), positions.data(),
+              slot_mapping.data(), kv_length.data(), block_table.data());
   step_input(call, *stream);
   CHECK(same_bits(table.fetch(), right.table));
   CHECK(same_bits(history.fetch(), right.history));
   CHECK(same_bits(tokens.fetch(), right.tokens));
   CHECK(same_bits(positions.fetch(), right.positions));
-  CHECK(same_bits(places.fetch(), right.places));
+  CHECK(same_bits(slot_mapping.fetch(), right.slot_mapping));
   CHECK(same_bits(kv_length.fetch(), right.kv_length));
   CHECK(same_bits(block_table.fetch(), right.block_table));
 }
@@ -208,7 +208,7 @@ TEST_CASE("in a graph, step after step takes the last token and one block after 
   call.tokens = TensorView(out.data(), DType::i32, {1});
   call.positions = TensorView(out.data() + 1, DType::i32, {1});
   call.kv_length = TensorView(out.data() + 2, DType::i32, {1});
-  call.places = place.view({1});
+  call.slot_mapping = place.view({1});
   call.block_table = block_table.view({1, 4});
   const auto graph = backend->capture(*stream, [&] {
     backend->copy(staged.data(), step, 9 * sizeof(std::int32_t), *stream);
@@ -241,7 +241,7 @@ TEST_CASE("step input refuses arguments that do not fit, by name") {
       tensor(DType::i32, {0});
   good.query_start = good.block_start = tensor(DType::i32, {1});
   good.new_tokens = good.new_blocks = good.tokens = good.positions = tensor(DType::i32, {0});
-  good.places = tensor(DType::i64, {0});
+  good.slot_mapping = tensor(DType::i64, {0});
   good.last_tokens = tensor(DType::i32, {3});
   good.table = tensor(DType::i32, {3, 4});
   good.history = tensor(DType::i32, {9, 2});
@@ -259,8 +259,8 @@ TEST_CASE("step input refuses arguments that do not fit, by name") {
   CHECK(why([&](StepInput& bad) {
           bad.table = tensor(DType::i32, {2, 4});
         }) == "step_input: table is int32 [2, 4]; it must be int32 [3, 4]");
-  CHECK(why([&](StepInput& bad) { bad.places = tensor(DType::i32, {0}); }) ==
-        "step_input: places is int32 [0]; it must be int64 [0]");
+  CHECK(why([&](StepInput& bad) { bad.slot_mapping = tensor(DType::i32, {0}); }) ==
+        "step_input: slot_mapping is int32 [0]; it must be int64 [0]");
   CHECK(why([&](StepInput& bad) {
           bad.block_table = tensor(DType::i32, {0, 5});
         }) == "step_input: block_table is int32 [0, 5]; it must be int32 [0, 4]");

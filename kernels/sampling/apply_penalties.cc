@@ -4,18 +4,15 @@
 #include <map>
 
 #include "kernels/common/arguments.h"
-#include "kernels/sampling/apply_penalties_math.h"
-#include "kernels/sampling/cpu/apply_penalties.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sampling/sm80/apply_penalties.h"
-#endif
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels {
 
-void check_adjust_logits(const AdjustLogits& args) {
-  constexpr Arguments check("adjust_logits");
+void check_apply_penalties(const ApplyPenalties& args) {
+  constexpr Arguments check("apply_penalties");
   check_sampling_rows(args.rows, check.operation());
-  const std::int64_t slots = args.rows.rules.shape[0];
+  const std::int64_t slots = args.rows.params.shape[0];
   const auto require = [&](const TensorView& tensor, const char* name, std::int64_t rows,
                            std::int64_t columns) {
     check.require(tensor, name, DType::i32, {rows, columns});
@@ -29,23 +26,23 @@ void check_adjust_logits(const AdjustLogits& args) {
                 {args.rows.rows(), args.block_table.shape[1]});
 }
 
-void adjust_logits(const AdjustLogits& args, Stream& stream) {
-  check_adjust_logits(args);
+void apply_penalties(const ApplyPenalties& args, Stream& stream) {
+  check_apply_penalties(args);
   if (args.rows.rows() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::adjust_logits(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::apply_penalties(args, stream);
 #endif
-  cpu::adjust_logits(args, stream);
+  cpu::apply_penalties(args, stream);
 }
 
-void adjust_logits_reference(const AdjustLogits& args) {
-  check_adjust_logits(args);
-  const RowsView rows(args.rows);
+void apply_penalties_reference(const ApplyPenalties& args) {
+  check_apply_penalties(args);
+  const SamplingRowsView rows(args.rows);
   const std::int64_t block_size = args.history.shape[1];
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     const std::int32_t slot = rows.slots[row];
-    if (slot < 0 || (rows.rules[slot].flags & SlotRules::kAdjusts) == 0) continue;
-    const SlotRules& rules = rows.rules[slot];
+    if (slot < 0 || (rows.params[slot].flags & SlotParams::kChangesLogits) == 0) continue;
+    const SlotParams& params = rows.params[slot];
     const std::int32_t* words = args.lists.as<std::int32_t>() + slot * args.lists.shape[1];
     const auto* allowed = args.allowed.as<std::uint32_t>() + slot * args.allowed.shape[1];
     const std::int64_t position = rows.positions[row];
@@ -56,7 +53,7 @@ void adjust_logits_reference(const AdjustLogits& args) {
       const std::int32_t block =
           args.block_table.as<std::int32_t>()[row * args.block_table.stride[0] + i / block_size];
       history.push_back(args.history.as<std::int32_t>()[block * block_size + i % block_size]);
-      ++(i < rules.prompt_length ? in_prompt : in_answer)[history.back()];
+      ++(i < params.prompt_length ? in_prompt : in_answer)[history.back()];
     }
 
     std::vector<bool> out(rows.own, false);
@@ -64,18 +61,18 @@ void adjust_logits_reference(const AdjustLogits& args) {
       if (id >= rows.first_id && id < rows.first_id + rows.own) out[id - rows.first_id] = true;
     };
     const std::int32_t* word = words;
-    for (int i = 0; i < rules.ends; ++i) {
-      if (position < rules.least_length) ban(word[i]);
+    for (int i = 0; i < params.ends; ++i) {
+      if (position < params.min_length) ban(word[i]);
     }
-    word += rules.ends;
+    word += params.ends;
     std::map<std::int64_t, float> bias;
-    for (int i = 0; i < rules.biases; ++i) {
-      bias[word[i]] = float_of_bits(static_cast<std::uint32_t>(word[rules.biases + i]));
+    for (int i = 0; i < params.biases; ++i) {
+      bias[word[i]] = float_of_bits(static_cast<std::uint32_t>(word[params.biases + i]));
     }
-    word += 2 * rules.biases;
-    const std::int32_t* tokens = word + rules.bad_words;
+    word += 2 * params.biases;
+    const std::int32_t* tokens = word + params.bad_words;
     std::int32_t begin = 0;
-    for (int i = 0; i < rules.bad_words; begin = word[i++]) {
+    for (int i = 0; i < params.bad_words; begin = word[i++]) {
       const std::int32_t before = word[i] - begin - 1;
       if (before <= position &&
           std::equal(tokens + begin, tokens + begin + before, history.end() - before)) {
@@ -84,19 +81,20 @@ void adjust_logits_reference(const AdjustLogits& args) {
     }
 
     const float* from = rows.logits + row * rows.stride;
-    auto* to = const_cast<float*>(rows.judged(row, rules.flags));
+    auto* to = const_cast<float*>(rows.sampled_logits(row, params.flags));
     for (std::int64_t i = 0; i < rows.own; ++i) {
       const std::int64_t id = rows.first_id + i;
-      const bool may = (rules.flags & SlotRules::kAllowed) == 0 || (allowed[i / 32] >> i % 32 & 1);
+      const bool may =
+          (params.flags & SlotParams::kAllowed) == 0 || (allowed[i / 32] >> i % 32 & 1);
       float logit = from[i];
       if (!may || out[i]) logit = kOutOfTheQuestion;
       if (bias.count(id) != 0) logit += bias[id];
       if (in_prompt.count(id) != 0 || in_answer.count(id) != 0) {
-        logit = logit > 0 ? logit / rules.repetition_penalty : logit * rules.repetition_penalty;
+        logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
       }
       if (in_answer.count(id) != 0) {
-        logit = fused(-rules.frequency_penalty, static_cast<float>(in_answer[id]), logit);
-        logit -= rules.presence_penalty;
+        logit = fused(-params.frequency_penalty, static_cast<float>(in_answer[id]), logit);
+        logit -= params.presence_penalty;
       }
       to[i] = logit;
     }

@@ -1,30 +1,32 @@
-// What changes logits before they are judged: tokens that are out of the question, bias, penalties.
+// What changes logits before sampling: banned tokens, bias and penalties.
 #pragma once
 
 #include "device/backend.h"
-#include "kernels/sampling/sampling_rules.h"
+#include "kernels/sampling/sampling_params.h"
 
 namespace nvllm::kernels {
 
-// Of rows whose slot's rules say so (kAdjusts), in this order:
-//   ids that are not allowed, ends while the sequence is shorter than least_length, and the last token of
-//   a bad word whose others are the history's last: -infinity
+// Changes the rows whose slot's flags say so (kChangesLogits), in this order:
+//   -infinity for ids that are not allowed, for end tokens while the sequence is shorter than
+//   min_length, and for the last token of a bad word whose other tokens end the history
 //   + bias
 //   repetition penalty: of tokens in the history, positive logits are divided by it, others multiplied
 //   - frequency_penalty * how often the token is in the answer, - presence_penalty if it is there
-// The history of a row are the tokens before its position; the answer is what comes after the prompt.
-struct AdjustLogits {
-  SamplingRows rows;  // with `adjusted`: changed rows go there, and logits stay; otherwise in place
-  TensorView lists;   // [slots, words], int32 (kernels/sampling/sampling_rules.h)
-  TensorView allowed;      // [slots, words], int32: a bit for each id of the own part
-  TensorView history;      // [blocks, block_size], int32
-  TensorView block_table;  // [rows, blocks], int32, rows apart
+// The history of a row are the tokens before its position; the answer is what comes after the
+// prompt.
+struct ApplyPenalties {
+  SamplingRows rows;   // with changed_logits: changed rows go there; otherwise they change in place
+  TensorView lists;    // [slots, words], int32 (kernels/sampling/sampling_params.h)
+  TensorView allowed;  // [slots, words], int32: a bit for each id of the own part
+  TensorView history;  // [blocks, block_size], int32
+  TensorView block_table;  // [rows, blocks], int32, may have gaps
 };
 
-// Enqueues it; an Error for arguments that do not fit. Ids that are not of the own part are somebody else's.
-void adjust_logits(const AdjustLogits& args, Stream& stream);
-void check_adjust_logits(const AdjustLogits& args);
-// The plain definition, run at once by the caller.
-void adjust_logits_reference(const AdjustLogits& args);
+// Enqueues it. Ids outside the own part of the vocabulary are ignored. Throws an Error for
+// arguments that do not fit.
+void apply_penalties(const ApplyPenalties& args, Stream& stream);
+void check_apply_penalties(const ApplyPenalties& args);
+// The plain definition, which the caller runs at once.
+void apply_penalties_reference(const ApplyPenalties& args);
 
 }  // namespace nvllm::kernels

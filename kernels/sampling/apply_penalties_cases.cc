@@ -1,4 +1,5 @@
-// Adjusting logits against its plain definition, over random histories; on whichever backend is linked.
+// Adjusting logits against its plain definition, over random histories; on whichever backend is
+// linked.
 #include <algorithm>
 #include <cmath>
 
@@ -46,7 +47,7 @@ struct AdjustCase {
     for (std::int64_t row = 0; row < rows; ++row) {
       sampling.slots[row] = static_cast<std::int32_t>(rows - 1 - row);
       sampling.positions[row] = static_cast<std::int32_t>(random() % (table_blocks * kBlockSize));
-      sampling.rules_of(row).prompt_length = static_cast<std::int32_t>(random() % 20);
+      sampling.params_of(row).prompt_length = static_cast<std::int32_t>(random() % 20);
     }
   }
 
@@ -58,23 +59,23 @@ struct AdjustCase {
   void set_lists(std::int64_t row, const std::vector<std::int32_t>& ends,
                  const std::vector<std::pair<std::int32_t, float>>& bias,
                  const std::vector<std::vector<std::int32_t>>& bad_words) {
-    SlotRules& rules = sampling.rules_of(row);
+    SlotParams& params = sampling.params_of(row);
     std::vector<std::int32_t> words = ends;
     for (const auto& entry : bias) words.push_back(entry.first);
     for (const auto& entry : bias) {
       words.push_back(static_cast<std::int32_t>(bits_of_float(entry.second)));
     }
-    rules.ends = static_cast<std::int32_t>(ends.size());
-    rules.biases = static_cast<std::int32_t>(bias.size());
-    rules.bad_words = static_cast<std::int32_t>(bad_words.size());
-    rules.bad_tokens = 0;
+    params.ends = static_cast<std::int32_t>(ends.size());
+    params.biases = static_cast<std::int32_t>(bias.size());
+    params.bad_words = static_cast<std::int32_t>(bad_words.size());
+    params.bad_tokens = 0;
     for (const auto& word : bad_words) {
-      rules.bad_tokens += static_cast<std::int32_t>(word.size());
-      words.push_back(rules.bad_tokens);
+      params.bad_tokens += static_cast<std::int32_t>(word.size());
+      words.push_back(params.bad_tokens);
     }
     for (const auto& word : bad_words) words.insert(words.end(), word.begin(), word.end());
     REQUIRE(static_cast<std::int64_t>(words.size()) <= kListWords);
-    REQUIRE(rules.list_words() == static_cast<std::int32_t>(words.size()));
+    REQUIRE(params.list_words() == static_cast<std::int32_t>(words.size()));
     std::copy(words.begin(), words.end(), lists.begin() + sampling.slots[row] * kListWords);
   }
 
@@ -84,18 +85,18 @@ struct AdjustCase {
     const auto own = static_cast<std::uint32_t>(sampling.own);
     const auto any = [&] { return static_cast<std::int32_t>(random() % own); };
     for (std::int64_t row = 0; row < sampling.rows; ++row) {
-      SlotRules& rules = sampling.rules_of(row);
-      rules.flags = SlotRules::kAdjusts;
-      if (random() % 2 == 0) rules.flags |= SlotRules::kAllowed;
+      SlotParams& params = sampling.params_of(row);
+      params.flags = SlotParams::kChangesLogits;
+      if (random() % 2 == 0) params.flags |= SlotParams::kAllowed;
       if (random() % 3 != 0) {
-        rules.flags |= SlotRules::kPenalizes;
+        params.flags |= SlotParams::kPenalties;
         constexpr float kRepetition[] = {1, 1.3f, 0.7f, 2};
         constexpr float kOther[] = {0, 0.5f, -0.25f, 1.9f};
-        rules.repetition_penalty = kRepetition[random() % 4];
-        rules.presence_penalty = kOther[random() % 4];
-        rules.frequency_penalty = kOther[random() % 4];
+        params.repetition_penalty = kRepetition[random() % 4];
+        params.presence_penalty = kOther[random() % 4];
+        params.frequency_penalty = kOther[random() % 4];
       }
-      rules.least_length = static_cast<std::int32_t>(random() % 50);
+      params.min_length = static_cast<std::int32_t>(random() % 50);
       std::vector<std::pair<std::int32_t, float>> bias;
       std::vector<std::vector<std::int32_t>> bad_words;
       for (std::uint32_t i = 0; i < own && i < 6; ++i) {
@@ -116,7 +117,7 @@ struct AdjustCase {
         bad_words.push_back(word);
       }
       if (random() % 10 == 0) {
-        rules.flags = 0;
+        params.flags = 0;
         bias.clear();
         bad_words.clear();
       }
@@ -124,8 +125,8 @@ struct AdjustCase {
     }
   }
 
-  AdjustLogits here() {
-    AdjustLogits args;
+  ApplyPenalties here() {
+    ApplyPenalties args;
     args.rows = sampling.here();
     args.lists = TensorView(lists.data(), DType::i32, {sampling.rows, kListWords});
     args.allowed = TensorView(allowed.data(), DType::i32, {sampling.rows, allowed_words});
@@ -136,7 +137,7 @@ struct AdjustCase {
 
   std::vector<float> reference() const {
     AdjustCase copy = *this;
-    adjust_logits_reference(copy.here());
+    apply_penalties_reference(copy.here());
     return copy.sampling.logits;
   }
 
@@ -154,7 +155,8 @@ struct AdjustCase {
   }
 };
 
-// What is judged afterwards, [rows, own]. `apart`: it has a place of its own, and the logits must stay.
+// What is judged afterwards, [rows, own]. `apart`: it has a place of its own, and the logits must
+// stay.
 std::vector<float> adjust(Backend& backend, const AdjustCase& c, bool apart = false,
                           std::int64_t shift = 0) {
   const auto stream = backend.create_stream();
@@ -162,25 +164,25 @@ std::vector<float> adjust(Backend& backend, const AdjustCase& c, bool apart = fa
   PlacedCase there(backend, *stream, sampling, shift);
   Placed<std::int32_t> lists(backend, *stream, c.lists), allowed(backend, *stream, c.allowed);
   Placed<std::int32_t> history(backend, *stream, c.history), table(backend, *stream, c.table);
-  Placed<float> adjusted(backend, *stream, std::vector<float>(sampling.logits.size(), -77));
-  AdjustLogits args;
+  Placed<float> changed_logits(backend, *stream, std::vector<float>(sampling.logits.size(), -77));
+  ApplyPenalties args;
   args.rows = there.args();
   if (apart) {
-    args.rows.adjusted = adjusted.view({sampling.rows, sampling.own});
-    args.rows.adjusted.stride[0] = sampling.own + sampling.gap;
+    args.rows.changed_logits = changed_logits.view({sampling.rows, sampling.own});
+    args.rows.changed_logits.stride[0] = sampling.own + sampling.gap;
   }
   args.lists = lists.view({sampling.rows, kListWords});
   args.allowed = allowed.view({sampling.rows, c.allowed_words});
   args.history = history.view({kBlocks, kBlockSize});
   args.block_table = table.view({sampling.rows, c.table_blocks});
-  adjust_logits(args, *stream);
+  apply_penalties(args, *stream);
   std::vector<float> result = there.logits.fetch();
   if (!apart) return result;
   CHECK(testing::same_bits(result, sampling.logits));
-  const std::vector<float> changed = adjusted.fetch();
+  const std::vector<float> changed = changed_logits.fetch();
   for (std::int64_t row = 0; row < sampling.rows; ++row) {
     const std::int32_t slot = sampling.slots[row];
-    if (slot < 0 || (sampling.rules[slot].flags & SlotRules::kAdjusts) == 0) continue;
+    if (slot < 0 || (sampling.params[slot].flags & SlotParams::kChangesLogits) == 0) continue;
     const std::int64_t begin = row * (sampling.own + sampling.gap);
     std::copy_n(changed.begin() + begin, sampling.own, result.begin() + begin);
   }
@@ -237,26 +239,26 @@ AdjustCase plain_case(std::int32_t position, std::int32_t prompt_length) {
   std::fill(c.history.begin(), c.history.end(), 5);
   std::fill(c.allowed.begin(), c.allowed.end(), -1);
   c.sampling.positions[0] = position;
-  c.sampling.rules[0].prompt_length = prompt_length;
-  c.sampling.rules[0].flags = SlotRules::kAdjusts | SlotRules::kPenalizes;
+  c.sampling.params[0].prompt_length = prompt_length;
+  c.sampling.params[0].flags = SlotParams::kChangesLogits | SlotParams::kPenalties;
   return c;
 }
 
 TEST_CASE("penalties: repetition once for prompt or answer, the others for the answer alone") {
   BACKEND_OR_SKIP(backend);
   AdjustCase c = plain_case(10, 4);
-  SlotRules& rules = c.sampling.rules[0];
-  rules.repetition_penalty = 2;
+  SlotParams& params = c.sampling.params[0];
+  params.repetition_penalty = 2;
   CHECK(adjust(*backend, c)[5] == 1);  // 2 / 2, although it was there ten times
   c.sampling.logits[5] = -2;
   CHECK(adjust(*backend, c)[5] == -4);
-  rules.repetition_penalty = 1;
-  rules.frequency_penalty = 0.5f;
+  params.repetition_penalty = 1;
+  params.frequency_penalty = 0.5f;
   CHECK(adjust(*backend, c)[5] == -5);  // six times in the answer
-  rules.presence_penalty = 1;
+  params.presence_penalty = 1;
   CHECK(adjust(*backend, c)[5] == -6);
   CHECK(adjust(*backend, c)[4] == 2);
-  rules.prompt_length = 10;
+  params.prompt_length = 10;
   CHECK(adjust(*backend, c)[5] == -2);
 }
 
@@ -264,7 +266,7 @@ TEST_CASE("ends are out of the question while the sequence is too short, and onl
   BACKEND_OR_SKIP(backend);
   for (const std::int32_t position : {5, 6, 7}) {
     AdjustCase c = plain_case(position, 4);
-    c.sampling.rules[0].least_length = 6;
+    c.sampling.params[0].min_length = 6;
     c.set_lists(0, {9, 63}, {}, {});
     const std::vector<float> got = adjust(*backend, c);
     CHECK(got[9] == (position < 6 ? -kInfinity : 2));
@@ -295,24 +297,24 @@ TEST_CASE("a NaN stays one and harms no other logit") {
   CHECK(same_values(adjust(*backend, c), c.reference()));
 }
 
-TEST_CASE("adjust_logits refuses arguments that do not fit, by name") {
+TEST_CASE("apply_penalties refuses arguments that do not fit, by name") {
   BACKEND_OR_SKIP(backend);
   AdjustCase c(2, 64, 1);
-  AdjustLogits bad = c.here();
+  ApplyPenalties bad = c.here();
   const auto why = [&] {
-    return testing::refusal(*backend, [&](Stream& stream) { adjust_logits(bad, stream); });
+    return testing::refusal(*backend, [&](Stream& stream) { apply_penalties(bad, stream); });
   };
   bad.lists.shape[0] = 1;
-  CHECK(why().find("adjust_logits: lists is ") == 0);
+  CHECK(why().find("apply_penalties: lists is ") == 0);
   bad = c.here();
   bad.allowed = TensorView(c.allowed.data(), DType::i32, {2, 1});
-  CHECK(why().find("adjust_logits: allowed is ") == 0);
+  CHECK(why().find("apply_penalties: allowed is ") == 0);
   bad = c.here();
   bad.history.dtype = DType::i64;
-  CHECK(why().find("adjust_logits: history is ") == 0);
+  CHECK(why().find("apply_penalties: history is ") == 0);
   bad = c.here();
   bad.block_table.shape[0] = 3;
-  CHECK(why().find("adjust_logits: block_table is ") == 0);
+  CHECK(why().find("apply_penalties: block_table is ") == 0);
 }
 
 }  // namespace

@@ -7,21 +7,18 @@
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
-#include "kernels/sampling/cpu/log_probabilities.h"
-#include "kernels/sampling/log_probabilities_math.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sampling/sm80/log_probabilities.h"
-#endif
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels {
 
-void check_score_tokens(const ScoreTokens& args) {
-  constexpr Arguments check("score_tokens");
+void check_log_probabilities(const LogProbabilities& args) {
+  constexpr Arguments check("log_probabilities");
   check_sampling_rows(args.rows, check.operation());
   const std::int64_t rows = args.rows.rows(), parts = args.parts();
-  const std::int64_t alternatives = args.alternatives(), words = score_record_words(alternatives);
+  const std::int64_t alternatives = args.alternatives(), words = logprob_record_words(alternatives);
   if (alternatives > kMaxAlternatives) {
-    fail("score_tokens: ", alternatives, " alternatives; at most ", kMaxAlternatives,
+    fail("log_probabilities: ", alternatives, " alternatives; at most ", kMaxAlternatives,
          " can be asked for");
   }
   const auto require = [&](const TensorView& tensor, const char* name, DType dtype,
@@ -40,26 +37,26 @@ void check_score_tokens(const ScoreTokens& args) {
   require(args.top_logprobs, "top_logprobs", DType::f32, {rows, alternatives});
 }
 
-void summarize_part(const ScoreTokens& args, Stream& stream) {
-  check_score_tokens(args);
+void summarize_logits(const LogProbabilities& args, Stream& stream) {
+  check_log_probabilities(args);
   if (args.rows.rows() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::summarize_part(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::summarize_logits(args, stream);
 #endif
-  cpu::summarize_part(args, stream);
+  cpu::summarize_logits(args, stream);
 }
 
-void score_tokens(const ScoreTokens& args, Stream& stream) {
-  check_score_tokens(args);
+void log_probabilities(const LogProbabilities& args, Stream& stream) {
+  check_log_probabilities(args);
   if (args.rows.rows() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::score_tokens(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::log_probabilities(args, stream);
 #endif
-  cpu::score_tokens(args, stream);
+  cpu::log_probabilities(args, stream);
 }
 
-void rank_tokens(const ScoreTokens& args, Stream& stream) {
-  check_score_tokens(args);
+void rank_tokens(const LogProbabilities& args, Stream& stream) {
+  check_log_probabilities(args);
   if (args.rows.rows() == 0) return;
 #ifdef NVLLM_CUDA
   if (stream.kind() == DeviceKind::cuda) return cuda::rank_tokens(args, stream);
@@ -67,37 +64,37 @@ void rank_tokens(const ScoreTokens& args, Stream& stream) {
   cpu::rank_tokens(args, stream);
 }
 
-void score_tokens_reference(const ScoreTokens& args) {
-  check_score_tokens(args);
-  const RowsView rows(args.rows);
+void log_probabilities_reference(const LogProbabilities& args) {
+  check_log_probabilities(args);
+  const SamplingRowsView rows(args.rows);
   const std::int64_t alternatives = args.alternatives();
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     const std::int32_t token = args.tokens.as<std::int32_t>()[row];
-    if (!scores(rows, row, token)) continue;
+    if (!wants_logprobs(rows, row, token)) continue;
     std::vector<std::uint64_t> all;
     for (std::int64_t i = 0; i < rows.own; ++i) {
-      all.push_back(scored(plain_logit(rows.logits[row * rows.stride + i]),
-                           rows.first_id + static_cast<std::uint32_t>(i)));
+      all.push_back(candidate(plain_logit(rows.logits[row * rows.stride + i]),
+                              rows.first_id + static_cast<std::uint32_t>(i)));
     }
     std::sort(all.begin(), all.end(), std::greater<>());
-    const double highest = score_of_scored(all.front());
-    const auto distance = [&](double logit) { return logit == highest ? 0.0 : logit - highest; };
+    const double maximum = score_of_candidate(all.front());
+    const auto distance = [&](double logit) { return logit == maximum ? 0.0 : logit - maximum; };
     double sum = 0;
-    for (const std::uint64_t one : all) sum += std::exp(distance(score_of_scored(one)));
+    for (const std::uint64_t one : all) sum += std::exp(distance(score_of_candidate(one)));
     const auto logprob = [&](double logit) {
       return static_cast<float>(distance(logit) - std::log(sum));
     };
     const float logit = plain_logit(rows.logits[row * rows.stride + token - rows.first_id]);
     std::int32_t rank = 1;
-    for (const std::uint64_t one : all) rank += score_of_scored(one) > logit;
+    for (const std::uint64_t one : all) rank += score_of_candidate(one) > logit;
     args.logprob.as<float>()[row] = logprob(logit);
     args.rank.as<std::int32_t>()[row] = rank;
     for (std::int64_t i = 0; i < alternatives; ++i) {
       const bool is_there = i < static_cast<std::int64_t>(all.size());
       args.top_ids.as<std::int32_t>()[row * alternatives + i] =
-          is_there ? static_cast<std::int32_t>(id_of_scored(all[i])) : -1;
+          is_there ? static_cast<std::int32_t>(id_of_candidate(all[i])) : -1;
       args.top_logprobs.as<float>()[row * alternatives + i] =
-          is_there ? logprob(score_of_scored(all[i])) : -std::numeric_limits<float>::infinity();
+          is_there ? logprob(score_of_candidate(all[i])) : -std::numeric_limits<float>::infinity();
     }
   }
 }

@@ -1,35 +1,37 @@
-// Log-probabilities of tokens, and the most likely ones, of logits that may be split by vocabulary. Each
-// part sums up what it has in a record per row; every part that has all records knows everything but
-// how many logits are higher than the token's, which it counts in its own part:
+// Log-probabilities of tokens, and of the most likely ones, from logits that may be split by
+// vocabulary. Each part summarizes its logits in a record per row. With the records of all parts
+// every part knows all but the rank: how many logits are higher than the token's it counts in its
+// own part.
 //
-//   summarize_part(score);   all parts' records -> score.all_records
-//   score_tokens(score);     all parts' higher -> score.all_higher
-//   rank_tokens(score);      only if there are several parts
+//   summarize_logits(args);   all parts' records -> args.all_records
+//   log_probabilities(args);  all parts' higher -> args.all_higher
+//   rank_tokens(args);        only if there are several parts
 #pragma once
 
 #include <cstdint>
 
 #include "device/backend.h"
-#include "kernels/sampling/sampling_rules.h"
+#include "kernels/sampling/sampling_params.h"
 
 namespace nvllm::kernels {
 
 inline constexpr std::int64_t kMaxAlternatives = 1024;
 
-// Words of 32 bits of a row's record: the highest logit, the sum of e^(logit - highest), the token's logit
-// (NaN if it is another part's), then `alternatives` ids and as many logits, in order; -1: no more.
-constexpr std::int64_t score_record_words(std::int64_t alternatives) {
+// The 32-bit words of a row's record: the highest logit, the sum of e^(logit - highest), the
+// token's logit (NaN if it belongs to another part), then `alternatives` ids and as many logits, in
+// order; an id of -1 ends them.
+constexpr std::int64_t logprob_record_words(std::int64_t alternatives) {
   return 3 + 2 * alternatives;
 }
 
-// Rows with a token (not negative) are scored if they have no slot, or if its rules want logprobs; nothing
-// is written for others. Logits are the raw ones: `rows.adjusted` is not looked at. NaN counts as
-// -infinity. Where the highest logit is infinite, all of its equals share the probability, so no result
-// is ever NaN.
-struct ScoreTokens {
+// Rows with a token (not negative) count if they have no slot, or if its parameters want logprobs;
+// nothing is written for others. Logits are the raw ones: rows.changed_logits is not read. NaN
+// counts as -infinity. Where the highest logit is infinite, all of its equals share the
+// probability, so no result is ever NaN.
+struct LogProbabilities {
   SamplingRows rows;
   TensorView tokens;       // [rows], int32
-  TensorView records;      // [rows, score_record_words(alternatives)], int32: of this part
+  TensorView records;      // [rows, logprob_record_words(alternatives)], int32: of this part
   TensorView all_records;  // [parts, rows, words], int32; one part: may be `records`
   TensorView higher;       // [rows], int32: logits of this part above the token's
   TensorView all_higher;   // [parts, rows], int32; one part: may be `higher`
@@ -43,13 +45,14 @@ struct ScoreTokens {
   std::int64_t parts() const { return all_records.shape[0]; }
 };
 
-// Enqueue; an Error for arguments that do not fit.
-void summarize_part(const ScoreTokens& args, Stream& stream);
-void score_tokens(const ScoreTokens& args, Stream& stream);  // of one part: the rank, too
-void rank_tokens(const ScoreTokens& args, Stream& stream);
-void check_score_tokens(const ScoreTokens& args);
+// Each enqueues its step and throws an Error for arguments that do not fit. With one part
+// log_probabilities() also sets the rank.
+void summarize_logits(const LogProbabilities& args, Stream& stream);
+void log_probabilities(const LogProbabilities& args, Stream& stream);
+void rank_tokens(const LogProbabilities& args, Stream& stream);
+void check_log_probabilities(const LogProbabilities& args);
 
 // The plain definition for whole rows, in double: sets the results alone.
-void score_tokens_reference(const ScoreTokens& args);
+void log_probabilities_reference(const LogProbabilities& args);
 
 }  // namespace nvllm::kernels

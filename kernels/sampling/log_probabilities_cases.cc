@@ -15,12 +15,12 @@ using testing::Placed;
 using testing::PlacedCase;
 using testing::SamplingCase;
 
-struct Scores {
+struct Results {
   std::vector<float> logprob;
   std::vector<std::int32_t> rank, top_ids;
   std::vector<float> top_logprobs;
 
-  Scores(std::int64_t rows, std::int64_t alternatives)
+  Results(std::int64_t rows, std::int64_t alternatives)
       : logprob(rows, -77),
         rank(rows, -77),
         top_ids(rows * alternatives, -77),
@@ -38,28 +38,28 @@ struct ScoreCase {
     std::mt19937 random(seed);
     for (std::int64_t row = 0; row < rows; ++row) {
       tokens.push_back(static_cast<std::int32_t>(random() % own));
-      sampling.rules_of(row).logprobs = 1;
+      sampling.params_of(row).logprobs = 1;
     }
   }
 
-  Scores reference() const {
+  Results reference() const {
     ScoreCase copy = *this;
-    const std::int64_t rows = sampling.rows, words = score_record_words(alternatives);
-    Scores scores(rows, alternatives);
+    const std::int64_t rows = sampling.rows, words = logprob_record_words(alternatives);
+    Results results(rows, alternatives);
     std::vector<std::int32_t> records(rows * words), higher(rows);
-    ScoreTokens args;
+    LogProbabilities args;
     args.rows = copy.sampling.here();
     args.tokens = TensorView(copy.tokens.data(), DType::i32, {rows});
     args.records = TensorView(records.data(), DType::i32, {rows, words});
     args.all_records = TensorView(records.data(), DType::i32, {1, rows, words});
     args.higher = TensorView(higher.data(), DType::i32, {rows});
     args.all_higher = TensorView(higher.data(), DType::i32, {1, rows});
-    args.logprob = TensorView(scores.logprob.data(), DType::f32, {rows});
-    args.rank = TensorView(scores.rank.data(), DType::i32, {rows});
-    args.top_ids = TensorView(scores.top_ids.data(), DType::i32, {rows, alternatives});
-    args.top_logprobs = TensorView(scores.top_logprobs.data(), DType::f32, {rows, alternatives});
-    score_tokens_reference(args);
-    return scores;
+    args.logprob = TensorView(results.logprob.data(), DType::f32, {rows});
+    args.rank = TensorView(results.rank.data(), DType::i32, {rows});
+    args.top_ids = TensorView(results.top_ids.data(), DType::i32, {rows, alternatives});
+    args.top_logprobs = TensorView(results.top_logprobs.data(), DType::f32, {rows, alternatives});
+    log_probabilities_reference(args);
+    return results;
   }
 };
 
@@ -79,24 +79,24 @@ struct Part {
 };
 
 // The scores that parts ending at `cuts` find together.
-Scores score_in_parts(Backend& backend, const ScoreCase& c, const std::vector<std::int64_t>& cuts,
-                      std::int64_t shift = 0) {
+Results score_in_parts(Backend& backend, const ScoreCase& c, const std::vector<std::int64_t>& cuts,
+                       std::int64_t shift = 0) {
   const auto stream = backend.create_stream();
   const auto parts = static_cast<std::int64_t>(cuts.size());
-  const std::int64_t rows = c.sampling.rows, words = score_record_words(c.alternatives);
+  const std::int64_t rows = c.sampling.rows, words = logprob_record_words(c.alternatives);
   Placed<std::int32_t> records(backend, *stream,
                                std::vector<std::int32_t>(parts * rows * words, -1));
   Placed<std::int32_t> higher(backend, *stream, std::vector<std::int32_t>(parts * rows, -1));
   const Placed<std::int32_t> tokens(backend, *stream, c.tokens);
   std::vector<std::unique_ptr<Part>> there;
-  std::vector<ScoreTokens> calls;
+  std::vector<LogProbabilities> calls;
   std::int64_t begin = 0;
   for (std::int64_t part = 0; part < parts; ++part) {
     there.push_back(std::make_unique<Part>(backend, *stream, c.sampling.part(begin, cuts[part]),
                                            c.alternatives, shift));
     begin = cuts[part];
     Part& own = *there.back();
-    ScoreTokens args;
+    LogProbabilities args;
     args.rows = own.placed.args();
     args.tokens = tokens.view({rows});
     args.records = TensorView(records.data() + part * rows * words, DType::i32, {rows, words});
@@ -109,23 +109,23 @@ Scores score_in_parts(Backend& backend, const ScoreCase& c, const std::vector<st
     args.top_logprobs = own.top_logprobs.view({rows, c.alternatives});
     calls.push_back(args);
   }
-  for (const ScoreTokens& args : calls) summarize_part(args, *stream);
-  for (const ScoreTokens& args : calls) score_tokens(args, *stream);
+  for (const LogProbabilities& args : calls) summarize_logits(args, *stream);
+  for (const LogProbabilities& args : calls) log_probabilities(args, *stream);
   if (parts > 1) {
-    for (const ScoreTokens& args : calls) rank_tokens(args, *stream);
+    for (const LogProbabilities& args : calls) rank_tokens(args, *stream);
   }
-  Scores scores(rows, c.alternatives);
+  Results results(rows, c.alternatives);
   for (const auto& part : there) {
-    scores.logprob = part->logprob.fetch();
-    scores.rank = part->rank.fetch();
-    scores.top_ids = part->top_ids.fetch();
-    scores.top_logprobs = part->top_logprobs.fetch();
+    results.logprob = part->logprob.fetch();
+    results.rank = part->rank.fetch();
+    results.top_ids = part->top_ids.fetch();
+    results.top_logprobs = part->top_logprobs.fetch();
   }
-  return scores;
+  return results;
 }
 
-// Sums of up to 20,000 powers in float32, in chains of a few hundred; a logarithm; a difference of numbers
-// up to 40.
+// Sums of up to 20,000 powers in float32, in chains of a few hundred; a logarithm; a difference of
+// numbers up to 40.
 constexpr float kOff = 3e-5f;
 
 bool near(const std::vector<float>& got, const std::vector<float>& right) {
@@ -133,7 +133,7 @@ bool near(const std::vector<float>& got, const std::vector<float>& right) {
                     [](float a, float b) { return a == b || std::fabs(a - b) <= kOff; });
 }
 
-void check(const Scores& got, const Scores& right) {
+void check(const Results& got, const Results& right) {
   CHECK(got.rank == right.rank);
   CHECK(got.top_ids == right.top_ids);
   CHECK(near(got.logprob, right.logprob));
@@ -148,7 +148,7 @@ TEST_CASE("scores are those of the definition, for all shapes, counts and parts"
     const std::int64_t own = shape[1];
     CAPTURE(own);
     const ScoreCase c(shape[0], own, shape[2], 4, shape[3]);
-    const Scores right = c.reference();
+    const Results right = c.reference();
     check(score_in_parts(*backend, c, {own}), right);
     check(score_in_parts(*backend, c, {own}, 1), right);
     check(score_in_parts(*backend, c, {own / 2, own / 2, own - own / 4, own}), right);
@@ -163,7 +163,7 @@ TEST_CASE("of equals the lower ids come first, and all have one rank") {
     c.sampling.at(1, i) = static_cast<float>(i % 3);
     c.sampling.at(2, i) = i % 1000 == 999 ? 3.0f : -0.0f;
   }
-  const Scores right = c.reference();
+  const Results right = c.reference();
   CHECK(right.top_ids[9] == 9);
   CHECK(right.rank[0] == 1);
   check(score_in_parts(*backend, c, {5000}), right);
@@ -183,7 +183,7 @@ TEST_CASE("masked, infinite and NaN logits give no NaN") {
     c.sampling.at(6, i) = i == 5 ? 3e38f : -3e38f;
   }
   c.tokens = {5, 5, 500, 2, 107, 599, 5, 1, 2, 3};
-  const Scores right = c.reference();
+  const Results right = c.reference();
   for (const float logprob : right.logprob) CHECK_FALSE(std::isnan(logprob));
   check(score_in_parts(*backend, c, {600}), right);
   check(score_in_parts(*backend, c, {300, 600}), right);
@@ -192,11 +192,11 @@ TEST_CASE("masked, infinite and NaN logits give no NaN") {
 TEST_CASE("only rows that want it are scored") {
   BACKEND_OR_SKIP(backend);
   ScoreCase c(4, 100, 2);
-  c.sampling.rules_of(0).logprobs = -1;
+  c.sampling.params_of(0).logprobs = -1;
   c.sampling.slots[1] = -1;  // a target
   c.sampling.slots[2] = -1;
   c.tokens[2] = -1;  // nothing
-  const Scores got = score_in_parts(*backend, c, {60, 100});
+  const Results got = score_in_parts(*backend, c, {60, 100});
   check(got, c.reference());
   CHECK(got.rank[0] == -77);
   CHECK(got.rank[1] > 0);
@@ -206,14 +206,14 @@ TEST_CASE("only rows that want it are scored") {
 
 TEST_CASE("more alternatives than there may be are refused") {
   BACKEND_OR_SKIP(backend);
-  ScoreTokens args;
+  LogProbabilities args;
   std::vector<float> logits(10);
   SamplingCase c(1, 10, 1);
   args.rows = c.here();
   args.all_records.shape[0] = 1;
   args.top_ids.shape[1] = kMaxAlternatives + 1;
-  CHECK(testing::refusal(*backend, [&](Stream& stream) { score_tokens(args, stream); }) ==
-        "score_tokens: 1025 alternatives; at most 1024 can be asked for");
+  CHECK(testing::refusal(*backend, [&](Stream& stream) { log_probabilities(args, stream); }) ==
+        "log_probabilities: 1025 alternatives; at most 1024 can be asked for");
 }
 
 }  // namespace

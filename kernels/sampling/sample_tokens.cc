@@ -4,28 +4,25 @@
 #include <limits>
 
 #include "kernels/common/arguments.h"
-#include "kernels/sampling/cpu/sample_tokens.h"
+#include "kernels/sampling/backends.h"
 #include "kernels/sampling/sampling_math.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sampling/sm80/sample_tokens.h"
-#endif
 
 namespace nvllm::kernels {
 namespace {
 
-std::uint64_t best_of_row(const RowsView& rows, std::int64_t row, float threshold) {
-  const SlotRules& rules = rows.rules[rows.slots[row]];
-  const float* logits = rows.judged(row, rules.flags);
-  const RandomKeys noise = noise_keys(rules.seed, rows.positions[row]);
+std::uint64_t best_of_row(const SamplingRowsView& rows, std::int64_t row, float threshold) {
+  const SlotParams& params = rows.params[rows.slots[row]];
+  const float* logits = rows.sampled_logits(row, params.flags);
+  const RandomKeys noise = noise_keys(params.seed, rows.positions[row]);
   std::uint64_t best = 0;
   for (std::int64_t i = 0; i < rows.own; ++i) {
     const std::uint32_t id = rows.first_id + static_cast<std::uint32_t>(i);
     float score = logits[i];
-    if (rules.inverse_temperature != 0) {
+    if (params.inverse_temperature != 0) {
       if (!(score >= threshold)) continue;
-      score = fused(score, rules.inverse_temperature, gumbel(noise.bits(id)));
+      score = fused(score, params.inverse_temperature, gumbel(noise.bits(id)));
     }
-    best = std::max(best, scored(score, id));
+    best = std::max(best, candidate(score, id));
   }
   return best;
 }
@@ -46,8 +43,8 @@ void require_tokens(const Arguments& check, const TensorView& tokens, const Tens
 
 }  // namespace
 
-void check_draw_tokens(const DrawTokens& args) {
-  constexpr Arguments check("draw_tokens");
+void check_sample_tokens(const SampleTokens& args) {
+  constexpr Arguments check("sample_tokens");
   check_sampling_rows(args.rows, check.operation());
   const std::int64_t rows = args.rows.rows();
   if (args.thresholds.data != nullptr) {
@@ -55,7 +52,7 @@ void check_draw_tokens(const DrawTokens& args) {
     check.require_dense(args.thresholds, "thresholds");
   }
   require_targets(check, args.targets, rows);
-  check.require(args.scratch, "scratch", DType::i64, {draw_scratch_words(rows)});
+  check.require(args.scratch, "scratch", DType::i64, {sample_scratch_words(rows)});
   check.require_dense(args.scratch, "scratch");
   if (args.best.data != nullptr) {
     check.require(args.best, "best", DType::i64, {rows});
@@ -65,18 +62,18 @@ void check_draw_tokens(const DrawTokens& args) {
   }
 }
 
-void draw_tokens(const DrawTokens& args, Stream& stream) {
-  check_draw_tokens(args);
+void sample_tokens(const SampleTokens& args, Stream& stream) {
+  check_sample_tokens(args);
   if (args.rows.rows() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::draw_tokens(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::sample_tokens(args, stream);
 #endif
-  cpu::draw_tokens(args, stream);
+  cpu::sample_tokens(args, stream);
 }
 
-void draw_tokens_reference(const DrawTokens& args) {
-  check_draw_tokens(args);
-  const RowsView rows(args.rows);
+void sample_tokens_reference(const SampleTokens& args) {
+  check_sample_tokens(args);
+  const SamplingRowsView rows(args.rows);
   const auto* targets = args.targets.as<std::int32_t>();
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     const std::int32_t slot = rows.slots[row];
@@ -89,14 +86,14 @@ void draw_tokens_reference(const DrawTokens& args) {
     } else if (slot < 0) {
       args.tokens.as<std::int32_t>()[row] = targets != nullptr ? targets[row] : -1;
     } else {
-      const auto token = best == 0 ? 0 : static_cast<std::int32_t>(id_of_scored(best));
+      const auto token = best == 0 ? 0 : static_cast<std::int32_t>(id_of_candidate(best));
       args.tokens.as<std::int32_t>()[row] = args.last_tokens.as<std::int32_t>()[slot] = token;
     }
   }
 }
 
-void check_pick_tokens(const PickTokens& args) {
-  constexpr Arguments check("pick_tokens");
+void check_reduce_samples(const ReduceSamples& args) {
+  constexpr Arguments check("reduce_samples");
   const std::int64_t parts = args.bests.shape[0], rows = args.bests.shape[1];
   check.require(args.bests, "bests", DType::i64, {parts, rows});
   check.require_dense(args.bests, "bests");
@@ -106,17 +103,17 @@ void check_pick_tokens(const PickTokens& args) {
   require_tokens(check, args.tokens, args.last_tokens, rows);
 }
 
-void pick_tokens(const PickTokens& args, Stream& stream) {
-  check_pick_tokens(args);
+void reduce_samples(const ReduceSamples& args, Stream& stream) {
+  check_reduce_samples(args);
   if (args.bests.shape[1] == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::pick_tokens(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::reduce_samples(args, stream);
 #endif
-  cpu::pick_tokens(args, stream);
+  cpu::reduce_samples(args, stream);
 }
 
-void pick_tokens_reference(const PickTokens& args) {
-  check_pick_tokens(args);
+void reduce_samples_reference(const ReduceSamples& args) {
+  check_reduce_samples(args);
   const std::int64_t parts = args.bests.shape[0], rows = args.bests.shape[1];
   const auto* targets = args.targets.as<std::int32_t>();
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -128,7 +125,7 @@ void pick_tokens_reference(const PickTokens& args) {
     for (std::int64_t part = 0; part < parts; ++part) {
       best = std::max(best, args.bests.as<std::uint64_t>()[part * rows + row]);
     }
-    token = best == 0 ? 0 : static_cast<std::int32_t>(id_of_scored(best));
+    token = best == 0 ? 0 : static_cast<std::int32_t>(id_of_candidate(best));
     args.last_tokens.as<std::int32_t>()[slot] = token;
   }
 }

@@ -2,29 +2,29 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/pointwise/copy.h"
 #include "kernels/sampling/sample_tokens.h"
 #include "kernels/sampling/sampling_math.h"
-#include "kernels/sampling/testing/draw_case.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {
 namespace {
 
-using testing::draw;
-using testing::Drawn;
-using testing::Extra;
 using testing::kInfinity;
 using testing::kNan;
 using testing::kUntouched;
 using testing::Placed;
 using testing::PlacedCase;
+using testing::sample;
+using testing::Sampled;
+using testing::SampleExtras;
 using testing::SamplingCase;
 
-Drawn reference(SamplingCase c, Extra extra = {}) {
-  Drawn drawn{std::vector<std::int32_t>(c.rows, kUntouched),
-              std::vector<std::int32_t>(c.rules.size(), kUntouched)};
-  std::vector<std::int64_t> scratch(draw_scratch_words(c.rows));
-  DrawTokens args;
+Sampled reference(SamplingCase c, SampleExtras extra = {}) {
+  Sampled sampled{std::vector<std::int32_t>(c.rows, kUntouched),
+                  std::vector<std::int32_t>(c.params.size(), kUntouched)};
+  std::vector<std::int64_t> scratch(sample_scratch_words(c.rows));
+  SampleTokens args;
   args.rows = c.here();
   if (!extra.thresholds.empty()) {
     args.thresholds = TensorView(extra.thresholds.data(), DType::f32, {c.rows});
@@ -32,48 +32,48 @@ Drawn reference(SamplingCase c, Extra extra = {}) {
   if (!extra.targets.empty()) {
     args.targets = TensorView(extra.targets.data(), DType::i32, {c.rows});
   }
-  args.scratch = TensorView(scratch.data(), DType::i64, {draw_scratch_words(c.rows)});
-  args.tokens = TensorView(drawn.tokens.data(), DType::i32, {c.rows});
-  args.last_tokens =
-      TensorView(drawn.last_tokens.data(), DType::i32, {static_cast<std::int64_t>(c.rules.size())});
-  draw_tokens_reference(args);
-  return drawn;
+  args.scratch = TensorView(scratch.data(), DType::i64, {sample_scratch_words(c.rows)});
+  args.tokens = TensorView(sampled.tokens.data(), DType::i32, {c.rows});
+  args.last_tokens = TensorView(sampled.last_tokens.data(), DType::i32,
+                                {static_cast<std::int64_t>(c.params.size())});
+  sample_tokens_reference(args);
+  return sampled;
 }
 
 // The same of parts of the vocabulary that end at `cuts`.
-Drawn draw_in_parts(Backend& backend, const SamplingCase& c, const std::vector<std::int64_t>& cuts,
-                    const Extra& extra = {}) {
+Sampled draw_in_parts(Backend& backend, const SamplingCase& c,
+                      const std::vector<std::int64_t>& cuts, const SampleExtras& extra = {}) {
   const auto stream = backend.create_stream();
   const auto parts = static_cast<std::int64_t>(cuts.size());
   Placed<std::int64_t> bests(backend, *stream, std::vector<std::int64_t>(parts * c.rows, 99));
   Placed<std::int64_t> scratch(backend, *stream,
-                               std::vector<std::int64_t>(draw_scratch_words(c.rows)));
+                               std::vector<std::int64_t>(sample_scratch_words(c.rows)));
   const Placed<float> thresholds(backend, *stream, extra.thresholds);
   const Placed<std::int32_t> targets(backend, *stream, extra.targets);
   std::int64_t begin = 0;
   for (std::int64_t part = 0; part < parts; ++part) {
     const PlacedCase there(backend, *stream, c.part(begin, cuts[part]));
     begin = cuts[part];
-    DrawTokens args;
+    SampleTokens args;
     args.rows = there.args();
     if (!extra.thresholds.empty()) args.thresholds = thresholds.view({c.rows});
-    args.scratch = scratch.view({draw_scratch_words(c.rows)});
+    args.scratch = scratch.view({sample_scratch_words(c.rows)});
     args.best = TensorView(bests.data() + part * c.rows, DType::i64, {c.rows});
-    draw_tokens(args, *stream);
+    sample_tokens(args, *stream);
     stream->synchronize();
   }
   REQUIRE(begin == c.own);
   const Placed<std::int32_t> slots(backend, *stream, c.slots);
   Placed<std::int32_t> tokens(backend, *stream, std::vector<std::int32_t>(c.rows, kUntouched));
   Placed<std::int32_t> last(backend, *stream,
-                            std::vector<std::int32_t>(c.rules.size(), kUntouched));
-  PickTokens args;
+                            std::vector<std::int32_t>(c.params.size(), kUntouched));
+  ReduceSamples args;
   args.bests = bests.view({parts, c.rows});
   args.slots = slots.view({c.rows});
   if (!extra.targets.empty()) args.targets = targets.view({c.rows});
   args.tokens = tokens.view({c.rows});
-  args.last_tokens = last.view({static_cast<std::int64_t>(c.rules.size())});
-  pick_tokens(args, *stream);
+  args.last_tokens = last.view({static_cast<std::int64_t>(c.params.size())});
+  reduce_samples(args, *stream);
   return {tokens.fetch(), last.fetch()};
 }
 
@@ -82,7 +82,8 @@ SamplingCase mixed(std::int64_t rows, std::int64_t own, unsigned seed, std::int6
   SamplingCase c(rows, own, rows, seed, gap);
   for (std::int64_t slot = 0; slot < rows; ++slot) {
     c.slots[slot] = static_cast<std::int32_t>(rows - 1 - slot);
-    c.rules[slot].inverse_temperature = slot % 3 == 0 ? 0 : 2.0f / static_cast<float>(slot % 7 + 1);
+    c.params[slot].inverse_temperature =
+        slot % 3 == 0 ? 0 : 2.0f / static_cast<float>(slot % 7 + 1);
   }
   return c;
 }
@@ -96,9 +97,9 @@ TEST_CASE("tokens are those of the definition, for all shapes, alignments and pa
     CAPTURE(rows);
     CAPTURE(own);
     const SamplingCase c = mixed(rows, own, 3, shape[2]);
-    const Drawn right = reference(c);
-    CHECK(draw(*backend, c) == right);
-    CHECK(draw(*backend, c, {}, 1) == right);
+    const Sampled right = reference(c);
+    CHECK(sample(*backend, c) == right);
+    CHECK(sample(*backend, c, {}, 1) == right);
     CHECK(draw_in_parts(*backend, c, {own}) == right);
     CHECK(draw_in_parts(*backend, c, {own / 2, own / 2, own - own / 4, own}) == right);
   }
@@ -109,18 +110,18 @@ TEST_CASE("many seeds, flat and steep: quick bounds throw no winner away") {
   for (const float inverse_temperature : {1e-6f, 0.01f, 1.0f, 1e5f}) {
     for (unsigned seed = 1; seed < 8; ++seed) {
       SamplingCase c(32, 1500, 32, seed);
-      for (SlotRules& rules : c.rules) rules.inverse_temperature = inverse_temperature;
-      CHECK(draw(*backend, c) == reference(c));
+      for (SlotParams& params : c.params) params.inverse_temperature = inverse_temperature;
+      CHECK(sample(*backend, c) == reference(c));
     }
   }
 }
 
-TEST_CASE("luck of one in sixteen million, in tokens that need it: bounds hold there, too") {
+TEST_CASE("noise of one in sixteen million, in tokens that need it: bounds hold there, too") {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kOwn = 9000;
   SamplingCase c(8, kOwn, 8, 1);
   std::fill(c.logits.begin(), c.logits.end(), 0.0f);
-  for (SlotRules& rules : c.rules) rules.seed = 99;
+  for (SlotParams& params : c.params) params.seed = 99;
   // A position where some token's noise is that of bits below 256.
   std::int32_t position = 0;
   std::int64_t lucky = -1;
@@ -130,26 +131,27 @@ TEST_CASE("luck of one in sixteen million, in tokens that need it: bounds hold t
       if (keys.bits(static_cast<std::uint32_t>(id)) < 256) lucky = id;
     }
   }
-  // The others reach about 9, which this one, for its logit, is sometimes above and sometimes below.
+  // The others reach about 9, which this one, for its logit, is sometimes above and sometimes
+  // below.
   for (std::int64_t row = 0; row < 8; ++row) {
     c.positions[row] = position - 1;
     c.at(row, lucky) = -4.0f - 2 * static_cast<float>(row);
   }
-  const Drawn right = reference(c);
+  const Sampled right = reference(c);
   CHECK(right.tokens[0] == lucky);
   CHECK(right.tokens[7] != lucky);
-  CHECK(draw(*backend, c) == right);
+  CHECK(sample(*backend, c) == right);
 }
 
 TEST_CASE("only logits that are not below the threshold are drawn") {
   BACKEND_OR_SKIP(backend);
   const SamplingCase c = mixed(30, 3000, 5);
-  Extra extra;
+  SampleExtras extra;
   for (std::int64_t row = 0; row < c.rows; ++row) {
     extra.thresholds.push_back(row == 0 ? -kInfinity : static_cast<float>(row) * 0.4f);
   }
-  const Drawn right = reference(c, extra);
-  CHECK(draw(*backend, c, extra) == right);
+  const Sampled right = reference(c, extra);
+  CHECK(sample(*backend, c, extra) == right);
   CHECK(draw_in_parts(*backend, c, {1000, 1001, 3000}, extra) == right);
   int below = 0;
   for (std::int64_t row = 0; row < c.rows; ++row) {
@@ -165,13 +167,13 @@ TEST_CASE("of equals the lowest id wins, wherever it lies") {
   BACKEND_OR_SKIP(backend);
   SamplingCase c(6, 9000, 6, 1);
   std::fill(c.logits.begin(), c.logits.end(), 0.5f);
-  for (SlotRules& rules : c.rules) rules.inverse_temperature = 0;
+  for (SlotParams& params : c.params) params.inverse_temperature = 0;
   constexpr std::int64_t kFirst[] = {0, 1, 1023, 4096, 8999, 17};
   for (std::int64_t row = 0; row < 6; ++row) {
     for (std::int64_t i = kFirst[row]; i < 9000; i += 3) c.at(row, i) = 2;
   }
-  for (const Drawn& drawn : {draw(*backend, c), draw_in_parts(*backend, c, {2000, 9000})}) {
-    for (std::int64_t row = 0; row < 6; ++row) CHECK(drawn.tokens[row] == kFirst[row]);
+  for (const Sampled& sampled : {sample(*backend, c), draw_in_parts(*backend, c, {2000, 9000})}) {
+    for (std::int64_t row = 0; row < 6; ++row) CHECK(sampled.tokens[row] == kFirst[row]);
   }
 }
 
@@ -180,14 +182,14 @@ TEST_CASE("rows without a slot: their target, or nothing") {
   SamplingCase c = mixed(5, 100, 2);
   c.slots[1] = -1;
   c.slots[3] = -5;
-  const Extra extra{{}, {-1, 42, -1, -1, -1}};
-  const Drawn right = reference(c, extra);
+  const SampleExtras extra{{}, {-1, 42, -1, -1, -1}};
+  const Sampled right = reference(c, extra);
   CHECK(right.tokens[1] == 42);
   CHECK(right.tokens[3] == -1);
   CHECK(right.last_tokens[3] == kUntouched);  // whose rows have no slot
-  CHECK(draw(*backend, c, extra) == right);
+  CHECK(sample(*backend, c, extra) == right);
   CHECK(draw_in_parts(*backend, c, {50, 100}, extra) == right);
-  CHECK(draw(*backend, c).tokens[1] == -1);
+  CHECK(sample(*backend, c).tokens[1] == -1);
 }
 
 TEST_CASE("NaN wins nothing, infinity as it should; whatever comes, the token exists") {
@@ -200,8 +202,8 @@ TEST_CASE("NaN wins nothing, infinity as it should; whatever comes, the token ex
   }
   c.at(6, 300) = c.at(7, 300) = -5;
   c.at(10, 400) = c.at(11, 400) = kInfinity;
-  const Drawn right = reference(c);
-  CHECK(draw(*backend, c) == right);
+  const Sampled right = reference(c);
+  CHECK(sample(*backend, c) == right);
   CHECK(draw_in_parts(*backend, c, {128, 700}) == right);
   for (std::int64_t row = 0; row < 6; ++row) CHECK(right.tokens[row] == 0);
   for (const std::int64_t row : {6, 7}) CHECK(right.tokens[row] == 300);
@@ -209,20 +211,21 @@ TEST_CASE("NaN wins nothing, infinity as it should; whatever comes, the token ex
   for (const std::int64_t row : {10, 11}) CHECK(right.tokens[row] == 400);
 }
 
-TEST_CASE("draw_tokens runs in graphs, by the rules and positions of the moment") {
+TEST_CASE("sample_tokens runs in graphs, by the rules and positions of the moment") {
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();
   SamplingCase c = mixed(3, 5000, 4);
   const PlacedCase there(*backend, *stream, c);
   Placed<std::int32_t> tokens(*backend, *stream, std::vector<std::int32_t>(3));
   Placed<std::int32_t> last(*backend, *stream, std::vector<std::int32_t>(3));
-  Placed<std::int64_t> scratch(*backend, *stream, std::vector<std::int64_t>(draw_scratch_words(3)));
-  DrawTokens args;
+  Placed<std::int64_t> scratch(*backend, *stream,
+                               std::vector<std::int64_t>(sample_scratch_words(3)));
+  SampleTokens args;
   args.rows = there.args();
-  args.scratch = scratch.view({draw_scratch_words(3)});
+  args.scratch = scratch.view({sample_scratch_words(3)});
   args.tokens = tokens.view({3});
   args.last_tokens = last.view({3});
-  const auto graph = backend->capture(*stream, [&] { draw_tokens(args, *stream); });
+  const auto graph = backend->capture(*stream, [&] { sample_tokens(args, *stream); });
   for (const std::uint32_t position : {5u, 700u}) {
     const std::uint32_t positions[] = {position, position + 1, position + 2};
     write_words(args.rows.positions.as<std::uint32_t>(), positions, 3, *stream);
@@ -232,7 +235,7 @@ TEST_CASE("draw_tokens runs in graphs, by the rules and positions of the moment"
   }
 }
 
-TEST_CASE("draw_tokens and pick_tokens refuse arguments that do not fit, by name") {
+TEST_CASE("sample_tokens and reduce_samples refuse arguments that do not fit, by name") {
   BACKEND_OR_SKIP(backend);
   Buffer memory = backend->allocate(MemoryKind::device, 1 << 16, "test");
   const auto stream = backend->create_stream();
@@ -241,51 +244,51 @@ TEST_CASE("draw_tokens and pick_tokens refuse arguments that do not fit, by name
   const auto tensor = [&](DType type, std::initializer_list<std::int64_t> shape) {
     return TensorView(memory.data(), type, shape);
   };
-  DrawTokens good;
+  SampleTokens good;
   good.rows.logits = tensor(DType::f32, {2, 50});
   good.rows.slots = good.rows.positions = tensor(DType::i32, {2});
-  good.rows.rules = tensor(DType::u8, {4, sizeof(SlotRules)});
+  good.rows.params = tensor(DType::u8, {4, sizeof(SlotParams)});
   good.scratch = tensor(DType::i64, {4});
   good.tokens = tensor(DType::i32, {2});
   good.last_tokens = tensor(DType::i32, {4});
   const auto why = [&](const auto& spoil) {
-    DrawTokens bad = good;
+    SampleTokens bad = good;
     spoil(bad);
-    return testing::refusal(*backend, [&](Stream& on) { draw_tokens(bad, on); });
+    return testing::refusal(*backend, [&](Stream& on) { sample_tokens(bad, on); });
   };
-  CHECK(why([&](DrawTokens& bad) {
+  CHECK(why([&](SampleTokens& bad) {
           bad.rows.logits = tensor(DType::bf16, {2, 50});
-        }).find("draw_tokens: logits is bfloat16 [2, 50]; it must be float32") == 0);
-  CHECK(why([&](DrawTokens& bad) {
+        }).find("sample_tokens: logits is bfloat16 [2, 50]; it must be float32") == 0);
+  CHECK(why([&](SampleTokens& bad) {
           bad.rows.slots = tensor(DType::i32, {3});
-        }).find("draw_tokens: slots is ") == 0);
-  CHECK(why([&](DrawTokens& bad) {
+        }).find("sample_tokens: slots is ") == 0);
+  CHECK(why([&](SampleTokens& bad) {
           bad.rows.positions = tensor(DType::i64, {2});
-        }).find("draw_tokens: positions is ") == 0);
-  CHECK(why([&](DrawTokens& bad) {
-          bad.rows.rules = tensor(DType::u8, {4, 5});
-        }).find("draw_tokens: rules is ") == 0);
-  CHECK(why([&](DrawTokens& bad) {
+        }).find("sample_tokens: positions is ") == 0);
+  CHECK(why([&](SampleTokens& bad) {
+          bad.rows.params = tensor(DType::u8, {4, 5});
+        }).find("sample_tokens: params is ") == 0);
+  CHECK(why([&](SampleTokens& bad) {
           bad.scratch = tensor(DType::i64, {3});
-        }).find("draw_tokens: scratch is ") == 0);
-  CHECK(why([&](DrawTokens& bad) {
+        }).find("sample_tokens: scratch is ") == 0);
+  CHECK(why([&](SampleTokens& bad) {
           bad.tokens = tensor(DType::i32, {1});
-        }).find("draw_tokens: tokens is ") == 0);
-  CHECK(why([&](DrawTokens& bad) {
+        }).find("sample_tokens: tokens is ") == 0);
+  CHECK(why([&](SampleTokens& bad) {
           bad.targets = tensor(DType::i32, {1});
-        }).find("draw_tokens: targets is ") == 0);
-  CHECK(why([&](DrawTokens& bad) {
+        }).find("sample_tokens: targets is ") == 0);
+  CHECK(why([&](SampleTokens& bad) {
           bad.thresholds = tensor(DType::i32, {2});
-        }).find("draw_tokens: thresholds is ") == 0);
+        }).find("sample_tokens: thresholds is ") == 0);
 
-  PickTokens pick;
+  ReduceSamples pick;
   pick.bests = tensor(DType::i64, {3, 2});
   pick.slots = tensor(DType::i32, {2});
   pick.tokens = tensor(DType::i32, {1});
   pick.last_tokens = tensor(DType::i32, {4});
   CHECK(testing::refusal(*backend, [&](Stream& on) {
-          pick_tokens(pick, on);
-        }).find("pick_tokens: tokens is ") == 0);
+          reduce_samples(pick, on);
+        }).find("reduce_samples: tokens is ") == 0);
 }
 
 }  // namespace

@@ -1,19 +1,20 @@
-// The distribution of drawn tokens, on whichever backend is linked: as often as softmax says, and each draw
-// knowing nothing of the others.
+// The distribution of drawn tokens, on whichever backend is linked: as often as softmax says, and
+// each draw knowing nothing of the others.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
-#include "kernels/sampling/testing/draw_case.h"
+#include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {
 namespace {
 
-using testing::Drawn;
+using testing::Sampled;
 using testing::SamplingCase;
 
-// Chi-square of what `draws` rows of the same logits draw, at positions 0, 1, ...; and its degrees of freedom.
+// Chi-square of what `draws` rows of the same logits draw, at positions 0, 1, ...; and its degrees
+// of freedom.
 struct ChiSquare {
   double value = 0;
   int freedom = -1;
@@ -51,21 +52,21 @@ std::vector<std::int32_t> many_draws(Backend& backend, const std::vector<float>&
       std::copy(logits.begin(), logits.end(), c.logits.begin() + row * own);
       c.slots[row] = static_cast<std::int32_t>(row);
       c.positions[row] = static_cast<std::int32_t>(by_seed ? 17 : begin + row);
-      c.rules[row].inverse_temperature = 1 / temperature;
-      c.rules[row].seed = static_cast<std::uint64_t>(by_seed ? begin + row : 12'345);
+      c.params[row].inverse_temperature = 1 / temperature;
+      c.params[row].seed = static_cast<std::uint64_t>(by_seed ? begin + row : 12'345);
     }
-    const Drawn drawn = testing::draw(backend, c);
-    tokens.insert(tokens.end(), drawn.tokens.begin(), drawn.tokens.end());
+    const Sampled sampled = testing::sample(backend, c);
+    tokens.insert(tokens.end(), sampled.tokens.begin(), sampled.tokens.end());
   }
   return tokens;
 }
 
 std::vector<double> softmax(const std::vector<float>& logits, double temperature) {
-  const double most = *std::max_element(logits.begin(), logits.end());
+  const double maximum = *std::max_element(logits.begin(), logits.end());
   std::vector<double> shares;
   double sum = 0;
   for (const float logit : logits) {
-    shares.push_back(std::exp((logit - most) / temperature));
+    shares.push_back(std::exp((logit - maximum) / temperature));
     sum += shares.back();
   }
   for (double& share : shares) share /= sum;

@@ -1,13 +1,14 @@
-// Filtering against its plain definition and against golden probabilities, on whichever backend is linked.
+// Filtering against its plain definition and against golden probabilities, on whichever backend is
+// linked.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/testing/sampling_case.h"
 #include "kernels/sampling/top_k_top_p.h"
-#include "kernels/sampling/top_k_top_p_math.h"
 #include "testing/golden.h"
 
 namespace nvllm::kernels {
@@ -19,21 +20,21 @@ using testing::Placed;
 using testing::PlacedCase;
 using testing::SamplingCase;
 
-constexpr std::int64_t kStateWords = sizeof(FilterRow) / sizeof(std::int32_t);
+constexpr std::int64_t kStateWords = sizeof(TruncationState) / sizeof(std::int32_t);
 
 std::vector<float> reference(SamplingCase c) {
   std::vector<float> thresholds(c.rows);
   std::vector<std::int32_t> maxima(c.rows), state(c.rows * kStateWords);
-  std::vector<std::int64_t> histograms(c.rows * kFilterBins);
-  FilterLogits args;
+  std::vector<std::int64_t> histograms(c.rows * kTruncationBins);
+  TopKTopP args;
   args.rows = c.here();
   args.maxima = TensorView(maxima.data(), DType::i32, {c.rows});
   args.all_maxima = TensorView(maxima.data(), DType::i32, {1, c.rows});
-  args.histograms = TensorView(histograms.data(), DType::i64, {c.rows, kFilterBins});
-  args.all_histograms = TensorView(histograms.data(), DType::i64, {1, c.rows, kFilterBins});
-  args.state = TensorView(state.data(), DType::u8, {c.rows, sizeof(FilterRow)});
+  args.histograms = TensorView(histograms.data(), DType::i64, {c.rows, kTruncationBins});
+  args.all_histograms = TensorView(histograms.data(), DType::i64, {1, c.rows, kTruncationBins});
+  args.state = TensorView(state.data(), DType::u8, {c.rows, sizeof(TruncationState)});
   args.thresholds = TensorView(thresholds.data(), DType::f32, {c.rows});
-  filter_logits_reference(args);
+  top_k_top_p_reference(args);
   return thresholds;
 }
 
@@ -55,17 +56,17 @@ class WholeRows {
   WholeRows(Backend& backend, Stream& stream, const SamplingCase& c, std::int64_t shift = 0)
       : part_(backend, stream, c, shift),
         maxima_(backend, stream, std::vector<std::int32_t>(c.rows)),
-        histograms_(backend, stream, std::vector<std::int64_t>(c.rows * kFilterBins)) {}
+        histograms_(backend, stream, std::vector<std::int64_t>(c.rows * kTruncationBins)) {}
 
-  FilterLogits args() const {
-    FilterLogits args;
+  TopKTopP args() const {
+    TopKTopP args;
     args.rows = part_.placed.args();
     const std::int64_t rows = args.rows.rows();
     args.maxima = maxima_.view({rows});
     args.all_maxima = maxima_.view({1, rows});
-    args.histograms = histograms_.view({rows, kFilterBins});
-    args.all_histograms = histograms_.view({1, rows, kFilterBins});
-    args.state = TensorView(part_.state.data(), DType::u8, {rows, sizeof(FilterRow)});
+    args.histograms = histograms_.view({rows, kTruncationBins});
+    args.all_histograms = histograms_.view({1, rows, kTruncationBins});
+    args.state = TensorView(part_.state.data(), DType::u8, {rows, sizeof(TruncationState)});
     args.thresholds = part_.thresholds.view({rows});
     return args;
   }
@@ -86,39 +87,41 @@ std::vector<float> filter_in_parts(Backend& backend, const SamplingCase& c,
   Placed<std::int32_t> maxima(backend, *stream, no_maxima);
   Placed<std::int32_t> gathered_maxima(backend, *stream, no_maxima);
   Placed<std::int64_t> histograms(backend, *stream,
-                                  std::vector<std::int64_t>(parts * c.rows * kFilterBins));
+                                  std::vector<std::int64_t>(parts * c.rows * kTruncationBins));
   Placed<std::int64_t> gathered(backend, *stream,
-                                std::vector<std::int64_t>(parts * c.rows * kFilterBins));
+                                std::vector<std::int64_t>(parts * c.rows * kTruncationBins));
   std::vector<std::unique_ptr<Part>> there;
-  std::vector<FilterLogits> calls;
+  std::vector<TopKTopP> calls;
   std::int64_t begin = 0;
   for (std::int64_t part = 0; part < parts; ++part) {
     there.push_back(std::make_unique<Part>(backend, *stream, c.part(begin, cuts[part]), shift));
     begin = cuts[part];
-    FilterLogits args;
+    TopKTopP args;
     args.rows = there.back()->placed.args();
     args.maxima = TensorView(maxima.data() + part * c.rows, DType::i32, {c.rows});
     args.all_maxima = (parts == 1 ? maxima : gathered_maxima).view({parts, c.rows});
-    args.histograms = TensorView(histograms.data() + part * c.rows * kFilterBins, DType::i64,
-                                 {c.rows, kFilterBins});
-    args.all_histograms = (parts == 1 ? histograms : gathered).view({parts, c.rows, kFilterBins});
-    args.state = TensorView(there.back()->state.data(), DType::u8, {c.rows, sizeof(FilterRow)});
+    args.histograms = TensorView(histograms.data() + part * c.rows * kTruncationBins, DType::i64,
+                                 {c.rows, kTruncationBins});
+    args.all_histograms =
+        (parts == 1 ? histograms : gathered).view({parts, c.rows, kTruncationBins});
+    args.state =
+        TensorView(there.back()->state.data(), DType::u8, {c.rows, sizeof(TruncationState)});
     args.thresholds = there.back()->thresholds.view({c.rows});
     calls.push_back(args);
   }
-  for (const FilterLogits& args : calls) find_maximum(args, *stream);
+  for (const TopKTopP& args : calls) find_maximum(args, *stream);
   if (parts > 1) {
     backend.copy(gathered_maxima.data(), maxima.data(), parts * c.rows * sizeof(std::int32_t),
                  *stream);
-    for (const FilterLogits& args : calls) begin_filter(args, *stream);
+    for (const TopKTopP& args : calls) begin_truncation(args, *stream);
   }
-  for (const auto kind : {FilterKind::top_k, FilterKind::top_p}) {
-    for (int round = 0; round < kFilterRounds; ++round) {
-      for (const FilterLogits& args : calls) count_round(args, kind, round, *stream);
+  for (const auto kind : {TruncationKind::top_k, TruncationKind::top_p}) {
+    for (int round = 0; round < kTruncationRounds; ++round) {
+      for (const TopKTopP& args : calls) count_truncation_round(args, kind, round, *stream);
       if (parts == 1) continue;
       backend.copy(gathered.data(), histograms.data(),
-                   parts * c.rows * kFilterBins * sizeof(std::int64_t), *stream);
-      for (const FilterLogits& args : calls) choose_round(args, kind, round, *stream);
+                   parts * c.rows * kTruncationBins * sizeof(std::int64_t), *stream);
+      for (const TopKTopP& args : calls) choose_truncation_round(args, kind, round, *stream);
     }
   }
   CHECK(maxima.fetch() == no_maxima);
@@ -129,34 +132,34 @@ std::vector<float> filter_in_parts(Backend& backend, const SamplingCase& c,
   return thresholds;
 }
 
-// What filter_rows() makes of whole rows.
+// What top_k_top_p() makes of whole rows.
 std::vector<float> filter_whole(Backend& backend, const SamplingCase& c, std::int64_t shift = 0) {
   const auto stream = backend.create_stream();
   WholeRows there(backend, *stream, c, shift);
-  filter_rows(there.args(), *stream);
+  top_k_top_p(there.args(), *stream);
   return there.thresholds();
 }
 
-void set_filters(SlotRules& rules, float temperature, int top_k, double top_p, float min_p) {
-  rules.inverse_temperature = temperature == 0 ? 0 : 1 / temperature;
-  rules.top_k = top_k;
-  rules.top_p = top_p >= 1 ? 0 : static_cast<std::uint32_t>(top_p * 0x1p32);
-  rules.has_min_p = min_p > 0;
-  rules.log_min_p = min_p > 0 ? std::log(min_p) : 0;
-  rules.flags = SlotRules::kFilters;
+void set_filters(SlotParams& params, float temperature, int top_k, double top_p, float min_p) {
+  params.inverse_temperature = temperature == 0 ? 0 : 1 / temperature;
+  params.top_k = top_k;
+  params.top_p = top_p >= 1 ? 0 : static_cast<std::uint32_t>(top_p * 0x1p32);
+  params.has_min_p = min_p > 0;
+  params.log_min_p = min_p > 0 ? std::log(min_p) : 0;
+  params.flags = SlotParams::kTruncates;
 }
 
 // Slots with all sorts of filters.
 void set_random_filters(SamplingCase& c, unsigned seed) {
   std::mt19937 random(seed);
-  for (SlotRules& rules : c.rules) {
+  for (SlotParams& params : c.params) {
     constexpr int kTopK[] = {0, 0, 1, 2, 20, 1000, 1 << 30};
     constexpr double kTopP[] = {1, 1, 1e-9, 0.1, 0.5, 0.9, 0.95, 0.9999999};
     constexpr float kMinP[] = {0, 0, 0, 1e-20f, 0.001f, 0.05f, 0.3f, 1};
     constexpr float kTemperatures[] = {0, 0.01f, 0.3f, 0.6f, 1, 1, 2, 100};
-    set_filters(rules, kTemperatures[random() % 8], kTopK[random() % 7], kTopP[random() % 8],
+    set_filters(params, kTemperatures[random() % 8], kTopK[random() % 7], kTopP[random() % 8],
                 kMinP[random() % 8]);
-    if (random() % 10 == 0) rules.flags = 0;
+    if (random() % 10 == 0) params.flags = 0;
   }
 }
 
@@ -180,7 +183,8 @@ TEST_CASE("thresholds are those of the definition, for all shapes, filters and p
   }
 }
 
-// A boundary among few logits, among many, below all; more equals than a short list holds; a flat row.
+// A boundary among few logits, among many, below all; more equals than a short list holds; a flat
+// row.
 TEST_CASE(
     "large vocabularies: few and many are kept, and more equals than a list of candidates holds") {
   BACKEND_OR_SKIP(backend);
@@ -189,8 +193,8 @@ TEST_CASE(
   set_random_filters(c, 4242);
   constexpr int kTopK[] = {20, 100, 127, 128, 5000, kOwn - 1};
   for (std::int64_t row = 0; row < c.rows; ++row) {
-    SlotRules& rules = c.rules_of(row);
-    if (row % 2 == 0) rules.top_k = kTopK[row / 2 % 6];
+    SlotParams& params = c.params_of(row);
+    if (row % 2 == 0) params.top_k = kTopK[row / 2 % 6];
     for (std::int64_t i = 0; i < c.own; ++i) {
       float& logit = c.at(row, i);
       if (row >= 12 && i % 4000 == row) logit += 25;
@@ -255,8 +259,8 @@ SamplingCase golden_case(const nvllm::testing::GoldenTensor& logits) {
   return c;
 }
 
-void set_filters(SlotRules& rules, const nlohmann::json& entry) {
-  set_filters(rules, entry.at("temperature").get<float>(), entry.at("top_k").get<int>(),
+void set_filters(SlotParams& params, const nlohmann::json& entry) {
+  set_filters(params, entry.at("temperature").get<float>(), entry.at("top_k").get<int>(),
               entry.at("top_p").get<double>(), entry.at("min_p").get<float>());
 }
 
@@ -279,18 +283,18 @@ TEST_CASE("golden: the same tokens are kept, with min_p right after the temperat
   for (const auto& entry : sampling.at("cases")) {
     const auto key = entry.at("key").get<std::string>();
     CAPTURE(key);
-    for (std::int64_t row = 0; row < c.rows; ++row) set_filters(c.rules_of(row), entry);
+    for (std::int64_t row = 0; row < c.rows; ++row) set_filters(c.params_of(row), entry);
     const bool min_p_first = entry.value("has_min_p_first", false);
     CHECK(keeps(*backend, c,
                 golden.at(key + (min_p_first ? ".probs_min_p_first" : ".probs")).values));
   }
   for (std::int64_t row = 0; row < c.rows; ++row) {
-    set_filters(c.rules_of(row), sampling.at("per_row").at(row));
+    set_filters(c.params_of(row), sampling.at("per_row").at(row));
   }
   CHECK(keeps(*backend, c, golden.at("sampling.per_row.probs").values));
 
   SamplingCase ties = golden_case(golden.at("sampling.ties.logits"));
-  set_filters(ties.rules[0], 1, 5, 1, 0);
+  set_filters(ties.params[0], 1, 5, 1, 0);
   CHECK(keeps(*backend, ties, golden.at("sampling.ties.probs").values));
 }
 
@@ -298,10 +302,10 @@ TEST_CASE("filters run in graphs, as often as one likes") {
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();
   SamplingCase c(4, 3000, 4, 2);
-  for (SlotRules& rules : c.rules) set_filters(rules, 0.8f, 50, 0.9, 0.01f);
+  for (SlotParams& params : c.params) set_filters(params, 0.8f, 50, 0.9, 0.01f);
   WholeRows there(*backend, *stream, c);
-  const FilterLogits args = there.args();
-  const auto graph = backend->capture(*stream, [&] { filter_rows(args, *stream); });
+  const TopKTopP args = there.args();
+  const auto graph = backend->capture(*stream, [&] { top_k_top_p(args, *stream); });
   for (int i = 0; i < 3; ++i) {
     graph->launch(*stream);
     CHECK(there.thresholds() == reference(c));

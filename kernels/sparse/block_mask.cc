@@ -4,16 +4,13 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/sparse/block_mask_choice.h"
-#include "kernels/sparse/cpu/block_mask.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sparse/sm80/block_mask.h"
-#endif
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/block_selection.h"
 
 namespace nvllm::kernels {
 namespace {
 
-constexpr Arguments kCheck("select_tiles");
+constexpr Arguments kCheck("block_mask");
 
 // S[i][j] of a head.
 template <typename T>
@@ -40,14 +37,14 @@ void add_strided_row(const PromptRows& prompt, std::int64_t head, std::int64_t i
   for (std::int64_t j = 0; j < seen; ++j) {
     weights[j] = strided_score<T>(prompt, head, i, j) * prompt.scale / kStride;
   }
-  const double highest = *std::max_element(weights.begin(), weights.end());
+  const double row_max = *std::max_element(weights.begin(), weights.end());
   double sum = 0;
-  for (double& weight : weights) sum += weight = std::exp(weight - highest);
+  for (double& weight : weights) sum += weight = std::exp(weight - row_max);
   for (std::int64_t j = 0; j < seen; ++j) scores[j / kTileStrides] += weights[j] / sum;
 }
 
 template <typename T>
-void reference(const SelectTiles& args, double* all_scores) {
+void reference(const BlockMask& args, double* all_scores) {
   const PromptRows& prompt = args.prompt;
   std::vector<std::int32_t> order;
   for (std::int64_t tile = 0; tile < args.row_tiles(); ++tile) {
@@ -61,8 +58,8 @@ void reference(const SelectTiles& args, double* all_scores) {
       }
       const std::int64_t at = tile * prompt.heads() + head;
       args.tile_counts.as<std::int32_t>()[at] =
-          keep_tiles(scores.data(), reach, args.threshold_of(tile), order,
-                     args.tiles.as<std::int32_t>() + at * args.tiles.shape[2]);
+          top_p_tiles(scores.data(), reach, args.threshold_of(tile), order,
+                      args.tiles.as<std::int32_t>() + at * args.tiles.shape[2]);
       if (all_scores == nullptr) continue;
       std::copy(scores.begin(), scores.end(), all_scores + at * args.token_tiles());
     }
@@ -71,13 +68,13 @@ void reference(const SelectTiles& args, double* all_scores) {
 
 }  // namespace
 
-std::size_t select_tiles_workspace(std::int64_t rows, std::int64_t heads, std::int64_t tokens) {
-  const std::int64_t strides = (rows + kSelectTile - 1) / kSelectTile * kTileStrides;
-  const std::int64_t tiles = (tokens + kSelectTile - 1) / kSelectTile;
+std::size_t block_mask_workspace(std::int64_t rows, std::int64_t heads, std::int64_t tokens) {
+  const std::int64_t strides = (rows + kMaskTile - 1) / kMaskTile * kTileStrides;
+  const std::int64_t tiles = (tokens + kMaskTile - 1) / kMaskTile;
   return static_cast<std::size_t>(heads * strides * tiles) * sizeof(float);
 }
 
-void check_select_tiles(const SelectTiles& args) {
+void check_block_mask(const BlockMask& args) {
   check_prompt_rows(args.prompt, kCheck);
   const std::int64_t heads = args.prompt.heads();
   const std::int64_t capacity = args.tiles.rank == 3 ? args.tiles.shape[2] : 0;
@@ -86,48 +83,48 @@ void check_select_tiles(const SelectTiles& args) {
   kCheck.require(args.tile_counts, "tile_counts", DType::i32, {args.row_tiles(), heads});
   kCheck.require_dense(args.tile_counts, "tile_counts");
   if (capacity < args.token_tiles()) {
-    fail("select_tiles: tiles is ", args.tiles.describe(), ", but there may be ",
-         args.token_tiles(), " of them");
+    fail("block_mask: tiles is ", args.tiles.describe(), ", but there may be ", args.token_tiles(),
+         " of them");
   }
-  const std::size_t needed =
-      select_tiles_workspace(args.prompt.rows(), heads, args.prompt.tokens());
+  const std::size_t needed = block_mask_workspace(args.prompt.rows(), heads, args.prompt.tokens());
   if (args.workspace.bytes() < needed || !args.workspace.aligned(sizeof(float))) {
-    fail("select_tiles: workspace is ", args.workspace.describe(), "; it must be ", needed,
+    fail("block_mask: workspace is ", args.workspace.describe(), "; it must be ", needed,
          " bytes for float32");
   }
   if (args.gathered.data != nullptr) {
     const KvView& kv = args.prompt.kv;
-    const std::int64_t room = args.gathered.rank == 3 ? args.gathered.shape[0] : 0;
+    const std::int64_t gathered_capacity = args.gathered.rank == 3 ? args.gathered.shape[0] : 0;
     kCheck.require(args.gathered, "gathered", args.prompt.q.dtype,
-                   {room, kv.kv_heads(), kv.head_dim()});
+                   {gathered_capacity, kv.kv_heads(), kv.head_dim()});
     kCheck.require_dense(args.gathered, "gathered");
-    if (room < args.token_tiles() * kSelectTile || !args.gathered.aligned(16)) {
-      fail("select_tiles: gathered is ", args.gathered.describe(), "; it must have room for ",
-           args.token_tiles() * kSelectTile, " tokens, at a multiple of 16 bytes");
+    if (gathered_capacity < args.token_tiles() * kMaskTile || !args.gathered.aligned(16)) {
+      fail("block_mask: gathered is ", args.gathered.describe(),
+           "; it must have gathered_tokens for ", args.token_tiles() * kMaskTile,
+           " tokens, at a multiple of 16 bytes");
     }
     if (args.gathered_tokens < 0 || args.gathered_tokens > args.prompt.tokens()) {
-      fail("select_tiles: gathered_tokens is ", args.gathered_tokens, " of ", args.prompt.tokens());
+      fail("block_mask: gathered_tokens is ", args.gathered_tokens, " of ", args.prompt.tokens());
     }
   }
-  if (args.whole_rows < 0) {
-    fail("select_tiles: whole_rows is ", args.whole_rows, "; it must be 0 or more");
+  if (args.dense_rows < 0) {
+    fail("block_mask: dense_rows is ", args.dense_rows, "; it must be 0 or more");
   }
   if (!(args.threshold > 0 && args.threshold <= 1)) {
-    fail("select_tiles: threshold is ", args.threshold, "; it must be above 0 and at most 1");
+    fail("block_mask: threshold is ", args.threshold, "; it must be above 0 and at most 1");
   }
 }
 
-void select_tiles(const SelectTiles& args, Stream& stream) {
-  check_select_tiles(args);
+void block_mask(const BlockMask& args, Stream& stream) {
+  check_block_mask(args);
   if (args.prompt.q.elements() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::select_tiles(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::block_mask(args, stream);
 #endif
-  cpu::select_tiles(args, stream);
+  cpu::block_mask(args, stream);
 }
 
-void select_tiles_reference(const SelectTiles& args, double* scores) {
-  check_select_tiles(args);
+void block_mask_reference(const BlockMask& args, double* scores) {
+  check_block_mask(args);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { reference<T>(args, scores); });
 }
 

@@ -1,5 +1,6 @@
-// XAttention's choice of tiles for whole prompts, segment by segment as the policy makes it, of 32 query heads and 8
-// KV heads. TFLOP_per_s counts products of strided rows with the strided tokens that they see.
+// Measures the block mask of XAttention for whole prompts, segment by segment as the policy
+// computes it, with 32 query heads and 8 KV heads. TFLOP_per_s counts the GEMM of strided rows with
+// the strided tokens that they see.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ struct Shape {
   std::int64_t heads = 32, kv_heads = 8, head_dim = 128;
 };
 
-// Queries and keys of a prompt, and what a choice of a segment of it takes.
+// The queries and keys of a prompt, and the tensors that the mask of a segment needs.
 class Work {
  public:
   Work(Backend& backend, Stream& stream, const Shape& shape)
@@ -33,17 +34,17 @@ class Work {
     q_ = random({shape.tokens, shape.heads, shape.head_dim});
     kv_.keys = kv_.values = random({blocks, block_size, shape.kv_heads, shape.head_dim});
     if (shape.block_size > 0) kv_.block_table = shuffled(blocks);
-    const std::int64_t tiles = shape.tokens / kSelectTile, row_tiles = shape.segment / kSelectTile;
+    const std::int64_t tiles = shape.tokens / kMaskTile, row_tiles = shape.segment / kMaskTile;
     counts_ = make(DType::i32, {row_tiles, shape.heads});
     tiles_ = make(DType::i32, {row_tiles, shape.heads, tiles});
     gathered_ = make(DType::bf16, {shape.tokens, shape.kv_heads, shape.head_dim});
-    workspace_ = make(DType::u8, {static_cast<std::int64_t>(select_tiles_workspace(
+    workspace_ = make(DType::u8, {static_cast<std::int64_t>(block_mask_workspace(
                                      shape.segment, shape.heads, shape.tokens))});
   }
 
   void choose() const {
     for (std::int64_t first = 0; first < shape_.tokens; first += shape_.segment) {
-      SelectTiles args;
+      BlockMask args;
       args.prompt.q = q_.rows(first, shape_.segment);
       args.prompt.kv = kv_;
       args.prompt.first_position = first;
@@ -55,7 +56,7 @@ class Work {
       args.gathered = gathered_;
       args.gathered_tokens = first;
       args.threshold = 0.95f;
-      select_tiles(args, stream_);
+      block_mask(args, stream_);
     }
   }
 
@@ -121,7 +122,7 @@ void measure(benchmark::State& state, DeviceKind kind, const Shape& shape) {
 // Registers all cases when the program starts.
 const bool registered = [] {
   const auto add = [](DeviceKind kind, const Shape& shape) {
-    const std::string name = std::string("select_tiles/") + name_of(kind) + "/bfloat16/" +
+    const std::string name = std::string("block_mask/") + name_of(kind) + "/bfloat16/" +
                              std::to_string(shape.tokens) +
                              (shape.block_size > 0 ? "/blocks" : "/contiguous");
     benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
@@ -130,7 +131,8 @@ const bool registered = [] {
   };
   add(DeviceKind::cpu,
       {.tokens = 2048, .segment = 2048, .block_size = 16, .heads = 4, .kv_heads = 1});
-  constexpr std::int64_t kTokens = 131072, kSegment = 8192;  // the policy's of so many tokens
+  constexpr std::int64_t kTokens = 131072,
+                         kSegment = 8192;  // the policy's segment for this many tokens
   for (const std::int64_t tokens : {kTokens / 4, kTokens / 2, kTokens}) {
     const std::int64_t segment = kSegment * kTokens / tokens;
     for (const std::int64_t block_size : {16, 0}) {

@@ -1,5 +1,5 @@
-// Chosen pages of sequences, brought together on the device from wherever their blocks are: in host memory, or
-// in the device's. What sparse decoding reads when keys and values are in host memory.
+// Gathers selected pages of sequences on the device, from host memory or device memory, for sparse
+// decode when keys and values are in host memory.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 namespace nvllm::kernels {
 
-// pages[s][g], page_counts[s][g] and page_tokens are as select_pages() writes them: the pages of a sequence and KV
-// head, ascending, as many for all KV heads of a sequence. Their tokens are copied one after the other to
-// block s of `to`, each KV head's from its own pages, and to_length[s] is how many there are: those of whole
-// pages, but for the last one, which ends with the sequence.
+// pages[s][g], page_counts[s][g] and page_tokens are as page_selection() writes them: the pages of
+// a sequence and KV head, ascending, equally many for all KV heads of a sequence. Their tokens are
+// copied one after the other to block s of `to`, each KV head's from its own pages, and
+// to_length[s] becomes their number: all pages are whole but the last one, which may end with the
+// sequence.
 struct GatherPages {
   KvView to;               // without a table; blocks of at least budget * page_tokens tokens
   TensorView to_length;    // [sequences], int32
@@ -22,15 +23,16 @@ struct GatherPages {
   TensorView block_table;  // [sequences, blocks], int32
   std::int64_t page_tokens = 16;
 
-  // Block b is block homes[b] of `near`, or, where that is negative, lies at addresses[b] + offset bytes, which the
-  // device can read: dense keys [block_size, kv_heads, head_dim], and behind them the values.
-  KvView near;
-  TensorView homes;      // [blocks], int32
+  // Block b is block block_map[b] of `resident` or, where that is negative, lies at addresses[b] +
+  // offset bytes, which the device can read: dense keys [block_size, kv_heads, head_dim], then the
+  // values.
+  KvView resident;
+  TensorView block_map;  // [blocks], int32
   TensorView addresses;  // [blocks], int64
   std::int64_t offset = 0;
 };
 
-// Enqueues it; may run in a graph, in which lengths, pages and places change.
+// Enqueues it. A captured graph may change lengths, pages, block_map and addresses.
 void gather_pages(const GatherPages& args, Stream& stream);
 void check_gather_pages(const GatherPages& args);
 void gather_pages_reference(const GatherPages& args);

@@ -1,4 +1,4 @@
-// Pages that are brought together: every token's keys and values, from the host's memory and the device's.
+// Tests gathered pages: every token's keys and values, from host memory and device memory.
 #include <cstring>
 
 #include "kernels/sparse/gather_pages.h"
@@ -19,11 +19,11 @@ float value_of(std::int64_t block, std::int64_t token, std::int64_t head, bool k
 
 template <typename T>
 struct Memory {
-  // Blocks 0 to 2 are on the device, in places 2, 0 and 1; the others in the host's memory, a layer that is
-  // nobody's before each.
+  // Blocks 0 to 2 are on the device, in places 2, 0 and 1; the others in the host's memory, a layer
+  // that is nobody's before each.
   static constexpr std::int64_t kPart = 2 * kBlockSize * kKvHeads * kHeadDim;
   std::vector<T> keys = std::vector<T>(3 * kPart / 2), values = keys;
-  Ids homes{2, 0, 1, -1, -1, -1};
+  Ids block_map{2, 0, 1, -1, -1, -1};
   Buffer host;
   std::vector<std::int64_t> addresses;
 
@@ -38,9 +38,9 @@ struct Memory {
         const std::int64_t token = i / (kKvHeads * kHeadDim), head = i / kHeadDim % kKvHeads;
         const T key = from_float<T>(value_of(block, token, head, true));
         const T value = from_float<T>(value_of(block, token, head, false));
-        if (homes[block] >= 0) {
-          keys[homes[block] * kPart / 2 + i] = key;
-          values[homes[block] * kPart / 2 + i] = value;
+        if (block_map[block] >= 0) {
+          keys[block_map[block] * kPart / 2 + i] = key;
+          values[block_map[block] * kPart / 2 + i] = value;
         } else {
           part[kPart + i] = key;
           part[kPart + kPart / 2 + i] = value;
@@ -62,7 +62,7 @@ TEST_CASE_TEMPLATE("chosen pages come together, each KV head's own", T, float, B
   const Placed<T> keys(*backend, *stream, memory.keys), values(*backend, *stream, memory.values);
   const auto place = [&](const Ids& ids) { return Placed<std::int32_t>(*backend, *stream, ids); };
   const Placed<std::int32_t> tables = place(table), length = place(lengths), count = place(counts),
-                             page = place(pages), homes = place(memory.homes);
+                             page = place(pages), block_map = place(memory.block_map);
   const Placed<std::int64_t> addresses(*backend, *stream, memory.addresses);
   const std::vector<T> nothing(kSequences * kBudget * kPage * kKvHeads * kHeadDim,
                                from_float<T>(-77));
@@ -77,9 +77,9 @@ TEST_CASE_TEMPLATE("chosen pages come together, each KV head's own", T, float, B
   args.kv_length = length.view({kSequences});
   args.block_table = tables.view({kSequences, kWidth});
   args.page_tokens = kPage;
-  args.near.keys = keys.view({3, kBlockSize, kKvHeads, kHeadDim});
-  args.near.values = values.view({3, kBlockSize, kKvHeads, kHeadDim});
-  args.homes = homes.view({kBlocks});
+  args.resident.keys = keys.view({3, kBlockSize, kKvHeads, kHeadDim});
+  args.resident.values = values.view({3, kBlockSize, kKvHeads, kHeadDim});
+  args.block_map = block_map.view({kBlocks});
   args.addresses = addresses.view({kBlocks});
   args.offset = Memory<T>::kPart * sizeof(T);
   stream->synchronize();

@@ -1,7 +1,7 @@
-// Attention to chosen pages in bytes of keys and values per second.
+// Measures attention to selected pages in bytes of keys and values per second.
 #include <algorithm>
 
-#include "kernels/sparse/page_attention.h"
+#include "kernels/sparse/sparse_attention.h"
 #include "kernels/testing/bench.h"
 
 namespace nvllm::kernels {

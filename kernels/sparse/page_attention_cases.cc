@@ -1,6 +1,6 @@
-// Attention to pages against its plain definition, on whichever backend is linked.
+// Tests attention to pages against its definition, on whichever backend is linked.
 #include "kernels/attention/testing/attention_case.h"
-#include "kernels/sparse/page_attention.h"
+#include "kernels/sparse/sparse_attention.h"
 
 namespace nvllm::kernels::testing {
 namespace {
@@ -40,11 +40,11 @@ struct PageCase {
 
  private:
   void call(const Attention& dense_args, Backend& backend, Stream& stream, bool reference) {
-    std::size_t most = 1;
-    for (const auto& list : pages) most = std::max(most, list.size());
-    std::vector<std::int32_t> packed(pages.size() * most, -1000000), counts;
+    std::size_t capacity = 1;
+    for (const auto& list : pages) capacity = std::max(capacity, list.size());
+    std::vector<std::int32_t> packed(pages.size() * capacity, -1000000), counts;
     for (std::size_t i = 0; i < pages.size(); ++i) {
-      std::copy(pages[i].begin(), pages[i].end(), packed.begin() + i * most);
+      std::copy(pages[i].begin(), pages[i].end(), packed.begin() + i * capacity);
       counts.push_back(static_cast<std::int32_t>(pages[i].size()));
     }
     const Placed counts_there(backend, stream, counts), pages_there(backend, stream, packed);
@@ -60,7 +60,7 @@ struct PageCase {
     args.scale = dense_args.scale;
     args.page_tokens = page_tokens;
     args.page_counts = counts_there.view({sequences, kv_heads()});
-    args.pages = pages_there.view({sequences, kv_heads(), static_cast<std::int64_t>(most)});
+    args.pages = pages_there.view({sequences, kv_heads(), static_cast<std::int64_t>(capacity)});
     stream.synchronize();
     if (reference) {
       page_attention_reference(args);
@@ -72,8 +72,8 @@ struct PageCase {
 };
 
 template <typename T>
-void check_pages(Backend& backend, const PageCase<T>& asked) {
-  PageCase<T> got = asked, expected = asked;
+void check_pages(Backend& backend, const PageCase<T>& input) {
+  PageCase<T> got = input, expected = input;
   got.run(backend);
   expected.run(*create_backend(DeviceKind::cpu), true);
   CHECK(count_wrong(got.dense, expected.dense) == 0);

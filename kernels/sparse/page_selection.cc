@@ -6,16 +6,13 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/sparse/cpu/page_selection.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sparse/sm80/page_selection.h"
-#endif
+#include "kernels/sparse/backends.h"
 
 namespace nvllm::kernels {
 namespace {
 
-constexpr Arguments kBound("bound_pages");
-constexpr Arguments kSelect("select_pages");
+constexpr Arguments kBound("update_page_bounds");
+constexpr Arguments kSelect("page_selection");
 
 void check_bounds(const Arguments& check, const TensorView& bounds, DType dtype,
                   std::int64_t kv_heads, std::int64_t head_dim) {
@@ -30,7 +27,7 @@ void check_bounds(const Arguments& check, const TensorView& bounds, DType dtype,
   }
 }
 
-// One block that is a whole sequence may end within a page.
+// A single block that is a whole sequence may end within a page.
 void check_page(const Arguments& check, std::int64_t page_tokens, std::int64_t block_size,
                 bool whole) {
   if (page_tokens < 1 || (!whole && block_size % page_tokens != 0)) {
@@ -44,33 +41,34 @@ std::int64_t block_of(const TensorView& table, std::int64_t sequence, std::int64
   return table.as<std::int32_t>()[sequence * table.shape[1] + index];
 }
 
-// Of one page, whose first `count` tokens there are.
+// The bounds of one page, of which the first `count` tokens exist.
 template <typename T>
-void bound(const BoundPages& args, std::int64_t sequence, std::int64_t page, std::int64_t count) {
+void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t page,
+           std::int64_t count) {
   const KvView& kv = args.kv;
   const auto& stride = kv.keys.stride;
   const std::int64_t head_dim = kv.head_dim(), first = page * args.page_tokens;
   const std::int64_t index = first / kv.block_size(), inside = first % kv.block_size();
-  const std::int64_t home = block_of(kv.block_table, sequence, index);
+  const std::int64_t table_block = block_of(kv.block_table, sequence, index);
   const std::int64_t block =
-      args.homes.data == nullptr ? home : args.homes.as<std::int32_t>()[home];
-  const std::int64_t number = (home * kv.block_size() + inside) / args.page_tokens;
+      args.block_map.data == nullptr ? table_block : args.block_map.as<std::int32_t>()[table_block];
+  const std::int64_t number = (table_block * kv.block_size() + inside) / args.page_tokens;
   for (std::int64_t head = 0; head < kv.kv_heads(); ++head) {
-    T* least = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
-    T* largest = least + head_dim;
+    T* min_key = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
+    T* max_key = min_key + head_dim;
     for (std::int64_t t = 0; t < count; ++t) {
       const T* key =
           kv.keys.as<T>() + block * stride[0] + (inside + t) * stride[1] + head * stride[2];
       for (std::int64_t d = 0; d < head_dim; ++d) {
-        if (t == 0 || to_float(key[d]) < to_float(least[d])) least[d] = key[d];
-        if (t == 0 || to_float(key[d]) > to_float(largest[d])) largest[d] = key[d];
+        if (t == 0 || to_float(key[d]) < to_float(min_key[d])) min_key[d] = key[d];
+        if (t == 0 || to_float(key[d]) > to_float(max_key[d])) max_key[d] = key[d];
       }
     }
   }
 }
 
 template <typename T>
-void select(const SelectPages& args, std::int64_t sequence, std::int64_t kv_head) {
+void select(const PageSelection& args, std::int64_t sequence, std::int64_t kv_head) {
   const std::int64_t heads = args.q.shape[1], head_dim = args.q.shape[2];
   const std::int64_t kv_heads = args.bounds.shape[1];
   const std::int64_t length = args.kv_length.as<std::int32_t>()[sequence];
@@ -83,16 +81,16 @@ void select(const SelectPages& args, std::int64_t sequence, std::int64_t kv_head
     const std::int64_t block =
         table == nullptr ? sequence
                          : table[sequence * args.block_table.shape[1] + first / args.block_size];
-    const std::int64_t home =
+    const std::int64_t table_block =
         (block * args.block_size + first % args.block_size) / args.page_tokens;
-    const T* least = args.bounds.as<T>() + (home * kv_heads + kv_head) * 2 * head_dim;
+    const T* min_key = args.bounds.as<T>() + (table_block * kv_heads + kv_head) * 2 * head_dim;
     for (std::int64_t head = 0; head < heads; ++head) {
       if ((args.first_head + head) / args.group != kv_head) continue;
       const T* q = args.q.as<T>() + sequence * args.q.stride[0] + head * head_dim;
       double score = 0;
       for (std::int64_t d = 0; d < head_dim; ++d) {
         const double value = to_float(q[d]);
-        score += std::max(value * to_float(least[d]), value * to_float(least[head_dim + d]));
+        score += std::max(value * to_float(min_key[d]), value * to_float(min_key[head_dim + d]));
       }
       scores[page] = std::max(scores[page], score);
     }
@@ -112,7 +110,7 @@ void select(const SelectPages& args, std::int64_t sequence, std::int64_t kv_head
 
 }  // namespace
 
-void check_bound_pages(const BoundPages& args) {
+void check_update_page_bounds(const UpdatePageBounds& args) {
   check_kv_view(args.kv, kBound.operation());
   check_page(kBound, args.page_tokens, args.kv.block_size(),
              args.kv.block_table.data == nullptr && args.kv.blocks() == 1);
@@ -122,22 +120,22 @@ void check_bound_pages(const BoundPages& args) {
   kBound.require_dense(args.kv_length, "kv_length");
   kBound.require(args.query_start, "query_start", DType::i32, {sequences + 1});
   kBound.require_dense(args.query_start, "query_start");
-  if (args.homes.data == nullptr) return;
-  kBound.require(args.homes, "homes", DType::i32, {args.homes.shape[0]});
-  kBound.require_dense(args.homes, "homes");
+  if (args.block_map.data == nullptr) return;
+  kBound.require(args.block_map, "block_map", DType::i32, {args.block_map.shape[0]});
+  kBound.require_dense(args.block_map, "block_map");
 }
 
-void bound_pages(const BoundPages& args, Stream& stream) {
-  check_bound_pages(args);
+void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
+  check_update_page_bounds(args);
   if (args.kv_length.shape[0] == 0 || args.max_query_rows == 0 || args.kv.kv_heads() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::bound_pages(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::update_page_bounds(args, stream);
 #endif
-  cpu::bound_pages(args, stream);
+  cpu::update_page_bounds(args, stream);
 }
 
-void bound_pages_reference(const BoundPages& args) {
-  check_bound_pages(args);
+void update_page_bounds_reference(const UpdatePageBounds& args) {
+  check_update_page_bounds(args);
   const auto* starts = args.query_start.as<std::int32_t>();
   with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
     for (std::int64_t s = 0; s < args.kv_length.shape[0]; ++s) {
@@ -150,13 +148,13 @@ void bound_pages_reference(const BoundPages& args) {
   });
 }
 
-std::size_t select_pages_workspace(std::int64_t sequences, std::int64_t kv_heads,
-                                   std::int64_t max_kv_length, std::int64_t page_tokens) {
+std::size_t page_selection_workspace(std::int64_t sequences, std::int64_t kv_heads,
+                                     std::int64_t max_kv_length, std::int64_t page_tokens) {
   const std::int64_t pages = (max_kv_length + page_tokens - 1) / page_tokens;
   return static_cast<std::size_t>(sequences * kv_heads * pages) * sizeof(float);
 }
 
-void check_select_pages(const SelectPages& args) {
+void check_page_selection(const PageSelection& args) {
   kSelect.require_floats(args.q, "q", 3, "[sequences, heads, head_dim]");
   const std::int64_t sequences = args.q.shape[0], heads = args.q.shape[1];
   const std::int64_t kv_heads = args.bounds.rank == 4 ? args.bounds.shape[1] : 0;
@@ -168,11 +166,11 @@ void check_select_pages(const SelectPages& args) {
   kSelect.require_dense(row, "a row of q");
   if (args.group < 1 || args.first_head < 0 || args.first_head >= args.group ||
       (heads > 0 && (args.first_head + heads - 1) / args.group >= kv_heads)) {
-    fail("select_pages: q is ", args.q.describe(), ", bounds are ", args.bounds.describe(),
+    fail("page_selection: q is ", args.q.describe(), ", bounds are ", args.bounds.describe(),
          "; that does not fit groups of ", args.group, " from head ", args.first_head);
   }
   if (args.budget < 2)
-    fail("select_pages: budget is ", args.budget, "; it must be at least 2 pages");
+    fail("page_selection: budget is ", args.budget, "; it must be at min_key 2 pages");
   kSelect.require(args.kv_length, "kv_length", DType::i32, {sequences});
   kSelect.require_dense(args.kv_length, "kv_length");
   if (args.block_table.data != nullptr) {
@@ -185,24 +183,24 @@ void check_select_pages(const SelectPages& args) {
   kSelect.require(args.page_counts, "page_counts", DType::i32, {sequences, kv_heads});
   kSelect.require_dense(args.page_counts, "page_counts");
   const std::size_t needed =
-      select_pages_workspace(sequences, kv_heads, args.max_kv_length, args.page_tokens);
+      page_selection_workspace(sequences, kv_heads, args.max_kv_length, args.page_tokens);
   if (args.workspace.bytes() < needed || !args.workspace.aligned(sizeof(float))) {
-    fail("select_pages: workspace is ", args.workspace.describe(), "; it must be ", needed,
+    fail("page_selection: workspace is ", args.workspace.describe(), "; it must be ", needed,
          " bytes for float32");
   }
 }
 
-void select_pages(const SelectPages& args, Stream& stream) {
-  check_select_pages(args);
+void page_selection(const PageSelection& args, Stream& stream) {
+  check_page_selection(args);
   if (args.page_counts.elements() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::select_pages(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::page_selection(args, stream);
 #endif
-  cpu::select_pages(args, stream);
+  cpu::page_selection(args, stream);
 }
 
-void select_pages_reference(const SelectPages& args) {
-  check_select_pages(args);
+void page_selection_reference(const PageSelection& args) {
+  check_page_selection(args);
   with_element_type(args.q.dtype, [&]<typename T>(T) {
     for (std::int64_t s = 0; s < args.q.shape[0]; ++s) {
       for (std::int64_t g = 0; g < args.bounds.shape[1]; ++g) select<T>(args, s, g);

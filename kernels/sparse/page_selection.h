@@ -1,8 +1,9 @@
-// Quest: which pages of its sequence a token that is decoded attends to, by bounds of their keys.
+// Page selection of Quest: which pages of its sequence a decode row attends to, by bounds of their
+// keys.
 //
-// A page is page_tokens neighbouring tokens of a sequence, within one block. Its bounds are, for each KV head,
-// the least and the largest key of its tokens so far, element by element; they belong to the block, so pages
-// of blocks that sequences share are shared, too.
+// A page is page_tokens neighbouring tokens of a sequence, within one block. Its bounds are, for
+// each KV head, the element-wise minimum and maximum of its keys so far. They belong to the block,
+// so pages of blocks that sequences share are shared, too.
 #pragma once
 
 #include <cstddef>
@@ -14,58 +15,61 @@
 
 namespace nvllm::kernels {
 
-// The keys of rows query_start[s] to query_start[s + 1], the last ones of the kv_length[s] tokens of sequence s,
-// have been stored. The bounds of the pages that they lie in are computed anew, from the page's first token
-// to its newest, so nothing is left of who had the page before.
-struct BoundPages {
+// Updates the bounds after the keys of rows query_start[s] to query_start[s + 1], the last of the
+// kv_length[s] tokens of sequence s, have been stored. The bounds of the pages in which they lie
+// are recomputed from the page's first token to its newest, so nothing remains of a page's previous
+// owner.
+struct UpdatePageBounds {
   KvView kv;
   TensorView query_start;  // [sequences + 1], int32, ascending
   TensorView kv_length;    // [sequences], int32
-  TensorView homes;  // [blocks], int32: which block of kv a block of the table is; none: itself
   TensorView
-      bounds;  // by block of the table: [pages, kv_heads, 2, head_dim], of the keys' type: least, largest
+      block_map;  // [blocks], int32: the block of kv for each block of the table; none: the same
+  // By block of the table: [pages, kv_heads, 2, head_dim], of the keys' type: minimum, maximum.
+  TensorView bounds;
   std::int64_t page_tokens = 16;
-  std::int64_t max_query_rows =
-      0;  // of a sequence: a bound that holds for what a captured graph will see
+  // Of a sequence: a bound that holds for all replays of a captured graph.
+  std::int64_t max_query_rows = 0;
 
-  // Pages that a sequence's rows may lie in.
-  std::int64_t most_pages() const { return (max_query_rows + page_tokens - 2) / page_tokens + 1; }
+  // How many pages a sequence's rows may lie in.
+  std::int64_t max_pages() const { return (max_query_rows + page_tokens - 2) / page_tokens + 1; }
 };
 
 // Enqueues it. page_tokens divides the block size, unless the only block is a whole sequence.
-void bound_pages(const BoundPages& args, Stream& stream);
-void check_bound_pages(const BoundPages& args);
-void bound_pages_reference(const BoundPages& args);
+void update_page_bounds(const UpdatePageBounds& args, Stream& stream);
+void check_update_page_bounds(const UpdatePageBounds& args);
+void update_page_bounds_reference(const UpdatePageBounds& args);
 
 // For row s, the newest token of sequence s, which attends to kv_length[s] tokens:
-//   score[page] = max over the heads h of a KV head's group of sum_d max(q[h][d] least[d], q[h][d] largest[d])
-// which no q[h] · k of the page exceeds. Chosen, for each KV head: page 0, the newest page, and of the others
-// those of the highest scores, lower ones first where they are equal; `budget` in all, or all there are.
-struct SelectPages {
+//   score[page] = max_h sum_d max(q[h][d] min[d], q[h][d] max[d]),   h: heads of a KV head's group,
+// which is an upper bound of q[h] · k for all keys of the page. For each KV head it selects page 0,
+// the newest page, and of the others those of the highest scores, lower ones first where they are
+// equal: `budget` pages in all, or all there are.
+struct PageSelection {
   TensorView q;       // [sequences, heads, head_dim]; rows may lie apart
-  TensorView bounds;  // as of BoundPages
-  TensorView
-      block_table;  // [sequences, blocks], int32: blocks of the bounds; none: of sequence s it is s
-  TensorView kv_length;  // [sequences], int32; 0: nothing is chosen
+  TensorView bounds;  // as of UpdatePageBounds
+  // [sequences, blocks], int32: blocks of the bounds; none: sequence s has block s.
+  TensorView block_table;
+  TensorView kv_length;  // [sequences], int32; 0: nothing is selected
   std::int64_t block_size = 0;
   std::int64_t page_tokens = 16;
   std::int64_t budget = 0;  // pages; at least 2
   std::int64_t group = 1;
   std::int64_t first_head = 0;
-  std::int64_t max_kv_length = 0;  // a bound that holds for what a captured graph will see
+  std::int64_t max_kv_length = 0;  // a bound for all replays of a captured graph
 
   TensorView pages;        // [sequences, kv_heads, budget], int32, ascending; the rest is undefined
   TensorView page_counts;  // [sequences, kv_heads], int32
-  TensorView workspace;    // [select_pages_workspace(...)], uint8: scores
+  TensorView workspace;    // [page_selection_workspace(...)], uint8: scores
 
-  std::int64_t most_pages() const { return (max_kv_length + page_tokens - 1) / page_tokens; }
+  std::int64_t max_pages() const { return (max_kv_length + page_tokens - 1) / page_tokens; }
 };
 
-std::size_t select_pages_workspace(std::int64_t sequences, std::int64_t kv_heads,
-                                   std::int64_t max_kv_length, std::int64_t page_tokens);
+std::size_t page_selection_workspace(std::int64_t sequences, std::int64_t kv_heads,
+                                     std::int64_t max_kv_length, std::int64_t page_tokens);
 
-void select_pages(const SelectPages& args, Stream& stream);
-void check_select_pages(const SelectPages& args);
-void select_pages_reference(const SelectPages& args);
+void page_selection(const PageSelection& args, Stream& stream);
+void check_page_selection(const PageSelection& args);
+void page_selection_reference(const PageSelection& args);
 
 }  // namespace nvllm::kernels

@@ -1,4 +1,4 @@
-// Quest's choice in bytes per second: bounds are read once.
+// Measures the page selection of Quest in bytes per second; bounds are read once.
 #include <numeric>
 
 #include "kernels/pointwise/random_fill.h"
@@ -14,7 +14,7 @@ constexpr std::int64_t kHeads = 32, kKvHeads = 8, kHeadDim = 128, kBlock = 16, k
 
 void measure(GraphBenchmark& bench, std::int64_t tokens, DType dtype) {
   const std::int64_t blocks = tokens / kBlock;
-  SelectPages args;
+  PageSelection args;
   args.q = bench.tensor(dtype, {1, kHeads, kHeadDim});
   args.bounds = bench.tensor(dtype, {blocks, kKvHeads, 2, kHeadDim});
   random_fill({.out = TensorView(args.q.data, dtype, {kHeads, kHeadDim}),
@@ -39,15 +39,16 @@ void measure(GraphBenchmark& bench, std::int64_t tokens, DType dtype) {
   args.pages = bench.tensor(DType::i32, {1, kKvHeads, kBudget});
   args.page_counts = bench.tensor(DType::i32, {1, kKvHeads});
   args.workspace = bench.tensor(
-      DType::u8, {static_cast<std::int64_t>(select_pages_workspace(1, kKvHeads, tokens, kBlock))});
-  bench.run(args.bounds.bytes(), [&] { select_pages(args, bench.stream()); });
+      DType::u8,
+      {static_cast<std::int64_t>(page_selection_workspace(1, kKvHeads, tokens, kBlock))});
+  bench.run(args.bounds.bytes(), [&] { page_selection(args, bench.stream()); });
 }
 
 const bool registered = [] {
   for (const DeviceKind kind : testing::kBackends) {
     for (const std::int64_t tokens : {40960, 131072}) {
       const DType dtype = kind == DeviceKind::cuda ? DType::bf16 : DType::f32;
-      testing::register_benchmark("select_pages", kind, dtype,
+      testing::register_benchmark("page_selection", kind, dtype,
                                   std::to_string(tokens) + "/budget2048",
                                   [=](GraphBenchmark& bench) { measure(bench, tokens, dtype); });
     }

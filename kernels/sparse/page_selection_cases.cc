@@ -1,4 +1,5 @@
-// Quest's bounds and choice of pages against their definition, on whichever backend is linked.
+// Tests the bounds and the page selection of Quest against their definition, on whichever backend
+// is linked.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -32,7 +33,7 @@ struct Cache {
   struct Rows {
     std::vector<Ids> tables;
     std::vector<std::pair<int, int>> rows;
-    Ids homes = {};  // by block; none: themselves
+    Ids block_map = {};  // by block; none: themselves
     std::int64_t slack = 0;
   };
 
@@ -41,18 +42,19 @@ struct Cache {
     Placed<T> keys_there(backend, *stream, keys), bounds_there(backend, *stream, bounds);
     const auto place = [&](const Ids& ids) { return Placed<std::int32_t>(backend, *stream, ids); };
     const Placed<std::int32_t> starts = place(starts_of(rows)), lengths = place(lengths_of(rows));
-    const Placed<std::int32_t> tables = place(joined(rows.tables)), homes = place(rows.homes);
+    const Placed<std::int32_t> tables = place(joined(rows.tables)),
+                               block_map = place(rows.block_map);
     stream->synchronize();
-    bound_pages(args(rows, keys_there.data(), bounds_there.data(), starts.data(), lengths.data(),
-                     tables.data(), homes.data()),
-                *stream);
+    update_page_bounds(args(rows, keys_there.data(), bounds_there.data(), starts.data(),
+                            lengths.data(), tables.data(), block_map.data()),
+                       *stream);
     bounds = bounds_there.fetch();
   }
   void store_by_definition(const Rows& rows) {
     Ids starts = starts_of(rows), lengths = lengths_of(rows), tables = joined(rows.tables),
-        homes = rows.homes;
-    bound_pages_reference(args(rows, keys.data(), bounds.data(), starts.data(), lengths.data(),
-                               tables.data(), homes.data()));
+        block_map = rows.block_map;
+    update_page_bounds_reference(args(rows, keys.data(), bounds.data(), starts.data(),
+                                      lengths.data(), tables.data(), block_map.data()));
   }
   // As one sequence has it that owns all blocks.
   void store_all() {
@@ -78,17 +80,18 @@ struct Cache {
     return lengths;
   }
 
-  BoundPages args(const Rows& rows, T* key_data, T* bound_data, std::int32_t* starts,
-                  std::int32_t* lengths, std::int32_t* tables, std::int32_t* homes) const {
+  UpdatePageBounds args(const Rows& rows, T* key_data, T* bound_data, std::int32_t* starts,
+                        std::int32_t* lengths, std::int32_t* tables,
+                        std::int32_t* block_map) const {
     const auto sequences = static_cast<std::int64_t>(rows.rows.size());
     const auto width = static_cast<std::int64_t>(rows.tables.front().size());
-    BoundPages args;
+    UpdatePageBounds args;
     args.kv.keys = TensorView(key_data, dtype_of<T>, {blocks, block_size, kv_heads, head_dim});
     args.kv.values = args.kv.keys;
     args.kv.block_table = TensorView(tables, DType::i32, {sequences, width});
     args.query_start = TensorView(starts, DType::i32, {sequences + 1});
     args.kv_length = TensorView(lengths, DType::i32, {sequences});
-    if (!rows.homes.empty()) args.homes = TensorView(homes, DType::i32, {blocks});
+    if (!rows.block_map.empty()) args.block_map = TensorView(block_map, DType::i32, {blocks});
     args.bounds = TensorView(bound_data, dtype_of<T>,
                              {blocks * block_size / page_tokens, kv_heads, 2, head_dim});
     args.page_tokens = page_tokens;
@@ -118,14 +121,14 @@ TEST_CASE_TEMPLATE("bounds are of the page's tokens up to the newest", T, float,
       CHECK(testing::same_bits(cache.bounds, expected.bounds));
       // Each bound is some key's of the page: of tokens 0 to `page` of block 6.
       const std::int64_t first = 6 * 32, end = first + std::min<std::int64_t>(page, 17);
-      float least = testing::kInfinity, largest = -testing::kInfinity;
+      float min_key = testing::kInfinity, max_key = -testing::kInfinity;
       for (std::int64_t t = first; t < end; ++t) {
         const float key = to_float(cache.keys[t * 2 * head_dim + 5]);
-        least = std::min(least, key);
-        largest = std::max(largest, key);
+        min_key = std::min(min_key, key);
+        max_key = std::max(max_key, key);
       }
-      CHECK(to_float(cache.bounds[first / page * 4 * head_dim + 5]) == least);
-      CHECK(to_float(cache.bounds[first / page * 4 * head_dim + head_dim + 5]) == largest);
+      CHECK(to_float(cache.bounds[first / page * 4 * head_dim + 5]) == min_key);
+      CHECK(to_float(cache.bounds[first / page * 4 * head_dim + head_dim + 5]) == max_key);
     }
   }
 }
@@ -178,9 +181,9 @@ struct Choice {
   std::int64_t row() const { return heads * cache->head_dim + q_gap; }
   std::int64_t longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
 
-  SelectPages args(T* q_data, T* bounds, std::int32_t* tables, std::int32_t* length_data,
-                   std::int32_t* page_data, std::int32_t* count_data, void* workspace) const {
-    SelectPages args;
+  PageSelection args(T* q_data, T* bounds, std::int32_t* tables, std::int32_t* length_data,
+                     std::int32_t* page_data, std::int32_t* count_data, void* workspace) const {
+    PageSelection args;
     args.q = TensorView(q_data, dtype_of<T>, {sequences(), heads, cache->head_dim});
     args.q.stride[0] = row();
     args.bounds = TensorView(bounds, dtype_of<T>,
@@ -200,13 +203,13 @@ struct Choice {
     return args;
   }
   std::size_t bytes() const {
-    return select_pages_workspace(sequences(), cache->kv_heads, longest() + slack,
-                                  cache->page_tokens);
+    return page_selection_workspace(sequences(), cache->kv_heads, longest() + slack,
+                                    cache->page_tokens);
   }
   void run_reference() {
     std::vector<float> workspace(bytes() / 4);
-    select_pages_reference(args(q.data(), cache->bounds.data(), table.data(), lengths.data(),
-                                pages.data(), counts.data(), workspace.data()));
+    page_selection_reference(args(q.data(), cache->bounds.data(), table.data(), lengths.data(),
+                                  pages.data(), counts.data(), workspace.data()));
   }
   void run(Backend& backend) {
     const auto stream = backend.create_stream();
@@ -215,9 +218,9 @@ struct Choice {
         pages_there(backend, *stream, pages), counts_there(backend, *stream, counts);
     Placed<float> workspace(backend, *stream, std::vector<float>(bytes() / 4, testing::kNan));
     stream->synchronize();
-    select_pages(args(q_there.data(), bounds.data(), tables.data(), length.data(),
-                      pages_there.data(), counts_there.data(), workspace.data()),
-                 *stream);
+    page_selection(args(q_there.data(), bounds.data(), tables.data(), length.data(),
+                        pages_there.data(), counts_there.data(), workspace.data()),
+                   *stream);
     pages = pages_there.fetch();
     counts = counts_there.fetch();
     workspace.fetch();
@@ -283,21 +286,22 @@ TEST_CASE_TEMPLATE("a page with one good key is chosen, whatever lies beside it"
 TEST_CASE("what cannot be is refused by name") {
   BACKEND_OR_SKIP(backend);
   Cache<float> cache(4, 16, 1, 64, 16, 5);
-  Choice<float> asked(cache, {64}, 1, 0, 1, 4, 9);
-  std::vector<float> workspace(asked.bytes() / 4);
-  const auto says = [&](const std::string& what, const std::function<void(SelectPages&)>& change) {
-    SelectPages args =
-        asked.args(asked.q.data(), cache.bounds.data(), asked.table.data(), asked.lengths.data(),
-                   asked.pages.data(), asked.counts.data(), workspace.data());
+  Choice<float> input(cache, {64}, 1, 0, 1, 4, 9);
+  std::vector<float> workspace(input.bytes() / 4);
+  const auto says = [&](const std::string& what,
+                        const std::function<void(PageSelection&)>& change) {
+    PageSelection args =
+        input.args(input.q.data(), cache.bounds.data(), input.table.data(), input.lengths.data(),
+                   input.pages.data(), input.counts.data(), workspace.data());
     change(args);
     const std::string message =
-        testing::refusal(*backend, [&](Stream& stream) { select_pages(args, stream); });
+        testing::refusal(*backend, [&](Stream& stream) { page_selection(args, stream); });
     CHECK_MESSAGE(message.find(what) != std::string::npos, message);
   };
-  says("budget is 1", [](SelectPages& a) { a.budget = 1; });
-  says("page_tokens is 12", [](SelectPages& a) { a.page_tokens = 12; });
-  says("does not fit groups of 1", [](SelectPages& a) { a.q.shape[1] = 2; });
-  says("workspace", [](SelectPages& a) { a.workspace.shape[0] = 1; });
+  says("budget is 1", [](PageSelection& a) { a.budget = 1; });
+  says("page_tokens is 12", [](PageSelection& a) { a.page_tokens = 12; });
+  says("does not fit groups of 1", [](PageSelection& a) { a.q.shape[1] = 2; });
+  says("workspace", [](PageSelection& a) { a.workspace.shape[0] = 1; });
 }
 
 }  // namespace

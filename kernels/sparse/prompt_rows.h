@@ -1,4 +1,5 @@
-// PromptRows: some rows of one long prompt, for what chooses which of its earlier tokens they attend to.
+// PromptRows: some rows of one long prompt, for operations that select the earlier tokens to which
+// they attend.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace nvllm::kernels {
 
-// Row r of q is token first_position + r of the sequence, and may attend to the tokens up to itself. Keys of
-// all of them are in the cache.
+// Row r of q is token first_position + r of the sequence and may attend to the tokens up to itself.
+// The keys of all these tokens are in the cache.
 struct PromptRows {
   TensorView q;  // [rows, heads, head_dim]; rows may lie apart (stride[0])
   KvView kv;  // of one sequence: block_table is [1, blocks], or none, and the sequence is block 0
@@ -26,11 +27,12 @@ struct PromptRows {
   std::int64_t kv_head(std::int64_t head) const { return (first_head + head) / group; }
 };
 
-// float32, bfloat16 or float16, head_dim a multiple of 8 up to kMaxHeadDim, heads at multiples of 16 bytes,
-// room for all tokens in the cache; otherwise an Error that names the argument.
+// Requires float32, bfloat16 or float16, head_dim a multiple of 8 up to kMaxHeadDim, heads at
+// multiples of 16 bytes, and a cache that holds all tokens. Otherwise it throws an Error that names
+// the argument.
 void check_prompt_rows(const PromptRows& rows, const Arguments& check);
 
-// Host or CPU backend: where a head of a row or of a token's keys lies.
+// On the host: where a head of a row, or of the key of a token, begins.
 template <typename T>
 const T* query_of(const PromptRows& rows, std::int64_t row, std::int64_t head) {
   return rows.q.as<T>() + row * rows.q.stride[0] + head * rows.head_dim();

@@ -4,15 +4,13 @@
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
-#include "kernels/sparse/cpu/sparse_attention.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sparse/sm80/sparse_attention.h"
-#endif
+#include "kernels/sparse/backends.h"
 
 namespace nvllm::kernels {
 namespace {
 
-// Lists of every row block and head, [..][capacity] or [..][capacity, 2], and their lengths.
+// Checks the lists of every row block and head, [..][capacity] or [..][capacity, 2], and their
+// lengths.
 void check_lists(const SparseAttention& args, const TensorView& counts, const char* counts_name,
                  const TensorView& lists, const char* name, int rank) {
   constexpr Arguments check("sparse_attention");
@@ -28,7 +26,7 @@ void check_lists(const SparseAttention& args, const TensorView& counts, const ch
   check.require_dense(lists, name);
 }
 
-// The tokens that the lists of a row block and head name, ascending.
+// The tokens that a row block's and head's lists contain, ascending.
 std::vector<std::int32_t> listed_tokens(const SparseAttention& args, std::int64_t block,
                                         std::int64_t head) {
   const std::int64_t list = block * args.q.shape[1] + head;
@@ -55,7 +53,7 @@ std::vector<std::int32_t> listed_tokens(const SparseAttention& args, std::int64_
 
 }  // namespace
 
-Attention SparseAttention::shared() const {
+Attention SparseAttention::attention_args() const {
   Attention args;
   args.out = out;
   args.q = q;
@@ -68,7 +66,7 @@ Attention SparseAttention::shared() const {
 }
 
 void check_sparse_attention(const SparseAttention& args) {
-  check_attention_rows(args.shared(), "sparse_attention");
+  check_attention_rows(args.attention_args(), "sparse_attention");
   if (args.first_position < 0) {
     fail("sparse_attention: first_position is ", args.first_position, "; it must not be negative");
   }
@@ -101,7 +99,7 @@ void sparse_attention(const SparseAttention& args, Stream& stream) {
 
 void sparse_attention_reference(const SparseAttention& args) {
   check_sparse_attention(args);
-  const Attention shared = args.shared();
+  const Attention attention_args = args.attention_args();
   for (std::int64_t block = 0; block < args.row_blocks(); ++block) {
     const std::int64_t begin = block * kSparseTile;
     const std::int64_t end = std::min(args.q.shape[0], begin + kSparseTile);
@@ -110,8 +108,81 @@ void sparse_attention_reference(const SparseAttention& args) {
       for (std::int64_t row = begin; row < end; ++row) {
         const auto later =
             std::upper_bound(tokens.begin(), tokens.end(), args.first_position + row);
-        attend_reference(shared, 0, row, head, {tokens.begin(), later});
+        attend_reference(attention_args, 0, row, head, {tokens.begin(), later});
       }
+    }
+  }
+}
+
+Attention PageAttention::attention_args() const {
+  Attention args;
+  args.out = out;
+  args.q = q;
+  args.kv = kv;
+  args.kv_length = kv_length;
+  args.lse = lse;
+  args.group = group;
+  args.first_head = first_head;
+  args.scale = scale;
+  args.max_query_rows = 1;
+  return args;
+}
+
+void PageAttention::find_tokens(std::int64_t sequence, std::int64_t kv_head,
+                                std::vector<std::int32_t>& tokens) const {
+  tokens.clear();
+  const std::int64_t length = kv_length.as<std::int32_t>()[sequence];
+  const std::int64_t list = sequence * kv_heads() + kv_head;
+  const auto* numbers = pages.as<std::int32_t>() + list * pages.shape[2];
+  for (int i = 0; i < page_counts.as<std::int32_t>()[list]; ++i) {
+    const std::int64_t begin = numbers[i] * page_tokens;
+    for (std::int64_t t = begin; t < std::min(length, begin + page_tokens); ++t) {
+      tokens.push_back(static_cast<std::int32_t>(t));
+    }
+  }
+}
+
+void check_page_attention(const PageAttention& args) {
+  constexpr Arguments check("page_attention");
+  check_attention_rows(args.attention_args(), "page_attention");
+  const std::int64_t sequences = args.q.shape[0], kv_heads = args.kv_heads();
+  check.require(args.kv_length, "kv_length", DType::i32, {sequences});
+  check.require_dense(args.kv_length, "kv_length");
+  const TensorView& table = args.kv.block_table;
+  const std::int64_t held = table.data != nullptr ? table.shape[0] : args.kv.blocks();
+  if (held < sequences) {
+    fail("page_attention: q is ", args.q.describe(), ", but the cache is of ", held, " sequences");
+  }
+  const std::int64_t page = args.page_tokens;
+  if (page < 8 || (page & (page - 1)) != 0) {
+    fail("page_attention: page_tokens is ", page, "; it must be a power of two, at least 8");
+  }
+  check.require(args.page_counts, "page_counts", DType::i32, {sequences, kv_heads});
+  check.require_dense(args.page_counts, "page_counts");
+  if (args.pages.rank != 3) {
+    fail("page_attention: pages is ", args.pages.describe(), "; it must have 3 dimensions");
+  }
+  check.require(args.pages, "pages", DType::i32, {sequences, kv_heads, args.pages.shape[2]});
+  check.require_dense(args.pages, "pages");
+}
+
+void page_attention(const PageAttention& args, Stream& stream) {
+  check_page_attention(args);
+  if (args.q.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::page_attention(args, stream);
+#endif
+  cpu::page_attention(args, stream);
+}
+
+void page_attention_reference(const PageAttention& args) {
+  check_page_attention(args);
+  const Attention attention_args = args.attention_args();
+  for (std::int64_t s = 0; s < args.q.shape[0]; ++s) {
+    for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
+      std::vector<std::int32_t> tokens;
+      args.find_tokens(s, (args.first_head + head) / args.group, tokens);
+      attend_reference(attention_args, s, s, head, tokens);
     }
   }
 }

@@ -1,24 +1,25 @@
-// Causal attention of a sequence's rows to chosen tokens: what sparse prefill computes.
+// Attention to selected tokens: of the rows of one prompt (sparse prefill), and of one row per
+// sequence to selected pages (sparse decode).
 #pragma once
 
 #include "kernels/attention/attention.h"
 
 namespace nvllm::kernels {
 
-inline constexpr std::int64_t kSparseTile =
-    128;  // rows that share their lists, and tokens of a tile
+// Rows that share their lists, and tokens of a tile.
+inline constexpr std::int64_t kSparseTile = 128;
 
-// As Attention, of one sequence, whose row r is its token first_position + r: it attends to those chosen
-// tokens that do not come after it. One of two choices is given for each block i of rows, [128 i, 128 i + 128),
-// and query head h, int32, in device memory.
+// Like Attention, for one sequence, whose row r is its token first_position + r. A row attends to
+// those selected tokens that do not come after it. For each block i of rows, [128 i, 128 i + 128),
+// and query head h, one of two kinds of lists is given, int32, in device memory.
 //
-// Tiles: tiles[i][h] has tile_counts[i][h] numbers, ascending; number j stands for the tokens
-// [128 j, 128 j + 128).
+// Tiles: tiles[i][h] has tile_counts[i][h] numbers, ascending; number j stands for the tokens [128
+// j, 128 j + 128).
 //
-// Ranges and columns: ranges[i][h] has range_counts[i][h] pairs of a begin and an end, and columns[i][h] has
-// column_counts[i][h] tokens. Both ascend, and no token is named twice.
+// Ranges and columns: ranges[i][h] has range_counts[i][h] pairs of a begin and an end, and
+// columns[i][h] has column_counts[i][h] tokens. Both ascend, and no token is listed twice.
 //
-// Tokens that come after a block's last row may be named; they are not read.
+// Tokens that come after a block's last row may be listed; they are not read.
 struct SparseAttention {
   TensorView out;  // [rows, heads, head_dim], of q's type or float32
   TensorView q;    // [rows, heads, head_dim]; rows may lie apart (stride[0])
@@ -39,17 +40,55 @@ struct SparseAttention {
 
   bool by_tiles() const { return tile_counts.data != nullptr; }
   std::int64_t row_blocks() const { return (q.shape[0] + kSparseTile - 1) / kSparseTile; }
-  // Those of its arguments that it shares with Attention.
-  Attention shared() const;
+  // The arguments that it has in common with Attention.
+  Attention attention_args() const;
 };
 
-// Enqueues it. Types, sizes and strides as for Attention, lists dense; otherwise an Error that names the
-// argument.
+// Enqueues it. Types, sizes and strides are as for Attention, lists are dense. Otherwise it throws
+// an Error that names the argument.
 void sparse_attention(const SparseAttention& args, Stream& stream);
 
 void check_sparse_attention(const SparseAttention& args);
 
-// The plain definition, run at once by the caller.
+// The definition in plain C++, run at once by the caller.
 void sparse_attention_reference(const SparseAttention& args);
+
+// Like Attention, with one row per sequence, which attends to the tokens of selected pages: page p
+// of a sequence is its tokens [p page_tokens, (p + 1) page_tokens), as far as they exist. The query
+// heads of a KV head share their pages: pages[s][g] has page_counts[s][g] numbers, ascending, where
+// g = (first_head + h) / group. Pages beyond kv_length may be listed; they are not read.
+struct PageAttention {
+  TensorView out;  // [sequences, heads, head_dim], of q's type or float32
+  TensorView q;    // [sequences, heads, head_dim]; rows may lie apart (stride[0])
+  KvView kv;
+  TensorView kv_length;  // [sequences], int32; 0: a padding row, which gives 0
+  TensorView lse;        // [sequences, heads], float32; may be none
+  std::int64_t group = 1;
+  std::int64_t first_head = 0;
+  float scale = 1.0f;
+
+  std::int64_t page_tokens = 0;  // a power of two, at least 8
+  TensorView page_counts;        // [sequences, KV heads of the heads], int32
+  TensorView pages;              // [sequences, KV heads of the heads, capacity], int32
+
+  // The arguments that it has in common with Attention.
+  Attention attention_args() const;
+  // On the host: the tokens of the pages of a sequence and KV head, ascending, written to `tokens`.
+  void find_tokens(std::int64_t sequence, std::int64_t kv_head,
+                   std::vector<std::int32_t>& tokens) const;
+  // KV heads that the query heads belong to.
+  std::int64_t kv_heads() const {
+    return q.shape[1] == 0 ? 0 : (first_head + q.shape[1] - 1) / group + 1;
+  }
+};
+
+// Enqueues it. A captured graph may change lengths and pages. Types, sizes and strides are as for
+// Attention, pages are dense. Otherwise it throws an Error that names the argument.
+void page_attention(const PageAttention& args, Stream& stream);
+
+void check_page_attention(const PageAttention& args);
+
+// The definition in plain C++, run at once by the caller.
+void page_attention_reference(const PageAttention& args);
 
 }  // namespace nvllm::kernels

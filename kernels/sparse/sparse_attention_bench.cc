@@ -1,7 +1,8 @@
-// Sparse attention of a whole prompt beside attention to all tokens, in the same run. A row block keeps the first
-// tile, a band before it, and the rest spread evenly: as tiles; or as ranges of a tile each and, for a fifth of
-// the tokens, single columns. "density" is the share of the causal tokens that is kept, "over_dense" how many times
-// faster that is, TFLOP_per_s counts the kept tokens only.
+// Measures sparse attention of a whole prompt beside attention to all tokens, in the same run. A
+// row block keeps the first tile, a band before it, and others spread evenly: as tiles; or as
+// ranges of a tile each and, for a fifth of the tokens, single columns. "density" is the share of
+// the causal tokens that is kept, "over_dense" how many times faster than dense attention it is;
+// TFLOP_per_s counts the kept tokens only.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -67,7 +68,8 @@ struct Lists {
   std::vector<std::int32_t> counts, entries;
 };
 
-// Row blocks of `rows` rows keep `keep(block)`, a list of entries of `width` numbers, for every head.
+// Row blocks of `rows` rows keep `keep(block)`, a list of entries of `width` numbers, for every
+// head.
 template <typename Keep>
 Lists make_lists(const Shape& shape, std::int64_t rows, std::int64_t width, const Keep& keep) {
   Lists lists;
@@ -86,7 +88,7 @@ Lists make_lists(const Shape& shape, std::int64_t rows, std::int64_t width, cons
   return lists;
 }
 
-// Tile 0, the band that ends with tile `last`, and every so many-th tile between them.
+// Tile 0, the band that ends with tile `last`, and every one_in-th tile between them.
 std::vector<std::int32_t> kept_tiles(const Shape& shape, std::int64_t last) {
   std::vector<std::int32_t> tiles;
   for (std::int64_t tile = 0; tile <= last; ++tile) {
@@ -108,7 +110,7 @@ class Work {
     sparse_.scale = 0.1f;
     shape.tiles ? add_tiles(shape) : add_ranges(shape);
 
-    dense_ = sparse_.shared();
+    dense_ = sparse_.attention_args();
     const auto tokens = static_cast<std::int32_t>(shape.tokens);
     dense_.query_start = tensors_.numbers({0, tokens}, {2});
     dense_.kv_length = tensors_.numbers({tokens}, {1});
@@ -132,7 +134,8 @@ class Work {
     for (const std::int32_t count : lists.counts) kept_ += count * 128 * 128 / kHeads;
   }
 
-  // Four of five kept tiles are a range, of the fifth there are as many columns behind it, each alone.
+  // Four of five kept tiles are a range, of the fifth there are as many columns behind it, each
+  // alone.
   void add_ranges(const Shape& shape) {
     const std::int64_t blocks = shape.tokens / 128;
     const auto is_columns = [&](std::int64_t tile, std::int64_t last) {

@@ -1,13 +1,13 @@
-// Sparse attention against its plain definition and against attention to all tokens, on whichever backend is
-// linked.
+// Tests sparse attention against its definition and against attention to all tokens, on whichever
+// backend is linked.
 #include "kernels/sparse/testing/sparse_case.h"
 
 namespace nvllm::kernels::testing {
 namespace {
 
 template <typename T>
-void check_sparse(Backend& backend, const SparseCase<T>& asked) {
-  SparseCase<T> got = asked, expected = asked;
+void check_sparse(Backend& backend, const SparseCase<T>& input) {
+  SparseCase<T> got = input, expected = input;
   got.run(backend);
   expected.run(*create_backend(DeviceKind::cpu), true);
   CHECK(count_wrong(got.dense, expected.dense) == 0);
@@ -63,7 +63,8 @@ TEST_CASE_TEMPLATE("rows attend to the chosen ranges and columns only", T, float
   }
 }
 
-// As MInference has them: a range that ends with the rows, ranges of some hundred tokens and columns between them.
+// As MInference has them: a range that ends with the rows, ranges of some hundred tokens and
+// columns between them.
 SparseLists lines_of_prompt(std::mt19937& random, const AttentionShape& shape) {
   SparseLists lines;
   const std::int64_t rows = shape.sequences[0].rows, tokens = shape.sequences[0].tokens;
@@ -126,7 +127,8 @@ TEST_CASE_TEMPLATE("all tiles, or one range of all tokens, are attention itself"
 
 TEST_CASE_TEMPLATE("tokens that are not chosen may be anything", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  // Rows 300 to 399 of 400 tokens, two heads of one KV head; tile 1 and the columns beside the range are NaN.
+  // Rows 300 to 399 of 400 tokens, two heads of one KV head; tile 1 and the columns beside the
+  // range are NaN.
   const AttentionShape shape = whole_groups({{100, 400}}, 1, 2, 64);
   for (const bool tiled : {true, false}) {
     SparseCase<T> c{AttentionCase<T>::random(shape, 24), {}};

@@ -7,24 +7,20 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/sparse/cpu/vertical_slash.h"
-#ifdef NVLLM_CUDA
-#include "kernels/sparse/sm80/vertical_slash.h"
-#endif
+#include "kernels/sparse/backends.h"
 
 namespace nvllm::kernels {
 namespace {
 
-constexpr Arguments kChoose("choose_lines");
-constexpr Arguments kList("list_lines");
+constexpr Arguments kChoose("vertical_slash");
+constexpr Arguments kList("vertical_slash_index");
 
 constexpr std::int64_t padded(std::int64_t tokens) {
-  return (tokens + kJudgingRows - 1) / kJudgingRows * kJudgingRows;
+  return (tokens + kEstimationRows - 1) / kEstimationRows * kEstimationRows;
 }
 
-// The highest `count` of the sums, the first `always` of them whatever they are; ascending.
-void take_highest(std::vector<double> sums, std::int64_t always, std::int64_t count,
-                  std::int32_t* taken) {
+// Selects the `count` highest sums, the first `always` of them in any case; ascending.
+void top_k(std::vector<double> sums, std::int64_t always, std::int64_t count, std::int32_t* taken) {
   for (std::int64_t i = 0; i < std::min<std::int64_t>(always, sums.size()); ++i) {
     sums[i] = std::numeric_limits<double>::infinity();
   }
@@ -37,9 +33,9 @@ void take_highest(std::vector<double> sums, std::int64_t always, std::int64_t co
 }
 
 template <typename T>
-void reference(const ChooseLines& args, std::int64_t head) {
+void reference(const VerticalSlash& args, std::int64_t head) {
   const PromptRows& prompt = args.prompt;
-  const std::int64_t tokens = prompt.tokens(), first = prompt.rows() - args.judges();
+  const std::int64_t tokens = prompt.tokens(), first = prompt.rows() - args.estimation_rows();
   std::vector<double> by_token(tokens), by_offset(tokens);
   for (std::int64_t row = first; row < prompt.rows(); ++row) {
     const std::int64_t seen = prompt.first_position + row + 1;
@@ -51,19 +47,19 @@ void reference(const ChooseLines& args, std::int64_t head) {
         weights[j] += double{to_float(q[d])} * to_float(k[d]) * prompt.scale;
       }
     }
-    const double highest = *std::max_element(weights.begin(), weights.end());
+    const double row_max = *std::max_element(weights.begin(), weights.end());
     double sum = 0;
-    for (double& weight : weights) sum += weight = std::exp(weight - highest);
+    for (double& weight : weights) sum += weight = std::exp(weight - row_max);
     for (std::int64_t j = 0; j < seen; ++j) {
       by_token[j] += weights[j] / sum;
       by_offset[seen - 1 - j] += weights[j] / sum;
     }
   }
   const std::int64_t verticals = args.columns.shape[1], slashes = args.offsets.shape[1];
-  take_highest(std::move(by_token), kFirstVerticals, verticals,
-               args.columns.as<std::int32_t>() + head * verticals);
-  take_highest(std::move(by_offset), kFirstSlashes, slashes,
-               args.offsets.as<std::int32_t>() + head * slashes);
+  top_k(std::move(by_token), kFirstVerticals, verticals,
+        args.columns.as<std::int32_t>() + head * verticals);
+  top_k(std::move(by_offset), kFirstSlashes, slashes,
+        args.offsets.as<std::int32_t>() + head * slashes);
 }
 
 void check_lists(const Arguments& check, const TensorView& tensor, const char* name,
@@ -75,10 +71,10 @@ void check_lists(const Arguments& check, const TensorView& tensor, const char* n
 
 }  // namespace
 
-LineBudget line_budget(std::int64_t tokens) {
+VerticalSlashBudget vertical_slash_budget(std::int64_t tokens) {
   constexpr std::int64_t kEnoughVerticals = 1000, kEnoughSlashes = 6096;
   const std::int64_t budget = tokens * 3 / 10;
-  LineBudget lines;
+  VerticalSlashBudget lines;
   lines.verticals =
       std::min(std::max<std::int64_t>(kFirstVerticals + 1, budget / 5), kEnoughVerticals);
   lines.slashes =
@@ -86,17 +82,19 @@ LineBudget line_budget(std::int64_t tokens) {
   return {std::min(lines.verticals, tokens), std::min(lines.slashes, tokens)};
 }
 
-std::int64_t ChooseLines::judges() const {
-  return std::min(kJudgingRows, prompt.rows());
+std::int64_t VerticalSlash::estimation_rows() const {
+  return std::min(kEstimationRows, prompt.rows());
 }
 
-// float32: v and s of every token, s in two halves that are added up, and the judges' log-sum-exps.
-std::size_t choose_lines_workspace(std::int64_t heads, std::int64_t tokens) {
-  return static_cast<std::size_t>(heads * (4 * (padded(tokens) + kJudgingRows) + kJudgingRows)) *
+// In float32: v and s of every token, s in two halves that are added up, and the estimation rows'
+// log-sum-exps.
+std::size_t vertical_slash_workspace(std::int64_t heads, std::int64_t tokens) {
+  return static_cast<std::size_t>(heads *
+                                  (4 * (padded(tokens) + kEstimationRows) + kEstimationRows)) *
          sizeof(float);
 }
 
-void check_choose_lines(const ChooseLines& args) {
+void check_vertical_slash(const VerticalSlash& args) {
   check_prompt_rows(args.prompt, kChoose);
   const std::int64_t heads = args.prompt.heads(), tokens = args.prompt.tokens();
   check_lists(kChoose, args.columns, "columns", heads);
@@ -105,50 +103,50 @@ void check_choose_lines(const ChooseLines& args) {
     return list.shape[1] >= 1 && list.shape[1] <= tokens;
   };
   if (tokens > 0 && !(fits(args.columns) && fits(args.offsets))) {
-    fail("choose_lines: columns is ", args.columns.describe(), " and offsets ",
+    fail("vertical_slash: columns is ", args.columns.describe(), " and offsets ",
          args.offsets.describe(), "; of ", tokens, " tokens 1 to ", tokens, " can be chosen");
   }
-  const std::size_t needed = choose_lines_workspace(heads, tokens);
+  const std::size_t needed = vertical_slash_workspace(heads, tokens);
   if (args.workspace.bytes() < needed || !args.workspace.aligned(sizeof(float))) {
-    fail("choose_lines: workspace is ", args.workspace.describe(), "; it must be ", needed,
+    fail("vertical_slash: workspace is ", args.workspace.describe(), "; it must be ", needed,
          " bytes for float32");
   }
 }
 
-void choose_lines(const ChooseLines& args, Stream& stream) {
-  check_choose_lines(args);
+void vertical_slash(const VerticalSlash& args, Stream& stream) {
+  check_vertical_slash(args);
   if (args.prompt.q.elements() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::choose_lines(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::vertical_slash(args, stream);
 #endif
-  cpu::choose_lines(args, stream);
+  cpu::vertical_slash(args, stream);
 }
 
-void choose_lines_reference(const ChooseLines& args) {
-  check_choose_lines(args);
+void vertical_slash_reference(const VerticalSlash& args) {
+  check_vertical_slash(args);
   for (std::int64_t head = 0; head < args.prompt.heads(); ++head) {
     with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { reference<T>(args, head); });
   }
 }
 
-std::int64_t most_line_ranges(std::int64_t tokens, std::int64_t slashes) {
-  return std::min(tokens / kLineRows + 1, slashes);
+std::int64_t max_slash_ranges(std::int64_t tokens, std::int64_t slashes) {
+  return std::min(tokens / kSlashRows + 1, slashes);
 }
 
-void band_lines(TensorView bands, TensorView offsets, Stream& stream) {
-  constexpr Arguments check("band_lines");
+void slash_bands(TensorView bands, TensorView offsets, Stream& stream) {
+  constexpr Arguments check("slash_bands");
   const std::int64_t heads = offsets.shape[0];
   check_lists(check, offsets, "offsets", heads);
   check.require(bands, "bands", DType::i32, {heads, offsets.shape[1] + 1, 2});
   check.require_dense(bands, "bands");
   if (heads == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::band_lines(bands, offsets, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::slash_bands(bands, offsets, stream);
 #endif
-  cpu::band_lines(bands, offsets, stream);
+  cpu::slash_bands(bands, offsets, stream);
 }
 
-void check_list_lines(const ListLines& args) {
+void check_vertical_slash_index(const VerticalSlashIndex& args) {
   const std::int64_t heads = args.heads();
   check_lists(kList, args.columns, "columns", heads);
   check_lists(kList, args.offsets, "offsets", heads);
@@ -156,7 +154,7 @@ void check_list_lines(const ListLines& args) {
   kList.require(args.bands, "bands", DType::i32, {heads, slashes + 1, 2});
   kList.require_dense(args.bands, "bands");
   if (args.first_position < 0 || args.rows < 0) {
-    fail("list_lines: rows are ", args.rows, " from ", args.first_position,
+    fail("vertical_slash_index: rows are ", args.rows, " from ", args.first_position,
          "; both must be at least 0");
   }
   const std::int64_t capacity = args.ranges.rank == 4 ? args.ranges.shape[2] : 0;
@@ -168,19 +166,20 @@ void check_list_lines(const ListLines& args) {
   kList.require_dense(args.singles, "singles");
   kList.require(args.single_counts, "single_counts", DType::i32, {args.blocks(), heads});
   kList.require_dense(args.single_counts, "single_counts");
-  const std::int64_t most = most_line_ranges(args.first_position + args.rows, slashes);
-  if (capacity < most) {
-    fail("list_lines: ranges is ", args.ranges.describe(), ", but a block may have ", most);
+  const std::int64_t max_ranges = max_slash_ranges(args.first_position + args.rows, slashes);
+  if (capacity < max_ranges) {
+    fail("vertical_slash_index: ranges is ", args.ranges.describe(), ", but a block may have ",
+         max_ranges);
   }
 }
 
-void list_lines(const ListLines& args, Stream& stream) {
-  check_list_lines(args);
+void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream) {
+  check_vertical_slash_index(args);
   if (args.rows == 0 || args.heads() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::list_lines(args, stream);
+  if (stream.kind() == DeviceKind::cuda) return cuda::vertical_slash_index(args, stream);
 #endif
-  cpu::list_lines(args, stream);
+  cpu::vertical_slash_index(args, stream);
 }
 
 }  // namespace nvllm::kernels

@@ -1,5 +1,5 @@
-// MInference's vertical-slash choice: which columns of tokens and which diagonals the rows of a prompt attend
-// to, judged by its last rows.
+// Vertical-slash selection of MInference: which columns of tokens (verticals) and which diagonals
+// (slashes) the rows of a prompt attend to, estimated by its last rows.
 #pragma once
 
 #include <cstddef>
@@ -10,69 +10,73 @@
 
 namespace nvllm::kernels {
 
-inline constexpr std::int64_t kJudgingRows = 64;     // the last ones of a prompt
-inline constexpr std::int64_t kLineRows = 128;       // of a block of rows that share their ranges
+inline constexpr std::int64_t kEstimationRows = 64;  // the last rows of a prompt
+inline constexpr std::int64_t kSlashRows = 128;      // rows of a block that share their ranges
 inline constexpr std::int64_t kFirstVerticals = 30;  // always kept: tokens 0 to 29
 inline constexpr std::int64_t kFirstSlashes = 100;   // always kept: offsets 0 to 99
 
-struct LineBudget {
+struct VerticalSlashBudget {
   std::int64_t verticals = 0;
   std::int64_t slashes = 0;
 };
 
-// For a prompt of so many tokens: a budget of B = 0.3 tokens gives max(31, B / 5) verticals and
-// max(101, 4 B / 5) slashes, and from some 25000 tokens on 1000 and 6096 are enough; never more than tokens.
-LineBudget line_budget(std::int64_t tokens);
+// The budget for a prompt: with B = 0.3 tokens, max(31, B / 5) verticals and max(101, 4 B / 5)
+// slashes; never more than 1000 and 6096, which suffice from some 25000 tokens on, and never more
+// than tokens.
+VerticalSlashBudget vertical_slash_budget(std::int64_t tokens);
 
-// A is the causal softmax, over all tokens, of the last L = min(64, rows) rows of the prompt; S = tokens().
-//   v[j] = sum_i A[i][j],  s[o] = sum_i A[i][S - L + i - o]   (offset o: so many tokens before the row)
-// Chosen, per head: tokens 0 to 29 and those of the highest v; offsets 0 to 99 and those of the highest s;
-// lower ones first where they are equal.
-struct ChooseLines {
+// A is the causal softmax, over all tokens, of the last L = min(64, rows) rows of the prompt; S =
+// tokens().
+//   v[j] = sum_i A[i][j],  s[o] = sum_i A[i][S - L + i - o]   (offset o: tokens before the row)
+// Selected, per head: tokens 0 to 29 and those of the highest v; offsets 0 to 99 and those of the
+// highest s; lower ones first where they are equal.
+struct VerticalSlash {
   PromptRows prompt;
   TensorView columns;    // [heads, verticals], int32, ascending: tokens
   TensorView offsets;    // [heads, slashes], int32, ascending
-  TensorView workspace;  // [choose_lines_workspace(...)], uint8
+  TensorView workspace;  // [vertical_slash_workspace(...)], uint8
 
-  std::int64_t judges() const;
+  std::int64_t estimation_rows() const;
 };
 
-std::size_t choose_lines_workspace(std::int64_t heads, std::int64_t tokens);
+std::size_t vertical_slash_workspace(std::int64_t heads, std::int64_t tokens);
 
-// Enqueues it. verticals and slashes: 1 to tokens(), or to what is always kept if that is more.
-void choose_lines(const ChooseLines& args, Stream& stream);
-void check_choose_lines(const ChooseLines& args);
-void choose_lines_reference(const ChooseLines& args);
+// Enqueues it. verticals and slashes: 1 to tokens(), or to the number that is always kept if that
+// is more.
+void vertical_slash(const VerticalSlash& args, Stream& stream);
+void check_vertical_slash(const VerticalSlash& args);
+void vertical_slash_reference(const VerticalSlash& args);
 
-// The tokens that blocks of 128 rows attend to, as lists. The block whose rows end before token e (block b of
-// rows from first_position on: e = first_position + 128 (b + 1)) attends, for every chosen offset o < e, to
-// tokens [x - 128, x) with x = max(e - o, 128): these are the ranges, merged where they touch; and beside them
-// to the chosen columns. All of it up to the last row.
-struct ListLines {
-  TensorView columns;  // as chosen
+// The vertical-slash index: the tokens that blocks of 128 rows attend to, as lists. The block whose
+// rows end before token e (block b of rows from first_position on: e = first_position + 128 (b +
+// 1)) attends, for every selected offset o < e, to tokens [x - 128, x) with x = max(e - o, 128).
+// These are its ranges, merged where they touch. Besides it attends to the selected columns. Both
+// end with the last row.
+struct VerticalSlashIndex {
+  TensorView columns;  // as vertical_slash() writes them
   TensorView offsets;
   std::int64_t first_position = 0;
   std::int64_t rows = 0;
-  TensorView bands;  // [heads, slashes + 1, 2], int32: scratch that band_lines() filled in
+  TensorView bands;  // [heads, slashes + 1, 2], int32: written by slash_bands() filled in
 
   TensorView ranges;  // [blocks, heads, capacity, 2], int32: [begin, end), ascending, disjoint
   TensorView range_counts;  // [blocks, heads], int32
   TensorView singles;  // [blocks, heads, verticals], int32, ascending: columns outside the ranges
   TensorView single_counts;  // [blocks, heads], int32
 
-  std::int64_t blocks() const { return (rows + kLineRows - 1) / kLineRows; }
+  std::int64_t blocks() const { return (rows + kSlashRows - 1) / kSlashRows; }
   std::int64_t heads() const { return columns.shape[0]; }
 };
 
-// How many ranges a block may have: the capacity that list_lines() wants.
-std::int64_t most_line_ranges(std::int64_t tokens, std::int64_t slashes);
+// How many ranges a block may have: the capacity that vertical_slash_index() requires.
+std::int64_t max_slash_ranges(std::int64_t tokens, std::int64_t slashes);
 
-// Once per choice: merges the offsets into bands of distances, so that a block's ranges are the bands,
-// moved. bands[h][0] is {how many, 0}.
-void band_lines(TensorView bands, TensorView offsets, Stream& stream);
+// To be run once per selection: merges the offsets into bands of distances, so that the ranges of a
+// block are the shifted bands. bands[h][0] is {count, 0}.
+void slash_bands(TensorView bands, TensorView offsets, Stream& stream);
 
-// Enqueues it; for any rows of the prompt.
-void list_lines(const ListLines& args, Stream& stream);
-void check_list_lines(const ListLines& args);
+// Enqueues it, for any rows of the prompt.
+void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream);
+void check_vertical_slash_index(const VerticalSlashIndex& args);
 
 }  // namespace nvllm::kernels

@@ -1,10 +1,10 @@
-// MInference's choice of columns and diagonals, and the lists that are made of it, against what the recipe says
-// token by token.
+// Tests the columns and diagonals that vertical_slash() selects, and the index made of them,
+// against MInference's recipe token by token.
 #include <set>
 
+#include "kernels/sparse/slash_bands.h"
 #include "kernels/sparse/testing/prompt_case.h"
 #include "kernels/sparse/vertical_slash.h"
-#include "kernels/sparse/vertical_slash_math.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -18,10 +18,10 @@ using Ids = std::vector<std::int32_t>;
 
 struct Lines {
   std::int64_t heads;
-  LineBudget budget;
+  VerticalSlashBudget budget;
   Ids columns, offsets;
 
-  Lines(std::int64_t heads, LineBudget budget)
+  Lines(std::int64_t heads, VerticalSlashBudget budget)
       : heads(heads),
         budget(budget),
         columns(heads * budget.verticals, -7),
@@ -36,36 +36,36 @@ struct Lines {
 };
 
 template <typename T>
-Lines run_reference(PromptCase<T>& asked, LineBudget budget) {
-  Lines lines(asked.shape.heads, budget);
-  std::vector<float> workspace(choose_lines_workspace(lines.heads, asked.shape.tokens()) / 4);
-  ChooseLines args;
-  args.prompt = asked.here();
+Lines run_reference(PromptCase<T>& input, VerticalSlashBudget budget) {
+  Lines lines(input.shape.heads, budget);
+  std::vector<float> workspace(vertical_slash_workspace(lines.heads, input.shape.tokens()) / 4);
+  VerticalSlash args;
+  args.prompt = input.here();
   args.columns = TensorView(lines.columns.data(), DType::i32, {lines.heads, budget.verticals});
   args.offsets = TensorView(lines.offsets.data(), DType::i32, {lines.heads, budget.slashes});
   args.workspace =
       TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.size() * 4)});
-  choose_lines_reference(args);
+  vertical_slash_reference(args);
   return lines;
 }
 
 template <typename T>
-Lines run(Backend& backend, const PromptCase<T>& asked, LineBudget budget) {
+Lines run(Backend& backend, const PromptCase<T>& input, VerticalSlashBudget budget) {
   const auto stream = backend.create_stream();
-  const PlacedPrompt<T> prompt(backend, *stream, asked);
-  Lines lines(asked.shape.heads, budget);
+  const PlacedPrompt<T> prompt(backend, *stream, input);
+  Lines lines(input.shape.heads, budget);
   Placed<std::int32_t> columns(backend, *stream, lines.columns);
   Placed<std::int32_t> offsets(backend, *stream, lines.offsets);
-  const std::vector<float> nothing(choose_lines_workspace(lines.heads, asked.shape.tokens()) / 4,
+  const std::vector<float> nothing(vertical_slash_workspace(lines.heads, input.shape.tokens()) / 4,
                                    testing::kNan);
   Placed<float> workspace(backend, *stream, nothing);
-  ChooseLines args;
+  VerticalSlash args;
   args.prompt = prompt.rows();
   args.columns = columns.view({lines.heads, budget.verticals});
   args.offsets = offsets.view({lines.heads, budget.slashes});
   args.workspace = TensorView(workspace.data(), DType::u8,
                               {static_cast<std::int64_t>(nothing.size() * sizeof(float))});
-  choose_lines(args, *stream);
+  vertical_slash(args, *stream);
   lines.columns = columns.fetch();
   lines.offsets = offsets.fetch();
   workspace.fetch();
@@ -74,7 +74,7 @@ Lines run(Backend& backend, const PromptCase<T>& asked, LineBudget budget) {
 
 TEST_CASE("budgets are the published ones") {
   const auto budget = [](std::int64_t tokens) {
-    const LineBudget lines = line_budget(tokens);
+    const VerticalSlashBudget lines = vertical_slash_budget(tokens);
     return std::pair(lines.verticals, lines.slashes);
   };
   CHECK(budget(1) == std::pair<std::int64_t, std::int64_t>(1, 1));
@@ -86,25 +86,26 @@ TEST_CASE("budgets are the published ones") {
   CHECK(budget(1 << 20) == std::pair<std::int64_t, std::int64_t>(1000, 6096));
 }
 
-// Weights of every judging row and token, taken one by one, and from them which lines are worth how much.
+// The weights of every estimation row and token, taken one by one, added up by column and by
+// offset.
 template <typename T>
-void weigh(PromptCase<T>& asked, std::int64_t head, std::vector<double>& by_token,
+void weigh(PromptCase<T>& input, std::int64_t head, std::vector<double>& by_token,
            std::vector<double>& by_offset) {
-  const PromptShape& s = asked.shape;
+  const PromptShape& s = input.shape;
   by_token.assign(s.tokens(), 0);
   by_offset.assign(s.tokens(), 0);
-  const std::int64_t judges = std::min<std::int64_t>(64, s.rows);
-  for (std::int64_t i = 0; i < judges; ++i) {
-    const std::int64_t row = s.rows - judges + i, position = s.first_position + row;
+  const std::int64_t estimation_rows = std::min<std::int64_t>(64, s.rows);
+  for (std::int64_t i = 0; i < estimation_rows; ++i) {
+    const std::int64_t row = s.rows - estimation_rows + i, position = s.first_position + row;
     std::vector<double> weights(position + 1);
     double total = 0;
     for (std::int64_t j = 0; j <= position; ++j) {
       double dot = 0;
       for (std::int64_t d = 0; d < s.head_dim; ++d) {
-        dot += double{to_float(asked.query(row, head)[d])} *
-               to_float(asked.key(j, (s.first_head + head) / s.group)[d]);
+        dot += double{to_float(input.query(row, head)[d])} *
+               to_float(input.key(j, (s.first_head + head) / s.group)[d]);
       }
-      total += weights[j] = std::exp(dot * asked.scale);
+      total += weights[j] = std::exp(dot * input.scale);
     }
     for (std::int64_t j = 0; j <= position; ++j) {
       by_token[j] += weights[j] / total;
@@ -113,35 +114,37 @@ void weigh(PromptCase<T>& asked, std::int64_t head, std::vector<double>& by_toke
   }
 }
 
-// Whether `taken` are the highest, where arithmetic in float32 may have moved each by `off` of itself.
+// Whether `taken` are the highest, where arithmetic in float32 may have moved each by `off` of
+// itself.
 bool highest(const Ids& taken, const std::vector<double>& sums, std::int64_t always, double off) {
   std::set<std::int32_t> in(taken.begin(), taken.end());
   if (in.size() != taken.size() || !std::is_sorted(taken.begin(), taken.end())) return false;
-  double least = 1e300, most = 0;
+  double min_taken = 1e300, max_left_out = 0;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(sums.size()); ++i) {
     const bool mine = in.count(static_cast<std::int32_t>(i)) > 0;
     if (i < always && !mine && static_cast<std::int64_t>(taken.size()) >= always) return false;
     if (i < always) continue;
-    if (mine) least = std::min(least, sums[i]);
-    if (!mine) most = std::max(most, sums[i]);
+    if (mine) min_taken = std::min(min_taken, sums[i]);
+    if (!mine) max_left_out = std::max(max_left_out, sums[i]);
   }
-  return most <= least * (1 + off);
+  return max_left_out <= min_taken * (1 + off);
 }
 
 TEST_CASE_TEMPLATE("columns and diagonals are those of the highest sums", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   for (const PromptShape& shape : testing::prompt_shapes()) {
-    for (const LineBudget asked_budget : {line_budget(shape.tokens()), LineBudget{40, 120}}) {
-      const LineBudget budget{std::min(asked_budget.verticals, shape.tokens()),
-                              std::min(asked_budget.slashes, shape.tokens())};
+    for (const VerticalSlashBudget full_budget :
+         {vertical_slash_budget(shape.tokens()), VerticalSlashBudget{40, 120}}) {
+      const VerticalSlashBudget budget{std::min(full_budget.verticals, shape.tokens()),
+                                       std::min(full_budget.slashes, shape.tokens())};
       CAPTURE(shape.rows);
       CAPTURE(shape.first_position);
-      PromptCase<T> asked(shape, 31, 3);
-      const Lines reference = run_reference(asked, budget);
-      const Lines lines = run(*backend, asked, budget);
+      PromptCase<T> input(shape, 31, 3);
+      const Lines reference = run_reference(input, budget);
+      const Lines lines = run(*backend, input, budget);
       for (std::int64_t head = 0; head < shape.heads; ++head) {
         std::vector<double> by_token, by_offset;
-        weigh(asked, head, by_token, by_offset);
+        weigh(input, head, by_token, by_offset);
         CHECK(highest(reference.columns_of(head), by_token, 30, 1e-9));
         CHECK(highest(reference.offsets_of(head), by_offset, 100, 1e-9));
         // Scores are of a size of some 30, off by some head_dim roundings of it.
@@ -156,26 +159,26 @@ TEST_CASE_TEMPLATE("columns and diagonals are those of the highest sums", T, flo
 TEST_CASE_TEMPLATE("a needle's column and a repetition's diagonal are found", T, float, Bf16) {
   BACKEND_OR_SKIP(backend);
   const PromptShape shape{128, 1400, 1, 1, 1, 0, 64};
-  PromptCase<T> asked(shape, 17, 0.01f);
+  PromptCase<T> input(shape, 17, 0.01f);
   for (std::int64_t t = 0; t < shape.tokens(); ++t) {
-    for (std::int64_t d = 0; d < 64; ++d) asked.key(t, 0)[d] = from_float<T>(0);
+    for (std::int64_t d = 0; d < 64; ++d) input.key(t, 0)[d] = from_float<T>(0);
   }
   // Row r of the last 64 looks for its own direction, which lies 700 tokens before it, and for 777.
   for (std::int64_t i = 0; i < 64; ++i) {
     const std::int64_t row = shape.rows - 64 + i;
-    asked.query(row, 0)[i] = from_float<T>(100);
-    asked.key(shape.first_position + row - 700, 0)[i] = from_float<T>(2);
+    input.query(row, 0)[i] = from_float<T>(100);
+    input.key(shape.first_position + row - 700, 0)[i] = from_float<T>(2);
   }
-  for (std::int64_t d = 0; d < 64; ++d) asked.key(777, 0)[d] = from_float<T>(1.9f);
-  const Lines lines = run(*backend, asked, {31, 101});
+  for (std::int64_t d = 0; d < 64; ++d) input.key(777, 0)[d] = from_float<T>(1.9f);
+  const Lines lines = run(*backend, input, {31, 101});
   CHECK(lines.columns_of(0).back() == 777);
   CHECK(lines.offsets_of(0).back() == 700);
 }
 
 TEST_CASE("equal sums: lower ones first") {
   BACKEND_OR_SKIP(backend);
-  PromptCase<float> asked({1, 400, 1, 1, 1, 0, 64}, 1, 0);  // one row, all weights equal
-  const Lines lines = run(*backend, asked, {50, 130});
+  PromptCase<float> input({1, 400, 1, 1, 1, 0, 64}, 1, 0);  // one row, all weights equal
+  const Lines lines = run(*backend, input, {50, 130});
   Ids first(50), diagonals(130);
   std::iota(first.begin(), first.end(), 0);
   std::iota(diagonals.begin(), diagonals.end(), 0);
@@ -189,8 +192,8 @@ std::set<std::int32_t> tokens_of_block(const Ids& columns, const Ids& offsets, s
   std::set<std::int32_t> tokens;
   for (const std::int32_t o : offsets) {
     if (o >= e) continue;
-    const std::int64_t x = std::max<std::int64_t>(e - o, kLineRows);
-    for (std::int64_t t = x - kLineRows; t < std::min(x, end); ++t) {
+    const std::int64_t x = std::max<std::int64_t>(e - o, kSlashRows);
+    for (std::int64_t t = x - kSlashRows; t < std::min(x, end); ++t) {
       tokens.insert(static_cast<std::int32_t>(t));
     }
   }
@@ -201,16 +204,16 @@ std::set<std::int32_t> tokens_of_block(const Ids& columns, const Ids& offsets, s
 }
 
 struct Listed {
-  ListLines args;
+  VerticalSlashIndex args;
   Ids ranges, range_counts, singles, single_counts;
 };
 
 Listed list(Backend& backend, const Lines& lines, std::int64_t first_position, std::int64_t rows) {
   const auto stream = backend.create_stream();
   Listed result;
-  ListLines& args = result.args;
+  VerticalSlashIndex& args = result.args;
   const std::int64_t slashes = lines.budget.slashes, verticals = lines.budget.verticals;
-  const std::int64_t capacity = most_line_ranges(first_position + rows, slashes);
+  const std::int64_t capacity = max_slash_ranges(first_position + rows, slashes);
   Placed<std::int32_t> columns(backend, *stream, lines.columns);
   Placed<std::int32_t> offsets(backend, *stream, lines.offsets);
   Placed<std::int32_t> bands(backend, *stream, Ids(lines.heads * (slashes + 1) * 2, -7));
@@ -229,8 +232,8 @@ Listed list(Backend& backend, const Lines& lines, std::int64_t first_position, s
   args.singles = singles.view({args.blocks(), lines.heads, verticals});
   args.single_counts = single_counts.view({args.blocks(), lines.heads});
   stream->synchronize();
-  band_lines(args.bands, args.offsets, *stream);
-  list_lines(args, *stream);
+  slash_bands(args.bands, args.offsets, *stream);
+  vertical_slash_index(args, *stream);
   bands.fetch();
   result.ranges = ranges.fetch();
   result.range_counts = range_counts.fetch();
@@ -249,10 +252,10 @@ void check_lists(Backend& backend, const Lines& lines, std::int64_t first_positi
   for (std::int64_t block = 0; block < listed.args.blocks(); ++block) {
     for (std::int64_t head = 0; head < lines.heads; ++head) {
       const std::int64_t at = block * lines.heads + head;
-      const std::int64_t e = first_position + (block + 1) * kLineRows, end = std::min(e, tokens);
+      const std::int64_t e = first_position + (block + 1) * kSlashRows, end = std::min(e, tokens);
       Ids got;
       std::int32_t before = -1;
-      wrong += listed.range_counts[at] > tokens / kLineRows + 1;
+      wrong += listed.range_counts[at] > tokens / kSlashRows + 1;
       for (std::int32_t i = 0; i < listed.range_counts[at]; ++i) {
         const std::int32_t begin = listed.ranges[(at * capacity + i) * 2];
         const std::int32_t stop = listed.ranges[(at * capacity + i) * 2 + 1];
@@ -313,23 +316,23 @@ TEST_CASE("all offsets are one range up to the row, and every offset apart many"
   CHECK(listed.single_counts == Ids{0, 0, 0});
   Lines apart(1, {1, 15});
   apart.columns = {0};
-  for (std::int32_t i = 0; i < 15; ++i) apart.offsets[i] = i * (kLineRows + 1);
+  for (std::int32_t i = 0; i < 15; ++i) apart.offsets[i] = i * (kSlashRows + 1);
   check_lists(*backend, apart, 0, 2000);
 }
 
 TEST_CASE("more lines than tokens are refused by name") {
   BACKEND_OR_SKIP(backend);
-  PromptCase<float> asked({64, 0, 1, 1, 1, 0, 64}, 1);
-  std::vector<float> workspace(choose_lines_workspace(1, 64) / 4);
+  PromptCase<float> input({64, 0, 1, 1, 1, 0, 64}, 1);
+  std::vector<float> workspace(vertical_slash_workspace(1, 64) / 4);
   Ids columns(65), offsets(64);
-  ChooseLines args;
-  args.prompt = asked.here();
+  VerticalSlash args;
+  args.prompt = input.here();
   args.columns = TensorView(columns.data(), DType::i32, {1, 65});
   args.offsets = TensorView(offsets.data(), DType::i32, {1, 64});
   args.workspace =
       TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.size() * 4)});
   const auto message = [&] {
-    return testing::refusal(*backend, [&](Stream& stream) { choose_lines(args, stream); });
+    return testing::refusal(*backend, [&](Stream& stream) { vertical_slash(args, stream); });
   };
   CHECK(message().find("of 64 tokens 1 to 64 can be chosen") != std::string::npos);
   args.columns.shape[1] = 64;

@@ -13,7 +13,7 @@ namespace {
 constexpr double kSeconds = 0.1;  // of a benchmark
 
 // Copying more is not faster.
-constexpr std::size_t kMostCopied = 256 << 20;
+constexpr std::size_t kMaxCopied = 256 << 20;
 
 }  // namespace
 
@@ -64,7 +64,7 @@ double GraphBenchmark::copy_seconds(std::size_t bytes, int calls) {
 void GraphBenchmark::run(std::size_t traffic, const std::function<void()>& call) {
   // Enough calls in a graph that launching it does not count.
   const int calls = static_cast<int>(std::clamp<std::size_t>((64 << 20) / traffic, 1, 100));
-  const std::size_t copied = std::clamp<std::size_t>(traffic / 2, 1, kMostCopied);
+  const std::size_t copied = std::clamp<std::size_t>(traffic / 2, 1, kMaxCopied);
   const double limit = 2 * static_cast<double>(copied) / copy_seconds(copied, calls);
   const auto graph = backend_->capture(*stream_, [&] {
     for (int i = 0; i < calls; ++i) call();

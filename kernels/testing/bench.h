@@ -1,5 +1,5 @@
-// Benchmarks of operations: calls in a graph, so that launching costs what it costs in a step, beside a copy
-// of as many bytes in the same run.
+// Benchmarks of operations: calls in a graph, so that launching costs what it costs in a step,
+// beside a copy of as many bytes in the same run.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -39,7 +39,8 @@ class GraphBenchmark {
     return view;
   }
 
-  // Measures `call`, which enqueues one call that reads and writes so many bytes all in all, and reports
+  // Measures `call`, which enqueues one call that reads and writes so many bytes all in all, and
+  // reports
   //   us_per_call, bytes_per_second
   //   limit_GB_per_s   of a copy that reads and writes as many bytes, in this run
   //   of_limit         the share of it that was reached

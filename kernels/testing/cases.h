@@ -1,4 +1,5 @@
-// What test cases of operations share: tensors in a backend's memory between guards, and comparisons.
+// What test cases of operations share: tensors in a backend's memory between guards, and
+// comparisons.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -13,12 +14,13 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/backend_under_test.h"
 #include "device/tensor_view.h"
+#include "device/testing/backend_under_test.h"
 #include "testing/sanitizers.h"
 #include "testing/skip.h"
 
-// Shapes that fill GPUs take minutes under sanitizers, which have nothing to find in them that smaller ones lack.
+// Shapes that fill GPUs take minutes under sanitizers, which have nothing to find in them that
+// smaller ones lack.
 #define GPU_SHAPES_OR_SKIP() \
   if (nvllm::testing::kSanitized) SKIP_TEST("shapes for GPUs, without sanitizers only")
 
@@ -32,19 +34,19 @@ template <typename T>
 struct Limits;
 template <>
 struct Limits<float> {
-  static constexpr float kUlp = 0x1p-23f, kLeast = 0x1p-149f, kMost = 0x1.fffffep127f;
+  static constexpr float kUlp = 0x1p-23f, kMin = 0x1p-149f, kMax = 0x1.fffffep127f;
 };
 template <>
 struct Limits<Bf16> {
-  static constexpr float kUlp = 0x1p-7f, kLeast = 0x1p-133f, kMost = 0x1.fep127f;
+  static constexpr float kUlp = 0x1p-7f, kMin = 0x1p-133f, kMax = 0x1.fep127f;
 };
 template <>
 struct Limits<F16> {
-  static constexpr float kUlp = 0x1p-10f, kLeast = 0x1p-24f, kMost = 65504.0f;
+  static constexpr float kUlp = 0x1p-10f, kMin = 0x1p-24f, kMax = 65504.0f;
 };
 
-// Values in a backend's memory, `shift` elements after an aligned address, between guards that nobody may
-// touch.
+// Values in a backend's memory, `shift` elements after an aligned address, between guards that
+// nobody may touch.
 template <typename T>
 class Placed {
  public:
@@ -110,14 +112,14 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-// Whether `got` may stand for `right` where arithmetic in float32 was off by at most `off` before the
-// rounding to T, which may then have fallen to either side. NaN and infinity must be met.
+// Whether `got` may stand for `right` where arithmetic in float32 was off by at most `off` before
+// the rounding to T, which may then have fallen to either side. NaN and infinity must be met.
 template <typename T>
 bool near(T got, T right, float off) {
   const float value = to_float(got), wanted = to_float(right);
   if (std::isnan(wanted)) return std::isnan(value);
   if (std::isinf(wanted) || std::isinf(value)) return value == wanted;
-  return std::fabs(value - wanted) <= off + std::fabs(wanted) * Limits<T>::kUlp + Limits<T>::kLeast;
+  return std::fabs(value - wanted) <= off + std::fabs(wanted) * Limits<T>::kUlp + Limits<T>::kMin;
 }
 
 // The message of the Error that a call throws; empty: none.

@@ -1,14 +1,15 @@
-// Prompt policies beside dense attention: a whole synthetic prompt (kernels/sparse/testing/synthetic_prompt.h), choice and
-// attention together, and attention to all of it, in one run.
+// Prompt policies beside dense attention: a whole synthetic prompt
+// (kernels/sparse/testing/synthetic_prompt.h), selection and attention together, and attention to all of
+// it, in one run.
 //   us_per_call, dense_us, times_dense   dense_us / us_per_call
-//   choice_us, attention_us              each alone, of us_per_call; list_us is that part of MInference's choice
-//                                        that is made anew for every block of rows
+//   choice_us, attention_us              each alone, of us_per_call; list_us is the part of
+//                                        MInference's selection that every block of rows repeats
 //   TFLOP_per_s                          of attention alone, of pairs that are attended to
 //   kept                                 the share of (row, token) pairs that are attended to
-//   mass                                 the share of the rows' attention that these have, mean of all rows
+//   mass                                 these pairs' share of the rows' attention, mean of rows
 //   error                                |out - dense out| / |dense out|, of some rows
-// XAttention at several thresholds and MInference at several parts of its published budgets are curves over
-// density.
+// XAttention at several thresholds and MInference at several parts of its published budgets are
+// curves over density.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -75,7 +76,7 @@ class Bench {
 
   double seconds(PromptPolicy& policy) {
     const PromptAttention args{out(), prompt_.rows()};
-    return seconds_of([&] { policy.attend(args, *stream_); });
+    return seconds_of([&] { policy.run_attention(args, *stream_); });
   }
 
   // Of what was attended to last.
@@ -92,17 +93,17 @@ class Bench {
   // Of all tiles, segment by segment as the policy does.
   Choice choose_tiles(float threshold) {
     const std::int64_t step = std::min<std::int64_t>(8192, shape_.tokens), heads = shape_.heads;
-    const std::int64_t row_tiles = step / kernels::kSelectTile;
-    const std::int64_t tiles = shape_.tokens / kernels::kSelectTile;
+    const std::int64_t row_tiles = step / kernels::kMaskTile;
+    const std::int64_t tiles = shape_.tokens / kernels::kMaskTile;
     const Buffer counts = ints(row_tiles * heads), lists = ints(row_tiles * heads * tiles);
-    const Buffer workspace = device(kernels::select_tiles_workspace(step, heads, shape_.tokens));
+    const Buffer workspace = device(kernels::block_mask_workspace(step, heads, shape_.tokens));
     const Buffer gathered = device(limits().key_bytes * static_cast<std::size_t>(shape_.tokens));
     Choice choice;
     for (std::int64_t first = 0; first < shape_.tokens; first += step) {
-      kernels::SelectTiles args;
+      kernels::BlockMask args;
       args.prompt = segment(first, step);
       args.threshold = threshold;
-      args.whole_rows = first + step < shape_.tokens ? 0 : kernels::kSelectTile;
+      args.dense_rows = first + step < shape_.tokens ? 0 : kernels::kMaskTile;
       args.tile_counts = TensorView(counts.data(), DType::i32, {row_tiles, heads});
       args.tiles = TensorView(lists.data(), DType::i32, {row_tiles, heads, args.token_tiles()});
       args.workspace =
@@ -110,7 +111,7 @@ class Bench {
       args.gathered = TensorView(gathered.data(), DType::bf16,
                                  {shape_.tokens, shape_.kv_heads, shape_.head_dim});
       args.gathered_tokens = first;
-      choice.seconds += seconds_of([&] { kernels::select_tiles(args, *stream_); });
+      choice.seconds += seconds_of([&] { kernels::block_mask(args, *stream_); });
       kernels::SparseAttention attention = attention_to(first, step);
       attention.tile_counts = args.tile_counts;
       attention.tiles = args.tiles;
@@ -126,23 +127,23 @@ class Bench {
     return choice;
   }
 
-  Choice choose_lines(const kernels::LineBudget& budget) {
+  Choice vertical_slash(const kernels::VerticalSlashBudget& budget) {
     const std::int64_t heads = shape_.heads;
     const Buffer columns = ints(heads * budget.verticals), offsets = ints(heads * budget.slashes);
     const Buffer bands = ints(heads * (budget.slashes + 1) * 2);
-    const Buffer workspace = device(kernels::choose_lines_workspace(heads, shape_.tokens));
-    kernels::ChooseLines choose;
+    const Buffer workspace = device(kernels::vertical_slash_workspace(heads, shape_.tokens));
+    kernels::VerticalSlash choose;
     choose.prompt = prompt_.rows();
     choose.columns = TensorView(columns.data(), DType::i32, {heads, budget.verticals});
     choose.offsets = TensorView(offsets.data(), DType::i32, {heads, budget.slashes});
     choose.workspace =
         TensorView(workspace.data(), DType::u8, {static_cast<std::int64_t>(workspace.bytes())});
-    kernels::ListLines list;
+    kernels::VerticalSlashIndex list;
     list.columns = choose.columns;
     list.offsets = choose.offsets;
     list.bands = TensorView(bands.data(), DType::i32, {heads, budget.slashes + 1, 2});
     list.rows = shape_.tokens;
-    const std::int64_t most = kernels::most_line_ranges(shape_.tokens, budget.slashes);
+    const std::int64_t most = kernels::max_slash_ranges(shape_.tokens, budget.slashes);
     const std::int64_t blocks = list.blocks();
     const Buffer ranges = ints(blocks * heads * most * 2), range_counts = ints(blocks * heads);
     const Buffer singles = ints(blocks * heads * budget.verticals);
@@ -159,10 +160,10 @@ class Bench {
 
     Choice choice;
     const double choose_seconds = seconds_of([&] {
-      kernels::choose_lines(choose, *stream_);
-      kernels::band_lines(list.bands, choose.offsets, *stream_);
+      kernels::vertical_slash(choose, *stream_);
+      kernels::slash_bands(list.bands, choose.offsets, *stream_);
     });
-    choice.list_seconds = seconds_of([&] { kernels::list_lines(list, *stream_); });
+    choice.list_seconds = seconds_of([&] { kernels::vertical_slash_index(list, *stream_); });
     choice.seconds = choose_seconds + choice.list_seconds;
     choice.attention_seconds = seconds_of([&] { kernels::sparse_attention(attention, *stream_); });
     choice.kept = kept_by_lines(list);
@@ -259,7 +260,7 @@ class Bench {
   }
 
   // Pairs that are attended to, by the lists of every 16th block of rows.
-  double kept_by_lines(const kernels::ListLines& list) {
+  double kept_by_lines(const kernels::VerticalSlashIndex& list) {
     const std::int64_t heads = shape_.heads, most = list.ranges.shape[2];
     const auto ranges_of = fetch<std::int32_t>(list.range_counts.data, list.range_counts.bytes());
     const auto singles_of =
@@ -268,7 +269,7 @@ class Bench {
     for (std::int64_t block = list.blocks() - 1; block >= 0; block -= 16) {
       const TensorView of_block = list.ranges.rows(block, 1);
       const auto ranges = fetch<std::int32_t>(of_block.data, of_block.bytes());
-      const std::int64_t end = (block + 1) * kernels::kLineRows;
+      const std::int64_t end = (block + 1) * kernels::kSlashRows;
       for (std::int64_t head = 0; head < heads; ++head) {
         const std::int64_t at = block * heads + head;
         kept += singles_of[at];
@@ -276,8 +277,8 @@ class Bench {
           const std::int32_t* range = &ranges[(head * most + i) * 2];
           kept += range[1] - range[0];
         }
-        kept -= static_cast<double>(kernels::kLineRows) / 2;  // half of those on the diagonal
-        all += static_cast<double>(end) - static_cast<double>(kernels::kLineRows) / 2;
+        kept -= static_cast<double>(kernels::kSlashRows) / 2;  // half of those on the diagonal
+        all += static_cast<double>(end) - static_cast<double>(kernels::kSlashRows) / 2;
       }
     }
     return kept / all;
@@ -292,20 +293,20 @@ class Bench {
   std::vector<float> dense_rows_, dense_lse_;
 };
 
-// A policy and how it is asked for: XAttention's threshold, or what part of MInference's budgets.
-struct Asked {
+// A policy and its parameter: XAttention's threshold, or the factor of MInference's budgets.
+struct Setting {
   bool tiles;
   float amount;
 };
 
-void measure(benchmark::State& state, Bench& bench, const Asked& asked) {
+void measure(benchmark::State& state, Bench& bench, const Setting& setting) {
   const SyntheticShape& shape = bench.shape();
-  const Choice choice = asked.tiles
-                            ? bench.choose_tiles(asked.amount)
-                            : bench.choose_lines(MInference::lines(shape.tokens, asked.amount));
-  const auto policy = asked.tiles
-                          ? XAttention::create(bench.backend(), bench.limits(), asked.amount)
-                          : MInference::create(bench.backend(), bench.limits(), asked.amount);
+  const Choice choice = setting.tiles
+                            ? bench.choose_tiles(setting.amount)
+                            : bench.vertical_slash(MInference::lines(shape.tokens, setting.amount));
+  const auto policy = setting.tiles
+                          ? XAttention::create(bench.backend(), bench.limits(), setting.amount)
+                          : MInference::create(bench.backend(), bench.limits(), setting.amount);
   double seconds = 0;
   for (auto _ : state) {
     seconds = bench.seconds(*policy);
@@ -317,7 +318,7 @@ void measure(benchmark::State& state, Bench& bench, const Asked& asked) {
   state.counters["dense_us"] = bench.dense_seconds() * 1e6;
   state.counters["times_dense"] = bench.dense_seconds() / seconds;
   state.counters["choice_us"] = choice.seconds * 1e6;
-  if (!asked.tiles) state.counters["list_us"] = choice.list_seconds * 1e6;
+  if (!setting.tiles) state.counters["list_us"] = choice.list_seconds * 1e6;
   state.counters["attention_us"] = choice.attention_seconds * 1e6;
   state.counters["TFLOP_per_s"] =
       pairs * 4 * static_cast<double>(shape.head_dim) / choice.attention_seconds * 1e-12;
@@ -329,12 +330,13 @@ void measure(benchmark::State& state, Bench& bench, const Asked& asked) {
 // The prompt that was measured last: making one takes longer than measuring a policy on it.
 using LastBench = std::shared_ptr<std::unique_ptr<Bench>>;
 
-void add(const LastBench& last, DeviceKind kind, const SyntheticShape& shape, const Asked& asked) {
-  const std::string amount = std::to_string(asked.amount);
+void add(const LastBench& last, DeviceKind kind, const SyntheticShape& shape,
+         const Setting& setting) {
+  const std::string amount = std::to_string(setting.amount);
   const std::string name = "prompt_policy/" + std::string(name_of(kind)) + "/bfloat16/" +
                            std::to_string(shape.heads) + "x" + std::to_string(shape.kv_heads) +
                            "x128/" + std::to_string(shape.tokens) +
-                           (asked.tiles ? "/xattention/" : "/minference/") + amount.substr(0, 4);
+                           (setting.tiles ? "/xattention/" : "/minference/") + amount.substr(0, 4);
   const auto run = [=](benchmark::State& state) {
     try {
       const bool there = *last != nullptr && (*last)->backend().kind() == kind &&
@@ -345,7 +347,7 @@ void add(const LastBench& last, DeviceKind kind, const SyntheticShape& shape, co
         if (backend == nullptr) return;
         *last = std::make_unique<Bench>(std::move(backend), shape);
       }
-      measure(state, **last, asked);
+      measure(state, **last, setting);
     } catch (const Error& error) {  // too little memory, say
       state.SkipWithError(error.what());
     }

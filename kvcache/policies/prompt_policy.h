@@ -1,9 +1,8 @@
-// PromptPolicy: which earlier tokens the rows of a long prompt attend to. A policy chooses for one layer of one
-// sequence at a time, out of nothing but the rows' queries and the keys of all tokens up to them: it keeps
-// nothing from one call to the next, so there is nothing of a sequence that could outlive it.
+// PromptPolicy: which earlier tokens the rows of a long prompt attend to.
 //
-// A prompt that is computed in several steps is chosen for step by step: each step's rows against all tokens
-// before them.
+// A policy selects for one layer of one sequence at a time, from the rows' queries and the keys of
+// all tokens up to them. It keeps no state from one call to the next. If a prompt is computed in
+// several steps (chunked prefill), each step selects for its own rows, from all tokens before them.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +17,13 @@
 
 namespace nvllm::kvcache {
 
-// What a prompt policy's memory is for.
+// The sizes that a prompt policy has memory for.
 struct PromptLimits {
   std::int64_t rows = 0;    // of a call
   std::int64_t tokens = 0;  // of a sequence
   std::int64_t heads = 0;   // this rank's query heads
-  // Of a token's keys, those of this rank's KV heads, where it is worth it to gather them: GPUs have products of
-  // 16 bits that want keys which lie in blocks one behind the other. 0: nowhere.
+  // Bytes of a token's keys on this rank, if keys should be gathered into contiguous memory, which
+  // 16-bit GEMMs on GPUs need. 0: keys are not gathered.
   std::size_t key_bytes = 0;
 };
 
@@ -34,7 +33,7 @@ struct PromptAttention {
   std::int64_t to_come = 0;  // rows of the prompt behind these
 };
 
-// Of an attention of one sequence's rows alone, whose first one is at this position.
+// The same from an attention of one sequence's rows, the first of which is at this position.
 inline PromptAttention prompt_attention(const kernels::Attention& args, std::int64_t first_position,
                                         std::int64_t to_come) {
   PromptAttention prompt;
@@ -54,12 +53,13 @@ class PromptPolicy {
  public:
   virtual ~PromptPolicy() = default;
   virtual const char* name() const = 0;
-  // Enqueues choice and attention of all rows of a sequence that a step has.
-  virtual void attend(const PromptAttention& args, Stream& stream) = 0;
+  // Enqueues the selection and the attention of all rows that a sequence has in a step.
+  virtual void run_attention(const PromptAttention& args, Stream& stream) = 0;
 };
 
-// XAttention: tiles by antidiagonal sums, until they cover `threshold` of each row of tiles. 1 keeps all. The last
-// 128 rows of a prompt attend to everything, whatever the threshold: a question may be asked by one row of them.
+// XAttention: keeps the tiles with the largest antidiagonal sums until they cover `threshold` of
+// each row of tiles; 1 keeps all. The last 128 rows of a prompt attend to everything, whatever the
+// threshold is, because a single row of them may ask the question.
 struct XAttention {
   static constexpr float kThreshold = 0.95f;  // the published one
   static std::size_t bytes(const PromptLimits& limits);
@@ -67,11 +67,12 @@ struct XAttention {
                                               float threshold = kThreshold);
 };
 
-// MInference: columns and diagonals, `budget` times as many as kernels::line_budget() says, or all.
+// MInference: keeps columns (verticals) and diagonals (slashes), `budget` times as many as
+// kernels::vertical_slash_budget() says, or all.
 struct MInference {
   static constexpr float kPublished = 1;
   static constexpr float kEverything = std::numeric_limits<float>::infinity();
-  static kernels::LineBudget lines(std::int64_t tokens, float budget = kPublished);
+  static kernels::VerticalSlashBudget lines(std::int64_t tokens, float budget = kPublished);
   static std::size_t bytes(const PromptLimits& limits, float budget = kPublished);
   static std::unique_ptr<PromptPolicy> create(Backend& backend, const PromptLimits& limits,
                                               float budget = kPublished);

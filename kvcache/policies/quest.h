@@ -1,8 +1,10 @@
-// Quest: which pages of a sequence the token that is decoded attends to, by bounds of their keys.
+// Quest: selects, by bounds of their keys, which pages of a sequence a decoded token attends to.
 //
-// The bounds of a page belong to the block that the page is in, under the block's number, and are computed anew
-// whenever keys are stored in the page: out of the page's own keys, from its first token on. So they come
-// and go with blocks: shared with the prefix that is shared, void when the block goes to another sequence.
+// The bounds of a page belong to its block, under the block's number. They are computed anew, from
+// the page's first token on, whenever keys are stored in the page. So they follow the block: they
+// are shared with a shared prefix, and overwritten when another sequence gets the block.
+//
+// GatheredQuest, below, does the same for blocks in host memory.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +12,9 @@
 
 #include "device/backend.h"
 #include "kernels/attention/attention.h"
-#include "kernels/sparse/page_attention.h"
 #include "kernels/sparse/page_selection.h"
-#include "kvcache/paged_storage.h"
+#include "kernels/sparse/sparse_attention.h"
+#include "kvcache/kv_cache.h"
 
 namespace nvllm::kvcache {
 
@@ -21,8 +23,7 @@ struct QuestLimits {
   std::int64_t blocks = 0;     // of the cache
   std::int64_t sequences = 0;  // of a step
   std::int64_t tokens = 0;     // of a sequence
-  std::int64_t budget =
-      2048;  // tokens that are attended to, at most: the published 128 pages of 16
+  std::int64_t budget = 2048;  // tokens to attend to at most: the published 128 pages of 16
 };
 
 // Used by one thread, with one stream.
@@ -36,20 +37,21 @@ class Quest {
   static std::size_t block_bytes(const BlockShape& shape);  // of the bounds of a block
   static std::size_t bytes(const QuestLimits& limits);
 
-  // Keys of a layer's rows have been stored: to be called before anybody chooses, and before their block goes
-  // anywhere. `args`: the layer's attention, `kv` with its block table.
-  // homes: where blocks' keys are, as of KvCache::homes().
-  void stored(std::int64_t layer, const kernels::Attention& args, Stream& stream,
-              const TensorView& homes = {});
+  // Computes the bounds anew after keys of a layer's rows have been stored. Call it before
+  // select(), and before the rows' block is moved. args: the layer's attention, with `kv` and
+  // its block table. block_map: where the blocks' keys are, see KvCache::block_map().
+  void update_bounds(std::int64_t layer, const kernels::Attention& args, Stream& stream,
+                     const TensorView& block_map = {});
 
-  // The pages that one row per sequence attends to (kernels/sparse/page_selection.h). They stay until the next call.
-  struct Choice {
+  // The pages that one row per sequence attends to (kernels/sparse/page_selection.h). They stay until the
+  // next call.
+  struct Selection {
     TensorView pages, counts;
   };
-  Choice choose(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  Selection select(std::int64_t layer, const kernels::Attention& args, Stream& stream);
 
-  // The attention of one row per sequence to the pages that are chosen for it.
-  void attend(std::int64_t layer, const kernels::Attention& args, Stream& stream);
+  // The attention of one row per sequence over the pages that are selected for it.
+  void run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream);
 
  private:
   TensorView bounds(std::int64_t layer) const;
@@ -57,6 +59,44 @@ class Quest {
   QuestLimits limits_;
   Arena arena_;
   void *bounds_, *pages_, *counts_, *workspace_;
+};
+
+// GatheredQuest: Quest over blocks in host memory. A kernel gathers the selected pages on the
+// device. It finds them by tables in device memory: in a block that is being filled on the device,
+// or directly in the host's pinned memory. Then the row attends to the gathered pages.
+//
+// Nothing here depends on lengths or addresses that only the host knows, so it may run in a graph.
+// The stream must already wait for everything that was written to host memory. Used by one thread,
+// with one stream.
+class GatheredQuest {
+ public:
+  static constexpr std::int64_t kSequences = 16;  // how many sequences are gathered at a time
+
+  // quest: whose budget is the usual one, or less; for at least kSequences, and no fewer than a
+  // step has that is attended to by it alone. Takes bytes(shape). Ledger: "quest" (device).
+  GatheredQuest(Backend& backend, Quest& quest, const BlockShape& shape);
+  static std::size_t bytes(const BlockShape& shape);
+
+  // Where blocks are. on_device: those on the device, at block_map[block]; where that is negative,
+  // at addresses[block] + offset bytes (kernels/sparse/gather_pages.h).
+  struct Blocks {
+    kernels::KvView on_device;
+    TensorView block_map, addresses;
+    std::int64_t offset = 0;
+  };
+
+  // The attention of one row per sequence. `args` has its block table, and its pages' bounds are up
+  // to date. one_each: 0, 1, 2 ... up to the number of sequences, or kSequences.
+  void run_attention(std::int64_t layer, const kernels::Attention& args, const TensorView& one_each,
+                     const Blocks& blocks, Stream& stream);
+
+ private:
+  void attend_group(std::int64_t layer, const kernels::Attention& args, const Blocks& blocks,
+                    Stream& stream);
+
+  const BlockShape shape_;
+  Quest& quest_;
+  Buffer memory_;  // keys, values, and how many tokens they are
 };
 
 }  // namespace nvllm::kvcache

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kvcache/policies/prompt_segments.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -16,7 +15,7 @@ std::size_t start_words(const SparseLimits& limits) {
 
 }  // namespace
 
-SparseCache::SparseCache(Backend& backend, Stream& stream, LayerwiseStorage& cache,
+SparseCache::SparseCache(Backend& backend, Stream& stream, LayerwiseCache& cache,
                          PromptPolicy* prompts, std::optional<QuestLimits> quest,
                          const SparseLimits& limits)
     : SparseCache(backend, stream, static_cast<KvCache&>(cache), prompts, quest, limits) {
@@ -57,7 +56,7 @@ std::size_t SparseCache::bytes(const std::optional<QuestLimits>& quest, const Sp
 
 SparseCache::Kind SparseCache::kind_of(const Rows& rows) const {
   if (rows.rows == 1) return quest_ ? Kind::one_row : Kind::everything;
-  const bool chosen = prompts_ != nullptr && rows.first + rows.rows >= limits_.least_tokens;
+  const bool chosen = prompts_ != nullptr && rows.first + rows.rows >= limits_.min_tokens;
   return chosen ? Kind::chosen : Kind::everything;
 }
 
@@ -70,12 +69,12 @@ StepPlan SparseCache::begin_step(const KvStep& step, Stream& stream) {
   }
   layer_ = -1;
   const StepPlan plan = cache_.begin_step(step, stream);
-  if (layerwise_ != nullptr && layerwise_->on_host()) gathered_bytes_ += most_gathered(step);
+  if (layerwise_ != nullptr && layerwise_->on_host()) gathered_bytes_ += max_gathered(step);
   return plan;
 }
 
-// Which pages it is only the device knows.
-std::uint64_t SparseCache::most_gathered(const KvStep& step) const {
+// An upper bound: only the device knows which pages are selected.
+std::uint64_t SparseCache::max_gathered(const KvStep& step) const {
   const BlockShape& shape = quest_limits_->shape;
   std::int64_t tokens = 0;
   for (const StepSequence& sequence : step.sequences) {
@@ -91,7 +90,7 @@ KvTraffic SparseCache::traffic() const {
   return traffic;
 }
 
-// For the layer's next rows.
+// Splits the layer's next rows into runs.
 void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
   if (layer != std::exchange(layer_, layer)) {
     next_sequence_ = 0;
@@ -104,7 +103,7 @@ void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
     const std::int64_t left = sequence.rows - done_, now = std::min(left, rows - row);
     const Rows own{sequence.first + done_, now, left - now + sequence.to_come};
     const Kind kind = kind_of(own);
-    // Sequences of one row go together, however many they are; others are attended one by one.
+    // Sequences of one row are attended to together; others one by one.
     const bool joins = own.rows == 1 && !runs_.empty() && runs_.back().kind == kind &&
                        runs_.back().rows == runs_.back().sequences;
     if (joins) {
@@ -124,23 +123,25 @@ void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
   }
 }
 
-void SparseCache::attend(std::int64_t layer, const kernels::Attention& args, Stream& stream) {
+void SparseCache::run_attention(std::int64_t layer, const kernels::Attention& args,
+                                Stream& stream) {
   kernels::Attention all = args;
   all.kv = cache_.store_view(layer, stream);
   all.kv.block_table = args.kv.block_table;
   if (layerwise_ != nullptr && layerwise_->on_host()) return attend_on_host(layer, args, stream);
-  if (quest_) quest_->stored(layer, all, stream);
-  if (decodes_ && quest_) return quest_->attend(layer, all, stream);
-  if (decodes_) return cache_.attend(layer, args, stream);
+  if (quest_) quest_->update_bounds(layer, all, stream);
+  if (decodes_ && quest_) return quest_->run_attention(layer, all, stream);
+  if (decodes_) return cache_.run_attention(layer, args, stream);
   choose_runs(layer, args.q.shape[0]);
   const bool everything = std::all_of(runs_.begin(), runs_.end(),
                                       [](const Run& run) { return run.kind == Kind::everything; });
-  if (everything) return cache_.attend(layer, args, stream);
+  if (everything) return cache_.run_attention(layer, args, stream);
   for (const Run& run : runs_) attend_run(layer, run, all, stream);
 }
 
-// The bounds of a page are those of all that is stored in it, which is in the host's memory. Where a sequence's block is
-// there only the host knows, so each is a call of its own; the batch may have padding behind them.
+// The bounds of a page cover all tokens stored in it, which lie in host memory. Only the host knows
+// the addresses of the blocks, so each sequence is a call of its own. The batch may have padding
+// behind the sequences.
 void SparseCache::attend_on_host(std::int64_t layer, const kernels::Attention& args,
                                  Stream& stream) {
   std::int64_t sequence = 0;
@@ -151,22 +152,22 @@ void SparseCache::attend_on_host(std::int64_t layer, const kernels::Attention& a
     one.kv_length = args.kv_length.rows(sequence, 1);
     one.query_start = one_row_starts_.rows(0, 2);
     ++sequence;
-    quest_->stored(layer, one, stream, layerwise_->places_in_groups());
+    quest_->update_bounds(layer, one, stream, layerwise_->numbers_in_groups());
   }
   if (args.q.elements() == 0) return;
-  gathered_->attend(layer, args, args.query_start, layerwise_->host_blocks(layer), stream);
+  gathered_->run_attention(layer, args, args.query_start, layerwise_->host_blocks(layer), stream);
 }
 
 void SparseCache::attend_run(std::int64_t layer, const Run& run, const kernels::Attention& all,
                              Stream& stream) {
   const kernels::Attention args = part_of(all, run);
-  if (run.kind == Kind::one_row) return quest_->attend(layer, args, stream);
+  if (run.kind == Kind::one_row) return quest_->run_attention(layer, args, stream);
   if (run.kind == Kind::everything) return kernels::attention(args, stream);
   if (args.q.elements() == 0) return;
-  prompts_->attend(prompt_attention(args, run.first_position, run.to_come), stream);
+  prompts_->run_attention(prompt_attention(args, run.first_position, run.to_come), stream);
 }
 
-// The arguments of some of a call's sequences, as if they were all.
+// The arguments for some of a call's sequences.
 kernels::Attention SparseCache::part_of(const kernels::Attention& all, const Run& run) const {
   NVLLM_CHECK(run.rows <= limits_.rows && run.sequences <= limits_.sequences);
   kernels::Attention part = all;

@@ -1,6 +1,7 @@
-// Policies in every cache that serves them, SparseCache over a paged and a layer-wise one, and ChunkedCache: with budgets
-// for everything it is attention to everything; with less, a sequence's results depend neither on the cache, nor on what
-// runs beside it, nor on who had its slot and blocks before.
+// Policies in every cache that serves them, SparseCache over a paged and a layer-wise one, and
+// ChunkedCache: with budgets for everything it is attention to everything; with less, a sequence's
+// results depend neither on the cache, nor on what runs beside it, nor on who had its slot and
+// blocks before.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "kernels/testing/cases.h"
-#include "kvcache/policies/sparse_cache_player.h"
+#include "kvcache/policies/sparse_cache_fixture.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::kvcache {
@@ -27,7 +28,7 @@ Sequence sequence_of(std::uint32_t slot, unsigned seed, unsigned places) {
 }
 
 // Prompts, at once and in parts, long and short, and tokens, in steps of many kinds.
-void play(Player& player, Sequence& a, Sequence& b, Sequence& c) {
+void play(CachePlayer& player, Sequence& a, Sequence& b, Sequence& c) {
   player.step({{&a, 150}, {&b, 30}});
   player.step({{&b, 1}, {&a, 101}, {&c, 260}});
   player.step({{&b, 1}, {&a, 1}, {&c, 40}});
@@ -63,7 +64,7 @@ std::vector<Sequence> three() {
 }
 
 std::vector<Sequence> played(Backend& backend, const Policies& policies, Where where) {
-  Player player(backend, policies, 16, where);
+  CachePlayer player(backend, policies, 16, where);
   std::vector<Sequence> sequences = three();
   play(player, sequences[0], sequences[1], sequences[2]);
   return sequences;
@@ -124,9 +125,10 @@ TEST_CASE("of keys and values in host memory they choose the same") {
 TEST_CASE("layer by layer, parts of a step are chosen for as steps are") {
   BACKEND_OR_SKIP(backend);
   for (const Policies& policies : frugal()) {
-    Player parts(*backend, policies, 16, Where::layerwise), steps(*backend, policies);
+    CachePlayer parts(*backend, policies, 16, Where::layerwise), steps(*backend, policies);
     std::vector<Sequence> got = three(), right = three();
-    // 140 of the first; then 111 of it and 29 of the second; then 1 and 139 of the third; then 121 of it.
+    // 140 of the first; then 111 of it and 29 of the second; then 1 and 139 of the third; then 121
+    // of it.
     parts.step({{&got[0], 251}, {&got[1], 30}, {&got[2], 260}}, 140);
     steps.step({{&right[0], 140}});
     steps.step({{&right[0], 111}, {&right[1], 29}});
@@ -148,7 +150,7 @@ TEST_CASE("the last 128 rows of a prompt attend to everything, wherever it is ke
   for (const Where where : kEverywhere) {
     CAPTURE(static_cast<int>(where));
     const std::int64_t part_rows = where == Where::layerwise ? 150 : kMostRows;
-    Player sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
+    CachePlayer sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
     std::vector<Sequence> got = three(), right = three();
     sparse.step({{&got[0], 300}, {&got[1], 30}}, part_rows);
     sparse.step({{&got[1], 1}, {&got[0], 49}, {&got[2], 350}}, part_rows, 0);
@@ -166,7 +168,7 @@ TEST_CASE("a prompt's last 128 rows may come in several steps") {
   for (const Where where : kEverywhere) {
     CAPTURE(static_cast<int>(where));
     const std::int64_t part_rows = where == Where::layerwise ? 150 : kMostRows;
-    Player sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
+    CachePlayer sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
     Sequence got(0, 1);
     for (BlockId block = 0; block < 36; ++block) got.blocks.push_back(block * 7 % 157);
     Sequence right = got;
@@ -185,7 +187,7 @@ TEST_CASE("prompts that share prefixes find each its own") {
   for (const Policies& policies : frugal()) {
     std::vector<std::vector<Sequence>> all;
     for (const Where where : kEverywhere) {
-      Player player(*backend, policies, 16, where);
+      CachePlayer player(*backend, policies, 16, where);
       Sequence first = sequence_of(0, 1, 0), other = sequence_of(1, 2, 1);
       player.step({{&first, 160}, {&other, 40}});
       player.step({{&other, 90}, {&first, 2}});
@@ -211,12 +213,13 @@ TEST_CASE("what a sequence gets does not depend on what runs beside it") {
   for (const Where where : kEverywhere) {
     for (const Policies& policies : frugal()) {
       const Sequence a = played(*backend, policies, where)[0];
-      Player alone(*backend, policies, 16, where);
+      CachePlayer alone(*backend, policies, 16, where);
       Sequence a_alone = sequence_of(0, 1, 0);
       for (const std::int64_t rows : {150, 101, 1, 1, 1, 1, 1, 1, 1, 2}) {
         alone.step({{&a_alone, rows}});
       }
-      // Where one step loads layers and another reads on the host, tokens are attended to by two kernels.
+      // Where one step loads layers and another reads on the host, tokens are attended to by two
+      // kernels.
       CHECK((where == Where::layerwise ? most_apart(a, a_alone) < kRoundings
                                        : same_bits(a, a_alone)));
     }
@@ -227,13 +230,13 @@ TEST_CASE("who takes a slot and blocks over finds nothing of the one before") {
   BACKEND_OR_SKIP(backend);
   for (const Where where : kEverywhere) {
     for (const Policies& policies : frugal()) {
-      Player used(*backend, policies, 16, where), fresh(*backend, policies, 16, where);
+      CachePlayer used(*backend, policies, 16, where), fresh(*backend, policies, 16, where);
       Sequence before = sequence_of(0, 77, 0), other = sequence_of(1, 78, 1),
                third = sequence_of(2, 79, 2);
       play(used, before, other, third);
       used.end(before);
       Sequence after = sequence_of(0, 5, 0), right = after;
-      for (Player* player : {&used, &fresh}) {
+      for (CachePlayer* player : {&used, &fresh}) {
         Sequence& mine = player == &used ? after : right;
         player->step({{&mine, 130}});
         for (int i = 0; i < 20; ++i) player->step({{&mine, 1}});
@@ -260,7 +263,7 @@ TEST_CASE("chunked: a prompt policy moves what attention to everything moves") {
   BACKEND_OR_SKIP(backend);
   KvTraffic traffic[2];
   for (const bool chooses : {false, true}) {
-    Player player(*backend, chooses ? xattention(0.6f) : Policies{}, 16, Where::chunked);
+    CachePlayer player(*backend, chooses ? xattention(0.6f) : Policies{}, 16, Where::chunked);
     std::vector<Sequence> sequences = three();
     play(player, sequences[0], sequences[1], sequences[2]);
     traffic[chooses ? 1 : 0] = player.traffic();
@@ -274,7 +277,7 @@ TEST_CASE("caches with policies take what the arithmetic says, to the byte") {
   for (const Where where : kEverywhere) {
     for (const Policies& policies : frugal()) {
       CAPTURE(static_cast<int>(where));
-      const Player player(*backend, policies, 16, where);
+      const CachePlayer player(*backend, policies, 16, where);
       CHECK(backend->ledger().total(MemoryKind::device) == player.predicted_bytes());
     }
   }
@@ -286,7 +289,7 @@ TEST_CASE("quest refuses blocks that are no multiple of its pages") {
   quest.quest_budget = 64;
   std::string message;
   try {
-    Player player(*backend, quest, 8);
+    CachePlayer player(*backend, quest, 8);
   } catch (const Error& error) {
     message = error.what();
   }

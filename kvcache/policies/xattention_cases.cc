@@ -1,4 +1,5 @@
-// XAttention with room for gathered keys: its segments, and the calls that a prompt comes in, choose as without.
+// XAttention with room for gathered keys: its segments, and the calls that a prompt comes in,
+// choose as without.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -35,7 +36,7 @@ class Prompt {
         out_(backend, stream, std::vector<T>(kTokens * kHeads * kHeadDim)) {}
 
   // In calls of so many rows.
-  std::vector<T> attend(PromptPolicy& policy, std::int64_t rows_of_call) {
+  std::vector<T> run_attention(PromptPolicy& policy, std::int64_t rows_of_call) {
     for (std::int64_t first = 0; first < kTokens; first += rows_of_call) {
       const std::int64_t count = std::min(rows_of_call, kTokens - first);
       PromptAttention args;
@@ -48,7 +49,7 @@ class Prompt {
       args.rows.group = kHeads;
       args.rows.scale = 1 / std::sqrt(static_cast<float>(kHeadDim));
       args.out = out_.view({kTokens, kHeads, kHeadDim}).rows(first, count);
-      policy.attend(args, stream_);
+      policy.run_attention(args, stream_);
     }
     return out_.fetch();
   }
@@ -80,10 +81,10 @@ TEST_CASE_TEMPLATE("room for keys changes nothing of what XAttention attends to"
   const auto without = XAttention::create(*backend, limits(0), 0.6f);
   const auto with = XAttention::create(*backend, limits(kHeadDim * sizeof(T)), 0.6f);
   const auto everything = XAttention::create(*backend, limits(kHeadDim * sizeof(T)), 1);
-  const std::vector<T> expected = prompt.attend(*without, kTokens);
-  CHECK(same(prompt.attend(*with, kTokens), expected));
-  CHECK(same(prompt.attend(*with, 1280), expected));  // of whole tiles
-  CHECK(!same(prompt.attend(*everything, kTokens), expected));
+  const std::vector<T> expected = prompt.run_attention(*without, kTokens);
+  CHECK(same(prompt.run_attention(*with, kTokens), expected));
+  CHECK(same(prompt.run_attention(*with, 1280), expected));  // of whole tiles
+  CHECK(!same(prompt.run_attention(*everything, kTokens), expected));
 }
 
 }  // namespace

@@ -238,7 +238,7 @@ TEST_CASE("tables are for people") {
   const std::string table =
       output_of("latency", {"--batch-size", "2", "--input-len", "16", "--output-len", "4"});
   CHECK(table.find("of floor") != std::string::npos);
-  CHECK(table.find("floor: ") != std::string::npos);
+  CHECK(table.find("floor (roofline): ") != std::string::npos);
 }
 
 TEST_CASE("--profile writes a timeline of the launcher and of all ranks") {

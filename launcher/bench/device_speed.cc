@@ -20,7 +20,7 @@
 #include "device/backend.h"
 #include "device/topology.h"
 #include "kernels/gemm/linear.h"
-#include "launcher/child.h"
+#include "launcher/supervise/child.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -32,7 +32,7 @@ struct Measured {
   double flops_per_second = 0;
 };
 
-// Of the best of a few tries.
+// Seconds of the best of a few tries.
 double best_seconds(const std::function<void()>& work) {
   work();
   double best = 1e9;
@@ -79,7 +79,7 @@ double gpu_copy_speed(Backend& backend, Stream& stream) {
   return 2.0 * kCopies * kBytes / seconds;
 }
 
-double product_speed(Backend& backend, Stream& stream) {
+double gemm_speed(Backend& backend, Stream& stream) {
   const std::int64_t size = backend.kind() == DeviceKind::cuda ? 8192 : 1024;
   const auto bytes = static_cast<std::size_t>(size * size) * size_of(DType::bf16);
   std::array<Buffer, 3> buffers;
@@ -90,14 +90,14 @@ double product_speed(Backend& backend, Stream& stream) {
   const auto tensor = [&](int i) {
     return TensorView(buffers[static_cast<std::size_t>(i)].data(), DType::bf16, {size, size});
   };
-  kernels::Linear product;
-  product.out = tensor(0);
-  product.x = tensor(1);
-  product.weight = tensor(2);
+  kernels::Linear gemm;
+  gemm.out = tensor(0);
+  gemm.x = tensor(1);
+  gemm.weight = tensor(2);
   const auto matmul = kernels::create_matmul(backend);
-  matmul->tune(product, stream);
+  matmul->tune(gemm, stream);
   const double seconds = best_seconds([&] {
-    matmul->linear(product, stream);
+    matmul->linear(gemm, stream);
     stream.synchronize();
   });
   return 2.0 * static_cast<double>(size * size * size) / seconds;
@@ -109,7 +109,7 @@ Measured measure(DeviceKind kind) {
   const auto backend = create_backend(kind);
   const auto stream = backend->create_stream();
   if (kind == DeviceKind::cuda) measured.bytes_per_second = gpu_copy_speed(*backend, *stream);
-  measured.flops_per_second = product_speed(*backend, *stream);
+  measured.flops_per_second = gemm_speed(*backend, *stream);
   return measured;
 }
 
@@ -130,10 +130,11 @@ LinkSpeed measure_link(DeviceKind kind) {
           .source = {}};
 }
 
-// Numbers that come from a child's measurement; `mend`: the options to pass where it fails.
+// Runs a measurement in a child process and returns its numbers; `fix`: the options to pass if it
+// fails.
 template <std::size_t n>
 std::array<double, n> numbers_of_child(const std::function<std::array<double, n>()>& measure_all,
-                                       const char* mend) {
+                                       const char* fix) {
   struct Answer {
     std::array<double, n> numbers;
     std::array<char, 256> problem;  // "": there are numbers
@@ -155,9 +156,9 @@ std::array<double, n> numbers_of_child(const std::function<std::array<double, n>
   Answer answer{};
   const bool whole = ::read(read_end.get(), &answer, sizeof answer) == sizeof answer;
   child.end();
-  if (!whole) fail("measuring the device for the floor failed; pass ", mend);
+  if (!whole) fail("measuring the device for the floor failed; pass ", fix);
   if (answer.problem.front() != '\0') {
-    fail("measuring the device for the floor: ", answer.problem.data(), "; or pass ", mend);
+    fail("measuring the device for the floor: ", answer.problem.data(), "; or pass ", fix);
   }
   return answer.numbers;
 }

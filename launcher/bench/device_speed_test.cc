@@ -42,7 +42,7 @@ TEST_CASE("this machine's CPU is measured, and its ranks share it") {
   CHECK(speed.source == "measured");
 }
 
-TEST_CASE("a thread that cannot be started is an Error with the reason and the mend") {
+TEST_CASE("a thread that cannot be started is an Error with the reason and the fix") {
   if (testing::kSanitized) SKIP_TEST("sanitizers need more address space than any limit leaves");
   std::size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;

@@ -26,55 +26,55 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, layers::Sh
           .attention_flops = 4 * depth * q};
 }
 
-// Flops of the prompt's rows that are computed, and of one pass over all positions up to each.
-StepWork work_of_prompts(double prompts, double tokens) {
+// Every token of a prompt is a row and attends to all tokens up to it.
+StepWork work_of_prefill(double prompts, double tokens) {
   return {.rows = prompts * tokens,
           .tokens = prompts,
-          .seen = prompts * tokens * (tokens + 1) / 2,
-          .read = 0};  // a prompt's K and V are in the caches that products leave
+          .context = prompts * tokens * (tokens + 1) / 2,
+          .read = 0};  // a prompt's own K and V are still in the device's caches
 }
 
 }  // namespace
 
 ModelCost cost_of(const model::ModelConfig& config, DType dtype, int ranks) {
-  ModelCost most;
+  ModelCost max;
   for (int rank = 0; rank < ranks; ++rank) {
     const ModelCost cost = cost_of_rank(config, dtype, {rank, ranks});
     for (const auto part :
          {&ModelCost::layer_bytes, &ModelCost::head_bytes, &ModelCost::kv_bytes,
           &ModelCost::layer_flops, &ModelCost::head_flops, &ModelCost::attention_flops}) {
-      most.*part = std::max(most.*part, cost.*part);
+      max.*part = std::max(max.*part, cost.*part);
     }
   }
-  return most;
+  return max;
 }
 
 double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWork& work) {
-  const double products = std::max(
+  const double gemms = std::max(
       (cost.layer_bytes + cost.head_bytes) / speed.bytes_per_second,
       (work.rows * cost.layer_flops + work.tokens * cost.head_flops) / speed.flops_per_second);
   const double attention =
       std::max(work.read * cost.kv_bytes / speed.bytes_per_second,
-               work.seen * cost.attention_flops / speed.attention_flops_per_second);
-  return products + attention;
+               work.context * cost.attention_flops / speed.attention_flops_per_second);
+  return gemms + attention;
 }
 
 double decode_floor(const ModelCost& cost, const DeviceSpeed& speed, double batch, double context) {
   return step_floor(
       cost, speed,
-      {.rows = batch, .tokens = batch, .seen = batch * context, .read = batch * context});
+      {.rows = batch, .tokens = batch, .context = batch * context, .read = batch * context});
 }
 
-double prompt_floor(const ModelCost& cost, const DeviceSpeed& speed, double prompts,
-                    double tokens) {
-  return step_floor(cost, speed, work_of_prompts(prompts, tokens));
+double prefill_floor(const ModelCost& cost, const DeviceSpeed& speed, double prompts,
+                     double tokens) {
+  return step_floor(cost, speed, work_of_prefill(prompts, tokens));
 }
 
 double workload_floor(const ModelCost& cost, const DeviceSpeed& speed,
                       std::span<const SequenceLength> sequences, std::int64_t running) {
   struct Running {
-    double context = 0;     // tokens that the next row sees
-    std::int64_t left = 0;  // tokens that are still to come
+    double context = 0;     // of the next token
+    std::int64_t left = 0;  // tokens that are still to be generated
   };
   std::vector<Running> now;
   std::size_t next = 0;
@@ -84,17 +84,17 @@ double workload_floor(const ModelCost& cost, const DeviceSpeed& speed,
     for (Running& sequence : now) {
       work.rows += 1;
       work.tokens += 1;
-      work.seen += sequence.context;
+      work.context += sequence.context;
       work.read += sequence.context;
       sequence.context += 1;
       sequence.left -= 1;
     }
     while (next < sequences.size() && static_cast<std::int64_t>(now.size()) < running) {
       const SequenceLength& length = sequences[next++];
-      const StepWork prompt = work_of_prompts(1, static_cast<double>(length.prompt));
+      const StepWork prompt = work_of_prefill(1, static_cast<double>(length.prompt));
       work.rows += prompt.rows;
       work.tokens += 1;
-      work.seen += prompt.seen;
+      work.context += prompt.context;
       now.push_back({static_cast<double>(length.prompt) + 1, length.output - 1});
     }
     seconds += step_floor(cost, speed, work);

@@ -1,6 +1,7 @@
-// Floor: the least time that work takes on a device, from the model's configuration alone: weights are read
-// once per step, every row reads the K and V of its context once, and products and attention run at the
-// device's speed. What ranks tell each other costs nothing here, so on several of them no one gets there.
+// Floor: the shortest time that work can take on a device (its roofline), from the model's
+// configuration alone. It assumes that weights are read once per step, that every token reads the K
+// and V of its context once, and that GEMMs and attention run at the device's speed. Communication
+// between ranks is not counted, so several ranks cannot reach their floor.
 #pragma once
 
 #include <cstdint>
@@ -8,47 +9,55 @@
 #include <string>
 
 #include "device/dtype.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace nvllm::launcher {
 
-// What one device does at most.
+// The peak speeds of one device.
 struct DeviceSpeed {
-  double bytes_per_second = 0;            // of reading
-  double flops_per_second = 0;            // of products
-  double attention_flops_per_second = 0;  // of attention
-  std::string source;                     // where these come from, for people
+  double bytes_per_second = 0;  // memory bandwidth
+  double flops_per_second = 0;  // of GEMMs
+  double attention_flops_per_second = 0;
+  std::string source;  // where these come from, for people
 };
 
-// Of the rank that has most to do.
+// Bandwidth between a device and pinned host memory, for large copies in one direction at a time.
+struct LinkSpeed {
+  double to_device = 0, to_host = 0;  // bytes per second
+  std::string source;                 // where these come from, for people
+};
+
+// The costs of a model on the rank that has most to do. "Row": one token that goes through the
+// layers.
 struct ModelCost {
   double layer_bytes = 0;      // of the layers' weights
-  double head_bytes = 0;       // of the head's
+  double head_bytes = 0;       // of the LM head's weights
   double kv_bytes = 0;         // of a token's K and V
-  double layer_flops = 0;      // of a row's products with the layers' weights
-  double head_flops = 0;       // and with the head's
-  double attention_flops = 0;  // of a row, per token that it sees
+  double layer_flops = 0;      // of one row's GEMMs with the layers' weights
+  double head_flops = 0;       // and with the LM head's
+  double attention_flops = 0;  // of one row, per token of its context
 };
 ModelCost cost_of(const model::ModelConfig& config, DType dtype, int ranks);
 
-// Of a step that gives `tokens` tokens; rows see `seen` tokens all in all, and of these `read` come from
-// the cache (rows of one prompt share what they read).
+// The work of one step.
 struct StepWork {
   double rows = 0;
-  double tokens = 0;
-  double seen = 0;
-  double read = 0;
+  double tokens = 0;   // that it generates
+  double context = 0;  // tokens that all rows attend to, in sum
+  double read =
+      0;  // tokens whose K and V are read from the KV cache; rows of one prompt share them
 };
 double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWork& work);
 
-// Seconds of a step of `batch` sequences with one row each at that context.
+// Seconds of a decode step of `batch` sequences with that context each.
 double decode_floor(const ModelCost& cost, const DeviceSpeed& speed, double batch, double context);
 
-// Seconds until `prompts` prompts of so many tokens have given their first tokens.
-double prompt_floor(const ModelCost& cost, const DeviceSpeed& speed, double prompts, double tokens);
+// Seconds of the prefill of `prompts` prompts of `tokens` tokens each.
+double prefill_floor(const ModelCost& cost, const DeviceSpeed& speed, double prompts,
+                     double tokens);
 
-// Seconds of a whole workload, of which at most `running` sequences are under way at a time, the first ones
-// first: every prompt is computed once, and whatever runs gives a token per step.
+// Seconds of a whole workload in its order, with at most `running` sequences at a time: every
+// prompt is computed once, and every running sequence generates a token per step.
 struct SequenceLength {
   std::int64_t prompt = 0;
   std::int64_t output = 0;

@@ -63,11 +63,11 @@ TEST_CASE("a decode step reads the weights and the cache once") {
   }
 }
 
-TEST_CASE("a prompt is bound by its products and its attention") {
+TEST_CASE("a prompt is bound by its GEMMs and its attention") {
   for (const Model& model : models()) {
     const double tokens[] = {1024, 8192, 32768};
     for (int i = 0; i < 3; ++i) {
-      CHECK(prompt_floor(model.cost, kH200, 1, tokens[i]) * 1e3 ==
+      CHECK(prefill_floor(model.cost, kH200, 1, tokens[i]) * 1e3 ==
             doctest::Approx(model.prompt_ms[i]).epsilon(0.06));
     }
   }
@@ -88,7 +88,7 @@ TEST_CASE("nano-vllm's workload on an H200") {
 
 TEST_CASE("one sequence is a prompt and its decode steps") {
   const ModelCost cost = models()[0].cost;
-  double expected = prompt_floor(cost, kH200, 1, 100);
+  double expected = prefill_floor(cost, kH200, 1, 100);
   for (int context = 101; context <= 104; ++context) {
     expected += decode_floor(cost, kH200, 1, context);
   }

@@ -1,17 +1,22 @@
 #include "launcher/bench/load_generator.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstddef>
 #include <map>
+#include <numeric>
 
 #include "base/clock.h"
 #include "base/error.h"
 
 namespace nvllm::launcher {
+
 namespace {
 
-constexpr Nanoseconds kPatience = std::chrono::milliseconds(100);  // of one look for news
+constexpr Nanoseconds kPollLimit = std::chrono::milliseconds(100);
 
-void note(RequestRecord& record, std::int64_t tokens, std::int64_t now) {
+void record_tokens(RequestRecord& record, std::int64_t tokens, std::int64_t now) {
   if (tokens == 0) return;
   if (record.tokens == 0) {
     record.first_ns = now;
@@ -36,11 +41,11 @@ void LoadGenerator::submit(const runtime::Request& request) {
 }
 
 void LoadGenerator::poll() {
-  const std::vector<runtime::Update> updates = client_.poll(kPatience);
+  const std::vector<runtime::Update> updates = client_.poll(kPollLimit);
   if (updates.empty()) return;
   const Trace::Span span(trace_, "host", "note updates");
   const std::int64_t now = now_ns();
-  // News of several steps may have come.
+  // Several steps may have sent updates.
   std::map<RequestRecord*, std::int64_t> tokens;
   for (const runtime::Update& update : updates) {
     if (!update.error.empty()) fail("a request of the benchmark was refused: ", update.error);
@@ -52,16 +57,16 @@ void LoadGenerator::poll() {
     record->cached_tokens = update.cached_tokens;
     record->preemptions = update.preemptions;
   }
-  for (const auto& [record, count] : tokens) note(*record, count, now);
+  for (const auto& [record, count] : tokens) record_tokens(*record, count, now);
 }
 
-// Nothing for one that ran before begin().
+// nullptr for a request from before clear().
 RequestRecord* LoadGenerator::record_of(const runtime::Update& update) {
   const std::uint64_t after = next_id_ - update.request;  // 1: the newest
   return after <= records_.size() ? &records_[records_.size() - after] : nullptr;
 }
 
-void LoadGenerator::stop() {
+void LoadGenerator::abort_all() {
   for (std::size_t i = 0; i < records_.size(); ++i) {
     if (!records_[i].finished) client_.abort(next_id_ - records_.size() + i);
   }
@@ -74,6 +79,21 @@ void LoadGenerator::run(std::span<const runtime::Request> requests, std::int64_t
     while (next < requests.size() && unfinished() < at_once) submit(requests[next++]);
     poll();
   }
+}
+
+Summary summary_of(std::vector<double> samples) {
+  if (samples.empty()) return {};
+  std::sort(samples.begin(), samples.end());
+  const double count = static_cast<double>(samples.size());
+  const auto quantile = [&](double share) {
+    const auto rank = static_cast<std::size_t>(std::ceil(share * count));
+    return samples[std::max<std::size_t>(rank, 1) - 1];
+  };
+  return {.mean = std::accumulate(samples.begin(), samples.end(), 0.0) / count,
+          .p50 = quantile(0.50),
+          .p90 = quantile(0.90),
+          .p99 = quantile(0.99),
+          .max = samples.back()};
 }
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,4 @@
-// LoadGenerator: asks an engine for answers and notes when their tokens came, as its users see them.
+// LoadGenerator: submits requests to an engine and records when their tokens arrive.
 #pragma once
 
 #include <cstdint>
@@ -6,18 +6,18 @@
 #include <vector>
 
 #include "base/trace.h"
-#include "runtime/engine_client.h"
+#include "runtime/engine/engine_client.h"
 #include "runtime/request.h"
 
 namespace nvllm::launcher {
 
-// One request's life at the front end, now_ns().
+// The times of one request at the front end, on the clock of now_ns().
 struct RequestRecord {
   std::int64_t submitted_ns = 0;
-  std::int64_t first_ns = 0;  // of the first token; 0: none came
+  std::int64_t first_ns = 0;  // of the first token; 0: there is none yet
   std::int64_t last_ns = 0;
   std::int64_t tokens = 0;
-  // Between tokens; those that came together share the time since the ones before.
+  // Inter-token latencies (ITL); tokens that arrive together share the time since the ones before.
   std::vector<float> gaps_s;
   std::int32_t cached_tokens = 0, preemptions = 0;
   bool finished = false;
@@ -32,14 +32,14 @@ class LoadGenerator {
   explicit LoadGenerator(runtime::EngineClient& client, Trace* trace = nullptr)
       : client_(client), trace_(trace) {}
 
-  // Begins with new records.
-  void begin() { records_.clear(); }
+  // Drops the records of earlier requests.
+  void clear() { records_.clear(); }
   void submit(const runtime::Request& request);
-  // Waits for news and notes them. An Error if a request was refused.
+  // Waits for updates and records them. Throws an Error if a request was refused.
   void poll();
-  // Ends whatever still runs.
-  void stop();
-  // Submits all of them, at most so many at a time, and waits for their ends.
+  // Aborts the requests that still run.
+  void abort_all();
+  // Submits all requests, at most `at_once` in flight, and waits until they have finished.
   void run(std::span<const runtime::Request> requests, std::int64_t at_once);
 
   std::int64_t unfinished() const { return static_cast<std::int64_t>(client_.unfinished()); }
@@ -54,5 +54,14 @@ class LoadGenerator {
   std::uint64_t next_id_ = 1;
   std::vector<RequestRecord> records_;  // the last has the id next_id_ - 1
 };
+
+// Statistics of many samples.
+struct Summary {
+  double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
+};
+
+// All zero without samples. A quantile is a sample: the smallest one that is not below that share
+// of them.
+Summary summary_of(std::vector<double> samples);
 
 }  // namespace nvllm::launcher

@@ -21,9 +21,9 @@ runtime::Request request_of(std::int64_t prompt_tokens, std::int64_t output_toke
   return make_request(std::move(prompt), output_tokens);
 }
 
-// Until its first token.
-const RequestRecord& begin(LoadGenerator& load, const runtime::Request& request) {
-  load.begin();
+// Submits a request and waits for its first token.
+const RequestRecord& await_first_token(LoadGenerator& load, const runtime::Request& request) {
+  load.clear();
   load.submit(request);
   while (load.records().front().first_ns == 0) load.poll();
   return load.records().front();
@@ -37,12 +37,12 @@ bool in_host_memory(LongMode mode) {
   return in_chunks(mode) || mode == LongMode::layerwise;
 }
 
-// Every block has its place on the device.
+// Whether every block stays on the device.
 bool all_stay(const LongResult& result) {
   return result.blocks > 0 && result.resident_blocks >= result.blocks;
 }
 
-// Of so many first tokens of a sequence.
+// How many of a sequence's first `tokens` tokens do not stay on the device.
 double not_resident(const LongResult& result, double tokens) {
   return std::max(tokens - static_cast<double>(result.resident_blocks * result.block_size), 0.0);
 }
@@ -53,13 +53,13 @@ LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, cons
                         PythonRandom& random) {
   const std::int64_t decode_prompt = plan.max_model_len - plan.output_tokens;
   if (decode_prompt < 1) {
-    fail("--output-len ", plan.output_tokens, " leaves no room for a prompt in max_model_len ",
+    fail("--output-len ", plan.output_tokens, " leaves no token for a prompt in max_model_len ",
          plan.max_model_len, "; pass a smaller one");
   }
   if (plan.warmup_tokens > 0) {
     const std::int64_t tokens = std::min(plan.warmup_tokens, plan.max_model_len - 1);
     const std::int64_t output = std::min(kWarmupOutput, plan.max_model_len - tokens);
-    begin(load, request_of(tokens, output, plan.vocabulary, random));
+    await_first_token(load, request_of(tokens, output, plan.vocabulary, random));
     finish(load);
   }
   LongResult result{.prefill_tokens = plan.one_prompt ? decode_prompt : plan.max_model_len - 1};
@@ -72,12 +72,12 @@ LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, cons
   };
   if (!plan.one_prompt) {
     const auto prompt = request_of(result.prefill_tokens, 1, plan.vocabulary, random);
-    const double first_token_s = begin(load, prompt).first_token_s();
+    const double first_token_s = await_first_token(load, prompt).first_token_s();
     finish(load);
     prompt_done(first_token_s);
   }
   const auto prompt = request_of(decode_prompt, plan.output_tokens, plan.vocabulary, random);
-  const double first_token_s = begin(load, prompt).first_token_s();
+  const double first_token_s = await_first_token(load, prompt).first_token_s();
   if (plan.one_prompt) prompt_done(first_token_s);
   before = client.statistics();
   finish(load);
@@ -93,7 +93,7 @@ LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, cons
 LongFloor prefill_floor(const LongResult& result, const ModelCost& cost, const DeviceSpeed& speed,
                         const LinkSpeed& link, std::int64_t step_tokens) {
   const auto tokens = static_cast<double>(result.prefill_tokens);
-  LongFloor floor{.compute_s = prompt_floor(cost, speed, 1, tokens)};
+  LongFloor floor{.compute_s = prefill_floor(cost, speed, 1, tokens)};
   if (!in_host_memory(result.mode) || all_stay(result)) return floor;
   floor.link_s = tokens * cost.kv_bytes / link.to_host;
   if (in_chunks(result.mode)) {

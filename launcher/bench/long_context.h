@@ -1,4 +1,4 @@
-// bench long: one sequence as long as the model may have it, in every mode of keeping keys and values.
+// bench long: one sequence as long as the model allows, in every way of keeping the KV cache.
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,13 @@
 
 #include "launcher/bench/floor.h"
 #include "launcher/bench/load_generator.h"
-#include "launcher/bench/long_mode.h"
-#include "launcher/bench/python_random.h"
-#include "launcher/bench/summary.h"
-#include "launcher/bench/throughput.h"
-#include "runtime/engine_client.h"
-#include "runtime/engine_options.h"
+#include "launcher/bench/measurements.h"
+#include "launcher/bench/workload.h"
+#include "launcher/cli/options.h"
+#include "runtime/engine/engine_client.h"
+#include "runtime/options.h"
 
 namespace nvllm::launcher {
-
-// Bytes per second between a device and pinned host memory, in large pieces, one direction at a time.
-struct LinkSpeed {
-  double to_device = 0, to_host = 0;
-  std::string source;  // where these come from, for people
-};
 
 struct LongPlan {
   std::int64_t max_model_len = 40960;
@@ -29,8 +22,9 @@ struct LongPlan {
   bool one_prompt = false;
 };
 
-// A prompt of max_model_len - 1 tokens until its one token; then another prompt, which leaves room for
-// output_tokens, and these. One prompt: the second is both.
+// Prefill is measured with a prompt of max_model_len - 1 tokens and a single token of an answer;
+// decode with another prompt of max_model_len - output_tokens and its answer. one_prompt: the
+// second one is used for both.
 struct LongResult {
   LongMode mode = LongMode::paged;
   std::string error = {};  // why it was not measured
@@ -40,7 +34,7 @@ struct LongResult {
   double prefill_s = 0;
   EngineWork prefill_work = {};
 
-  std::int64_t context = 0;  // tokens that a row of the decode saw, on average
+  std::int64_t context = 0;  // of decode, on average
   double decode_steps = 0, decode_s = 0;
   Summary step_s = {};
   EngineWork decode_work = {};
@@ -50,15 +44,16 @@ struct LongResult {
 LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, const LongPlan& plan,
                         PythonRandom& random);
 
-// The least times of it: of computing, and of moving keys and values that the mode has to.
+// The floors of compute and of the KV cache transfers that the mode needs.
 struct LongFloor {
   double compute_s = 0, link_s = 0;
   double seconds() const { return compute_s > link_s ? compute_s : link_s; }
 };
-// Chunked: a step of so many tokens reads what all steps before it wrote, but what has stayed on the device.
+// step_tokens: in the chunked modes every step of that many tokens reads the KV cache of all steps
+// before it, except the blocks that stay on the device.
 LongFloor prefill_floor(const LongResult& result, const ModelCost& cost, const DeviceSpeed& speed,
                         const LinkSpeed& link, std::int64_t step_tokens);
-// Of one step.
+// The floors of one decode step.
 LongFloor decode_floor(const LongResult& result, const ModelCost& cost, const DeviceSpeed& speed,
                        const LinkSpeed& link);
 

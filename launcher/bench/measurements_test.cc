@@ -1,12 +1,12 @@
+#include "launcher/bench/measurements.h"
+
 #include <doctest/doctest.h>
 
 #include <set>
 #include <vector>
 
-#include "launcher/bench/latency.h"
+#include "launcher/bench/load_generator.h"
 #include "launcher/bench/startup.h"
-#include "launcher/bench/summary.h"
-#include "launcher/bench/throughput.h"
 
 namespace nvllm::launcher {
 
@@ -18,7 +18,7 @@ TEST_CASE("a quantile is a sample that so many do not exceed") {
   CHECK(summary.p50 == 50);
   CHECK(summary.p90 == 90);
   CHECK(summary.p99 == 99);
-  CHECK(summary.most == 100);
+  CHECK(summary.max == 100);
   CHECK(summary_of({3}).p99 == 3);
   CHECK(summary_of({}).mean == 0);
 }
@@ -61,7 +61,7 @@ TEST_CASE("what an engine did is the difference of what it says before and after
   CHECK(work_between(before, before).step_message_bytes == 0);
 }
 
-TEST_CASE("a batch's first sequences have tokens enough until the last ones have begun") {
+TEST_CASE("a batch's first sequences have tokens enough until the last ones have started") {
   runtime::EngineOptions options;
   options.max_num_batched_tokens = 2048;
   const LatencyPlan plan{.batch = 256, .prompt_tokens = 1024, .steps = 100, .vocabulary = 1000};

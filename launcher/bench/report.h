@@ -1,4 +1,4 @@
-// What the benchmarks print.
+// The reports of the benchmarks, as tables for people and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,11 @@
 #include <vector>
 
 #include "launcher/bench/floor.h"
-#include "launcher/bench/latency.h"
 #include "launcher/bench/long_context.h"
-#include "launcher/bench/startup.h"
-#include "launcher/bench/throughput.h"
-#include "launcher/options.h"
-#include "runtime/engine_messages.h"
-#include "runtime/open_model.h"
+#include "launcher/bench/measurements.h"
+#include "launcher/cli/options.h"
+#include "runtime/engine/engine_messages.h"
+#include "runtime/model/open_model.h"
 
 namespace nvllm::launcher {
 
@@ -50,17 +48,24 @@ struct LongReport {
 std::string format_table(const BenchSubject& subject, const LongReport& report);
 std::string format_json(const BenchSubject& subject, const LongReport& report);
 
+// When the last rank had finished a stage, in seconds after the start.
+struct StartupStage {
+  std::string name;
+  double after_s = 0;
+};
+
 struct StartupRun {
   std::int64_t started_ns = 0;   // of the program
-  std::optional<double> exec_s;  // from the caller's request to that; absent: not measured
+  std::optional<double> exec_s;  // from fork() until then; absent: not measured
   std::vector<StartupStage> stages;
 
   double seconds() const { return exec_s.value_or(0) + stages.back().after_s; }
 };
 std::string format_table(const BenchSubject& subject, const std::vector<StartupRun>& runs);
 std::string format_json(const BenchSubject& subject, const std::vector<StartupRun>& runs);
-std::string format_json(const std::vector<StartupRun>& runs);  // what differs between starts
-// What format_json() printed of one run.
+std::string format_json(
+    const std::vector<StartupRun>& runs);  // the part that differs between starts
+// Reads the report that format_json() printed for one run.
 StartupRun parse_startup_run(const std::string& json);
 
 }  // namespace nvllm::launcher

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "launcher/bench/report.h"
-#include "launcher/version.h"
+#include "launcher/cli/program.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -20,7 +20,7 @@ Json milliseconds(const Summary& seconds) {
           {"p50", seconds.p50 * 1e3},
           {"p90", seconds.p90 * 1e3},
           {"p99", seconds.p99 * 1e3},
-          {"max", seconds.most * 1e3}};
+          {"max", seconds.max * 1e3}};
 }
 
 Json engine_of(const BenchSubject& subject) {
@@ -37,8 +37,8 @@ Json engine_of(const BenchSubject& subject) {
       {"graphs", options.graphs},
       {"async_scheduling", options.async_scheduling},
       {"tune", name_of(options.tuning)},
-      {"products_known", subject.info.products_known},
-      {"products_measured", subject.info.products_measured},
+      {"products_known", subject.info.gemm_configs_known},
+      {"products_measured", subject.info.gemm_configs_measured},
       {"weight_bytes", subject.info.weight_bytes},
       {"kv_bytes_per_token", subject.info.kv_bytes_per_token}};
 }
@@ -77,7 +77,7 @@ Json work_of(const EngineWork& work) {
 }
 
 Json range_of(LengthRange range) {
-  return {range.least, range.most};
+  return {range.min, range.max};
 }
 
 Json run_of(const StartupRun& run) {
@@ -109,8 +109,8 @@ std::string format_json(const BenchSubject& subject, const ThroughputReport& rep
   json["output_tokens_per_s"] = output / result.seconds;
   json["total_tokens_per_s"] = all / result.seconds;
   json["requests_per_s"] = static_cast<double>(result.prompts) / result.seconds;
-  json["first_token_ms"] = milliseconds(result.first_token_s);
-  json["token_ms"] = milliseconds(result.token_s);
+  json["first_token_ms"] = milliseconds(result.ttft_s);
+  json["token_ms"] = milliseconds(result.itl_s);
   json["request_ms"] = milliseconds(result.request_s);
   json["cached_prompt_tokens"] = result.cached_tokens;
   json["mean_batch"] = output / static_cast<double>(result.work.steps);
@@ -129,15 +129,15 @@ std::string format_json(const BenchSubject& subject, const std::vector<LatencyRe
     const double rows = result.rows;
     const double floor = decode_floor(subject.cost, subject.speed, rows, result.context);
     const double prompts =
-        prompt_floor(subject.cost, subject.speed, static_cast<double>(result.plan.batch),
-                     static_cast<double>(result.plan.prompt_tokens));
+        prefill_floor(subject.cost, subject.speed, static_cast<double>(result.plan.batch),
+                      static_cast<double>(result.plan.prompt_tokens));
     json["batches"].push_back({{"batch", result.plan.batch},
                                {"input_len", result.plan.prompt_tokens},
                                {"warmup_steps", result.plan.warmup_steps},
-                               {"prompts_s", result.prompts_s},
+                               {"prompts_s", result.prefill_s},
                                {"prompts_floor_s", prompts},
-                               {"prompts_of_floor", prompts / result.prompts_s},
-                               {"first_token_ms", milliseconds(result.first_token_s)},
+                               {"prompts_of_floor", prompts / result.prefill_s},
+                               {"first_token_ms", milliseconds(result.ttft_s)},
                                {"steps", result.steps},
                                {"mean_rows", rows},
                                {"mean_context", result.context},

@@ -1,20 +1,15 @@
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "launcher/bench/report.h"
-#include "launcher/text_table.h"
-#include "launcher/version.h"
+#include "launcher/cli/program.h"
+#include "launcher/session/text_table.h"
 
 namespace nvllm::launcher {
 namespace {
 
-// With three digits that mean something.
+// With three significant digits.
 std::string number(double value) {
-  std::array<char, 48> text;
-  const int digits = value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3;
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
+  return fixed(value, value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3);
 }
 
 std::string percent(double share) {
@@ -35,21 +30,21 @@ std::string rate(double per_second, const char* unit) {
 }
 
 std::string floor_line(const DeviceSpeed& speed, std::size_t ranks) {
-  return str("  floor: ", rate(speed.bytes_per_second, "B/s"), " and ",
+  return str("  floor (roofline): ", rate(speed.bytes_per_second, "B/s"), " and ",
              rate(speed.flops_per_second, "FLOP/s"), " of each device (", speed.source, ')',
-             ranks > 1 ? ", what ranks tell each other for nothing" : "", '\n');
+             ranks > 1 ? ", communication between ranks not counted" : "", '\n');
 }
 
 void add_summary(TextTable& table, const char* what, const Summary& seconds) {
-  table.add({what, number(seconds.mean * 1e3), number(seconds.p50 * 1e3), number(seconds.p90 * 1e3),
-             number(seconds.p99 * 1e3), number(seconds.most * 1e3)});
+  table.add_row({what, number(seconds.mean * 1e3), number(seconds.p50 * 1e3),
+                 number(seconds.p90 * 1e3), number(seconds.p99 * 1e3), number(seconds.max * 1e3)});
 }
 
 std::string work_line(const EngineWork& work) {
-  return str("  ", work.steps, " steps: the device was busy for ", number(work.device_busy_s),
-             " s, the host worked for ", number(work.host_s), " s and waited for ",
+  return str("  ", work.steps, " steps: device busy for ", number(work.device_busy_s),
+             " s, host busy for ", number(work.host_s), " s, host waiting for ",
              number(work.waiting_s), " s; ", number(work.step_message_bytes),
-             " bytes of a step's message\n");
+             " bytes of messages per step\n");
 }
 
 }  // namespace
@@ -65,20 +60,20 @@ std::string format_table(const BenchSubject& subject, const ThroughputReport& re
                                           " short prompts in ", number(result.warmup_s), " s\n")
                                     : "  no warm-up\n";
   TextTable figures;
-  figures.add({"time", number(result.seconds), "s"});
-  figures.add({"output", number(output / result.seconds), "tokens/s"});
-  figures.add({"prompts and output", number((output + prompt) / result.seconds), "tokens/s"});
-  figures.add({"floor", number(report.floor_s), "s"});
-  figures.add({"of the floor's speed", number(report.floor_s / result.seconds * 100), "%"});
-  figures.add({"tokens of a step", number(output / static_cast<double>(result.work.steps)), ""});
-  figures.add({"prompt tokens found in the cache", str(result.cached_tokens), ""});
-  figures.add({"preemptions", str(result.work.preemptions), ""});
+  figures.add_row({"time", number(result.seconds), "s"});
+  figures.add_row({"output", number(output / result.seconds), "tokens/s"});
+  figures.add_row({"prompt and output", number((output + prompt) / result.seconds), "tokens/s"});
+  figures.add_row({"floor", number(report.floor_s), "s"});
+  figures.add_row({"of the floor's speed", number(report.floor_s / result.seconds * 100), "%"});
+  figures.add_row({"mean batch", number(output / static_cast<double>(result.work.steps)), ""});
+  figures.add_row({"prompt tokens found in the cache", str(result.cached_tokens), ""});
+  figures.add_row({"preemptions", str(result.work.preemptions), ""});
   text += figures.text();
   TextTable times;
-  times.add({"ms", "mean", "p50", "p90", "p99", "most"});
-  add_summary(times, "first token", result.first_token_s);
-  add_summary(times, "between tokens", result.token_s);
-  add_summary(times, "whole answer", result.request_s);
+  times.add_row({"ms", "mean", "p50", "p90", "p99", "max"});
+  add_summary(times, "TTFT", result.ttft_s);
+  add_summary(times, "ITL", result.itl_s);
+  add_summary(times, "request", result.request_s);
   return text + times.text() + work_line(result.work) +
          floor_line(subject.speed, subject.info.ranks.size());
 }
@@ -89,22 +84,23 @@ std::string format_table(const BenchSubject& subject, const std::vector<LatencyR
   text += str("  prompts of ", plan.prompt_tokens, " random tokens, then ", plan.steps,
               " decode steps; ",
               plan.warmup_steps > 0
-                  ? str("before each batch one of other prompts and ", plan.warmup_steps, " steps")
+                  ? str("warm-up: a batch of other prompts and ", plan.warmup_steps, " steps")
                   : std::string("no warm-up"),
               '\n');
   TextTable table;
-  table.add({"batch", "prompts ms", "floor", "step ms", "p50", "p99", "floor", "of floor",
-             "tokens/s", "context", "cached", "preempted"});
+  table.add_row({"batch", "prefill ms", "floor", "TPOT ms", "p50", "p99", "floor", "of floor",
+                 "tokens/s", "context", "cached", "preempted"});
   for (const LatencyResult& result : results) {
     const double floor = decode_floor(subject.cost, subject.speed, result.rows, result.context);
     const double prompts =
-        prompt_floor(subject.cost, subject.speed, static_cast<double>(result.plan.batch),
-                     static_cast<double>(result.plan.prompt_tokens));
-    table.add({str(result.plan.batch), number(result.prompts_s * 1e3), number(prompts * 1e3),
-               number(result.mean_step_s() * 1e3), number(result.step_s.p50 * 1e3),
-               number(result.step_s.p99 * 1e3), number(floor * 1e3),
-               percent(floor / result.mean_step_s()), number(result.rows / result.mean_step_s()),
-               number(result.context), str(result.cached_tokens), str(result.work.preemptions)});
+        prefill_floor(subject.cost, subject.speed, static_cast<double>(result.plan.batch),
+                      static_cast<double>(result.plan.prompt_tokens));
+    table.add_row({str(result.plan.batch), number(result.prefill_s * 1e3), number(prompts * 1e3),
+                   number(result.mean_step_s() * 1e3), number(result.step_s.p50 * 1e3),
+                   number(result.step_s.p99 * 1e3), number(floor * 1e3),
+                   percent(floor / result.mean_step_s()),
+                   number(result.rows / result.mean_step_s()), number(result.context),
+                   str(result.cached_tokens), str(result.work.preemptions)});
   }
   text += table.text();
   for (const LatencyResult& result : results) {
@@ -119,7 +115,8 @@ std::string gib(std::uint64_t bytes) {
   return number(static_cast<double>(bytes) / (1 << 30));
 }
 
-// Cells for a floor: of computing, of the link, and the share of the larger one that was reached.
+// Adds the cells of a floor: of compute, of the link, and the share of the larger one that was
+// reached.
 void add_floor(std::vector<std::string>& row, const LongFloor& floor, double scale,
                double seconds) {
   row.push_back(number(floor.compute_s * scale));
@@ -142,10 +139,10 @@ std::string format_table(const BenchSubject& subject, const LongReport& report) 
               plan.one_prompt ? "" : str("; then one of ", plan.max_model_len - plan.output_tokens),
               " and ", plan.output_tokens, " tokens of an answer\n");
   TextTable prompts, answers;
-  prompts.add({"prompt", "s", "tokens/s", "compute floor", "PCIe floor", "of floor", "GiB to host",
-               "to device"});
-  answers.add({"answer", "ms/token", "p50", "p99", "compute floor", "PCIe floor", "of floor",
-               "GiB to host", "to device"});
+  prompts.add_row({"prefill", "s", "tokens/s", "compute floor", "PCIe floor", "of floor",
+                   "GiB to host", "to device"});
+  answers.add_row({"decode", "TPOT ms", "p50", "p99", "compute floor", "PCIe floor", "of floor",
+                   "GiB to host", "to device"});
   std::string failures;
   for (const LongResult& mode : report.modes) {
     if (!mode.error.empty()) {
@@ -160,14 +157,14 @@ std::string format_table(const BenchSubject& subject, const LongReport& report) 
                             subject.engine.max_num_batched_tokens),
               1, mode.prefill_s);
     add_traffic(prompt, mode.prefill_work);
-    prompts.add(prompt);
+    prompts.add_row(prompt);
     std::vector<std::string> answer = {name_of(mode.mode), number(mode.mean_step_s() * 1e3),
                                        number(mode.step_s.p50 * 1e3),
                                        number(mode.step_s.p99 * 1e3)};
     add_floor(answer, decode_floor(mode, subject.cost, subject.speed, report.link), 1e3,
               mode.mean_step_s());
     add_traffic(answer, mode.decode_work);
-    answers.add(answer);
+    answers.add_row(answer);
   }
   text += prompts.text() + answers.text() + failures;
   return text + floor_line(subject.speed, subject.info.ranks.size()) +
@@ -181,23 +178,23 @@ std::string format_table(const BenchSubject& subject, const std::vector<StartupR
   std::vector<double> sorted = seconds;
   std::sort(sorted.begin(), sorted.end());
   const double median = summary_of(seconds).p50;
-  // Stages of the run in the middle: each is a time of its own, those of different runs do not add up.
+  // The stages are those of the median run, because stages of different runs do not add up.
   const auto middle = std::find(seconds.begin(), seconds.end(), median) - seconds.begin();
   const StartupRun& run = runs[static_cast<std::size_t>(middle)];
   TextTable table;
-  table.add({"ms after the start", "at", "took"});
+  table.add_row({"ms after the start", "at", "took"});
   double before = 0;
   if (run.exec_s) {
     before = *run.exec_s;
-    table.add({"program running", number(before * 1e3), number(before * 1e3)});
+    table.add_row({"program running", number(before * 1e3), number(before * 1e3)});
   }
   for (const StartupStage& stage : run.stages) {
     const double at = run.exec_s.value_or(0) + stage.after_s;
-    table.add({stage.name, number(at * 1e3), number(std::max(at - before, 0.0) * 1e3)});
+    table.add_row({stage.name, number(at * 1e3), number(std::max(at - before, 0.0) * 1e3)});
     before = std::max(before, at);
   }
   return title(subject) + table.text() +
-         str("  start to first token: median ", number(median * 1e3), " ms, least ",
+         str("  start to first token: median ", number(median * 1e3), " ms, min ",
              number(sorted.front() * 1e3), " ms of ", runs.size(),
              runs.size() == 1 ? " start\n" : " starts; the stages are those of the median\n");
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/json_text.h"
-#include "launcher/bench/starts.h"
+#include "launcher/bench/startup.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -32,7 +32,7 @@ LatencyResult latency() {
   LatencyResult result;
   result.plan.batch = 4;
   result.plan.steps = 100;
-  result.prompts_s = 0.5;
+  result.prefill_s = 0.5;
   result.steps = 100;
   result.seconds = 280;
   result.step_s = summary_of(std::vector<double>(100, 2.8));
@@ -80,7 +80,7 @@ TEST_CASE("a batch's share of the floor is that of its own rows and contexts") {
       table.starts_with("nvllm 0.1.0 bench latency: a/model (random weights), bfloat16, 2 ranks "
                         "on CPU, 2 cores\n"));
   CHECK(table.find("50.0%") != std::string::npos);
-  CHECK(table.find("before each batch one of other prompts and 16 steps") != std::string::npos);
+  CHECK(table.find("warm-up: a batch of other prompts and 16 steps") != std::string::npos);
 }
 
 TEST_CASE("throughput tells tokens per second, the floor and the warm-up") {
@@ -148,7 +148,7 @@ TEST_CASE("what a mode moves over PCIe is its floor, where that takes longer tha
         std::string::npos);
 }
 
-TEST_CASE("several starts: the median with its own stages, and the least") {
+TEST_CASE("several starts: the median with its own stages, and the minimum") {
   const std::vector<StartedRun> runs = {started(0.9, 0.1), started(0.5, 0.1), started(0.6, 0.1)};
   const Json json = parse_json(join_starts(runs, true));
   CHECK(json.at("median_s") == doctest::Approx(0.7));
@@ -158,7 +158,7 @@ TEST_CASE("several starts: the median with its own stages, and the least") {
   CHECK(json.at("model") == "a/model");
 
   const std::string table = join_starts(runs, false);
-  CHECK(table.find("median 700 ms, least 600 ms of 3 starts") != std::string::npos);
+  CHECK(table.find("median 700 ms, min 600 ms of 3 starts") != std::string::npos);
   CHECK(table.find("program running") != std::string::npos);
   CHECK(table.find("400") != std::string::npos);  // devices ready, of the median: 100 + 300
 }

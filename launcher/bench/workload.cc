@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "launcher/bench/python_random.h"
-
 namespace nvllm::launcher {
 namespace {
 
@@ -27,14 +25,14 @@ Workload make_workload(const WorkloadOptions& options) {
   std::vector<std::vector<std::int32_t>> prompts(static_cast<std::size_t>(options.sequences));
   Workload workload;
   for (std::vector<std::int32_t>& prompt : prompts) {
-    const std::int64_t length = random.randint(options.prompt.least, options.prompt.most);
+    const std::int64_t length = random.randint(options.prompt.min, options.prompt.max);
     for (std::int64_t i = 0; i < length; ++i) {
       prompt.push_back(static_cast<std::int32_t>(random.randint(0, largest)));
     }
     workload.prompt_tokens += length;
   }
   for (std::vector<std::int32_t>& prompt : prompts) {
-    const std::int64_t length = random.randint(options.output.least, options.output.most);
+    const std::int64_t length = random.randint(options.output.min, options.output.max);
     workload.requests.push_back(make_request(std::move(prompt), length));
     workload.output_tokens += length;
   }

@@ -1,21 +1,19 @@
-// Workload: which prompts a benchmark asks for, and how many tokens of each.
+// Workload: the prompts of a benchmark, and how many tokens it generates for each.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <random>
 #include <string_view>
 #include <vector>
 
+#include "launcher/cli/options.h"
 #include "runtime/request.h"
 
 namespace nvllm::launcher {
 
-// Lengths are drawn from it evenly, both ends included.
-struct LengthRange {
-  std::int64_t least = 0;
-  std::int64_t most = 0;
-};
-
-// nano-vllm's benchmark by default.
+// The defaults are those of nano-vllm's benchmark.
 struct WorkloadOptions {
   std::int64_t sequences = 256;
   LengthRange prompt{100, 1024};
@@ -25,16 +23,78 @@ struct WorkloadOptions {
 };
 
 struct Workload {
-  std::vector<runtime::Request> requests;  // temperature 0.6, ends ignored
+  std::vector<runtime::Request> requests;  // temperature 0.6, EOS ignored
   std::int64_t prompt_tokens = 0;
   std::int64_t output_tokens = 0;
 };
 
-// As nano-vllm's bench.py draws it: after random.seed(seed), for each prompt its length, then its ids from
-// 0 to 10,000 (or what the vocabulary has); after all of them the length of each answer.
+// Random prompts, the same ones as nano-vllm's bench.py makes: after random.seed(seed), for each
+// prompt its length, then its ids from 0 to 10,000 (or the vocabulary's end); after all of them the
+// length of each answer.
 Workload make_workload(const WorkloadOptions& options);
 
-// One request of a benchmark: a prompt that was drawn, and exactly so many tokens of an answer.
+// One request of a benchmark: a random prompt, and an answer of exactly that many tokens.
 runtime::Request make_request(std::vector<std::int32_t> prompt, std::int64_t output_tokens);
+
+// PythonRandom: generates the same numbers as Python's random module, so that a workload which
+// another program defines by a seed is exactly the same one here.
+class PythonRandom {
+ public:
+  // random.seed(seed)
+  explicit PythonRandom(std::uint64_t seed) {
+    Key key{{static_cast<std::uint32_t>(seed)}};
+    if (seed >> 32 != 0) key.words.push_back(static_cast<std::uint32_t>(seed >> 32));
+    engine_.seed(key);
+  }
+
+  // random.randint(min, max): both ends included. They are less than 2^32 - 1 apart.
+  std::int64_t randint(std::int64_t min, std::int64_t max) {
+    const auto count = static_cast<std::uint64_t>(max - min) + 1;
+    int bits = 0;
+    while (count >> bits != 0) ++bits;
+    std::uint64_t number = count;
+    while (number >= count) number = engine_() >> (32 - bits);
+    return min + static_cast<std::int64_t>(number);
+  }
+
+ private:
+  // Initializes the state as init_by_array() of the Mersenne Twister's authors does, in the form of
+  // a seed sequence, from which standard engines take their state.
+  struct Key {
+    using result_type = std::uint32_t;
+    std::vector<std::uint32_t> words;
+
+    template <class Iterator>
+    void generate(Iterator first, Iterator last) const {
+      std::vector<std::uint32_t> state(static_cast<std::size_t>(std::distance(first, last)));
+      const std::size_t size = state.size();
+      state[0] = 19650218;
+      for (std::size_t i = 1; i < size; ++i) {
+        state[i] = 1812433253U * mixed(state[i - 1]) + static_cast<std::uint32_t>(i);
+      }
+      std::size_t at = 1, word = 0;
+      const auto next = [&] {
+        if (++at == size) state[0] = state[size - 1], at = 1;
+      };
+      for (std::size_t i = std::max(size, words.size()); i > 0; --i) {
+        state[at] = (state[at] ^ (mixed(state[at - 1]) * 1664525U)) + words[word] +
+                    static_cast<std::uint32_t>(word);
+        next();
+        word = (word + 1) % words.size();
+      }
+      for (std::size_t i = size - 1; i > 0; --i) {
+        state[at] =
+            (state[at] ^ (mixed(state[at - 1]) * 1566083941U)) - static_cast<std::uint32_t>(at);
+        next();
+      }
+      state[0] = 0x80000000U;
+      std::copy(state.begin(), state.end(), first);
+    }
+
+    static std::uint32_t mixed(std::uint32_t value) { return value ^ (value >> 30); }
+  };
+
+  std::mt19937 engine_;
+};
 
 }  // namespace nvllm::launcher

@@ -4,8 +4,6 @@
 
 #include <vector>
 
-#include "launcher/bench/python_random.h"
-
 namespace nvllm::launcher {
 
 TEST_CASE("numbers are those of Python's random module") {

@@ -1,76 +1,185 @@
-#include "launcher/chat/chat_command.h"
-
+// The command chat: one answer, a chat at a terminal, or prompts through a pipe.
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
-#include "launcher/chat/chat_commands.h"
+#include "launcher/chat/chat_session.h"
 #include "launcher/chat/line_answers.h"
-#include "launcher/chat/line_editor.h"
-#include "launcher/chat/talk.h"
-#include "launcher/engine_session.h"
-#include "launcher/exit_code.h"
-#include "launcher/generate/line_reader.h"
-#include "launcher/standard_output.h"
+#include "launcher/chat/terminal.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/nearest_name.h"
+#include "launcher/cli/option_table.h"
+#include "launcher/cli/program.h"
+#include "launcher/session/engine_session.h"
+#include "launcher/session/text_io.h"
 
 namespace nvllm::launcher {
 namespace {
 
-// What the talk consists of.
-enum class Manner {
+// Totals of the chat so far.
+struct ChatTotals {
+  std::int64_t answers = 0, tokens = 0;
+  std::string last;  // statistics of the last answer
+};
+
+struct CommandResult {
+  std::string text;  // to be shown
+  bool exit = false;
+};
+
+constexpr const char* kHelp =
+    "/help               shows this\n"
+    "/reset              forgets the conversation, but not the system's message\n"
+    "/system [TEXT]      sets the system's message, or removes it\n"
+    "/set [NAME VALUE]   sets an option of sampling: /set temperature 0.7; without a name: "
+    "lists them\n"
+    "/save FILE          writes the conversation to a file, as JSON\n"
+    "/load FILE          continues one that was saved\n"
+    "/stats              statistics of the last answer, and of all\n"
+    "/exit               leaves; so does Ctrl-D\n"
+    "Alt-Enter, Ctrl-J or a backslash at the end of a line begin a new one. Ctrl-C stops an "
+    "answer.";
+
+std::string set_option(const std::string& words, ChatSession& chat) {
+  const std::size_t space = words.find(' ');
+  std::string name = words.substr(0, space);
+  std::vector<std::string> known;
+  for (const OptionRow& row : chat_sampling_rows()) {
+    if (row.value != nullptr) known.emplace_back(row.name + 2);
+  }
+  if (name.empty()) {
+    std::string list = "options:";
+    for (const std::string& each : known) list += " " + each;
+    return list;
+  }
+  std::replace(name.begin(), name.end(), '_', '-');
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    const std::string nearest = nearest_name(name, known);
+    fail("/set ", name, ": no such option; ",
+         nearest.empty() ? "/set alone shows all" : "did you mean " + nearest + "?");
+  }
+  if (space == std::string::npos) fail("/set ", name, " needs a value");
+  Options options;
+  const std::string given = "--" + name, value = words.substr(space + 1);
+  for (const OptionRow& row : chat_sampling_rows()) {
+    if (row.name == given) row.store(options, OptionValue(given, value));
+  }
+  runtime::SamplingParams changed = chat.sampling();
+  apply_sampling(options.sampling, changed);
+  runtime::check_sampling_params(changed);
+  chat.sampling() = changed;
+  return str(name, " is ", value);
+}
+
+std::string save(const std::string& path, ChatSession& chat) {
+  if (path.empty()) fail("/save needs a file's name");
+  std::ofstream file(path, std::ios::binary);
+  file << chat.conversation().to_json();
+  file.close();
+  if (!file) fail_errno("/save ", path);
+  return str("saved ", chat.conversation().messages().size(), " messages to ", path);
+}
+
+std::string load(const std::string& path, ChatSession& chat) {
+  if (path.empty()) fail("/load needs a file's name");
+  std::ifstream file(path, std::ios::binary);
+  if (!file || std::filesystem::is_directory(path)) fail("/load ", path, ": no such file");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  with_context("/load " + path, [&] { chat.conversation().from_json(text); });
+  return str("loaded ", chat.conversation().messages().size(), " messages");
+}
+
+// Runs a line that begins with a slash. Throws an Error, which is to be shown, if it cannot.
+CommandResult run_chat_command(const std::string& line, ChatSession& chat,
+                               const ChatTotals& totals) {
+  const std::size_t space = line.find_first_of(" \n");
+  const std::string name = line.substr(0, space);
+  std::string words = space == std::string::npos ? "" : line.substr(space + 1);
+  words.erase(words.find_last_not_of(" \n") + 1);
+  if (name == "/help") return {kHelp};
+  if (name == "/exit" || name == "/quit") return {"", true};
+  if (name == "/reset") {
+    chat.conversation().reset();
+    return {"the conversation is empty again"};
+  }
+  if (name == "/system") {
+    chat.conversation().set_system(words);
+    return {words.empty() ? "there is no system message any more" : "the system's message is set"};
+  }
+  if (name == "/set") return {set_option(words, chat)};
+  if (name == "/save") return {save(words, chat)};
+  if (name == "/load") return {load(words, chat)};
+  if (name == "/stats") {
+    if (totals.answers == 0) return {"no answer yet"};
+    return {str(totals.last, "\n", totals.answers, totals.answers == 1 ? " answer, " : " answers, ",
+                totals.tokens, " tokens in all")};
+  }
+  const std::string nearest = nearest_name(
+      name, {"/help", "/reset", "/save", "/load", "/system", "/set", "/stats", "/exit"});
+  fail(name, ": no such command; ",
+       nearest.empty() ? "/help shows all" : "did you mean " + nearest + "?");
+}
+
+// What the chat consists of.
+enum class ChatMode {
   prompt,  // of the command line: one answer
   lines,   // each line of standard input is a prompt of its own
   piped,   // standard input is a conversation
   terminal
 };
 
-Manner manner_of(const Options& options) {
-  if (options.chat.prompt) return Manner::prompt;
-  if (::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1) return Manner::terminal;
-  return options.chat.command ? Manner::piped : Manner::lines;
+ChatMode mode_of(const Options& options) {
+  if (options.chat.prompt) return ChatMode::prompt;
+  if (::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1) return ChatMode::terminal;
+  return options.chat.command ? ChatMode::piped : ChatMode::lines;
 }
 
 class Chat {
  public:
   Chat(const Options& options, const TextModel& model, EngineSession& session)
-      : options_(options), model_(model), session_(session), talk_(options, model, session) {}
+      : options_(options), model_(model), session_(session), chat_(options, model, session) {}
 
-  void run(Manner manner) {
-    if (manner == Manner::prompt) {
+  void run(ChatMode mode) {
+    if (mode == ChatMode::prompt) {
       answer(*options_.chat.prompt, {});
-      if (log_enabled(LogLevel::info)) tell(session_, totals_.last);
-    } else if (manner == Manner::terminal) {
+      if (log_enabled(LogLevel::info)) print_line(session_, totals_.last);
+    } else if (mode == ChatMode::terminal) {
       at_terminal();
-    } else if (manner == Manner::lines) {
+    } else if (mode == ChatMode::lines) {
       LineAnswers(options_, model_, session_).run([&] { check_alive(); });
     } else {
-      over_lines();
+      over_pipe();
     }
   }
 
  private:
   void answer(const std::string& question, const std::function<bool()>& stop) {
-    const StreamedAnswer answer = talk_.ask(question, stop);
+    const StreamedAnswer answer = chat_.ask(question, stop);
     ++totals_.answers;
     totals_.tokens += answer.tokens;
     totals_.last = answer.statistics();
   }
 
-  // True: it was to leave.
+  // True if the command ends the chat.
   bool command(const std::string& line) {
     try {
-      const CommandResult result = run_chat_command(line, talk_, totals_);
-      if (!result.text.empty()) tell(session_, result.text);
+      const CommandResult result = run_chat_command(line, chat_, totals_);
+      if (!result.text.empty()) print_line(session_, result.text);
       return result.exit;
     } catch (const Error& error) {
-      tell(session_, error.what());
+      print_line(session_, error.what());
       return false;
     }
   }
 
-  void over_lines() {
+  void over_pipe() {
     LineReader lines("-");
     while (true) {
       const LineReader::Found found = lines.next(std::chrono::milliseconds(200));
@@ -89,11 +198,11 @@ class Chat {
 
   void at_terminal() {
     LineEditor editor(STDIN_FILENO, STDOUT_FILENO);
-    tell(session_, "/help shows what can be done, Ctrl-D leaves");
+    print_line(session_, "/help shows what can be done, Ctrl-D leaves");
     while (true) {
       const LineEditor::End end = editor.read("> ", [&] { check_alive(); });
       if (end == LineEditor::End::left) return;
-      if (end == LineEditor::End::given_up) continue;
+      if (end == LineEditor::End::cancelled) continue;
       const std::string& line = editor.text();
       if (line.find_first_not_of(" \n") == std::string::npos) continue;
       if (line.front() == '/') {
@@ -107,16 +216,16 @@ class Chat {
   void at_terminal_answer(const std::string& line, LineEditor& editor) {
     try {
       answer(line, [&] { return editor.interrupted(); });
-      tell(session_, "(" + totals_.last + ")");
+      print_line(session_, "(" + totals_.last + ")");
     } catch (const OutputClosed&) {
       throw;
     } catch (const Error& error) {
-      check_alive();  // what ends the run is not the answer's own matter
-      tell(session_, error.what());
+      check_alive();  // throws if the workers have ended: then the chat is over
+      print_line(session_, error.what());
     }
   }
 
-  // The supervisor has said why, if the group was ended.
+  // The supervisor has printed the reason if the group was aborted.
   void check_alive() {
     if (session_.workers().member().group().aborted()) fail("the workers have ended");
   }
@@ -124,7 +233,7 @@ class Chat {
   const Options& options_;
   const TextModel& model_;
   EngineSession& session_;
-  Talk talk_;
+  ChatSession chat_;
   ChatTotals totals_;
 };
 
@@ -132,16 +241,16 @@ class Chat {
 
 int run_chat(const Options& options, std::int64_t) {
   std::optional<TextModel> model;
-  SessionOptions session_is = session_options(options);
-  session_is.meanwhile = [&] {
+  SessionOptions session_settings = session_options(options);
+  session_settings.meanwhile = [&] {
     model = TextModel::open(options.model.path, options.text.chat_template);
-    model->chat_template();  // better told now than after the first question
+    model->chat_template();  // throws now rather than after the first question
   };
-  EngineSession session(session_is);
+  EngineSession session(session_settings);
   std::optional<std::string> error;
   bool closed = false;
   try {
-    Chat(options, *model, session).run(manner_of(options));
+    Chat(options, *model, session).run(mode_of(options));
   } catch (const OutputClosed&) {
     closed = true;
   } catch (const Error& failure) {

@@ -120,7 +120,7 @@ TEST_CASE("a chat answers, tells figures, and leaves the terminal as it was") {
   REQUIRE(terminal.await("> "));
   CHECK_FALSE(terminal.echoes());
   terminal.type("hi\r");
-  REQUIRE(terminal.await("first after "));
+  REQUIRE(terminal.await("TTFT "));
   terminal.type("/stats\r");
   REQUIRE(terminal.await("1 answer, "));
   terminal.type("/exit\r");
@@ -136,7 +136,7 @@ TEST_CASE("Ctrl-C stops the answer and not the program") {
   REQUIRE(terminal.await("\n"));
   ::usleep(300'000);
   terminal.type("\003");
-  REQUIRE(terminal.await("first after "));
+  REQUIRE(terminal.await("TTFT "));
   REQUIRE(terminal.await("> "));
   terminal.type("given up\003/stats\r");
   REQUIRE(terminal.await("1 answer, "));
@@ -151,9 +151,9 @@ TEST_CASE("a line can be edited, and an old one asked again") {
   terminal.type("/hlpx\177\033[D\033[De\r");
   REQUIRE(terminal.await("/reset"));
   terminal.type("wolrd\027the w\xC3\xB6\001ask \005rld!\r");
-  REQUIRE(terminal.await("first after "));
+  REQUIRE(terminal.await("TTFT "));
   terminal.type("\033[A\r");
-  REQUIRE(terminal.await("first after "));
+  REQUIRE(terminal.await("TTFT "));
   terminal.type("/save " + model.path("saved") + "\r");
   REQUIRE(terminal.await("saved 4 messages"));
   CHECK(saved_content(model.path("saved"), 0) == "ask the w\xC3\xB6rld!");
@@ -169,7 +169,7 @@ TEST_CASE("several lines are one question: pasted, typed, in a window that chang
   terminal.type("\033[200~first\r\nsecond\n/exit\033[201~");
   terminal.resize(20);
   terminal.type(" and more than fits into one row\033\rthen\\\rlast\r");
-  REQUIRE(terminal.await("first after "));
+  REQUIRE(terminal.await("TTFT "));
   terminal.type("/save " + model.path("saved") + "\r");
   REQUIRE(terminal.await("saved 2 messages"));
   CHECK(saved_content(model.path("saved"), 0) ==
@@ -213,14 +213,14 @@ TEST_CASE("a full context loses its oldest messages, and says so") {
   REQUIRE(terminal.await("> "));
   for (int i = 0; i < 8; ++i) {
     terminal.type("a question of some length\r");
-    REQUIRE(terminal.await("first after "));
+    REQUIRE(terminal.await("TTFT "));
   }
   CHECK(terminal.seen().find("the context of 128 tokens is full: the oldest 2 messages") !=
         std::string::npos);
   terminal.type(std::string(600, 'x') + "\r");
-  REQUIRE(terminal.await("there is room for"));
+  REQUIRE(terminal.await("the limit is"));
   terminal.type("hi\r");
-  REQUIRE(terminal.await("first after "));
+  REQUIRE(terminal.await("TTFT "));
   terminal.type("\004");
   CHECK(terminal.wait() == 0);
 }
@@ -232,7 +232,7 @@ TEST_CASE("thoughts are dimmed, unless NO_COLOR says otherwise") {
     Terminal terminal(model.arguments("chat", {"--max-tokens=4", "--ignore-eos"}), no_colour);
     REQUIRE(terminal.await("> "));
     terminal.type("hi\r");
-    REQUIRE(terminal.await("first after "));
+    REQUIRE(terminal.await("TTFT "));
     terminal.type("\004");
     CHECK(terminal.wait() == 0);
     const bool dimmed = terminal.seen().find("\033[2m") != std::string::npos;
@@ -333,7 +333,7 @@ TEST_CASE("a line that is too long for the context is told, and the others are a
   const std::string output = program.output();
   CHECK(output.substr(0, output.size() / 2) == output.substr(output.size() / 2));
   CHECK(program.errors().find("1 line failed: line 2: ") != std::string::npos);
-  CHECK(program.errors().find("there is room for") != std::string::npos);
+  CHECK(program.errors().find("the limit is") != std::string::npos);
 }
 
 TEST_CASE("a reader who has gone ends the answers to lines without a word") {

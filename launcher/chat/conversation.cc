@@ -13,7 +13,7 @@ bool is_system(const std::vector<Message>& messages) {
   return !messages.empty() && messages.front().role == "system";
 }
 
-// Takes the oldest question and its answer away; false: there is but one question.
+// Removes the oldest question and its answer; false: there is only one question.
 bool forget_oldest(std::vector<Message>& messages) {
   const auto first = messages.begin() + (is_system(messages) ? 1 : 0);
   if (first == messages.end()) return false;
@@ -64,7 +64,7 @@ Conversation::Prompt Conversation::prompt(std::size_t limit) {
       return prompt;
     }
     if (!forget_oldest(kept)) {
-      fail("the message makes a prompt of ", ids.size(), " tokens; there is room for ", limit);
+      fail("the message makes a prompt of ", ids.size(), " tokens; the limit is ", limit);
     }
   }
 }

@@ -1,11 +1,11 @@
-// Conversation: what was said, as messages, and as the token ids that a model is to go on with.
+// Conversation: the messages of a chat, and the prompt (token ids) that they make for the model.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "launcher/text_model.h"
+#include "launcher/session/text_model.h"
 
 namespace nvllm::launcher {
 
@@ -22,25 +22,26 @@ class Conversation {
   void add(std::string role, std::string content) {
     messages_.push_back({std::move(role), std::move(content)});
   }
-  // The system's message comes first; empty: there is none.
+  // Sets the system message, which comes first; empty: there is none.
   void set_system(std::string content);
   void drop_last() { messages_.pop_back(); }
-  // All but the system's.
+  // Removes all messages but the system's.
   void reset();
   const std::vector<Message>& messages() const { return messages_; }
 
   struct Prompt {
     std::vector<std::int32_t> ids;
-    bool thinking = false;      // the template has begun a thought already
-    std::size_t forgotten = 0;  // messages that went, so that it fits
+    bool thinking = false;      // the template ends with <think>
+    std::size_t forgotten = 0;  // messages that were removed so that it fits
   };
-  // What comes before the next answer, in at most `limit` tokens: while it is longer, the oldest question goes
-  // with its answer. An Error if the last message alone is too long; nothing has gone then.
+  // The prompt for the next answer, in at most `limit` tokens: while it is longer, the oldest
+  // question and its answer are removed. Throws an Error if the last message alone is too long;
+  // nothing is removed then.
   Prompt prompt(std::size_t limit);
 
   // {"messages": [{"role": ..., "content": ...}, ...]}
   std::string to_json() const;
-  // An Error says what is wrong with it; the conversation stays as it is then.
+  // Throws an Error if the text is no such object; the conversation stays as it is then.
   void from_json(const std::string& text);
 
  private:

@@ -5,13 +5,13 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/logging.h"
-#include "launcher/chat/talk.h"
-#include "launcher/standard_output.h"
+#include "launcher/chat/chat_session.h"
+#include "launcher/session/text_io.h"
 
 namespace nvllm::launcher {
 namespace {
 
-constexpr Nanoseconds kLookEvery = std::chrono::milliseconds(50);
+constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -29,22 +29,22 @@ void LineAnswers::run(const std::function<void()>& check_alive) {
   while (!at_end_ || !answers_.empty()) {
     check_alive();
     const bool busy = session_.client().unfinished() > 0;
-    take_lines(busy ? Nanoseconds(0) : kLookEvery);
-    if (session_.client().unfinished() > 0) take_updates();
+    read_lines(busy ? Nanoseconds(0) : kPollInterval);
+    if (session_.client().unfinished() > 0) apply_updates();
     write();
   }
   if (answered_ > 0 && log_enabled(LogLevel::info)) {
-    tell(session_, totals(seconds_since(started_ns)));
+    print_line(session_, totals(seconds_since(started_ns)));
   }
   if (failed_ > 0) {
     fail(failed_, failed_ == 1 ? " line failed: " : " lines failed; the first, ", first_error_);
   }
 }
 
-void LineAnswers::take_lines(Nanoseconds limit) {
-  // As many again wait for those that run, so that an answer that is long keeps nobody waiting.
-  const auto most = 2 * static_cast<std::size_t>(options_.engine.max_num_seqs);
-  while (!at_end_ && answers_.size() < most) {
+void LineAnswers::read_lines(Nanoseconds limit) {
+  // As many again are queued, so that one long answer does not leave the engine idle.
+  const auto max = 2 * static_cast<std::size_t>(options_.engine.max_num_seqs);
+  while (!at_end_ && answers_.size() < max) {
     const LineReader::Found found = lines_.next(limit);
     if (found == LineReader::Found::nothing_yet) return;
     if (found == LineReader::Found::end) {
@@ -53,11 +53,11 @@ void LineAnswers::take_lines(Nanoseconds limit) {
     }
     limit = Nanoseconds(0);
     const std::string line(lines_.line());
-    if (lines_.too_long() || line.find_first_not_of(" \t\r") != std::string::npos) ask(line);
+    if (lines_.too_long() || line.find_first_not_of(" \t\r") != std::string::npos) submit(line);
   }
 }
 
-void LineAnswers::ask(const std::string& line) {
+void LineAnswers::submit(const std::string& line) {
   const std::uint64_t id = first_ + answers_.size();
   answers_.push_back({.line = lines_.number(),
                       .detokenizer = tokenizer::StreamDetokenizer(model_.tokenizer()),
@@ -65,11 +65,11 @@ void LineAnswers::ask(const std::string& line) {
   Answer& answer = answers_.back();
   try {
     if (lines_.too_long()) {
-      fail("is longer than ", format_bytes(LineReader::kLongestLine), "; pass shorter ones");
+      fail("is longer than ", format_bytes(LineReader::kMaxLine), "; pass shorter ones");
     }
     conversation_.reset();
     conversation_.add("user", line);
-    const auto prompt = conversation_.prompt(prompt_room(sampling_, session_));
+    const auto prompt = conversation_.prompt(max_prompt_tokens(sampling_, session_));
     answer.shown = ThinkingText(wants_colour(), prompt.thinking);
     session_.client().submit(id, {.prompt = prompt.ids, .sampling = sampling_});
   } catch (const Error& error) {
@@ -79,8 +79,8 @@ void LineAnswers::ask(const std::string& line) {
   }
 }
 
-void LineAnswers::take_updates() {
-  for (const runtime::Update& update : session_.client().poll(kLookEvery)) {
+void LineAnswers::apply_updates() {
+  for (const runtime::Update& update : session_.client().poll(kPollInterval)) {
     Answer& answer = answers_.at(update.request - first_);
     for (const std::int32_t token : update.tokens) {
       answer.pending +=
@@ -103,7 +103,7 @@ void LineAnswers::write() {
       const std::string error = str("line ", first.line, ": ", first.error);
       if (failed_++ == 0) first_error_ = error;
       if (!first.pending.empty()) write_results(first.pending + "\n");
-      tell(session_, error);
+      print_line(session_, error);
     } else {
       answered_ += ended ? 1 : 0;
       write_results(std::exchange(first.pending, "") + (ended ? "\n" : ""));

@@ -1,5 +1,6 @@
-// LineAnswers: each line of standard input is a prompt of its own. As many as the engine runs at a time are
-// answered together; the answers come out in the order of the lines, the first one that has not ended as it grows.
+// LineAnswers: answers each line of standard input as a prompt of its own. As many as the engine
+// can run are in flight together. The answers are written in the order of the lines; the first
+// unfinished one is streamed.
 #pragma once
 
 #include <cstdint>
@@ -8,40 +9,41 @@
 #include <string>
 
 #include "launcher/chat/conversation.h"
-#include "launcher/chat/thinking_text.h"
-#include "launcher/engine_session.h"
-#include "launcher/generate/line_reader.h"
-#include "launcher/options.h"
+#include "launcher/chat/terminal.h"
+#include "launcher/cli/options.h"
+#include "launcher/session/engine_session.h"
+#include "launcher/session/text_io.h"
 #include "tokenizer/stream.h"
 
 namespace nvllm::launcher {
 
 class LineAnswers {
  public:
-  // All must outlive it. The model has a chat template.
+  // All must outlive it. The model must have a chat template.
   LineAnswers(const Options& options, const TextModel& model, EngineSession& session);
 
-  // Until the input has ended and all is answered. check_alive is asked several times a second and throws if the
-  // workers have ended. A line that cannot be answered is told on standard error, and the others are answered;
-  // an Error at the end says how many there were.
+  // Runs until the input has ended and all lines are answered. check_alive is called several times
+  // a second and throws if the workers have ended. A line that cannot be answered is reported on
+  // standard error, and the others are still answered; an Error at the end says how many lines
+  // failed.
   void run(const std::function<void()>& check_alive);
 
  private:
-  // An answer that has not been written to its end.
+  // An answer that has not been written completely.
   struct Answer {
     std::uint64_t line;
     tokenizer::StreamDetokenizer detokenizer;
     ThinkingText shown;
-    std::string pending = "";  // what has not been written of it
+    std::string pending = "";  // the part that has not been written
     std::string error = "";
     bool ended = false;
   };
 
-  // Takes lines as long as there are some and there is room for them.
-  void take_lines(Nanoseconds limit);
-  void ask(const std::string& line);
-  void take_updates();
-  // Whatever may be written by now.
+  // Reads lines, and submits them, up to the limit of requests in flight.
+  void read_lines(Nanoseconds limit);
+  void submit(const std::string& line);
+  void apply_updates();
+  // Writes what is due.
   void write();
   std::string totals(double seconds) const;
 
@@ -53,7 +55,8 @@ class LineAnswers {
   LineReader lines_{"-"};
   bool at_end_ = false;  // of the input
 
-  // The request numbers are 1, 2, ... in the order of the lines; answers_ begins with that of first_.
+  // The request numbers are 1, 2, ... in the order of the lines; answers_ begins with that of
+  // first_.
   std::deque<Answer> answers_;
   std::uint64_t first_ = 1;
   std::int64_t answered_ = 0, failed_ = 0, tokens_ = 0;

@@ -13,7 +13,6 @@
 
 #include "base/json_text.h"
 #include "device/topology.h"
-#include "launcher/testing/own_shm.h"
 #include "launcher/testing/program.h"
 #include "testing/ranks.h"
 #include "testing/skip.h"
@@ -126,7 +125,7 @@ TEST_CASE("the limit of locked memory is the process's own") {
   CHECK(outcome.finding("memory lock limit").at("found").get<std::string>().starts_with("64 KiB"));
 }
 
-TEST_CASE("a tiny /dev/shm stops nvllm: exit code 1, and the mend") {
+TEST_CASE("a tiny /dev/shm stops nvllm: exit code 1, and the fix") {
   const Outcome outcome = doctor([] {
     if (!testing::mount_own_shm("size=64k")) ::_exit(kNotAllowed);
   });
@@ -135,7 +134,7 @@ TEST_CASE("a tiny /dev/shm stops nvllm: exit code 1, and the mend") {
   CHECK(outcome.json.at("works") == false);
   const Json& finding = outcome.finding("/dev/shm");
   CHECK(finding.at("verdict") == "stops");
-  CHECK(finding.at("mend").get<std::string>().starts_with("mount -o remount,size="));
+  CHECK(finding.at("fix").get<std::string>().starts_with("mount -o remount,size="));
   CHECK(outcome.errors.starts_with("nvllm-launch: /dev/shm: 64 KiB, "));
   CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
 }
@@ -152,13 +151,13 @@ TEST_CASE("a /dev/shm that cannot be written stops nvllm") {
 TEST_CASE("a default model that is not there, and no place for one") {
   CHECK(doctor([] { ::setenv("XDG_CACHE_HOME", "/nowhere", 1); })
             .finding("default model")
-            .at("mend") == "run tools/fetch-model, or pass --model");
+            .at("fix") == "run tools/fetch-model, or pass --model");
   CHECK(doctor([] {
           ::unsetenv("XDG_CACHE_HOME");
           ::unsetenv("HOME");
         })
             .finding("default model")
-            .at("mend") == "set one of them, or pass --model");
+            .at("fix") == "set one of them, or pass --model");
 }
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,5 @@
-// What the driver's library would say on a machine with other GPUs than this one. $FAKE_NVML is a list of words:
+// What the driver's library would say on a machine with other GPUs than this one. $FAKE_NVML is a
+// list of words:
 //   gpus=2    how many there are
 //   error=18  what starting it fails with
 //   nvlink    they are joined by NVLink, else by one PCIe switch

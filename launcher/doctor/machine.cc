@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "device/host_memory.h"
-#include "device/numa.h"
 #include "device/topology.h"
 #include "ipc/group.h"
 #include "kernels/common/cpu/instruction_set.h"
@@ -91,10 +90,7 @@ std::vector<NumaNode> numa_nodes(const fs::path& folder, const std::vector<int>&
 
 SharedMemoryFacts shared_memory(int most_ranks) {
   constexpr const char* kFolder = "/dev/shm";
-  SharedMemoryFacts facts{.error = "",
-                          .total_bytes = 0,
-                          .free_bytes = 0,
-                          .needed_one = ipc::Group::bytes_needed({.size = 1}),
+  SharedMemoryFacts facts{.needed_one = ipc::Group::bytes_needed({.size = 1}),
                           .needed_all = ipc::Group::bytes_needed({.size = most_ranks})};
   struct statvfs system {};
   if (::statvfs(kFolder, &system) != 0 || ::access(kFolder, W_OK | X_OK) != 0) {

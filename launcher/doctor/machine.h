@@ -1,4 +1,5 @@
-// Machine: what there is that nvllm builds on. Taken once, judged elsewhere (judge.h).
+// Machine: the hardware, drivers and limits that nvllm depends on. Surveyed once; findings.h
+// examines it.
 #pragma once
 
 #include <cstdint>
@@ -6,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "device/gpu_survey.h"
 #include "device/libraries.h"
-#include "launcher/find_model.h"
+#include "device/nvml.h"
+#include "launcher/session/find_model.h"
 
 namespace nvllm::launcher {
 
 struct SharedMemoryFacts {
-  std::string error;  // why nothing can be put there; empty: it can
+  std::string error = "";  // why nothing can be put there; empty: it can
   std::uint64_t total_bytes = 0, free_bytes = 0;
-  std::uint64_t needed_one = 0, needed_all = 0;  // of it: for one rank, for as many as there can be
+  std::uint64_t needed_one = 0, needed_all = 0;  // bytes for one rank, and for the most ranks
 };
 
 struct NumaNode {
@@ -37,7 +38,7 @@ struct Machine {
   std::vector<std::string> visible;  // the GPUs that this process may use (visible_gpus())
   std::string why_none_visible;
   LibraryState cublaslt, nccl;
-  std::vector<int> gpu_nodes;  // the NUMA node beside each of gpus.gpus; -1: not told
+  std::vector<int> gpu_nodes;  // the NUMA node beside each of gpus.gpus; -1: unknown
 
   // The processor and its memory.
   std::string processor;
@@ -45,11 +46,10 @@ struct Machine {
   std::vector<std::string> instruction_sets;
   int cores = 0;  // that this process may use
   std::vector<NumaNode> nodes;
-  std::string
-      why_no_memory_policy;  // this process may not say where its pages come from; empty: it may
+  std::string why_no_memory_policy;  // why this process may not choose NUMA nodes; empty: it may
   std::uint64_t total_bytes = 0, free_bytes = 0;
   std::optional<std::uint64_t> lockable_bytes;  // absent: no limit
-  std::string huge_pages;                       // "always", "madvise", "never"; empty: not told
+  std::string huge_pages;                       // "always", "madvise", "never"; empty: unknown
 
   SharedMemoryFacts shared_memory;
   DefaultModelFacts model;

@@ -1,11 +1,11 @@
-#include "launcher/generate/answer_line.h"
-
+// The lines of the output of `generate`.
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "launcher/generate/answer_queue.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -13,8 +13,8 @@ namespace {
 using runtime::TokenLogprob;
 using runtime::TokenLogprobs;
 
-// The shortest text that reads back as the same number. JSON has no infinity (a token that cannot come):
-// null stands for it.
+// The shortest text that reads back as the same number. JSON has no infinity (the logprob of a
+// token that cannot be sampled); null stands for it.
 template <typename Number>
 void append_number(std::string& out, Number number) {
   if constexpr (std::is_floating_point_v<Number>) {
@@ -100,11 +100,12 @@ void append_timings(std::string& out, const runtime::RequestTimes& times) {
   out += '}';
 }
 
-// The stop string or stop token that the request asked for; null where the model's own end, or the length, ended it.
-void append_stop_reason(std::string& out, const Asked& asked, const Answer& answer) {
+// The stop string or stop token that the request request for; null where the model's own end, or
+// the length, ended it.
+void append_stop_reason(std::string& out, const RequestInfo& request, const Answer& answer) {
   if (!answer.stop_string.empty()) return append_string(out, answer.stop_string);
   if (answer.finish == runtime::FinishReason::stop && !answer.tokens.empty()) {
-    for (const std::int32_t stop : asked.stop_token_ids) {
+    for (const std::int32_t stop : request.stop_token_ids) {
       if (stop == answer.tokens.back()) return append_number(out, stop);
     }
   }
@@ -123,13 +124,13 @@ void open_line(std::string& out, std::uint64_t line, std::string_view id) {
 
 }  // namespace
 
-void append_answer_line(std::string& out, const Asked& asked, std::int32_t index,
+void append_answer_line(std::string& out, const RequestInfo& request, std::int32_t index,
                         const Answer& answer, const std::vector<TokenLogprobs>& prompt_logprobs) {
-  open_line(out, asked.line, asked.id);
+  open_line(out, request.line, request.id);
   append_key(out, "index");
   append_number(out, index);
   append_key(out, "prompt_token_ids");
-  append_ids(out, asked.prompt);
+  append_ids(out, request.prompt);
   append_key(out, "token_ids");
   append_ids(out, answer.tokens);
   if (answer.text) {
@@ -139,12 +140,12 @@ void append_answer_line(std::string& out, const Asked& asked, std::int32_t index
   append_key(out, "finish_reason");
   append_string(out, name_of(answer.finish));
   append_key(out, "stop_reason");
-  append_stop_reason(out, asked, answer);
-  if (asked.logprobs) {
+  append_stop_reason(out, request, answer);
+  if (request.logprobs) {
     append_key(out, "logprobs");
     append_list(out, answer.logprobs, append_token);
   }
-  if (asked.prompt_logprobs) {
+  if (request.prompt_logprobs) {
     append_key(out, "prompt_logprobs");
     append_prompt_logprobs(out, prompt_logprobs);
   }
@@ -159,9 +160,9 @@ void append_answer_line(std::string& out, const Asked& asked, std::int32_t index
   out += "}\n";
 }
 
-void append_piece_line(std::string& out, const Asked& asked, std::int32_t index,
+void append_piece_line(std::string& out, const RequestInfo& request, std::int32_t index,
                        std::string_view text, const std::vector<std::int32_t>& tokens) {
-  open_line(out, asked.line, asked.id);
+  open_line(out, request.line, request.id);
   append_key(out, "index");
   append_number(out, index);
   append_key(out, "delta");

@@ -1,24 +1,15 @@
 #include "launcher/generate/progress.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "launcher/session/text_table.h"
 
 namespace nvllm::launcher {
 namespace {
 
 constexpr Nanoseconds kBarEvery = std::chrono::milliseconds(200);
-constexpr std::size_t kBarWidth = 30;
-constexpr const char* kToLineStart = "\r\033[K";  // and erases the line
-
-std::string fixed(double number, int digits) {
-  std::array<char, 64> text;
-  std::snprintf(text.data(), text.size(), "%.*f", digits, number);
-  return text.data();
-}
 
 std::string rate(std::uint64_t tokens, std::int64_t from_ns, std::int64_t to_ns) {
   const double seconds = static_cast<double>(to_ns - from_ns) * 1e-9;
@@ -31,18 +22,16 @@ std::string counted(std::uint64_t count, const char* one, const char* many) {
 
 }  // namespace
 
-std::string GenerateProgress::bar(const AnswerBook::Totals& totals, std::uint64_t total_bytes,
+std::string GenerateProgress::bar(const AnswerQueue::Totals& totals, std::uint64_t total_bytes,
                                   std::int64_t now_ns) {
   if (now_ns - shown_ns_ < kBarEvery.count()) return "";
   shown_ns_ = now_ns;
   shown_ = true;
-  std::string text = str(kToLineStart, "generating ");
+  std::string text = str(kClearLine, "generating ");
   if (total_bytes > 0) {
     const double done =
         std::min(1.0, static_cast<double>(totals.written_bytes) / static_cast<double>(total_bytes));
-    const auto full = static_cast<std::size_t>(done * kBarWidth);
-    text += str('[', std::string(full, '#'), std::string(kBarWidth - full, '.'), "] ",
-                static_cast<int>(done * 100), "%, ");
+    text += progress_bar(done);
   }
   return text + str(counted(totals.requests + totals.failed, "request", "requests"), " done, ",
                     rate(totals.generated_tokens, started_ns_, now_ns));
@@ -51,10 +40,10 @@ std::string GenerateProgress::bar(const AnswerBook::Totals& totals, std::uint64_
 std::string GenerateProgress::clear() {
   if (!shown_) return "";
   shown_ = false;
-  return kToLineStart;
+  return kClearLine;
 }
 
-std::string GenerateProgress::summary(const AnswerBook::Totals& totals, std::uint64_t kept_lines,
+std::string GenerateProgress::summary(const AnswerQueue::Totals& totals, std::uint64_t kept_lines,
                                       std::int64_t now_ns) const {
   std::string text;
   if (kept_lines > 0) {

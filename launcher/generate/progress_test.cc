@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 
-AnswerBook::Totals some() {
+AnswerQueue::Totals some() {
   return {.requests = 3,
           .answers = 6,
           .failed = 1,

@@ -9,9 +9,10 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "launcher/options.h"
+#include "launcher/cli/nearest_name.h"
 
 namespace nvllm::launcher {
+
 namespace {
 
 using Json = nlohmann::json;
@@ -19,9 +20,9 @@ using runtime::SamplingParams;
 
 // A value as it stands in the line, shortened for an error.
 std::string shown(const Json& value) {
-  constexpr std::size_t kMost = 40;
+  constexpr std::size_t kMaxShown = 40;
   const std::string text = json_ascii(value);
-  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+  return text.size() <= kMaxShown ? text : text.substr(0, kMaxShown) + "...";
 }
 
 void read(const Json& value, double& to) {
@@ -40,11 +41,11 @@ void read(const Json& value, std::uint64_t& to) {
 }
 
 void read(const Json& value, std::int32_t& to) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   if (!value.is_number_integer()) fail(shown(value), ": not a whole number");
-  if (value.is_number_unsigned() ? value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMost)
-                                 : value.get<std::int64_t>() < -kMost) {
-    fail(shown(value), ": out of range; at most ", kMost, " is allowed");
+  if (value.is_number_unsigned() ? value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMax)
+                                 : value.get<std::int64_t>() < -kMax) {
+    fail(shown(value), ": out of range; at most ", kMax, " is allowed");
   }
   to = value.get<std::int32_t>();
 }
@@ -279,6 +280,50 @@ RequestLine parse_request_line(std::string_view line, const SamplingParams& defa
     result.error = error.what();
   }
   return result;
+}
+
+namespace {
+
+std::vector<std::int32_t> as_request_ids(const std::vector<tokenizer::TokenId>& ids) {
+  return {ids.begin(), ids.end()};
+}
+
+}  // namespace
+
+std::vector<std::int32_t> TextInput::encode_prompt(std::string_view text) const {
+  return as_request_ids(model_.encode_prompt(text));
+}
+
+std::vector<std::int32_t> TextInput::encode_messages(std::string_view line) const {
+  const jinja::Value value = jinja::from_json(line, "the line");
+  const jinja::Dict& object = *value.dict();
+  tokenizer::ChatTemplate::Request request;
+  request.messages = *object.get("messages");
+  if (const jinja::Value* tools = object.get("tools")) request.tools = *tools;
+  request.options.set("add_generation_prompt", true);
+  const jinja::Value* options = object.get("chat_template_kwargs");
+  if (options != nullptr && !options->none()) {
+    if (options->dict() == nullptr) {
+      fail("chat_template_kwargs: a ", options->type_name(), ", not an object");
+    }
+    for (const auto& [name, option] : options->dict()->items()) request.options.set(name, option);
+  }
+  return as_request_ids(model_.encode_conversation(model_.chat_template().render(request)));
+}
+
+std::vector<std::vector<std::int32_t>> TextInput::encode_bad_word(std::string_view word) const {
+  const auto encode = [&](const std::string& text) {
+    return as_request_ids(model_.tokenizer().encode(text, false));
+  };
+  word.remove_prefix(std::min(word.find_first_not_of(' '), word.size()));
+  std::vector<std::vector<std::int32_t>> spellings = {encode(std::string(word))};
+  if (spellings[0].empty()) fail("\"\": an empty word");
+  // Where the space is a token of its own, the first spelling says it all.
+  std::vector<std::int32_t> spaced = encode(str(" ", word));
+  if (spaced.size() == spellings[0].size() && spaced[0] != spellings[0][0]) {
+    spellings.push_back(std::move(spaced));
+  }
+  return spellings;
 }
 
 }  // namespace nvllm::launcher

@@ -28,9 +28,11 @@ TEST_CASE("a line is a prompt with the defaults of all") {
 TEST_CASE("every field of SamplingParams has its name") {
   const RequestLine line = parse(R"({
     "prompt_token_ids": [5], "n": 2, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1,
-    "repetition_penalty": 1.1, "presence_penalty": -0.5, "frequency_penalty": 0.25, "seed": 18446744073709551615,
+    "repetition_penalty": 1.1, "presence_penalty": -0.5, "frequency_penalty": 0.25,
+    "seed": 18446744073709551615,
     "max_tokens": 9, "min_tokens": 3, "ignore_eos": true, "stop_token_ids": [7, 8],
-    "logit_bias": {"4": -100, "5": 1.5}, "allowed_token_ids": [1, 2], "bad_words_token_ids": [[1], [2, 3]],
+    "logit_bias": {"4": -100, "5": 1.5}, "allowed_token_ids": [1, 2],
+    "bad_words_token_ids": [[1], [2, 3]],
     "logprobs": 0, "prompt_logprobs": 2})");
   REQUIRE_MESSAGE(line.request.has_value(), line.error);
   const runtime::SamplingParams& params = line.request->sampling;

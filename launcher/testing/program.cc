@@ -1,7 +1,9 @@
 #include "launcher/testing/program.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include "base/error.h"
 
 namespace nvllm::testing {
+
 namespace {
 
 std::string read_file(int fd) {
@@ -132,6 +135,17 @@ std::string Program::errors() const {
 
 bool Program::await_error(const std::string& text, Nanoseconds limit) const {
   return await(limit, [&] { return errors().find(text) != std::string::npos; });
+}
+
+bool mount_own_shm(const char* options, unsigned long flags) {
+  if (::unshare(CLONE_NEWNS) != 0) {
+    const uid_t user = ::getuid();
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+    std::ofstream("/proc/self/setgroups") << "deny";
+    std::ofstream("/proc/self/uid_map") << "0 " << user << " 1";
+  }
+  return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", "/dev/shm", "tmpfs", flags, options) == 0;
 }
 
 }  // namespace nvllm::testing

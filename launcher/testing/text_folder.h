@@ -1,5 +1,5 @@
-// A tiny model of random weights that speaks text: a configuration, a tokenizer, a chat template. To be loaded
-// with the arguments that it says.
+// A tiny model of random weights that speaks text: a configuration, a tokenizer, a chat template.
+// To be loaded with the arguments that it says.
 #pragma once
 
 #include <fstream>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "model/test_folder.h"
+#include "model/testing/test_folder.h"
 
 namespace nvllm::testing {
 

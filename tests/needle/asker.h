@@ -16,8 +16,8 @@ struct Found {
   bool right = false;                // the answer, and nothing else
 };
 
-// All questions to one run of a model in a folder, with more of generate's options. An Error with what the
-// program said, if it failed.
+// All questions to one run of a model in a folder, with more of generate's options. An Error with
+// what the program said, if it failed.
 std::vector<Found> ask(const std::string& folder, const std::vector<Question>& questions,
                        const std::vector<std::string>& options);
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 
 namespace nvllm::needle {
 namespace {
@@ -15,7 +15,8 @@ namespace {
 using Tokens = std::vector<std::int32_t>;
 
 constexpr int kTries = 1000;
-// Filler before the first line: scores of lines so near to [bos] would add to its own where they are summed.
+// Filler before the first line: scores of lines so near to [bos] would add to its own where they
+// are summed.
 constexpr std::int64_t kLead = 15;
 constexpr std::int64_t kQuestion = 3;  // tokens
 constexpr double kHopDistance = 0.37;  // in depth, round and round

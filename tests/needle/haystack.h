@@ -13,8 +13,8 @@ struct HaystackPlan {
   std::vector<double> depths = {
       0.5};  // of the needles: 0 begins the text, 1 ends it before the question
   int value_tokens = 3;
-  // Lines that one has to go through: the needle's value names another line, which lies elsewhere, and that
-  // one the next; the last has the value. The answer is all of it.
+  // Lines that one has to go through: the needle's value names another line, which lies elsewhere,
+  // and that one the next; the last has the value. The answer is all of it.
   int hops = 0;
   double density = 0.02;  // share of the rest that are lines that nobody asks for; 1: all of it
   std::uint64_t seed = 1;
@@ -26,8 +26,9 @@ struct Question {
   std::vector<std::int32_t> answer;  // with the end
 };
 
-// One question for every depth, all of the same text. An Error if the model has too few symbols for so many
-// different lines, or the text is too short for its needles. A question is asked once, at the very end.
+// One question for every depth, all of the same text. An Error if the model has too few symbols for
+// so many different lines, or the text is too short for its needles. A question is asked once, at
+// the very end.
 std::vector<Question> ask_for_needles(const NeedleModel& model, const HaystackPlan& plan);
 
 // The same text, and a key that is not in it.

@@ -16,8 +16,8 @@
 namespace nvllm::needle {
 namespace {
 
-// By the definition of the model: what follows the last three tokens where they came before, with [line]
-// where [ask] or [refer] is, until the end. Empty: nothing, or two things.
+// By the definition of the model: what follows the last three tokens where they came before, with
+// [line] where [ask] or [refer] is, until the end. Empty: nothing, or two things.
 std::vector<std::int32_t> answer_of(std::vector<std::int32_t> text) {
   std::vector<std::int32_t> answer;
   while (answer.empty() || answer.back() != NeedleModel::kEnd) {
@@ -59,8 +59,8 @@ TEST_CASE("a rotation keeps lengths and angles") {
     for (int a = 0; a < size; ++a) {
       for (int b = 0; b <= a; ++b) {
         const auto row = matrix.begin() + a * size;
-        const double product = std::inner_product(row, row + size, matrix.begin() + b * size, 0.0);
-        CHECK(product == doctest::Approx(a == b ? 1 : 0).epsilon(1e-9));
+        const double dot = std::inner_product(row, row + size, matrix.begin() + b * size, 0.0);
+        CHECK(dot == doctest::Approx(a == b ? 1 : 0).epsilon(1e-9));
       }
     }
   }

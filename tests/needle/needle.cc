@@ -1,5 +1,6 @@
-// needle: hides needles at some depths of a long prompt, asks nvllm-launch for them, and tells which it
-// found. What it does not know itself are options of nvllm-launch generate, which it hands on:
+// needle: hides needles at some depths of a long prompt, asks nvllm-launch for them, and tells
+// which it found. What it does not know itself are options of nvllm-launch generate, which it hands
+// on:
 //
 //   needle --input-len 32768 --max-model-len 40960 --depth 0,0.5,1 --device cpu --tp 2
 #include <cstdlib>
@@ -56,16 +57,16 @@ class WrongArguments : public Error {
   using Error::Error;
 };
 
-double number(const std::string& name, const std::string& text, double least, double most) {
+double number(const std::string& name, const std::string& text, double min, double max) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !(value >= least && value <= most)) {
+  if (text.empty() || *end != '\0' || !(value >= min && value <= max)) {
     const auto shown = [](double limit) {
       const auto whole = static_cast<std::int64_t>(limit);
       return whole == limit ? str(whole) : str(limit);  // 1048576 and not 1.04858e+06
     };
     throw WrongArguments(
-        str(name, ' ', text, ": pass a number from ", shown(least), " to ", shown(most)));
+        str(name, ' ', text, ": pass a number from ", shown(min), " to ", shown(max)));
   }
   return value;
 }
@@ -82,9 +83,9 @@ std::vector<double> depths_of(const std::string& text) {
 
 Arguments parse(const std::vector<std::string>& words) {
   Arguments arguments;
-  const auto whole = [](auto& to, const char* name, double least, double most) {
-    return [&to, name, least, most](const std::string& text) {
-      to = static_cast<std::remove_reference_t<decltype(to)>>(number(name, text, least, most));
+  const auto whole = [](auto& to, const char* name, double min, double max) {
+    return [&to, name, min, max](const std::string& text) {
+      to = static_cast<std::remove_reference_t<decltype(to)>>(number(name, text, min, max));
     };
   };
   HaystackPlan& plan = arguments.plan;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/math.h"
 #include "base/text.h"
 #include "tests/needle/lexicode.h"
 #include "tests/needle/rotation.h"
@@ -28,8 +28,9 @@ constexpr double kLogit = 40;
 constexpr double kUnknownLogit = kLogit * 0.8;
 constexpr double kGate = 8;  // an open gate; a closed one is -kGate
 
-// How much each of RoPE's frequencies adds to the score of the row before. Found by a random search for
-// little attention (5e-4 of it in all) to any other of so many positions, and a plateau around the peak.
+// How much each of RoPE's frequencies adds to the score of the row before. Found by a random search
+// for little attention (5e-4 of it in all) to any other of so many positions, and a plateau around
+// the peak.
 struct Wave {
   int pair;
   double nats;
@@ -106,7 +107,8 @@ class Weights {
     return tensor;
   }
 
-  // What a norm makes of a 1 in a row with so many letters (of one code word each), of slots and inboxes.
+  // What a norm makes of a 1 in a row with so many letters (of one code word each), of slots and
+  // inboxes.
   double normed(double letters) const {
     return std::sqrt(hidden_ / (kConstant * kConstant + letters * at_.code));
   }
@@ -114,7 +116,8 @@ class Weights {
   double before_mlp(int layer) const { return normed(2 + 2 * layer + asking(layer)); }
   static int asking(int layer) { return layer == kRetrieve ? kKeyLetters : 0; }
 
-  // Element of a token's code: [line], [ask] and [refer] have one word, [end] another, then the symbols.
+  // Element of a token's code: [line], [ask] and [refer] have one word, [end] another, then the
+  // symbols.
   double code_of(int token, int bit) const {
     std::size_t word = 0;
     if (token == NeedleModel::kEnd) word = 1;
@@ -156,17 +159,18 @@ class Weights {
   }
   Tensor head_tensor() const { return Tensor({shape_.head_dim, hidden_}); }
   // What q and k multiply to, so that it is a score of so many nats.
-  double product_of(double nats) const { return nats * std::sqrt(shape_.head_dim); }
+  double dot_of(double nats) const { return nats * std::sqrt(shape_.head_dim); }
 
-  // A pair (i, i + half) is a complex number that RoPE turns by its frequency times the position. The key's
-  // is 1, the query's e^(-i frequency), so that their product is real, and highest, at a distance of 1.
+  // A pair (i, i + half) is a complex number that RoPE turns by its frequency times the position.
+  // The key's is 1, the query's e^(-i frequency), so that q times conj(k) is real, and highest,
+  // at a distance of 1.
   void add_shift(TensorFile& file, const std::string& name) const {
     Tensor query = head_tensor(), key = head_tensor();
     const int half = shape_.head_dim / 2;
     const double unit = kConstant * normed(4);  // of layers 0 to 2, in the middle
     for (const Wave& wave : half == 32 ? kShift64 : kShift128) {
       const double frequency = std::pow(kTheta, -static_cast<double>(wave.pair) / half);
-      const double size = std::sqrt(product_of(wave.nats)) / unit;
+      const double size = std::sqrt(dot_of(wave.nats)) / unit;
       key.at(wave.pair, at_.constant) = size;
       query.at(wave.pair, at_.constant) = size * std::cos(frequency);
       query.at(wave.pair + half, at_.constant) = -size * std::sin(frequency);
@@ -183,7 +187,7 @@ class Weights {
   void add_retrieve(TensorFile& file, const std::string& name) const {
     Tensor query = head_tensor(), key = head_tensor();
     const double one = before_attention(kRetrieve);
-    const double size = std::sqrt(product_of(kMatch) / (kKeyLetters * at_.code));
+    const double size = std::sqrt(dot_of(kMatch) / (kKeyLetters * at_.code));
     const int letters = kKeyLetters * at_.code;
     const std::vector<double> turn = rotation(letters);
     for (int to = 0; to < letters; ++to) {
@@ -193,12 +197,13 @@ class Weights {
         key.at(slow(1 + to), at_.slot(1 + from / at_.code) + from % at_.code) = weight;
       }
     }
-    // [bos] for everybody, and nobody for what follows a question, or a reference, instead of a line.
+    // [bos] for everybody, and nobody for what follows a question, or a reference, instead of a
+    // line.
     const double always = 4 * size;
     query.at(slow(0), at_.constant) = always / (kConstant * one);
-    key.at(slow(0), at_.bos) = product_of(kNothing) / always / normed(0);
+    key.at(slow(0), at_.bos) = dot_of(kNothing) / always / normed(0);
     for (int mark = 0; mark < kMarks; ++mark) {
-      key.at(slow(0), at_.slot(3) + at_.code + mark) = -product_of(kMatch) / always / one;
+      key.at(slow(0), at_.slot(3) + at_.code + mark) = -dot_of(kMatch) / always / one;
     }
     add_queries_and_keys(file, name, query, key);
   }
@@ -290,16 +295,16 @@ void NeedleModel::write(const std::string& folder) const {
   const Weights weights(shape_, code_bits_, vocabulary_);
   weights.tensors().write(folder + "/model.safetensors");
   std::ofstream file(folder + "/config.json");
-  file
-      << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",)"
-      << R"( "hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": false,)"
-      << R"( "hidden_size": )" << weights.hidden() << R"(, "intermediate_size": )"
-      << weights.intermediate() << R"(, "num_hidden_layers": )" << kLayers
-      << R"(, "num_attention_heads": )" << shape_.heads << R"(, "num_key_value_heads": )"
-      << shape_.kv_heads << R"(, "head_dim": )" << shape_.head_dim << R"(, "vocab_size": )"
-      << vocabulary_ << R"(, "max_position_embeddings": )" << max_positions_
-      << R"(, "rope_theta": )" << kTheta << R"(, "bos_token_id": )" << kBos
-      << R"(, "eos_token_id": [)" << kEnd << ", " << kUnknown << "]}\n";
+  file << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",)"
+       << R"( "torch_dtype": "bfloat16",)"
+       << R"( "hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": false,)"
+       << R"( "hidden_size": )" << weights.hidden() << R"(, "intermediate_size": )"
+       << weights.intermediate() << R"(, "num_hidden_layers": )" << kLayers
+       << R"(, "num_attention_heads": )" << shape_.heads << R"(, "num_key_value_heads": )"
+       << shape_.kv_heads << R"(, "head_dim": )" << shape_.head_dim << R"(, "vocab_size": )"
+       << vocabulary_ << R"(, "max_position_embeddings": )" << max_positions_
+       << R"(, "rope_theta": )" << kTheta << R"(, "bos_token_id": )" << kBos
+       << R"(, "eos_token_id": [)" << kEnd << ", " << kUnknown << "]}\n";
   file.close();
   if (!file) fail(folder, "/config.json: cannot be written");
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/test_folder.h"
+#include "model/testing/test_folder.h"
 #include "testing/sanitizers.h"
 #include "tests/needle/asker.h"
 #include "tests/needle/haystack.h"
@@ -17,7 +17,8 @@
 namespace nvllm::needle {
 namespace {
 
-// Sanitizers, which make everything ten times slower, look at how it is computed, and that is alike at all depths.
+// Sanitizers, which make everything ten times slower, look at how it is computed, and that is alike
+// at all depths.
 const std::vector<double> kDepths =
     testing::kSanitized ? std::vector<double>{0, 0.4, 1}
                         : std::vector<double>{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
@@ -55,9 +56,9 @@ std::vector<Mode> storage_modes() {
   };
 }
 
-// What reads less than everything: prompts from 1024 tokens on, answers from 2048 on. Prompts are computed from their
-// beginning or behind a prefix that was cached, one by one or several beside each other, in steps that
-// end anywhere.
+// What reads less than everything: prompts from 1024 tokens on, answers from 2048 on. Prompts are
+// computed from their beginning or behind a prefix that was cached, one by one or several beside
+// each other, in steps that end anywhere.
 std::vector<Mode> policies() {
   const std::string whole = "--no-enable-prefix-caching", one = "--max-num-seqs=1";
   const std::string small_steps = "--max-num-batched-tokens=1000";
@@ -165,7 +166,8 @@ TEST_CASE("one line is found among nothing but lines") {
   CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
 }
 
-// Three times as many pages with letters as Quest's budget is; with sanitizers a prompt of which it leaves out half.
+// Three times as many pages with letters as Quest's budget is; with sanitizers a prompt of which it
+// leaves out half.
 TEST_CASE("Quest tells the needle's page from those of hundreds of other lines") {
   const Model model({.head_dim = 128});
   const std::int64_t tokens = testing::kSanitized ? 4096 : 16384;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "base/split_mix.h"
+#include "base/math.h"
 
 namespace nvllm::needle {
 namespace {

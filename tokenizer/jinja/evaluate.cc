@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "tokenizer/jinja/functions.h"
 #include "tokenizer/jinja/interpreter.h"
-#include "tokenizer/jinja/operations.h"
 
 namespace nvllm::jinja {
 Value Interpreter::evaluate(const Expression& expression) {

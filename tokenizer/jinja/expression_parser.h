@@ -1,14 +1,45 @@
-// The parser's lower half: expressions.
+// The part of the parser that reads expressions. parser.cc derives the parser of statements from
+// it.
 #pragma once
 
+#include <cstddef>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tokenizer/jinja/syntax.h"
-#include "tokenizer/jinja/token_reader.h"
 
 namespace nvllm::jinja {
+
+// A cursor over a template's tokens.
+class TokenReader {
+ public:
+  // The last one is `end`, and is never passed.
+  explicit TokenReader(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+
+  const Token& token() const { return tokens_[at_]; }
+  const Token& following() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
+  Token take() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
+  bool at_symbol(std::string_view text) const {
+    return token().kind == Token::Kind::symbol && token().text == text;
+  }
+  bool at_name(std::string_view text) const {
+    return token().kind == Token::Kind::name && token().text == text;
+  }
+  bool accept_symbol(std::string_view text);
+  bool accept_name(std::string_view text);
+  void expect_symbol(std::string_view text);
+  void expect_name(std::string_view text);
+  void expect(Token::Kind kind, std::string_view what);
+  std::string take_name(std::string_view what);
+  [[noreturn]] void fail_expected(std::string_view what) const;
+
+ private:
+  std::vector<Token> tokens_;
+  std::size_t at_ = 0;
+};
 
 class ExpressionParser : protected TokenReader {
  public:
@@ -16,14 +47,14 @@ class ExpressionParser : protected TokenReader {
 
  protected:
   // Deeper nesting than this is refused, so that no template overflows the stack.
-  static constexpr int kDeepest = 100;
+  static constexpr int kMaxDepth = 100;
   // Trees lean to one side, as deep as the operators in a statement are many.
-  static constexpr int kMostOperators = 2000;
+  static constexpr int kMaxOperators = 2000;
 
   class Level {
    public:
     explicit Level(ExpressionParser& parser) : parser_(parser) {
-      if (++parser.level_ > kDeepest) fail_at(parser.token().at, "this is nested too deep");
+      if (++parser.level_ > kMaxDepth) fail_at(parser.token().at, "this is nested too deep");
     }
     ~Level() { --parser_.level_; }
     Level(const Level&) = delete;
@@ -60,7 +91,7 @@ class ExpressionParser : protected TokenReader {
   ExpressionPtr parse_comparison();
   ExpressionPtr parse_sum();
   ExpressionPtr parse_concatenation();
-  ExpressionPtr parse_product();
+  ExpressionPtr parse_term();
   ExpressionPtr parse_power();
   ExpressionPtr parse_unary() { return parse_signed(true); }
   ExpressionPtr parse_signed(bool with_filters);

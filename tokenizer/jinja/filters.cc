@@ -1,4 +1,4 @@
-// What can stand behind "|".
+// The filters: what can stand after "|".
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -6,11 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "tokenizer/jinja/arguments.h"
-#include "tokenizer/jinja/format.h"
 #include "tokenizer/jinja/functions.h"
-#include "tokenizer/jinja/list_filters.h"
-#include "tokenizer/jinja/operations.h"
 #include "tokenizer/jinja/text.h"
 
 namespace nvllm::jinja {
@@ -67,10 +63,8 @@ Value tojson(I& interpreter, V& value, A& arguments) {
   const Value separators = arguments.take("separators", Value());
   style.sort_keys = arguments.take_truth("sort_keys", false);
   if (!indent.none()) {
-    std::int64_t place = 0;
-    const std::int64_t* width = indent.integer(place);
-    if (width == nullptr || *width < 0 || *width > 100)
-      fail("tojson: 'indent' takes a number up to 100");
+    const auto width = indent.integer();
+    if (!width || *width < 0 || *width > 100) fail("tojson: 'indent' takes a number up to 100");
     style.indent = static_cast<int>(*width);
   }
   if (const List* pair = separators.list(); pair != nullptr && pair->items.size() == 2) {
@@ -89,11 +83,9 @@ Value indented(I& interpreter, V& value, A& arguments) {
   const bool first_too = arguments.take_truth("first", false);
   const bool blank_too = arguments.take_truth("blank", false);
   std::string margin;
-  std::int64_t place = 0;
   if (width.string() != nullptr) {
     margin = *width.string();
-  } else if (const std::int64_t* columns = width.integer(place);
-             columns != nullptr && *columns >= 0 && *columns <= 1000) {
+  } else if (const auto columns = width.integer(); columns && *columns >= 0 && *columns <= 1000) {
     margin.assign(static_cast<std::size_t>(*columns), ' ');
   } else {
     fail("indent: 'width' takes a string or a number up to 1000");
@@ -182,9 +174,8 @@ Value real_number(I&, V& value, A& arguments) {
 
 Value absolute(I&, V& value, A&) {
   if (const double* real = value.get<double>()) return std::fabs(*real);
-  std::int64_t place = 0;
-  const std::int64_t* whole = value.integer(place);
-  if (whole == nullptr) fail("abs takes a number, not ", value.type_name());
+  const auto whole = value.integer();
+  if (!whole) fail("abs takes a number, not ", value.type_name());
   return *whole < 0 ? negated(value) : Value(*whole);
 }
 

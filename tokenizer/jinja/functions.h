@@ -1,12 +1,111 @@
-// What templates can call by name: filters, tests and global functions.
+// The functions behind the interpreter: operators, and what templates call by name.
 #pragma once
 
+#include <algorithm>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "base/error.h"
 #include "tokenizer/jinja/interpreter.h"
 #include "tokenizer/jinja/value.h"
 
 namespace nvllm::jinja {
+
+// Takes the arguments of a call one by one, for filters, tests and methods. Parameters are taken in
+// their order and matched with arguments as in Python. finish() refuses arguments that are left.
+class ArgumentReader {
+ public:
+  ArgumentReader(std::string_view function, Arguments& arguments)
+      : function_(function), arguments_(arguments) {}
+
+  bool next_is_given(std::string_view name) const {
+    return next_ < arguments_.positional.size() || named(name) != arguments_.named.end();
+  }
+
+  Value take(std::string_view name) {
+    std::optional<Value> value = find(name);
+    if (!value) fail(function_, ": the argument '", name, "' is missing");
+    return *std::move(value);
+  }
+  Value take(std::string_view name, Value fallback) {
+    std::optional<Value> value = find(name);
+    return std::move(value).value_or(std::move(fallback));
+  }
+  std::string take_text(std::string_view name) { return text(name, take(name)); }
+  std::string take_text(std::string_view name, std::string fallback) {
+    std::optional<Value> value = find(name);
+    return !value || value->none() ? std::move(fallback) : text(name, *value);
+  }
+  std::int64_t take_integer(std::string_view name, std::int64_t fallback) {
+    std::optional<Value> value = find(name);
+    if (!value || value->none()) return fallback;
+    const auto whole = value->integer();
+    if (!whole) fail(function_, ": '", name, "' takes an integer, not ", value->type_name());
+    return *whole;
+  }
+  bool take_truth(std::string_view name, bool fallback) {
+    std::optional<Value> value = find(name);
+    return value ? value->truth() : fallback;
+  }
+
+  void finish() const {
+    if (next_ < arguments_.positional.size()) fail(function_, ": too many arguments");
+    if (!arguments_.named.empty()) {
+      fail(function_, ": unknown or repeated argument '", arguments_.named.front().first, "'");
+    }
+  }
+
+ private:
+  std::vector<std::pair<std::string, Value>>::iterator named(std::string_view name) const {
+    return std::find_if(arguments_.named.begin(), arguments_.named.end(),
+                        [&](const auto& argument) { return argument.first == name; });
+  }
+  std::optional<Value> find(std::string_view name) {
+    if (next_ < arguments_.positional.size()) return arguments_.positional[next_++];
+    const auto found = named(name);
+    if (found == arguments_.named.end()) return std::nullopt;
+    Value value = std::move(found->second);
+    arguments_.named.erase(found);
+    return value;
+  }
+  std::string text(std::string_view name, const Value& value) const {
+    if (value.string() == nullptr)
+      fail(function_, ": '", name, "' takes a string, not ", value.type_name());
+    return *value.string();
+  }
+
+  std::string_view function_;
+  Arguments& arguments_;
+  std::size_t next_ = 0;  // of the positional ones
+};
+
+// --- operators and subscripts (operations.cc). Errors name the operation and the types.
+
+Value arithmetic(Interpreter& interpreter, std::string_view operation, const Value& a,
+                 const Value& b);
+Value negated(const Value& value);
+bool contains(Interpreter& interpreter, const Value& container, const Value& item);
+
+// a.name and a[key]: Jinja looks for attributes and items, in this or the other order. Undefined if
+// there is neither; an Error if `value` is undefined itself.
+Value attribute(const Value& value, const std::string& name);
+Value subscript(const Value& value, const Value& key);
+Value slice(Interpreter& interpreter, const Value& value, const Value& from, const Value& to,
+            const Value& step);
+
+// What a loop over the value gives: items, keys, characters; of an undefined value nothing.
+std::vector<Value> items_of(Interpreter& interpreter, const Value& value);
+
+// A bound method of a string, list or dict, if there is one of this name (methods.cc).
+std::optional<Value> method_of(const Value& value, const std::string& name);
+
+// "variable 'x' is undefined"
+[[noreturn]] void fail_undefined(const Value& value);
+
+// --- filters (filters.cc), tests and global functions (functions.cc)
 
 bool has_filter(const std::string& name);
 Value run_filter(Interpreter& interpreter, const std::string& name, const Value& input,
@@ -16,7 +115,20 @@ bool has_test(const std::string& name);
 bool run_test(Interpreter& interpreter, const std::string& name, const Value& value,
               Arguments& arguments);
 
-// range, dict, namespace, joiner, cycler, raise_exception, strftime_now.
+// range, dict, namespace, joiner, raise_exception, strftime_now.
 Dict global_functions();
+
+// --- filters that look at the items of a list, or at a part of each (list_filters.cc)
+
+// item.a.b, or item[3]
+Value part_of(const Value& item, const Value& path);
+
+Value sorted(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);
+Value dict_sorted(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);
+Value grouped(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);
+Value unique(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);
+Value sum(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);
+// The largest for a positive sign, the smallest for a negative one.
+Value extreme(Interpreter& interpreter, const Value& value, ArgumentReader& arguments, int sign);
 
 }  // namespace nvllm::jinja

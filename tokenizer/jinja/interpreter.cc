@@ -4,15 +4,15 @@
 
 #include "base/error.h"
 #include "tokenizer/jinja/functions.h"
-#include "tokenizer/jinja/lexer.h"
-#include "tokenizer/jinja/operations.h"
+#include "tokenizer/jinja/syntax.h"
 #include "tokenizer/jinja/template.h"
 #include "tokenizer/jinja/text.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::jinja {
 namespace {
 
-// An Error that says already where it happened.
+// An Error whose text already says where it happened.
 class PlacedError : public Error {
  public:
   using Error::Error;
@@ -33,7 +33,7 @@ struct Interpreter::Scope {
   }
 };
 
-// A block with a scope of its own, inside of `parent`; leaves it when it goes.
+// Gives a block a scope of its own inside of `parent`, for as long as the frame lives.
 class Interpreter::Frame {
  public:
   Frame(Interpreter& interpreter, ScopePtr parent)
@@ -371,6 +371,16 @@ void Interpreter::assign(const Expression& target, Value value) {
     fail("expected ", target.operands.size(), " values, found ", items.size());
   }
   for (std::size_t i = 0; i < items.size(); ++i) assign(*target.operands[i], items[i]);
+}
+
+Template Template::parse(std::string_view source) {
+  std::string valid;
+  tokenizer::append_valid_utf8(valid, source);
+  return Template(jinja::parse(valid));
+}
+
+std::string Template::render(const Dict& context, const Limits& limits) const {
+  return Interpreter(context, limits).render(*block_);
 }
 
 }  // namespace nvllm::jinja

@@ -1,4 +1,4 @@
-// Runs a syntax tree.
+// The interpreter runs the syntax tree of a template.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace nvllm::jinja {
 
-// What a rendering may cost, so that no template takes for ever.
+// Limits of a rendering, so that no template runs for ever.
 struct Limits {
   std::int64_t work = std::int64_t{1} << 28;   // about one per byte made, 32 per step: some seconds
   std::size_t output = std::size_t{64} << 20;  // bytes
@@ -87,7 +87,7 @@ class Interpreter {
   int depth_ = 0;
   std::string* out_ = nullptr;
   ScopePtr scope_;
-  // What values may refer to in circles; emptied at the end.
+  // Values may refer to these in circles, so they are cleared at the end.
   std::vector<ScopePtr> captured_scopes_;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   std::vector<std::shared_ptr<Value>> cells_;

@@ -1,5 +1,5 @@
-// Templates against what Jinja itself made of them (testdata/make_jinja_cases.py), errors with their
-// places, and templates that want too much.
+// Templates against what Jinja itself made of them (testdata/make_jinja_cases.py), errors with
+// their places, and templates that want too much.
 #include <doctest/doctest.h>
 
 #include <fstream>

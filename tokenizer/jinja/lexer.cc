@@ -1,9 +1,8 @@
-#include "tokenizer/jinja/lexer.h"
-
 #include <array>
 
 #include "base/error.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/jinja/syntax.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::jinja {
 namespace {

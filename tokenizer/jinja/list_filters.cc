@@ -1,11 +1,9 @@
-#include "tokenizer/jinja/list_filters.h"
-
 #include <algorithm>
 #include <bit>
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/jinja/operations.h"
+#include "tokenizer/jinja/functions.h"
 #include "tokenizer/jinja/text.h"
 
 namespace nvllm::jinja {

@@ -3,12 +3,10 @@
 #include <map>
 #include <string_view>
 
-#include "tokenizer/jinja/arguments.h"
-#include "tokenizer/jinja/format.h"
-#include "tokenizer/jinja/operations.h"
+#include "tokenizer/jinja/functions.h"
 #include "tokenizer/jinja/text.h"
-#include "tokenizer/unicode.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/unicode/unicode.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::jinja {
 namespace {

@@ -1,10 +1,8 @@
-#include "tokenizer/jinja/operations.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "tokenizer/jinja/format.h"
+#include "tokenizer/jinja/functions.h"
 #include "tokenizer/jinja/text.h"
 
 namespace nvllm::jinja {
@@ -106,9 +104,8 @@ std::optional<Value> item_of(const Value& value, const Value& key) {
     const Value* found = dict->find(key);
     return found == nullptr ? std::nullopt : std::optional(*found);
   }
-  std::int64_t place = 0;
-  const std::int64_t* index = key.integer(place);
-  if (index == nullptr) return std::nullopt;
+  const auto index = key.integer();
+  if (!index) return std::nullopt;
   if (const List* list = value.list()) {
     const auto at = index_in(*index, list->items.size());
     return at ? std::optional(list->items[*at]) : std::nullopt;
@@ -137,9 +134,8 @@ Span span_of(const Value& from, const Value& to, const Value& step, std::size_t 
   const auto count = static_cast<std::int64_t>(size);
   const auto number = [](const Value& value, std::int64_t fallback) {
     if (value.none()) return fallback;
-    std::int64_t place = 0;
-    const std::int64_t* whole = value.integer(place);
-    if (whole == nullptr) fail("a slice takes integers, not ", value.type_name());
+    const auto whole = value.integer();
+    if (!whole) fail("a slice takes integers, not ", value.type_name());
     return *whole;
   };
   Span span{0, 0, number(step, 1)};
@@ -171,11 +167,9 @@ void fail_undefined(const Value& value) {
 
 Value arithmetic(Interpreter& interpreter, std::string_view operation, const Value& a,
                  const Value& b) {
-  std::int64_t place_a = 0;
-  std::int64_t place_b = 0;
-  const std::int64_t* whole_a = a.integer(place_a);
-  const std::int64_t* whole_b = b.integer(place_b);
-  if (whole_a != nullptr && whole_b != nullptr) {
+  const auto whole_a = a.integer();
+  const auto whole_b = b.integer();
+  if (whole_a && whole_b) {
     if (auto result = whole_arithmetic(operation, *whole_a, *whole_b)) return *std::move(result);
   }
   double x = 0;
@@ -194,9 +188,9 @@ Value arithmetic(Interpreter& interpreter, std::string_view operation, const Val
     }
   }
   if (operation == "*") {
-    if ((a.string() != nullptr || a.list() != nullptr) && whole_b != nullptr)
+    if ((a.string() != nullptr || a.list() != nullptr) && whole_b)
       return repeated(interpreter, a, *whole_b);
-    if ((b.string() != nullptr || b.list() != nullptr) && whole_a != nullptr)
+    if ((b.string() != nullptr || b.list() != nullptr) && whole_a)
       return repeated(interpreter, b, *whole_a);
   }
   if (operation == "%" && a.string() != nullptr) return percent_format(interpreter, *a.string(), b);
@@ -204,8 +198,7 @@ Value arithmetic(Interpreter& interpreter, std::string_view operation, const Val
 }
 
 Value negated(const Value& value) {
-  std::int64_t place = 0;
-  if (const std::int64_t* whole = value.integer(place)) {
+  if (const auto whole = value.integer()) {
     if (*whole == INT64_MIN) fail("'-' gives a number that is too large");
     return -*whole;
   }

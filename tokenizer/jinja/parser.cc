@@ -1,7 +1,6 @@
-#include "tokenizer/jinja/parser.h"
-
 #include "base/error.h"
 #include "tokenizer/jinja/expression_parser.h"
+#include "tokenizer/jinja/syntax.h"
 
 namespace nvllm::jinja {
 namespace {

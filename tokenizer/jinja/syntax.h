@@ -1,8 +1,9 @@
-// The syntax tree of a template.
+// The tokens and the syntax tree of a template. lexer.cc makes the tokens, parser.cc the tree.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,33 @@ struct Position {
   int line = 1;
   int column = 1;
 };
+
+// A piece of a template: text that is printed as it is, or a token inside of {{ }} or {% %}.
+struct Token {
+  enum class Kind : unsigned char {
+    text,         // outside of all brackets
+    print_begin,  // {{
+    print_end,    // }}
+    block_begin,  // {%
+    block_end,    // %}
+    name,
+    string,  // without quotes, escapes resolved
+    integer,
+    real,
+    symbol,  // an operator or bracket
+    end,
+  };
+  Kind kind;
+  std::string text;
+  Position at;
+};
+
+// Splits a template (valid UTF-8) into tokens, with Jinja's trim_blocks and lstrip_blocks, as
+// Hugging Face renders chat templates.
+std::vector<Token> tokenize(std::string_view source);
+
+// Throws an Error that says where: "line 3, column 14: what".
+[[noreturn]] void fail_at(Position at, const std::string& what);
 
 struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
@@ -89,5 +117,8 @@ struct Statement {
   Block body;
   Block otherwise;
 };
+
+// Parses a template (valid UTF-8). Throws an Error that says where and what.
+Block parse(std::string_view source);
 
 }  // namespace nvllm::jinja

@@ -1,5 +1,6 @@
-// Template: a Jinja template, as chat templates use the language, rendered as Hugging Face renders it
-// (trim_blocks, lstrip_blocks, tojson as plain JSON, raise_exception, strftime_now, break and continue).
+// Template: a Jinja template, as chat templates use the language, rendered as Hugging Face renders
+// it (trim_blocks, lstrip_blocks, tojson as plain JSON, raise_exception, strftime_now, break and
+// continue).
 //
 //   const Template greeting = Template::parse("Hello, {{ name }}!");
 //   greeting.render(Dict{...});
@@ -15,7 +16,7 @@
 
 namespace nvllm::jinja {
 
-// The template called raise_exception: the message is the template's own.
+// Thrown when the template calls raise_exception; the message is the template's own.
 class TemplateRaised : public Error {
  public:
   using Error::Error;
@@ -27,7 +28,8 @@ class Template {
   // Throws an Error that begins with "line 3, column 14: ".
   static Template parse(std::string_view source);
 
-  // `context`: the variables. An Error for what goes wrong says where; TemplateRaised is thrown as it is.
+  // `context`: the variables. An Error for what goes wrong says where; TemplateRaised is thrown as
+  // it is.
   std::string render(const Dict& context, const Limits& limits = {}) const;
 
  private:

@@ -1,4 +1,4 @@
-// Strings as Python has them: sequences of characters, here in UTF-8.
+// Strings as Python has them: sequences of characters, here in UTF-8; and formatting of values.
 #pragma once
 
 #include <cstdint>
@@ -36,5 +36,17 @@ std::vector<std::string_view> split_words(std::string_view text, std::int64_t li
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
 std::string replaced(Interpreter& interpreter, std::string_view text, std::string_view what,
                      std::string_view with, std::int64_t limit);
+
+// Values written into texts by a format.
+
+// format % values, as Python has it: %s %r %d %i %f %e %g %x %o %c %%, with flags, width and
+// precision.
+Value percent_format(Interpreter& interpreter, std::string_view format, const Value& values);
+// format.format(...): {} {0} {name} {{ }}, without formats behind a colon but for .Nf, d and s.
+std::string brace_format(Interpreter& interpreter, std::string_view format,
+                         const Arguments& arguments);
+
+// strftime of the local time now.
+std::string time_text(const std::string& format);
 
 }  // namespace nvllm::jinja

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::jinja {
 namespace {
@@ -97,6 +101,154 @@ void append_repr(std::string& out, const Value& value) {
   }
 }
 
+void append_hex4(std::string& out, unsigned code) {
+  constexpr char kHex[] = "0123456789abcdef";
+  out += "\\u";
+  for (int shift = 12; shift >= 0; shift -= 4) out += kHex[code >> shift & 15];
+}
+
+void append_char(std::string& out, char32_t c, const char* bytes, std::size_t size, bool ascii) {
+  switch (c) {
+    case '"': out += "\\\""; return;
+    case '\\': out += "\\\\"; return;
+    case '\n': out += "\\n"; return;
+    case '\r': out += "\\r"; return;
+    case '\t': out += "\\t"; return;
+    case '\b': out += "\\b"; return;
+    case '\f': out += "\\f"; return;
+    default: break;
+  }
+  const auto code = static_cast<unsigned>(c);
+  if (code < 0x20) return append_hex4(out, code);
+  if (code < 0x7f || !ascii) {
+    out.append(bytes, size);
+  } else if (code < 0x10000) {
+    append_hex4(out, code);
+  } else {
+    append_hex4(out, 0xD800 + ((code - 0x10000) >> 10));
+    append_hex4(out, 0xDC00 + ((code - 0x10000) & 0x3FF));
+  }
+}
+
+class JsonText {
+ public:
+  explicit JsonText(const JsonStyle& style) : style_(style) {}
+
+  void append(const Value& value, int depth) {
+    if (const std::string* text = value.string()) {
+      append_string(*text);
+    } else if (const List* list = value.list()) {
+      append_list(*list, depth);
+    } else if (const Dict* dict = value.dict()) {
+      append_dict(*dict, depth);
+    } else {
+      out_ += scalar(value);
+    }
+  }
+
+  std::string take() { return std::move(out_); }
+
+ private:
+  static std::string scalar(const Value& value) {
+    if (value.none()) return "null";
+    if (const bool* truth = value.get<bool>()) return *truth ? "true" : "false";
+    if (value.get<std::int64_t>() != nullptr) return to_text(value);
+    if (const double* real = value.get<double>()) {
+      if (std::isnan(*real)) return "NaN";
+      if (std::isinf(*real)) return *real < 0 ? "-Infinity" : "Infinity";
+      return to_text(value);
+    }
+    fail("tojson: JSON has no ", value.type_name());
+  }
+
+  void append_string(const std::string& text) {
+    out_ += '"';
+    for (std::size_t at = 0; at < text.size();) {
+      const tokenizer::DecodedChar next = tokenizer::decode_utf8(text.data() + at);
+      append_char(out_, next.c, text.data() + at, next.size, style_.ascii);
+      at += next.size;
+    }
+    out_ += '"';
+  }
+
+  // Between items. Without an indent the separator as it is; with one, Python drops its trailing
+  // space.
+  void separate(bool first, int depth) {
+    if (style_.indent < 0) {
+      if (!first) out_ += style_.item_separator;
+      return;
+    }
+    if (!first) {
+      const std::size_t end = style_.item_separator.find_last_not_of(' ');
+      out_ += style_.item_separator.substr(0, end == std::string::npos ? 0 : end + 1);
+    }
+    new_line(depth);
+  }
+  void new_line(int depth) {
+    if (style_.indent < 0) return;
+    out_ += '\n';
+    out_.append(static_cast<std::size_t>(depth) * static_cast<std::size_t>(style_.indent), ' ');
+  }
+
+  void append_list(const List& list, int depth) {
+    if (list.items.empty()) {
+      out_ += "[]";
+      return;
+    }
+    out_ += '[';
+    for (std::size_t i = 0; i < list.items.size(); ++i) {
+      separate(i == 0, depth + 1);
+      append(list.items[i], depth + 1);
+    }
+    new_line(depth);
+    out_ += ']';
+  }
+
+  void append_dict(const Dict& dict, int depth) {
+    if (dict.size() == 0) {
+      out_ += "{}";
+      return;
+    }
+    std::vector<std::pair<std::string, const Value*>> items;
+    for (const auto& [key, value] : dict.items()) {
+      items.emplace_back(key.string() != nullptr ? *key.string() : scalar(key), &value);
+    }
+    if (style_.sort_keys) {
+      std::stable_sort(items.begin(), items.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+    }
+    out_ += '{';
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      separate(i == 0, depth + 1);
+      append_string(items[i].first);
+      out_ += style_.key_separator;
+      append(*items[i].second, depth + 1);
+    }
+    new_line(depth);
+    out_ += '}';
+  }
+
+  const JsonStyle& style_;
+  std::string out_;
+};
+
+Value from(const nlohmann::ordered_json& json) {
+  if (json.is_null()) return {};
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX) return json.get<double>();
+  if (json.is_number_integer()) return json.get<std::int64_t>();
+  if (json.is_number()) return json.get<double>();
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_array()) {
+    List list;
+    for (const auto& item : json) list.items.push_back(from(item));
+    return list;
+  }
+  Dict dict;
+  for (const auto& [key, item] : json.items()) dict.set(key, from(item));
+  return dict;
+}
+
 }  // namespace
 
 const Value* Dict::find(const Value& key) const {
@@ -128,8 +280,8 @@ void Extent::add(const Value& part) {
   const Extent other = part.extent();
   depth = std::max(depth, other.depth + 1);
   weight += other.weight;
-  if (depth > kDeepest) fail("a value is nested more than ", kDeepest, " deep");
-  if (weight > kHeaviest) fail("a value is too large");
+  if (depth > kMaxDepth) fail("a value is nested more than ", kMaxDepth, " deep");
+  if (weight > kMaxWeight) fail("a value is too large");
 }
 
 Value::Value(List value) {
@@ -157,17 +309,14 @@ Extent Value::extent() const {
   return {};
 }
 
-const std::int64_t* Value::integer(std::int64_t& place) const {
-  if (const bool* truth = get<bool>()) {
-    place = *truth ? 1 : 0;
-    return &place;
-  }
-  return get<std::int64_t>();
+std::optional<std::int64_t> Value::integer() const {
+  if (const bool* truth = get<bool>()) return *truth ? 1 : 0;
+  if (const auto* whole = get<std::int64_t>()) return *whole;
+  return std::nullopt;
 }
 
 bool Value::number(double& value) const {
-  std::int64_t place = 0;
-  if (const std::int64_t* whole = integer(place)) {
+  if (const auto whole = integer()) {
     value = static_cast<double>(*whole);
     return true;
   }
@@ -196,11 +345,9 @@ const char* Value::type_name() const {
 
 bool equal(const Value& a, const Value& b) {
   if (const std::string* text = a.string()) return b.string() != nullptr && *text == *b.string();
-  std::int64_t place_a = 0;
-  std::int64_t place_b = 0;
-  const std::int64_t* whole_a = a.integer(place_a);
-  const std::int64_t* whole_b = b.integer(place_b);
-  if (whole_a != nullptr && whole_b != nullptr) return *whole_a == *whole_b;
+  const auto whole_a = a.integer();
+  const auto whole_b = b.integer();
+  if (whole_a && whole_b) return *whole_a == *whole_b;
   double x = 0;
   double y = 0;
   if (a.number(x)) return b.number(y) && x == y;
@@ -225,12 +372,9 @@ bool equal(const Value& a, const Value& b) {
 }
 
 int compare(const Value& a, const Value& b) {
-  std::int64_t place_a = 0;
-  std::int64_t place_b = 0;
-  const std::int64_t* whole_a = a.integer(place_a);
-  const std::int64_t* whole_b = b.integer(place_b);
-  if (whole_a != nullptr && whole_b != nullptr)
-    return *whole_a < *whole_b ? -1 : *whole_a > *whole_b;
+  const auto whole_a = a.integer();
+  const auto whole_b = b.integer();
+  if (whole_a && whole_b) return *whole_a < *whole_b ? -1 : *whole_a > *whole_b;
   double x = 0;
   double y = 0;
   if (a.number(x) && b.number(y)) return x < y ? -1 : x > y;
@@ -262,6 +406,39 @@ std::string to_repr(const Value& value) {
   std::string out;
   append_repr(out, value);
   return out;
+}
+
+// JSON as Python writes it, and reading it.
+
+std::string to_json(const Value& value, const JsonStyle& style) {
+  JsonText text(style);
+  text.append(value, 0);
+  return text.take();
+}
+
+Value from_json(std::string_view text, std::string_view what) {
+  // Counted first: the library's parser goes down without a limit.
+  int depth = 0;
+  bool inside = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (inside) {
+      if (c == '\\') ++i;
+      if (c == '"') inside = false;
+    } else if (c == '"') {
+      inside = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > Extent::kMaxDepth)
+        fail(what, ": nested more than ", Extent::kMaxDepth, " deep");
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  try {
+    return from(parse_ordered_json(text));
+  } catch (const nlohmann::json::exception& error) {
+    fail(what, ": not JSON: ", error.what());
+  }
 }
 
 }  // namespace nvllm::jinja

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,11 +23,11 @@ struct Undefined {
 
 struct None {};
 
-// A value is made of others. Both are bounded, so that no walk over one overflows the stack or takes for
-// ever (lists may hold the same list many times).
+// A value is made of others. Both are bounded, so that no walk over one overflows the stack or
+// takes for ever (lists may hold the same list many times).
 struct Extent {
-  static constexpr int kDeepest = 200;
-  static constexpr std::int64_t kHeaviest = std::int64_t{1} << 24;
+  static constexpr int kMaxDepth = 200;
+  static constexpr std::int64_t kMaxWeight = std::int64_t{1} << 24;
 
   int depth = 0;
   std::int64_t weight = 1;  // values in it, each time they appear; eight bytes of text count as one
@@ -40,7 +41,7 @@ struct List {
   Extent extent = {};  // set when it becomes a Value
 };
 
-// Keeps the order in which keys came. Keys are compared as Python does it: 1 == 1.0 == true.
+// Keeps the order in which keys were added. Keys compare as in Python: 1 == 1.0 == true.
 class Dict {
  public:
   std::size_t size() const;
@@ -56,7 +57,8 @@ class Dict {
   Extent extent_;
 };
 
-// namespace(...), the one thing that a template can change; also what `loop` is, which cannot be changed.
+// namespace(...), the one thing that a template can change; also what `loop` is, which cannot be
+// changed.
 struct Namespace {
   Dict values;
   bool changeable = true;
@@ -75,7 +77,7 @@ struct Callable {
   Extent extent = {};  // of the values that `call` holds
 };
 
-// Cheap to copy. Strings, lists and dicts never change once they are a Value.
+// Cheap to copy. Strings, lists and dicts are immutable once they are a Value.
 class Value {
  public:
   using Data =
@@ -109,7 +111,7 @@ class Value {
   Namespace* name_space() const { return pointed<Namespace>(); }
   const Callable* callable() const { return pointed<const Callable>(); }
   // Integers, and truth values as 0 and 1.
-  const std::int64_t* integer(std::int64_t& place) const;
+  std::optional<std::int64_t> integer() const;
   bool number(double& value) const;  // of any kind
 
   bool truth() const;

@@ -1,66 +1,68 @@
-// Attention on the CPU: how its work is divided among threads. A part is a tile of packed rows and all tokens
-// that they see. Where a sequence has no more rows than one tile, as in decoding, its tokens are divided too,
-// into parts whose length depends on the sequence's alone, and the parts are merged; so no bit depends on the
-// number of threads or on other sequences.
-#include "kernels/attention/cpu/attention.h"
-
+// Attention on the CPU: how the work is divided into tasks for the threads.
+//
+// A task is a tile of packed rows (attention_kernels.h) and the tokens that they see. Where a
+// sequence has no more rows than one tile, as in decode, its tokens are split too (split-KV), into
+// ranges whose length depends on the sequence alone, and the partial results are combined in a
+// second pass. So no bit depends on the number of threads or on other sequences. attention_tile.cc
+// runs a task. Launcher: attention(), at the end.
 #include <algorithm>
 #include <vector>
 
 #include "device/cpu/stream.h"
+#include "kernels/attention/backends.h"
 #include "kernels/attention/cpu/attention_kernels.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
 
-using nvllm::cpu::Crew;
+using nvllm::cpu::ThreadPool;
 
-// Of a sequence's tokens: a part has at least so many, which take about 5 us, and there are at most so many
-// parts.
-constexpr std::int64_t kPartTokens = 256;
-constexpr std::int64_t kMostParts = 64;
+// A split has at least kMinSplitTokens tokens, which take about 5 us; a sequence has at most
+// kMaxSplits.
+constexpr std::int64_t kMinSplitTokens = 256;
+constexpr std::int64_t kMaxSplits = 64;
 
-// What is planned before it is run, at most; a few MiB per stream.
+// Limits of what is planned before it runs: a few MiB per stream.
 constexpr std::int64_t kPlannedParts = 32768;
-constexpr std::int64_t kPlannedFloats = 2 * kMostParts * partial_floats(kTileRows, kMaxHeadDim);
+constexpr std::int64_t kPlannedFloats = 2 * kMaxSplits * partial_floats(kTileRows, kMaxHeadDim);
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-std::int64_t tokens_of_part(std::int64_t tokens) {
-  const std::int64_t even = divide_up(tokens, kMostParts);
-  return std::max(kPartTokens, divide_up(even, kTileTokens) * kTileTokens);
+std::int64_t tokens_of_split(std::int64_t tokens) {
+  const std::int64_t even = divide_up(tokens, kMaxSplits);
+  return std::max(kMinSplitTokens, divide_up(even, kTileTokens) * kTileTokens);
 }
 
-// The parts [first, first + count), which hold the same rows, into the result.
-struct Merge {
+// The tasks [first, first + count), whose partial results over the same rows are combined.
+struct SplitRange {
   std::int64_t first, count;
 };
 
 template <typename T>
-void merge(const Attention& args, const AttentionPart* parts, std::int64_t count) {
-  const AttentionPart& part = *parts;
-  const AttentionGroup group = attention_group(args, part.sequence, part.kv_head);
+void combine(const Attention& args, const AttentionTask* tasks, std::int64_t count) {
+  const AttentionTask& task = *tasks;
+  const AttentionGroup group = attention_group(args, task.sequence, task.kv_head);
   const std::int64_t head_dim = args.q.shape[2];
-  for (std::int64_t row = 0; row < part.rows; ++row) {
+  for (std::int64_t row = 0; row < task.rows; ++row) {
     float out[kMaxHeadDim];
-    const float lse = merge_row(
+    const float lse = combine_row(
         count, row, head_dim,
-        [&](std::int64_t i) { return partial_rows(parts[i].partial, part.rows, head_dim); }, out);
-    T* to = args.out.as<T>() + group.in_out(args, part.first_row + row);
+        [&](std::int64_t i) { return partial_rows(tasks[i].partial, task.rows, head_dim); }, out);
+    T* to = args.out.as<T>() + group.in_out(args, task.first_row + row);
     for (std::int64_t d = 0; d < head_dim; ++d) to[d] = from_float<T>(out[d]);
     if (args.lse.data != nullptr) {
-      args.lse.as<float>()[group.in_lse(args, part.first_row + row)] = lse;
+      args.lse.as<float>()[group.in_lse(args, task.first_row + row)] = lse;
     }
   }
 }
 
-// One call. What it plans lies in the memory of the stream's thread, which keeps it for the next one.
+// One call. Its plan lies in memory of the stream's thread, which keeps it for the next call.
 class Run {
  public:
-  Run(const Attention& args, AttendPart attend, Crew& crew)
-      : args_(args), attend_(attend), crew_(crew) {}
+  Run(const Attention& args, AttendTask attend, ThreadPool& pool)
+      : args_(args), attend_(attend), pool_(pool) {}
 
   void operator()() {
     plan_.clear();
@@ -76,82 +78,82 @@ class Run {
 
  private:
   struct Plan {
-    std::vector<AttentionPart> parts;
-    std::vector<Merge> merges;
+    std::vector<AttentionTask> tasks;
+    std::vector<SplitRange> combines;
     std::vector<float> floats;
     std::int64_t floats_used = 0;
 
-    void clear() { parts.clear(), merges.clear(), floats_used = 0; }
+    void clear() { tasks.clear(), combines.clear(), floats_used = 0; }
   };
 
   void plan(const AttentionGroup& group) {
     const std::int64_t rows = group.packed_rows();
     if (rows == 0) return;
-    AttentionPart part{.sequence = static_cast<std::int32_t>(group.sequence),
+    AttentionTask task{.sequence = static_cast<std::int32_t>(group.sequence),
                        .kv_head = static_cast<std::int32_t>(group.kv_head),
                        .rows = static_cast<std::int32_t>(rows),
                        .first_row = 0,
                        .first_token = 0,
                        .end_token = group.tokens,
                        .partial = nullptr};
-    const std::int64_t length = tokens_of_part(group.tokens);
-    if (rows <= kTileRows && group.tokens > length) return plan_parts(part, length);
-    // The last rows see the most tokens: they go first.
+    const std::int64_t length = tokens_of_split(group.tokens);
+    if (rows <= kTileRows && group.tokens > length) return plan_splits(task, length);
+    // The last rows see the most tokens, so they start first.
     for (std::int64_t tile = divide_up(rows, kTileRows) - 1; tile >= 0; --tile) {
-      part.first_row = tile * kTileRows;
-      part.rows =
-          static_cast<std::int32_t>(std::min<std::int64_t>(kTileRows, rows - part.first_row));
-      make_room(1, 0);
-      plan_.parts.push_back(part);
+      task.first_row = tile * kTileRows;
+      task.rows =
+          static_cast<std::int32_t>(std::min<std::int64_t>(kTileRows, rows - task.first_row));
+      reserve(1, 0);
+      plan_.tasks.push_back(task);
     }
   }
 
-  void plan_parts(AttentionPart part, std::int64_t length) {
-    const std::int64_t tokens = part.end_token;
+  void plan_splits(AttentionTask task, std::int64_t length) {
+    const std::int64_t tokens = task.end_token;
     const std::int64_t count = divide_up(tokens, length);
-    const std::int64_t floats = partial_floats(part.rows, args_.q.shape[2]);
-    make_room(count, count * floats);
-    plan_.merges.push_back({static_cast<std::int64_t>(plan_.parts.size()), count});
+    const std::int64_t floats = partial_floats(task.rows, args_.q.shape[2]);
+    reserve(count, count * floats);
+    plan_.combines.push_back({static_cast<std::int64_t>(plan_.tasks.size()), count});
     for (std::int64_t i = 0; i < count; ++i) {
-      part.first_token = i * length;
-      part.end_token = std::min(tokens, part.first_token + length);
-      part.partial = plan_.floats.data() + plan_.floats_used;
+      task.first_token = i * length;
+      task.end_token = std::min(tokens, task.first_token + length);
+      task.partial = plan_.floats.data() + plan_.floats_used;
       plan_.floats_used += floats;
-      plan_.parts.push_back(part);
+      plan_.tasks.push_back(task);
     }
   }
 
-  void make_room(std::int64_t parts, std::int64_t floats) {
+  void reserve(std::int64_t tasks, std::int64_t floats) {
     if (plan_.floats.empty() && floats > 0) plan_.floats.resize(kPlannedFloats);
-    const bool fits = static_cast<std::int64_t>(plan_.parts.size()) + parts <= kPlannedParts &&
+    const bool fits = static_cast<std::int64_t>(plan_.tasks.size()) + tasks <= kPlannedParts &&
                       plan_.floats_used + floats <= kPlannedFloats;
     if (!fits) flush();
   }
 
-  // Runs what is planned.
+  // Runs what is planned and clears the plan.
   void flush() {
     const Plan& plan = plan_;
-    crew_.run(
-        static_cast<std::int64_t>(plan.parts.size()), [&](std::int64_t begin, std::int64_t end) {
+    pool_.run(
+        static_cast<std::int64_t>(plan.tasks.size()), [&](std::int64_t begin, std::int64_t end) {
           AttentionScratch scratch;
           for (std::int64_t i = begin; i < end; ++i) {
-            const AttentionPart& part = plan.parts[i];
-            attend_(args_, attention_group(args_, part.sequence, part.kv_head), part, scratch);
+            const AttentionTask& task = plan.tasks[i];
+            attend_(args_, attention_group(args_, task.sequence, task.kv_head), task, scratch);
           }
         });
-    crew_.run(static_cast<std::int64_t>(plan.merges.size()),
+    pool_.run(static_cast<std::int64_t>(plan.combines.size()),
               [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t i = begin; i < end; ++i) merge_parts(plan.merges[i]);
+                for (std::int64_t i = begin; i < end; ++i) combine_splits(plan.combines[i]);
               });
     plan_.clear();
   }
 
-  void merge_parts(const Merge& merge) const {
-    const AttentionPart* parts = &plan_.parts[merge.first];
+  void combine_splits(const SplitRange& combine) const {
+    const AttentionTask* tasks = &plan_.tasks[combine.first];
     switch (args_.out.dtype) {
-      case DType::f32: return cpu::merge<float>(args_, parts, merge.count);
-      case DType::bf16: return cpu::merge<Bf16>(args_, parts, merge.count);
-      default: return cpu::merge<F16>(args_, parts, merge.count);
+      case DType::f32: return cpu::combine<float>(args_, tasks, combine.count);
+      case DType::bf16: return cpu::combine<Bf16>(args_, tasks, combine.count);
+      default: return cpu::combine<F16>(args_, tasks, combine.count);
     }
   }
 
@@ -161,8 +163,8 @@ class Run {
   }
 
   const Attention& args_;
-  const AttendPart attend_;
-  Crew& crew_;
+  const AttendTask attend_;
+  ThreadPool& pool_;
   Plan& plan_ = plan_of_this_thread();
 };
 
@@ -185,16 +187,16 @@ AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std
   return group;
 }
 
-AttendPart attend_part(DType type, std::optional<InstructionSet> set) {
+AttendTask attend_task(DType type, std::optional<InstructionSet> set) {
   const InstructionSet best = instruction_sets().back();
   const bool wide = std::min(set.value_or(best), best) >= InstructionSet::avx512;
-  return wide ? attend_part_avx512(type) : attend_part_avx2(type);
+  return wide ? attend_task_avx512(type) : attend_task_avx2(type);
 }
 
 void attention(const Attention& args, Stream& stream, std::optional<InstructionSet> set) {
-  const AttendPart attend = attend_part(args.q.dtype, set);
+  const AttendTask attend = attend_task(args.q.dtype, set);
   auto& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, attend, &crew = queue.crew()] { Run(args, attend, crew)(); });
+  queue.submit([args, attend, &pool = queue.thread_pool()] { Run(args, attend, pool)(); });
 }
 
 }  // namespace nvllm::kernels::cpu

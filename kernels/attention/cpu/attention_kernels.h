@@ -1,9 +1,10 @@
-// What attention on the CPU is made of: for each instruction set and element type, a function that attends
-// to a range of tokens. attention.cc divides the work; attention_tile.h holds the loops, which are compiled
-// once per instruction set (attention_avx2.cc and attention_avx512.cc).
+// The parts of attention on the CPU that its callers share: tasks, partial results and how they are
+// combined. For each instruction set and element type there is a function that runs a task.
+// attention.cc divides the work into tasks; attention_tile.cc holds the loops and is compiled once
+// per instruction set.
 //
-// The query heads of a KV head share its keys and values, so the rows of one sequence and one KV head are
-// seen as packed rows: packed row i is head i % group_heads of query row i / group_heads.
+// The query heads of a KV head share its keys and values, so the rows of one sequence and one KV
+// head are seen as packed rows: packed row i is head i % group_heads of query row i / group_heads.
 #pragma once
 
 #include <algorithm>
@@ -17,24 +18,25 @@
 
 namespace nvllm::kernels::cpu {
 
-inline constexpr int kTileRows = 64;              // packed rows that are worked on at once
-inline constexpr int kTileTokens = 64;            // and the tokens they meet at once
-inline constexpr std::int64_t kHeadPadding = 16;  // heads are filled up with zeros to a multiple
+inline constexpr int kTileRows = 64;              // packed rows of a tile
+inline constexpr int kTileTokens = 64;            // tokens of a tile
+inline constexpr std::int64_t kHeadPadding = 16;  // heads are padded with zeros to a multiple
 
-// Rows of a sequence and heads of a KV head, which they share.
+// The rows of a sequence and the query heads that share one KV head.
 struct AttentionGroup {
   std::int64_t sequence, kv_head;
   std::int64_t first_row, rows;          // of q
   std::int64_t first_head, group_heads;  // of q
   std::int64_t tokens;                   // that the last row sees
-  std::int64_t first_visible;            // how many the first one sees; may be less than none
+  std::int64_t first_visible;            // how many the first row sees; may be negative
 
   std::int64_t packed_rows() const { return rows * group_heads; }
-  // The tokens that a packed row sees; none if it is 0 or less.
+  // How many tokens a packed row sees; none if the number is 0 or negative.
   std::int64_t visible(std::int64_t packed_row) const {
     return std::min(tokens, first_visible + packed_row / group_heads);
   }
-  // The element of q, of out (which is dense), and of lse where the packed row's head begins.
+  // The index, in elements, where the packed row's head begins in q, in out (which is dense), and
+  // in lse.
   std::int64_t in_q(const Attention& args, std::int64_t packed_row) const {
     return (first_row + packed_row / group_heads) * args.q.stride[0] +
            (first_head + packed_row % group_heads) * args.q.shape[2];
@@ -48,28 +50,28 @@ struct AttentionGroup {
   }
 };
 
-// One sequence and one KV head of checked arguments.
+// The group of one sequence and one KV head of checked arguments.
 AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head);
 
-// The rows' weighted values, not yet divided by the sum of their weights, which are relative to
-// 2^highest.
+// Weighted values of some rows, not yet divided by the sums of their weights, which are relative to
+// 2^row_max.
 struct PartialRows {
   float* out;  // [rows][head_dim, padded]
-  float* highest;
+  float* row_max;
   float* sum;
 };
 
-// `rows` <= kTileRows packed rows from first_row on and the tokens [first_token, end_token); with a list,
-// those of its entries that have these numbers.
-struct AttentionPart {
+// Up to kTileRows packed rows from first_row on, and the tokens [first_token, end_token). With a
+// list, the tokens are the list's entries with these indices.
+struct AttentionTask {
   std::int32_t sequence, kv_head;
   std::int32_t rows;
   std::int64_t first_row;
   std::int64_t first_token, end_token;
-  float*
-      partial;  // for a part of the tokens: [rows][head_dim, padded], then [rows] highest, [rows] sum;
-                // nullptr: these are all tokens, and the result goes to out and lse
-  const std::int32_t* list = nullptr;  // of tokens, ascending
+  // For a split of the tokens: [rows][head_dim, padded], then [rows] row_max, [rows] sum. nullptr:
+  // these are all tokens, and the result goes to out and lse.
+  float* partial;
+  const std::int32_t* list = nullptr;  // of tokens, ascending; nullptr: all tokens
 };
 
 constexpr std::int64_t padded_head(std::int64_t head_dim) {
@@ -79,54 +81,54 @@ constexpr std::int64_t partial_floats(std::int64_t rows, std::int64_t head_dim) 
   return rows * (padded_head(head_dim) + 2);
 }
 inline PartialRows partial_rows(float* floats, std::int64_t rows, std::int64_t head_dim) {
-  float* highest = floats + rows * padded_head(head_dim);
-  return {floats, highest, highest + rows};
+  float* row_max = floats + rows * padded_head(head_dim);
+  return {floats, row_max, row_max + rows};
 }
 
-// Puts one row of `count` parts together, in their order: their average goes to out, [head_dim], what it returns is
-// the log-sum-exp. part(i): the PartialRows of part i.
+// Combines one row of `count` partial results, in their order. The average goes to out, [head_dim];
+// the log-sum-exp is returned. partial(i) gives the PartialRows of result i.
 template <typename Part>
-float merge_row(std::int64_t count, std::int64_t row, std::int64_t head_dim, const Part& part,
-                float* out) {
-  float highest = -std::numeric_limits<float>::infinity();
-  for (std::int64_t i = 0; i < count; ++i) highest = std::max(highest, part(i).highest[row]);
-  const float reference = std::isinf(highest) && highest < 0 ? 0 : highest;
+float combine_row(std::int64_t count, std::int64_t row, std::int64_t head_dim, const Part& partial,
+                  float* out) {
+  float row_max = -std::numeric_limits<float>::infinity();
+  for (std::int64_t i = 0; i < count; ++i) row_max = std::max(row_max, partial(i).row_max[row]);
+  const float reference = std::isinf(row_max) && row_max < 0 ? 0 : row_max;
   float sum = 0;
   std::fill_n(out, head_dim, 0.0f);
   for (std::int64_t i = 0; i < count; ++i) {
-    const PartialRows rows = part(i);
-    const float weight = std::exp2(rows.highest[row] - reference);
+    const PartialRows rows = partial(i);
+    const float weight = std::exp2(rows.row_max[row] - reference);
     const float* values = rows.out + row * padded_head(head_dim);
     for (std::int64_t d = 0; d < head_dim; ++d) out[d] += weight * values[d];
     sum += weight * rows.sum[row];
   }
   const float factor = sum == 0 ? 0 : 1 / sum;
   for (std::int64_t d = 0; d < head_dim; ++d) out[d] *= factor;
-  return (highest + std::log2(sum)) * 0.6931471805599453f;
+  return (row_max + std::log2(sum)) * 0.6931471805599453f;
 }
 
-// A thread's memory for one part after another: 280 KiB, on its stack.
+// A thread's scratch memory, reused from task to task: 280 KiB, on its stack.
 struct alignas(64) AttentionScratch {
   float q[kTileRows * kMaxHeadDim];         // [rows][head_dim], scaled for exponents of 2
   float keys[kMaxHeadDim * kTileTokens];    // [head_dim][tokens]
   float values[kTileTokens * kMaxHeadDim];  // [tokens][head_dim]
   float out[kTileRows * kMaxHeadDim];       // [rows][head_dim]
-  float weights[kTileRows * kTileTokens];   // [rows][tokens]: first scores
-  float highest[kTileRows], sum[kTileRows], fade[kTileRows];
+  float weights[kTileRows * kTileTokens];   // [rows][tokens]: scores, then weights
+  float row_max[kTileRows], sum[kTileRows], rescale[kTileRows];
   // Where the tokens of this tile and of the next one lie in the cache, in elements.
-  std::int64_t places[kTileTokens], next_places[kTileTokens];
+  std::int64_t offsets[kTileTokens], next_offsets[kTileTokens];
 };
 
-using AttendPart = void (*)(const Attention& args, const AttentionGroup& group,
-                            const AttentionPart& part, AttentionScratch& scratch);
+using AttendTask = void (*)(const Attention& args, const AttentionGroup& group,
+                            const AttentionTask& partial, AttentionScratch& scratch);
 
-// For float32, bfloat16 or float16. To be called only where the processor has the instructions. The bits
-// that come out are the same however rows are put together and tokens cut at multiples of kTileTokens, but
-// differ between instruction sets.
-AttendPart attend_part_avx2(DType type);
-AttendPart attend_part_avx512(DType type);
+// For float32, bfloat16 or float16, to be called only where the processor has the instructions. The
+// bits of the result do not depend on how rows are grouped, nor on where tokens are split if that
+// is at multiples of kTileTokens, but they differ between instruction sets.
+AttendTask attend_task_avx2(DType type);
+AttendTask attend_task_avx512(DType type);
 
-// The best one that this processor has, or `set` if that is less.
-AttendPart attend_part(DType type, std::optional<InstructionSet> set);
+// The function of the best instruction set that this processor has, or of `set` if that is less.
+AttendTask attend_task(DType type, std::optional<InstructionSet> set);
 
 }  // namespace nvllm::kernels::cpu

@@ -1,9 +1,12 @@
-// Merging parts of attention on the CPU: a head of a row at a time.
-#include "kernels/attention/cpu/combine_attention.h"
+// Combines partial attention results on the CPU, one head of a row at a time. It is bound by
+// memory: every part is read once and the result is written once. A thread takes whole rows.
+// Launcher: combine_attention(), at the end.
+#include "kernels/attention/combine_attention.h"
 
 #include <cmath>
 #include <limits>
 
+#include "kernels/attention/backends.h"
 #include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
@@ -11,7 +14,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// Eight elements of a tensor of some type.
+// Loads and stores eight elements of a tensor of any element type.
 struct Elements {
   void* data;
   DType type;
@@ -38,12 +41,12 @@ struct Elements {
 struct Job {
   Elements out;
   float* lse;  // nullptr: not wanted
-  Elements part[kMostAttentionParts];
-  const float* part_lse[kMostAttentionParts];
+  Elements part[kMaxAttentionParts];
+  const float* part_lse[kMaxAttentionParts];
   int count;
   std::int64_t heads, head_dim;
 
-  explicit Job(const MergeAttention& args)
+  explicit Job(const CombineAttention& args)
       : out(args.out),
         lse(args.lse.as<float>()),
         count(args.count),
@@ -57,13 +60,13 @@ struct Job {
 
   // Rows [begin, end).
   void operator()(std::int64_t begin, std::int64_t end) const {
-    for (std::int64_t head = begin * heads; head < end * heads; ++head) merge(head);
+    for (std::int64_t head = begin * heads; head < end * heads; ++head) combine(head);
   }
 
-  void merge(std::int64_t head) const {
-    float weight[kMostAttentionParts], highest = -std::numeric_limits<float>::infinity(), sum = 0;
-    for (int i = 0; i < count; ++i) highest = std::max(highest, part_lse[i][head]);
-    const float reference = std::isinf(highest) && highest < 0 ? 0 : highest;
+  void combine(std::int64_t head) const {
+    float weight[kMaxAttentionParts], row_max = -std::numeric_limits<float>::infinity(), sum = 0;
+    for (int i = 0; i < count; ++i) row_max = std::max(row_max, part_lse[i][head]);
+    const float reference = std::isinf(row_max) && row_max < 0 ? 0 : row_max;
     for (int i = 0; i < count; ++i) sum += weight[i] = std::exp(part_lse[i][head] - reference);
     const __m256 factor = _mm256_set1_ps(sum == 0 ? 0 : 1 / sum);
     for (std::int64_t d = head * head_dim; d < (head + 1) * head_dim; d += kLanes) {
@@ -80,7 +83,7 @@ struct Job {
 
 }  // namespace
 
-void merge_attention(const MergeAttention& args, Stream& stream) {
+void combine_attention(const CombineAttention& args, Stream& stream) {
   const std::int64_t row = args.out.shape[1] * args.out.shape[2];
   const std::int64_t elements = (args.count + 1) * row;
   submit_rows(stream, args.out.shape[0], elements * static_cast<std::int64_t>(sizeof(float)),

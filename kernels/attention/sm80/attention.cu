@@ -1,15 +1,21 @@
-// Attention on the GPU: the choice of a kernel, and the one for float32 (attention_float.cuh).
+// Attention on the GPU: selects a kernel, and holds the kernels for float32 and for decode.
+//
+// float32 has a kernel of its own (float32_rows.cuh), which serves as a check. With bfloat16 and
+// float16, few packed rows per sequence run in the decode kernels (decode.cuh here, on Hopper
+// ../sm90/decode.cu), more rows in the prefill kernels (prefill.cu, on Hopper ../sm90/prefill.cu).
+// The Hopper kernels decline heads that they do not support. Shapes are those of
+// kernels::Attention. Launcher: attention(), at the end.
 #include <algorithm>
 
-#include "device/cuda/stream.h"
-#include "kernels/attention/sm80/attention.h"
-#include "kernels/attention/sm80/attention_float.cuh"
+#include "kernels/attention/backends.h"
+#include "kernels/attention/sm80/decode.cuh"
+#include "kernels/attention/sm80/float32_rows.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
 __global__ void __launch_bounds__(plain::kWarps * 32)
-    attention_float_kernel(const AttentionParams<float> p) {
+    attention_float32_kernel(const AttentionParams<float> p) {
   const AttentionPart<float> part(p, blockIdx.z, blockIdx.y);
   const int packed_row = blockIdx.x * plain::kWarps + threadIdx.y;
   if (packed_row >= part.packed_rows) return;
@@ -18,17 +24,37 @@ __global__ void __launch_bounds__(plain::kWarps * 32)
   plain::write_row(part, packed_row, row);
 }
 
-void attention_float(const Attention& args, cudaStream_t stream) {
+void attention_float32(const Attention& args, cudaStream_t stream) {
   const AttentionParams<float> p(args);
-  const long long rows = args.max_query_rows * p.most_group_heads();
+  const long long rows = args.max_query_rows * p.max_group_heads();
   const dim3 blocks(static_cast<unsigned>((rows + plain::kWarps - 1) / plain::kWarps), p.kv_heads(),
                     static_cast<unsigned>(args.kv_length.shape[0]));
-  attention_float_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
+  attention_float32_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
 }
 
-// Up to so many packed rows are for the kernel that goes through the tokens once per 16 rows, with several
-// warps; beyond, the one that goes through them once per 64 rows is faster.
+template <typename T, int D>
+__global__ void __launch_bounds__(decode::kWarps<D> * 32)
+    decode_kernel(const AttentionParams<T> p) {
+  decode::attend<T, D>(AttentionPart<T>(p, blockIdx.z, blockIdx.y));
+}
+
+template <int D, typename T>
+void launch_decode(const Attention& args, const AttentionParams<T>& p, cudaStream_t stream) {
+  decode::launch<D>(decode_kernel<T, D>, p, args.max_query_rows, args.kv_length.shape[0],
+                    args.max_kv_length, stream);
+}
+
+template <typename T>
+void attention_decode(const Attention& args, cudaStream_t stream) {
+  const AttentionParams<T> p(args);
+  if (p.head_dim <= 64) return launch_decode<64>(args, p, stream);
+  if (p.head_dim <= 128) return launch_decode<128>(args, p, stream);
+  launch_decode<256>(args, p, stream);
+}
+
+// Up to this many packed rows per sequence the decode kernel is faster, which reads the tokens once
+// per 16 rows with several warps; beyond, the prefill kernel, which reads them once per 64 rows.
 constexpr long long kDecodeRows = 32;
 
 template <typename T>
@@ -45,7 +71,7 @@ void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
 void attention(const Attention& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   switch (args.q.dtype) {
-    case DType::f32: return attention_float(args, native);
+    case DType::f32: return attention_float32(args, native);
     case DType::bf16: return attention_on_tensor_cores<Bf16>(args, native);
     default: return attention_on_tensor_cores<F16>(args, native);
   }

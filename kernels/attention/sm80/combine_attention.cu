@@ -1,7 +1,10 @@
-// Merging parts of attention on the GPU: a warp per head of a row, 4 elements at a time. Bound by memory: every
-// part is read once, the result written once. Types are told apart at run time, which costs nothing beside that.
+// Combines partial attention results on the GPU: a warp per head of a row, 4 elements per lane at a
+// time. It is bound by memory: every part is read once and the result is written once. Element
+// types are dispatched at run time, which costs nothing beside that. Shapes are those of
+// kernels::CombineAttention. Launcher: combine_attention(), at the end.
 #include "device/cuda/stream.h"
-#include "kernels/attention/sm80/combine_attention.h"
+#include "kernels/attention/backends.h"
+#include "kernels/attention/combine_attention.h"
 #include "kernels/common/sm80/types.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -12,9 +15,9 @@ constexpr int kWarps = 8;
 struct Params {
   void* out;
   float* lse;  // nullptr: not wanted
-  const void* part[kMostAttentionParts];
-  const float* part_lse[kMostAttentionParts];
-  DType out_type, part_type[kMostAttentionParts];
+  const void* part[kMaxAttentionParts];
+  const float* part_lse[kMaxAttentionParts];
+  DType out_type, part_type[kMaxAttentionParts];
   int count;
   int head_dim;
   long long heads;  // of all rows
@@ -53,18 +56,18 @@ __device__ __forceinline__ void store_4(void* data, DType type, long long at, fl
   }
 }
 
-__global__ void __launch_bounds__(kWarps * 32) merge_kernel(const Params p) {
+__global__ void __launch_bounds__(kWarps * 32) combine_kernel(const Params p) {
   const long long head = static_cast<long long>(blockIdx.x) * kWarps + threadIdx.y;
   if (head >= p.heads) return;
-  float weight[kMostAttentionParts], highest = -INFINITY, sum = 0;
+  float weight[kMaxAttentionParts], row_max = -INFINITY, sum = 0;
 #pragma unroll
-  for (int i = 0; i < kMostAttentionParts; ++i) {
+  for (int i = 0; i < kMaxAttentionParts; ++i) {
     weight[i] = i < p.count ? p.part_lse[i][head] : -INFINITY;
-    highest = fmaxf(highest, weight[i]);
+    row_max = fmaxf(row_max, weight[i]);
   }
-  const float reference = highest == -INFINITY ? 0.0f : highest;
+  const float reference = row_max == -INFINITY ? 0.0f : row_max;
 #pragma unroll
-  for (int i = 0; i < kMostAttentionParts; ++i) {
+  for (int i = 0; i < kMaxAttentionParts; ++i) {
     weight[i] = expf(weight[i] - reference);
     sum += weight[i];
   }
@@ -73,7 +76,7 @@ __global__ void __launch_bounds__(kWarps * 32) merge_kernel(const Params p) {
     const long long at = head * p.head_dim + d;
     float4 value = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int i = 0; i < kMostAttentionParts; ++i) {
+    for (int i = 0; i < kMaxAttentionParts; ++i) {
       if (i >= p.count || weight[i] == 0) continue;
       const float4 part = load_4(p.part[i], p.part_type[i], at);
       value.x += weight[i] * part.x, value.y += weight[i] * part.y;
@@ -82,13 +85,13 @@ __global__ void __launch_bounds__(kWarps * 32) merge_kernel(const Params p) {
     value.x *= factor, value.y *= factor, value.z *= factor, value.w *= factor;
     store_4(p.out, p.out_type, at, value);
   }
-  __syncwarp();  // all lanes have read the parts' lse, one of which this may replace
+  __syncwarp();  // lse may be that of a part, which all lanes have read by now
   if (p.lse != nullptr && threadIdx.x == 0) p.lse[head] = reference + logf(sum);
 }
 
 }  // namespace
 
-void merge_attention(const MergeAttention& args, Stream& stream) {
+void combine_attention(const CombineAttention& args, Stream& stream) {
   Params p{};
   p.out = args.out.data;
   p.out_type = args.out.dtype;
@@ -102,8 +105,8 @@ void merge_attention(const MergeAttention& args, Stream& stream) {
     p.part_lse[i] = args.parts[i].lse.as<float>();
   }
   const auto blocks = static_cast<unsigned>((p.heads + kWarps - 1) / kWarps);
-  merge_kernel<<<blocks, dim3(32, kWarps), 0, nvllm::cuda::native(stream)>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching merge_attention");
+  combine_kernel<<<blocks, dim3(32, kWarps), 0, nvllm::cuda::native(stream)>>>(p);
+  nvllm::cuda::check(cudaGetLastError(), "launching combine_attention");
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -1,4 +1,4 @@
-// Calls of attention with their values on the host, and how far their results may be off.
+// AttentionCase: a call of attention with its values on the host, and the tolerance of its results.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 #include "device/cpu/stream.h"
 #include "kernels/attention/attention.h"
-#include "kernels/attention/cpu/attention.h"
+#include "kernels/attention/backends.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {
@@ -35,8 +35,8 @@ inline AttentionShape whole_groups(std::vector<Sequence> sequences, std::int64_t
   return {std::move(sequences), kv_heads * group, kv_heads, head_dim, group, 0, block_size};
 }
 
-// One call: its tensors' values on the host. Keys and values are kept per sequence and token, and laid
-// out as the shape says when it is run; what no token lies in is NaN.
+// One call: its tensors' values on the host. Keys and values are kept per sequence and token, and
+// laid out as the shape says when it is run; what no token lies in is NaN.
 template <typename T>
 struct AttentionCase {
   AttentionShape shape;
@@ -47,7 +47,7 @@ struct AttentionCase {
   std::int64_t slack_rows = 0;  // by which the bounds are larger than they need to be
   std::int64_t slack_tokens = 0;
   std::int64_t singles = 0;  // attention() is told that the first sequences have one row each
-  unsigned layout = 1;       // seed of where blocks lie; 0: one behind the other
+  unsigned layout = 1;       // seed of the order of blocks; 0: consecutive
   std::vector<std::int32_t> visible;  // per sequence; empty: none
   bool as_float = false;              // the results, which are rounded to T when they are fetched
   std::vector<T> out;
@@ -76,7 +76,7 @@ struct AttentionCase {
   std::int64_t row_elements() const { return shape.heads * shape.head_dim; }
   std::int64_t token_elements() const { return shape.kv_heads * shape.head_dim; }
 
-  // The plain definition.
+  // Runs the definition.
   void run_reference() {
     const auto backend = create_backend(DeviceKind::cpu);
     const auto stream = backend->create_stream();
@@ -87,10 +87,10 @@ struct AttentionCase {
     run(backend, *stream, [&](const Attention& args) { attention(args, singles, *stream); });
     weights_rounded = backend.kind() == DeviceKind::cuda && sizeof(T) == 2;
   }
-  // On so many of the CPU's threads, with these instructions.
+  // Runs on this many of the CPU's threads, with these instructions.
   void run(Backend& backend, int threads, cpu::InstructionSet set) {
     const auto stream = std::make_unique<nvllm::cpu::Stream>(
-        "test", std::chrono::microseconds(10), std::make_shared<nvllm::cpu::Crew>(threads));
+        "test", std::chrono::microseconds(10), std::make_shared<nvllm::cpu::ThreadPool>(threads));
     run(backend, *stream, [&](const Attention& args) { cpu::attention(args, *stream, set); });
   }
 
@@ -103,7 +103,7 @@ struct AttentionCase {
       starts.push_back(starts.back() + static_cast<std::int32_t>(sequence.rows));
       lengths.push_back(static_cast<std::int32_t>(sequence.tokens));
     }
-    const Cache cache = lay_out();
+    const Cache cache = make_cache();
     const Placed q_there(backend, stream, rows_apart());
     const Placed keys(backend, stream, cache.keys), values(backend, stream, cache.values);
     const Placed table(backend, stream, cache.table), starts_there(backend, stream, starts),
@@ -149,9 +149,10 @@ struct AttentionCase {
     return sum;
   }
   std::int64_t longest(std::int64_t Sequence::*what) const {
-    std::int64_t most = 0;
-    for (const Sequence& sequence : shape.sequences) most = std::max(most, sequence.*what);
-    return most;
+    std::int64_t max_value = 0;
+    for (const Sequence& sequence : shape.sequences)
+      max_value = std::max(max_value, sequence.*what);
+    return max_value;
   }
 
   // Keys and values as they lie in a cache.
@@ -161,15 +162,15 @@ struct AttentionCase {
     std::vector<std::int32_t> table;
   };
 
-  // Every sequence gets blocks from all over the cache; the other half is nobody's. Entries of the table
-  // that no token needs name a block of NaN. Contiguous blocks have room for more than the longest
-  // sequence.
-  Cache lay_out() const {
-    const std::int64_t sequences = shape.sequences.size(), most = longest(&Sequence::tokens);
+  // Every sequence gets blocks from all over the cache; the other half is nobody's. Entries of the
+  // table that no token needs name a block of NaN. Contiguous blocks have room for more than the
+  // longest sequence.
+  Cache make_cache() const {
+    const std::int64_t sequences = shape.sequences.size(), max_value = longest(&Sequence::tokens);
     const bool paged = shape.block_size > 0;
     Cache cache;
-    cache.block_size = paged ? shape.block_size : most + 3;
-    cache.width = paged ? most / cache.block_size + 2 : 1;
+    cache.block_size = paged ? shape.block_size : max_value + 3;
+    cache.width = paged ? max_value / cache.block_size + 2 : 1;
     cache.blocks = paged ? 2 * sequences * cache.width + 1 : sequences;
     std::vector<std::int32_t> ids(cache.blocks);
     std::iota(ids.begin(), ids.end(), 0);
@@ -208,28 +209,28 @@ inline bool close(float got, float expected, float tolerance) {
   return std::fabs(got - expected) <= tolerance;
 }
 
-// How many results are further from the expected ones than rounding explains. `expected_rounded`: they
-// are rounded to T themselves.
+// How many results are further from the expected ones than rounding explains. `expected_rounded`:
+// the expected ones are rounded to T themselves.
 //
-// A score is a sum of head_dim products and at most S = |q| |k| scale, off by a few of float32's roundings
-// of S; its weight is off by that relatively, and log-sum-exp absolutely. Tensor cores take weights in T, so
-// there each is off by a rounding of T more. A result is an average of values with these weights: what they
-// are off by relatively, it is off by times the largest |v|.
+// A score is a dot of head_dim terms and at most S = |q| |k| scale, off by a few of float32's
+// roundings of S; its weight is off by that relatively, and log-sum-exp absolutely. Tensor cores
+// take weights in T, so there each is off by a rounding of T more. A result is an average of values
+// with these weights: the relative error of the weights, times the largest |v|, is its error.
 template <typename T>
 int count_wrong(const AttentionCase<T>& got, const std::vector<float>& out,
                 const std::vector<float>& lse, bool expected_rounded) {
   const std::int64_t head_dim = got.shape.head_dim;
   const auto longest = [&](const std::vector<T>& x) {
-    double most = 0;
+    double max_value = 0;
     for (std::size_t head = 0; head < x.size() / head_dim; ++head) {
       double sum = 0;
       for (std::int64_t i = 0; i < head_dim; ++i) {
         const double value = to_float(x[head * head_dim + i]);
         sum += value * value;
       }
-      if (std::isfinite(sum)) most = std::max(most, sum);
+      if (std::isfinite(sum)) max_value = std::max(max_value, sum);
     }
-    return static_cast<float>(std::sqrt(most));
+    return static_cast<float>(std::sqrt(max_value));
   };
   float largest_v = 0;
   for (const T value : got.v) {
@@ -241,7 +242,7 @@ int count_wrong(const AttentionCase<T>& got, const std::vector<float>& out,
   const float of_out = Limits<T>::kUlp / 2 * (expected_rounded ? 2 : 1);
   int wrong = 0;
   for (std::size_t i = 0; i < got.out.size(); ++i) {
-    const float tolerance = std::fabs(out[i]) * of_out + largest_v * of_weight + Limits<T>::kLeast;
+    const float tolerance = std::fabs(out[i]) * of_out + largest_v * of_weight + Limits<T>::kMin;
     wrong += !close(to_float(got.out[i]), out[i], tolerance);
   }
   for (std::size_t i = 0; i < got.lse.size(); ++i) {
@@ -258,21 +259,22 @@ int count_wrong(const AttentionCase<T>& got, const AttentionCase<T>& expected) {
 }
 
 template <typename T>
-void check_against_reference(Backend& backend, const AttentionCase<T>& asked) {
-  AttentionCase<T> got = asked;
-  AttentionCase<T> expected = asked;
+void check_against_reference(Backend& backend, const AttentionCase<T>& input) {
+  AttentionCase<T> got = input;
+  AttentionCase<T> expected = input;
   got.run(backend);
   expected.run_reference();
   CHECK(count_wrong(got, expected) == 0);
 }
 
-// So many, of up to so many rows, which come after at least one and up to so many tokens.
-inline std::vector<Sequence> some_sequences(std::mt19937& random, int count, int most_rows,
-                                            int most_tokens) {
+// `count` sequences of up to max_rows rows, which come after at least one and up to max_tokens
+// tokens.
+inline std::vector<Sequence> some_sequences(std::mt19937& random, int count, int max_rows,
+                                            int max_tokens) {
   std::vector<Sequence> sequences;
   for (int i = 0; i < count; ++i) {
-    const std::int64_t rows = random() % (most_rows + 1);
-    sequences.push_back({rows, rows + 1 + static_cast<std::int64_t>(random() % most_tokens)});
+    const std::int64_t rows = random() % (max_rows + 1);
+    sequences.push_back({rows, rows + 1 + static_cast<std::int64_t>(random() % max_tokens)});
   }
   return sequences;
 }

@@ -17,8 +17,8 @@ bool has_amx_bf16() {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
   if ((d & kBf16) == 0 || (d & kTile) == 0) return false;
-  // Tiles are 8 KiB more state per thread, so Linux (since 5.16) wants to be asked: ARCH_REQ_XCOMP_PERM for
-  // the state component XTILEDATA.
+  // Tiles are 8 KiB more state per thread, so Linux (since 5.16) wants to be asked:
+  // ARCH_REQ_XCOMP_PERM for the state component XTILEDATA.
   constexpr int kRequest = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }

@@ -1,8 +1,8 @@
-// Lanes: eight floats at a time (AVX2, FMA, F16C), from and to the element types, rounding exactly as
-// device/dtype.h does.
+// Lanes: eight floats at a time (AVX2, FMA, F16C), from and to the element types, rounding exactly
+// as device/dtype.h does.
 //
-// In an unnamed namespace, like all that is compiled once per instruction set: the linker must never take
-// one file's code for another's.
+// In an unnamed namespace, like all that is compiled once per instruction set: the linker must
+// never take one file's code for another's.
 #pragma once
 
 #include <immintrin.h>

@@ -1,5 +1,5 @@
-// Lanes: sixteen floats at a time (AVX-512 F, BW, VL, DQ), from and to the element types, rounding exactly
-// as device/dtype.h does. In an unnamed namespace for the reason that lanes_avx2.h gives.
+// Lanes: sixteen floats at a time (AVX-512 F, BW, VL, DQ), from and to the element types, rounding
+// exactly as device/dtype.h does. In an unnamed namespace for the reason that lanes_avx2.h gives.
 #pragma once
 
 // GCC 12 warns of the undefined operands that its own intrinsics leave undefined on purpose.

@@ -4,20 +4,21 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "device/cpu/crew.h"
 #include "device/cpu/stream.h"
+#include "device/cpu/thread_pool.h"
 
 namespace nvllm::kernels {
 
 // A part smaller than this is done before another thread is awake.
-inline constexpr std::int64_t kLeastBytesOfPart = 64 << 10;
+inline constexpr std::int64_t kMinPartBytes = 64 << 10;
 
-// Enqueues job(begin, end) for ranges that make up [0, rows). row_bytes: what a row reads and writes.
+// Enqueues job(begin, end) for ranges that make up [0, rows). row_bytes: what a row reads and
+// writes.
 template <typename Job>
 void submit_rows(Stream& stream, std::int64_t rows, std::int64_t row_bytes, const Job& job) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  const std::int64_t grain = kLeastBytesOfPart / std::max<std::int64_t>(row_bytes, 1) + 1;
-  queue.submit([job, rows, grain, &crew = queue.crew()] { crew.run(rows, grain, job); });
+  const std::int64_t grain = kMinPartBytes / std::max<std::int64_t>(row_bytes, 1) + 1;
+  queue.submit([job, rows, grain, &pool = queue.thread_pool()] { pool.run(rows, grain, job); });
 }
 
 }  // namespace nvllm::kernels

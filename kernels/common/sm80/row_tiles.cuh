@@ -1,5 +1,5 @@
-// Operations on the elements of rows, 16 bytes at a time: how rows are cut into tiles, a tile per group of
-// threads, a few groups per block.
+// Operations on the elements of rows, 16 bytes at a time: how rows are cut into tiles, a tile per
+// group of threads, a few groups per block.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,8 @@ struct RowTiles {
   }
 };
 
-// Where a thread is: its row, and the first of its vectors; the others follow at distances of blockDim.x.
+// Where a thread is: its row, and the first of its vectors; the others follow at distances of
+// blockDim.x.
 struct TilePlace {
   long long row;
   long long vector;
@@ -50,8 +51,8 @@ __device__ __forceinline__ TilePlace tile_place(unsigned tiles) {
           static_cast<long long>(tile) * (blockDim.x * V) + threadIdx.x};
 }
 
-// Vector number `vector` of a row of `columns` elements at `row`. kAligned: rows are whole vectors and
-// start at multiples of 16 bytes; then the vector must exist.
+// Vector number `vector` of a row of `columns` elements at `row`. kAligned: rows are whole vectors
+// and start at multiples of 16 bytes; then the vector must exist.
 template <bool kAligned, typename T>
 __device__ __forceinline__ Vector<T> load_of_row(const T* row, long long vector,
                                                  long long columns) {

@@ -1,5 +1,5 @@
-// Element types on the GPU: conversions that round exactly as device/dtype.h does, and vectors of
-// 16 bytes, the widest load and store there is.
+// Element types on the GPU: conversions that round exactly as device/dtype.h does; vectors of 16
+// bytes, the widest load and store there is; and asynchronous copies of as many.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -141,4 +141,23 @@ __device__ __forceinline__ void store_elements(T* address, const Vector<T>& vect
   }
 }
 
+namespace cuda {
+
+// Copies 16 bytes into shared memory (cp.async, Ampere and later). If `valid` is false it reads
+// nothing and writes zeros.
+__device__ __forceinline__ void copy_chunk(unsigned to, const void* from, bool valid) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until all but the newest kPending groups of this thread have arrived.
+template <int kPending>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace cuda
 }  // namespace nvllm::kernels

@@ -1,13 +1,13 @@
-// Products of a warpgroup's tensor cores (wgmma, sm_90a): asynchronous, the sum in registers, the right factor
-// in shared memory, the left one there or in registers.
+// Matrix multiplication by a warpgroup's tensor cores (wgmma, sm_90a): asynchronous, the sum in
+// registers, the right factor in shared memory, the left one there or in registers.
 //
-// Tiles in shared memory have rows of 64 elements, 128 bytes; chunk c of 16 bytes of row r lies at chunk
-// c ^ (r % 8), as bulk tensor copies with a swizzle of 128 bytes write them. A tile of longer rows is
-// several such tiles, one behind the other. Every tile begins at a multiple of 1024 bytes.
+// Tiles in shared memory have rows of 64 elements, 128 bytes; chunk c of 16 bytes of row r lies at
+// chunk c ^ (r % 8), as bulk tensor copies with a swizzle of 128 bytes write them. A tile of longer
+// rows is several such tiles, one behind the other. Every tile begins at a multiple of 1024 bytes.
 //
-// Who has what of a sum of 64 rows and N columns: thread t of the warpgroup, in warp w = t / 32 and lane
-// l = t % 32, has of columns 8 j + 2 (l % 4) and the next: d[4 j], d[4 j + 1] of row 16 w + l / 4, and
-// d[4 j + 2], d[4 j + 3] of row 16 w + l / 4 + 8.
+// Who has what of a sum of 64 rows and N columns: thread t of the warpgroup, in warp w = t / 32 and
+// lane l = t % 32, has of columns 8 j + 2 (l % 4) and the next: d[4 j], d[4 j + 1] of row 16 w + l
+// / 4, and d[4 j + 2], d[4 j + 3] of row 16 w + l / 4 + 8.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ namespace nvllm::kernels::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// How a product finds a factor: its address, in units of 16 bytes, and the distances between its pieces.
+// How wgmma finds a factor: its address, in units of 16 bytes, and the distances between its
+// pieces.
 __device__ __forceinline__ std::uint64_t wgmma_factor(unsigned address, unsigned leading_bytes,
                                                       unsigned stride_bytes) {
   return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) |
@@ -26,7 +27,8 @@ __device__ __forceinline__ std::uint64_t wgmma_factor(unsigned address, unsigned
          static_cast<std::uint64_t>(stride_bytes >> 4) << 32 | std::uint64_t{1} << 62;
 }
 
-// The same factor so many bytes further on; addresses are below 2^18, so that no carry leaves their part.
+// The same factor so many bytes further on; addresses are below 2^18, so that no carry leaves their
+// part.
 __device__ __forceinline__ std::uint64_t wgmma_factor_behind(std::uint64_t factor, unsigned bytes) {
   const auto low = static_cast<unsigned>(factor) + (bytes >> 4);
   return (factor & 0xffffffff00000000) | low;
@@ -43,15 +45,15 @@ template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving or copying registers that a product writes to, across this point.
+// Keeps the compiler from moving or copying registers that wgmma writes to, across this point.
 template <int N>
 __device__ __forceinline__ void hold(float (&registers)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-// What follows adds to d where `adds` is not 0; else it replaces d. It is made for as many columns as somebody needs.
-// Operands have numbers: first the sums, then the factors, then `adds`.
+// What follows adds to d where `adds` is not 0; else it replaces d. It is made for as many columns
+// as somebody needs. Operands have numbers: first the sums, then the factors, then `adds`.
 
 // clang-format off
 #define NVLLM_SUMS_16 \

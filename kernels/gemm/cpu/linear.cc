@@ -11,7 +11,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-using nvllm::cpu::Crew;
+using nvllm::cpu::ThreadPool;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -107,7 +107,7 @@ class CpuMatmul final : public Matmul {
   void submit(const Linear& args, Stream& stream) {
     auto& queue = nvllm::cpu::stream(stream);
     const Product product = product_of(product_after(args));
-    const auto task = [this, product, &crew = queue.crew()] { run(product, crew); };
+    const auto task = [this, product, &pool = queue.thread_pool()] { run(product, pool); };
     static_assert(sizeof(task) <= nvllm::cpu::Task::kInlineBytes);
     queue.submit(task);
   }
@@ -122,18 +122,18 @@ class CpuMatmul final : public Matmul {
   }
 
   // On the stream's thread, as all that follows.
-  void run(const Product& product, Crew& crew) {
+  void run(const Product& product, ThreadPool& pool) {
     if (product.rows == 0 || product.outputs == 0) return;
     const LinearKernels& kernels = kernels_of(set_, product.dtype);
     reserve(packed_floats(kernels, product));
     if (few_rows(product)) {
-      run_dots(kernels, product, crew);
+      run_dots(kernels, product, pool);
     } else {
-      run_blocks(kernels, product, crew);
+      run_blocks(kernels, product, pool);
     }
   }
 
-  void run_dots(const LinearKernels& kernels, const Product& product, Crew& crew) {
+  void run_dots(const LinearKernels& kernels, const Product& product, ThreadPool& pool) {
     // A thread takes kPieceBytes of x or of weights at least, which it reads in a few microseconds.
     constexpr std::int64_t kPieceBytes = 32 << 10, kOutputs = LinearKernels::kDotOutputs,
                            kInputs = LinearKernels::kPrepareInputs;
@@ -144,12 +144,12 @@ class CpuMatmul final : public Matmul {
     for (std::int64_t first = 0; first < product.rows; first += LinearKernels::kMaxDotRows) {
       const int rows = static_cast<int>(
           std::min<std::int64_t>(product.rows - first, LinearKernels::kMaxDotRows));
-      crew.run(divide_up(product.inputs, kInputs), grain(kInputs * rows),
+      pool.run(divide_up(product.inputs, kInputs), grain(kInputs * rows),
                [&](std::int64_t begin, std::int64_t end) {
                  kernels.prepare(product, first, rows, begin * kInputs,
                                  std::min(end * kInputs, product.inputs), packed());
                });
-      crew.run(divide_up(product.outputs, kOutputs), grain(kOutputs * product.inputs),
+      pool.run(divide_up(product.outputs, kOutputs), grain(kOutputs * product.inputs),
                [&](std::int64_t begin, std::int64_t end) {
                  kernels.dot(product, first, rows, packed(), begin * kOutputs,
                              std::min(end * kOutputs, product.outputs));
@@ -157,9 +157,9 @@ class CpuMatmul final : public Matmul {
     }
   }
 
-  void run_blocks(const LinearKernels& kernels, const Product& product, Crew& crew) {
+  void run_blocks(const LinearKernels& kernels, const Product& product, ThreadPool& pool) {
     const std::int64_t panel_floats = kernels.panel_floats(product.inputs);
-    crew.run(divide_up(product.rows, kernels.panel_rows),
+    pool.run(divide_up(product.rows, kernels.panel_rows),
              [&](std::int64_t begin, std::int64_t end) {
                for (std::int64_t panel = begin; panel < end; ++panel) {
                  kernels.pack_panel(product, panel, packed() + panel * panel_floats);
@@ -168,11 +168,11 @@ class CpuMatmul final : public Matmul {
     // Some blocks per cell, so that who is done early can help. They come cell by cell: a thread's share is
     // a cell.
     constexpr std::int64_t kLeastBlocks = 3;
-    const Grid grid = Grid::cheapest(kernels, product, crew.size());
+    const Grid grid = Grid::cheapest(kernels, product, pool.size());
     const std::int64_t blocks =
         std::max(divide_up(grid.outputs, kernels.block_outputs),
                  std::min(kLeastBlocks, divide_up(grid.outputs, kernels.unit_outputs)));
-    crew.run(grid.cells() * blocks, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(grid.cells() * blocks, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t cell = i / blocks;
         run_block(kernels, product, grid, cell / grid.output_cells,

@@ -154,11 +154,11 @@ TEST_CASE_TEMPLATE("the number of threads changes no bit", T, float, Bf16, F16) 
     for (const std::int64_t rows : {2, 100}) {
       Problem<T> problem(rows, 300, 200);
       const std::vector<float> shared = run(problem, set, *backend);
-      // Within a part of the crew's work there is no one left to help.
+      // Within a part of the pool's work there is no one left to help.
       std::vector<float> alone;
       const auto stream = backend->create_stream();
-      nvllm::cpu::Crew& crew = nvllm::cpu::stream(*stream).crew();
-      crew.run(crew.size(), [&](std::int64_t begin, std::int64_t) {
+      nvllm::cpu::ThreadPool& pool = nvllm::cpu::stream(*stream).thread_pool();
+      pool.run(pool.size(), [&](std::int64_t begin, std::int64_t) {
         if (begin == 0) alone = run(problem, set, *backend);
       });
       REQUIRE(alone.size() == shared.size());

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "device/cublaslt.h"
 #include "device/cuda/stream.h"
+#include "device/libraries.h"
 #include "kernels/gemm/sm80/gemm_tuning.h"
 #include "kernels/gemm/sm80/linear.h"
 

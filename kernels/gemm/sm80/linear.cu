@@ -12,8 +12,7 @@
 #include "kernels/gemm/sm80/matvec.h"
 #include "kernels/gemm/sm90/head.h"
 #include "kernels/gemm/sm90/skinny.h"
-#include "kernels/pointwise/sm80/gated_activation.h"
-#include "kernels/pointwise/sm80/rmsnorm.h"
+#include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -21,7 +20,7 @@ namespace {
 // Without tensor cores, up to so many rows are faster when each row reads the weights itself.
 constexpr std::int64_t kMaxDotRows = 4;
 
-// enqueue_before() of a product that has inputs and comes early (next_kernel.cuh).
+// enqueue_before() of a product that has inputs and comes early (launch.cuh).
 void enqueue_early_before(const Linear& args, Stream& stream) {
   if (args.before == Linear::Before::rms_norm) rms_norm(norm_before(args), stream, true);
   if (args.before == Linear::Before::gated_activation) {
@@ -78,9 +77,9 @@ class CudaMatmul final : public Matmul {
            skinny_.plan(args).has_value();
   }
 
-  bool draw(const Linear& product, const DrawTokens& draw, Stream& stream) override {
+  bool draw(const Linear& product, const SampleTokens& draw, Stream& stream) override {
     check_linear(product);
-    check_draw_tokens(draw);
+    check_sample_tokens(draw);
     NVLLM_CHECK(draw.rows.logits.data == product.out.data, "other logits");
     const Linear rest = rest_after(product);
     if (product.out.elements() == 0 || !head_.takes(rest) || !head_.draws(draw)) return false;

@@ -16,9 +16,9 @@
 // ascending order, so results are reproducible.
 #pragma once
 
-#include "kernels/common/sm80/next_kernel.cuh"
+#include "kernels/common/sm80/launch.cuh"
 #include "kernels/gemm/sm80/linear_parts.cuh"
-#include "kernels/pointwise/sm80/gated_activation.cuh"
+#include "kernels/pointwise/sm80/activation.cuh"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -199,7 +199,7 @@ enum class Prepare : unsigned char { nothing, norm_in_shared, norm_in_registers 
 // kMaxRows: how many there are at most, 8 or 16. kBlocks: of a multiprocessor, at once. `share`: the
 // outputs of a block, at most kTiles tiles; kGated: p.outputs and `share` are of gates, and so many outputs that
 // they let through come on top. In registers norms are taken in a single round of up to 8 rows.
-// next_comes_early: see next_kernel.cuh.
+// next_comes_early: see launch.cuh.
 template <typename T, Prepare kPrepare, bool kGated, int kMaxRows, int kTiles, int kSlices,
           int kWarps, int kBlocks>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "device/cuda/stream.h"
-#include "kernels/common/sm90/tensor_map.h"
+#include "kernels/common/sm90/tma.cuh"
 #include "kernels/gemm/sm80/linear_params.h"
 #include "kernels/gemm/sm90/head.cuh"
 #include "kernels/gemm/sm90/head.h"
@@ -72,18 +72,19 @@ bool Head::takes(const Linear& args) const {
 }
 
 void Head::enqueue(const Linear& args, Stream& stream) const {
-  const DrawTokens none;
-  launch<false>(args, {RowsView(), nullptr, DrawnTokens(none)}, multiprocessors_, stream);
+  const SampleTokens none;
+  launch<false>(args, {SamplingRowsView(), nullptr, SampledTokens(none)}, multiprocessors_, stream);
 }
 
-bool Head::draws(const DrawTokens& draw) {
-  return draw.thresholds.data == nullptr && draw.rows.adjusted.data == nullptr;
+bool Head::draws(const SampleTokens& draw) {
+  return draw.thresholds.data == nullptr && draw.rows.changed_logits.data == nullptr;
 }
 
-void Head::enqueue(const Linear& args, const DrawTokens& draw, Stream& stream) const {
-  launch<true>(args,
-               {RowsView(draw.rows), draw.scratch.as<unsigned long long>(), DrawnTokens(draw)},
-               multiprocessors_, stream);
+void Head::enqueue(const Linear& args, const SampleTokens& draw, Stream& stream) const {
+  launch<true>(
+      args,
+      {SamplingRowsView(draw.rows), draw.scratch.as<unsigned long long>(), SampledTokens(draw)},
+      multiprocessors_, stream);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -7,10 +7,10 @@
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/common/sm90/bulk_copy.cuh"
-#include "kernels/common/sm90/sync_threads.cuh"
+#include "kernels/common/sm90/sync.cuh"
+#include "kernels/common/sm90/tma.cuh"
 #include "kernels/gemm/sm90/weight_stages.cuh"
-#include "kernels/sampling/sm80/sample_tokens.cuh"
+#include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda::head {
 
@@ -49,10 +49,10 @@ struct HeadParams {
 };
 
 struct DrawParams {
-  RowsView rows;
+  SamplingRowsView rows;
   unsigned long long*
       scratch;  // of each row: the best so far; beside the first one, how many blocks are done
-  DrawnTokens drawn;
+  SampledTokens drawn;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -75,7 +75,7 @@ __device__ __forceinline__ void store(const HeadParams& p, int first,
   }
 }
 
-// What a block has seen of all rows. As in draw_tokens.cu, only tokens that could win with their luck are judged.
+// What a block has seen of all rows. As in sample_tokens.cu, only tokens that could win with their luck are judged.
 template <int kRows>
 class Contests {
  public:
@@ -92,7 +92,7 @@ class Contests {
       const int slot = row < p_.rows ? draw_.rows.slots[row] : -1;
       Contest contest{{0, 0}, 0, kUnbeatable};
       if (slot >= 0) {
-        const SlotRules& rules = draw_.rows.rules[slot];
+        const SlotParams& rules = draw_.rows.params[slot];
         contest = {noise_keys(rules.seed, draw_.rows.positions[row]), rules.inverse_temperature, 0};
       }
       contests_[row] = contest;
@@ -131,8 +131,8 @@ class Contests {
 #pragma unroll
           for (int j = i + half; j < i + 4; j += 2) {
             const std::uint32_t id = id_of(first + output_of(j));
-            const float most =
-                score(contest, sums[j], luck(contest.noise, contest.noise.begun(id)));
+            const float most = score(contest, sums[j],
+                                     gumbel_noise_bound(contest.noise, contest.noise.premixed(id)));
             if (most >= to_beat) candidates |= 1u << (j - begin);
           }
         }
@@ -187,7 +187,7 @@ class Contests {
     const float its = score(contest, logit, gumbel(contest.noise.bits(id)));
     const unsigned key = order_key(its);  // NaN's is 0
     if (output >= p_.outputs || key == 0 || atomicMax(&contest.key_to_beat, key) > key) return;
-    atomicMax(bests_ + row_of(i), static_cast<unsigned long long>(scored(its, id)));
+    atomicMax(bests_ + row_of(i), static_cast<unsigned long long>(candidate(its, id)));
   }
 
   const HeadParams& p_;

@@ -18,8 +18,8 @@ class Head {
   void enqueue(const Linear& args, Stream& stream) const;
 
   // Whether tokens can be drawn instead, from the logits as they are.
-  static bool draws(const DrawTokens& draw);
-  void enqueue(const Linear& args, const DrawTokens& draw, Stream& stream) const;
+  static bool draws(const SampleTokens& draw);
+  void enqueue(const Linear& args, const SampleTokens& draw, Stream& stream) const;
 
  private:
   const int multiprocessors_;

@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "device/cuda/stream.h"
-#include "kernels/common/sm90/tensor_map.h"
+#include "kernels/common/sm90/tma.cuh"
 #include "kernels/gemm/linear_before.h"
 #include "kernels/gemm/sm90/skinny.cuh"
 #include "kernels/gemm/sm90/skinny.h"

@@ -18,14 +18,13 @@
 // attention reads soon are fetched into the L2 then (kernels/gemm/kv_prefetch.h).
 #pragma once
 
-#include "kernels/common/sm90/bulk_copy.cuh"
-#include "kernels/common/sm90/cluster.cuh"
-#include "kernels/common/sm90/sync_threads.cuh"
+#include "kernels/common/sm90/sync.cuh"
+#include "kernels/common/sm90/tma.cuh"
 #include "kernels/gemm/sm80/linear_parts.cuh"
 #include "kernels/gemm/sm90/fetch_ahead.cuh"
 #include "kernels/gemm/sm90/skinny_norm.cuh"
 #include "kernels/gemm/sm90/weight_stages.cuh"
-#include "kernels/pointwise/sm80/gated_activation.cuh"
+#include "kernels/pointwise/sm80/activation.cuh"
 
 namespace nvllm::kernels::cuda::skinny {
 

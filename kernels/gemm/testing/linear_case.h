@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "device/backend_under_test.h"
+#include "device/testing/backend_under_test.h"
 #include "kernels/gemm/linear.h"
 #include "kernels/pointwise/rmsnorm.h"
 #include "kernels/testing/cases.h"
@@ -29,9 +29,9 @@ struct Precision {
 };
 inline Precision precision_of(DType type) {
   switch (type) {
-    case DType::f32: return {Limits<float>::kUlp, Limits<float>::kLeast};
-    case DType::bf16: return {Limits<Bf16>::kUlp, Limits<Bf16>::kLeast};
-    default: return {Limits<F16>::kUlp, Limits<F16>::kLeast};
+    case DType::f32: return {Limits<float>::kUlp, Limits<float>::kMin};
+    case DType::bf16: return {Limits<Bf16>::kUlp, Limits<Bf16>::kMin};
+    default: return {Limits<F16>::kUlp, Limits<F16>::kMin};
   }
 }
 

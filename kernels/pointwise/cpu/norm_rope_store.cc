@@ -1,5 +1,5 @@
 // Norms, rotation and store on the CPU: head by head, eight elements at a time.
-#include "kernels/pointwise/cpu/norm_rope_store.h"
+#include "kernels/pointwise/norm_rope_store.h"
 
 #include <cmath>
 #include <cstring>
@@ -7,6 +7,7 @@
 #include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
+#include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

@@ -1,10 +1,11 @@
 // Random values on the CPU, eight at a time.
-#include "kernels/pointwise/cpu/random_fill.h"
+#include "kernels/pointwise/random_fill.h"
 
 #include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/common/random_bits.h"
+#include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

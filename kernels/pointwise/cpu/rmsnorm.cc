@@ -1,11 +1,12 @@
 // RMSNorm on the CPU: two passes over a row, the second of which finds it in the cache.
-#include "kernels/pointwise/cpu/rmsnorm.h"
+#include "kernels/pointwise/rmsnorm.h"
 
 #include <cmath>
 
 #include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
+#include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -96,13 +97,6 @@ void rms_norm(const RmsNorm& args, Stream& stream) {
   with_element_type(args.x.dtype, [&]<typename T>(T) {
     const std::int64_t tensors = args.residual.data != nullptr ? 4 : 2;
     submit_rows(stream, args.x.shape[0], tensors * args.x.shape[1] * sizeof(T), Job<T>(args));
-  });
-}
-
-void rms_norm_now(const RmsNorm& args) {
-  with_element_type(args.x.dtype, [&]<typename T>(T) {
-    const Job<T> job(args);
-    job(0, args.x.shape[0]);
   });
 }
 

@@ -1,11 +1,12 @@
-// Norms, rotation and store on the GPU. A few lanes hold a head in registers, each the vectors at one
-// place of its lower and of its upper half, and take several heads of a row, for which the cosines and
-// sines are the same.
+// Norms, rotation and store on the GPU. A few lanes hold a head in registers, each the vectors at
+// one place of its lower and of its upper half, and take several heads of a row, for which the
+// cosines and sines are the same.
 #include "base/check.h"
 #include "kernels/common/arguments.h"
-#include "kernels/common/sm80/next_kernel.cuh"
+#include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
-#include "kernels/pointwise/sm80/norm_rope_store.h"
+#include "kernels/pointwise/backends.h"
+#include "kernels/pointwise/norm_rope_store.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -73,7 +74,8 @@ __device__ __forceinline__ T* destination(const Params<T>& p, unsigned head, T* 
   return (value ? p.values : p.keys) + stored + kv_head * p.head_stride;
 }
 
-// 1 / sqrt(mean + epsilon) in all lanes of a group, which add up their squares. All of a warp call it.
+// 1 / sqrt(mean + epsilon) in all lanes of a group, which add up their squares. All of a warp call
+// it.
 template <typename T>
 __device__ __forceinline__ float norm_scale(const Params<T>& p, float squares) {
   for (int lanes = 1; lanes < 1 << p.lanes_bits; lanes *= 2) {
@@ -128,7 +130,8 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
   const auto weight_of = [&](unsigned head) {
     return (head < p.heads ? p.q_norm : p.k_norm) + first;
   };
-  // Where a place leads is looked up, and all but the row itself loaded, while the kernel before is still at work.
+  // Where a place leads is looked up, and all but the row itself loaded, while the kernel before is
+  // still at work.
   Floats<T> cosine, sine;
   [[maybe_unused]] Vector<T> first_weights[2] = {};
   if (inside) {

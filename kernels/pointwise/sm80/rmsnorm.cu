@@ -1,13 +1,15 @@
-// RMSNorm on the GPU: one group of threads per row (kernels/pointwise/sm80/rmsnorm.cuh), several rows per
-// block where rows are short. Bound by memory: every element is read once and written once.
+// RMSNorm on the GPU: one group of threads per row (kernels/pointwise/sm80/rmsnorm.cuh), several
+// rows per block where rows are short. Bound by memory: every element is read once and written
+// once.
 //
-// While a block adds up its squares it loads nothing. So with many rows threads hold many vectors, all on
-// their way together, in small blocks, of which some load while others add; with few rows threads hold two,
-// for the shortest way from the first load to the last store.
+// While a block adds up its squares it loads nothing. So with many rows threads hold many vectors,
+// all on their way together, in small blocks, of which some load while others add; with few rows
+// threads hold two, for the shortest way from the first load to the last store.
 #include "kernels/common/arguments.h"
-#include "kernels/common/sm80/next_kernel.cuh"
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/pointwise/backends.h"
+#include "kernels/pointwise/rmsnorm.h"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
-#include "kernels/pointwise/sm80/rmsnorm.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -54,8 +56,8 @@ __device__ __forceinline__ void store(const Params<T>& p, T* row, int vector,
   }
 }
 
-// blockDim.x threads per row, blockDim.y rows per block. V: vectors per thread. kThreads: of a block, at
-// most. kAligned: all rows start at multiples of 16 bytes and are whole vectors.
+// blockDim.x threads per row, blockDim.y rows per block. V: vectors per thread. kThreads: of a
+// block, at most. kAligned: all rows start at multiples of 16 bytes and are whole vectors.
 template <typename T, int V, int kThreads, bool kAligned>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const Params<T> p) {
   begin_after_previous_kernel(p.next_comes_early);

@@ -1,5 +1,5 @@
-// RMSNorm of one row: the arithmetic that kernels/pointwise/sm80/rmsnorm.cu and the fused all-reduce
-// (ipc/collective) share, so that both give the same bits.
+// RMSNorm of one row: the arithmetic that kernels/pointwise/sm80/rmsnorm.cu and the fused
+// all-reduce (ipc/collective) share, so that both give the same bits.
 //
 // The order of the sum. A row is cut into vectors of 16 bytes, the last one padded with zeros, and
 // into chunks of 32 vectors. The squares of a vector are added in ascending order, the vectors of a

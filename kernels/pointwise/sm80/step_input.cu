@@ -1,16 +1,22 @@
-// Step input on the GPU. The blocks of threads of a sequence share its table and its rows, and need not
-// wait for each other: entries that are new are read where they came from, and nobody reads them in the
-// table that this kernel writes.
+// Step input and embedding on the GPU.
+//
+// Step input: several blocks of threads share the table and the rows of a sequence. They need not
+// wait for each other: they read new entries where those came from, and never in the table that
+// this kernel writes.
 #include <algorithm>
 
 #include "device/cuda/stream.h"
-#include "kernels/pointwise/sm80/step_input.h"
+#include "kernels/common/arguments.h"
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/common/sm80/row_tiles.cuh"
+#include "kernels/pointwise/backends.h"
+#include "kernels/pointwise/step_input.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr std::int64_t kMostParts = 64;  // that share the work of a sequence
+constexpr std::int64_t kMaxParts = 64;  // that share the work of a sequence
 
 struct Params {
   explicit Params(const StepInput& args)
@@ -25,10 +31,10 @@ struct Params {
         last_tokens(args.last_tokens.as<int>()),
         table(args.table.as<int>()),
         history(args.history.as<int>()),
-        homes(args.homes.as<int>()),
+        block_map(args.block_map.as<int>()),
         tokens(args.tokens.as<int>()),
         positions(args.positions.as<int>()),
-        places(args.places.as<long long>()),
+        slot_mapping(args.slot_mapping.as<long long>()),
         kv_length(args.kv_length.as<int>()),
         block_table(args.block_table.as<int>()),
         table_blocks(args.table.shape[1]),
@@ -37,9 +43,9 @@ struct Params {
   const int *slots, *query_start, *first_position, *first_token, *first_block, *block_start;
   const int *new_tokens, *new_blocks, *last_tokens;
   int *table, *history;
-  const int* homes;  // nullptr: none
+  const int* block_map;  // nullptr: none
   int *tokens, *positions;
-  long long* places;
+  long long* slot_mapping;
   int *kv_length, *block_table;
   long long table_blocks;
   int block_size;
@@ -53,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) step_input_kernel(const Params p) {
   if (slot < 0) {
     for (int row = begin + thread; row < begin + rows; row += threads) {
       p.tokens[row] = p.positions[row] = 0;
-      p.places[row] = -1;
+      p.slot_mapping[row] = -1;
     }
     if (thread == 0) p.kv_length[s] = 0;
     return;
@@ -75,23 +81,72 @@ __global__ void __launch_bounds__(kThreads) step_input_kernel(const Params p) {
   for (int row = thread; row < rows; row += threads) {
     const int position = first_position + row;
     const long long block = block_of(position / p.block_size), within = position % p.block_size;
-    const long long home = p.homes == nullptr ? block : p.homes[block];
+    const long long stored_in = p.block_map == nullptr ? block : p.block_map[block];
     const int token = first_token < 0 ? p.last_tokens[slot] : p.new_tokens[first_token + row];
     p.tokens[begin + row] = token;
     p.positions[begin + row] = position;
-    p.places[begin + row] = home < 0 ? -1 : home * p.block_size + within;
+    p.slot_mapping[begin + row] = stored_in < 0 ? -1 : stored_in * p.block_size + within;
     p.history[block * p.block_size + within] = token;
   }
+}
+
+// --- embedding: copies of rows, as many bytes at once as their address and length allow
+
+constexpr int kUnits = 4;  // of a thread, all in flight together
+
+template <typename Unit>
+__global__ void __launch_bounds__(kTileBlockThreads)
+    embedding_kernel(Unit* out, const int* ids, const Unit* table, long long first_id,
+                     long long entries, const RowTiles tiles) {
+  begin_after_previous_kernel();
+  const TilePlace place = tile_place<kUnits>(tiles.tiles);
+  if (place.row >= tiles.rows) return;
+  const long long entry = ids[place.row] - first_id;
+  const bool mine = entry >= 0 && entry < entries;
+  const Unit* from = table + (mine ? entry : 0) * tiles.columns;
+  Unit* to = out + place.row * tiles.columns;
+  Unit units[kUnits] = {};
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const long long at = place.vector + u * blockDim.x;
+    if (mine && at < tiles.columns) units[u] = from[at];
+  }
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const long long at = place.vector + u * blockDim.x;
+    if (at < tiles.columns) to[at] = units[u];
+  }
+}
+
+template <typename Unit>
+void launch_embedding(const Embedding& args, std::int64_t row_bytes, Stream& stream) {
+  const RowTiles tiles(args.out.shape[0], row_bytes / static_cast<std::int64_t>(sizeof(Unit)), 1,
+                       kUnits);
+  launch_early("launching embedding", embedding_kernel<Unit>, tiles.grid, tiles.block,
+               nvllm::cuda::native(stream), args.out.as<Unit>(), args.ids.as<int>(),
+               args.table.as<Unit>(), args.first_id, args.table.shape[0], tiles);
 }
 
 }  // namespace
 
 void step_input(const StepInput& args, Stream& stream) {
   const std::int64_t parts =
-      std::clamp<std::int64_t>((args.max_query_rows + kThreads - 1) / kThreads, 1, kMostParts);
+      std::clamp<std::int64_t>((args.max_query_rows + kThreads - 1) / kThreads, 1, kMaxParts);
   const dim3 grid(static_cast<unsigned>(args.slots.shape[0]), static_cast<unsigned>(parts));
   step_input_kernel<<<grid, kThreads, 0, nvllm::cuda::native(stream)>>>(Params(args));
   nvllm::cuda::check(cudaGetLastError(), "launching step_input");
+}
+
+void embedding(const Embedding& args, Stream& stream) {
+  const std::size_t element = size_of(args.table.dtype);
+  const auto row_bytes = args.table.shape[1] * static_cast<std::int64_t>(element);
+  if (row_bytes % 16 == 0 && args.out.aligned(16) && args.table.aligned(16)) {
+    launch_embedding<uint4>(args, row_bytes, stream);
+  } else if (element == 4) {
+    launch_embedding<unsigned>(args, row_bytes, stream);
+  } else {
+    launch_embedding<unsigned short>(args, row_bytes, stream);
+  }
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -1,17 +1,18 @@
 // Adjusting logits on the CPU: all but the allowed ids touches single logits.
-#include "kernels/sampling/cpu/apply_penalties.h"
+#include "kernels/sampling/apply_penalties.h"
 
 #include <algorithm>
 #include <unordered_map>
 
 #include "kernels/common/cpu/rows.h"
-#include "kernels/sampling/apply_penalties_math.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
 
 struct Job {
-  RowsView rows;
+  SamplingRowsView rows;
   const std::int32_t* lists;
   std::int64_t list_words;
   const std::uint32_t* allowed;
@@ -21,7 +22,7 @@ struct Job {
   const std::int32_t* block_table;
   std::int64_t table_stride;
 
-  explicit Job(const AdjustLogits& args)
+  explicit Job(const ApplyPenalties& args)
       : rows(args.rows),
         lists(args.lists.as<std::int32_t>()),
         list_words(args.lists.shape[1]),
@@ -44,40 +45,41 @@ struct Job {
     }
   }
 
-  void penalize(float* logits, const SlotRules& rules, const RowHistory& tokens,
+  void penalize(float* logits, const SlotParams& params, const RowHistory& tokens,
                 std::int64_t position) const {
     std::unordered_map<std::int32_t, std::uint32_t> seen;
     for (std::int64_t i = 0; i < position; ++i) {
       std::uint32_t& times = seen[tokens.at(i)];
-      times = i < rules.prompt_length ? times | kInPrompt : times + 1;
+      times = i < params.prompt_length ? times | kInPrompt : times + 1;
     }
     for (const auto& [id, times] : seen) {
-      if (float* logit = find(logits, id)) *logit = penalized(*logit, times, rules);
+      if (float* logit = find(logits, id)) *logit = penalized(*logit, times, params);
     }
   }
 
   void adjust(std::int64_t row) const {
     const std::int32_t slot = rows.slots[row];
-    if (slot < 0 || (rows.rules[slot].flags & SlotRules::kAdjusts) == 0) return;
-    const SlotRules& rules = rows.rules[slot];
-    const RowLists words(lists + slot * list_words, rules);
+    if (slot < 0 || (rows.params[slot].flags & SlotParams::kChangesLogits) == 0) return;
+    const SlotParams& params = rows.params[slot];
+    const RowLists words(lists + slot * list_words, params);
     const RowHistory tokens{history, block_table + row * table_stride, block_size};
     const std::int64_t position = rows.positions[row];
 
-    auto* logits = const_cast<float*>(rows.judged(row, rules.flags));
-    if (rows.adjusted != nullptr) std::copy_n(rows.logits + row * rows.stride, rows.own, logits);
+    auto* logits = const_cast<float*>(rows.sampled_logits(row, params.flags));
+    if (rows.changed_logits != nullptr)
+      std::copy_n(rows.logits + row * rows.stride, rows.own, logits);
     const auto ban = [&](std::int32_t id) {
       if (float* logit = find(logits, id)) *logit = kOutOfTheQuestion;
     };
-    if ((rules.flags & SlotRules::kAllowed) != 0) {
+    if ((params.flags & SlotParams::kAllowed) != 0) {
       keep_allowed(logits, allowed + slot * allowed_words);
     }
-    if (position < rules.least_length) std::for_each_n(words.ends, rules.ends, ban);
-    for (int i = 0; i < rules.bad_words; ++i) ban(words.banned_by(i, tokens, position));
-    for (int i = 0; i < rules.biases; ++i) {
+    if (position < params.min_length) std::for_each_n(words.ends, params.ends, ban);
+    for (int i = 0; i < params.bad_words; ++i) ban(words.banned_by(i, tokens, position));
+    for (int i = 0; i < params.biases; ++i) {
       if (float* logit = find(logits, words.bias_ids[i])) *logit += words.biases[i];
     }
-    if ((rules.flags & SlotRules::kPenalizes) != 0) penalize(logits, rules, tokens, position);
+    if ((params.flags & SlotParams::kPenalties) != 0) penalize(logits, params, tokens, position);
   }
 
   void operator()(std::int64_t begin, std::int64_t end) const {
@@ -87,7 +89,7 @@ struct Job {
 
 }  // namespace
 
-void adjust_logits(const AdjustLogits& args, Stream& stream) {
+void apply_penalties(const ApplyPenalties& args, Stream& stream) {
   const Job job(args);
   submit_rows(stream, job.rows.rows, job.rows.own * static_cast<std::int64_t>(sizeof(float)), job);
 }

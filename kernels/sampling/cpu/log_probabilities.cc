@@ -1,5 +1,5 @@
 // Scoring on the CPU.
-#include "kernels/sampling/cpu/log_probabilities.h"
+#include "kernels/sampling/log_probabilities.h"
 
 #include <algorithm>
 #include <array>
@@ -9,20 +9,19 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
-#include "kernels/common/cpu/vector_math.h"
-#include "kernels/sampling/cpu/highest.h"
-#include "kernels/sampling/log_probabilities_math.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
 
 // Of e^(logit - highest), NaN aside.
 float sum_of_powers(const float* logits, std::int64_t count, float highest) {
-  const __m256 most = _mm256_set1_ps(highest);
+  const __m256 maximum = _mm256_set1_ps(highest);
   const auto powers = [&](__m256 x) {
-    const __m256 equal = _mm256_cmp_ps(x, most, _CMP_EQ_OQ);
-    const __m256 lower = _mm256_cmp_ps(x, most, _CMP_LT_OQ);
-    const __m256 power = _mm256_and_ps(lower, exp8(_mm256_sub_ps(x, most)));
+    const __m256 equal = _mm256_cmp_ps(x, maximum, _CMP_EQ_OQ);
+    const __m256 lower = _mm256_cmp_ps(x, maximum, _CMP_LT_OQ);
+    const __m256 power = _mm256_and_ps(lower, exp8(_mm256_sub_ps(x, maximum)));
     return _mm256_blendv_ps(power, _mm256_set1_ps(1.0f), equal);
   };
   // In chains short enough for float32, then in double.
@@ -51,10 +50,10 @@ class Best {
   explicit Best(std::int64_t count) : count_(count) {}
 
   // Others cannot get in; NaN: anything can.
-  float least() const { return least_; }
+  float minimum() const { return least_; }
 
   void offer(float logit, std::uint32_t id) {
-    const std::uint64_t value = scored(logit, id);
+    const std::uint64_t value = candidate(logit, id);
     if (size_ == count_) {
       if (value <= heap_[0]) return;
       std::pop_heap(heap_.begin(), heap_.begin() + size_, std::greater<>());
@@ -62,7 +61,7 @@ class Best {
     }
     heap_[size_++] = value;
     std::push_heap(heap_.begin(), heap_.begin() + size_, std::greater<>());
-    if (size_ == count_) least_ = score_of_scored(heap_[0]);
+    if (size_ == count_) least_ = score_of_candidate(heap_[0]);
   }
 
   // In order; afterwards it takes no more.
@@ -90,7 +89,7 @@ void find_best(const float* logits, std::int64_t count, std::uint32_t first_id,
   for (; i + kLanes <= count; i += kLanes) {
     // Not "greater", so that all pass while it is NaN.
     auto left = static_cast<unsigned>(_mm256_movemask_ps(
-        _mm256_cmp_ps(load8(logits + i), _mm256_set1_ps(best.least()), _CMP_NLE_UQ)));
+        _mm256_cmp_ps(load8(logits + i), _mm256_set1_ps(best.minimum()), _CMP_NLE_UQ)));
     for (; left != 0; left &= left - 1) offer(i + std::countr_zero(left));
   }
   for (; i < count; ++i) offer(i);
@@ -110,7 +109,7 @@ std::int32_t count_higher(const float* logits, std::int64_t count, float than) {
 }
 
 struct Tables {
-  RowsView rows;
+  SamplingRowsView rows;
   const std::int32_t* tokens;
   std::int32_t* records;
   std::int32_t* all_records;
@@ -122,7 +121,7 @@ struct Tables {
   float* top_logprobs;
   std::int64_t parts, alternatives;
 
-  explicit Tables(const ScoreTokens& args)
+  explicit Tables(const LogProbabilities& args)
       : rows(args.rows),
         tokens(args.tokens.as<std::int32_t>()),
         records(args.records.as<std::int32_t>()),
@@ -137,13 +136,13 @@ struct Tables {
         alternatives(args.alternatives()) {}
 
   void summarize(std::int64_t row) const {
-    const RecordView record{records + row * score_record_words(alternatives), alternatives};
+    const RecordView record{records + row * logprob_record_words(alternatives), alternatives};
     const float* logits = rows.logits + row * rows.stride;
-    const float most = highest(logits, rows.own);
-    record.set(0, most);
+    const float maximum = max_of(logits, rows.own);
+    record.set(0, maximum);
     // Where nothing is above -infinity, NaN is its equal.
-    record.set(1, most > -std::numeric_limits<float>::infinity()
-                      ? sum_of_powers(logits, rows.own, most)
+    record.set(1, maximum > -std::numeric_limits<float>::infinity()
+                      ? sum_of_powers(logits, rows.own, maximum)
                       : static_cast<float>(rows.own));
     const std::int64_t own = std::int64_t{tokens[row]} - rows.first_id;
     record.set(2, own >= 0 && own < rows.own ? plain_logit(logits[own])
@@ -153,21 +152,21 @@ struct Tables {
 
   void score(std::int64_t row) const {
     const RowRecords all{all_records, parts, rows.rows, row, alternatives};
-    const float most = all.highest(), logit = all.token_logit();
+    const float maximum = all.max_logit(), logit = all.token_logit();
     float sum = 0;
     for (std::int64_t part = 0; part < parts; ++part) {
       const RecordView record = all.of(part);
-      sum += record.sum() * std::exp(logit_distance(record.highest(), most));
+      sum += record.sum() * std::exp(logit_distance(record.max_logit(), maximum));
     }
     const float log_sum = std::log(sum);
-    logprob[row] = logit_distance(logit, most) - log_sum;
+    logprob[row] = logit_distance(logit, maximum) - log_sum;
     higher[row] = count_higher(rows.logits + row * rows.stride, rows.own, logit);
     if (parts == 1) rank[row] = higher[row] + 1;
-    merge_best(row, all, most, log_sum);
+    combine_best(row, all, maximum, log_sum);
   }
 
   // Each part's alternatives are in order.
-  void merge_best(std::int64_t row, const RowRecords& all, float most, float log_sum) const {
+  void combine_best(std::int64_t row, const RowRecords& all, float maximum, float log_sum) const {
     std::array<std::uint64_t, kMaxAlternatives> best;
     std::int64_t size = 0;
     for (std::int64_t part = 0; part < parts; ++part) {
@@ -184,9 +183,9 @@ struct Tables {
     for (std::int64_t i = 0; i < alternatives; ++i) {
       const bool is_there = i < size;
       top_ids[row * alternatives + i] =
-          is_there ? static_cast<std::int32_t>(id_of_scored(best[i])) : -1;
+          is_there ? static_cast<std::int32_t>(id_of_candidate(best[i])) : -1;
       top_logprobs[row * alternatives + i] =
-          is_there ? logit_distance(score_of_scored(best[i]), most) - log_sum
+          is_there ? logit_distance(score_of_candidate(best[i]), maximum) - log_sum
                    : -std::numeric_limits<float>::infinity();
     }
   }
@@ -199,11 +198,11 @@ struct Tables {
 };
 
 template <typename Work>
-void submit(const ScoreTokens& args, Stream& stream, const Work& work) {
+void submit(const LogProbabilities& args, Stream& stream, const Work& work) {
   const auto row_bytes = args.rows.own() * static_cast<std::int64_t>(sizeof(float));
   const auto job = [tables = Tables(args), work](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      if (scores(tables.rows, row, tables.tokens[row])) work(tables, row);
+      if (wants_logprobs(tables.rows, row, tables.tokens[row])) work(tables, row);
     }
   };
   submit_rows(stream, args.rows.rows(), row_bytes, job);
@@ -211,15 +210,15 @@ void submit(const ScoreTokens& args, Stream& stream, const Work& work) {
 
 }  // namespace
 
-void summarize_part(const ScoreTokens& args, Stream& stream) {
+void summarize_logits(const LogProbabilities& args, Stream& stream) {
   submit(args, stream, [](const Tables& tables, std::int64_t row) { tables.summarize(row); });
 }
 
-void score_tokens(const ScoreTokens& args, Stream& stream) {
+void log_probabilities(const LogProbabilities& args, Stream& stream) {
   submit(args, stream, [](const Tables& tables, std::int64_t row) { tables.score(row); });
 }
 
-void rank_tokens(const ScoreTokens& args, Stream& stream) {
+void rank_tokens(const LogProbabilities& args, Stream& stream) {
   submit(args, stream, [](const Tables& tables, std::int64_t row) { tables.sum_ranks(row); });
 }
 

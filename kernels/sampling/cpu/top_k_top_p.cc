@@ -1,6 +1,6 @@
-// Filtering on the CPU. Eight logits at a time it is found out which a round is about; only those are
-// looked at one by one.
-#include "kernels/sampling/cpu/top_k_top_p.h"
+// Filtering on the CPU. Eight logits at a time it is found out which a round is about; only those
+// are looked at one by one.
+#include "kernels/sampling/top_k_top_p.h"
 
 #include <algorithm>
 #include <array>
@@ -10,23 +10,23 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
-#include "kernels/sampling/cpu/highest.h"
-#include "kernels/sampling/top_k_top_p_math.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
 
-// The keys that a round is about, as logits. The key between those of zero and of what is below it has a zero
-// as its value, so who is in the range of values is still to be asked for its key.
+// The keys that a round is about, as logits. The key between those of zero and of what is below it
+// has a zero as its value, so who is in the range of values is still to be asked for its key.
 struct LogitRange {
-  float least, most;
+  float minimum, maximum;
   explicit LogitRange(const KeyRange& keys)
-      : least(value_of_key(keys.low)), most(value_of_key(keys.high)) {}
+      : minimum(value_of_key(keys.low)), maximum(value_of_key(keys.high)) {}
 
   unsigned holds8(__m256 logits) const {  // a bit for each
-    return static_cast<unsigned>(
-        _mm256_movemask_ps(_mm256_and_ps(_mm256_cmp_ps(logits, _mm256_set1_ps(least), _CMP_GE_OQ),
-                                         _mm256_cmp_ps(logits, _mm256_set1_ps(most), _CMP_LE_OQ))));
+    return static_cast<unsigned>(_mm256_movemask_ps(
+        _mm256_and_ps(_mm256_cmp_ps(logits, _mm256_set1_ps(minimum), _CMP_GE_OQ),
+                      _mm256_cmp_ps(logits, _mm256_set1_ps(maximum), _CMP_LE_OQ))));
   }
 };
 
@@ -66,93 +66,95 @@ struct Masses8 {
   }
 };
 
-// A logit that at least k of the row reach; -infinity: none was found quickly. It is the k-th highest of
-// the highest logits of parts of the row.
+// A logit that at least k of the row reach; -infinity: none was found quickly. It is the k-th
+// highest of the highest logits of parts of the row.
 float reached_by(const float* logits, std::int64_t count, std::int64_t k) {
-  constexpr std::int64_t kMostParts = 512, kLeastLength = 32;
+  constexpr std::int64_t kMaxParts = 512, kMinLength = 32;
   const std::int64_t parts = std::max<std::int64_t>(2 * k, 64), length = count / parts;
-  if (parts > kMostParts || length < kLeastLength) return -std::numeric_limits<float>::infinity();
-  std::array<float, kMostParts> most;
+  if (parts > kMaxParts || length < kMinLength) return -std::numeric_limits<float>::infinity();
+  std::array<float, kMaxParts> maximum;
   for (std::int64_t part = 0; part < parts; ++part) {
-    most[part] = highest(logits + part * length, length);
+    maximum[part] = max_of(logits + part * length, length);
   }
-  const auto wanted = most.begin() + (k - 1);
-  std::nth_element(most.begin(), wanted, most.begin() + parts, std::greater<>());
+  const auto wanted = maximum.begin() + (k - 1);
+  std::nth_element(maximum.begin(), wanted, maximum.begin() + parts, std::greater<>());
   return *wanted;
 }
 
 struct Tables {
-  RowsView rows;
+  SamplingRowsView rows;
   std::uint32_t* maxima;
   const std::uint32_t* all_maxima;
   std::uint64_t* histograms;
   const std::uint64_t* all_histograms;
-  FilterRow* state;
+  TruncationState* state;
   float* thresholds;
   std::int64_t parts;
 
-  explicit Tables(const FilterLogits& args)
+  explicit Tables(const TopKTopP& args)
       : rows(args.rows),
         maxima(args.maxima.as<std::uint32_t>()),
         all_maxima(args.all_maxima.as<std::uint32_t>()),
         histograms(args.histograms.as<std::uint64_t>()),
         all_histograms(args.all_histograms.as<std::uint64_t>()),
-        state(args.state.as<FilterRow>()),
+        state(args.state.as<TruncationState>()),
         thresholds(args.thresholds.as<float>()),
         parts(args.all_maxima.shape[0]) {}
 
-  const SlotRules* rules_of(std::int64_t row) const {
-    return rows.slots[row] < 0 ? nullptr : rows.rules + rows.slots[row];
+  const SlotParams* params_of(std::int64_t row) const {
+    return rows.slots[row] < 0 ? nullptr : rows.params + rows.slots[row];
   }
 
   // Sums over the parts.
   std::uint64_t in_bin(std::int64_t row, std::int64_t bin) const {
     std::uint64_t sum = 0;
     for (std::int64_t part = 0; part < parts; ++part) {
-      sum += all_histograms[(part * rows.rows + row) * kFilterBins + bin];
+      sum += all_histograms[(part * rows.rows + row) * kTruncationBins + bin];
     }
     return sum;
   }
 
   void find_maximum(std::int64_t row) const {
-    const SlotRules* rules = rules_of(row);
+    const SlotParams* params = params_of(row);
     maxima[row] = 0;
-    if (rules == nullptr || !filters(*rules)) return;
-    const float* logits = rows.judged(row, rules->flags);
-    const float most = highest(logits, rows.own);
+    if (params == nullptr || !truncates(*params)) return;
+    const float* logits = rows.sampled_logits(row, params->flags);
+    const float maximum = max_of(logits, rows.own);
     // -infinity may also mean that there is nothing but NaN.
-    const bool is_there = most > -std::numeric_limits<float>::infinity() ||
-                          std::find(logits, logits + rows.own, most) != logits + rows.own;
-    maxima[row] = is_there ? order_key(most) : 0;
+    const bool is_there = maximum > -std::numeric_limits<float>::infinity() ||
+                          std::find(logits, logits + rows.own, maximum) != logits + rows.own;
+    maxima[row] = is_there ? order_key(maximum) : 0;
   }
 
   void begin(std::int64_t row) const {
-    const SlotRules* rules = rules_of(row);
-    FilterRow begins;
+    const SlotParams* params = params_of(row);
+    TruncationState begins;
     begins.threshold = kLowestKey;
-    if (rules != nullptr) {
+    if (params != nullptr) {
       std::uint32_t maximum = 0;
       for (std::int64_t part = 0; part < parts; ++part) {
         maximum = std::max(maximum, all_maxima[part * rows.rows + row]);
       }
-      begins = begun(maximum, *rules);
+      begins = initial_state(maximum, *params);
     }
     state[row] = begins;
     thresholds[row] = value_of_key(begins.threshold);
     maxima[row] = 0;
   }
 
-  void count(std::int64_t row, FilterKind kind, int round) const {
-    const SlotRules* rules = rules_of(row);
-    if (rules == nullptr || !takes_part(state[row], *rules, kind, round)) return;
-    const FilterRow known = state[row];
+  void count(std::int64_t row, TruncationKind kind, int round) const {
+    const SlotParams* params = params_of(row);
+    if (params == nullptr || !takes_part(state[row], *params, kind, round)) return;
+    const TruncationState known = state[row];
     const KeyRange keys = keys_of_round(known, round);
-    const float* logits = rows.judged(row, rules->flags);
-    std::uint64_t* bins = histograms + row * kFilterBins;
-    if (kind == FilterKind::top_p) return count_masses(logits, known, *rules, keys, round, bins);
+    const float* logits = rows.sampled_logits(row, params->flags);
+    std::uint64_t* bins = histograms + row * kTruncationBins;
+    if (kind == TruncationKind::top_p)
+      return count_masses(logits, known, *params, keys, round, bins);
     LogitRange range(keys);
     // What is below a logit that k others reach is not the k-th highest, here or elsewhere.
-    if (round == 0) range.least = std::max(range.least, reached_by(logits, rows.own, rules->top_k));
+    if (round == 0)
+      range.minimum = std::max(range.minimum, reached_by(logits, rows.own, params->top_k));
     for_each_in(range, logits, [&](unsigned chosen, __m256 eight) {
       alignas(32) std::uint32_t key[kLanes];
       _mm256_store_si256(reinterpret_cast<__m256i*>(key), keys8(eight));
@@ -162,10 +164,10 @@ struct Tables {
     });
   }
 
-  void count_masses(const float* logits, const FilterRow& known, const SlotRules& rules,
+  void count_masses(const float* logits, const TruncationState& known, const SlotParams& params,
                     const KeyRange& keys, int round, std::uint64_t* bins) const {
     const __m256 maximum = _mm256_set1_ps(known.maximum);
-    const __m256 factor = _mm256_set1_ps(rules.inverse_temperature);
+    const __m256 factor = _mm256_set1_ps(params.inverse_temperature);
     for_each_in(LogitRange(keys), logits, [&](unsigned chosen, __m256 eight) {
       alignas(32) std::uint32_t key[kLanes];
       _mm256_store_si256(reinterpret_cast<__m256i*>(key), keys8(eight));
@@ -179,7 +181,7 @@ struct Tables {
 
   static void add(std::uint64_t* bins, const KeyRange& keys, std::uint32_t key, int round,
                   std::uint64_t amount) {
-    if (keys.holds(key)) bins[key >> filter_shift(round) & filter_mask(round)] += amount;
+    if (keys.holds(key)) bins[key >> truncation_shift(round) & truncation_mask(round)] += amount;
   }
 
   // Calls take(a bit for each that is in the range, eight logits) where there is one.
@@ -194,18 +196,18 @@ struct Tables {
     }
   }
 
-  void choose(std::int64_t row, FilterKind kind, int round) const {
-    const SlotRules* rules = rules_of(row);
-    if (rules == nullptr || !takes_part(state[row], *rules, kind, round)) return;
-    FilterRow known = state[row];
+  void choose(std::int64_t row, TruncationKind kind, int round) const {
+    const SlotParams* params = params_of(row);
+    if (params == nullptr || !takes_part(state[row], *params, kind, round)) return;
+    TruncationState known = state[row];
     if (round == 0) {
       std::uint64_t total = 0;
-      for (std::int64_t bin = 0; bin < kFilterBins; ++bin) total += in_bin(row, bin);
-      known.wanted = wanted_of(total, *rules, kind);
+      for (std::int64_t bin = 0; bin < kTruncationBins; ++bin) total += in_bin(row, bin);
+      known.wanted = wanted_of(total, *params, kind);
     }
     if (known.wanted != 0) {
       std::uint64_t above = 0;
-      for (std::int64_t bin = kFilterBins; bin-- > 0;) {
+      for (std::int64_t bin = kTruncationBins; bin-- > 0;) {
         const std::uint64_t here = in_bin(row, bin);
         if (above + here >= known.wanted) {
           known = chosen(known, static_cast<std::uint32_t>(bin), above, round);
@@ -216,12 +218,12 @@ struct Tables {
     }
     state[row] = known;
     thresholds[row] = value_of_key(known.threshold);
-    std::fill_n(histograms + row * kFilterBins, kFilterBins, 0);
+    std::fill_n(histograms + row * kTruncationBins, kTruncationBins, 0);
   }
 };
 
 template <typename Work>
-void submit(const FilterLogits& args, Stream& stream, const Work& work) {
+void submit(const TopKTopP& args, Stream& stream, const Work& work) {
   const Tables tables(args);
   const auto row_bytes = args.rows.own() * static_cast<std::int64_t>(sizeof(float));
   submit_rows(stream, args.rows.rows(), row_bytes,
@@ -232,25 +234,25 @@ void submit(const FilterLogits& args, Stream& stream, const Work& work) {
 
 }  // namespace
 
-void find_maximum(const FilterLogits& args, Stream& stream) {
+void find_maximum(const TopKTopP& args, Stream& stream) {
   submit(args, stream, [](const Tables& tables, std::int64_t row) {
     tables.find_maximum(row);
     if (tables.parts == 1) tables.begin(row);
   });
 }
 
-void begin_filter(const FilterLogits& args, Stream& stream) {
+void begin_truncation(const TopKTopP& args, Stream& stream) {
   submit(args, stream, [](const Tables& tables, std::int64_t row) { tables.begin(row); });
 }
 
-void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
   submit(args, stream, [kind, round](const Tables& tables, std::int64_t row) {
     tables.count(row, kind, round);
     if (tables.parts == 1) tables.choose(row, kind, round);
   });
 }
 
-void choose_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+void choose_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
   submit(args, stream, [kind, round](const Tables& tables, std::int64_t row) {
     tables.choose(row, kind, round);
   });

@@ -1,9 +1,11 @@
-// Adjusting logits on the GPU: a block for each tile of a row. It counts in shared memory how often its
-// tokens are in the history, marks what is out of the question, and then changes each logit once.
+// Adjusting logits on the GPU: a block for each tile of a row. It counts in shared memory how often
+// its tokens are in the history, marks what is out of the question, and then changes each logit
+// once.
 #include <algorithm>
 
-#include "kernels/sampling/apply_penalties_math.h"
-#include "kernels/sampling/sm80/apply_penalties.h"
+#include "kernels/sampling/apply_penalties.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -13,7 +15,7 @@ constexpr int kThreads = 512;
 constexpr int kTile = 8192;  // logits of a block
 
 struct Params {
-  RowsView rows;
+  SamplingRowsView rows;
   const int* lists;
   const unsigned* allowed;
   const int* history;
@@ -21,7 +23,7 @@ struct Params {
   long long list_words, allowed_words, block_size, table_stride;
   unsigned tiles;
 
-  explicit Params(const AdjustLogits& args)
+  explicit Params(const ApplyPenalties& args)
       : rows(args.rows),
         lists(args.lists.as<int>()),
         allowed(args.allowed.as<unsigned>()),
@@ -46,7 +48,7 @@ struct Tile {
   }
 };
 
-__global__ void __launch_bounds__(kThreads) adjust_logits_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads) apply_penalties_kernel(const Params p) {
   begin_after_previous_kernel();
   __shared__ unsigned seen[kTile];         // how often, and kInPrompt
   __shared__ unsigned banned[kTile / 32];  // a bit each
@@ -54,18 +56,18 @@ __global__ void __launch_bounds__(kThreads) adjust_logits_kernel(const Params p)
   const long long row = blockIdx.x / p.tiles;
   const int slot = p.rows.slots[row];
   if (slot < 0) return;
-  const SlotRules& rules = p.rows.rules[slot];
-  if ((rules.flags & SlotRules::kAdjusts) == 0) return;
-  const bool penalizes = (rules.flags & SlotRules::kPenalizes) != 0;
+  const SlotParams& params = p.rows.params[slot];
+  if ((params.flags & SlotParams::kChangesLogits) == 0) return;
+  const bool penalizes = (params.flags & SlotParams::kPenalties) != 0;
   const long long first = static_cast<long long>(blockIdx.x % p.tiles) * kTile;
   const Tile tile{p.rows.first_id + first,
                   static_cast<int>(p.rows.own - first < kTile ? p.rows.own - first : kTile)};
   const int position = p.rows.positions[row];
-  const RowLists words(p.lists + slot * p.list_words, rules);
+  const RowLists words(p.lists + slot * p.list_words, params);
   const RowHistory history{p.history, p.block_table + row * p.table_stride, p.block_size};
 
   const unsigned* allowed = p.allowed + slot * p.allowed_words + first / 32;
-  const bool all_allowed = (rules.flags & SlotRules::kAllowed) == 0;
+  const bool all_allowed = (params.flags & SlotParams::kAllowed) == 0;
   for (int w = threadIdx.x; w < kTile / 32; w += kThreads) {
     banned[w] = all_allowed || w * 32 >= tile.size ? 0 : ~allowed[w];
     biased[w] = 0;
@@ -79,10 +81,10 @@ __global__ void __launch_bounds__(kThreads) adjust_logits_kernel(const Params p)
     const int i = tile.find(id);
     if (i >= 0) atomicOr(banned + i / 32, 1u << i % 32);
   };
-  if (position < rules.least_length) {
-    for (int i = threadIdx.x; i < rules.ends; i += kThreads) ban(words.ends[i]);
+  if (position < params.min_length) {
+    for (int i = threadIdx.x; i < params.ends; i += kThreads) ban(words.ends[i]);
   }
-  for (int i = threadIdx.x; i < rules.bad_words; i += kThreads) {
+  for (int i = threadIdx.x; i < params.bad_words; i += kThreads) {
     // Comparing is the expensive part, so first: is it about this tile at all?
     if (tile.find(words.word_tokens[words.word_ends[i] - 1]) >= 0) {
       ban(words.banned_by(i, history, position));
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) adjust_logits_kernel(const Params p)
     for (int i = threadIdx.x; i < position; i += kThreads) {
       const int at = tile.find(history.at(i));
       if (at < 0) continue;
-      if (i < rules.prompt_length) {
+      if (i < params.prompt_length) {
         atomicOr(seen + at, kInPrompt);
       } else {
         atomicAdd(seen + at, 1u);
@@ -102,14 +104,14 @@ __global__ void __launch_bounds__(kThreads) adjust_logits_kernel(const Params p)
   __syncthreads();
 
   const float* from = p.rows.logits + row * p.rows.stride + first;
-  float* to = const_cast<float*>(p.rows.judged(row, rules.flags)) + first;
+  float* to = const_cast<float*>(p.rows.sampled_logits(row, params.flags)) + first;
   const auto changed = [&](float logit, int i, float bias) {
     if (banned[i / 32] >> i % 32 & 1) logit = kOutOfTheQuestion;
     logit += bias;  // of 0 for most, which at most makes -0 a 0
-    return penalizes ? penalized(logit, seen[i], rules) : logit;
+    return penalizes ? penalized(logit, seen[i], params) : logit;
   };
   // Each id has one bias at most. Those logits are changed first, and then left alone.
-  for (int b = threadIdx.x; b < rules.biases; b += kThreads) {
+  for (int b = threadIdx.x; b < params.biases; b += kThreads) {
     const int i = tile.find(words.bias_ids[b]);
     if (i < 0) continue;
     to[i] = changed(from[i], i, words.biases[b]);
@@ -123,10 +125,10 @@ __global__ void __launch_bounds__(kThreads) adjust_logits_kernel(const Params p)
 
 }  // namespace
 
-void adjust_logits(const AdjustLogits& args, Stream& stream) {
+void apply_penalties(const ApplyPenalties& args, Stream& stream) {
   const Params p(args);
   if (p.rows.own == 0) return;
-  launch_early("launching adjust_logits", adjust_logits_kernel,
+  launch_early("launching apply_penalties", apply_penalties_kernel,
                dim3(static_cast<unsigned>(p.rows.rows) * p.tiles), dim3(kThreads),
                nvllm::cuda::native(stream), p);
 }

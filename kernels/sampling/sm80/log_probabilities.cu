@@ -1,8 +1,9 @@
-// Scoring on the GPU: a block per row, in few passes: after the first the second cache holds the row. The best
-// logits are among those that reach the k-th of the threads' own highest, which are few, but where many are
-// equal; only then their boundary is searched for.
-#include "kernels/sampling/log_probabilities_math.h"
-#include "kernels/sampling/sm80/log_probabilities.h"
+// Scoring on the GPU: a block per row, in few passes: after the first the second cache holds the
+// row. The best logits are among those that reach the k-th of the threads' own highest, which are
+// few, but where many are equal; only then their boundary is searched for.
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/log_probabilities.h"
+#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -12,7 +13,7 @@ constexpr int kThreads = 1024;
 constexpr int kBins = 2048;
 
 struct Params {
-  RowsView rows;
+  SamplingRowsView rows;
   const int* tokens;
   int* records;
   int* all_records;
@@ -24,7 +25,7 @@ struct Params {
   float* top_logprobs;
   long long parts, alternatives;
 
-  explicit Params(const ScoreTokens& args)
+  explicit Params(const LogProbabilities& args)
       : rows(args.rows),
         tokens(args.tokens.as<int>()),
         records(args.records.as<int>()),
@@ -61,26 +62,26 @@ __device__ __forceinline__ void for_row(const float* row, long long count, const
   }
 }
 
-constexpr int kMostFound = 2 * kMaxAlternatives;
+constexpr int kMaxFound = 2 * kMaxAlternatives;
 static_assert(kMaxAlternatives <= kThreads);
 
 struct Shared {
   unsigned bins[kBins];
   unsigned keys[kThreads];
-  unsigned long long found[kMostFound];  // as scored() has them
-  unsigned found_count;                  // may be larger than there is room for
+  unsigned long long found[kMaxFound];  // as scored() has them
+  unsigned found_count;                 // may be larger than there is room for
   float floats[kThreads / 32 + 1];
   unsigned counts[kThreads / 32 + 1];
-  unsigned prefix, wanted, least;
+  unsigned prefix, wanted, minimum;
 
   __device__ void find(unsigned long long one) {
     const unsigned at = atomicAdd(&found_count, 1u);
-    if (at < kMostFound) found[at] = one;
+    if (at < kMaxFound) found[at] = one;
   }
 };
 
-// The key that at least `wanted` threads' highest logits reach, 0 < wanted <= kThreads: so the `wanted` best
-// of the row are among the few that reach it.
+// The key that at least `wanted` threads' highest logits reach, 0 < wanted <= kThreads: so the
+// `wanted` best of the row are among the few that reach it.
 __device__ unsigned reached_by(float highest_of_thread, unsigned wanted, Shared& shared) {
   const unsigned mine = order_key(highest_of_thread);
   shared.keys[threadIdx.x] = mine;
@@ -90,13 +91,13 @@ __device__ unsigned reached_by(float highest_of_thread, unsigned wanted, Shared&
     const unsigned theirs = shared.keys[other];
     better += theirs > mine || (theirs == mine && other < threadIdx.x);
   }
-  if (better == wanted - 1) shared.least = mine;
+  if (better == wanted - 1) shared.minimum = mine;
   __syncthreads();
-  return shared.least;
+  return shared.minimum;
 }
 
-// The order key of the `wanted`-th largest of `count` logits, count >= wanted > 0, and how many of its equals
-// are among the first `wanted`.
+// The order key of the `wanted`-th largest of `count` logits, count >= wanted > 0, and how many of
+// its equals are among the first `wanted`.
 struct Boundary {
   unsigned key, equals;
 };
@@ -157,7 +158,8 @@ __device__ long long end_of_equals(const float* row, long long count, const Boun
   return high;
 }
 
-// The `wanted` best of the row, where too many reach what the threads' highest tell: by their boundary.
+// The `wanted` best of the row, where too many reach what the threads' highest tell: by their
+// boundary.
 __device__ void find_exactly(const Params& p, const float* row, unsigned wanted, Shared& shared) {
   const Boundary boundary = boundary_of(row, p.rows.own, wanted, shared);
   unsigned equals = 0;
@@ -171,7 +173,7 @@ __device__ void find_exactly(const Params& p, const float* row, unsigned wanted,
   for_row(row, p.rows.own, [&](float logit, long long i) {
     const unsigned key = order_key(logit);
     if (key < boundary.key || (key == boundary.key && i >= end)) return;
-    shared.find(scored(logit, p.rows.first_id + static_cast<std::uint32_t>(i)));
+    shared.find(candidate(logit, p.rows.first_id + static_cast<std::uint32_t>(i)));
   });
   __syncthreads();
 }
@@ -192,42 +194,42 @@ __device__ void write_best(const Params& p, unsigned wanted, const RecordView& r
   }
 }
 
-__global__ void __launch_bounds__(kThreads) summarize_part_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads) summarize_logits_kernel(const Params p) {
   begin_after_previous_kernel();
   __shared__ Shared shared;
   const long long row = blockIdx.x;
   const int token = p.tokens[row];
-  if (!scores(p.rows, row, token)) return;
+  if (!wants_logprobs(p.rows, row, token)) return;
   const float* logits = p.rows.logits + row * p.rows.stride;
-  const RecordView record{p.records + row * score_record_words(p.alternatives), p.alternatives};
+  const RecordView record{p.records + row * logprob_record_words(p.alternatives), p.alternatives};
   const auto wanted =
       static_cast<unsigned>(p.alternatives < p.rows.own ? p.alternatives : p.rows.own);
 
   float mine = -std::numeric_limits<float>::infinity();
   for_row(logits, p.rows.own, [&](float logit, long long) { mine = Larger()(mine, logit); });
-  const float most = over_block(mine, Larger(), shared.floats);
+  const float maximum = over_block(mine, Larger(), shared.floats);
   if (threadIdx.x == 0) shared.found_count = 0;
-  const unsigned least = wanted > 0 ? reached_by(mine, wanted, shared) : 0xffffffffu;
+  const unsigned minimum = wanted > 0 ? reached_by(mine, wanted, shared) : 0xffffffffu;
   float sum = 0;
   for_row(logits, p.rows.own, [&](float logit, long long i) {
-    sum += expf(logit_distance(logit, most));
-    if (order_key(logit) < least) return;
-    shared.find(scored(logit, p.rows.first_id + static_cast<std::uint32_t>(i)));
+    sum += expf(logit_distance(logit, maximum));
+    if (order_key(logit) < minimum) return;
+    shared.find(candidate(logit, p.rows.first_id + static_cast<std::uint32_t>(i)));
   });
   sum = over_block(sum, Sum(), shared.floats);  // also: everything has been found
   if (threadIdx.x == 0) {
-    record.set(0, most);
+    record.set(0, maximum);
     record.set(1, sum);
     const long long own = static_cast<long long>(token) - p.rows.first_id;
     record.set(2, own >= 0 && own < p.rows.own ? plain_logit(logits[own]) : no_logit());
   }
-  if (wanted > 0 && shared.found_count > kMostFound) find_exactly(p, logits, wanted, shared);
+  if (wanted > 0 && shared.found_count > kMaxFound) find_exactly(p, logits, wanted, shared);
   write_best(p, wanted, record, shared);
 }
 
 // Every part's alternatives are in order; each finds its place among all.
-__device__ void merge_best(const Params& p, long long row, const RowRecords& all, float most,
-                           float log_sum) {
+__device__ void combine_best(const Params& p, long long row, const RowRecords& all, float maximum,
+                             float log_sum) {
   const long long count = p.parts * p.alternatives;
   int* ids = p.top_ids + row * p.alternatives;
   float* logprobs = p.top_logprobs + row * p.alternatives;
@@ -255,22 +257,22 @@ __device__ void merge_best(const Params& p, long long row, const RowRecords& all
       place += better;
     }
     if (place >= p.alternatives) continue;
-    ids[place] = static_cast<int>(id_of_scored(mine));
-    logprobs[place] = logit_distance(score_of_scored(mine), most) - log_sum;
+    ids[place] = static_cast<int>(id_of_candidate(mine));
+    logprobs[place] = logit_distance(score_of_candidate(mine), maximum) - log_sum;
   }
 }
 
-__global__ void __launch_bounds__(kThreads) score_tokens_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads) log_probabilities_kernel(const Params p) {
   begin_after_previous_kernel();
   __shared__ unsigned scratch[kThreads / 32 + 1];
   const long long row = blockIdx.x;
-  if (!scores(p.rows, row, p.tokens[row])) return;
+  if (!wants_logprobs(p.rows, row, p.tokens[row])) return;
   const RowRecords all{p.all_records, p.parts, p.rows.rows, row, p.alternatives};
-  const float most = all.highest(), logit = all.token_logit();
+  const float maximum = all.max_logit(), logit = all.token_logit();
   float sum = 0;
   for (long long part = 0; part < p.parts; ++part) {
     const RecordView record = all.of(part);
-    sum = fused(record.sum(), expf(logit_distance(record.highest(), most)), sum);
+    sum = fused(record.sum(), expf(logit_distance(record.max_logit(), maximum)), sum);
   }
   const float log_sum = logf(sum);
   unsigned higher = 0;
@@ -278,17 +280,17 @@ __global__ void __launch_bounds__(kThreads) score_tokens_kernel(const Params p) 
           [&](float other, long long) { higher += other > logit; });
   higher = over_block(higher, Sum(), scratch);
   if (threadIdx.x == 0) {
-    p.logprob[row] = logit_distance(logit, most) - log_sum;
+    p.logprob[row] = logit_distance(logit, maximum) - log_sum;
     p.higher[row] = static_cast<int>(higher);
     if (p.parts == 1) p.rank[row] = static_cast<int>(higher) + 1;
   }
-  merge_best(p, row, all, most, log_sum);
+  combine_best(p, row, all, maximum, log_sum);
 }
 
 __global__ void rank_tokens_kernel(const Params p) {
   begin_after_previous_kernel();
   const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
-  if (row >= p.rows.rows || !scores(p.rows, row, p.tokens[row])) return;
+  if (row >= p.rows.rows || !wants_logprobs(p.rows, row, p.tokens[row])) return;
   int sum = 1;
   for (long long part = 0; part < p.parts; ++part) sum += p.all_higher[part * p.rows.rows + row];
   p.rank[row] = sum;
@@ -296,21 +298,21 @@ __global__ void rank_tokens_kernel(const Params p) {
 
 }  // namespace
 
-void summarize_part(const ScoreTokens& args, Stream& stream) {
+void summarize_logits(const LogProbabilities& args, Stream& stream) {
   const Params p(args);
-  launch_early("launching summarize_part", summarize_part_kernel,
+  launch_early("launching summarize_logits", summarize_logits_kernel,
                dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
                nvllm::cuda::native(stream), p);
 }
 
-void score_tokens(const ScoreTokens& args, Stream& stream) {
+void log_probabilities(const LogProbabilities& args, Stream& stream) {
   const Params p(args);
-  launch_early("launching score_tokens", score_tokens_kernel,
+  launch_early("launching log_probabilities", log_probabilities_kernel,
                dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
                nvllm::cuda::native(stream), p);
 }
 
-void rank_tokens(const ScoreTokens& args, Stream& stream) {
+void rank_tokens(const LogProbabilities& args, Stream& stream) {
   constexpr int kRankThreads = 64;
   const Params p(args);
   launch_early("launching rank_tokens", rank_tokens_kernel,

@@ -1,13 +1,14 @@
-// Drawing tokens on the GPU. All rows' logits are cut into tiles, which blocks share alike, neighbours each; the
-// last of a row's blocks to be done makes the token.
+// Drawing tokens on the GPU. All rows' logits are cut into tiles, which blocks share alike,
+// neighbours each; the last of a row's blocks to be done makes the token.
 //
-// Few tokens can win, and noise is the expensive part. So bounds tell which could beat the best one that the
-// block has seen: of four logits the highest with all the luck there is, then each with about the luck of its
-// bits. Only those are judged, and after a block's first tile there are hardly any.
+// Few tokens can win, and noise is the expensive part. So bounds tell which could beat the best one
+// that the block has seen: of four logits the highest with the largest noise there is, then each
+// with about the noise of its bits. Only those are judged, and after a block's first tile there are
+// hardly any.
 #include <algorithm>
 
-#include "kernels/sampling/sm80/sample_tokens.cuh"
-#include "kernels/sampling/sm80/sample_tokens.h"
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sample_tokens.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -20,16 +21,16 @@ constexpr int kRoom =
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Params {
-  RowsView rows;
+  SamplingRowsView rows;
   const float* thresholds;      // nullptr: none
   unsigned long long* scratch;  // of each row: the best so far, and how many tiles are done
-  DrawnTokens drawn;
+  SampledTokens sampled;
   unsigned tiles;        // of a row
   unsigned share, more;  // tiles of a block; so many blocks have one more
 };
 
 // NaN only if all are.
-__device__ __forceinline__ float highest(const float4& four) {
+__device__ __forceinline__ float max_of(const float4& four) {
   return fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w));
 }
 // The first of a value that is there.
@@ -42,12 +43,12 @@ class Greedy {
  public:
   __device__ __forceinline__ bool hopeless(const float4&) const { return false; }
   __device__ __forceinline__ void take(const float4& logits, std::uint32_t id) {
-    const std::uint32_t key = order_key(highest(logits));
+    const std::uint32_t key = order_key(max_of(logits));
     if (key > key_) key_ = key, id_ = id, logits_ = logits;
   }
   __device__ __forceinline__ unsigned long long best() const {
     if (key_ == 0) return 0;
-    return scored(value_of_key(key_), id_ + place_of(value_of_key(key_), logits_));
+    return candidate(value_of_key(key_), id_ + place_of(value_of_key(key_), logits_));
   }
 
  private:
@@ -59,36 +60,36 @@ class Greedy {
 class Random {
  public:
   // key_to_beat: that of the best score that the block has seen; in shared memory, 0 before.
-  __device__ Random(const SlotRules& rules, int position, float threshold, unsigned& key_to_beat)
-      : noise_(noise_keys(rules.seed, position)),
-        factor_(rules.inverse_temperature),
+  __device__ Random(const SlotParams& params, int position, float threshold, unsigned& key_to_beat)
+      : noise_(noise_keys(params.seed, position)),
+        factor_(params.inverse_temperature),
         threshold_(threshold),
         key_to_beat_(key_to_beat) {}
 
   // Whether none of the warp's can win, whatever their noise.
   __device__ __forceinline__ bool hopeless(const float4& logits) {
     look();
-    const float most = highest(logits);
+    const float maximum = max_of(logits);
     return !__any_sync(kAllLanes,
-                       most >= threshold_ && fused(most, factor_, kMostGumbel) >= to_beat_);
+                       maximum >= threshold_ && fused(maximum, factor_, kMaxGumbel) >= to_beat_);
   }
 
   // id: a multiple of four.
   __device__ __forceinline__ void take(const float4& logits, std::uint32_t id) {
-    const std::uint32_t begun = noise_.begun(id);
-    float4 reach{fused(logits.x, factor_, luck(noise_, begun)),
-                 fused(logits.y, factor_, luck(noise_, begun ^ 1)),
-                 fused(logits.z, factor_, luck(noise_, begun ^ 2)),
-                 fused(logits.w, factor_, luck(noise_, begun ^ 3))};
+    const std::uint32_t premixed = noise_.premixed(id);
+    float4 reach{fused(logits.x, factor_, gumbel_noise_bound(noise_, premixed)),
+                 fused(logits.y, factor_, gumbel_noise_bound(noise_, premixed ^ 1)),
+                 fused(logits.z, factor_, gumbel_noise_bound(noise_, premixed ^ 2)),
+                 fused(logits.w, factor_, gumbel_noise_bound(noise_, premixed ^ 3))};
     // Each lane judges its most promising one, which is mostly enough to rule the others out.
-    for (float most = highest(reach); __any_sync(kAllLanes, most >= to_beat_);
-         most = highest(reach)) {
-      if (most >= to_beat_) {
-        const int e = place_of(most, reach);
+    for (float maximum = max_of(reach); __any_sync(kAllLanes, maximum >= to_beat_);
+         maximum = max_of(reach)) {
+      if (maximum >= to_beat_) {
+        const int e = place_of(maximum, reach);
         const float logit = element(logits, e);
         const float score = fused(logit, factor_, gumbel(noise_.bits(id + e)));
         if (logit >= threshold_) {
-          best_ = Larger()(best_, static_cast<unsigned long long>(scored(score, id + e)));
+          best_ = Larger()(best_, static_cast<unsigned long long>(candidate(score, id + e)));
           atomicMax(&key_to_beat_, order_key(score));
         }
         const float done = no_logit();
@@ -112,11 +113,11 @@ class Random {
   unsigned long long best_ = 0;
 };
 
-// A row's logits in vectors of four that begin at ids which are multiples of four, so that the first one may begin
-// before the row does.
+// A row's logits in vectors of four that begin at ids which are multiples of four, so that the
+// first one may begin before the row does.
 class Row {
  public:
-  __device__ Row(const float* logits, const RowsView& rows)
+  __device__ Row(const float* logits, const SamplingRowsView& rows)
       : logits_(logits),
         own_(rows.own),
         before_(rows.first_id % 4),
@@ -147,8 +148,8 @@ class Row {
   unsigned whole_ = 0, whole_end_ = 0;  // vectors that can be loaded as such
 };
 
-// What is best of tiles [begin, end) of a row. A tile has V vectors of each thread; each is asked for when its
-// place is free.
+// What is best of tiles [begin, end) of a row. A tile has V vectors of each thread; each is asked
+// for when its place is free.
 template <int kThreads, int V, typename Taker>
 __device__ __forceinline__ unsigned long long best_of(Taker taker, const Row& row, unsigned begin,
                                                       unsigned end) {
@@ -171,7 +172,7 @@ __device__ __forceinline__ unsigned long long best_of(Taker taker, const Row& ro
 // A block's part of a row, to which all parts come together.
 __device__ void finish_part(const Params& p, long long row, int slot, unsigned long long best,
                             unsigned tiles) {
-  if (tiles == p.tiles) return p.drawn.set(row, slot, best);
+  if (tiles == p.tiles) return p.sampled.set(row, slot, best);
   unsigned long long* shared_best = p.scratch + 2 * row;
   atomicMax(shared_best, best);
   __threadfence();
@@ -179,15 +180,15 @@ __device__ void finish_part(const Params& p, long long row, int slot, unsigned l
   __threadfence();
   best = atomicExch(shared_best, 0ull);
   shared_best[1] = 0;
-  p.drawn.set(row, slot, best);
+  p.sampled.set(row, slot, best);
 }
 
 template <int kThreads, int V>
-__global__ void __launch_bounds__(kThreads, kRoom / kThreads) draw_tokens_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads, kRoom / kThreads) sample_tokens_kernel(const Params p) {
   begin_after_previous_kernel();
   __shared__ unsigned long long scratch[kThreads / 32 + 1];
   __shared__ unsigned key_to_beat;
-  const RowsView& rows = p.rows;
+  const SamplingRowsView& rows = p.rows;
   unsigned tile = blockIdx.x * p.share + min(blockIdx.x, p.more);
   const unsigned last = tile + p.share + (blockIdx.x < p.more ? 1 : 0);
   for (unsigned count; tile < last; tile += count) {
@@ -195,21 +196,21 @@ __global__ void __launch_bounds__(kThreads, kRoom / kThreads) draw_tokens_kernel
     count = min(last - tile, p.tiles - begin);
     const int slot = rows.slots[row];
     if (slot < 0) {
-      if (begin == 0 && threadIdx.x == 0) p.drawn.set(row, slot, 0);
+      if (begin == 0 && threadIdx.x == 0) p.sampled.set(row, slot, 0);
       continue;
     }
-    const SlotRules& rules = rows.rules[slot];
-    const Row logits(
-        rows.adjusted == nullptr ? rows.logits + row * rows.stride : rows.judged(row, rules.flags),
-        rows);
+    const SlotParams& params = rows.params[slot];
+    const Row logits(rows.changed_logits == nullptr ? rows.logits + row * rows.stride
+                                                    : rows.sampled_logits(row, params.flags),
+                     rows);
     unsigned long long best;
-    if (rules.inverse_temperature == 0) {
+    if (params.inverse_temperature == 0) {
       best = best_of<kThreads, V>(Greedy(), logits, begin, begin + count);
     } else {
       if (threadIdx.x == 0) key_to_beat = 0;
       __syncthreads();
       const float threshold = p.thresholds != nullptr ? p.thresholds[row] : -kInfinity;
-      const Random random(rules, rows.positions[row], threshold, key_to_beat);
+      const Random random(params, rows.positions[row], threshold, key_to_beat);
       best = best_of<kThreads, V>(random, logits, begin, begin + count);
     }
     best = over_block(best, Larger(), scratch);
@@ -228,13 +229,13 @@ void launch(Params p, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(std::min(tiles, room));
   p.share = static_cast<unsigned>(tiles / blocks);
   p.more = static_cast<unsigned>(tiles % blocks);
-  launch_early("launching draw_tokens", draw_tokens_kernel<kThreads, V>, dim3(blocks),
+  launch_early("launching sample_tokens", sample_tokens_kernel<kThreads, V>, dim3(blocks),
                dim3(kThreads), stream, p);
 }
 
-__global__ void pick_tokens_kernel(const unsigned long long* bests, const int* slots,
-                                   const int* targets, int* tokens, int* last_tokens,
-                                   long long parts, long long rows) {
+__global__ void reduce_samples_kernel(const unsigned long long* bests, const int* slots,
+                                      const int* targets, int* tokens, int* last_tokens,
+                                      long long parts, long long rows) {
   begin_after_previous_kernel();
   const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
   if (row >= rows) return;
@@ -245,16 +246,16 @@ __global__ void pick_tokens_kernel(const unsigned long long* bests, const int* s
   }
   unsigned long long best = 0;
   for (long long part = 0; part < parts; ++part) best = Larger()(best, bests[part * rows + row]);
-  tokens[row] = last_tokens[slot] = DrawnTokens::token_of(best);
+  tokens[row] = last_tokens[slot] = SampledTokens::token_of(best);
 }
 
 }  // namespace
 
-void draw_tokens(const DrawTokens& args, Stream& stream) {
-  const Params p{.rows = RowsView(args.rows),
+void sample_tokens(const SampleTokens& args, Stream& stream) {
+  const Params p{.rows = SamplingRowsView(args.rows),
                  .thresholds = args.thresholds.as<float>(),
                  .scratch = args.scratch.as<unsigned long long>(),
-                 .drawn = DrawnTokens(args),
+                 .sampled = SampledTokens(args),
                  .tiles = 0,
                  .share = 0,
                  .more = 0};
@@ -266,10 +267,10 @@ void draw_tokens(const DrawTokens& args, Stream& stream) {
   }
 }
 
-void pick_tokens(const PickTokens& args, Stream& stream) {
+void reduce_samples(const ReduceSamples& args, Stream& stream) {
   constexpr int kPickThreads = 64;
   const long long parts = args.bests.shape[0], rows = args.bests.shape[1];
-  launch_early("launching pick_tokens", pick_tokens_kernel,
+  launch_early("launching reduce_samples", reduce_samples_kernel,
                dim3(static_cast<unsigned>((rows + kPickThreads - 1) / kPickThreads)),
                dim3(kPickThreads), nvllm::cuda::native(stream), args.bests.as<unsigned long long>(),
                args.slots.as<int>(), args.targets.as<int>(), args.tokens.as<int>(),

@@ -1,9 +1,12 @@
-// What sampling kernels share on the GPU: loads of logits whatever their alignment, reductions, and sums in bins.
+// What sampling kernels share on the GPU: loads of logits whatever their alignment, reductions,
+// sums in bins, the bound of Gumbel noise, and what becomes of the best candidate of a row.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/common/sm80/launch.cuh"
+#include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/sampling_math.h"
 
 namespace nvllm::kernels {
 
@@ -52,8 +55,8 @@ __device__ __forceinline__ T over_warp(T value, const Combine& combine) {
   return value;
 }
 
-// Of the block's threads, in all of them, in a fixed order; a block of whole warps. `scratch`: one element per
-// warp and one more.
+// Of the block's threads, in all of them, in a fixed order; a block of whole warps. `scratch`: one
+// element per warp and one more.
 template <typename T, typename Combine>
 __device__ __forceinline__ T over_block(T value, const Combine& combine, T* scratch) {
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
@@ -70,7 +73,8 @@ __device__ __forceinline__ T over_block(T value, const Combine& combine, T* scra
   return scratch[warps];
 }
 
-// Numbers of 64 bits in shared memory, as two of 32 each: those are what shared memory can add to by itself.
+// Numbers of 64 bits in shared memory, as two of 32 each: those are what shared memory can add to
+// by itself.
 template <int kBins>
 struct SharedSums {
   unsigned low[kBins], high[kBins];
@@ -86,4 +90,48 @@ struct SharedSums {
   }
 };
 
+namespace cuda {
+
+// An upper bound of the Gumbel noise of premixed bits that is not above kMaxGumbel: -ln v
+// (sampling_math.h) of what the upper 15 bits say.
+__device__ __forceinline__ float gumbel_noise_bound(const RandomKeys& noise,
+                                                    std::uint32_t premixed) {
+  constexpr int kLower = RandomKeys::kUnfolded;
+  constexpr float kLn2 = 0.693147181f;
+  float log2;
+  asm("lg2.approx.ftz.f32 %0, %1;"
+      : "=f"(log2)
+      : "f"(static_cast<float>(noise.unfolded(premixed) >> kLower) + 0x1p-18f));
+  return fused(log2, -kLn2, kLn2 * (32 - kLower) + 1e-4f);
+}
+
+// Where the best candidates of rows go: they become tokens, or input of reduce_samples().
+struct SampledTokens {
+  const int* targets;  // nullptr: -1
+  int* tokens;
+  int* last_tokens;
+  unsigned long long* bests;  // nullptr: the rows are whole
+
+  explicit SampledTokens(const SampleTokens& args)
+      : targets(args.targets.as<int>()),
+        tokens(args.tokens.as<int>()),
+        last_tokens(args.last_tokens.as<int>()),
+        bests(args.best.as<unsigned long long>()) {}
+
+  __device__ void set(long long row, int slot, unsigned long long best) const {
+    if (bests != nullptr) {
+      bests[row] = best;
+    } else if (slot < 0) {
+      tokens[row] = targets != nullptr ? targets[row] : -1;
+    } else {
+      tokens[row] = last_tokens[slot] = token_of(best);
+    }
+  }
+
+  static __device__ __forceinline__ int token_of(unsigned long long best) {
+    return best == 0 ? 0 : static_cast<int>(id_of_candidate(best));
+  }
+};
+
+}  // namespace cuda
 }  // namespace nvllm::kernels

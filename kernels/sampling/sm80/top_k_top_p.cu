@@ -1,10 +1,12 @@
-// Filtering on the GPU. A row's blocks count in shared memory, then add what they found to the row's
-// histogram. A block finds the bin of the boundary: where rows are whole, the last of those that counted.
+// Filtering on the GPU. A row's blocks count in shared memory, then add what they found to the
+// row's histogram. A block finds the bin of the boundary: where rows are whole, the last of those
+// that counted.
 #include <algorithm>
 
+#include "kernels/sampling/backends.h"
+#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/sm80/sampling.cuh"
-#include "kernels/sampling/sm80/top_k_top_p.h"
-#include "kernels/sampling/top_k_top_p_math.h"
+#include "kernels/sampling/top_k_top_p.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -13,31 +15,31 @@ constexpr int kThreads = 512;
 constexpr long long kTile = 8192;  // logits of a block
 
 struct Params {
-  RowsView rows;
+  SamplingRowsView rows;
   unsigned* maxima;
   const unsigned* all_maxima;
   unsigned long long* histograms;
   const unsigned long long* all_histograms;
-  FilterRow* state;
+  TruncationState* state;
   float* thresholds;
   long long parts;
   unsigned tiles;
 
-  explicit Params(const FilterLogits& args)
+  explicit Params(const TopKTopP& args)
       : rows(args.rows),
         maxima(args.maxima.as<unsigned>()),
         all_maxima(args.all_maxima.as<unsigned>()),
         histograms(args.histograms.as<unsigned long long>()),
         all_histograms(args.all_histograms.as<unsigned long long>()),
-        state(args.state.as<FilterRow>()),
+        state(args.state.as<TruncationState>()),
         thresholds(args.thresholds.as<float>()),
         parts(args.all_maxima.shape[0]),
         tiles(static_cast<unsigned>(std::max<long long>(1, (rows.own + kTile - 1) / kTile))) {}
 
   // nullptr: this row is not filtered.
-  __device__ const SlotRules* rules_of(long long row) const {
+  __device__ const SlotParams* params_of(long long row) const {
     const int slot = rows.slots[row];
-    return slot >= 0 && filters(rows.rules[slot]) ? rows.rules + slot : nullptr;
+    return slot >= 0 && truncates(rows.params[slot]) ? rows.params + slot : nullptr;
   }
 };
 
@@ -59,7 +61,8 @@ __device__ __forceinline__ void for_tile(const Params& p, const float* logits, u
   }
 }
 
-// Whether this block is the last of its row's; then it sees what the others wrote. `done` is 0 again afterwards.
+// Whether this block is the last of its row's; then it sees what the others wrote. `done` is 0
+// again afterwards.
 __device__ bool is_last_of_row(unsigned* done, unsigned blocks) {
   __shared__ bool last;
   __threadfence();
@@ -74,10 +77,10 @@ __device__ bool is_last_of_row(unsigned* done, unsigned blocks) {
 }
 
 __device__ void begin_row(const Params& p, long long row, unsigned maximum) {
-  const SlotRules* rules = p.rules_of(row);
-  FilterRow begins;
+  const SlotParams* params = p.params_of(row);
+  TruncationState begins;
   begins.threshold = kLowestKey;
-  if (rules != nullptr) begins = begun(maximum, *rules);
+  if (params != nullptr) begins = initial_state(maximum, *params);
   p.maxima[row] = 0;
   p.state[row] = begins;
   p.thresholds[row] = value_of_key(begins.threshold);
@@ -88,24 +91,24 @@ __global__ void __launch_bounds__(kThreads) find_maximum_kernel(const Params p) 
   __shared__ unsigned scratch[kThreads / 32 + 1];
   const long long row = blockIdx.x / p.tiles;
   const bool first_tile = blockIdx.x % p.tiles == 0;
-  const SlotRules* rules = p.rules_of(row);
-  if (rules == nullptr) {
+  const SlotParams* params = p.params_of(row);
+  if (params == nullptr) {
     if (p.parts == 1 && first_tile && threadIdx.x == 0) begin_row(p, row, 0);
     return;
   }
-  unsigned most = 0;
-  for_tile(p, p.rows.judged(row, rules->flags), blockIdx.x % p.tiles, [&](float logit) {
+  unsigned maximum = 0;
+  for_tile(p, p.rows.sampled_logits(row, params->flags), blockIdx.x % p.tiles, [&](float logit) {
     const unsigned key = order_key(logit);
-    most = key > most ? key : most;
+    maximum = key > maximum ? key : maximum;
   });
-  most = over_block(most, Larger(), scratch);
-  if (threadIdx.x == 0) atomicMax(p.maxima + row, most);
+  maximum = over_block(maximum, Larger(), scratch);
+  if (threadIdx.x == 0) atomicMax(p.maxima + row, maximum);
   if (p.parts > 1) return;
   if (!is_last_of_row(&p.state[row].blocks_done, p.tiles) || threadIdx.x != 0) return;
   begin_row(p, row, __ldcg(p.maxima + row));
 }
 
-__global__ void begin_filter_kernel(const Params p) {
+__global__ void begin_truncation_kernel(const Params p) {
   begin_after_previous_kernel();
   const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
   if (row >= p.rows.rows) return;
@@ -117,17 +120,18 @@ __global__ void begin_filter_kernel(const Params p) {
 }
 
 // All threads of a block together, which have read the row's state: the bin where the boundary is.
-__device__ void choose_bin(const Params& p, long long row, const SlotRules& rules, FilterRow known,
-                           FilterKind kind, int round) {
-  constexpr int kBinsOfThread = kFilterBins / kThreads;
+__device__ void choose_bin(const Params& p, long long row, const SlotParams& params,
+                           TruncationState known, TruncationKind kind, int round) {
+  constexpr int kBinsOfThread = kTruncationBins / kThreads;
   __shared__ unsigned long long warps[kThreads / 32];
   // Thread 0 has the highest bins.
-  const int first = static_cast<int>(kFilterBins) - 1 - threadIdx.x * kBinsOfThread;
+  const int first = static_cast<int>(kTruncationBins) - 1 - threadIdx.x * kBinsOfThread;
   unsigned long long bins[kBinsOfThread] = {}, own = 0;
 #pragma unroll
   for (int b = 0; b < kBinsOfThread; ++b) {
     for (long long part = 0; part < p.parts; ++part) {
-      bins[b] += __ldcg(p.all_histograms + (part * p.rows.rows + row) * kFilterBins + first - b);
+      bins[b] +=
+          __ldcg(p.all_histograms + (part * p.rows.rows + row) * kTruncationBins + first - b);
     }
     own += bins[b];
   }
@@ -146,10 +150,10 @@ __device__ void choose_bin(const Params& p, long long row, const SlotRules& rule
     if (w < warp) up_to += warps[w];
     total += warps[w];
   }
-  for (int b = 0; b < kBinsOfThread; ++b) p.histograms[row * kFilterBins + first - b] = 0;
+  for (int b = 0; b < kBinsOfThread; ++b) p.histograms[row * kTruncationBins + first - b] = 0;
 
   known.blocks_done = 0;
-  if (round == 0) known.wanted = wanted_of(total, rules, kind);
+  if (round == 0) known.wanted = wanted_of(total, params, kind);
   if (known.wanted == 0) {
     if (threadIdx.x == 0) p.state[row] = known;
     return;
@@ -168,50 +172,51 @@ __device__ void choose_bin(const Params& p, long long row, const SlotRules& rule
   }
 }
 
-template <FilterKind kKind>
-__global__ void __launch_bounds__(kThreads) count_round_kernel(const Params p, int round) {
+template <TruncationKind kKind>
+__global__ void __launch_bounds__(kThreads)
+    count_truncation_round_kernel(const Params p, int round) {
   begin_after_previous_kernel();
-  __shared__ SharedSums<kFilterBins> sums;
+  __shared__ SharedSums<kTruncationBins> sums;
   const long long row = blockIdx.x / p.tiles;
-  const SlotRules* rules = p.rules_of(row);
-  if (rules == nullptr) return;
-  const FilterRow known = p.state[row];
-  if (!takes_part(known, *rules, kKind, round)) return;
-  for (int bin = threadIdx.x; bin < kFilterBins; bin += kThreads) {
+  const SlotParams* params = p.params_of(row);
+  if (params == nullptr) return;
+  const TruncationState known = p.state[row];
+  if (!takes_part(known, *params, kKind, round)) return;
+  for (int bin = threadIdx.x; bin < kTruncationBins; bin += kThreads) {
     sums.low[bin] = sums.high[bin] = 0;
   }
   __syncthreads();
   const KeyRange keys = keys_of_round(known, round);
-  const int shift = filter_shift(round);
-  const unsigned mask = filter_mask(round);
-  for_tile(p, p.rows.judged(row, rules->flags), blockIdx.x % p.tiles, [&](float logit) {
+  const int shift = truncation_shift(round);
+  const unsigned mask = truncation_mask(round);
+  for_tile(p, p.rows.sampled_logits(row, params->flags), blockIdx.x % p.tiles, [&](float logit) {
     const unsigned key = order_key(logit);
     if (!keys.holds(key)) return;
-    if constexpr (kKind == FilterKind::top_k) {
+    if constexpr (kKind == TruncationKind::top_k) {
       atomicAdd(sums.low + (key >> shift & mask), 1u);
     } else {
-      sums.add(key >> shift & mask, mass_of(distance(logit, known.maximum, *rules)));
+      sums.add(key >> shift & mask, mass_of(distance(logit, known.maximum, *params)));
     }
   });
   __syncthreads();
-  for (int bin = threadIdx.x; bin < kFilterBins; bin += kThreads) {
+  for (int bin = threadIdx.x; bin < kTruncationBins; bin += kThreads) {
     const unsigned long long sum = sums.at(bin);
-    if (sum != 0) atomicAdd(p.histograms + row * kFilterBins + bin, sum);
+    if (sum != 0) atomicAdd(p.histograms + row * kTruncationBins + bin, sum);
   }
   if (p.parts > 1) return;
   if (!is_last_of_row(&p.state[row].blocks_done, p.tiles)) return;
-  choose_bin(p, row, *rules, known, kKind, round);
+  choose_bin(p, row, *params, known, kKind, round);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    choose_round_kernel(const Params p, FilterKind kind, int round) {
+    choose_truncation_round_kernel(const Params p, TruncationKind kind, int round) {
   begin_after_previous_kernel();
   const long long row = blockIdx.x;
-  const SlotRules* rules = p.rules_of(row);
-  if (rules == nullptr) return;
-  const FilterRow known = p.state[row];
-  if (!takes_part(known, *rules, kind, round)) return;
-  choose_bin(p, row, *rules, known, kind, round);
+  const SlotParams* params = p.params_of(row);
+  if (params == nullptr) return;
+  const TruncationState known = p.state[row];
+  if (!takes_part(known, *params, kind, round)) return;
+  choose_bin(p, row, *params, known, kind, round);
 }
 
 dim3 all_tiles(const Params& p) {
@@ -220,31 +225,32 @@ dim3 all_tiles(const Params& p) {
 
 }  // namespace
 
-void find_maximum(const FilterLogits& args, Stream& stream) {
+void find_maximum(const TopKTopP& args, Stream& stream) {
   const Params p(args);
   launch_early("launching find_maximum", find_maximum_kernel, all_tiles(p), dim3(kThreads),
                nvllm::cuda::native(stream), p);
 }
 
-void begin_filter(const FilterLogits& args, Stream& stream) {
+void begin_truncation(const TopKTopP& args, Stream& stream) {
   constexpr int kBeginThreads = 64;
   const Params p(args);
-  launch_early("launching begin_filter", begin_filter_kernel,
+  launch_early("launching begin_truncation", begin_truncation_kernel,
                dim3(static_cast<unsigned>((p.rows.rows + kBeginThreads - 1) / kBeginThreads)),
                dim3(kBeginThreads), nvllm::cuda::native(stream), p);
 }
 
-void count_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
   const Params p(args);
-  const auto kernel = kind == FilterKind::top_k ? count_round_kernel<FilterKind::top_k>
-                                                : count_round_kernel<FilterKind::top_p>;
-  launch_early("launching count_round", kernel, all_tiles(p), dim3(kThreads),
+  const auto kernel = kind == TruncationKind::top_k
+                          ? count_truncation_round_kernel<TruncationKind::top_k>
+                          : count_truncation_round_kernel<TruncationKind::top_p>;
+  launch_early("launching count_truncation_round", kernel, all_tiles(p), dim3(kThreads),
                nvllm::cuda::native(stream), p, round);
 }
 
-void choose_round(const FilterLogits& args, FilterKind kind, int round, Stream& stream) {
+void choose_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
   const Params p(args);
-  launch_early("launching choose_round", choose_round_kernel,
+  launch_early("launching choose_truncation_round", choose_truncation_round_kernel,
                dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
                nvllm::cuda::native(stream), p, kind, round);
 }

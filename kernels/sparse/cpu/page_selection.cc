@@ -1,6 +1,7 @@
-// Quest on the CPU. Bounds: a task for each page that rows lie in. Choice: a task for each
-// sequence and KV head.
-#include "kernels/sparse/cpu/page_selection.h"
+// Page selection of Quest on the CPU. Bounds: a task for each page in which rows lie. Selection: a
+// task for each sequence and KV head, which scores all pages and partially sorts them. Launchers:
+// update_page_bounds() and page_selection(), at the end.
+#include "kernels/sparse/page_selection.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,6 +9,7 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
+#include "kernels/sparse/backends.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -19,27 +21,27 @@ std::int64_t block_of(const TensorView& table, std::int64_t sequence, std::int64
   return table.as<std::int32_t>()[sequence * table.shape[1] + index];
 }
 
-// Page number `turn` of those that a sequence's rows lie in, if there are as many.
+// Updates the nth of the pages in which a sequence's rows lie, if there are as many.
 template <typename T>
-void bound(const BoundPages& args, std::int64_t sequence, std::int64_t turn) {
+void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t nth) {
   const auto* starts = args.query_start.as<std::int32_t>() + sequence;
   const std::int64_t end = args.kv_length.as<std::int32_t>()[sequence];
   const std::int64_t begin = std::max<std::int64_t>(0, end - (starts[1] - starts[0]));
-  const std::int64_t first = (begin / args.page_tokens + turn) * args.page_tokens;
+  const std::int64_t first = (begin / args.page_tokens + nth) * args.page_tokens;
   if (first >= end || begin == end) return;
 
   const KvView& kv = args.kv;
   const auto& stride = kv.keys.stride;
   const std::int64_t count = std::min(args.page_tokens, end - first);
   const std::int64_t index = first / kv.block_size(), inside = first % kv.block_size();
-  const std::int64_t home = block_of(kv.block_table, sequence, index);
+  const std::int64_t table_block = block_of(kv.block_table, sequence, index);
   const std::int64_t block =
-      args.homes.data == nullptr ? home : args.homes.as<std::int32_t>()[home];
-  const std::int64_t number = (home * kv.block_size() + inside) / args.page_tokens;
+      args.block_map.data == nullptr ? table_block : args.block_map.as<std::int32_t>()[table_block];
+  const std::int64_t number = (table_block * kv.block_size() + inside) / args.page_tokens;
   const std::int64_t head_dim = kv.head_dim();
   for (std::int64_t head = 0; head < kv.kv_heads(); ++head) {
     const T* keys = kv.keys.as<T>() + block * stride[0] + inside * stride[1] + head * stride[2];
-    T* least = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
+    T* min_key = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
     for (std::int64_t d = 0; d < head_dim; d += kLanes) {
       __m256 low = _mm256_set1_ps(kAlways), high = _mm256_set1_ps(-kAlways);
       for (std::int64_t t = 0; t < count; ++t) {
@@ -47,16 +49,16 @@ void bound(const BoundPages& args, std::int64_t sequence, std::int64_t turn) {
         low = _mm256_min_ps(low, key);
         high = _mm256_max_ps(high, key);
       }
-      store8(least + d, low);
-      store8(least + head_dim + d, high);
+      store8(min_key + d, low);
+      store8(min_key + head_dim + d, high);
     }
   }
 }
 
 template <typename T>
-class Choice {
+class Selection {
  public:
-  Choice(const SelectPages& args, std::int64_t sequence, std::int64_t kv_head)
+  Selection(const PageSelection& args, std::int64_t sequence, std::int64_t kv_head)
       : args_(args), sequence_(sequence), kv_head_(kv_head) {}
 
   void run(std::vector<std::int32_t>& order) const {
@@ -70,7 +72,7 @@ class Choice {
     order.resize(pages);
     for (std::int64_t page = 0; page < pages; ++page) order[page] = static_cast<std::int32_t>(page);
     if (count < pages) {
-      float* scores = args_.workspace.as<float>() + at * args_.most_pages();
+      float* scores = args_.workspace.as<float>() + at * args_.max_pages();
       for (std::int64_t page = 1; page + 1 < pages; ++page) scores[page] = score(page);
       scores[0] = scores[pages - 1] = kAlways;
       std::nth_element(order.begin(), order.begin() + (count - 1), order.end(),
@@ -88,51 +90,52 @@ class Choice {
     const auto* table = args_.block_table.as<std::int32_t>();
     const std::int64_t block =
         table == nullptr ? sequence_ : table[sequence_ * args_.block_table.shape[1] + first / size];
-    const std::int64_t home = (block * size + first % size) / args_.page_tokens;
+    const std::int64_t table_block = (block * size + first % size) / args_.page_tokens;
     return args_.bounds.as<T>() +
-           (home * args_.bounds.shape[1] + kv_head_) * 2 * args_.bounds.shape[3];
+           (table_block * args_.bounds.shape[1] + kv_head_) * 2 * args_.bounds.shape[3];
   }
 
   float score(std::int64_t page) const {
-    const T* least = bounds(page);
+    const T* min_key = bounds(page);
     const std::int64_t head_dim = args_.q.shape[2];
     const std::int64_t from = std::max<std::int64_t>(0, kv_head_ * args_.group - args_.first_head);
     const std::int64_t to =
         std::min(args_.q.shape[1], (kv_head_ + 1) * args_.group - args_.first_head);
-    float highest = -kAlways;
+    float max_score = -kAlways;
     for (std::int64_t head = from; head < to; ++head) {
       const T* q = args_.q.as<T>() + sequence_ * args_.q.stride[0] + head * head_dim;
       __m256 sum = _mm256_setzero_ps();
       for (std::int64_t d = 0; d < head_dim; d += kLanes) {
         const __m256 value = load8(q + d);
-        sum = _mm256_add_ps(sum, _mm256_max_ps(_mm256_mul_ps(value, load8(least + d)),
-                                               _mm256_mul_ps(value, load8(least + head_dim + d))));
+        sum =
+            _mm256_add_ps(sum, _mm256_max_ps(_mm256_mul_ps(value, load8(min_key + d)),
+                                             _mm256_mul_ps(value, load8(min_key + head_dim + d))));
       }
-      highest = std::max(highest, sum8(sum));
+      max_score = std::max(max_score, sum8(sum));
     }
-    return highest;
+    return max_score;
   }
 
-  const SelectPages& args_;
+  const PageSelection& args_;
   std::int64_t sequence_, kv_head_;
 };
 
 template <typename T>
-void choose(const SelectPages& args, std::int64_t begin, std::int64_t end) {
+void choose(const PageSelection& args, std::int64_t begin, std::int64_t end) {
   std::vector<std::int32_t> order;
   const std::int64_t kv_heads = args.bounds.shape[1];
   for (std::int64_t at = begin; at < end; ++at) {
-    Choice<T>(args, at / kv_heads, at % kv_heads).run(order);
+    Selection<T>(args, at / kv_heads, at % kv_heads).run(order);
   }
 }
 
 }  // namespace
 
-void bound_pages(const BoundPages& args, Stream& stream) {
+void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
-    const std::int64_t pages = args.most_pages();
-    crew.run(args.kv_length.shape[0] * pages, [&](std::int64_t begin, std::int64_t end) {
+  queue.submit([args, &pool = queue.thread_pool()] {
+    const std::int64_t pages = args.max_pages();
+    pool.run(args.kv_length.shape[0] * pages, [&](std::int64_t begin, std::int64_t end) {
       with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
         for (std::int64_t at = begin; at < end; ++at) bound<T>(args, at / pages, at % pages);
       });
@@ -140,11 +143,11 @@ void bound_pages(const BoundPages& args, Stream& stream) {
   });
 }
 
-void select_pages(const SelectPages& args, Stream& stream) {
+void page_selection(const PageSelection& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
+  queue.submit([args, &pool = queue.thread_pool()] {
     const std::int64_t tasks = args.page_counts.elements();
-    crew.run(tasks, [&](std::int64_t begin, std::int64_t end) {
+    pool.run(tasks, [&](std::int64_t begin, std::int64_t end) {
       with_element_type(args.q.dtype, [&]<typename T>(T) { choose<T>(args, begin, end); });
     });
   });

@@ -1,6 +1,10 @@
-// MInference's choice on the CPU: a task for each head, whose judging rows pass over the keys twice: for
-// their log-sum-exps, and for the sums of weights. Lists are a task for each block of rows and head.
-#include "kernels/sparse/cpu/vertical_slash.h"
+// Vertical-slash selection of MInference on the CPU: a task for each head.
+//
+// The estimation rows of a head pass over the keys twice: for their log-sum-exps, and for the sums
+// of weights by column and by diagonal. The highest sums are selected by a partial sort. The index
+// is a task for each block of rows and head (slash_bands.h). Launchers: vertical_slash(),
+// slash_bands() and vertical_slash_index(), at the end.
+#include "kernels/sparse/vertical_slash.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +13,8 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
-#include "kernels/sparse/vertical_slash_math.h"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/slash_bands.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -25,51 +30,51 @@ float dot(const T* a, const T* b, std::int64_t count) {
   return sum8(sum);
 }
 
-// A head's sums, in the workspace.
+// The sums of a head, in the workspace.
 struct Sums {
   float* by_token;
   float* by_offset;
 
-  Sums(const ChooseLines& args, std::int64_t head)
+  Sums(const VerticalSlash& args, std::int64_t head)
       : by_token(args.workspace.as<float>() + head * 2 * args.prompt.tokens()),
         by_offset(by_token + args.prompt.tokens()) {}
 };
 
-// Every judging row's scores are computed tile by tile of tokens, twice.
+// Adds up the weights of all estimation rows. Scores are computed token by token, twice.
 template <typename T>
-void add_weights(const ChooseLines& args, std::int64_t head, const Sums& sums) {
+void add_weights(const VerticalSlash& args, std::int64_t head, const Sums& sums) {
   const PromptRows& prompt = args.prompt;
-  const std::int64_t tokens = prompt.tokens(), judges = args.judges();
-  const std::int64_t first = prompt.rows() - judges;
-  float highest[kJudgingRows], total[kJudgingRows] = {};
-  std::fill_n(highest, judges, kNone);
+  const std::int64_t tokens = prompt.tokens(), estimation_rows = args.estimation_rows();
+  const std::int64_t first = prompt.rows() - estimation_rows;
+  float row_max[kEstimationRows], total[kEstimationRows] = {};
+  std::fill_n(row_max, estimation_rows, kNone);
   std::fill_n(sums.by_token, tokens, 0.0f);
   std::fill_n(sums.by_offset, tokens, 0.0f);
   for (const bool adding : {false, true}) {
     for (std::int64_t j = 0; j < tokens; ++j) {
       const T* k = key_of<T>(prompt, j, prompt.kv_head(head));
-      for (std::int64_t i = 0; i < judges; ++i) {
+      for (std::int64_t i = 0; i < estimation_rows; ++i) {
         const std::int64_t position = prompt.first_position + first + i;
         if (j > position) continue;
         const T* q = query_of<T>(prompt, first + i, head);
         const float score = dot(q, k, prompt.head_dim()) * prompt.scale;
         if (adding) {
-          const float weight = std::exp(score - highest[i]) / total[i];
+          const float weight = std::exp(score - row_max[i]) / total[i];
           sums.by_token[j] += weight;
           sums.by_offset[position - j] += weight;
-        } else if (score > highest[i]) {
-          total[i] = total[i] * std::exp(highest[i] - score) + 1;
-          highest[i] = score;
+        } else if (score > row_max[i]) {
+          total[i] = total[i] * std::exp(row_max[i] - score) + 1;
+          row_max[i] = score;
         } else {
-          total[i] += std::exp(score - highest[i]);
+          total[i] += std::exp(score - row_max[i]);
         }
       }
     }
   }
 }
 
-void take_highest(float* sums, std::int64_t tokens, std::int64_t always, std::int64_t count,
-                  std::vector<std::int32_t>& order, std::int32_t* taken) {
+void top_k(float* sums, std::int64_t tokens, std::int64_t always, std::int64_t count,
+           std::vector<std::int32_t>& order, std::int32_t* taken) {
   std::fill_n(sums, std::min(always, tokens), std::numeric_limits<float>::infinity());
   order.resize(tokens);
   for (std::int64_t i = 0; i < tokens; ++i) order[i] = static_cast<std::int32_t>(i);
@@ -81,25 +86,25 @@ void take_highest(float* sums, std::int64_t tokens, std::int64_t always, std::in
   std::sort(taken, taken + count);
 }
 
-void choose(const ChooseLines& args, std::int64_t head) {
+void choose(const VerticalSlash& args, std::int64_t head) {
   const Sums sums(args, head);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { add_weights<T>(args, head, sums); });
   const std::int64_t tokens = args.prompt.tokens();
   const std::int64_t verticals = args.columns.shape[1], slashes = args.offsets.shape[1];
   std::vector<std::int32_t> order;
-  take_highest(sums.by_token, tokens, kFirstVerticals, verticals, order,
-               args.columns.as<std::int32_t>() + head * verticals);
-  take_highest(sums.by_offset, tokens, kFirstSlashes, slashes, order,
-               args.offsets.as<std::int32_t>() + head * slashes);
+  top_k(sums.by_token, tokens, kFirstVerticals, verticals, order,
+        args.columns.as<std::int32_t>() + head * verticals);
+  top_k(sums.by_offset, tokens, kFirstSlashes, slashes, order,
+        args.offsets.as<std::int32_t>() + head * slashes);
 }
 
-void list(const ListLines& args, std::int64_t block, std::int64_t head) {
+void list(const VerticalSlashIndex& args, std::int64_t block, std::int64_t head) {
   const std::int64_t slashes = args.offsets.shape[1], verticals = args.columns.shape[1];
   const auto* bands = args.bands.as<Band>() + head * (slashes + 1);
-  const std::int64_t e = args.first_position + (block + 1) * kLineRows;
-  const BlockLines lines(bands + 1, bands->a, args.offsets.as<std::int32_t>() + head * slashes,
-                         static_cast<std::int32_t>(slashes), static_cast<std::int32_t>(e),
-                         static_cast<std::int32_t>(std::min(e, args.first_position + args.rows)));
+  const std::int64_t e = args.first_position + (block + 1) * kSlashRows;
+  const BlockRanges lines(bands + 1, bands->a, args.offsets.as<std::int32_t>() + head * slashes,
+                          static_cast<std::int32_t>(slashes), static_cast<std::int32_t>(e),
+                          static_cast<std::int32_t>(std::min(e, args.first_position + args.rows)));
   const std::int64_t at = block * args.heads() + head;
   auto* ranges = args.ranges.as<TokenRange>() + at * args.ranges.shape[2];
   for (std::int32_t i = 0; i < lines.ranges(); ++i) ranges[i] = lines.range(i);
@@ -115,16 +120,16 @@ void list(const ListLines& args, std::int64_t block, std::int64_t head) {
 
 }  // namespace
 
-void choose_lines(const ChooseLines& args, Stream& stream) {
+void vertical_slash(const VerticalSlash& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
-    crew.run(args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
+  queue.submit([args, &pool = queue.thread_pool()] {
+    pool.run(args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t head = begin; head < end; ++head) choose(args, head);
     });
   });
 }
 
-void band_lines(const TensorView& bands, const TensorView& offsets, Stream& stream) {
+void slash_bands(const TensorView& bands, const TensorView& offsets, Stream& stream) {
   const std::int64_t slashes = offsets.shape[1];
   nvllm::cpu::stream(stream).submit([to = bands.as<Band>(), from = offsets.as<std::int32_t>(),
                                      heads = offsets.shape[0], slashes] {
@@ -135,10 +140,10 @@ void band_lines(const TensorView& bands, const TensorView& offsets, Stream& stre
   });
 }
 
-void list_lines(const ListLines& args, Stream& stream) {
+void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream) {
   nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &crew = queue.crew()] {
-    crew.run(args.blocks() * args.heads(), [&](std::int64_t begin, std::int64_t end) {
+  queue.submit([args, &pool = queue.thread_pool()] {
+    pool.run(args.blocks() * args.heads(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t at = begin; at < end; ++at)
         list(args, at / args.heads(), at % args.heads());
     });

@@ -1,12 +1,16 @@
-// XAttention's choice on the GPU. Strided scores are a product of matrices: strided row i is the kStride head_dim
-// elements of its rows, in descending order of rows, strided token j those of its keys in ascending order. A
-// block computes 128 x 128 of them on tensor cores (mma.sync, Ampere and later; select_tiles_sm90.cu does it on
-// Hopper) and leaves of them one log-sum-exp (in base 2) for each strided row and tile of kTile strided tokens.
-// From those keep_tiles.cuh chooses.
-#include "kernels/attention/sm80/attention_tile.cuh"
+// The block mask of XAttention on the GPU: the scores of strided rows and tokens on Ampere and
+// later, and the launcher.
+//
+// Strided scores are a GEMM of depth kStride head_dim: strided row i is the elements of its rows in
+// descending order, strided token j those of its keys in ascending order. A block computes 128 x
+// 128 of them with mma.sync, copying asynchronously in kStages stages (on Hopper
+// ../sm90/block_mask.cu does it), and leaves one log-sum-exp in base 2 for each strided row and
+// tile of kTile strided tokens. A second kernel (block_mask.cuh) selects tiles by these. float32
+// has a plain kernel. Launcher: block_mask(), at the end.
+#include "kernels/attention/sm80/mma_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
+#include "kernels/sparse/backends.h"
 #include "kernels/sparse/sm80/block_mask.cuh"
-#include "kernels/sparse/sm80/keep_tiles.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -18,14 +22,14 @@ constexpr int kOperandBytes = kStrides * kDepth * 2;
 constexpr int kSharedBytes = kStages * 2 * kOperandBytes;
 constexpr int kWarpRows = 64, kWarpTokens = 32;  // of a warp: 2 x 4 warps
 
-// What a thread copies of a stage: a chunk of each of four strided rows and four strided tokens.
+// The copies of a thread for a stage: a chunk of each of four strided rows and four strided tokens.
 template <typename T>
 class StageCopy {
  public:
   __device__ __forceinline__ StageCopy(const TileParams<T>& p, int head, int first_row,
                                        int first_token)
       : p_(p), head_(head), first_row_(first_row), first_token_(first_token) {
-    // Where a strided token lies in one block, its keys are found at once.
+    // If a strided token lies in one block, its keys are found at once.
     together_ = p.table == nullptr || p.block_size % kStep == 0;
 #pragma unroll
     for (int n = 0; n < kRowsOfThread; ++n) {
@@ -34,7 +38,7 @@ class StageCopy {
     }
   }
 
-  // Elements [kDepth step, kDepth (step + 1)) of all strided rows and tokens.
+  // Copies elements [kDepth step, kDepth (step + 1)) of all strided rows and tokens.
   __device__ __forceinline__ void copy(int step, unsigned rows_tile, unsigned tokens_tile) const {
     const int per_row = p_.padded_dim / kDepth;
     const int t = step / per_row, d = step % per_row * kDepth + chunk() * 8;
@@ -73,7 +77,7 @@ class StageCopy {
 
 using Scores = float[kWarpRows / 16][kWarpTokens / 8][4];
 
-// A stage's part of the warp's scores.
+// Adds a stage's part to the warp's scores.
 template <typename T>
 __device__ __forceinline__ void multiply_stage(unsigned rows_tile, unsigned tokens_tile, int row,
                                                int token, int lane, Scores& scores) {
@@ -101,7 +105,7 @@ __device__ __forceinline__ void multiply_stage(unsigned rows_tile, unsigned toke
   }
 }
 
-// The log-sum-exps of the warp's rows over its tiles of kTile strided tokens.
+// Stores the log-sum-exps of the warp's rows over its tiles of kTile strided tokens.
 template <typename T>
 __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int first_row,
                                            int first_token, int lane, const Scores& scores) {
@@ -114,17 +118,17 @@ __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int
 #pragma unroll
       for (int n = 0; n < kWarpTokens / kTile; ++n) {
         constexpr int kValues = kTile / 4;  // of a thread
-        float value[kValues], highest = -INFINITY, sum = 0;
+        float value[kValues], row_max = -INFINITY, sum = 0;
 #pragma unroll
         for (int c = 0; c < kValues; ++c) {
           const int j = first_token + n * kTile + c / 2 * 8 + 2 * (lane % 4) + c % 2;
           const float score = scores[m][n * (kTile / 8) + c / 2][2 * half + c % 2] * p.scale;
           value[c] = j < seen ? score : -INFINITY;
-          highest = fmaxf(highest, value[c]);
+          row_max = fmaxf(row_max, value[c]);
         }
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-        const float reference = reference_of(highest);
+        row_max = fmaxf(row_max, __shfl_xor_sync(~0u, row_max, 1));
+        row_max = fmaxf(row_max, __shfl_xor_sync(~0u, row_max, 2));
+        const float reference = reference_of(row_max);
 #pragma unroll
         for (int c = 0; c < kValues; ++c) sum += exp2f(value[c] - reference);
         sum += __shfl_xor_sync(~0u, sum, 1);
@@ -138,7 +142,8 @@ __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int
   }
 }
 
-// Blocks: x strided rows of all heads, y strided tokens, so that blocks that run together share keys.
+// Grid: x is strided rows of all heads, y strided tokens, so that blocks that run together share
+// keys.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TileParams<T> p) {
   begin_after_previous_kernel();
@@ -162,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TilePara
   Scores scores = {};
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<kStages - 2>();
-    __syncthreads();  // the stage is there, and nobody is still at the one before it
+    __syncthreads();  // the stage has arrived, and all warps are done with the one before it
     const int next = step + kStages - 1;
     if (next < steps) copies.copy(next, rows_tile(next % kStages), tokens_tile(next % kStages));
     commit_copies();
@@ -172,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TilePara
   store_sums(p, head, first_row + row, first_token + token, lane, scores);
 }
 
-// float32, which no tensor core takes exactly: a thread for each strided row and tile.
+// float32, which tensor cores would round: a thread for each strided row and tile.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileParams<T> p) {
   begin_after_previous_kernel();
@@ -180,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileP
   const int i = blockIdx.y, head = blockIdx.z;
   if (tile >= p.token_tiles) return;
   const int seen = p.seen(i);
-  float highest = -INFINITY, sum = 0;
+  float row_max = -INFINITY, sum = 0;
   for (int j = tile * kTile; j < min((tile + 1) * kTile, seen); ++j) {
     float score = 0;
     for (int t = 0; t < kStep; ++t) {
@@ -191,42 +196,40 @@ __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileP
       for (int d = 0; d < p.head_dim; ++d) score = fmaf(widen(q[d]), widen(k[d]), score);
     }
     score *= p.scale;
-    const float higher = fmaxf(highest, score);
-    sum = sum * exp2f(highest - higher) + exp2f(score - higher);
-    highest = higher;
+    const float new_max = fmaxf(row_max, score);
+    sum = sum * exp2f(row_max - new_max) + exp2f(score - new_max);
+    row_max = new_max;
   }
-  p.sums_of(head, i)[tile] = sum == 0 ? -INFINITY : highest + log2f(sum);
+  p.sums_of(head, i)[tile] = sum == 0 ? -INFINITY : row_max + log2f(sum);
 }
 
 template <typename T>
-void score(const SelectTiles& args, const TileParams<T>& p, cudaStream_t stream) {
+void score(const BlockMask& args, const TileParams<T>& p, cudaStream_t stream) {
   const int strides = (p.rows + kStep - 1) / kStep;
   if constexpr (sizeof(T) == 4) {
     const dim3 grid(static_cast<unsigned>((p.token_tiles + kThreads - 1) / kThreads),
                     static_cast<unsigned>(strides), static_cast<unsigned>(p.heads));
-    launch_early("launching select_tiles", score_tiles_plain_kernel<T>, grid, kThreads, stream, p);
+    launch_early("launching block_mask", score_tiles_plain_kernel<T>, grid, kThreads, stream, p);
   } else {
     if (score_tiles_sm90(args, p, stream)) return;
     const auto kernel = score_tiles_kernel<T>;
-    nvllm::cuda::check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-        "preparing select_tiles");
+    allow_shared_memory(kernel, kSharedBytes, "preparing block_mask");
     const int strided_tokens = (p.tokens + kStep - 1) / kStep;
     const dim3 grid(static_cast<unsigned>((strides + kStrides - 1) / kStrides * p.heads),
                     static_cast<unsigned>((strided_tokens + kStrides - 1) / kStrides));
     kernel<<<grid, kThreads, kSharedBytes, stream>>>(p);
-    nvllm::cuda::check(cudaGetLastError(), "launching select_tiles");
+    nvllm::cuda::check(cudaGetLastError(), "launching block_mask");
   }
 }
 
 }  // namespace
 
-void select_tiles(const SelectTiles& args, Stream& stream) {
+void block_mask(const BlockMask& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
     const TileParams<T> p(args);
     score(args, p, native);
-    keep_tiles(p, native);
+    top_p_tiles(p, native);
   });
 }
 

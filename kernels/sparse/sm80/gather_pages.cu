@@ -1,22 +1,24 @@
-// Pages brought together on the GPU: a block for each page of a sequence and KV head, 16 bytes per thread at a time.
-// Pinned host memory is read where it is: that many threads keep the link busy.
+// Gathers pages on the GPU: a block for each page of a sequence and KV head, 16 bytes per thread at
+// a time. Pinned host memory is read in place; this many threads keep the link busy. Shapes are
+// those of kernels::GatherPages. Launcher: gather_pages(), at the end.
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/sparse/sm80/gather_pages.h"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/gather_pages.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kUnroll = 4;  // loads of a thread that are on their way together
+constexpr int kUnroll = 4;  // loads of a thread in flight
 
 struct GatherParams {
   uint4 *to_keys, *to_values;
-  const uint4 *near_keys, *near_values;
+  const uint4 *resident_keys, *resident_values;
   int* to_length;
-  const int *pages, *counts, *lengths, *table, *homes;
+  const int *pages, *counts, *lengths, *table, *block_map;
   const long long* addresses;
   // In vectors of 16 bytes.
-  long long to_block, to_token, to_head, near_block, near_token, near_head;
+  long long to_block, to_token, to_head, resident_block, resident_token, resident_head;
   long long offset;
   int head;  // vectors of a head
   int kv_heads, budget, table_width, block_size, page_tokens;
@@ -24,29 +26,29 @@ struct GatherParams {
   explicit GatherParams(const GatherPages& args)
       : to_keys(args.to.keys.as<uint4>()),
         to_values(args.to.values.as<uint4>()),
-        near_keys(args.near.keys.as<uint4>()),
-        near_values(args.near.values.as<uint4>()),
+        resident_keys(args.resident.keys.as<uint4>()),
+        resident_values(args.resident.values.as<uint4>()),
         to_length(args.to_length.as<int>()),
         pages(args.pages.as<int>()),
         counts(args.page_counts.as<int>()),
         lengths(args.kv_length.as<int>()),
         table(args.block_table.as<int>()),
-        homes(args.homes.as<int>()),
+        block_map(args.block_map.as<int>()),
         addresses(args.addresses.as<long long>()),
         offset(args.offset / 16),
-        kv_heads(static_cast<int>(args.near.kv_heads())),
+        kv_heads(static_cast<int>(args.resident.kv_heads())),
         budget(static_cast<int>(args.pages.shape[2])),
         table_width(static_cast<int>(args.block_table.shape[1])),
-        block_size(static_cast<int>(args.near.block_size())),
+        block_size(static_cast<int>(args.resident.block_size())),
         page_tokens(static_cast<int>(args.page_tokens)) {
     const auto elements = static_cast<long long>(16 / size_of(args.to.keys.dtype));
     head = static_cast<int>(args.to.head_dim() / elements);
     to_block = args.to.keys.stride[0] / elements;
     to_token = args.to.keys.stride[1] / elements;
     to_head = args.to.keys.stride[2] / elements;
-    near_block = args.near.keys.stride[0] / elements;
-    near_token = args.near.keys.stride[1] / elements;
-    near_head = args.near.keys.stride[2] / elements;
+    resident_block = args.resident.keys.stride[0] / elements;
+    resident_token = args.resident.keys.stride[1] / elements;
+    resident_head = args.resident.keys.stride[2] / elements;
   }
 };
 
@@ -66,13 +68,13 @@ __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherPara
   const int tokens = min(p.page_tokens, length - first);
   const int block =
       p.table[static_cast<long long>(sequence) * p.table_width + first / p.block_size];
-  const int home = p.homes[block];
+  const int mapped = p.block_map[block];
   const uint4 *keys, *values;
-  long long token = p.near_token;
-  if (home >= 0) {
-    const long long from = home * p.near_block + kv_head * p.near_head;
-    keys = p.near_keys + from;
-    values = p.near_values + from;
+  long long token = p.resident_token;
+  if (mapped >= 0) {
+    const long long from = mapped * p.resident_block + kv_head * p.resident_head;
+    keys = p.resident_keys + from;
+    values = p.resident_values + from;
   } else {
     token = static_cast<long long>(p.kv_heads) * p.head;
     keys = reinterpret_cast<const uint4*>(p.addresses[block]) + p.offset +
@@ -80,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherPara
     values = keys + token * p.block_size;
   }
   const long long to = sequence * p.to_block + i * p.page_tokens * p.to_token + kv_head * p.to_head;
-  // Keys first, then values: vector v is of token v / head.
+  // Keys come first, then values: vector v belongs to token v / head.
   const int vectors = tokens * p.head;
   for (int begin = threadIdx.x; begin < 2 * vectors; begin += kUnroll * kThreads) {
     uint4 loaded[kUnroll];

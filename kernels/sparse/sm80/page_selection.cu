@@ -1,8 +1,11 @@
-// Quest on the GPU. Bounds: a warp for each page that rows lie in, sequence and KV head. Choice: some lanes for
-// each page's score, then a block for each sequence and KV head that takes the highest.
+// Page selection of Quest on the GPU. Bounds: a warp for each page in which rows lie, sequence and
+// KV head. Selection: a few lanes compute the score of each page, then a block for each sequence
+// and KV head selects the top k (top_k.cuh). Shapes are those of page_selection.h. Launchers:
+// update_page_bounds() and page_selection(), at the end.
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/sparse/sm80/page_selection.h"
-#include "kernels/sparse/sm80/take_highest.cuh"
+#include "kernels/sparse/backends.h"
+#include "kernels/sparse/page_selection.h"
+#include "kernels/sparse/sm80/top_k.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -15,29 +18,29 @@ struct BoundParams {
   const T* keys;
   T* bounds;
   const int *query_start, *kv_length;
-  const int* table;  // nullptr: sequence s has block s
-  const int* homes;  // nullptr: blocks are where they are
+  const int* table;      // nullptr: sequence s has block s
+  const int* block_map;  // nullptr: every block is its own
   long long block_stride, token_stride, head_stride;
-  int table_width, block_size, page_tokens, most_pages, kv_heads, head_dim;
+  int table_width, block_size, page_tokens, max_pages, kv_heads, head_dim;
   long long items;
 
-  explicit BoundParams(const BoundPages& args)
+  explicit BoundParams(const UpdatePageBounds& args)
       : keys(args.kv.keys.as<T>()),
         bounds(args.bounds.as<T>()),
         query_start(args.query_start.as<int>()),
         kv_length(args.kv_length.as<int>()),
         table(args.kv.block_table.as<int>()),
-        homes(args.homes.as<int>()),
+        block_map(args.block_map.as<int>()),
         block_stride(args.kv.keys.stride[0]),
         token_stride(args.kv.keys.stride[1]),
         head_stride(args.kv.keys.stride[2]),
         table_width(static_cast<int>(args.kv.block_table.shape[1])),
         block_size(static_cast<int>(args.kv.block_size())),
         page_tokens(static_cast<int>(args.page_tokens)),
-        most_pages(static_cast<int>(args.most_pages())),
+        max_pages(static_cast<int>(args.max_pages())),
         kv_heads(static_cast<int>(args.kv.kv_heads())),
         head_dim(static_cast<int>(args.kv.head_dim())),
-        items(args.kv_length.shape[0] * args.most_pages() * args.kv.kv_heads()) {}
+        items(args.kv_length.shape[0] * args.max_pages() * args.kv.kv_heads()) {}
 };
 
 template <typename T>
@@ -47,33 +50,34 @@ __global__ void __launch_bounds__(kThreads) bound_pages_kernel(const BoundParams
   const long long item = static_cast<long long>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (item >= p.items) return;
   const int head = static_cast<int>(item % p.kv_heads);
-  const int turn = static_cast<int>(item / p.kv_heads % p.most_pages);
-  const int sequence = static_cast<int>(item / p.kv_heads / p.most_pages);
+  const int nth = static_cast<int>(item / p.kv_heads % p.max_pages);
+  const int sequence = static_cast<int>(item / p.kv_heads / p.max_pages);
   const int end = p.kv_length[sequence];
   const int begin = max(0, end - (p.query_start[sequence + 1] - p.query_start[sequence]));
-  const int first = (begin / p.page_tokens + turn) * p.page_tokens;
+  const int first = (begin / p.page_tokens + nth) * p.page_tokens;
   if (begin == end || first >= end) return;
 
   const int count = min(p.page_tokens, end - first);
   const int index = first / p.block_size, inside = first % p.block_size;
-  long long home = sequence;
-  if (p.table != nullptr) home = p.table[static_cast<long long>(sequence) * p.table_width + index];
-  const long long block = p.homes == nullptr ? home : p.homes[home];
-  const long long page = (home * p.block_size + inside) / p.page_tokens;
+  long long table_block = sequence;
+  if (p.table != nullptr)
+    table_block = p.table[static_cast<long long>(sequence) * p.table_width + index];
+  const long long block = p.block_map == nullptr ? table_block : p.block_map[table_block];
+  const long long page = (table_block * p.block_size + inside) / p.page_tokens;
   const T* keys = p.keys + block * p.block_stride + inside * p.token_stride + head * p.head_stride;
   T* bounds = p.bounds + (page * p.kv_heads + head) * 2 * p.head_dim;
   for (int d = threadIdx.x % 32 * kElements; d < p.head_dim; d += 32 * kElements) {
-    Floats<T> least = widen(load_vector(keys + d)), largest = least;
+    Floats<T> min_key = widen(load_vector(keys + d)), max_key = min_key;
     for (int t = 1; t < count; ++t) {
       const Floats<T> key = widen(load_vector(keys + t * p.token_stride + d));
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
-        least.element[i] = fminf(least.element[i], key.element[i]);
-        largest.element[i] = fmaxf(largest.element[i], key.element[i]);
+        min_key.element[i] = fminf(min_key.element[i], key.element[i]);
+        max_key.element[i] = fmaxf(max_key.element[i], key.element[i]);
       }
     }
-    store_vector(bounds + d, narrow(least));
-    store_vector(bounds + p.head_dim + d, narrow(largest));
+    store_vector(bounds + d, narrow(min_key));
+    store_vector(bounds + p.head_dim + d, narrow(max_key));
   }
 }
 
@@ -85,11 +89,11 @@ struct SelectParams {
   float* scores;
   int *pages, *counts;
   long long q_row;
-  int table_width, block_size, page_tokens, most_pages, budget;
+  int table_width, block_size, page_tokens, max_pages, budget;
   int kv_heads, heads, group, first_head, head_dim;
   int lanes;  // of a page: a power of two
 
-  explicit SelectParams(const SelectPages& args)
+  explicit SelectParams(const PageSelection& args)
       : q(args.q.as<T>()),
         bounds(args.bounds.as<T>()),
         table(args.block_table.as<int>()),
@@ -101,7 +105,7 @@ struct SelectParams {
         table_width(static_cast<int>(args.block_table.shape[1])),
         block_size(static_cast<int>(args.block_size)),
         page_tokens(static_cast<int>(args.page_tokens)),
-        most_pages(static_cast<int>(args.most_pages())),
+        max_pages(static_cast<int>(args.max_pages())),
         budget(static_cast<int>(args.budget)),
         kv_heads(static_cast<int>(args.bounds.shape[1])),
         heads(static_cast<int>(args.q.shape[1])),
@@ -120,27 +124,27 @@ __device__ __forceinline__ float page_score(const SelectParams<T>& p, int sequen
   const int first = page * p.page_tokens, index = first / p.block_size;
   long long block = sequence;
   if (p.table != nullptr) block = p.table[static_cast<long long>(sequence) * p.table_width + index];
-  const long long home = (block * p.block_size + first % p.block_size) / p.page_tokens;
-  const T* bounds = p.bounds + (home * p.kv_heads + kv_head) * 2 * p.head_dim;
+  const long long table_block = (block * p.block_size + first % p.block_size) / p.page_tokens;
+  const T* bounds = p.bounds + (table_block * p.kv_heads + kv_head) * 2 * p.head_dim;
   const int from = max(0, kv_head * p.group - p.first_head);
   const int to = min(p.heads, (kv_head + 1) * p.group - p.first_head);
-  float highest = -INFINITY;
+  float max_score = -INFINITY;
   for (int head = from; head < to; ++head) {
     const T* q = p.q + sequence * p.q_row + head * p.head_dim;
     float sum = 0;
     for (int d = lane * kElements; d < p.head_dim; d += p.lanes * kElements) {
       const Floats<T> value = widen(load_vector(q + d));
-      const Floats<T> least = widen(load_vector(bounds + d));
-      const Floats<T> largest = widen(load_vector(bounds + p.head_dim + d));
+      const Floats<T> min_key = widen(load_vector(bounds + d));
+      const Floats<T> max_key = widen(load_vector(bounds + p.head_dim + d));
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
-        sum += fmaxf(value.element[i] * least.element[i], value.element[i] * largest.element[i]);
+        sum += fmaxf(value.element[i] * min_key.element[i], value.element[i] * max_key.element[i]);
       }
     }
     for (int step = 1; step < p.lanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    highest = fmaxf(highest, sum);
+    max_score = fmaxf(max_score, sum);
   }
-  return highest;
+  return max_score;
 }
 
 template <typename T>
@@ -149,33 +153,33 @@ __global__ void __launch_bounds__(kThreads) score_pages_kernel(const SelectParam
   const int sequence = blockIdx.z, kv_head = blockIdx.y;
   const int pages = (p.kv_length[sequence] + p.page_tokens - 1) / p.page_tokens;
   const int per_block = kThreads / p.lanes;
-  if (pages <= p.budget) return;  // all of them are taken
+  if (pages <= p.budget) return;  // all of them are selected
   const int page =
       static_cast<int>(blockIdx.x) * per_block + static_cast<int>(threadIdx.x) / p.lanes;
   const int lane = threadIdx.x % p.lanes;
-  // Lanes without a page repeat the last one's sums, since all lanes of a warp exchange theirs.
+  // Lanes without a page repeat the last one, since all lanes of a warp exchange their sums.
   const float score = page_score(p, sequence, kv_head, min(page, pages - 1), lane);
   if (lane != 0 || page >= pages) return;
   const long long at = static_cast<long long>(sequence) * p.kv_heads + kv_head;
-  p.scores[at * p.most_pages + page] = page == 0 || page == pages - 1 ? INFINITY : score;
+  p.scores[at * p.max_pages + page] = page == 0 || page == pages - 1 ? INFINITY : score;
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kTakeThreads) take_pages_kernel(const SelectParams<T> p) {
+__global__ void __launch_bounds__(kTopKThreads) top_k_pages_kernel(const SelectParams<T> p) {
   begin_after_previous_kernel();
-  __shared__ TakeShared shared;
+  __shared__ TopKShared shared;
   const long long at = blockIdx.x;
   const int pages = (p.kv_length[at / p.kv_heads] + p.page_tokens - 1) / p.page_tokens;
   int* kept = p.pages + at * p.budget;
   if (threadIdx.x == 0) p.counts[at] = min(pages, p.budget);
   if (pages <= p.budget) {
-    for (int page = threadIdx.x; page < pages; page += kTakeThreads) kept[page] = page;
+    for (int page = threadIdx.x; page < pages; page += kTopKThreads) kept[page] = page;
     return;
   }
-  const float* scores = p.scores + at * p.most_pages;
-  take_highest(
+  const float* scores = p.scores + at * p.max_pages;
+  top_k(
       shared, pages, p.budget, [&](int page) { return order_key(scores[page]); },
-      [&](int place, int page) { kept[place] = page; });
+      [&](int position, int page) { kept[position] = page; });
 }
 
 unsigned blocks_for(long long items, int per_block) {
@@ -184,26 +188,26 @@ unsigned blocks_for(long long items, int per_block) {
 
 }  // namespace
 
-void bound_pages(const BoundPages& args, Stream& stream) {
+void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
   with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
     const BoundParams<T> p(args);
-    launch_early("launching bound_pages", bound_pages_kernel<T>, blocks_for(p.items, kWarps),
+    launch_early("launching update_page_bounds", bound_pages_kernel<T>, blocks_for(p.items, kWarps),
                  kThreads, nvllm::cuda::native(stream), p);
   });
 }
 
-void select_pages(const SelectPages& args, Stream& stream) {
+void page_selection(const PageSelection& args, Stream& stream) {
   with_element_type(args.q.dtype, [&]<typename T>(T) {
     const SelectParams<T> p(args);
     const auto sequences = static_cast<unsigned>(args.q.shape[0]);
     const auto kv_heads = static_cast<unsigned>(p.kv_heads);
-    if (p.most_pages > p.budget) {
-      const dim3 grid(blocks_for(p.most_pages, kThreads / p.lanes), kv_heads, sequences);
-      launch_early("launching select_pages", score_pages_kernel<T>, grid, kThreads,
+    if (p.max_pages > p.budget) {
+      const dim3 grid(blocks_for(p.max_pages, kThreads / p.lanes), kv_heads, sequences);
+      launch_early("launching page_selection", score_pages_kernel<T>, grid, kThreads,
                    nvllm::cuda::native(stream), p);
     }
-    launch_early("launching select_pages", take_pages_kernel<T>, sequences * kv_heads, kTakeThreads,
-                 nvllm::cuda::native(stream), p);
+    launch_early("launching page_selection", top_k_pages_kernel<T>, sequences * kv_heads,
+                 kTopKThreads, nvllm::cuda::native(stream), p);
   });
 }
 

@@ -1,5 +1,5 @@
-// A prompt's queries and keys (kernels/sparse/prompt_rows.h), as the kernels are given them that choose what its rows attend
-// to.
+// The queries and keys of a prompt (kernels/sparse/prompt_rows.h) as parameters of the kernels that
+// select tokens.
 #pragma once
 
 #include "kernels/common/sm80/types.cuh"
@@ -32,12 +32,12 @@ struct PromptParams {
         tokens(static_cast<int>(prompt.tokens())),
         first_position(static_cast<int>(prompt.first_position)) {}
 
-  // The token's keys, of its first KV head.
+  // The token's key of the first KV head.
   __device__ __forceinline__ const T* keys_of(int token) const {
     const long long block = table == nullptr ? 0 : table[token / block_size];
     return keys + block * block_stride + token % block_size * token_stride;
   }
-  // Its key that a query head meets.
+  // The key that a query head attends to.
   __device__ __forceinline__ const T* key(int token, int head) const {
     return keys_of(token) + (first_head + head) / group * head_stride;
   }

@@ -1,20 +1,24 @@
-// Scores of strided rows and tokens on Hopper (select_tiles.cu says what they are): a product of matrices of
-// depth kStride head_dim. Blocks stay, and take one tile of 128 strided rows and 256 strided tokens after the other. A
-// producer thread copies queries and keys in bulk, 64 elements deep, into a ring of stages, each block of a
-// cluster a part of the keys for all; two consumer warpgroups multiply them, each with 64 of the rows. While those
-// make sums of their scores, the next tile's first stages arrive.
+// The scores of strided rows and tokens on Hopper (../sm80/block_mask.cu defines them): a
+// persistent, warp-specialized GEMM of depth kStride head_dim.
 //
-// A strided token is kStride keys of the same distance, wherever it begins: bulk copies take the same key of each at
-// once. Keys in blocks are first gathered for that, one behind the other.
+// Each block takes one tile of 128 strided rows and 256 strided tokens after the other
+// (strided_scores.cuh). A producer thread copies queries and keys by TMA, 64 elements deep, into a
+// ring of stages; the blocks of a cluster multicast a part of the keys each. Two consumer
+// warpgroups multiply them by wgmma, each with 64 of the rows, and while they reduce their scores
+// to log-sum-exps, the first stages of the next tile arrive.
+//
+// A strided token is kStride keys at a constant distance, so a TMA box takes the same key of each
+// of them. For this a first kernel gathers keys that lie in cache blocks into one contiguous
+// tensor. Launcher: score_tiles_sm90(), at the end.
 #include <algorithm>
 #include <array>
 
-#include "kernels/attention/sm90/attention_block.cuh"
-#include "kernels/attention/sm90/attention_maps.cuh"
+#include "kernels/attention/sm90/consumer.cuh"
+#include "kernels/attention/sm90/producer.cuh"
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/common/sm90/tensor_map.h"
+#include "kernels/common/sm90/tma.cuh"
 #include "kernels/common/sm90/wgmma.cuh"
-#include "kernels/sparse/sm90/strided_sums.cuh"
+#include "kernels/sparse/sm90/strided_scores.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace strided {
@@ -22,8 +26,8 @@ namespace {
 
 constexpr int kGatherThreads = 256;
 
-// Keys of tokens [first, end) to their places in the sequence; zeros for those beyond the last one. A warp
-// for each.
+// Copies the keys of tokens [first, end) to their positions in the sequence, with zeros beyond the
+// last token. A warp copies a token.
 template <typename T>
 __global__ void __launch_bounds__(kGatherThreads)
     gather_keys_kernel(const TileParams<T> p, T* gathered, int kv_heads, int first, int end) {
@@ -47,7 +51,7 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
-// Queries and keys as bulk copies see them.
+// The tensor maps of queries and keys.
 struct Maps {
   CUtensorMap queries;  // elements, rows of a strided row, strided rows that are whole, heads
   CUtensorMap keys;     // elements, tokens of a strided token, strided tokens, KV heads
@@ -55,32 +59,32 @@ struct Maps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The producer, one thread.
+// The work of the producer thread.
 template <typename T>
 __device__ __forceinline__ void produce(const TileParams<T>& p, const Shared& shared,
                                         const Maps& maps) {
   constexpr int kPart = kTokens / kCluster;
   const int part = static_cast<int>(blockIdx.x) % kCluster * kPart;
-  Turn turn;
-  Walk<T> walk(p);
-  for (Place place; walk.next(place);) {
-    const int kv_head = (p.first_head + place.head) / p.group;
+  PipelineState state;
+  TileScheduler<T> scheduler(p);
+  for (TilePosition position; scheduler.next(position);) {
+    const int kv_head = (p.first_head + position.head) / p.group;
     for (int t = 0; t < kStep; ++t) {
       for (int d = 0; d < p.padded_dim; d += kDepth) {
-        const Barrier full = shared.full(turn.stage);
-        shared.empty(turn.stage).wait(turn.parity ^ 1);
+        const Barrier full = shared.full(state.stage);
+        shared.empty(state.stage).wait(state.parity ^ 1);
         full.arrive_and_expect(kStageBytes);
-        copy_box(shared.rows(turn.stage), maps.queries, d, kStep - 1 - t, place.row, place.head,
-                 full);
-        copy_box_to_all(shared.tokens(turn.stage) + part * kRowBytes, maps.keys, d, t,
-                        place.token + part, kv_head, full);
-        turn.advance();
+        copy_box(shared.rows(state.stage), maps.queries, d, kStep - 1 - t, position.row,
+                 position.head, full);
+        copy_box_to_all(shared.tokens(state.stage) + part * kRowBytes, maps.keys, d, t,
+                        position.token + part, kv_head, full);
+        state.advance();
       }
     }
   }
 }
 
-// A stage's part of a warpgroup's scores, enqueued.
+// Enqueues a stage's part of a warpgroup's scores.
 template <typename T>
 __device__ __forceinline__ void multiply(float (&scores)[kScores], unsigned rows, unsigned tokens,
                                          bool first) {
@@ -93,8 +97,8 @@ __device__ __forceinline__ void multiply(float (&scores)[kScores], unsigned rows
   wgmma_commit();
 }
 
-// Copies found no more than zeros of the last strided row where it is not whole: a warpgroup that has it, as row `at` of
-// its tile, fills in a stage's part of it.
+// The tensor map yields zeros for a last strided row that is incomplete. The warpgroup that has it,
+// as row `at` of its tile, fills in a stage's part of it.
 template <typename T>
 __device__ __forceinline__ void fill_last_row(const TileParams<T>& p, int head, int step,
                                               unsigned rows, int at, int group, int thread) {
@@ -113,7 +117,7 @@ __device__ __forceinline__ void fill_last_row(const TileParams<T>& p, int head, 
   sync_threads(group + 1, kGroupThreads);
 }
 
-// A consumer warpgroup.
+// The work of a consumer warpgroup.
 template <typename T>
 __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& shared, int group,
                                         int thread) {
@@ -123,34 +127,34 @@ __device__ __forceinline__ void consume(const TileParams<T>& p, const Shared& sh
     __syncwarp();
     if (lane < kCluster) arrive_in(shared.empty(stage), lane);
   };
-  Turn turn;
-  Walk<T> walk(p);
+  PipelineState state;
+  TileScheduler<T> scheduler(p);
   float scores[kScores];
-  for (Place place; walk.next(place);) {
+  for (TilePosition position; scheduler.next(position);) {
     hold(scores);
-    const int first = place.row + group * kGroupRows;
+    const int first = position.row + group * kGroupRows;
     const int last = p.rows % kStep == 0 ? -1 : p.strides() - 1 - first;
     const bool fills = 0 <= last && last < kGroupRows;
     int before = 0;  // the stage
     for (int step = 0; step < steps; ++step) {
-      shared.full(turn.stage).wait(turn.parity);
-      const unsigned rows = shared.rows(turn.stage) + group * kGroupRows * kRowBytes;
-      if (fills) fill_last_row(p, place.head, step, rows, last, group, thread);
-      multiply<T>(scores, rows, shared.tokens(turn.stage), step == 0);
+      shared.full(state.stage).wait(state.parity);
+      const unsigned rows = shared.rows(state.stage) + group * kGroupRows * kRowBytes;
+      if (fills) fill_last_row(p, position.head, step, rows, last, group, thread);
+      multiply<T>(scores, rows, shared.tokens(state.stage), step == 0);
       if (step > 0) {
         wgmma_wait<1>();
         free_stage(before);
       }
-      before = turn.stage;
-      turn.advance();
+      before = state.stage;
+      state.advance();
     }
     wgmma_wait<0>();
     hold(scores);
     free_stage(before);
     const int row = first + thread / 32 * 16 + lane / 4;
-    const bool masked = first >= p.strides() || place.token + kTokens > p.seen(first);
-    store_sums<T, 0>(p, place, row, scores, masked, lane);
-    store_sums<T, 1>(p, place, row, scores, masked, lane);
+    const bool masked = first >= p.strides() || position.token + kTokens > p.seen(first);
+    store_sums<T, 0>(p, position, row, scores, masked, lane);
+    store_sums<T, 1>(p, position, row, scores, masked, lane);
   }
 }
 
@@ -175,20 +179,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
-    sm90::fewer_registers<40>();
+    sm90::lower_register_limit<40>();
     if (thread == 0) produce(p, shared, maps);
   } else {
-    sm90::more_registers<232>();
+    sm90::raise_register_limit<232>();
     consume(p, shared, group, thread);
   }
-  sync_cluster();  // nobody copies to a block that has ended, or arrives there
+  sync_cluster();  // no block may exit while others copy or arrive there
 #endif
 }
 
 template <typename T>
 Maps describe(const TileParams<T>& p, const T* gathered, std::int64_t kv_heads) {
   const auto map = [](const void* data, const std::array<Dimension, 4>& dimensions) {
-    return describe_tensor("select_tiles", dtype_of<T>, data, dimensions);
+    return describe_tensor("block_mask", dtype_of<T>, data, dimensions);
   };
   const Dimension elements{p.head_dim, 1, kDepth};
   const Dimension heads{p.heads, p.head_dim, 1};
@@ -209,7 +213,7 @@ Maps describe(const TileParams<T>& p, const T* gathered, std::int64_t kv_heads) 
 }  // namespace strided
 
 template <typename T>
-bool score_tiles_sm90(const SelectTiles& args, const TileParams<T>& p, cudaStream_t stream) {
+bool score_tiles_sm90(const BlockMask& args, const TileParams<T>& p, cudaStream_t stream) {
   if (args.gathered.data == nullptr || !(p.scale > 0) || !is_hopper()) return false;
   const std::int64_t kv_heads = args.prompt.kv.kv_heads();
   auto* const gathered = args.gathered.as<T>();
@@ -217,24 +221,22 @@ bool score_tiles_sm90(const SelectTiles& args, const TileParams<T>& p, cudaStrea
   const int first = static_cast<int>(args.gathered_tokens);
   const int end = (p.tokens + kStep - 1) / kStep * kStep;
   if (first < end) {
-    launch_early("gathering keys for select_tiles", strided::gather_keys_kernel<T>, blocks * 4,
+    launch_early("gathering keys for block_mask", strided::gather_keys_kernel<T>, blocks * 4,
                  strided::kGatherThreads, stream, p, gathered, static_cast<int>(kv_heads), first,
                  end);
   }
   const auto kernel = strided::score_tiles_kernel_sm90<T>;
-  nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          strided::kSharedBytes),
-                     "preparing select_tiles");
+  allow_shared_memory(kernel, strided::kSharedBytes, "preparing block_mask");
   const LaunchShape shape{dim3(blocks / strided::kCluster * strided::kCluster), strided::kThreads,
                           strided::kSharedBytes, strided::kCluster};
-  launch_early("launching select_tiles", kernel, shape, stream, p,
+  launch_early("launching block_mask", kernel, shape, stream, p,
                strided::describe(p, gathered, kv_heads));
   return true;
 }
 
-template bool score_tiles_sm90<Bf16>(const SelectTiles& args, const TileParams<Bf16>& p,
+template bool score_tiles_sm90<Bf16>(const BlockMask& args, const TileParams<Bf16>& p,
                                      cudaStream_t stream);
-template bool score_tiles_sm90<F16>(const SelectTiles& args, const TileParams<F16>& p,
+template bool score_tiles_sm90<F16>(const BlockMask& args, const TileParams<F16>& p,
                                     cudaStream_t stream);
 
 }  // namespace nvllm::kernels::cuda

@@ -1,4 +1,4 @@
-// Calls of sparse attention with their values on the host.
+// SparseCase: a call of sparse attention with its values on the host.
 #pragma once
 
 #include <numeric>
@@ -45,14 +45,14 @@ struct SparseCase {
   template <typename Entry>
   static std::pair<std::vector<std::int32_t>, std::int64_t> pack(
       const std::vector<std::vector<Entry>>& lists, std::int64_t width) {
-    std::size_t most = 1;
-    for (const auto& list : lists) most = std::max(most, list.size());
-    std::vector<std::int32_t> packed(lists.size() * most * width, -1000000);
+    std::size_t capacity = 1;
+    for (const auto& list : lists) capacity = std::max(capacity, list.size());
+    std::vector<std::int32_t> packed(lists.size() * capacity * width, -1000000);
     for (std::size_t i = 0; i < lists.size(); ++i) {
-      std::int32_t* to = &packed[i * most * width];
+      std::int32_t* to = &packed[i * capacity * width];
       for (const Entry& entry : lists[i]) to = put(to, entry);
     }
-    return {packed, most};
+    return {packed, capacity};
   }
   template <typename Entry>
   static std::vector<std::int32_t> counts(const std::vector<std::vector<Entry>>& lists) {

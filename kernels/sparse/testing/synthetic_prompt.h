@@ -1,20 +1,25 @@
-// SyntheticPrompt: queries and keys of a long prompt that attend as heads of models are reported to do: to the first
-// tokens (a sink), to the neighbours (a band), to a few tokens from everywhere (columns), to what lies a few
-// distances back (diagonals), and a little to everything. For benchmarks of what sparse attention makes of it.
+// SyntheticPrompt: queries and keys of a long prompt that attend as heads of models are reported to
+// do: to the first tokens (a sink), to the neighbours (a band), to a few tokens from everywhere
+// (columns), to what lies a few distances back (diagonals), and a little to everything. For
+// benchmarks of what sparse attention makes of it.
 //
 // How it is made. A score is a sum of four parts, each of which has elements of its own:
-// - content, 76 elements: a key's is a moving average of noise over 16 tokens, a query's is that of the keys at two
+// - content, 76 elements: a key's is a moving average of noise over 16 tokens, a query's is that of
+//   the keys at two
 //   distances of its head (so there are two diagonals of some 16 tokens' width) and noise;
-// - place, 24 pairs: as with rotary embeddings, of wavelengths from 512 to 2^20 tokens, so that weights fall
+// - place, 24 pairs: as with rotary embeddings, of wavelengths from 512 to 2^20 tokens, so that
+//   weights fall
 //   with a power of the distance, from some 128 tokens on, and ripple far away;
-// - sink, one element, of the first four tokens; columns, three elements, one of which is set of every
+// - sink, one element, of the first four tokens; columns, three elements, one of which is set of
+//   every
 //   4096th token or so.
 // Strengths differ by up to 15% of the score from one query head to the next, distances at will.
 //
-// What comes of it: shares of a row's attention, mean of 8 heads and 16 rows of each, in 131072 tokens: the sink 9%,
-// columns 14%, less than 1024 tokens back 56%, less than 8192 another 10%, diagonals 9%, everything else 2.4%
-// (1.4% in 65536 tokens, 0.6% in 32768); from one head to the next a structure may have a fifth or five times as
-// much. The constants were chosen so that structures hold 95% or more; no policy was asked.
+// What comes of it: shares of a row's attention, mean of 8 heads and 16 rows of each, in 131072
+// tokens: the sink 9%, columns 14%, less than 1024 tokens back 56%, less than 8192 another 10%,
+// diagonals 9%, everything else 2.4% (1.4% in 65536 tokens, 0.6% in 32768); from one head to the
+// next a structure may have a fifth or five times as much. The constants were chosen so that
+// structures hold 95% or more; no policy was asked.
 #pragma once
 
 #include <algorithm>
@@ -214,7 +219,8 @@ class SyntheticPrompt {
     for (std::thread& thread : threads) thread.join();
   }
 
-  // [tokens, heads, 128] on the device; write(kv head, place, row) fills in what of a row belongs to a KV head.
+  // [tokens, heads, 128] on the device; write(kv head, place, row) fills in what of a row belongs
+  // to a KV head.
   template <typename Write>
   void make(Backend& backend, Stream& stream, std::int64_t heads, Buffer& to,
             const Write& write) const {
@@ -251,7 +257,8 @@ class SyntheticPrompt {
   const SyntheticShape shape_;
   const std::vector<std::int32_t> order_;
   std::vector<Head> heads_;
-  // While it is made: noise, cosines and sines of all tokens, and by KV head the content of all tokens.
+  // While it is made: noise, cosines and sines of all tokens, and by KV head the content of all
+  // tokens.
   std::vector<float> pool_, places_;
   std::vector<std::vector<float>> content_;
   Buffer queries_, keys_, values_, table_;

@@ -1,9 +1,0 @@
-#include "device/nccl.h"
-
-namespace nvllm {
-
-const char* load_nccl() {
-  return "this program was built without NCCL";
-}
-
-}  // namespace nvllm

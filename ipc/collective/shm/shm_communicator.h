@@ -1,0 +1,48 @@
+// The Communicator of CPU ranks: tasks on CPU streams that move data through shared memory.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "ipc/collective/arguments.h"
+#include "ipc/collective/communicator.h"
+#include "ipc/collective/shm/shm_exchange.h"
+
+namespace nvllm::ipc {
+
+// Enqueues from one thread at a time; the streams it is given may be several, used in turn. It must
+// outlive their work, and the graphs that were captured with it.
+class ShmCommunicator final : public Communicator {
+ public:
+  explicit ShmCommunicator(Member& member);
+
+  int rank() const override { return site_.rank; }
+  int size() const override { return site_.size; }
+  std::string name() const override { return "shm"; }
+
+  void all_reduce(TensorView data, Stream& stream) override;
+  void reduce_scatter(TensorView out, TensorView in, Stream& stream) override;
+  void all_gather(TensorView out, TensorView in, Stream& stream) override;
+  void gather(TensorView out, TensorView in, int root, Stream& stream) override;
+  void broadcast(TensorView data, int root, Stream& stream) override;
+  void barrier(Stream& stream) override;
+  void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) override;
+  void wait(Stream& stream) override;
+  void wait(const Event& event) override;
+  void abort(const std::string& reason) override;
+
+ private:
+  // Adds a collective to the stream. `text` is what this rank's record says while it runs.
+  void enqueue(Stream& stream, std::string text, std::function<void()> collective);
+  // In the stream's thread.
+  void run(const std::string& text, const std::function<void()>& collective);
+
+  Member& member_;
+  const CallSite site_;
+  std::mutex mutex_;  // two streams used in turn have two threads
+  ShmExchange exchange_;
+};
+
+}  // namespace nvllm::ipc

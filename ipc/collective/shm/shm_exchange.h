@@ -1,0 +1,115 @@
+// ShmExchange: collectives of CPU ranks through the group's shared memory, run at once by the
+// caller. ShmCommunicator puts them on streams.
+//
+// How ranks keep step. Each rank publishes one counter, its step. Every collective is a fixed
+// sequence of steps, the same on all ranks: write something into one's own staging memory, then
+// publish the next step. Who needs what rank p wrote in step s waits until p's counter has reached
+// s. Nothing else is exchanged: no acknowledgements, no barriers. The counter's upper half carries
+// a hash of the call (operation, type, size, root), so ranks that call different things are told
+// so.
+//
+// When staging memory may be written again. Its parts:
+//
+//   rounds    two slots, used in turn by rounds: put, publish, wait for all ranks, take.
+//             Slot r%2 is written in round r. Round r-1 waited until every rank had published round
+//             r-1, and each did that after it had taken what it wanted of round r-2. So slot r%2 is
+//             free.
+//
+//   chunk     what two-phase sums use, for each chunk of a large all_reduce:
+//               W  copy the slices that others own into the own chunk memory; publish
+//               R  wait for all; sum the own slice, also into the own chunk memory; publish
+//               G  wait for all; copy the slices that others own out of their chunk memory
+//             The next W overwrites what the others read in R: G has waited until all had published
+//             their R. The next R overwrites what the others read in G: they did that before their
+//             next W, for which that R waits.
+//             Sums that are made in rounds use its two halves as those use their slots. Between the
+//             two uses lies an empty step, for which all wait.
+//
+// How data is put there, and in chunks of what size, each kind and size of call finds out by trials
+// (shm_ways.h).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "device/dtype.h"
+#include "ipc/collective/shm/copy_methods.h"
+#include "ipc/group.h"
+
+namespace nvllm::ipc {
+
+// Used by one thread at a time.
+class ShmExchange {
+ public:
+  // An Error if the group's staging memory is too small to be of use.
+  explicit ShmExchange(Member& member);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  void all_reduce(std::byte* data, DType type, std::size_t elements);
+  void reduce_scatter(std::byte* out, const std::byte* in, DType type, std::size_t out_elements);
+  void all_gather(std::byte* out, const std::byte* in, std::size_t in_bytes);
+  void gather(std::byte* out, const std::byte* in, std::size_t in_bytes, int root);
+  void broadcast(std::byte* data, std::size_t bytes, int root);
+  void barrier();
+
+ private:
+  enum class Kind { all_reduce, reduce_scatter, all_gather, gather, broadcast, barrier };
+
+  // Notes the call that is running, for messages, for the hash and for its method. `size` is in
+  // elements, or in bytes for u8.
+  void begin(Kind kind, DType type, std::size_t size, int root);
+  // Counts the call's time, if that is wanted.
+  void end();
+  // Into this rank's staging memory, the call's method.
+  void put(std::byte* to, const std::byte* from, std::size_t bytes) const;
+  // Out of another rank's.
+  void take(std::byte* to, const std::byte* from, std::size_t bytes) const;
+  void publish();
+  // Until `peer` has published `step`. The second form: all peers.
+  void wait_for(int peer, std::uint32_t step);
+  void wait_for_all(std::uint32_t step);
+  [[noreturn]] void fail_timed_out(int peer) const;
+
+  void reduce_in_one_round(std::byte* data, DType type, std::size_t elements);
+  void reduce_in_two_phases(std::byte* data, DType type, std::size_t elements);
+  void reduce_chunk(std::byte* data, DType type, std::size_t bytes);
+  void reduce_in_rounds(std::byte* data, DType type, std::size_t elements);
+  // own = the sum of own and of what the others have put at sources[rank]; also into `result`,
+  // unless it is null.
+  void sum_and_put(std::span<std::byte> own, DType type,
+                   const std::array<const std::byte*, kMaxRanks>& sources, std::byte* result);
+  enum class ChunkUse { phases, rounds };
+  void use_chunk_memory(ChunkUse use);
+
+  std::byte* round_slot(int rank) const;
+  std::byte* chunk_memory(int rank) const;
+  std::byte* result_memory(int rank) const;  // its last part
+
+  Member& member_;
+  const int rank_;
+  const int size_;
+  std::size_t round_bytes_ = 0;  // a round slot
+  std::size_t chunk_bytes_ = 0;
+
+  std::uint32_t step_ = 0;    // published last; wraps
+  std::uint64_t rounds_ = 0;  // rounds finished
+  ChunkUse chunk_use_ = ChunkUse::phases;
+  std::uint64_t chunk_rounds_ = 0;
+  std::uint32_t call_hash_ = 0;
+  const char* operation_ = "";
+
+  // Of each kind of call, by the size's number of bits in KiB: up to 1 KiB, 2, 4, ... 16 MiB.
+  static constexpr std::size_t kKinds = 6, kSizes = 15;
+  std::array<std::array<CopyTrials, kSizes>, kKinds> trials_;
+  CopyTrials* trial_ = nullptr;  // those of the call that is running
+  CopyMethod method_;            // its method
+  std::int64_t started_ns_ = 0;  // while trying
+  std::int64_t idle_ns_ = 0;     // waiting for ranks that came late
+  std::uint32_t first_step_ = 0;
+};
+
+}  // namespace nvllm::ipc

@@ -1,0 +1,250 @@
+#include "ipc/rpc.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "ipc/ring.h"
+
+namespace nvllm::ipc {
+namespace {
+
+// What the record says: "call echo".
+std::string activity(std::string_view method) {
+  return str("call ", method);
+}
+
+// How long the launcher waits between two looks at its children.
+constexpr Nanoseconds kSupervise = std::chrono::milliseconds(10);
+
+}  // namespace
+
+// --- GroupCaller ---
+
+GroupCaller::GroupCaller(Member& member, const Registry& local)
+    : member_(member), local_(local), calls_(member, calls_ring(member)) {
+  for (int rank = 1; rank < member.size(); ++rank) {
+    readers_.emplace_back(member, replies_ring(member, rank));
+  }
+}
+
+void GroupCaller::begin(Kind kind) {
+  check();
+  request_.clear();
+  request_(kind, number_ + 1);
+}
+
+void GroupCaller::send() {
+  ++number_;
+  member_.set_step(number_);
+  if (member_.size() > 1) calls_.send(request_.bytes());
+}
+
+// Runs the request on this rank, exactly as the others do: from its bytes.
+void GroupCaller::run_here() {
+  ArchiveReader call(request_.bytes());
+  call.get<Kind>();
+  call.get<std::uint64_t>();
+  own_reply_.clear();
+  if (local_.dispatch(call, own_reply_)) return;
+  ArchiveReader reply(own_reply_.bytes());
+  reply.get<bool>();
+  failures_.push_back({member_.rank(), reply.get<std::string>()});
+}
+
+void GroupCaller::round_trip(std::string_view method) {
+  const Member::ActivityScope doing(member_, Member::Activity::call, activity(method));
+  send();
+  run_here();
+  replies_.clear();
+  replies_.emplace_back(own_reply_.bytes());
+  replies_.back().get<bool>();
+  for (int rank = 1; rank < member_.size(); ++rank) collect(rank);
+  throw_failures();
+}
+
+void GroupCaller::broadcast(std::string_view method) {
+  const Member::ActivityScope doing(member_, Member::Activity::call, activity(method));
+  send();
+  run_here();
+}
+
+void GroupCaller::collect(int rank) {
+  RingReader& reader = readers_[static_cast<std::size_t>(rank - 1)];
+  while (true) {
+    ArchiveReader reply(reader.receive());
+    const bool of_this_call = reply.get<std::uint64_t>() == number_;
+    if (!reply.get<bool>()) failures_.push_back({rank, reply.get<std::string>()});
+    if (!of_this_call) continue;  // a cast before it, which failed
+    replies_.push_back(reply);
+    return;
+  }
+}
+
+void GroupCaller::check() {
+  for (int rank = 1; rank < member_.size(); ++rank) {
+    RingReader& reader = readers_[static_cast<std::size_t>(rank - 1)];
+    while (const std::optional<Bytes> message = reader.try_receive()) {
+      ArchiveReader reply(*message);
+      reply.get<std::uint64_t>();
+      if (!reply.get<bool>()) failures_.push_back({rank, reply.get<std::string>()});
+    }
+  }
+  throw_failures();
+}
+
+void GroupCaller::throw_failures() {
+  if (failures_.empty()) return;
+  const std::vector<Failure> failures = std::exchange(failures_, {});
+  std::string message;
+  for (const Failure& failure : failures) {
+    message += str(message.empty() ? "" : "; ", "rank ", failure.rank, ": ", failure.message);
+  }
+  throw RemoteError(failures.front().rank, message);
+}
+
+void GroupCaller::stop() {
+  request_.clear();
+  request_(Kind::stop, number_ + 1);
+  send();
+}
+
+// --- GroupServer ---
+
+GroupServer::GroupServer(Member& member, const Registry& registry)
+    : member_(member),
+      registry_(registry),
+      calls_(member, calls_ring(member)),
+      replies_(member, replies_ring(member, member.rank())),
+      spin_(Member::kSpin),
+      // Who has only a core or two needs them for the work itself.
+      longest_spin_(std::thread::hardware_concurrency() >= 4 ? std::chrono::milliseconds(5)
+                                                             : Member::kSpin) {}
+
+// While work is flowing, the next call comes after about as long as the last one took to come: so
+// long it pays to spin. When nothing came for longer than that, spinning is for nothing.
+Bytes GroupServer::next_call() {
+  const std::int64_t start = now_ns();
+  const Bytes call = calls_.receive_idle(spin_);
+  const Nanoseconds waited(now_ns() - start);
+  spin_ =
+      waited > longest_spin_ ? Member::kSpin : std::clamp(2 * waited, Member::kSpin, longest_spin_);
+  return call;
+}
+
+void GroupServer::serve() {
+  while (true) {
+    ArchiveReader call(next_call());
+    const auto kind = call.get<GroupCaller::Kind>();
+    const auto number = call.get<std::uint64_t>();
+    if (kind == GroupCaller::Kind::stop) return;
+    run(kind, number, call);
+  }
+}
+
+void GroupServer::run(GroupCaller::Kind kind, std::uint64_t number, ArchiveReader& call) {
+  member_.set_step(number);
+  ArchiveReader peek = call;
+  const Member::ActivityScope doing(member_, Member::Activity::call,
+                                    activity(peek.get<std::string>()));
+  reply_.clear();
+  reply_(number);
+  const bool ok = registry_.dispatch(call, reply_);
+  if (kind == GroupCaller::Kind::call || !ok) replies_.send(reply_.bytes());
+}
+
+RequestEvent::RequestEvent(Bytes message)
+    : bytes_(message.begin(), message.end()), values_(bytes_), kind_(values_.get<Kind>()) {
+  switch (kind_) {
+    case Kind::reply:
+      id_ = values_.get<std::uint64_t>();
+      good_ = values_.get<bool>();
+      if (!good_) error_ = values_.get<std::string>();
+      return;
+    case Kind::push: name_ = values_.get<std::string>(); return;
+  }
+  fail("message of rank 0 is of kind ", static_cast<int>(kind_), ", which does not exist");
+}
+
+// --- RequestClient ---
+
+RequestClient::RequestClient(Member& launcher, std::function<void()> supervise)
+    : member_(launcher),
+      supervise_(std::move(supervise)),
+      requests_(launcher, requests_ring(launcher)),
+      results_(launcher, results_ring(launcher)) {}
+
+std::optional<RequestEvent> RequestClient::receive_event(Nanoseconds limit) {
+  if (!kept_.empty()) {
+    RequestEvent event = std::move(kept_.front());
+    kept_.pop_front();
+    return event;
+  }
+  const std::optional<Bytes> message =
+      limit <= Nanoseconds(0) ? results_.try_receive() : results_.receive_for(limit);
+  if (!message) return {};
+  return RequestEvent(*message);
+}
+
+RequestEvent RequestClient::await_reply(std::uint64_t id) {
+  const Nanoseconds limit = member_.group().step_timeout();
+  std::int64_t last_heard = now_ns();
+  while (true) {
+    if (const std::optional<Bytes> message = results_.receive_for(kSupervise)) {
+      RequestEvent event(*message);
+      if (event.kind() == RequestEvent::Kind::reply && event.id() == id) return event;
+      kept_.push_back(std::move(event));
+      last_heard = now_ns();
+    }
+    if (supervise_) supervise_();
+    if (now_ns() - last_heard > limit.count()) {
+      throw PeerTimeout(0, str("no reply for ", format_duration(seconds_since(last_heard)),
+                               " from ", member_.group().snapshot(0).describe()));
+    }
+  }
+}
+
+// --- RequestServer ---
+
+RequestServer::RequestServer(Member& rank0)
+    : member_(rank0),
+      requests_(rank0, requests_ring(rank0)),
+      results_(rank0, results_ring(rank0)) {}
+
+void RequestServer::serve(const Registry& registry) {
+  while (serve_next(registry)) continue;
+}
+
+bool RequestServer::serve_next(const Registry& registry) {
+  const std::optional<Bytes> request = requests_.receive_until_stop();
+  if (request) run(registry, *request);
+  return request.has_value();
+}
+
+bool RequestServer::serve_next_for(const Registry& registry, Nanoseconds limit) {
+  const std::optional<Bytes> request = requests_.receive_for(limit);
+  if (request) run(registry, *request);
+  return request.has_value();
+}
+
+void RequestServer::serve_pending(const Registry& registry) {
+  while (const std::optional<Bytes> request = requests_.try_receive()) run(registry, *request);
+}
+
+void RequestServer::run(const Registry& registry, Bytes request) {
+  dispatch(registry, request);
+  results_.send_until_stop(reply_.bytes());
+}
+
+void RequestServer::dispatch(const Registry& registry, Bytes request) {
+  ArchiveReader call(request);
+  const auto id = call.get<std::uint64_t>();
+  ArchiveReader peek = call;
+  const Member::ActivityScope doing(member_, Member::Activity::call,
+                                    str("request ", peek.get<std::string>()));
+  reply_.clear();
+  reply_(RequestEvent::Kind::reply, id);
+  registry.dispatch(call, reply_);
+}
+
+}  // namespace nvllm::ipc

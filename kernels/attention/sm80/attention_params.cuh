@@ -1,0 +1,258 @@
+// What all attention kernels share: their parameters, and which rows and tokens a block works on.
+//
+// The query heads of a KV head share its keys and values, so a kernel sees the rows of one sequence
+// and one KV head as packed rows: packed row i is head i % group_heads of query row i /
+// group_heads.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "device/cuda/stream.h"
+#include "kernels/attention/attention.h"
+#include "kernels/common/sm80/types.cuh"
+
+namespace nvllm::kernels::cuda {
+
+template <typename T>
+struct AttentionParams {
+  T* out;
+  float* floats;  // instead of out; nullptr: results are of type T
+  const T* q;
+  const T* keys;
+  const T* values;
+  const int* block_table;  // nullptr: sequence s has block s
+  const int* query_start;
+  const int* kv_length;
+  const int* visible;  // nullptr: the last row sees all tokens
+  float* lse;          // nullptr: not wanted
+  long long q_row;
+  long long kv_block, kv_token, kv_head;  // strides of keys and values
+  int sequences;
+  int table_width;
+  int block_size;
+  int block_shift;  // block_size is 1 << block_shift, or no power of two: -1
+  int heads;
+  int group, first_head;
+  int head_dim;
+  float scale;
+
+  explicit AttentionParams(const Attention& args)
+      : out(args.out.as<T>()),
+        floats(args.out.dtype == DType::f32 ? args.out.as<float>() : nullptr),
+        q(args.q.as<T>()),
+        keys(args.kv.keys.as<T>()),
+        values(args.kv.values.as<T>()),
+        block_table(args.kv.block_table.as<int>()),
+        query_start(args.query_start.as<int>()),
+        kv_length(args.kv_length.as<int>()),
+        visible(args.visible.as<int>()),
+        lse(args.lse.as<float>()),
+        q_row(args.q.stride[0]),
+        kv_block(args.kv.keys.stride[0]),
+        kv_token(args.kv.keys.stride[1]),
+        kv_head(args.kv.keys.stride[2]),
+        sequences(static_cast<int>(args.kv_length.shape[0])),
+        table_width(block_table == nullptr ? 0 : static_cast<int>(args.kv.block_table.shape[1])),
+        block_size(static_cast<int>(args.kv.block_size())),
+        block_shift(-1),
+        heads(static_cast<int>(args.q.shape[1])),
+        group(static_cast<int>(args.group)),
+        first_head(static_cast<int>(args.first_head)),
+        head_dim(static_cast<int>(args.q.shape[2])),
+        scale(args.scale) {
+    for (int shift = 0; shift < 31; ++shift) {
+      if (block_size == 1 << shift) block_shift = shift;
+    }
+  }
+
+  // KV heads that this rank's query heads belong to.
+  int kv_heads() const { return (first_head + heads - 1) / group + 1; }
+  // Query heads of one KV head, at most.
+  int max_group_heads() const { return group < heads ? group : heads; }
+  // An upper bound of the number of blocks of `block_rows` packed rows that all sequences with
+  // `rows` rows have together.
+  long long max_row_blocks(long long rows, int block_rows) const {
+    return (rows * max_group_heads() + block_rows - 1) / block_rows + sequences;
+  }
+
+  // Stores elements of the results.
+  __device__ __forceinline__ void store(long long at, float value) const {
+    if (floats != nullptr) {
+      floats[at] = value;
+    } else {
+      out[at] = narrow<T>(value);
+    }
+  }
+  // `at` is even.
+  __device__ __forceinline__ void store(long long at, float low, float high) const {
+    if (floats != nullptr) {
+      *reinterpret_cast<float2*>(floats + at) = make_float2(low, high);
+    } else {
+      const unsigned bits = narrow<T>(low).bits;
+      *reinterpret_cast<unsigned*>(out + at) = bits | static_cast<unsigned>(narrow<T>(high).bits)
+                                                          << 16;
+    }
+  }
+
+  __device__ __forceinline__ int head_begin(int kv_head) const {
+    return max(0, kv_head * group - first_head);
+  }
+  __device__ __forceinline__ int group_heads(int kv_head) const {
+    return min(heads, (kv_head + 1) * group - first_head) - head_begin(kv_head);
+  }
+};
+
+// A block of packed rows of a sequence; sequence < 0: no such block.
+struct RowBlock {
+  int sequence = -1;
+  int first_row = 0;
+};
+
+// Finds a block of `block_rows` packed rows by its number. Numbers ascend from sequence to
+// sequence; within a sequence the last rows, which have the most tokens, come first. All lanes of a
+// warp call it together.
+template <typename T>
+__device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, int kv_head,
+                                                   int number, int block_rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, group_heads = p.group_heads(kv_head);
+  for (int first = 0; first < p.sequences; first += 32) {
+    const int sequence = min(first + lane, p.sequences - 1);
+    const int rows = p.query_start[sequence + 1] - p.query_start[sequence];
+    const int blocks =
+        first + lane < p.sequences ? (rows * group_heads + block_rows - 1) / block_rows : 0;
+    int before = blocks;  // with its own
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const int left = __shfl_up_sync(~0u, before, lanes);
+      if (lane >= lanes) before += left;
+    }
+    const unsigned beyond = __ballot_sync(~0u, before > number);
+    if (beyond != 0) {
+      const int found = __ffs(static_cast<int>(beyond)) - 1;
+      const int left = __shfl_sync(~0u, before, found) - number;  // 1: its last number
+      return {first + found, (left - 1) * block_rows};
+    }
+    number -= __shfl_sync(~0u, before, 31);
+  }
+  return {};
+}
+
+// Rows of one sequence and one KV head, and where the tokens of the sequence lie in the cache.
+template <typename T>
+struct AttentionRows {
+  const AttentionParams<T>& p;
+  int sequence, kv_head;
+  int first_row;    // of q
+  int packed_rows;  // 0: nothing to do
+  int head_begin, group_heads;
+
+  __device__ __forceinline__ const T* query(int packed_row) const {
+    return p.q + (first_row + packed_row / group_heads) * p.q_row +
+           (head_begin + packed_row % group_heads) * p.head_dim;
+  }
+  // The index of a packed row in [rows, heads] tensors.
+  __device__ __forceinline__ long long index(int packed_row) const {
+    return static_cast<long long>(first_row + packed_row / group_heads) * p.heads + head_begin +
+           packed_row % group_heads;
+  }
+  // Where the key and value of a token begin, in elements.
+  __device__ __forceinline__ long long kv_offset(int token) const {
+    if (p.block_table == nullptr) {
+      return sequence * p.kv_block + token * p.kv_token + kv_head * p.kv_head;
+    }
+    const int block = p.block_shift >= 0 ? token >> p.block_shift : token / p.block_size;
+    const int id = p.block_table[static_cast<long long>(sequence) * p.table_width + block];
+    return id * p.kv_block + (token - block * p.block_size) * p.kv_token + kv_head * p.kv_head;
+  }
+};
+
+// All rows of one sequence and one KV head, which attend to its tokens from the first one on. What
+// they attend to may also be lists (kernels/sparse/sm80/token_lists.cuh): a kernel sees `tokens`
+// numbered tokens, of which a packed row attends to the first visible(row), and asks for the offset
+// or the position of each.
+template <typename T>
+struct AttentionPart : AttentionRows<T> {
+  int tokens;         // that the last row sees
+  int first_visible;  // that the first row sees; may be negative
+
+  __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head)
+      : AttentionRows<T>{p,
+                         sequence,
+                         kv_head,
+                         p.query_start[sequence],
+                         0,
+                         p.head_begin(kv_head),
+                         p.group_heads(kv_head)} {
+    const int rows = p.query_start[sequence + 1] - this->first_row, length = p.kv_length[sequence];
+    first_visible =
+        p.visible == nullptr ? length - rows + 1 : min(max(p.visible[sequence], -rows), length);
+    tokens = max(0, min(length, first_visible + rows - 1));
+    this->packed_rows = rows * this->group_heads;
+  }
+  // From values that the other constructor has found, with fewer rows if need be.
+  __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head,
+                                           int first_row, int packed_rows, int tokens,
+                                           int first_visible)
+      : AttentionRows<T>{p,
+                         sequence,
+                         kv_head,
+                         first_row,
+                         packed_rows,
+                         p.head_begin(kv_head),
+                         p.group_heads(kv_head)},
+        tokens(tokens),
+        first_visible(first_visible) {}
+
+  // How many tokens a packed row sees; none if the number is 0 or negative.
+  __device__ __forceinline__ int visible(int packed_row) const {
+    return min(tokens, first_visible + packed_row / this->group_heads);
+  }
+  __device__ __forceinline__ int token(int number) const { return number; }
+  __device__ __forceinline__ long long kv_offset_at(int number) const {
+    return this->kv_offset(number);
+  }
+};
+
+// The kernels for bfloat16 and float16 that lie in files of their own. Those of Hopper return
+// false, with nothing enqueued, on another device or with heads that they do not support.
+template <typename T>
+void attention_prefill(const Attention& args, cudaStream_t stream);
+template <typename T>
+bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
+template <typename T>
+bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
+
+// Lets a kernel use this much dynamic shared memory. `doing` is for the error text.
+template <typename Kernel>
+void allow_shared_memory(Kernel kernel, int bytes, const char* doing) {
+  constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  nvllm::cuda::check(cudaFuncSetAttribute(kernel, kAttribute, bytes), doing);
+}
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Exponents are in base 2: scores are scaled by kLog2E besides `scale`.
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+// 2^x, to 2 units in the last place; 0 where the result would be below 2^-126.
+__device__ __forceinline__ float power_of_2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+// What is subtracted from scores before they are exponents. It is 0 without any token, so that the
+// weights are 0 instead of NaN.
+__device__ __forceinline__ float reference_of(float row_max) {
+  return row_max == -INFINITY ? 0.0f : row_max;
+}
+
+// The log-sum-exp of weights that are relative to 2^row_max and add up to `sum`.
+__device__ __forceinline__ float log_sum_exp(float row_max, float sum) {
+  return sum == 0 ? -INFINITY : (row_max + log2f(sum)) * kLn2;
+}
+
+}  // namespace nvllm::kernels::cuda

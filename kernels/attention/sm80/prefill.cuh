@@ -1,0 +1,98 @@
+// The loop of a prefill block: 64 packed rows, 16 per warp, go through the tokens that they see,
+// tile by tile. While one tile is computed, the next one is copied asynchronously (double
+// buffering). prefill.cu uses it for dense attention, kernels/sparse/sm80/sparse_attention.cu for
+// listed tokens.
+#pragma once
+
+#include "kernels/attention/sm80/mma_rows.cuh"
+
+namespace nvllm::kernels::cuda::prefill {
+
+inline constexpr int kWarps = 4;
+inline constexpr int kRows = kWarps * 16;
+
+// Tokens of a tile: longer heads leave registers and shared memory for fewer.
+template <int D>
+inline constexpr int kTokens = D <= 128 ? 64 : 32;
+
+template <int D>
+inline constexpr int kQueryBytes = kRows* D * 2;
+template <int D>
+inline constexpr int kTileBytes = kTokens<D>* D * 2;
+template <int D>
+inline constexpr int kSharedBytes = kQueryBytes<D> + 4 * kTileBytes<D>;
+
+template <typename T, int D>
+using Rows = WarpRows<T, D, kTokens<D>>;
+
+// Adds the tokens of `part` to the block's rows from block_row on. `started`: other tokens were
+// added before.
+template <typename T, int D, typename Part>
+__device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsigned queries,
+                                           bool& started, Rows<T, D>& rows) {
+  constexpr int kWarpTokens = kTokens<D> / kWarps;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int row = block_row + warp * 16;
+  const int tokens = max(0, part.visible(min(block_row + kRows, part.packed_rows) - 1));
+  const int tiles = (tokens + kTokens<D> - 1) / kTokens<D>;
+  if (tiles == 0) return;
+
+  const auto keys_of = [&](int tile) {
+    return queries + kQueryBytes<D> + tile % 2 * 2 * kTileBytes<D>;
+  };
+  const auto copy_tile = [&](int tile) {
+    const unsigned keys = keys_of(tile);
+    copy_tokens<D, kWarpTokens>(part, tile * kTokens<D> + warp * kWarpTokens, keys,
+                                keys + kTileBytes<D>, warp * kWarpTokens, lane);
+    commit_copies();
+  };
+  if (started) {
+    __syncthreads();  // all warps are done with the last tile of the tokens before
+  } else {
+    copy_queries<D, T>(part, row, queries, warp * 16, lane);
+  }
+  copy_tile(0);
+  // The values of rows that do not exist do not matter.
+  const int visible[2] = {part.visible(row + lane / 4), part.visible(row + lane / 4 + 8)};
+  const int min_visible = part.visible(row), max_visible = part.visible(row + 15);
+  for (int tile = 0; tile < tiles; ++tile) {
+    wait_for_copies<0>();
+    __syncthreads();  // the tile has arrived, and all warps are done with the one before it
+    if (tile == 0 && !started) rows.start();
+    if (tile + 1 < tiles) copy_tile(tile + 1);
+    const int first = tile * kTokens<D>;
+    if (first < max_visible) {
+      rows.add(keys_of(tile), keys_of(tile) + kTileBytes<D>, first,
+               first + kTokens<D> > min_visible, visible);
+    }
+  }
+  started = true;
+}
+
+// Writes the results of a warp's 16 rows from `row` on.
+template <typename T, int D>
+__device__ __forceinline__ void write_rows(const AttentionRows<T>& part, int row,
+                                           Rows<T, D>& rows) {
+  const AttentionParams<T>& p = part.p;
+  const int lane = threadIdx.x % 32;
+  rows.finish();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int packed_row = row + lane / 4 + 8 * i;
+    if (packed_row >= part.packed_rows) break;
+    const long long index = part.index(packed_row);
+    const float factor = rows.sum[i] == 0 ? 0.0f : 1 / rows.sum[i];
+    const long long to = index * p.head_dim + 2 * (lane % 4);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      if (n * 8 < p.head_dim) {
+        p.store(to + n * 8, rows.out[n][2 * i] * factor, rows.out[n][2 * i + 1] * factor);
+      }
+    }
+    if (p.lse != nullptr && lane % 4 == 0) {
+      p.lse[index] = log_sum_exp(rows.row_max[i], rows.sum[i]);
+    }
+  }
+}
+
+}  // namespace nvllm::kernels::cuda::prefill

@@ -1,0 +1,447 @@
+// The consumer warpgroups of attention on Hopper, which compute on the tiles that producer.cuh
+// copies.
+//
+// Each of two consumer warpgroups has 64 packed rows and multiplies them with KV tiles of 128
+// tokens by wgmma. The softmax of one tile overlaps the P V GEMM of the tile before
+// (intra-warpgroup pipelining), and the warpgroups alternate in issuing GEMMs (ping-pong), so that
+// the softmax of one overlaps the GEMMs of the other. The last tile of tokens comes first: it and
+// the few before it in which a row's tokens end need masks, the others none. Rows holds registers
+// and the softmax, Consumer the loop. prefill.cu and ../../sparse/sm90/sparse_attention.cu launch
+// kernels of it.
+#pragma once
+
+#include "kernels/attention/sm90/producer.cuh"
+#include "kernels/common/sm90/wgmma.cuh"
+
+namespace nvllm::kernels::cuda::sm90 {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The registers of a thread (layout: wgmma.cuh): its parts of two rows, their scores against a tile
+// and the softmax so far.
+template <typename T, int D>
+struct Rows {
+  float scores[kTokens / 2];
+  float out[D / 2];
+  unsigned weights[kTokens / 16][4];  // as A operands
+  // A weight is 2^(score * scale - reference). The reference of a row is the maximum exponent of
+  // the first tile that it sees. It stays for later tiles and is raised only if weights become too
+  // large (needs_rescale()).
+  float reference[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};  // of the weights of this thread's columns
+  // Sums of the last tile's weights, in two parts, which add_row_sums() adds to `sum`. They start
+  // as infinity, so that the first tile sets the reference.
+  float tile_sums[2][2] = {{INFINITY, INFINITY}, {INFINITY, INFINITY}};
+
+  // scores = q k^T, enqueued.
+  __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys) {
+    const std::uint64_t left = wgmma_factor(queries, 16, 1024);
+    const std::uint64_t right = wgmma_factor(keys, 16, 1024);
+    hold(scores);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      const unsigned half = k / 4, step = k % 4 * 32;
+      wgmma<T>(scores, wgmma_factor_behind(left, half * kRows * kRowBytes + step),
+               wgmma_factor_behind(right, half * kTokens * kRowBytes + step), k > 0);
+    }
+    wgmma_commit();
+  }
+
+  // out += weights v, enqueued.
+  __device__ __forceinline__ void multiply_values(unsigned values, bool first) {
+    const std::uint64_t right = wgmma_factor(values, kTokens * kRowBytes, 1024);
+    hold(out);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kTokens / 16; ++k) {
+      wgmma<T>(out, weights[k], wgmma_factor_behind(right, k * 16 * kRowBytes), !first || k > 0);
+    }
+    wgmma_commit();
+  }
+
+  // Masks the columns from visible[i] on.
+  __device__ __forceinline__ void mask(const int (&visible)[2], int lane) {
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = j * 8 + lane % 4 * 2 + i % 2;
+        if (column >= visible[i / 2]) scores[4 * j + i] = -INFINITY;
+      }
+    }
+  }
+
+  // Turns the scores of columns 8 * kFrom to 8 * kTo into weights, relative to these references.
+  template <int kFrom, int kTo>
+  __device__ __forceinline__ void exponentiate(float scale, const float (&references)[2]) {
+#pragma unroll
+    for (int j = kFrom; j < kTo; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& score = scores[4 * j + i];
+        score = power_of_2(score * scale - references[i / 2]);
+        float& total = tile_sums[i / 2][i % 2];
+        total = j == 0 ? score : total + score;
+      }
+    }
+  }
+
+  // Whether a row's weights of the last tile are so large that it needs a new reference, or it had
+  // none.
+  __device__ __forceinline__ bool needs_rescale() const {
+    return needs_rescale(0) || needs_rescale(1);
+  }
+
+  // Turns all scores of a tile into weights, after rows that need it have taken the maximum
+  // exponent so far as their reference; their earlier sums are rescaled. The result of a row does
+  // not depend on other rows.
+  __device__ __forceinline__ void rescale_and_exponentiate(float scale) {
+    float maxima[2], references[2], rescale[2];
+    find_row_max(maxima);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float before = reference[row];
+      unsigned raised = needs_rescale(row);
+      raised |= __shfl_xor_sync(~0u, raised, 1);
+      raised |= __shfl_xor_sync(~0u, raised, 2);
+      if (raised) reference[row] = fmaxf(before, maxima[row] * scale);
+      references[row] = reference_of(reference[row]);
+      rescale[row] = power_of_2(before - references[row]);
+      sum[row] *= rescale[row];
+    }
+    exponentiate<0, kTokens / 8>(scale, references);
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[4 * j + i] *= rescale[i / 2];
+    }
+  }
+
+  __device__ __forceinline__ void add_row_sums() {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) sum[row] += tile_sums[row][0] + tile_sums[row][1];
+  }
+
+  __device__ __forceinline__ void pack_weights() {
+#pragma unroll
+    for (int k = 0; k < kTokens / 16; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        weights[k][i] = pack(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write(const AttentionRows<T>& part, int row, int lane) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
+      sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
+      const int packed_row = row + lane / 4 + 8 * i;
+      const bool exists = packed_row < part.packed_rows;
+      const long long index = part.index(exists ? packed_row : 0);
+      const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
+      if (part.p.floats != nullptr) {
+        if (exists) write_floats(part.p.floats + index * D + lane % 4 * 2, i, factor);
+      } else {
+        write_rounded(part.p.out + index * D, i, factor, exists, lane % 4);
+      }
+      if (exists && part.p.lse != nullptr && lane % 4 == 0) {
+        part.p.lse[index] = log_sum_exp(reference[i], sum[i]);
+      }
+    }
+  }
+
+ private:
+  // A bound of the sum of a thread's weights of a row and a tile: below it all fit into T, and
+  // multiplied by values below 2^80 into floats.
+  static constexpr float kMaxWeight = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
+
+  // Also true if the sum is NaN.
+  __device__ __forceinline__ bool needs_rescale(int row) const {
+    return !(tile_sums[row][0] + tile_sums[row][1] <= kMaxWeight);
+  }
+
+  // The maximum over all columns of a row, which four lanes share.
+  __device__ __forceinline__ void find_row_max(float (&maxima)[2]) const {
+    // Several independent maxima per row: a single one would be a long chain of dependent
+    // instructions.
+    constexpr int kAtOnce = 4;
+    float new_max[2][kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float& row_max = new_max[row][j % kAtOnce];
+        const float here = fmaxf(scores[4 * j + 2 * row], scores[4 * j + 2 * row + 1]);
+        row_max = j < kAtOnce ? here : fmaxf(row_max, here);
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      maxima[row] =
+          fmaxf(fmaxf(new_max[row][0], new_max[row][1]), fmaxf(new_max[row][2], new_max[row][3]));
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        maxima[row] = fmaxf(maxima[row], __shfl_xor_sync(~0u, maxima[row], lanes));
+      }
+    }
+  }
+
+  // Writes one of the thread's two rows: its two columns of each 8.
+  __device__ __forceinline__ void write_floats(float* to, int i, float factor) const {
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      *reinterpret_cast<float2*>(to + j * 8) =
+          make_float2(out[4 * j + 2 * i] * factor, out[4 * j + 2 * i + 1] * factor);
+    }
+  }
+
+  // Of each 32 columns a thread has 4 words, one of each 8 columns. The four threads of a row
+  // exchange words, so that each has 8 neighbouring columns.
+  __device__ __forceinline__ void write_rounded(T* to, int i, float factor, bool exists,
+                                                int lane_in_row) const {
+#pragma unroll
+    for (int j = 0; j < D / 8; j += 4) {
+      unsigned word[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        word[k] = pack(out[4 * (j + k) + 2 * i] * factor, out[4 * (j + k) + 2 * i + 1] * factor);
+      }
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        const bool upper = (lane_in_row & step) != 0;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (k & step) continue;
+          const unsigned got = __shfl_xor_sync(~0u, upper ? word[k] : word[k + step], step);
+          (upper ? word[k] : word[k + step]) = got;
+        }
+      }
+      if (exists) {
+        *reinterpret_cast<uint4*>(to + (j + lane_in_row) * 8) =
+            make_uint4(word[0], word[1], word[2], word[3]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static unsigned pack(float low, float high) {
+    unsigned word;
+    if constexpr (dtype_of<T> == DType::bf16) {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    } else {
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    }
+    return word;
+  }
+};
+
+template <int kRegisters>
+__device__ __forceinline__ void raise_register_limit() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void lower_register_limit() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// The tiles of the tokens [0, tokens) of a part, of which each row sees a prefix.
+template <typename Part>
+struct PrefixTiles {
+  const Part& part;
+  const Boxes& boxes;
+  int tokens;
+  int stage = 0;  // of the first tile
+
+  __device__ __forceinline__ int count() const { return count_tiles(tokens); }
+  // The first token of the i-th tile in the order of work.
+  __device__ __forceinline__ int first(int i) const { return (count() - 1 - i) * kTokens; }
+
+  // What a thread needs to mask its scores: of rows `row` and row + 8 of a warpgroup whose rows
+  // begin at group_row.
+  struct Mask {
+    int visible[2], min_visible;
+    __device__ __forceinline__ Mask(const PrefixTiles& tiles, int group_row, int row)
+        : visible{tiles.part.visible(row), tiles.part.visible(row + 8)},
+          min_visible(tiles.part.visible(group_row)) {}
+  };
+  template <typename Rows>
+  __device__ __forceinline__ void mask(const Mask& mask, int i, Rows& rows, int lane) const {
+    if (first(i) + kTokens <= mask.min_visible) return;
+    const int within[2] = {mask.visible[0] - first(i), mask.visible[1] - first(i)};
+    rows.mask(within, lane);
+  }
+
+  // Called after each wait for keys or values.
+  __device__ __forceinline__ void arrived() const {}
+  // Zeroes the rows of the first tile's values that no copy has written.
+  template <int D>
+  __device__ __forceinline__ void zero_missing_values(const Shared<D>& shared, int thread) const {
+    const int count = boxes.filled_by(min(kTokens, tokens - first(0)));
+    const int filled = min(count * boxes.tokens, part.tokens - first(0));
+    if (filled >= kTokens) return;
+    clear_rows<D>(shared.values(stage), filled, thread);
+    fence_shared_writes();
+    sync_threads(kAllConsumers, kConsumers * kGroupThreads);
+  }
+};
+
+// A consumer warpgroup, which runs work tiles one after the other: packed rows with the KV tiles
+// that they see.
+template <typename T, int D>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(const Shared<D>& shared, int group, int thread)
+      : shared_(shared), group_(group), thread_(thread) {
+    if (group == 1) arrive_at(kFirstOrder, kBoth);  // group 0 is first
+  }
+
+  // KV tiles of the work tiles before.
+  __device__ __forceinline__ int done() const { return done_; }
+
+  // The warpgroup copies the queries of a work tile whose rows begin at block_row.
+  __device__ __forceinline__ void copy_own_queries(const AttentionRows<T>& part,
+                                                   int block_row) const {
+    sync_threads(kFirstGroup + group_,
+                 kGroupThreads);  // the GEMMs with the queries before are done
+    copy_queries<T, D>(part, shared_.queries(), group_ * kGroupRows,
+                       block_row + group_ * kGroupRows, thread_);
+    fence_shared_writes();
+    sync_threads(kFirstGroup + group_, kGroupThreads);
+  }
+
+  // Runs a work tile whose queries have arrived. queries_done() is called when they are no longer
+  // needed. Tiles: as PrefixTiles.
+  template <typename Tiles, typename QueriesDone>
+  __device__ __forceinline__ void attend(const AttentionRows<T>& part, const Tiles& tiles,
+                                         int block_row, const QueriesDone& queries_done) {
+    const int group_row = block_row + group_ * kGroupRows, row = group_row + thread_ / 32 * 16;
+    const int count = tiles.count();
+    const unsigned queries = shared_.queries() + group_ * kGroupRows * kRowBytes;
+    Rows<T, D> rows;
+#pragma unroll
+    for (float& value : rows.out) value = 0;
+    const float scale = part.p.scale * kLog2E;
+    const typename Tiles::Mask mask(tiles, group_row, row + lane() / 4);
+    const auto wait_for = [&](const Barrier& full, const PipelineState& state) {
+      full.wait(state.parity);
+      tiles.arrived();
+    };
+    const int own_order = kFirstOrder + group_, other_order = kFirstOrder + 1 - group_;
+
+    if (count > 0) {
+      const PipelineState state(done_);
+      wait_for(shared_.keys_full(state.stage), state);
+      rows.multiply_keys(queries, shared_.keys(state.stage));
+      wgmma_wait<0>();
+      hold(rows.scores);
+      release(shared_.keys_empty(state.stage));
+      if (count == 1) queries_done();
+      tiles.mask(mask, 0, rows, lane());
+      rows.rescale_and_exponentiate(scale);
+      rows.pack_weights();
+      rows.add_row_sums();
+      wait_for(shared_.values_full(state.stage), state);
+      tiles.template zero_missing_values<D>(shared_, group_ * kGroupThreads + thread_);
+    }
+    for (int i = 1; i < count; ++i) {
+      const PipelineState state(done_ + i), before(done_ + i - 1);
+      wait_for(shared_.keys_full(state.stage), state);
+      // The warpgroups alternate in issuing GEMMs.
+      sync_threads(own_order, kBoth);
+      rows.multiply_keys(queries, shared_.keys(state.stage));
+      rows.multiply_values(shared_.values(before.stage), i == 1);
+      arrive_at(other_order, kBoth);
+      wgmma_wait<1>();
+      hold(rows.scores);
+      tiles.mask(mask, i, rows, lane());
+      rows.template exponentiate<0, kOverlapped>(scale, rows.reference);
+      // The GEMM with the weights before is about done by now. The wait for a barrier is a loop,
+      // across which the assembler moves neither the exponentials nor the next wait: so the softmax
+      // and the GEMM overlap.
+      wait_for(shared_.values_full(state.stage), state);
+      wgmma_wait<0>();
+      hold(rows.out);
+      release(shared_.values_empty(before.stage));
+      rows.template exponentiate<kOverlapped, kTokens / 8>(scale, rows.reference);
+      rows.pack_weights();
+      if (any_of_threads(kFirstGroup + group_, kGroupThreads, rows.needs_rescale())) {
+        rows.multiply_keys(queries, shared_.keys(state.stage));  // the scores were overwritten
+        wgmma_wait<0>();
+        hold(rows.scores);
+        tiles.mask(mask, i, rows, lane());
+        rows.rescale_and_exponentiate(scale);
+        rows.pack_weights();
+      }
+      rows.add_row_sums();
+      release(shared_.keys_empty(state.stage));
+      if (i == count - 1) queries_done();  // the next queries arrive during the last GEMM
+    }
+    if (count == 0) queries_done();
+    if (count > 0) {
+      const PipelineState last(done_ + count - 1);
+      rows.multiply_values(shared_.values(last.stage), count == 1);
+      wgmma_wait<0>();
+      hold(rows.out);
+      release(shared_.values_empty(last.stage));
+    }
+    done_ += count;
+    rows.write(part, row, lane());
+  }
+
+  // Releases what the warps of all consumers have read.
+  __device__ __forceinline__ void release(const Barrier& empty) const {
+    __syncwarp();
+    if (lane() == 0) empty.arrive();
+  }
+
+ private:
+  // Groups of 8 columns whose weights are computed while the GEMM before still runs.
+  static constexpr int kOverlapped = 8;
+  static constexpr int kBoth = kConsumers * kGroupThreads;
+
+  __device__ __forceinline__ int lane() const {
+    return thread_ % 32;
+  }
+
+  const Shared<D> shared_;
+  const int group_, thread_;
+  int done_ = 0;
+};
+
+// A consumer warpgroup with one work tile.
+template <typename T, int D, typename Tiles>
+__device__ __forceinline__ void consume(const AttentionRows<T>& part, const Shared<D>& shared,
+                                        const Tiles& tiles, int block_row, int group, int thread) {
+  Consumer<T, D> consumer(shared, group, thread);
+  consumer.copy_own_queries(part, block_row);
+  consumer.attend(part, tiles, block_row, [] {});
+}
+
+// The work of a block with one work tile, whose rows are those from block_row on.
+template <typename T, int D, typename Part>
+__device__ __forceinline__ void attend(const Part& part, int block_row, const CUtensorMap& keys,
+                                       const CUtensorMap& values, const Boxes& boxes,
+                                       const void* memory) {
+  const Shared<D> shared(memory);
+  const int tokens = visible_tokens(part, min(block_row + kRows, part.packed_rows));
+  if (threadIdx.x == 0) start_barriers(shared, 1, 1);
+  __syncthreads();
+  const int group = own_group();
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  if (group == kConsumers) {
+    lower_register_limit<40>();
+    produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
+  } else {
+    raise_register_limit<232>();
+    consume<T, D>(part, shared, PrefixTiles<Part>{part, boxes, tokens}, block_row, group, thread);
+  }
+}
+
+#endif
+
+}  // namespace nvllm::kernels::cuda::sm90

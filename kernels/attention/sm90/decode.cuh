@@ -1,0 +1,380 @@
+// Decode attention on Hopper with split-KV over warps and the blocks of a cluster.
+//
+// The blocks of a cluster split the tokens of a sequence and a KV head; each has all of its rows,
+// up to 16 packed ones. Every warp has KV tiles of 16 tokens of its own, with a fixed stride, and a
+// private ring of kStages tiles that it fills ahead (TMA boxes, or cp.async where a tile may cross
+// cache blocks); no warp waits for another before the end. The partial results of the warps are
+// then combined in each block, and each block sends every block of the cluster its share of them
+// through distributed shared memory, announced by an mbarrier. The order of all sums is fixed by
+// the numbers of warps and blocks; neither depends on how tiles are copied. attend() is the work of
+// a block; decode.cu launches it.
+#pragma once
+
+#include "kernels/attention/sm80/decode.cuh"
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/common/sm90/sync.cuh"
+#include "kernels/common/sm90/tma.cuh"
+
+namespace nvllm::kernels::cuda::decode_sm90 {
+
+inline constexpr int kRows = 16;
+inline constexpr int kTokens = 16;     // of a tile
+inline constexpr int kMaxBlocks = 16;  // of a cluster
+inline constexpr int kStages = 3;      // tiles that a warp copies ahead
+
+// How KV tiles are copied: in bulk, as one TMA box each, which lies within a block of the cache; or
+// in chunks of 16 bytes, which may lie anywhere.
+enum class Copy { boxes, chunks };
+
+template <int D, Copy kCopy>
+struct Tile;
+template <int D>
+struct Tile<D, Copy::chunks> : WholeRows<D> {};
+// Rows of 64 elements, in which the upper halves of all tokens follow the lower ones, as a bulk
+// copy with a swizzle of 128 bytes writes them.
+template <int D>
+struct Tile<D, Copy::boxes> {
+  static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
+    return tile + (chunk / 8 * kTokens + row) * 128 + ((chunk & 7) ^ (row & 7)) * 16;
+  }
+};
+
+// The partial result of a warp: weighted values, not yet divided by the sum of their weights. The
+// padding of the rows avoids bank conflicts between lanes that store them.
+template <int D>
+struct Part {
+  float out[kRows][D + 8];
+  float row_max[kRows];
+  float sum[kRows];
+};
+
+// The layout of a block's shared memory, in bytes.
+template <int D, int kWarps>
+struct SharedLayout {
+  static constexpr int kTile = kTokens * D * 2;      // of keys; values take as much
+  static constexpr int kRing = kStages * 2 * kTile;  // of a warp, reused for its partial result
+  static constexpr int kBarriers = kWarps * kRing;
+  static constexpr int kReceived = kBarriers + (kWarps * kStages + 2) / 2 * 16;
+  static_assert(sizeof(Part<D>) <= kRing);
+  // The size for this many rows. Behind the rings and barriers there is space for what the blocks
+  // of the cluster send: quads of weighted values, rounded up for each block, then a row maximum
+  // and a sum for each row.
+  static int bytes(long long rows) {
+    return kReceived + kMaxBlocks * 16 + static_cast<int>(rows) * (D * 4 + kMaxBlocks * 8);
+  }
+};
+
+#if __CUDA_ARCH__ >= 900
+
+// The tiles of a warp: every step-th one from `first` on.
+template <typename T>
+class WarpTiles {
+ public:
+  __device__ __forceinline__ WarpTiles(const AttentionPart<T>& part, int first, int step, int lane)
+      : part_(part), first_(first), step_(step), lane_(lane), blocks_(find_block(lane)) {
+    const int tiles = (part.tokens + kTokens - 1) / kTokens;
+    count_ = tiles > first ? (tiles - first + step - 1) / step : 0;
+  }
+
+  __device__ __forceinline__ int count() const { return count_; }
+  __device__ __forceinline__ int token(int i) const { return (first_ + i * step_) * kTokens; }
+
+  // The cache block of tile i. The warp must ask for its tiles in order.
+  __device__ __forceinline__ int block(int i) {
+    if (i % 32 == 0 && i > 0) blocks_ = find_block(i + lane_);
+    return __shfl_sync(~0u, blocks_, i % 32);
+  }
+  // The index of the tile's first token in its cache block.
+  __device__ __forceinline__ int within(int i) const {
+    const auto& p = part_.p;
+    if (p.block_table == nullptr) return token(i);
+    return p.block_shift >= 0 ? token(i) & (p.block_size - 1) : token(i) % p.block_size;
+  }
+
+ private:
+  // Looks up any tile of the block table, also one beyond the sequence, since the length may not be
+  // known yet.
+  __device__ __forceinline__ int find_block(int i) const {
+    const auto& p = part_.p;
+    if (p.block_table == nullptr) return part_.sequence;
+    const int block = p.block_shift >= 0 ? token(i) >> p.block_shift : token(i) / p.block_size;
+    if (block >= p.table_width) return 0;
+    return p.block_table[static_cast<long long>(part_.sequence) * p.table_width + block];
+  }
+
+  const AttentionPart<T>& part_;
+  int first_, step_, lane_, count_;
+  int blocks_;  // of tile lane + a multiple of 32
+};
+
+// The ring of a warp: shared memory for kStages of its tiles.
+template <typename T, int D, Copy kCopy>
+class Ring {
+ public:
+  using Layout = Tile<D, kCopy>;
+
+  __device__ __forceinline__ Ring(unsigned tiles, unsigned barriers, int lane)
+      : tiles_(tiles), barriers_(barriers), lane_(lane) {
+    if constexpr (kCopy == Copy::boxes) {
+      if (lane == 0) {
+        for (int stage = 0; stage < kStages; ++stage) arrived(stage).init(1);
+      }
+    }
+  }
+
+  __device__ __forceinline__ unsigned keys(int stage) const { return tiles_ + stage * 2 * kTile; }
+  __device__ __forceinline__ unsigned values(int stage) const { return keys(stage) + kTile; }
+
+  // Starts to copy the warp's tile i. Beyond the last tile it copies nothing but keeps all waits
+  // alike.
+  __device__ __forceinline__ void copy(const AttentionPart<T>& part, WarpTiles<T>& tiles, int i,
+                                       int stage, const CUtensorMap& all_keys,
+                                       const CUtensorMap& all_values) const {
+    if constexpr (kCopy == Copy::chunks) {
+      if (i < tiles.count()) {
+        copy_tokens<D, kTokens>(part, tiles.token(i), keys(stage), values(stage), 0, lane_);
+      }
+      commit_copies();
+    } else if (i < tiles.count()) {
+      const int block = tiles.block(i), within = tiles.within(i);
+      if (lane_ > 0) return;
+      arrived(stage).arrive_and_expect(2 * kTile);
+      copy_box(keys(stage), all_keys, 0, within, 0, part.kv_head, block, arrived(stage),
+               leaves_first_);
+      copy_box(values(stage), all_values, 0, within, 0, part.kv_head, block, arrived(stage),
+               leaves_first_);
+    }
+  }
+
+  // Waits until a tile has arrived. Rows of its values beyond the first `tokens` are set to zero:
+  // their memory may hold anything, and a weight of zero times NaN is NaN.
+  __device__ __forceinline__ void wait(int stage, int parity, int tokens) const {
+    if constexpr (kCopy == Copy::chunks) {
+      wait_for_copies<kStages - 1>();
+    } else {
+      arrived(stage).wait(parity);
+      for (int at = max(0, tokens) * (D / 8) + lane_; at < kTokens * (D / 8); at += 32) {
+        const unsigned to = Layout::at(values(stage), at / (D / 8), at % (D / 8));
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+      }
+    }
+    __syncwarp();
+  }
+
+ private:
+  static constexpr int kTile = SharedLayout<D, 1>::kTile;
+  __device__ __forceinline__ Barrier arrived(int stage) const { return {barriers_ + stage * 8}; }
+
+  unsigned tiles_, barriers_;
+  int lane_;
+  LeavesFirst leaves_first_;  // the L2 cache: no other block reads the tiles
+};
+
+template <typename T, int D, typename Layout>
+__device__ __forceinline__ void store_part(const WarpRows<T, D, kTokens, Layout>& sums, int rows,
+                                           int lane, Part<D>& to) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = lane / 4 + 8 * i;
+    if (row >= rows) continue;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      *reinterpret_cast<float2*>(&to.out[row][n * 8 + 2 * (lane % 4)]) =
+          make_float2(sums.out[n][2 * i], sums.out[n][2 * i + 1]);
+    }
+    if (lane % 4 == 0) to.row_max[row] = sums.row_max[i], to.sum[row] = sums.sum[i];
+  }
+}
+
+// Combines the partial results of a block's warps and of a cluster's blocks. Quads of neighbouring
+// floats of the rows are numbered; block i % blocks finishes quad i as its quad i / blocks.
+template <typename T, int D, int kWarps>
+class Combine {
+ public:
+  // To be constructed before any block sends to this one.
+  __device__ __forceinline__ Combine(unsigned char* memory, unsigned received)
+      : memory_(memory),
+        received_{received},
+        blocks_(gridDim.x),
+        rank_(blockIdx.x),
+        inverse_((65536 + blocks_ - 1) / blocks_) {
+    if (threadIdx.x == 0) received_.init(1);
+  }
+
+  __device__ __forceinline__ Part<D>& part_of(int warp) const {
+    return *reinterpret_cast<Part<D>*>(memory_ + warp * SharedLayout<D, kWarps>::kRing);
+  }
+
+  // All threads call it together, once all partial results are stored.
+  __device__ __forceinline__ void run(const AttentionPart<T>& part) {
+    const int rows = part.packed_rows;
+    if (blocks_ == 1) return combine_warps(part);
+    share_ = by_blocks(rows * kQuads + blocks_ - 1);
+    const int own = by_blocks(rows * kQuads - rank_ + blocks_ - 1);
+    if (threadIdx.x == 0) received_.arrive_and_expect(blocks_ * (own * 16 + rows * 8));
+    send_sums(rows);
+    combine_warps(part);
+    received_.wait(0);
+    finish(part, own);
+  }
+
+ private:
+  static constexpr int kQuads = D / 4;  // of a row
+  static_assert(kRows * kQuads * kMaxBlocks < 65536);
+
+  // i / blocks_ for the numbers of quads, without a division.
+  __device__ __forceinline__ int by_blocks(int i) const { return i * inverse_ >> 16; }
+
+  // Where the data of a block arrive: the quads that this block finishes, and its row maxima and
+  // sums.
+  __device__ __forceinline__ int quads_from(int block) const {
+    return SharedLayout<D, kWarps>::kReceived + block * share_ * 16;
+  }
+  __device__ __forceinline__ int sums_from(int block, int rows) const {
+    return quads_from(blocks_) + block * rows * 8;
+  }
+  template <typename Value>
+  __device__ __forceinline__ void send_to(int block, int offset, Value value) const {
+    send(address_in(shared_address(memory_) + offset, block), value,
+         address_in(received_.address, block));
+  }
+
+  // The weights of the warps' partial results of a row, relative to the row maximum, which is
+  // returned, and the sum.
+  __device__ __forceinline__ float weigh(int row, float (&weight)[kWarps], float& sum) const {
+    const float row_max = decode::combine_weights(
+        kWarps, [&](int warp) { return part_of(warp).row_max[row]; }, weight);
+    sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) sum += weight[warp] * part_of(warp).sum[row];
+    return row_max;
+  }
+
+  __device__ __forceinline__ void send_sums(int rows) const {
+    for (int i = threadIdx.x; i < rows * blocks_; i += kWarps * 32) {
+      const int row = by_blocks(i), to = i - row * blocks_;
+      float weight[kWarps], sum;
+      const float row_max = weigh(row, weight, sum);
+      send_to(to, sums_from(rank_, rows) + row * 8, make_float2(row_max, sum));
+    }
+  }
+
+  __device__ __forceinline__ void combine_warps(const AttentionPart<T>& part) const {
+    for (int i = threadIdx.x; i < part.packed_rows * kQuads; i += kWarps * 32) {
+      const int row = i / kQuads, column = i % kQuads * 4;
+      float weight[kWarps], sum;
+      const float row_max = weigh(row, weight, sum);
+      float4 out = make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) {
+        const auto& more = *reinterpret_cast<const float4*>(&part_of(warp).out[row][column]);
+        out.x += weight[warp] * more.x, out.y += weight[warp] * more.y;
+        out.z += weight[warp] * more.z, out.w += weight[warp] * more.w;
+      }
+      if (blocks_ > 1) {
+        const int number = by_blocks(i);
+        send_to(i - number * blocks_, quads_from(rank_) + number * 16, out);
+        continue;
+      }
+      const float scale = sum == 0 ? 0 : 1 / sum;
+      const long long index = part.index(row);
+      part.p.store(index * D + column, out.x * scale, out.y * scale);
+      part.p.store(index * D + column + 2, out.z * scale, out.w * scale);
+      if (part.p.lse != nullptr && column == 0) part.p.lse[index] = log_sum_exp(row_max, sum);
+    }
+  }
+
+  // Finishes the quads of this block, a thread for each of their floats.
+  __device__ __forceinline__ void finish(const AttentionPart<T>& part, int quads) const {
+    const int rows = part.packed_rows;
+    const auto* outs = reinterpret_cast<const float*>(memory_ + quads_from(0));
+    const auto* sums = reinterpret_cast<const float2*>(memory_ + sums_from(0, rows));
+    for (int j = threadIdx.x; j < quads * 4; j += kWarps * 32) {
+      const int i = j / 4 * blocks_ + rank_;
+      const int row = i / kQuads, column = i % kQuads * 4 + j % 4;
+      float weight[kMaxBlocks], sum = 0, out = 0;
+      const float row_max = decode::combine_weights(
+          blocks_, [&](int block) { return sums[block * rows + row].x; }, weight);
+#pragma unroll
+      for (int block = 0; block < kMaxBlocks; ++block) {
+        if (block >= blocks_) break;
+        out += weight[block] * outs[block * share_ * 4 + j];
+        sum += weight[block] * sums[block * rows + row].y;
+      }
+      const long long index = part.index(row);
+      part.p.store(index * D + column, sum == 0 ? 0.0f : out / sum);
+      if (part.p.lse != nullptr && column == 0) part.p.lse[index] = log_sum_exp(row_max, sum);
+    }
+  }
+
+  unsigned char* memory_;
+  Barrier received_;
+  int blocks_, rank_, inverse_;
+  int share_ = 0;  // quads that a block finishes, at most
+};
+
+// The work of block blockIdx.x of a cluster for KV head blockIdx.y of sequence blockIdx.z. settled:
+// see Attention::only_rows_are_new.
+template <int D, int kWarps, Copy kCopy, typename T>
+__device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtensorMap& keys,
+                                       const CUtensorMap& values, bool settled,
+                                       unsigned char* memory) {
+  using Here = SharedLayout<D, kWarps>;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int blocks = gridDim.x, rank = blockIdx.x;
+  const unsigned base = shared_address(memory);
+  if (kCopy == Copy::boxes && threadIdx.x == 0) prefetch(keys), prefetch(values);
+  const Ring<T, D, kCopy> ring(base + warp * Here::kRing,
+                               base + Here::kBarriers + warp * kStages * 8, lane);
+  Combine<T, D, kWarps> combine(memory, base + Here::kBarriers + kWarps * kStages * 8);
+  if (lane == 0) fence_barrier_init();
+  __syncwarp();
+  if (blocks > 1) arrive_at_cluster();  // waited for before anything is sent
+  if (!settled) begin_after_previous_kernel();
+
+  const AttentionPart<T> part(p, blockIdx.z, blockIdx.y);
+  WarpTiles<T> tiles(part, rank * kWarps + warp, blocks * kWarps, lane);
+  if (part.packed_rows == 0) {  // all blocks of the cluster return here
+    if (settled) begin_after_previous_kernel();
+    return;
+  }
+  const int old_tokens = settled ? part.first_visible - 1 : 0;
+  const auto is_old = [&](int i) { return tiles.token(i) + kTokens <= old_tokens; };
+  const auto copy = [&](int i, int stage) { ring.copy(part, tiles, i, stage, keys, values); };
+  if (settled) {
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      if (is_old(stage)) copy(stage, stage);
+    }
+    begin_after_previous_kernel();
+  }
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) {
+    if (!is_old(stage)) copy(stage, stage);
+  }
+
+  WarpRows<T, D, kTokens, typename Ring<T, D, kCopy>::Layout> sums(0, 0, lane, p.scale);
+  sums.start(part, 0);
+  const int visible[2] = {part.visible(lane / 4), part.visible(lane / 4 + 8)};
+  const int min_visible = part.visible(0);
+  int stage = 0, parity = 0;
+  for (int i = 0; i < tiles.count(); ++i) {
+    const int token = tiles.token(i);
+    ring.wait(stage, parity, part.tokens - token);
+    sums.add(ring.keys(stage), ring.values(stage), token, token + kTokens > min_visible, visible);
+    __syncwarp();
+    copy(i + kStages, stage);
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  sums.finish();
+  if (kCopy == Copy::chunks) wait_for_copies<0>();
+  __syncwarp();  // the warp's partial result overwrites its tiles
+  store_part(sums, part.packed_rows, lane, combine.part_of(warp));
+  if (blocks > 1) wait_for_cluster();
+  __syncthreads();
+  combine.run(part);
+}
+
+#endif
+
+}  // namespace nvllm::kernels::cuda::decode_sm90

@@ -1,0 +1,385 @@
+// The shared-memory pipeline of attention on Hopper and its producer warpgroup, which fills it, and
+// on the host the tensor maps that the producer copies with.
+//
+// A block holds the queries of 128 packed rows and a ring of kStages KV tiles of 128 tokens. For
+// each stage, keys and values have a "full" mbarrier, at which copies arrive, and an "empty" one,
+// at which consumers release the tile. The producer copies the cache with TMA, tile by tile, while
+// the consumers (consumer.cuh) compute on the tiles before; where cache blocks are no multiple of a
+// TMA box it copies token by token.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <numeric>
+
+#include "device/cuda/stream.h"
+#include "kernels/attention/sm80/attention_params.cuh"
+#include "kernels/common/sm90/sync.cuh"
+#include "kernels/common/sm90/tma.cuh"
+
+namespace nvllm::kernels::cuda::sm90 {
+
+inline constexpr int kConsumers = 2;  // warpgroups
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+inline constexpr int kProducerWarps = kGroupThreads / 32;
+inline constexpr int kGroupRows = 64;
+inline constexpr int kRows = kConsumers * kGroupRows;
+inline constexpr int kTokens = 128;  // of a KV tile
+inline constexpr int kStages = 3;
+inline constexpr int kHalf = 64;  // elements of a row of a tile in shared memory
+inline constexpr int kRowBytes = kHalf * 2;
+inline constexpr int kMinBoxTokens = 8;    // the swizzle pattern repeats after 8 rows
+inline constexpr int kBarrierBytes = 256;  // and the published work tile
+inline constexpr int kAlignment = 1024;
+
+template <int D>
+inline constexpr int kHalves = D / kHalf;
+template <int D>
+inline constexpr int kQueryBytes = kRows* D * 2;
+template <int D>
+inline constexpr int kTileBytes = kTokens* D * 2;
+template <int D>
+inline constexpr int kSharedBytes =
+    kQueryBytes<D> + 2 * kStages* kTileBytes<D> + kBarrierBytes + kAlignment;
+
+// How the cache is copied: in bulk, as TMA boxes of `tokens` tokens of one head and cache block; or
+// token by token, where cache blocks are no multiple of a box.
+struct Boxes {
+  bool bulk;
+  int tokens;
+  int block_size;     // without a block table, a block is a whole sequence
+  bool runs = false;  // a tile is several cache blocks: one box if consecutive
+
+  // The number of producer warps that copy.
+  __device__ __forceinline__ int warps() const {
+    return bulk && tokens < kTokens ? kProducerWarps : 1;
+  }
+  // How many boxes `count` tokens fill. A box's number of tokens is a power of two.
+  __device__ __forceinline__ int filled_by(int count) const {
+    return (count + tokens - 1) >> (31 - __clz(tokens));
+  }
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The warpgroup of this thread. The shuffle shows the compiler that it is uniform in a warp.
+__device__ __forceinline__ int own_group() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+}
+
+// Numbers of named barriers (sync_threads.cuh).
+inline constexpr int kAllConsumers = 1;
+inline constexpr int kFirstGroup = 2;                         // of each warpgroup alone
+inline constexpr int kFirstOrder = kFirstGroup + kConsumers;  // orders the warpgroups (ping-pong)
+inline constexpr int kAllProducers = kFirstOrder + kConsumers;
+
+// Tensor maps of the cache: boxes, and runs of consecutive cache blocks that make up a tile.
+struct CacheMaps {
+  const CUtensorMap& keys;
+  const CUtensorMap& values;
+  const CUtensorMap& key_runs;
+  const CUtensorMap& value_runs;
+};
+
+// The layout of a block's shared memory.
+template <int D>
+struct Shared {
+  unsigned base;
+
+  __device__ __forceinline__ explicit Shared(const void* memory)
+      : base((shared_address(memory) + kAlignment - 1) & ~(kAlignment - 1)) {}
+  __device__ __forceinline__ unsigned queries() const { return base; }
+  __device__ __forceinline__ unsigned keys(int stage) const {
+    return base + kQueryBytes<D> + stage * kTileBytes<D>;
+  }
+  __device__ __forceinline__ unsigned values(int stage) const { return keys(kStages + stage); }
+  __device__ __forceinline__ Barrier barrier(int number) const {
+    return {keys(2 * kStages) + number * 8};
+  }
+  __device__ __forceinline__ Barrier keys_full(int stage) const { return barrier(stage); }
+  __device__ __forceinline__ Barrier keys_empty(int stage) const {
+    return barrier(kStages + stage);
+  }
+  __device__ __forceinline__ Barrier values_full(int stage) const {
+    return barrier(2 * kStages + stage);
+  }
+  __device__ __forceinline__ Barrier values_empty(int stage) const {
+    return barrier(3 * kStages + stage);
+  }
+  // The queries of a work tile, and the published work tile itself (prefill.cu).
+  __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages); }
+  __device__ __forceinline__ Barrier queries_empty() const { return barrier(4 * kStages + 1); }
+  __device__ __forceinline__ unsigned work_tile() const { return barrier(4 * kStages + 2).address; }
+};
+
+// Initializes the barriers; called by one thread before all others start. `keys` and `values`: the
+// arrivals that announce a tile.
+template <int D>
+__device__ __forceinline__ void start_barriers(const Shared<D>& shared, int keys, int values) {
+  constexpr int kWarps = kConsumers * kGroupThreads / 32;
+  for (int stage = 0; stage < kStages; ++stage) {
+    shared.keys_full(stage).init(keys);
+    shared.values_full(stage).init(values);
+    shared.keys_empty(stage).init(kWarps);
+    shared.values_empty(stage).init(kWarps);
+  }
+  shared.queries_full().init(1);
+  shared.queries_empty().init(kWarps);
+  fence_barrier_init();
+}
+
+// The stage of the i-th tile that a block works on, and the parity of its barriers.
+struct PipelineState {
+  int stage;
+  unsigned parity;
+  __device__ __forceinline__ explicit PipelineState(int i)
+      : stage(i % kStages), parity(i / kStages & 1) {}
+};
+
+__device__ __forceinline__ int count_tiles(int tokens) {
+  return (tokens + kTokens - 1) / kTokens;
+}
+
+// The number of tokens that the last of the first `packed_rows` rows sees; the rows before it see
+// no more.
+template <typename Part>
+__device__ __forceinline__ int visible_tokens(const Part& part, int packed_rows) {
+  return max(0, part.visible(packed_rows - 1));
+}
+
+// The address of a chunk of 8 elements of a row, in a tile of kTileRows rows.
+template <int kTileRows>
+__device__ __forceinline__ unsigned chunk_of(unsigned tile, int row, int chunk) {
+  return tile + chunk / 8 * kTileRows * kRowBytes + row * kRowBytes +
+         ((chunk & 7) ^ (row & 7)) * 16;
+}
+
+template <int kTileRows>
+__device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
+                                            const unsigned (&word)[4]) {
+  asm volatile(
+      "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(chunk_of<kTileRows>(tile, row, chunk)),
+      "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+      : "memory");
+}
+
+// The origins of a tile's boxes. Each producer warp knows all of them: a lane has one box, or the
+// half of its rows' elements.
+struct TileBoxes {
+  int count;
+  int block, within;  // of this lane's box
+};
+
+// Looks the boxes up in the block table. The loads complete where their results are used.
+template <int D, typename Part>
+__device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes& boxes, int tokens,
+                                                  int tile, int lane) {
+  const int first = tile * kTokens;
+  TileBoxes found;
+  found.count = boxes.filled_by(min(kTokens, tokens - first));
+  found.block = part.sequence;
+  found.within = part.token(first) + min(lane / kHalves<D>, found.count - 1) * boxes.tokens;
+  if (part.p.block_table != nullptr) {
+    const int shift = part.p.block_shift;
+    const int number = shift >= 0 ? found.within >> shift : found.within / boxes.block_size;
+    found.within -= number * boxes.block_size;
+    found.block =
+        part.p.block_table[static_cast<long long>(part.sequence) * part.p.table_width + number];
+  }
+  return found;
+}
+
+// Whether the boxes are consecutive blocks of the cache that make up a tile.
+template <int D>
+__device__ __forceinline__ bool is_run(const TileBoxes& found, const Boxes& boxes, int lane) {
+  if (!boxes.runs || found.count * boxes.tokens != kTokens) return false;
+  const int box = min(lane / kHalves<D>, found.count - 1);
+  const int first = __shfl_sync(~0u, found.block, 0);
+  return __all_sync(~0u, found.block == first + box && found.within == 0);
+}
+
+// Copies the first `count` boxes to a tile of keys or values, once the stage is empty. The lanes of
+// a warp issue their copies one after the other, so each warp issues some. Only one warp waits for
+// the empty barrier: the others could miss its phase.
+template <int D>
+__device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxes& boxes,
+                                           const TileBoxes& found, int count, int kv_head,
+                                           unsigned tile, const Barrier& full, const Barrier& empty,
+                                           unsigned parity, int thread) {
+  if (thread < 32) empty.wait(parity);
+  if (thread == 0) full.arrive_and_expect(found.count * boxes.tokens * D * 2);
+  boxes.warps() > 1 ? sync_threads(kAllProducers, kGroupThreads) : __syncwarp();
+  const int lane = thread % 32, box = lane / kHalves<D>, half = lane % kHalves<D>;
+  if (box >= count || box % kProducerWarps != thread / 32) return;
+  const unsigned to = tile + half * kTokens * kRowBytes + box * boxes.tokens * kRowBytes;
+  copy_box(to, tensor, half * kHalf, found.within, kv_head, found.block, full);
+}
+
+// Produces the tiles of a work tile, the last one first. tiles_done: tiles of earlier work tiles.
+template <int D, typename Part>
+__device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>& shared,
+                                              const CacheMaps& maps, const Boxes& boxes, int tokens,
+                                              int tiles_done, int thread) {
+  const int lane = thread % 32;
+  int tile = count_tiles(tokens) - 1;
+  TileBoxes next = locate_boxes<D>(part, boxes, tokens, tile, lane);
+  for (; tile >= 0; --tile, ++tiles_done) {
+    const TileBoxes found = next;
+    if (tile > 0) next = locate_boxes<D>(part, boxes, tokens, tile - 1, lane);
+    const bool run = is_run<D>(found, boxes, lane);
+    const int count = run ? 1 : found.count;
+    const PipelineState state(tiles_done);
+    copy_boxes<D>(run ? maps.key_runs : maps.keys, boxes, found, count, part.kv_head,
+                  shared.keys(state.stage), shared.keys_full(state.stage),
+                  shared.keys_empty(state.stage), state.parity ^ 1, thread);
+    copy_boxes<D>(run ? maps.value_runs : maps.values, boxes, found, count, part.kv_head,
+                  shared.values(state.stage), shared.values_full(state.stage),
+                  shared.values_empty(state.stage), state.parity ^ 1, thread);
+  }
+}
+
+template <typename T, int D, typename Part>
+__device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, int first, int count,
+                                            unsigned tile, const Barrier& full, int lane) {
+  constexpr int kChunks = D / 8;
+#pragma unroll 1
+  for (int at = lane; at < count * kChunks; at += 32) {
+    const int token = at / kChunks, chunk = at % kChunks;
+    store_chunk<kTokens>(tile, token, chunk,
+                         load_vector(cache + part.kv_offset_at(first + token) + chunk * 8).word);
+  }
+  fence_shared_writes();
+  __syncwarp();
+  if (lane == 0) full.arrive();
+}
+
+// The same, token by token.
+template <typename T, int D, typename Part>
+__device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>& shared,
+                                               int tokens, int tiles_done, int lane) {
+#pragma unroll 1
+  for (int tile = count_tiles(tokens) - 1; tile >= 0; --tile, ++tiles_done) {
+    const int first = tile * kTokens, count = min(kTokens, tokens - first);
+    const PipelineState state(tiles_done);
+#pragma unroll 1
+    for (int values = 0; values < 2; ++values) {
+      const Barrier empty = shared.barrier(values * 2 * kStages + kStages + state.stage);
+      const Barrier full = shared.barrier(values * 2 * kStages + state.stage);
+      empty.wait(state.parity ^ 1);
+      copy_tokens<T, D>(part, values == 0 ? part.p.keys : part.p.values, first, count,
+                        shared.keys(values * kStages + state.stage), full, lane);
+    }
+  }
+}
+
+// The work of the producer warpgroup.
+template <typename T, int D, typename Part>
+__device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
+                                        const CacheMaps& maps, const Boxes& boxes, int tokens,
+                                        int tiles_done, int thread) {
+  if (tokens == 0 || thread >= boxes.warps() * 32) return;
+  if (boxes.bulk) {
+    produce_boxes<D>(part, shared, maps, boxes, tokens, tiles_done, thread);
+  } else {
+    produce_tokens<T, D>(part, shared, tokens, tiles_done, thread);
+  }
+}
+
+// A warpgroup copies its 64 packed rows, with zeros for those that do not exist.
+template <typename T, int D>
+__device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsigned queries,
+                                             int first, int first_packed, int thread) {
+  constexpr int kChunks = D / 8, kRowsAtOnce = kGroupThreads / kChunks;
+  static_assert(kRowsAtOnce % 8 == 0);  // a thread's chunks have the same index in their rows
+  const int row = thread / kChunks, chunk = thread % kChunks;
+#pragma unroll
+  for (int i = 0; i < kGroupRows; i += kRowsAtOnce) {
+    Vector<T> vector{};
+    if (first_packed + row + i < part.packed_rows) {
+      vector = load_vector(part.query(first_packed + row + i) + chunk * 8);
+    }
+    store_chunk<kRows>(queries + i * kRowBytes, first + row, chunk, vector.word);
+  }
+}
+
+// All consumers set rows [from, kTokens) of a tile to zero: the memory may hold anything, and a
+// weight of zero times NaN is NaN.
+template <int D>
+__device__ __forceinline__ void clear_rows(unsigned tile, int from, int thread) {
+  constexpr int kChunks = D / 8;
+  for (int at = from * kChunks + thread; at < kTokens * kChunks; at += kConsumers * kGroupThreads) {
+    store_chunk<kTokens>(tile, at / kChunks, at % kChunks, {0, 0, 0, 0});
+  }
+}
+
+#endif
+
+// The tensor map of heads of D elements, in boxes of kHalf of them. `dimensions` start with the
+// second innermost one.
+template <typename T, int D, std::size_t kDimensions>
+CUtensorMap describe(const void* data, const std::array<Dimension, kDimensions>& dimensions) {
+  std::array<Dimension, kDimensions + 1> all{{{D, 1, kHalf}}};
+  std::copy(dimensions.begin(), dimensions.end(), all.begin() + 1);
+  return describe_tensor("attention", dtype_of<T>, data, all);
+}
+
+// The tensor map of a layer's keys or values, in boxes of some tokens of a head, of one cache block
+// or of several consecutive ones.
+template <typename T, int D>
+CUtensorMap describe(const TensorView& cache, int box_tokens, int box_blocks = 1) {
+  return describe<T, D, 3>(cache.data, {{{cache.shape[1], cache.stride[1], box_tokens},
+                                         {cache.shape[2], cache.stride[2], 1},
+                                         {cache.shape[0], cache.stride[0], box_blocks}}});
+}
+
+// The tensor map of the queries, in boxes of packed rows: all heads of a group of some rows.
+template <typename T, int D>
+CUtensorMap describe_queries(const Attention& args, int packed_rows) {
+  return describe<T, D, 2>(args.q.data,
+                           {{{args.q.shape[1], args.q.stride[1], args.group},
+                             {args.q.shape[0], args.q.stride[0], packed_rows / args.group}}});
+}
+
+// Whether a tensor map can describe it: strides are in bytes, multiples of 16, below 2^40.
+inline bool can_be_described(const TensorView& cache) {
+  if (cache.shape[0] == 0 || !cache.aligned(16)) return false;
+  return std::all_of(cache.stride.begin(), cache.stride.begin() + 3, [](std::int64_t stride) {
+    return stride > 0 && stride % 8 == 0 && stride < std::int64_t{1} << 39;
+  });
+}
+
+// How to copy this cache. Boxes do not cross cache blocks.
+inline Boxes boxes_for(const kernels::KvView& kv) {
+  const bool paged = kv.block_table.data != nullptr;
+  const auto block_size = static_cast<int>(kv.block_size());
+  const int tokens = paged ? std::gcd(block_size, kTokens) : kTokens;
+  if (tokens < kMinBoxTokens || !can_be_described(kv.keys) || !can_be_described(kv.values)) {
+    return {.bulk = false, .tokens = 1, .block_size = block_size};
+  }
+  return {.bulk = true, .tokens = tokens, .block_size = block_size};
+}
+
+// Whether a tile is several whole cache blocks.
+inline bool blocks_make_tiles(const kernels::KvView& kv, const Boxes& boxes) {
+  return boxes.bulk && kv.block_table.data != nullptr && boxes.tokens == boxes.block_size &&
+         boxes.tokens < kTokens;
+}
+
+// Whether the packed rows of a KV head are whole groups, so that a TMA box holds some of them.
+inline bool queries_are_boxes(const Attention& args) {
+  const std::int64_t row = args.q.stride[0];
+  return args.first_head % args.group == 0 && args.q.shape[1] % args.group == 0 &&
+         args.group <= kRows && args.q.shape[0] > 0 && args.q.aligned(16) && row > 0 &&
+         row % 8 == 0 && row < std::int64_t{1} << 39;
+}
+
+// Whether the kernels of sm_90a support these arguments on this device.
+inline bool serves(const Attention& args) {
+  const std::int64_t head_dim = args.q.shape[2];
+  return (head_dim == 64 || head_dim == 128) && args.scale > 0 && args.out.aligned(16) &&
+         is_hopper();
+}
+
+}  // namespace nvllm::kernels::cuda::sm90

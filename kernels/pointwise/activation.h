@@ -1,0 +1,45 @@
+// Element-wise operations around the GEMMs: bias, and the gated activation of an MLP.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+
+namespace nvllm::kernels {
+
+// x[r][i] = round(x[r][i] + bias[i]), in place. Both tensors are dense and of one type (float32,
+// bfloat16 or float16). Any number of rows and columns is allowed, 0 too.
+struct AddBias {
+  TensorView x;     // [rows, columns]
+  TensorView bias;  // [columns]
+};
+
+// Enqueues it. Throws an Error that names the argument that does not fit.
+void add_bias(const AddBias& args, Stream& stream);
+void check_add_bias(const AddBias& args);
+// The plain definition, which the caller runs at once.
+void add_bias_reference(const AddBias& args);
+
+enum class Activation : std::uint8_t {
+  silu,       // g / (1 + exp(-g))
+  gelu,       // g * (1 + erf(g / sqrt(2))) / 2
+  gelu_tanh,  // the same with tanh(sqrt(2 / pi) * (g + 0.044715 g^3)) for erf(...)
+};
+const char* name_of(Activation activation);
+
+// out[r][i] = round(activation(x[r][i]) * x[r][n + i]), in float32, rounded once. Both tensors are
+// dense and of one type (float32, bfloat16 or float16). Any number of rows and columns is allowed.
+struct GatedActivation {
+  TensorView out;  // [rows, n]
+  TensorView x;    // [rows, 2 * n]: the gate projection, then the up projection
+  Activation activation = Activation::silu;
+};
+
+// Enqueues it. Throws an Error that names the argument that does not fit.
+void gated_activation(const GatedActivation& args, Stream& stream);
+void check_gated_activation(const GatedActivation& args);
+// The plain definition, which the caller runs at once.
+void gated_activation_reference(const GatedActivation& args);
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,51 @@
+// What every backend offers of the operations in this folder: the functions that NAME.cc chooses
+// among, for checked arguments on a stream of that backend. Each does what the function of the same
+// name in nvllm::kernels does.
+#pragma once
+
+#include <cstdint>
+
+namespace nvllm {
+class Stream;
+}
+
+namespace nvllm::kernels {
+
+struct AddBias;
+struct CopyLastKv;
+struct CopyToRing;
+struct Embedding;
+struct GatedActivation;
+struct NormRopeStore;
+struct RandomFill;
+struct RmsNorm;
+struct StepInput;
+
+namespace cpu {
+
+void add_bias(const AddBias& args, Stream& stream);
+void gated_activation(const GatedActivation& args, Stream& stream);
+void norm_rope_store(const NormRopeStore& args, Stream& stream);
+void random_fill(const RandomFill& args, Stream& stream);
+void rms_norm(const RmsNorm& args, Stream& stream);
+
+}  // namespace cpu
+
+namespace cuda {
+
+void add_bias(const AddBias& args, Stream& stream);
+void copy_last_kv(const CopyLastKv& args, Stream& stream);
+void copy_to_ring(const CopyToRing& args, Stream& stream);
+void embedding(const Embedding& args, Stream& stream);
+void norm_rope_store(const NormRopeStore& args, Stream& stream);
+void random_fill(const RandomFill& args, Stream& stream);
+void step_input(const StepInput& args, Stream& stream);
+void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count, Stream& stream);
+
+// next_comes_early: whether the kernel behind this one may be launched before this one may begin
+// (kernels/common/sm80/launch.cuh).
+void gated_activation(const GatedActivation& args, Stream& stream, bool next_comes_early = false);
+void rms_norm(const RmsNorm& args, Stream& stream, bool next_comes_early = false);
+
+}  // namespace cuda
+}  // namespace nvllm::kernels

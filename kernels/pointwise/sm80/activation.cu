@@ -1,0 +1,100 @@
+// Bias and gated activations on the GPU. Both are bound by memory.
+#include "kernels/common/arguments.h"
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/common/sm80/row_tiles.cuh"
+#include "kernels/pointwise/backends.h"
+#include "kernels/pointwise/sm80/activation.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kBiasVectors = 4;        // of a thread; all their loads are in flight together
+constexpr int kActivationVectors = 2;  // of a thread, of the gates and of the values they gate
+
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kTileBlockThreads)
+    add_bias_kernel(T* x, const T* bias, const RowTiles tiles) {
+  begin_after_previous_kernel();
+  const TilePlace place = tile_place<kBiasVectors>(tiles.tiles);
+  if (place.row >= tiles.rows) return;
+  T* row = x + place.row * tiles.columns;
+  Vector<T> values[kBiasVectors], addends[kBiasVectors];
+#pragma unroll
+  for (int v = 0; v < kBiasVectors; ++v) {
+    const long long vector = place.vector + v * blockDim.x;
+    if (vector >= tiles.vectors) continue;
+    values[v] = load_of_row<kAligned>(row, vector, tiles.columns);
+    addends[v] = load_of_row<kAligned>(bias, vector, tiles.columns);
+  }
+#pragma unroll
+  for (int v = 0; v < kBiasVectors; ++v) {
+    const long long vector = place.vector + v * blockDim.x;
+    if (vector >= tiles.vectors) continue;
+    store_of_row<kAligned>(row, vector, tiles.columns, add(values[v], addends[v]));
+  }
+}
+
+template <typename T, Activation kActivation, bool kAligned>
+__global__ void __launch_bounds__(kTileBlockThreads)
+    gated_activation_kernel(T* out, const T* x, const RowTiles tiles, bool next_comes_early) {
+  begin_after_previous_kernel(next_comes_early);
+  const TilePlace place = tile_place<kActivationVectors>(tiles.tiles);
+  if (place.row >= tiles.rows) return;
+  const T* gate_row = x + place.row * 2 * tiles.columns;
+  const T* up_row = gate_row + tiles.columns;
+  Vector<T> gates[kActivationVectors], ups[kActivationVectors];
+#pragma unroll
+  for (int v = 0; v < kActivationVectors; ++v) {
+    const long long vector = place.vector + v * blockDim.x;
+    if (vector >= tiles.vectors) continue;
+    gates[v] = load_of_row<kAligned>(gate_row, vector, tiles.columns);
+    ups[v] = load_of_row<kAligned>(up_row, vector, tiles.columns);
+  }
+#pragma unroll
+  for (int v = 0; v < kActivationVectors; ++v) {
+    const long long vector = place.vector + v * blockDim.x;
+    if (vector >= tiles.vectors) continue;
+    store_of_row<kAligned>(out + place.row * tiles.columns, vector, tiles.columns,
+                           activate_gated<kActivation>(gates[v], ups[v]));
+  }
+}
+
+template <Activation kActivation>
+void launch(const GatedActivation& args, Stream& stream, bool next_comes_early) {
+  with_element_type(args.out.dtype, [&]<typename T>(T) {
+    constexpr int kElements = Vector<T>::kElements;
+    const RowTiles tiles(args.out.shape[0], args.out.shape[1], kElements, kActivationVectors);
+    const bool aligned =
+        tiles.columns % kElements == 0 && args.out.aligned(16) && args.x.aligned(16);
+    const auto kernel = aligned ? gated_activation_kernel<T, kActivation, true>
+                                : gated_activation_kernel<T, kActivation, false>;
+    launch_early("launching gated_activation", kernel, tiles.grid, tiles.block,
+                 nvllm::cuda::native(stream), args.out.as<T>(), args.x.as<T>(), tiles,
+                 next_comes_early);
+  });
+}
+
+}  // namespace
+
+void add_bias(const AddBias& args, Stream& stream) {
+  with_element_type(args.x.dtype, [&]<typename T>(T) {
+    constexpr int kElements = Vector<T>::kElements;
+    const RowTiles tiles(args.x.shape[0], args.x.shape[1], kElements, kBiasVectors);
+    const bool aligned =
+        tiles.columns % kElements == 0 && args.x.aligned(16) && args.bias.aligned(16);
+    const auto kernel = aligned ? add_bias_kernel<T, true> : add_bias_kernel<T, false>;
+    launch_early("launching add_bias", kernel, tiles.grid, tiles.block, nvllm::cuda::native(stream),
+                 args.x.as<T>(), args.bias.as<T>(), tiles);
+  });
+}
+
+void gated_activation(const GatedActivation& args, Stream& stream, bool next_comes_early) {
+  switch (args.activation) {
+    case Activation::silu: return launch<Activation::silu>(args, stream, next_comes_early);
+    case Activation::gelu: return launch<Activation::gelu>(args, stream, next_comes_early);
+    case Activation::gelu_tanh:
+      return launch<Activation::gelu_tanh>(args, stream, next_comes_early);
+  }
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,115 @@
+// What sampling kernels know of a sequence: the sampling parameters of its slot, as they lie in
+// device memory; and the rows of logits of a step.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+#include "kernels/common/arguments.h"
+
+namespace nvllm::kernels {
+
+struct SlotParams {
+  static constexpr std::uint32_t kChangesLogits = 1;  // apply_penalties() has something to do
+  static constexpr std::uint32_t kTruncates = 2;      // min_p, top_k or top_p
+  static constexpr std::uint32_t kAllowed = 4;        // only some ids are allowed
+  static constexpr std::uint32_t kPenalties = 8;      // repetition, presence or frequency penalty
+
+  std::uint64_t seed = 0;
+  float inverse_temperature = 1;  // 0: greedy
+  float log_min_p = 0;            // natural logarithm; only read if has_min_p
+  std::uint32_t has_min_p = 0;
+  std::int32_t top_k = 0;   // 0: off
+  std::uint32_t top_p = 0;  // in units of 2^-32; 0: off
+  std::uint32_t flags = 0;
+  float repetition_penalty = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  std::int32_t prompt_length = 0;
+  std::int32_t min_length = 0;  // while the sequence is shorter, its end tokens are banned
+  std::int32_t logprobs = -1;   // -1: none are wanted
+
+  // The lengths of the slot's lists, which lie one after the other.
+  std::int32_t ends = 0;        // ids of end tokens
+  std::int32_t biases = 0;      // ids, then as many floats
+  std::int32_t bad_words = 0;   // the end of each, counted from the first token of the first; then
+  std::int32_t bad_tokens = 0;  // the tokens of all of them
+
+  std::int32_t list_words() const { return ends + 2 * biases + bad_words + bad_tokens; }
+};
+static_assert(sizeof(SlotParams) == 72);
+
+// A step's rows, as sampling kernels see them.
+struct SamplingRows {
+  TensorView logits;          // [rows, own part of the vocabulary], float32, may have gaps
+  TensorView slots;           // [rows], int32; negative: no token is sampled
+  TensorView positions;       // [rows], int32
+  TensorView params;          // [slots, sizeof(SlotParams)], uint8
+  std::int64_t first_id = 0;  // of the own part
+  // Where apply_penalties() puts the rows that it changes, if not in place: [rows, own part], may
+  // have gaps.
+  TensorView changed_logits{};
+
+  std::int64_t rows() const { return logits.shape[0]; }
+  std::int64_t own() const { return logits.shape[1]; }
+};
+
+// Throws an Error that names `operation` and the argument that does not fit.
+inline void check_sampling_rows(const SamplingRows& args, const char* operation) {
+  const Arguments check(operation);
+  const std::int64_t rows = args.rows(), own = args.own();
+  check.require(args.logits, "logits", DType::f32, {rows, own});
+  if (own > 1 && rows > 0 && args.logits.stride[1] != 1) check.require_dense(args.logits, "logits");
+  check.require_memory(args.logits, "logits");
+  check.require(args.slots, "slots", DType::i32, {rows});
+  check.require_dense(args.slots, "slots");
+  check.require(args.positions, "positions", DType::i32, {rows});
+  check.require_dense(args.positions, "positions");
+  check.require(args.params, "params", DType::u8,
+                {args.params.shape[0], static_cast<std::int64_t>(sizeof(SlotParams))});
+  check.require_dense(args.params, "params");
+  if (args.changed_logits.data == nullptr) return;
+  check.require(args.changed_logits, "changed_logits", DType::f32, {rows, own});
+  if (own > 1 && rows > 0 && args.changed_logits.stride[1] != 1) {
+    check.require_dense(args.changed_logits, "changed_logits");
+  }
+}
+
+// The same rows as plain pointers, for kernels.
+struct SamplingRowsView {
+  const float* logits;
+  const float* changed_logits;  // nullptr: in place
+  const std::int32_t* slots;
+  const std::int32_t* positions;
+  const SlotParams* params;
+  std::int64_t rows, own, stride, changed_stride;
+  std::uint32_t first_id;
+
+  SamplingRowsView() = default;
+  explicit SamplingRowsView(const SamplingRows& args)
+      : logits(args.logits.as<float>()),
+        changed_logits(args.changed_logits.as<float>()),
+        slots(args.slots.as<std::int32_t>()),
+        positions(args.positions.as<std::int32_t>()),
+        params(args.params.as<SlotParams>()),
+        rows(args.rows()),
+        own(args.own()),
+        stride(args.logits.stride[0]),
+        changed_stride(args.changed_logits.stride[0]),
+        first_id(static_cast<std::uint32_t>(args.first_id)) {}
+
+  // The logits of a row to sample from: those with penalties where the slot's flags ask for them.
+#ifdef __CUDACC__
+  __host__ __device__
+#endif
+      const float*
+      sampled_logits(std::int64_t row, std::uint32_t flags) const {
+    if (changed_logits != nullptr && (flags & SlotParams::kChangesLogits) != 0) {
+      return changed_logits + row * changed_stride;
+    }
+    return logits + row * stride;
+  }
+};
+
+}  // namespace nvllm::kernels

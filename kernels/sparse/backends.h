@@ -1,0 +1,51 @@
+// The implementations of this folder's operations, by backend. NAME.cc checks the arguments and
+// calls the one of the stream's device. All of them take checked arguments and enqueue on `stream`.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+
+namespace nvllm::kernels {
+
+struct BlockMask;
+struct GatherPages;
+struct PageAttention;
+struct PageSelection;
+struct SparseAttention;
+struct UpdatePageBounds;
+struct VerticalSlash;
+struct VerticalSlashIndex;
+
+namespace cpu {
+
+void block_mask(const BlockMask& args, Stream& stream);
+void gather_pages(const GatherPages& args, Stream& stream);
+// Gathers the pages of one sequence and KV head at once, on the calling thread.
+void gather_head(const GatherPages& args, std::int64_t sequence, std::int64_t kv_head);
+void page_attention(const PageAttention& args, Stream& stream);
+void page_selection(const PageSelection& args, Stream& stream);
+void slash_bands(const TensorView& bands, const TensorView& offsets, Stream& stream);
+void sparse_attention(const SparseAttention& args, Stream& stream);
+void update_page_bounds(const UpdatePageBounds& args, Stream& stream);
+void vertical_slash(const VerticalSlash& args, Stream& stream);
+void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream);
+
+}  // namespace cpu
+
+namespace cuda {
+
+void block_mask(const BlockMask& args, Stream& stream);
+void gather_pages(const GatherPages& args, Stream& stream);
+void page_attention(const PageAttention& args, Stream& stream);
+void page_selection(const PageSelection& args, Stream& stream);
+void slash_bands(const TensorView& bands, const TensorView& offsets, Stream& stream);
+void sparse_attention(const SparseAttention& args, Stream& stream);
+void update_page_bounds(const UpdatePageBounds& args, Stream& stream);
+void vertical_slash(const VerticalSlash& args, Stream& stream);
+void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream);
+
+}  // namespace cuda
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,53 @@
+// What the reference and the CPU implementation of block_mask share: the selection of tiles by
+// their scores.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "kernels/sparse/block_mask.h"
+
+namespace nvllm::kernels {
+
+// The tiles of tokens that a tile of rows sees, and the first of those on its diagonal.
+struct TileReach {
+  std::int64_t tiles, diagonal;
+
+  TileReach(std::int64_t first_position, std::int64_t rows, std::int64_t row_tile) {
+    const std::int64_t first = first_position + row_tile * kMaskTile;
+    const std::int64_t last = first_position + std::min((row_tile + 1) * kMaskTile, rows) - 1;
+    diagonal = first / kMaskTile;
+    tiles = last / kMaskTile + 1;
+  }
+  bool always(std::int64_t tile) const { return tile == 0 || tile >= diagonal; }
+};
+
+// Selects tiles top-p: those that are always kept, then the highest of the reach.tiles scores,
+// until they add up to `threshold` of the total. Writes them in ascending order and returns how
+// many. `order` is scratch memory.
+template <typename Score>
+std::int32_t top_p_tiles(const Score* scores, const TileReach& reach, float threshold,
+                         std::vector<std::int32_t>& order, std::int32_t* kept) {
+  order.resize(reach.tiles);
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    const bool first = reach.always(a), second = reach.always(b);
+    if (first != second) return first;
+    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+  });
+  double total = 0, covered = 0;
+  for (std::int64_t tile = 0; tile < reach.tiles; ++tile) total += scores[tile];
+  std::int32_t count = 0;
+  for (const std::int32_t tile : order) {
+    const bool enough = threshold < 1 && covered >= threshold * total;
+    if (enough && !reach.always(tile)) break;
+    covered += scores[tile];
+    kept[count++] = tile;
+  }
+  std::sort(kept, kept + count);
+  return count;
+}
+
+}  // namespace nvllm::kernels

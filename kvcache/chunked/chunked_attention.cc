@@ -1,0 +1,226 @@
+// ChunkedCache during a pass: stores, writes out, loads and computes attention, layer by layer, as
+// planned for the step.
+#include <algorithm>
+
+#include "kvcache/chunked/chunked_cache.h"
+#include "kvcache/kv_cache.h"
+
+namespace nvllm::kvcache {
+
+void ChunkedCache::begin_pass(Stream& stream) {
+  ring_.begin(loads_, capturable_, stream);
+}
+
+kernels::KvView ChunkedCache::store_view(std::int64_t layer, Stream& stream) {
+  if (reuses_slots_) {
+    options_.hooks.wait(OffloadWait::store_of_write, stream,
+                        *written_[static_cast<std::size_t>(layer)]);
+  }
+  return slot_view(layer);
+}
+
+// A view of all slots.
+kernels::KvView ChunkedCache::slot_view(std::int64_t layer) const {
+  auto* const keys = static_cast<unsigned char*>(slot_memory_.data()) +
+                     static_cast<std::size_t>(layer) * part_bytes_;
+  return block_views(keys, shape_, slots_.size(), shape_.layers * 2 * shape_.layer_elements());
+}
+
+// A view of the blocks of these loads as one sequence.
+kernels::KvView ChunkedCache::ring_view(std::size_t load, std::size_t count) const {
+  kernels::KvView view =
+      block_views(ring_.memory(), shape_, ring_.slots(), 2 * shape_.layer_elements());
+  view.block_table = tables_.ring(ring_.slot_of(load), static_cast<std::int64_t>(count));
+  return view;
+}
+
+void* ChunkedCache::slot_part(BlockId block, std::int64_t layer) const {
+  const auto place = static_cast<std::size_t>(slots_.slot_of(block) * shape_.layers + layer);
+  return static_cast<unsigned char*>(slot_memory_.data()) + place * part_bytes_;
+}
+
+void ChunkedCache::write_out_layer(std::int64_t layer, Stream& stream) {
+  if (!writes_out()) return;
+  stored_->record(stream);
+  options_.hooks.wait(OffloadWait::write_of_store, *writes_, *stored_);
+  for (const BlockId block : filled_) {
+    options_.hooks.delay(Transfer::to_host, *writes_);
+    backend_.copy(host_.part(block, layer), slot_part(block, layer), part_bytes_, *writes_);
+  }
+  written_[static_cast<std::size_t>(layer)]->record(*writes_);
+}
+
+// Writes out all layers behind the pass, outside the graph, so that the graph is the same whether a
+// block becomes full or not.
+void ChunkedCache::write_out_blocks(Stream& stream) {
+  if (!writes_out()) return;
+  stored_->record(stream);
+  options_.hooks.wait(OffloadWait::write_of_store, *writes_, *stored_);
+  for (const BlockId block : filled_) {
+    options_.hooks.delay(Transfer::to_host, *writes_);
+    backend_.copy(host_.part(block, 0), slot_part(block, 0), shape_.kv_bytes(), *writes_);
+  }
+  for (const auto& written : written_) written->record(*writes_);
+}
+
+void ChunkedCache::run_attention(std::int64_t layer, const kernels::Attention& args,
+                                 Stream& stream) {
+  // Host attention starts before this layer's write-outs: it does not read the blocks that they
+  // write.
+  if (by_host()) {
+    host_attention_->launch(
+        layer, args, host_reads_recent_ ? written_[static_cast<std::size_t>(layer)].get() : nullptr,
+        stream);
+  }
+  if (!capturable_) write_out_layer(layer, stream);
+  if (args.q.elements() == 0) return;
+  if (!quest_) return attend_to_everything(layer, args, stream);
+  kernels::Attention stored = args;
+  stored.kv = slot_view(layer);
+  stored.kv.block_table = args.kv.block_table;
+  quest_->update_bounds(layer, stored, stream, tables_.block_map());
+  attend_by_quest(layer, args, stream);
+}
+
+GatheredQuest::Blocks ChunkedCache::block_locations(std::int64_t layer) const {
+  return {.on_device = slot_view(layer),
+          .block_map = tables_.block_map(),
+          .addresses = tables_.addresses(),
+          .offset = layer * static_cast<std::int64_t>(part_bytes_)};
+}
+
+// Computes the sequences of one row with Quest, then the others.
+void ChunkedCache::attend_by_quest(std::int64_t layer, const kernels::Attention& args,
+                                   Stream& stream) {
+  const auto chosen = std::count_if(reads_.parts().begin(), reads_.parts().end(),
+                                    [](const Part& part) { return part.kind == Kind::quest; });
+  if (chosen == static_cast<std::ptrdiff_t>(reads_.parts().size())) {  // and padding
+    return gathered_->run_attention(layer, args, args.query_start, block_locations(layer), stream);
+  }
+  attend_to_everything(layer, args, stream);
+  for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
+    if (reads_.parts()[s].kind != Kind::quest) continue;
+    gathered_->run_attention(layer, rows_of(args, s), tables_.rows(s), block_locations(layer),
+                             stream);
+  }
+}
+
+// The arguments for one sequence, except those that say how many rows it has.
+kernels::Attention ChunkedCache::rows_of(const kernels::Attention& args,
+                                         std::size_t sequence) const {
+  const Part& part = reads_.parts()[sequence];
+  const auto number = static_cast<std::int64_t>(sequence);
+  kernels::Attention own = args;
+  own.q = args.q.rows(part.begin, part.rows);
+  own.out = args.out.rows(part.begin, part.rows);
+  if (args.lse.data != nullptr) own.lse = args.lse.rows(part.begin, part.rows);
+  own.kv_length = args.kv_length.rows(number, 1);
+  own.kv.block_table = args.kv.block_table.rows(number, 1);
+  return own;
+}
+
+// Computes all rows. The results of sequences that Quest serves are overwritten afterwards.
+void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Attention& args,
+                                        Stream& stream) {
+  kernels::Attention residents = args;
+  residents.kv = slot_view(layer);
+  const std::int64_t sequences = args.kv_length.shape[0];
+  residents.kv.block_table = tables_.table(sequences, reads_.residents());
+  residents.kv_length = tables_.lengths(sequences);
+  residents.only_rows_are_new =
+      capturable_;  // prompts may attend to what others compute in this step
+  const bool in_parts = !reads_.none();
+  if (in_parts) {
+    residents.max_kv_length = reads_.residents() * shape_.block_size;
+    sums_.begin(residents, stream);
+  } else {
+    kernels::attention(residents, stream);
+  }
+  std::size_t taken = 0;
+  for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
+    const Part& part = reads_.parts()[s];
+    if (part.kind != Kind::prompt) continue;
+    consume_reads(layer, taken, part.reads_end, args, stream);
+    taken = part.reads_end;
+    attend_by_policy(layer, s, rows_of(args, s), residents.kv, stream);
+  }
+  consume_reads(layer, taken, reads_.through_ring().size(), args, stream);
+  if (in_parts) finish_sums(args, stream);
+}
+
+// Hands the blocks that come through the ring to the staged layer or to the sequences that read
+// them.
+void ChunkedCache::consume_reads(std::int64_t layer, std::size_t first, std::size_t end,
+                                 const kernels::Attention& args, Stream& stream) {
+  const std::vector<Read>& reads = reads_.through_ring();
+  const auto most = static_cast<std::size_t>(LoadRing::at_once(ring_.slots()));
+  std::size_t count = 0;
+  for (std::size_t i = first; i < end; i += count) {
+    count = reads_.run_length(i, std::min(end, i + most));
+    const std::size_t load = static_cast<std::size_t>(layer) * reads.size() + i;
+    ring_.take(load, count, stream);
+    if (reads[i].staged != StepReads::kNotStaged) {
+      staging_->put(reads[i].staged, ring_.place(load), stream);
+    }
+    for (const std::size_t sequence : reads[i].sequences) {
+      add_part(load, count, sequence, args, stream);
+    }
+    ring_.done(load, count, stream);
+  }
+}
+
+// For a prompt whose other blocks are staged, or all of whose blocks are resident.
+void ChunkedCache::attend_by_policy(std::int64_t layer, std::size_t sequence,
+                                    const kernels::Attention& args,
+                                    const kernels::KvView& residents, Stream& stream) {
+  const Part& part = reads_.parts()[sequence];
+  kernels::Attention prompt = args;
+  if (part.residents.empty()) {
+    stage_slots(layer, part, stream);
+    prompt.kv = staging_->view();
+  } else {
+    prompt.kv = residents;
+    prompt.kv.block_table = residents.block_table.rows(static_cast<std::int64_t>(sequence), 1);
+  }
+  options_.prompts->run_attention(prompt_attention(prompt, part.first, part.to_come), stream);
+}
+
+void ChunkedCache::stage_slots(std::int64_t layer, const Part& part, Stream& stream) {
+  for (const Part::Staged& staged : part.staged) {
+    const auto place = static_cast<std::size_t>(staged.slot * shape_.layers + layer);
+    staging_->put(staged.number,
+                  static_cast<unsigned char*>(slot_memory_.data()) + place * part_bytes_, stream);
+  }
+}
+
+// Finishes all sequences but the prompts of a policy, which have their results already.
+void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
+  const kernels::CombineAttention::Part last =
+      by_host() ? host_attention_->result(stream) : kernels::CombineAttention::Part{};
+  if (!reads_.any(Kind::prompt)) return sums_.finish(args, 0, stream, last);
+  for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
+    const Part& part = reads_.parts()[s];
+    if (part.kind == Kind::everything) sums_.finish(rows_of(args, s), part.begin, stream, last);
+  }
+}
+
+// Adds the attention of a sequence's rows over whole blocks of earlier tokens.
+void ChunkedCache::add_part(std::size_t load, std::size_t count, std::size_t sequence,
+                            const kernels::Attention& args, Stream& stream) {
+  const Part& own = reads_.parts()[sequence];
+  const auto blocks = static_cast<std::int64_t>(count);
+  kernels::Attention part = args;
+  part.q = args.q.rows(own.begin, own.rows);
+  part.kv = ring_view(load, count);
+  part.query_start = tables_.rows(sequence);
+  part.kv_length = part.visible = tables_.whole(blocks);
+  part.max_query_rows = own.rows;
+  part.max_kv_length = blocks * shape_.block_size;
+  sums_.add(part, own.begin, stream);
+}
+
+void ChunkedCache::end_pass(Stream& stream) {
+  ring_.end(stream);
+}
+
+}  // namespace nvllm::kvcache

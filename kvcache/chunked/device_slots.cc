@@ -1,0 +1,95 @@
+#include "kvcache/chunked/device_slots.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nvllm::kvcache {
+
+DeviceSlots::DeviceSlots(std::int64_t slots, std::int64_t blocks)
+    : slots_(static_cast<std::size_t>(slots)),
+      blocks_(static_cast<std::size_t>(blocks)),
+      block_map_(static_cast<std::size_t>(blocks), kNone) {
+  for (DeviceSlot slot = 0; slot < slots; ++slot) {
+    slots_[static_cast<std::size_t>(slot)].at = free_.insert(free_.end(), slot);
+  }
+}
+
+bool DeviceSlots::take_changed() {
+  return std::exchange(changed_, false);
+}
+
+// An empty slot, or the one that has been free for longest; what was in it is nowhere on the device
+// any more.
+DeviceSlot DeviceSlots::take(BlockId block) {
+  NVLLM_CHECK(!free_.empty(), "all ", size(), " slots of the device are held");
+  const DeviceSlot slot = free_.front();
+  Slot& there = slots_[static_cast<std::size_t>(slot)];
+  if (there.block != kNoBlock) of(there.block).last = kNone;
+  there.block = block;
+  settle(block, slot);
+  return slot;
+}
+
+// A free slot is the block's home.
+void DeviceSlots::settle(BlockId block, DeviceSlot slot) {
+  free_.erase(slots_[static_cast<std::size_t>(slot)].at);
+  of(block).last = slot;
+  block_map_[static_cast<std::size_t>(block)] = slot;
+  changed_ = true;
+}
+
+DeviceSlot DeviceSlots::open(BlockId block) {
+  Block& own = of(block);
+  NVLLM_CHECK(own.holders == 0, "block ", block, " is held, and cannot be opened");
+  if (own.last != kNone) {  // it had other tokens
+    Slot& there = slots_[static_cast<std::size_t>(own.last)];
+    there.block = kNoBlock;
+    free_.splice(free_.begin(), free_, there.at);
+    own.last = kNone;
+  }
+  own.holders = 1;
+  own.whole = false;
+  return take(block);
+}
+
+void DeviceSlots::filled(BlockId block) {
+  NVLLM_CHECK(of(block).holders > 0, "block ", block, " is filled, but nobody holds it");
+  of(block).whole = true;
+}
+
+bool DeviceSlots::hold(BlockId block) {
+  Block& own = of(block);
+  if (own.holders++ > 0) return true;
+  own.whole = true;
+  if (own.last != kNone) {
+    settle(block, own.last);
+    return true;
+  }
+  take(block);
+  return false;
+}
+
+void DeviceSlots::release(BlockId block) {
+  Block& own = of(block);
+  NVLLM_CHECK(own.holders > 0, "block ", block, " is released, but nobody holds it");
+  if (--own.holders > 0) return;
+  Slot& there = slots_[static_cast<std::size_t>(own.last)];
+  there.at = free_.insert(own.whole ? free_.end() : free_.begin(), own.last);
+  if (!own.whole) {
+    there.block = kNoBlock;
+    own.last = kNone;
+  }
+  block_map_[static_cast<std::size_t>(block)] = kNone;
+  changed_ = true;
+}
+
+// A sequence with r rows touches at most 1 + ceil((r - 1) / block_size) blocks, one without rows
+// has one open block at most. In all that is one for each, and ceil((r - 1) / block_size) more for
+// those that have more than one row: (r - 2) / block_size + 1 at most.
+std::int64_t max_write_slots(std::int64_t sequences, std::int64_t rows, std::int64_t block_size) {
+  return sequences + std::min(sequences, rows / 2) + rows / block_size;
+}
+
+}  // namespace nvllm::kvcache

@@ -1,0 +1,104 @@
+// HostAttention: attention over blocks in host memory, computed by the host's cores while other
+// blocks are loaded to the device. The cores read memory several times faster than the link.
+//
+//   host.plan(blocks, rows);                      // per step; a graph of the step repeats the plan
+//   for each layer:
+//     host.launch(layer, args, written, stream);  // args: the layer's attention, queries computed
+//     ... enqueue other parts of the layer's attention ...
+//     parts.finish(args, stream, host.result(stream));
+//
+// It has a stream of its own, on which the queries are copied to the host and a host call computes
+// with a pool of threads. The results stay in pinned memory, where the device's combine kernel
+// reads them: they are a few KB, and a copy would wait behind the large loads.
+//
+//   stream       queries -> queries ready;   ...      wait: results ready -> combine
+//   own stream   wait: queries ready, the blocks' write-outs -> copy queries -> attention
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/backend.h"
+#include "device/cpu/thread_pool.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/combine_attention.h"
+#include "kernels/attention/host_attention.h"
+#include "kvcache/chunked/load_ring.h"
+#include "kvcache/kv_cache.h"
+
+namespace nvllm::kvcache {
+
+// Used by one thread, with one stream.
+class HostAttention {
+ public:
+  struct Limits {
+    BlockShape shape;
+    std::int64_t heads = 0;      // this rank's query heads
+    std::int64_t sequences = 0;  // of a step
+    int threads = 0;             // 0: one for each core that the process may run on
+  };
+
+  // Ledger: "host attention" (pinned). `hooks` must outlive it.
+  HostAttention(Backend& backend, const Limits& limits, const OffloadHooks& hooks);
+  // Waits until all that it has enqueued has run.
+  ~HostAttention();
+  HostAttention(const HostAttention&) = delete;
+  HostAttention& operator=(const HostAttention&) = delete;
+
+  // The whole blocks, laid out as in HostBlocks and sorted by row, that rows [0, rows) of the next
+  // passes attend to. Empty: the next passes do not use host attention.
+  void plan(std::vector<kernels::HostAttentionBlock> blocks, std::int64_t rows);
+  bool planned() const { return plan_ != nullptr; }
+
+  // written: an event after which the blocks' contents are there; nullptr: they are there already.
+  void launch(std::int64_t layer, const kernels::Attention& args, const Event* written,
+              Stream& stream);
+  // The result for rows [0, rows). Work of `stream` may read it until the next launch().
+  kernels::CombineAttention::Part result(Stream& stream);
+
+  // Bytes of keys and values per second, while both run at the same time.
+  struct Speeds {
+    double cores = 0;  // through attention
+    double link = 0;   // to the device
+    // The cores' share with which both finish at the same time.
+    double share() const { return cores / (cores + link); }
+  };
+  // Attends to these parts of blocks (pinned memory with any content) again and again, while they
+  // are copied to `device`, which has room for one part. Takes about 20 ms at a usual link's speed.
+  Speeds measure(std::span<const unsigned char* const> parts, void* device);
+
+ private:
+  // Shared with the host calls, which a graph may repeat.
+  struct Plan {
+    std::vector<kernels::HostAttentionBlock> blocks;
+    std::int64_t rows;
+  };
+
+  kernels::HostAttention attention(std::int64_t rows) const;
+  void take_queries(const TensorView& q, TensorView* taken);
+
+  Backend& backend_;
+  const Limits limits_;
+  const OffloadHooks& hooks_;
+  const std::int64_t part_bytes_;
+  // Query rows at most so many elements apart are copied in one piece with what lies between them.
+  const std::int64_t max_row_stride_;
+  Buffer queries_, out_, lse_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> queries_ready_, results_ready_;
+  std::shared_ptr<const Plan> plan_;
+  // Used by the host calls only, which run one after the other.
+  nvllm::cpu::ThreadPool pool_;
+  std::vector<float> scratch_;
+};
+
+// Chooses which of the blocks that a step reads are read by the host's cores: those that minimize
+// max(taken / share, loaded / (1 - share)), starting with the last block. readers: how many rows
+// read each block; 0: the cores cannot take it. The cores read a block once per row, while the
+// device loads it once for all rows, so blocks with several readers are taken last. `taken` gets
+// one element per block.
+void choose_for_host(std::span<const std::int32_t> readers, double share, std::vector<bool>& taken);
+
+}  // namespace nvllm::kvcache

@@ -1,0 +1,139 @@
+// What chunked offload loads blocks with: LoadRing, the ring of device memory through which blocks
+// come from the host; OffloadHooks, with which tests delay copies and leave out waits; StagedLayer,
+// which puts one layer of one sequence together.
+//
+// LoadRing has a few slots. The order of the loads is known before a pass begins. Loads run on a
+// stream of their own, as far ahead as there are slots.
+//
+//   ring.begin(loads, capturable, stream);
+//   for (i = 0; i < loads.size(); i += count) {
+//     ring.take(i, count, stream);     // the stream's work finds these loads in their slots now
+//     ... enqueue what reads them ...
+//     ring.done(i, count, stream);     // the slots' next loads may start behind that
+//   }
+//   ring.end(stream);
+//
+// Two events per slot order the two streams: `ready`, when its load is done, and `read`, when the
+// work that was enqueued between take() and done() has run. Load i + 1 uses the slot after that of
+// load i, or the first one.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "device/backend.h"
+#include "kernels/attention/kv_view.h"
+#include "kvcache/kv_cache.h"
+
+namespace nvllm::kvcache {
+
+// Every wait of one stream for another in chunked offload, by name. Each occurs at one place in the
+// code, and a test can leave one out to see that results become wrong without it.
+enum class OffloadWait : std::uint8_t {
+  load_of_slot,       // a load waits until what was in its ring slot has been read
+  attention_of_load,  // attention to a ring slot waits for its load
+  write_of_store,     // a block's write-out waits until its rows have been stored
+  // a block's load waits for its write-out, and for that of its slot's old block
+  load_of_write,
+  store_of_write,  // rows are stored in a slot after its old block has been written out
+  loads_of_graph,  // loads of a step without a graph wait for the end of a graph before it
+
+  queries_of_host,  // the host's cores wait until a layer's queries are there
+  host_of_write,    // and until the blocks that they read have been written out
+  merge_of_host,    // results are combined when the cores are done
+};
+inline constexpr std::size_t kOffloadWaits = 6;        // of loads and write-outs
+inline constexpr std::size_t kHostAttentionWaits = 3;  // and of the host's cores, behind them
+
+enum class Transfer : std::uint8_t { to_device, to_host, by_host };
+
+// For tests; the default changes nothing.
+struct OffloadHooks {
+  // Runs on a copy stream before each copy, or before each call of the host's cores.
+  std::function<void(Transfer)> before_copy;
+  std::uint32_t left_out = 0;  // bits of OffloadWait
+
+  void wait(OffloadWait which, Stream& stream, const Event& event) const {
+    if ((left_out >> static_cast<unsigned>(which) & 1u) == 0) stream.wait(event);
+  }
+  void delay(Transfer what, Stream& stream) const {
+    if (before_copy) stream.host_call([call = before_copy, what] { call(what); });
+  }
+};
+
+// Used by one thread.
+class LoadRing {
+ public:
+  struct Load {
+    const void* from = nullptr;    // pinned
+    const Event* after = nullptr;  // what the load waits for; nullptr: nothing
+  };
+
+  // At least two slots. Ledger: "kv ring" (device).
+  LoadRing(Backend& backend, std::int64_t slots, std::size_t part_bytes, const OffloadHooks& hooks);
+
+  // Starts a pass. `loads`, of part_bytes each, must not change until end(). capturable: the pass
+  // may be captured; it starts behind the stream's work, ends before what follows, and needs
+  // nothing from any other pass. Otherwise its first loads start as soon as their slots are free,
+  // however far the stream is.
+  void begin(const std::vector<Load>& loads, bool capturable, Stream& stream);
+  void take(std::size_t first, std::size_t count, Stream& stream);
+  void done(std::size_t first, std::size_t count, Stream& stream);
+  void end(Stream& stream);
+
+  // How many loads to take at once; as many are under way meanwhile. From 16 slots on it is 8.
+  static std::int64_t at_once(std::int64_t slots) { return std::min<std::int64_t>(slots / 2, 8); }
+
+  std::int64_t slots() const { return static_cast<std::int64_t>(ready_[0].size()); }
+  void* memory() const { return memory_.data(); }  // slot after slot
+  std::int64_t slot_of(std::size_t load) const;
+  void* place(std::size_t load) const;
+
+ private:
+  void enqueue(std::size_t load);
+
+  Backend& backend_;
+  const OffloadHooks& hooks_;
+  const std::size_t part_bytes_;
+  Buffer memory_;
+  std::unique_ptr<Stream> copies_;
+  // [capturable][slot]: events of a captured pass mean nothing outside.
+  std::vector<std::unique_ptr<Event>> ready_[2], read_[2];
+  std::unique_ptr<Event> started_, ended_, graph_;
+
+  // State of the current pass.
+  const std::vector<Load>* loads_ = nullptr;
+  bool capturable_ = false;
+  bool after_graph_ = false;  // the last captured pass has not been waited for
+  std::int64_t first_ = 0;    // slot of load 0
+  std::size_t enqueued_ = 0;
+};
+
+// StagedLayer: one layer of one sequence in contiguous device memory, for policies that must see
+// all of it at once. Blocks are copied to it from ring slots and device slots. Blocks stay in it
+// until they are overwritten, so a block that is there already need not be put again. Used by one
+// thread, with one stream.
+class StagedLayer {
+ public:
+  // Room for `blocks` blocks. Takes bytes(shape, blocks). Ledger: "kv staging" (device).
+  StagedLayer(Backend& backend, const BlockShape& shape, std::int64_t blocks);
+  static std::size_t bytes(const BlockShape& shape, std::int64_t blocks);
+
+  // Copies the sequence's block number `number`. part: its keys in the layer, then its values.
+  void put(std::int64_t number, const void* part, Stream& stream);
+  // The whole sequence, without a block table.
+  kernels::KvView view() const;
+
+ private:
+  Backend& backend_;
+  const BlockShape shape_;
+  const std::int64_t blocks_;
+  const std::size_t half_bytes_;  // of a block's keys, or values
+  Buffer memory_;                 // keys of all blocks, then values
+};
+
+}  // namespace nvllm::kvcache

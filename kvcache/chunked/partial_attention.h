@@ -1,0 +1,65 @@
+// PartialAttention: computes the attention of a step's rows in parts, as one part of their tokens
+// after the other becomes readable, and combines the parts by their log-sum-exp.
+//
+//   parts.begin(attention over what is readable at once, stream);     // of all rows
+//   parts.add(attention of some rows over other tokens, row, stream); // once per further part
+//   parts.finish(args, first row, stream, last);                      // to args.out and args.lse
+//
+// The parts of a row are disjoint and cover all of its tokens. They are combined in the order of
+// these calls, in float32, so no bit of a result depends on when a part came. The last part of a
+// row stays separate until finish(), which combines it and the sum in one pass: the sums of
+// thousands of rows do not fit caches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "device/backend.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/combine_attention.h"
+
+namespace nvllm::kvcache {
+
+// Used by one thread, with one stream; everything is only enqueued, and may be captured.
+class PartialAttention {
+ public:
+  struct Limits {
+    std::int64_t rows = 0;   // of a step
+    std::int64_t heads = 0;  // this rank's query heads
+    std::int64_t head_dim = 0;
+  };
+
+  // Takes bytes(limits). Ledger: "kv partials" (device).
+  PartialAttention(Backend& backend, const Limits& limits);
+  static std::size_t bytes(const Limits& limits);
+
+  // `args.out` and `args.lse` of these two are set here.
+  void begin(kernels::Attention args, Stream& stream);
+  // `args`: of rows [first_row, first_row + args.q.shape[0]) of the step.
+  void add(kernels::Attention args, std::int64_t first_row, Stream& stream);
+  // `args`: of those rows that are wanted, [first_row, first_row + args.q.shape[0]). last: a part
+  // of the step's first rows that came to be elsewhere; may be none.
+  void finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
+              const kernels::CombineAttention::Part& last = {});
+
+ private:
+  // Accumulators and a partial, for so many rows.
+  struct Sums {
+    TensorView sum, sum_lse, part, part_lse;
+  };
+  Sums sums() const;
+  // Rows [first, end) of the step.
+  struct Range {
+    std::int64_t first = 0, end = 0;
+  };
+  void sum_up(const Range& rows, Stream& stream);
+
+  const Limits limits_;
+  Buffer memory_;
+  // Since begin(): the step's rows, and those that have a part beside their sum; disjoint ranges.
+  std::int64_t rows_ = 0;
+  std::vector<Range> beside_;
+};
+
+}  // namespace nvllm::kvcache

@@ -1,0 +1,173 @@
+// LayerwiseCache: one rank's part of a KV cache that lies in host memory and is loaded to the
+// device layer by layer. Its blocks are the scheduler's, so prefix sharing works as in a paged
+// cache.
+//
+//   host     groups of neighbouring blocks in pinned memory (layer_groups.h)
+//   device   a ring of buffers, each [block][keys, values][token][kv_head][head_dim]: all blocks of
+//            one layer. Every buffer has the same place for a block, so block tables and slots are
+//            as if the buffer were the layer's cache. Only blocks that the step reads are loaded.
+//
+// A pass goes through the layers in order, and may come to a layer several times with other rows
+// before it goes on. With N buffers the loads are up to N - 1 layers ahead, and begin with the next
+// step's before this step has ended:
+//
+//   load stream   wait computed and written (buffer), written (layer) -> load -> record loaded
+//   pass          wait loaded -> store new tokens, attention ...      -> record computed
+//   write stream  wait computed -> copy new tokens to the host -> record written (buffer, layer)
+//
+// A decode step may be captured (StepPlan::capturable). Its copies are part of the graph then. The
+// loads round a sequence's last block up to a multiple of kGrain tokens, so that many steps need
+// the same copies. For each sequence a kernel writes the new token to its block, at the position
+// that the device knows. Behind its last layers the pass loads the first layers again, for the next
+// step with the same graph key; any other step loads them before its pass.
+//
+// Quest reads only a few pages of a layer and does not need all of it on the device. With
+// decodes_on_host, steps of one row per sequence load nothing: the pass stores the new tokens in a
+// buffer, copies them from there to host memory (write_newest()), and reads all other tokens in
+// host memory (host_blocks()). The graph key stays the same until a sequence comes to another
+// block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kvcache/kv_cache.h"
+#include "kvcache/layerwise/layer_groups.h"
+#include "kvcache/policies/quest.h"
+
+namespace nvllm::kvcache {
+
+// Every wait of one stream for another, by name. Each occurs at one place in the code, and a test
+// can leave one out to see that results become wrong without it.
+enum class LayerwiseWait : std::uint8_t {
+  load_of_reading,   // a load waits until what was in its buffer has been read
+  load_of_writing,   // and until its buffer's new tokens have been written to the host
+  load_of_layer,     // and until its layer's new tokens have been written to the host
+  pass_of_load,      // the pass waits for a layer's load
+  writing_of_pass,   // new tokens are written to the host after the pass has stored them
+  pass_of_writings,  // a step that reads host memory waits for all earlier writes to it
+  load_of_leaving,   // a load of a captured pass waits until its buffer has been read
+  pass_of_loads,     // a captured pass ends after its loads
+};
+inline constexpr std::uint8_t kLayerwiseWaits = 8;
+
+// Used by one thread, with one stream for all passes.
+class LayerwiseCache : public KvCache {
+ public:
+  // buffers: at least 2. left_out (bits of LayerwiseWait) and sizes are for tests. Ledger: "kv
+  // cache layers" (device), device_bytes() per block; "kv cache" (pinned), host_bytes() per block
+  // once all blocks have been used; with decodes_on_host also HostTables::host_bytes() per block as
+  // "kv cache layers" (pinned).
+  LayerwiseCache(Backend& backend, const BlockShape& shape, std::int64_t blocks,
+                 std::int64_t buffers, std::uint32_t left_out = 0, bool decodes_on_host = false,
+                 const GroupSizes& sizes = {});
+  // Waits for its copies.
+  ~LayerwiseCache() override;
+
+  // Bytes per block.
+  static std::size_t device_bytes(const BlockShape& shape, std::int64_t buffers,
+                                  bool decodes_on_host = false);
+  static std::size_t host_bytes(const BlockShape& shape) { return shape.kv_bytes(); }
+
+  TensorView tokens() const override { return tokens_; }
+  StepPlan begin_step(const KvStep& step, Stream& stream) override;
+  void begin_pass(Stream&) override {}
+  kernels::KvView store_view(std::int64_t layer, Stream& stream) override;
+  void run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
+  void end_pass(Stream& stream) override;
+  void end_step(Stream& stream) override;
+  KvTraffic traffic() const override { return traffic_; }
+
+  bool decodes_on_host() const { return decodes_on_host_; }
+  // Whether this step decodes on the host. If so, store_view() only has room for new tokens,
+  // run_attention() must not be called, and the caller counts the bytes that it gathers.
+  bool on_host() const { return on_host_; }
+  // In such a step, after rows of a layer have been stored: copies them to host memory. kv_length:
+  // the lengths of the layer's next sequences, as attention has them, with padding behind the last.
+  // Returns the blocks in which these sequences have their new tokens.
+  std::span<const BlockId> write_newest(std::int64_t layer, const TensorView& kv_length,
+                                        Stream& stream);
+  // Where the layer's blocks are; the layer's part of a block's group; and for each block its
+  // number in its group, [blocks], int32.
+  GatheredQuest::Blocks host_blocks(std::int64_t layer) const;
+  kernels::KvView group_of(BlockId block, std::int64_t layer);
+  TensorView numbers_in_groups() const { return tables_->in_groups(); }
+
+ private:
+  static constexpr std::int64_t kNoLayer = -1;
+  static constexpr std::int64_t kGrain = 256;  // tokens
+
+  // Tokens [begin, end) of a block, and of `blocks - 1` whole ones that follow it.
+  struct Part {
+    BlockId block = 0;
+    std::int64_t blocks = 1;
+    std::int64_t begin = 0, end = 0;
+    bool operator==(const Part&) const = default;
+  };
+  struct BufferState {
+    kernels::KvView view;  // without a table
+    unsigned char* data = nullptr;
+    std::unique_ptr<Event> loaded, computed, written;
+  };
+
+  // `tokens` of a sequence, in parts of its blocks.
+  void add_parts(std::vector<Part>& parts, std::span<const BlockId> blocks, std::int64_t first,
+                 std::int64_t end) const;
+  // Parts that are the same block's, or neighbours in a group, become one.
+  void join(std::vector<Part>& parts) const;
+  void copy(const Part& part, unsigned char* to, const unsigned char* from, Stream& stream);
+  std::uint64_t token_bytes() const;  // of one layer
+  std::uint64_t bytes_of(std::span<const Part> parts) const;
+  void wait(LayerwiseWait which, Stream& stream, const Event& event) const;
+  BufferState& buffer_of(std::int64_t layer);
+  unsigned char* place(std::int64_t layer, BlockId block);  // in the layer's buffer
+  void copy_loads(std::int64_t layer);
+  void load(std::int64_t layer);
+  void leave_layer(Stream& stream);
+  StepPlan begin_host_step(const KvStep& step, Stream& stream);
+  // Of captured steps.
+  void choose_loads(std::span<const StepSequence> sequences);
+  void choose_newest(std::span<const StepSequence> sequences);
+  void choose_graph_key();
+  void preload(Stream& stream);
+  void leave_captured_layer(Stream& stream);
+
+  Backend& backend_;
+  BlockShape shape_;
+  std::size_t block_bytes_;  // of one layer
+  std::uint32_t left_out_;
+  Buffer device_;
+  LayerGroups host_;
+  TensorView tokens_;
+  std::vector<BufferState> buffers_;
+  std::vector<std::unique_ptr<Event>> layer_written_;
+  std::unique_ptr<Stream> load_stream_, write_stream_;
+
+  std::uint64_t visits_ = 0;          // of layers, by the steps before this one
+  std::int64_t layer_ = kNoLayer;     // where the pass is
+  std::size_t written_ = 0;           // of newest_, in this layer
+  std::vector<Part> loads_, writes_;  // of every layer, in this step
+
+  // Of passes that repeat. Layer l is in buffer l % N.
+  bool capturable_ = false;                   // this pass does
+  std::uint64_t graph_key_ = 0;               // numbers what such passes load, and where they write
+  std::vector<Part> key_loads_;               // of that, as newest_
+  std::vector<BlockId> newest_, key_newest_;  // of each sequence: where its new token goes
+  bool preloaded_ = false;  // its first layers are in the buffers, or will be before the next pass
+  std::vector<std::unique_ptr<Event>> left_, arrived_;  // of each layer, in a pass
+  std::unique_ptr<Event> joined_, all_written_;
+
+  // Of steps on the host.
+  const bool decodes_on_host_;
+  bool on_host_ = false;  // this step
+  bool writing_ = false;  // copies to the host may be under way that such a step has not waited for
+  std::optional<HostTables> tables_;
+
+  KvTraffic traffic_;
+};
+
+}  // namespace nvllm::kvcache

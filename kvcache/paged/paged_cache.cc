@@ -1,0 +1,121 @@
+#include "kvcache/paged/paged_cache.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/math.h"
+
+namespace nvllm::kvcache {
+namespace {
+
+// Large enough that the overhead of an allocation does not matter, small enough not to delay a step
+// for long.
+constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
+
+}  // namespace
+
+PagedCache::PagedCache(Backend& backend, const BlockShape& shape, std::int64_t blocks,
+                       std::int64_t host_blocks)
+    : backend_(backend),
+      shape_(shape),
+      blocks_(blocks),
+      host_blocks_(host_blocks),
+      piece_blocks_(
+          std::max<std::int64_t>(1, static_cast<std::int64_t>(kPieceBytes / shape.bytes()))),
+      host_pieces_(static_cast<std::size_t>(divide_up(host_blocks, piece_blocks_))) {
+  NVLLM_CHECK(blocks >= 0 && host_blocks >= 0, blocks, " and ", host_blocks);
+  memory_ = backend.allocate(MemoryKind::device, static_cast<std::size_t>(blocks) * shape.bytes(),
+                             "kv cache");
+  auto* const data = static_cast<unsigned char*>(memory_.data());
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    views_.push_back(block_views(data + static_cast<std::size_t>(layer) * shape.layer_bytes(),
+                                 shape, blocks, shape.layers * 2 * shape.layer_elements()));
+  }
+  tokens_ = TensorView(data + static_cast<std::size_t>(blocks) * shape.kv_bytes(), DType::i32,
+                       {blocks, shape.block_size});
+}
+
+PagedCache::Place PagedCache::on_device(BlockId block) const {
+  return {static_cast<unsigned char*>(memory_.data()), blocks_, block};
+}
+
+PagedCache::Place PagedCache::on_host(BlockId block) const {
+  const std::int64_t piece = block / piece_blocks_;
+  const Buffer& buffer = host_pieces_[static_cast<std::size_t>(piece)];
+  if (!buffer) fail("swapping blocks of the KV cache: nothing was swapped to host block ", block);
+  return {static_cast<unsigned char*>(buffer.data()),
+          std::min(piece_blocks_, host_blocks_ - piece * piece_blocks_),
+          block - piece * piece_blocks_};
+}
+
+void PagedCache::make_host_piece(BlockId block) {
+  const std::int64_t piece = block / piece_blocks_;
+  Buffer& buffer = host_pieces_[static_cast<std::size_t>(piece)];
+  if (buffer) return;
+  const std::int64_t count = std::min(piece_blocks_, host_blocks_ - piece * piece_blocks_);
+  buffer = backend_.allocate(MemoryKind::pinned, static_cast<std::size_t>(count) * shape_.bytes(),
+                             "swapped kv cache");
+}
+
+void PagedCache::check_blocks(const BlockCopy& copy, bool out) const {
+  const auto require = [](BlockId block, std::int64_t blocks, const char* where) {
+    if (block >= 0 && block < blocks) return;
+    fail("swapping blocks of the KV cache: there is no ", where, " block ", block, ", they are ",
+         blocks);
+  };
+  require(out ? copy.from : copy.to, blocks_, "device");
+  require(out ? copy.to : copy.from, host_blocks_, "host");
+}
+
+// How many of the copies, from the first one on, can be one: they are neighbours on both sides,
+// within one piece of host memory.
+std::size_t PagedCache::run_length(std::span<const BlockCopy> copies, bool out) const {
+  const BlockCopy& first = copies.front();
+  const auto inside = (out ? first.to : first.from) % piece_blocks_;
+  const auto most = std::min(copies.size(), static_cast<std::size_t>(piece_blocks_ - inside));
+  std::size_t count = 1;
+  while (count < most && copies[count].from == first.from + static_cast<BlockId>(count) &&
+         copies[count].to == first.to + static_cast<BlockId>(count)) {
+    ++count;
+  }
+  return count;
+}
+
+void PagedCache::copy(const Place& to, const Place& from, std::size_t count, Stream& stream) {
+  const std::size_t kv = shape_.kv_bytes(), tokens = shape_.token_bytes();
+  const auto kv_of = [&](const Place& place) {
+    return place.memory + static_cast<std::size_t>(place.first) * kv;
+  };
+  const auto tokens_of = [&](const Place& place) {
+    return place.memory + static_cast<std::size_t>(place.blocks) * kv +
+           static_cast<std::size_t>(place.first) * tokens;
+  };
+  if (kv > 0) backend_.copy(kv_of(to), kv_of(from), count * kv, stream);
+  backend_.copy(tokens_of(to), tokens_of(from), count * tokens, stream);
+}
+
+void PagedCache::swap_out(std::span<const BlockCopy> copies, Stream& stream) {
+  for (const BlockCopy& each : copies) {
+    check_blocks(each, true);
+    make_host_piece(each.to);
+  }
+  traffic_.to_host += copies.size() * shape_.bytes();
+  while (!copies.empty()) {
+    const std::size_t count = run_length(copies, true);
+    copy(on_host(copies.front().to), on_device(copies.front().from), count, stream);
+    copies = copies.subspan(count);
+  }
+}
+
+void PagedCache::swap_in(std::span<const BlockCopy> copies, Stream& stream) {
+  for (const BlockCopy& each : copies) check_blocks(each, false);
+  traffic_.to_device += copies.size() * shape_.bytes();
+  while (!copies.empty()) {
+    const std::size_t count = run_length(copies, false);
+    copy(on_device(copies.front().to), on_host(copies.front().from), count, stream);
+    copies = copies.subspan(count);
+  }
+}
+
+}  // namespace nvllm::kvcache

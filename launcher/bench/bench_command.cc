@@ -1,0 +1,237 @@
+// The commands bench throughput, latency, long and startup.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/bench/device_speed.h"
+#include "launcher/bench/load_generator.h"
+#include "launcher/bench/long_context.h"
+#include "launcher/bench/report.h"
+#include "launcher/bench/startup.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/options.h"
+#include "launcher/cli/program.h"
+#include "launcher/session/engine_session.h"
+#include "launcher/session/text_io.h"
+#include "launcher/session/trace_file.h"
+#include "runtime/memory/memory_plan.h"
+#include "runtime/model/open_model.h"
+
+namespace nvllm::launcher {
+namespace {
+
+// What a benchmark runs on.
+struct BenchRun {
+  EngineSession& session;
+  LoadGenerator& load;
+  std::int64_t vocabulary = 0;  // of the model
+};
+
+// Runs a benchmark within an engine session; if it throws, the run has failed for that reason.
+// Fills in the subject as far as it is known by then, and writes the trace if --profile asks for
+// one. Returns the exit code.
+int run_bench(const Options& options, runtime::OpenModel model, std::int64_t started_ns,
+              BenchSubject& subject, const std::function<void(const BenchRun&)>& benchmark) {
+  subject.model = model.path;
+  subject.dtype = model.dtype;
+  subject.dummy = model.dummy;
+  subject.engine = options.engine;
+  try {
+    EngineSession session(session_options(options), std::move(model));
+    const model::ModelConfig& config = session.model().config;
+    std::optional<std::string> error;
+    try {
+      subject.info = session.info();
+      subject.cost = cost_of(config, subject.dtype, static_cast<int>(subject.info.ranks.size()));
+      Trace trace;
+      LoadGenerator load(session.client(), options.engine.profile ? &trace : nullptr);
+      benchmark({session, load, config.vocab_size});
+      if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);
+    } catch (const Error& failure) {
+      error = subject.failure = failure.what();
+    }
+    return session.finish(error);
+  } catch (const SessionFailed& failure) {
+    subject.failure = failure.what();
+    return failure.exit_code();
+  }
+}
+
+SpeedQuestion speed_question(const Options& options, const BenchSubject& subject) {
+  return {.device = subject.info.ranks.at(0).report.device,
+          .ranks = static_cast<int>(subject.info.ranks.size()),
+          .bandwidth_tb_s = options.bench.bandwidth_tb_s,
+          .tflops = options.bench.tflops,
+          .link_gb_s = options.bench.link_gb_s};
+}
+
+// Adds the speeds of the subject's devices. Must follow run_bench().
+void add_floor(const Options& options, BenchSubject& subject) {
+  subject.speed = device_speed(speed_question(options, subject));
+}
+
+constexpr std::int64_t kLatencyPrompt = 1024;
+constexpr std::int64_t kLatencySteps = 256;
+constexpr std::int64_t kLatencyWarmup = 16;
+constexpr std::int64_t kStartupPrompt = 16;
+constexpr std::int64_t kLongWarmup = 4096;
+
+template <typename Report>
+int print(const Options& options, const BenchSubject& subject, const Report& report) {
+  write_results(options.json ? format_json(subject, report) : format_table(subject, report));
+  return kExitFine;
+}
+
+// Logs the progress on standard error.
+void log(EngineSession& session, const std::string& text) {
+  if (!log_enabled(LogLevel::info)) return;
+  session.workers().console().print(format_log_line("launcher", LogLevel::info, text));
+}
+
+LatencyPlan latency_plan(const BenchOptions& bench, const BenchRun& run) {
+  return {.batch = 1,
+          .prompt_tokens = bench.input ? bench.input->max : kLatencyPrompt,
+          .steps = bench.output ? bench.output->max : kLatencySteps,
+          .warmup_steps = bench.warmup.value_or(kLatencyWarmup),
+          .vocabulary = run.vocabulary,
+          .max_model_len = run.session.info().max_model_len};
+}
+
+// Checks, before anything is measured, that the longest sequences fit into max_model_len.
+void check_length(const LatencyPlan& plan, const Options& options,
+                  const runtime::EngineInfo& info) {
+  const std::int64_t length = plan.prompt_tokens + output_tokens_of(plan, options.engine);
+  if (length > info.max_model_len) {
+    fail("--input-len ", plan.prompt_tokens, " and ", plan.steps, " steps of a batch of ",
+         plan.batch, " take up to ", length, " tokens of a sequence, and max_model_len is ",
+         info.max_model_len, "; pass a smaller --input-len, --output-len or --batch-size");
+  }
+}
+
+}  // namespace
+
+int run_bench_throughput(const Options& options, std::int64_t started_ns) {
+  const BenchOptions& bench = options.bench;
+  BenchSubject subject{.benchmark = "throughput"};
+  ThroughputReport report;
+  ThroughputPlan plan;
+  const int exit_code = run_bench(
+      options, runtime::open_model(options.model), started_ns, subject, [&](const BenchRun& run) {
+        report.workload = {.sequences = bench.prompts, .seed = bench.dataset_seed};
+        if (bench.input) report.workload.prompt = *bench.input;
+        if (bench.output) report.workload.output = *bench.output;
+        report.workload.vocabulary = run.vocabulary;
+        report.at_once = std::min(bench.max_concurrency.value_or(bench.prompts), bench.prompts);
+        const std::int64_t running = std::min(report.at_once, options.engine.max_num_seqs);
+        plan = {.workload = make_workload(report.workload),
+                .at_once = report.at_once,
+                .warmup = bench.warmup.value_or(running),
+                .vocabulary = run.vocabulary};
+        report.result = measure_throughput(run.load, run.session.client(), plan);
+      });
+  if (exit_code != kExitFine) return exit_code;
+  add_floor(options, subject);
+  report.floor_s = floor_of(plan.workload, subject.cost, subject.speed,
+                            std::min(report.at_once, options.engine.max_num_seqs));
+  return print(options, subject, report);
+}
+
+int run_bench_latency(const Options& options, std::int64_t started_ns) {
+  BenchSubject subject{.benchmark = "latency"};
+  std::vector<LatencyResult> results;
+  const int exit_code = run_bench(
+      options, runtime::open_model(options.model), started_ns, subject, [&](const BenchRun& run) {
+        PythonRandom random(options.bench.dataset_seed);
+        std::vector<LatencyPlan> plans;
+        for (const std::int64_t batch : options.bench.batch_sizes) {
+          plans.push_back(latency_plan(options.bench, run));
+          plans.back().batch = batch;
+          check_length(plans.back(), options, subject.info);
+        }
+        for (const LatencyPlan& plan : plans) {
+          results.push_back(
+              measure_latency(run.load, run.session.client(), plan, options.engine, random));
+          log(run.session,
+              str("batch ", plan.batch, ": ", results.back().mean_step_s() * 1e3, " ms a step"));
+        }
+      });
+  if (exit_code != kExitFine) return exit_code;
+  add_floor(options, subject);
+  return print(options, subject, results);
+}
+
+int run_bench_long(const Options& options, std::int64_t started_ns) {
+  const BenchOptions& bench = options.bench;
+  BenchSubject subject{.benchmark = "long"};
+  LongReport report;
+  int last_failure = kExitFine;
+  std::size_t measured = 0;
+  for (const LongMode mode : bench.modes) {
+    Options of_mode = options;
+    of_mode.engine = options_of_mode(options.engine, mode);
+    BenchSubject one{.benchmark = subject.benchmark};
+    LongResult result;
+    runtime::OpenModel model = runtime::open_model(options.model);
+    // A length that the model cannot have is refused here, before the first mode, rather than by
+    // each.
+    runtime::wanted_model_len(options.engine, model.config.max_position_embeddings);
+    const auto benchmark = [&](const BenchRun& run) {
+      report.plan = {.max_model_len = one.info.max_model_len,
+                     .output_tokens = bench.output ? bench.output->max : kLongOutput,
+                     .warmup_tokens = bench.warmup.value_or(kLongWarmup),
+                     .vocabulary = run.vocabulary,
+                     .one_prompt = bench.one_prompt};
+      PythonRandom random(bench.dataset_seed);
+      result = measure_long(run.load, run.session.client(), report.plan, random);
+      log(run.session, str(name_of(mode), ": ", result.prefill_s, " s for the prompt, ",
+                           result.mean_step_s() * 1e3, " ms a token"));
+    };
+    const int exit_code = run_bench(of_mode, std::move(model), started_ns, one, benchmark);
+    if (exit_code != kExitFine && exit_code != kExitFailed) return exit_code;
+    if (exit_code == kExitFine) {
+      ++measured;
+      result.blocks = one.info.blocks;
+      result.block_size = one.info.block_size;
+      result.host_blocks = one.info.host_blocks;
+      result.resident_blocks = one.info.resident_blocks;
+      subject = one;
+    } else {
+      last_failure = exit_code;
+      result.error = one.failure;
+    }
+    result.mode = mode;
+    report.modes.push_back(result);
+  }
+  if (measured == 0) return last_failure;
+  add_floor(options, subject);
+  report.link = link_speed(speed_question(options, subject));
+  return print(options, subject, report);
+}
+
+int run_bench_startup(const Options& options, std::int64_t started_ns) {
+  if (options.bench.repeat > 1) return run_starts(options);
+  BenchSubject subject{.benchmark = "startup"};
+  std::vector<StartupRun> runs(1);
+  const int exit_code = run_bench(
+      options, runtime::open_model(options.model), started_ns, subject, [&](const BenchRun& run) {
+        const std::int64_t length = options.bench.input ? options.bench.input->max : kStartupPrompt;
+        WorkloadOptions one{.sequences = 1, .prompt = {length, length}, .output = {1, 1}};
+        one.seed = options.bench.dataset_seed;
+        one.vocabulary = run.vocabulary;
+        run.load.clear();
+        run.load.run(make_workload(one).requests, 1);
+        const RequestRecord& record = run.load.records().front();
+        runs.front() = {.started_ns = started_ns,
+                        .exec_s = std::nullopt,
+                        .stages = startup_stages(started_ns, subject.info, record.submitted_ns,
+                                                 record.first_ns)};
+      });
+  if (exit_code != kExitFine) return exit_code;
+  return print(options, subject, runs);
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,206 @@
+#include "launcher/bench/measurements.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "launcher/bench/workload.h"
+
+namespace nvllm::launcher {
+
+EngineWork work_between(const runtime::EngineStatistics& before,
+                        const runtime::EngineStatistics& after) {
+  EngineWork work{.steps = after.scheduler.steps - before.scheduler.steps,
+                  .rows = after.scheduler.rows - before.scheduler.rows,
+                  .generated_tokens = after.generated_tokens - before.generated_tokens,
+                  .preemptions = after.scheduler.preemptions - before.scheduler.preemptions,
+                  .kv_bytes_to_host = after.kv_bytes_to_host - before.kv_bytes_to_host,
+                  .kv_bytes_to_device = after.kv_bytes_to_device - before.kv_bytes_to_device,
+                  .kv_bytes_by_host = after.kv_bytes_by_host - before.kv_bytes_by_host,
+                  .device_busy_s = after.device_busy_s - before.device_busy_s,
+                  .host_s = after.host_s - before.host_s,
+                  .waiting_s = after.waiting_s - before.waiting_s};
+  if (work.steps > 0) {
+    work.step_message_bytes =
+        static_cast<double>(after.step_message_bytes - before.step_message_bytes) /
+        static_cast<double>(work.steps);
+  }
+  return work;
+}
+
+Workload warmup_workload(std::int64_t prompts, std::int64_t vocabulary) {
+  constexpr std::int64_t kPromptTokens = 16;
+  constexpr std::int64_t kEndTogether = 8;  // answers that end with the same step
+  PythonRandom random(0x5eed);
+  Workload workload;
+  for (std::int64_t i = 0; i < prompts; ++i) {
+    std::vector<std::int32_t> prompt;
+    for (std::int64_t k = 0; k < kPromptTokens; ++k) {
+      prompt.push_back(static_cast<std::int32_t>(random.randint(0, vocabulary - 1)));
+    }
+    // The last eight end one by one, the others eight at a time.
+    const std::int64_t output = 2 + (i < kEndTogether ? i : kEndTogether + i / kEndTogether);
+    workload.requests.push_back(make_request(std::move(prompt), output));
+    workload.prompt_tokens += kPromptTokens;
+    workload.output_tokens += output;
+  }
+  return workload;
+}
+
+ThroughputResult measure_throughput(LoadGenerator& load, runtime::EngineClient& client,
+                                    const ThroughputPlan& plan) {
+  ThroughputResult result{.warmup_prompts = plan.warmup};
+  if (plan.warmup > 0) {
+    const std::int64_t begin = now_ns();
+    load.clear();
+    load.run(warmup_workload(plan.warmup, plan.vocabulary).requests, plan.warmup);
+    result.warmup_s = seconds_since(begin);
+  }
+  const runtime::EngineStatistics before = client.statistics();
+  load.clear();
+  load.run(plan.workload.requests, plan.at_once);
+  result.work = work_between(before, client.statistics());
+
+  std::int64_t last = 0;
+  std::vector<double> first_tokens, tokens, requests;
+  for (const RequestRecord& record : load.records()) {
+    last = std::max(last, record.last_ns);
+    first_tokens.push_back(record.first_token_s());
+    tokens.insert(tokens.end(), record.gaps_s.begin(), record.gaps_s.end());
+    requests.push_back(static_cast<double>(record.last_ns - record.submitted_ns) * 1e-9);
+    result.output_tokens += record.tokens;
+    result.cached_tokens += record.cached_tokens;
+  }
+  result.seconds = static_cast<double>(last - load.records().front().submitted_ns) * 1e-9;
+  result.prompts = static_cast<std::int64_t>(load.records().size());
+  result.prompt_tokens = plan.workload.prompt_tokens;
+  result.ttft_s = summary_of(std::move(first_tokens));
+  result.itl_s = summary_of(std::move(tokens));
+  result.request_s = summary_of(std::move(requests));
+  return result;
+}
+
+double floor_of(const Workload& workload, const ModelCost& cost, const DeviceSpeed& speed,
+                std::int64_t at_once) {
+  std::vector<SequenceLength> lengths;
+  for (const runtime::Request& request : workload.requests) {
+    lengths.push_back(
+        {static_cast<std::int64_t>(request.prompt.size()), *request.sampling.max_tokens});
+  }
+  return workload_floor(cost, speed, lengths, at_once);
+}
+
+namespace {
+
+// Tokens that a sequence may generate beyond what it needs, because they may arrive faster than
+// they are polled. The requests are aborted once all needed ones are there.
+constexpr std::int64_t kSpareTokens = 2048;
+
+void submit_batch(LoadGenerator& load, const LatencyPlan& plan,
+                  const runtime::EngineOptions& options, PythonRandom& random) {
+  const std::int64_t output_tokens = std::min(output_tokens_of(plan, options) + kSpareTokens,
+                                              plan.max_model_len - plan.prompt_tokens);
+  std::vector<runtime::Request> requests;
+  for (std::int64_t i = 0; i < plan.batch; ++i) {
+    std::vector<std::int32_t> prompt(static_cast<std::size_t>(plan.prompt_tokens));
+    for (std::int32_t& id : prompt) {
+      id = static_cast<std::int32_t>(random.randint(0, plan.vocabulary - 1));
+    }
+    requests.push_back(make_request(std::move(prompt), output_tokens));
+  }
+  load.clear();
+  for (const runtime::Request& request : requests) load.submit(request);
+}
+
+// Waits until every sequence has `more` tokens beyond those of `since`.
+void await_tokens(LoadGenerator& load, const std::vector<std::int64_t>& since, std::int64_t more) {
+  const auto behind = [&] {
+    for (std::size_t i = 0; i < since.size(); ++i) {
+      const RequestRecord& record = load.records()[i];
+      if (record.tokens >= since[i] + more) continue;
+      if (record.finished) {
+        fail("a sequence of the benchmark ended after ", record.tokens,
+             " tokens, before the others had started; pass a larger --max-model-len or "
+             "--max-num-batched-tokens");
+      }
+      return true;
+    }
+    return false;
+  };
+  while (behind()) load.poll();
+}
+
+std::vector<std::int64_t> tokens_of(const LoadGenerator& load) {
+  std::vector<std::int64_t> tokens;
+  for (const RequestRecord& record : load.records()) tokens.push_back(record.tokens);
+  return tokens;
+}
+
+void warm_up(LoadGenerator& load, const LatencyPlan& plan, const runtime::EngineOptions& options,
+             PythonRandom& random) {
+  LatencyPlan shorter = plan;
+  shorter.steps = plan.warmup_steps;
+  submit_batch(load, shorter, options, random);
+  await_tokens(load, std::vector<std::int64_t>(static_cast<std::size_t>(plan.batch)), 1);
+  await_tokens(load, tokens_of(load), plan.warmup_steps);
+  load.abort_all();
+}
+
+}  // namespace
+
+std::int64_t output_tokens_of(const LatencyPlan& plan, const runtime::EngineOptions& options) {
+  const std::int64_t rows_for_prompts =
+      std::max<std::int64_t>(options.max_num_batched_tokens - plan.batch, 1);
+  const std::int64_t prompt_steps = plan.batch * plan.prompt_tokens / rows_for_prompts + 1;
+  return plan.steps + 2 * prompt_steps + 16;
+}
+
+LatencyResult measure_latency(LoadGenerator& load, runtime::EngineClient& client,
+                              const LatencyPlan& plan, const runtime::EngineOptions& options,
+                              PythonRandom& random) {
+  if (plan.warmup_steps > 0) warm_up(load, plan, options, random);
+  LatencyResult result;
+  result.plan = plan;
+  submit_batch(load, plan, options, random);
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(plan.batch));
+  await_tokens(load, none, 1);
+  result.prefill_s = seconds_since(load.records().front().submitted_ns);
+
+  const std::vector<std::int64_t> before = tokens_of(load);
+  const runtime::EngineStatistics statistics = client.statistics();
+  // The sequence that started last is the clock: it has just got its first token.
+  const auto last_started = std::max_element(load.records().begin(), load.records().end(),
+                                             [](const RequestRecord& a, const RequestRecord& b) {
+                                               return a.first_ns < b.first_ns;
+                                             }) -
+                            load.records().begin();
+  const auto clock = static_cast<std::size_t>(last_started);
+  const std::int64_t begin = load.records()[clock].last_ns;
+  const auto gaps_before = static_cast<std::ptrdiff_t>(load.records()[clock].gaps_s.size());
+  await_tokens(load, before, plan.steps);
+  const std::int64_t end = load.records()[clock].last_ns;
+  result.work = work_between(statistics, client.statistics());
+  const std::vector<std::int64_t> after = tokens_of(load);
+
+  result.seconds = static_cast<double>(end - begin) * 1e-9;
+  result.steps = static_cast<double>(after[clock] - before[clock]);
+  const std::vector<float>& gaps = load.records()[clock].gaps_s;
+  result.step_s = summary_of({gaps.begin() + gaps_before, gaps.end()});
+  std::vector<double> first_tokens;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const double count = static_cast<double>(after[i] - before[i]);
+    result.rows += count / result.steps;
+    result.context +=
+        static_cast<double>(plan.prompt_tokens) + static_cast<double>(before[i] + after[i]) / 2;
+    first_tokens.push_back(load.records()[i].first_token_s());
+  }
+  result.context /= static_cast<double>(plan.batch);
+  result.ttft_s = summary_of(std::move(first_tokens));
+  load.abort_all();
+  for (const RequestRecord& record : load.records()) result.cached_tokens += record.cached_tokens;
+  return result;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,227 @@
+// The options of every command but bench (bench_options.cc).
+#include "launcher/cli/option_table.h"
+
+namespace nvllm::launcher {
+namespace {
+
+// generate
+
+void check_generate(const Options& options) {
+  check_engine(options);
+  const GenerateOptions& generate = options.generate;
+  if (generate.input.empty() && generate.prompts.empty() && generate.texts.empty()) {
+    refuse("generate needs a prompt: --prompt TEXT, --prompt-ids 1,2,3 or --input FILE.jsonl");
+  }
+  if (!generate.input.empty() && !generate.texts.empty()) {
+    refuse("--prompt with --input ", generate.input, ": pass one of them");
+  }
+  if (generate.stream && generate.resume) {
+    refuse("--stream with --resume: an output with pieces cannot be resumed; pass one of them");
+  }
+  if (!generate.input.empty() && !generate.prompts.empty()) {
+    refuse("--prompt-ids with --input ", generate.input, ": pass one of them");
+  }
+  if (generate.resume && generate.output.empty()) {
+    refuse("--resume: needs the file that an earlier run wrote; pass --output FILE.jsonl");
+  }
+  if (generate.input != "-" && !generate.input.empty() && generate.input == generate.output) {
+    refuse("--output ", generate.output, ": is the input; pass another file");
+  }
+}
+
+void store_prompt(Options& options, const OptionValue& value) {
+  if (value.text().empty()) refuse(value.name(), " '': an empty prompt; pass a text");
+  options.generate.texts.emplace_back(value.text());
+}
+
+void store_stop(Options& options, const OptionValue& value) {
+  if (value.text().empty()) refuse(value.name(), " '': pass the text that ends an answer");
+  options.generate.stop.emplace_back(value.text());
+}
+
+OptionRows generate_rows() {
+  return {
+      {"--prompt", nullptr, "TEXT", "a text to be continued; may come repeatedly", nullptr,
+       store_prompt, true},
+      {"--prompt-ids", nullptr, "ID,ID...", "a prompt, as token ids; may come repeatedly", nullptr,
+       [](Options& o, const OptionValue& v) { o.generate.prompts.push_back(v.ids()); }, true},
+      {"--input", nullptr, "FILE|-",
+       "prompts as JSON lines, {\"prompt\": ...}, {\"messages\": [...]} or\n"
+       "{\"prompt_token_ids\": [1, 2, 3]}; a line may have sampling options of\n"
+       "its own; -: from standard input",
+       nullptr,
+       [](Options& o, const OptionValue& v) {
+         o.generate.input = v.path("a file of JSON lines, or - for standard input");
+       }},
+      {"--output", nullptr, "FILE", "where the answers go, as JSON lines", "standard output",
+       [](Options& o, const OptionValue& v) {
+         o.generate.output = v.path("a file, or leave it out for standard output");
+       }},
+      {"--resume", nullptr, nullptr,
+       "continues an --output that an earlier run with the same input wrote\n"
+       "in part",
+       nullptr, [](Options& o, const OptionValue&) { o.generate.resume = true; }},
+      {"--stream", nullptr, nullptr,
+       "also prints every piece of an answer as a line, as soon as it is there:\n"
+       "{\"line\": 1, \"index\": 0, \"delta\": \"...\", \"token_ids\": [...]}",
+       nullptr, [](Options& o, const OptionValue&) { o.generate.stream = true; }},
+      {"--stop", nullptr, "TEXT",
+       "a text that ends an answer and is no part of it; may come repeatedly", nullptr, store_stop,
+       true},
+      chat_template_row(),
+      {"--generation-config", nullptr, "auto|none",
+       "auto: the model's generation_config.json gives the defaults of\n"
+       "temperature, top-k, top-p, min-p, penalties and the longest answer",
+       "auto",
+       [](Options& o, const OptionValue& v) {
+         o.generate.generation_config = v.one_of<bool>("source", {{"auto", true}, {"none", false}});
+       }},
+  };
+}
+
+// chat
+
+void store_chat_prompt(Options& options, const std::string& word) {
+  if (options.chat.prompt) {
+    refuse("'", word, "': is a second prompt; put one with spaces in quotes");
+  }
+  if (word.empty()) refuse("'': an empty prompt; pass a text");
+  options.chat.prompt = word;
+}
+
+// tokenize, detokenize, template
+
+void store_text_word(Options& options, const std::string& word) {
+  options.text.words.push_back(word);
+}
+
+void check_text(const Options& options) {
+  const TextOptions& text = options.text;
+  if (text.input.empty() && text.words.empty()) {
+    refuse(options.command, " needs something to work on: --input FILE.jsonl, --input -, or ",
+           options.command == "detokenize" ? "token ids" : "a text");
+  }
+  if (!text.input.empty() && !text.words.empty()) {
+    refuse("'", text.words.front(), "' with --input ", text.input, ": pass one of them");
+  }
+}
+
+OptionRow text_input_row(const char* help) {
+  return {"--input", nullptr, "FILE|-", help, nullptr, [](Options& o, const OptionValue& v) {
+            o.text.input = v.path("a file of JSON lines, or - for standard input");
+          }};
+}
+
+Command text_command(const char* name, const char* summary, OptionRows rows, const char* words) {
+  return {name, summary, join_rows({{model_row()}, rows}), check_text, words, store_text_word};
+}
+
+// inspect, completion
+
+void check_inspect(const Options& options) {
+  if (options.inspect_checksums && !options.inspect_load) {
+    refuse("--checksums: are of weights that were loaded; pass --load, too");
+  }
+}
+
+void store_shell(Options& options, const std::string& word) {
+  if (!options.shell.empty()) refuse("'", word, "': is a second shell; pass one of them");
+  options.shell =
+      OptionValue("completion", word)
+          .one_of<std::string>("shell", {{"bash", "bash"}, {"zsh", "zsh"}, {"fish", "fish"}});
+}
+
+void check_shell(const Options& options) {
+  if (options.shell.empty()) refuse("completion needs a shell: pass bash, zsh or fish");
+}
+
+}  // namespace
+
+OptionRow chat_template_row() {
+  return {"--chat-template",
+          nullptr,
+          "FILE",
+          "a Jinja template to use instead of the model's own",
+          nullptr,
+          [](Options& o, const OptionValue& v) {
+            o.text.chat_template = v.path("a file with a Jinja template");
+          }};
+}
+
+std::vector<Command> generating_commands() {
+  const OptionRows system = {{"--system", "--system-prompt", "TEXT", "the system's message",
+                              "what the chat template says itself",
+                              [](Options& o, const OptionValue& v) { o.chat.system = v.text(); }}};
+  return {
+      {"chat", "talks with a model; with a prompt, answers it and ends",
+       join_rows({model_rows(),
+                  system,
+                  {chat_template_row()},
+                  chat_sampling_rows(),
+                  engine_rows(),
+                  group_rows()}),
+       check_engine, "[PROMPT]", store_chat_prompt},
+      {"generate", "answers prompts from a file or the command line, as JSON lines",
+       join_rows({model_rows(), generate_rows(), sampling_rows(), engine_rows(), group_rows()}),
+       check_generate},
+  };
+}
+
+std::vector<Command> other_commands() {
+  const OptionRows inspect = {
+      {"--load", nullptr, nullptr, "starts the workers, and every rank really loads its part",
+       nullptr, [](Options& o, const OptionValue&) { o.inspect_load = true; }},
+      {"--checksums", nullptr, nullptr, "with --load: adds a checksum of each rank's parameters",
+       nullptr, [](Options& o, const OptionValue&) { o.inspect_checksums = true; }},
+      json_row("prints the result as JSON, with every slice of every parameter")};
+  const OptionRows selftest = {
+      {"--seconds", nullptr, "N",
+       "then keeps calls and collectives going, all checked, for N seconds", "0",
+       [](Options& o, const OptionValue& v) { o.selftest_seconds = v.real(0, 1e9); }},
+      json_row(),
+      memory_report_row()};
+  return {
+      {"inspect", "shows a model and which part of it every rank owns, and can load it",
+       join_rows({model_rows(), group_rows(), inspect}), check_inspect},
+      {"selftest", "starts the workers, checks calls and collectives between them, measures both",
+       join_rows({group_rows(), selftest})},
+      {"doctor",
+       "tells what this machine has for nvllm, and how to fix what is wrong with it",
+       {json_row()}},
+      text_command(
+          "tokenize", "turns text into token ids",
+          {text_input_row("JSON lines {\"text\": ...}, each with \"add_special_tokens\" where it\n"
+                          "likes; every line is answered by one, {\"ids\": [...]}; -: from\n"
+                          "standard input"),
+           {"--add-special-tokens", nullptr, nullptr,
+            "adds what the model expects around a text (BOS and the like), where a\n"
+            "line does not say it itself",
+            nullptr, [](Options& o, const OptionValue&) { o.text.add_special_tokens = true; }}},
+          "[TEXT]..."),
+      text_command("detokenize", "turns token ids into text",
+                   {text_input_row(
+                        "JSON lines {\"ids\": [...]}, each with \"skip_special_tokens\" where it\n"
+                        "likes; every line is answered by one, {\"text\": ...}; -: from\n"
+                        "standard input"),
+                    {"--skip-special-tokens", nullptr, nullptr,
+                     "leaves special tokens out, where a line does not say it itself", nullptr,
+                     [](Options& o, const OptionValue&) { o.text.skip_special_tokens = true; }}},
+                   "[ID]..."),
+      text_command("template", "shows what a model's chat template makes of conversations",
+                   {text_input_row(
+                        "JSON lines {\"messages\": [...], \"tools\": [...], \"options\": {...}},\n"
+                        "the last two where they are needed; options are what templates know:\n"
+                        "add_generation_prompt, enable_thinking, ...; every line is answered by\n"
+                        "one, {\"text\": ..., \"ids\": [...]}; -: from standard input"),
+                    chat_template_row()},
+                   "[MESSAGE]..."),
+      {"completion",
+       "prints a script that makes a shell complete this program's commands and options",
+       {},
+       check_shell,
+       "bash|zsh|fish",
+       store_shell},
+  };
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,209 @@
+#include "launcher/cli/config_file.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/json_text.h"
+#include "base/text.h"
+#include "launcher/cli/nearest_name.h"
+#include "launcher/cli/option_value.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
+constexpr int kMaxDepth = 32;  // of nested values
+
+std::string read_text(const std::string& path, const std::string& what) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse(what, ": ", errno_text(errno), "; pass a file with a JSON object of options");
+  std::string text(kMaxFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) refuse(what, ": cannot be read; pass a file with a JSON object of options");
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMaxFileBytes) {
+    refuse(what, ": is larger than 1 MiB; pass a file with a JSON object of options");
+  }
+  return text;
+}
+
+Json parse(const std::string& text, const std::string& what) {
+  try {
+    Json json = Json::parse(text, [&](int depth, Json::parse_event_t, const Json&) {
+      if (depth > kMaxDepth) refuse(what, ": nested deeper than ", kMaxDepth, " levels");
+      return true;
+    });
+    if (!json.is_object()) {
+      refuse(what, ": holds ", json.type_name(), ", not an object such as {\"tp\": 2}");
+    }
+    return json;
+  } catch (const Json::parse_error& error) {
+    refuse(what, ": no valid JSON at ", line_and_column(text, error.byte));
+  } catch (const Json::exception&) {
+    refuse(what, ": holds a number that is too large");
+  }
+}
+
+struct Key {
+  std::string name;
+  std::string place;
+};
+
+// The end of the string that begins at text[begin], behind its closing quote.
+std::size_t end_of_string(std::string_view text, std::size_t begin) {
+  std::size_t at = begin + 1;
+  while (text[at] != '"') at += text[at] == '\\' ? 2 : 1;
+  return at + 1;
+}
+
+// The keys of the object that the text is, also those that come twice. The text is valid JSON.
+std::vector<Key> keys_of(std::string_view text) {
+  std::vector<Key> keys;
+  int depth = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    if (text[at] != '"') {
+      depth += (text[at] == '{' || text[at] == '[') ? 1 : 0;
+      depth -= (text[at] == '}' || text[at] == ']') ? 1 : 0;
+      ++at;
+      continue;
+    }
+    const std::size_t end = end_of_string(text, at);
+    const std::size_t next = text.find_first_not_of(" \t\r\n", end);
+    if (depth == 1 && next != text.npos && text[next] == ':') {
+      keys.push_back({parse_json(text.substr(at, end - at)), line_and_column(text, at + 1)});
+    }
+    at = end;
+  }
+  return keys;
+}
+
+// "a number, a text or none": what a file gives an option as.
+std::string wanted(const OptionRow& row) {
+  if (row.value == nullptr) return "true or false";
+  const ValueShape shape = shape_of(row.value);
+  if (shape.json) return "an object";
+  if (shape.list)
+    return row.repeats ? "a list of numbers, or a list of such lists" : "a list of numbers";
+  if (shape.number) return "a number";
+  return row.repeats ? "a text, or a list of texts" : "a text";
+}
+
+// A value as an error shows it: of a long one only what it is.
+std::string shown(const Json& value) {
+  constexpr std::size_t kLongest = 60;
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  std::string text = json_ascii(value);
+  return text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
+}
+
+std::string dashed(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
+// Turns the value of one key into what would stand on the command line.
+class Translator {
+ public:
+  Translator(const OptionRow& row, const Key& key, std::string place)
+      : row_(row), key_(key), place_(std::move(place)) {
+    if (row.value != nullptr) shape_ = shape_of(row.value);
+  }
+
+  std::vector<ConfigEntry> entries(const Json& value) const {
+    if (row_.value == nullptr) return switch_entries(value);
+    std::vector<ConfigEntry> all;
+    if (row_.repeats && value.is_array() && !is_list(value)) {
+      for (const Json& one : value) all.push_back(entry(row_.name, text(one)));
+      if (all.empty()) refuse_type(value);
+    } else {
+      all.push_back(entry(row_.name, text(value)));
+    }
+    return all;
+  }
+
+ private:
+  std::vector<ConfigEntry> switch_entries(const Json& value) const {
+    if (!value.is_boolean()) refuse_type(value);
+    const bool opposite = row_.second_name != nullptr && dashed(key_.name) == row_.second_name;
+    if (value.get<bool>() != opposite) return {entry(row_.name, "")};
+    if (row_.second_name != nullptr) return {entry(row_.second_name, "")};
+    return {};  // it is off unless it is turned on
+  }
+
+  ConfigEntry entry(const char* name, std::string text) const {
+    return {.row = &row_, .name = name, .text = std::move(text), .place = place_};
+  }
+
+  bool is_list(const Json& value) const {
+    return shape_.list && value.is_array() && !value.empty() &&
+           std::all_of(value.begin(), value.end(), [](const Json& one) { return one.is_number(); });
+  }
+
+  std::string text(const Json& value) const {
+    if (value.is_string()) return value;
+    if (value.is_number() && (shape_.number || shape_.list)) return json_text(value);
+    if (value.is_object() && shape_.json) return json_text(value);
+    if (!is_list(value)) refuse_type(value);
+    std::string all;
+    for (const Json& one : value) all += str(all.empty() ? "" : ",", json_text(one));
+    return all;
+  }
+
+  [[noreturn]] void refuse_type(const Json& value) const {
+    refuse(place_, ": ", key_.name, " is ", shown(value), "; give ", wanted(row_));
+  }
+
+  const OptionRow& row_;
+  const Key& key_;
+  std::string place_;
+  ValueShape shape_ = {};
+};
+
+const OptionRow& find_row(const Command& command, const Key& key, const std::string& place) {
+  const std::string name = dashed(key.name);
+  std::vector<std::string> known;
+  for (const OptionRow& row : command.rows) {
+    for (const char* const one : {row.name, row.second_name}) {
+      if (one == nullptr || one == std::string_view("--config")) continue;
+      if (name == one) return row;
+      known.emplace_back(one + 2);
+    }
+  }
+  if (name == "--config") refuse(place, ": config: a file cannot name another one");
+  const std::string nearest = nearest_name(std::string_view(name).substr(2), known);
+  if (!nearest.empty()) {
+    refuse(place, ": unknown key '", key.name, "'; did you mean '", nearest, "'?");
+  }
+  refuse(place, ": unknown key '", key.name, "'; see nvllm-launch ", command.name, " --help");
+}
+
+}  // namespace
+
+std::vector<ConfigEntry> read_config_file(const std::string& path, const Command& command) {
+  const std::string what = "--config " + path;
+  const std::string text = read_text(path, what);
+  const Json json = parse(text, what);
+  std::vector<ConfigEntry> all;
+  std::map<const OptionRow*, Key> seen;
+  for (const Key& key : keys_of(text)) {
+    const std::string place = str(what, ", ", key.place);
+    const OptionRow& row = find_row(command, key, place);
+    const auto [before, is_new] = seen.try_emplace(&row, key);
+    if (!is_new) {
+      refuse(place, ": ", key.name, " again: ", before->second.place, " has ", before->second.name,
+             "; leave one of them out");
+    }
+    const auto entries = Translator(row, key, place).entries(json.at(key.name));
+    all.insert(all.end(), entries.begin(), entries.end());
+  }
+  return all;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,155 @@
+// What --help and --version print, and the manual's part that is made from the same tables.
+#include <algorithm>
+
+#include "launcher/cli/option_table.h"
+#include "launcher/cli/program.h"
+
+namespace nvllm::launcher {
+namespace {
+
+constexpr const char* kExitCodeHelp =
+    "Exit codes\n"
+    "  0        fine\n"
+    "  1        the run failed; the last line on standard error says why\n"
+    "  2        wrong command line, or more than this machine has; nothing was started\n"
+    "  3        a worker died\n"
+    "  4        a worker was alive but stuck for longer than --step-timeout\n"
+    "  128 + S  stopped by signal S: 130 for SIGINT, 143 for SIGTERM; a second SIGINT\n"
+    "           does not wait for the workers to end by themselves\n";
+
+constexpr const char* kOptionsTitle = "Options (--name value or --name=value)\n";
+
+// "  --tp N, --tensor-parallel-size N", its help below and what holds without it.
+std::string help_of(const OptionRow& row) {
+  const std::string value = row.value != nullptr ? str(' ', row.value) : "";
+  std::string text = str("  ", row.name, value);
+  if (row.second_name != nullptr) text += str(", ", row.second_name, value);
+  text += "\n      ";
+  for (const char* c = row.help; *c != '\0'; ++c) {
+    text += *c;
+    if (*c == '\n') text += "      ";
+  }
+  if (row.fallback != nullptr) text += str("\n      default: ", row.fallback);
+  return text + '\n';
+}
+
+std::string help_line(const Command& command) {
+  const std::string name = command.name;
+  return str("  ", name, std::string(18 - name.size(), ' '), command.summary, '\n');
+}
+
+std::string title_of(const Command& command) {
+  std::string text = str("nvllm-launch ", command.name, " ", command.summary, ".\n\n");
+  if (command.words == nullptr) return text;
+  return text + str("  nvllm-launch ", command.name, " [OPTIONS] ", command.words, "\n\n");
+}
+
+bool same_group(const OptionRow& row, const char* group) {
+  if (row.group == nullptr || group == nullptr) return row.group == group;
+  return std::string_view(row.group) == group;
+}
+
+// The groups of options that several commands share, in the order of the help.
+std::vector<OptionRows> shared_groups() {
+  return {model_rows(), sampling_rows(), engine_rows(), group_rows(), {config_row()}};
+}
+
+std::string markdown(const std::string& title, const std::string& text) {
+  return str("## ", title, "\n\n```\n", text, "```\n\n");
+}
+
+// A command's options of one shared group, for the manual: "Engine", "Model: --model alone",
+// "Sampling without --n". Rows that differ from the shared ones are appended to `own`.
+std::string use_of_group(const Command& command, const OptionRows& group, std::string& own) {
+  std::string title = group.front().group;
+  title = title.substr(0, title.find(" ("));
+  std::string has, lacks;
+  for (const OptionRow& shared : group) {
+    const auto same_name = [&](const OptionRow& row) {
+      return std::string_view(row.name) == shared.name;
+    };
+    const auto found = std::find_if(command.rows.begin(), command.rows.end(), same_name);
+    std::string& list = found == command.rows.end() ? lacks : has;
+    list += str(list.empty() ? "" : ", ", shared.name);
+    if (found == command.rows.end()) continue;
+    if (help_of(*found) != help_of(shared)) own += help_of(*found);
+  }
+  if (has.empty()) return "";
+  if (lacks.empty()) return str("  ", title, '\n');
+  if (has.size() < lacks.size()) return str("  ", title, ": ", has, " alone\n");
+  return str("  ", title, ", without ", lacks, '\n');
+}
+
+// What a command adds to the shared options.
+std::string manual_of(const Command& command) {
+  std::string own, groups;
+  for (const OptionRow& row : command.rows) {
+    if (same_group(row, nullptr)) own += help_of(row);
+  }
+  for (const OptionRows& group : shared_groups()) groups += use_of_group(command, group, own);
+  return str(title_of(command), own.empty() ? "" : kOptionsTitle, own, own.empty() ? "" : "\n",
+             "Options that it shares with other commands\n", groups);
+}
+
+}  // namespace
+
+std::string version_line() {
+  return str("nvllm ", kVersion, " (", NVLLM_BUILT_WITH, ")\n");
+}
+
+std::string help_text() {
+  std::string text =
+      "nvllm-launch starts one worker process per GPU, or per rank on the CPU, and watches over "
+      "them.\n"
+      "\n"
+      "  nvllm-launch [OPTIONS] PROMPT    answers it\n"
+      "  nvllm-launch [OPTIONS]           opens a chat; not on a terminal, answers each line of\n"
+      "                                   standard input; options are those of chat\n"
+      "  nvllm-launch COMMAND [OPTIONS]\n"
+      "  nvllm-launch COMMAND --help\n"
+      "  nvllm-launch --version\n"
+      "\n"
+      "Commands\n";
+  for (const Command& command : commands()) text += help_line(command);
+  return text + "\n" + kExitCodeHelp;
+}
+
+std::string help_text(const std::string& first_word) {
+  std::string text =
+      str("nvllm-launch ", first_word, " has several commands, each with its own --help.\n\n");
+  for (const Command& command : commands()) {
+    if (std::string_view(command.name).starts_with(first_word + ' ')) text += help_line(command);
+  }
+  return text;
+}
+
+std::string help_text(const Command& command) {
+  std::string text = title_of(command) + kOptionsTitle;
+  for (const OptionRow& row : command.rows) {
+    if (same_group(row, nullptr)) text += help_of(row);
+  }
+  for (const OptionRows& group : shared_groups()) {
+    std::string of_group;
+    for (const OptionRow& row : command.rows) {
+      if (same_group(row, group.front().group)) of_group += help_of(row);
+    }
+    if (!of_group.empty()) text += str('\n', group.front().group, '\n', of_group);
+  }
+  return text + "\n" + kExitCodeHelp;
+}
+
+std::string manual_text() {
+  std::string text = markdown("nvllm-launch --help", help_text());
+  std::string shared = kOptionsTitle;
+  for (const OptionRows& group : shared_groups()) {
+    shared += str('\n', group.front().group, '\n');
+    for (const OptionRow& row : group) shared += help_of(row);
+  }
+  text += markdown("Options that several commands share", shared);
+  for (const Command& command : commands()) {
+    text += markdown(str("nvllm-launch ", command.name), manual_of(command));
+  }
+  return text;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,88 @@
+// OptionValue: one option as it was given. It turns the text into what a command stores, or refuses
+// it in one line that names the option, its value and the fix. ValueShape: which values an option
+// takes.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace nvllm::launcher {
+
+// A command line that is wrong. The message is one line: the thing, its value, the fix.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  throw UsageError(str(parts...));
+}
+
+class OptionValue {
+ public:
+  // Both must outlive it. name: as it was written.
+  OptionValue(std::string_view name, std::string_view text) : name_(name), text_(text) {}
+
+  std::string_view name() const { return name_; }
+  std::string_view text() const { return text_; }
+
+  // For a switch: whether it was given by its own name, not by the one that begins with "--no-".
+  bool on() const { return !name_.starts_with("--no-"); }
+
+  // All of them throw UsageError. min and max are allowed values.
+  std::int64_t whole(std::int64_t min, std::int64_t max) const;
+  double real(double min, double max) const;
+  Nanoseconds seconds(double min, double max) const;
+  // 4096, 32k (thousands), 32K (of 1024), 4G, 1.5M: a count or a size.
+  std::int64_t amount(std::int64_t min, std::int64_t max) const;
+  // "1,2,3": at least one number, none below 0. `what`: what each is, and what to pass instead.
+  std::vector<std::int32_t> ids() const;
+  std::vector<std::int32_t> numbers(std::string_view what) const;
+  // A path or the like; `fix` says what to pass instead of an empty text.
+  std::string path(std::string_view fix) const;
+
+  template <typename Choice>
+  Choice one_of(std::string_view what,
+                std::initializer_list<std::pair<std::string_view, Choice>> choices) const {
+    std::vector<std::string_view> names;
+    for (const auto& choice : choices) {
+      if (choice.first == text_) return choice.second;
+      names.push_back(choice.first);
+    }
+    refuse_choice(what, names);
+  }
+
+  template <typename Number>
+  Number as(std::int64_t min, std::int64_t max = std::numeric_limits<Number>::max()) const {
+    return static_cast<Number>(whole(min, max));
+  }
+
+ private:
+  [[noreturn]] void refuse_choice(std::string_view what,
+                                  const std::vector<std::string_view>& names) const;
+
+  std::string_view name_, text_;
+};
+
+// Which values an option takes, read from its placeholder in the help: "N", "auto|cpu|cuda",
+// "ID,ID...", "FILE|-". Shell completion and configuration files so need no second table.
+struct ValueShape {
+  bool number = false;               // N, SECONDS, BYTES, ...
+  bool list = false;                 // of numbers: ID,ID...
+  bool file = false;                 // FILE, MODEL
+  bool json = false;                 // JSON
+  std::vector<std::string> choices;  // words that stand for themselves: auto, none
+};
+
+ValueShape shape_of(std::string_view placeholder);
+
+}  // namespace nvllm::launcher

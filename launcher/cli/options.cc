@@ -1,0 +1,241 @@
+// Parses the command line: finds the command, then reads options and words behind it.
+#include "launcher/cli/options.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "launcher/cli/config_file.h"
+#include "launcher/cli/nearest_name.h"
+#include "launcher/cli/option_table.h"
+
+namespace nvllm::launcher {
+namespace {
+
+std::string general_help_hint(const std::string& command) {
+  return command.empty() ? "nvllm-launch --help" : "nvllm-launch " + command + " --help";
+}
+
+[[noreturn]] void refuse_unknown(const char* kind, const std::string& given,
+                                 const std::vector<std::string>& known,
+                                 const std::string& command) {
+  const std::string nearest = nearest_name(given, known);
+  if (!nearest.empty()) refuse("unknown ", kind, " '", given, "'; did you mean '", nearest, "'?");
+  refuse("unknown ", kind, " '", given, "'; see ", general_help_hint(command));
+}
+
+const Command& find_command(const std::string& name) {
+  std::vector<std::string> known;
+  for (const Command& command : commands()) {
+    if (command.name == name) return command;
+    known.emplace_back(command.name);
+  }
+  if (name == "serve") refuse("serve: not yet; generate answers prompts from a file or a pipe");
+  refuse_unknown("command", name, known, "");
+}
+
+// named: the command was; otherwise what stands for all may have been meant.
+const OptionRow& find_row(const Command& command, const std::string& name, bool named) {
+  std::vector<std::string> known = {"--help"};
+  if (!named) known.emplace_back("--version");
+  for (const OptionRow& row : command.rows) {
+    if (row.name == name || (row.second_name != nullptr && row.second_name == name)) return row;
+    known.emplace_back(row.name);
+    if (row.second_name != nullptr) known.emplace_back(row.second_name);
+  }
+  refuse_unknown("option", name, known, command.name);
+}
+
+// Of the commands that share their first word: the second ones, "latency, startup or throughput";
+// empty: no command of two words begins with this one.
+std::string second_words(const std::string& first) {
+  std::vector<std::string> words;
+  for (const Command& command : commands()) {
+    const std::string_view name = command.name;
+    if (name.starts_with(first + ' ')) words.emplace_back(name.substr(first.size() + 1));
+  }
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
+}  // namespace
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all = [] {
+    std::vector<Command> list = generating_commands();
+    for (const auto& more : {bench_commands(), other_commands()}) {
+      list.insert(list.end(), more.begin(), more.end());
+    }
+    for (Command& command : list) command.rows.push_back(config_row());
+    return list;
+  }();
+  return all;
+}
+
+namespace {
+
+// Whether a first word that is no command is a prompt; refuses a word that was hardly meant as one.
+bool is_prompt(const std::string& word) {
+  if (word == "serve") return false;
+  std::vector<std::string> known;
+  for (const Command& command : commands()) {
+    const std::string name = command.name;
+    known.push_back(name.substr(0, name.find(' ')));
+  }
+  const std::string meant = mistyped_name(word, known);
+  if (meant.empty()) return true;
+  refuse("unknown command '", word, "'; did you mean '", meant, "'? As a prompt: nvllm-launch -- ",
+         word);
+}
+
+bool asks_for_help(const std::string& argument) {
+  return argument == "--help" || argument == "-h";
+}
+
+// The command, and how many arguments name it. 0: it is `chat`, with an option or a prompt at once.
+std::pair<const Command*, std::size_t> choose_command(const std::vector<std::string>& arguments) {
+  const std::string* const first = arguments.empty() ? nullptr : &arguments.front();
+  const auto is_named = [&](const Command& command) {
+    return first != nullptr && (*first == command.name || !second_words(*first).empty());
+  };
+  const bool named = std::any_of(commands().begin(), commands().end(), is_named);
+  if (!named && (first == nullptr || first->starts_with('-') || is_prompt(*first))) {
+    return {&find_command("chat"), 0};
+  }
+  if (const std::string seconds = second_words(*first); !seconds.empty()) {
+    if (arguments.size() < 2) refuse(*first, ": pass ", seconds, " after it");
+    return {&find_command(*first + ' ' + arguments[1]), 2};
+  }
+  return {&find_command(*first), 1};
+}
+
+// Reads what stands behind the command's name.
+class Reader {
+ public:
+  Reader(const Command& command, const std::vector<std::string>& arguments, std::size_t first,
+         bool named)
+      : command_(command), arguments_(arguments), first_(first), named_(named) {}
+
+  // on_option(row, value), on_word(word); false as soon as help is asked for.
+  template <typename OnOption, typename OnWord>
+  bool read(OnOption on_option, OnWord on_word) const {
+    bool only_words = false;  // after "--"
+    for (std::size_t i = first_; i < arguments_.size(); ++i) {
+      const std::string& argument = arguments_[i];
+      if (only_words || !argument.starts_with('-')) {
+        check_word(argument, only_words);
+        on_word(argument);
+      } else if (argument == "--" && command_.store_word != nullptr) {
+        only_words = true;
+      } else if (asks_for_help(argument)) {
+        return false;
+      } else {
+        read_option(i, on_option);
+      }
+    }
+    return true;
+  }
+
+ private:
+  // The option at arguments[i] with its value, which may be the next argument.
+  template <typename OnOption>
+  void read_option(std::size_t& i, OnOption& on_option) const {
+    const std::string& argument = arguments_[i];
+    const std::size_t equals = argument.find('=');
+    const std::string name = argument.substr(0, equals);
+    const OptionRow& row = find_row(command_, name, named_);
+    if (row.value == nullptr) {
+      if (equals != std::string::npos) refuse(name, " takes no value; pass it alone");
+      on_option(row, OptionValue(name, ""));
+    } else if (equals != std::string::npos) {
+      on_option(row, OptionValue(name, std::string_view(argument).substr(equals + 1)));
+    } else if (i + 1 < arguments_.size()) {
+      on_option(row, OptionValue(name, arguments_[++i]));
+    } else {
+      refuse(name, " needs a value: ", name, ' ', row.value);
+    }
+  }
+
+  // An argument that is no option.
+  void check_word(const std::string& word, bool only_words) const {
+    if (command_.store_word == nullptr) {
+      refuse("'", word, "': not an option; see ", general_help_hint(command_.name));
+    }
+    for (const Command& other : commands()) {
+      if (named_ || only_words || word != other.name) continue;
+      refuse("'", word, "': a command comes first: nvllm-launch ", word, " [OPTIONS]");
+    }
+  }
+
+  const Command& command_;
+  const std::vector<std::string>& arguments_;
+  std::size_t first_;
+  bool named_;
+};
+
+// Stores what the file of --config says, where there is one, but for options that the command line
+// has.
+void store_config(const Command& command, const Reader& reader, Options& options) {
+  std::string path;
+  std::set<const OptionRow*> given;
+  const bool read_all = reader.read(
+      [&](const OptionRow& row, const OptionValue& value) {
+        given.insert(&row);
+        if (row.name != std::string_view("--config")) return;
+        const std::string before = std::exchange(path, value.path("a file of options, as JSON"));
+        if (!before.empty()) refuse("--config ", before, ", --config ", path, ": pass one of them");
+      },
+      [](const std::string&) {});
+  if (path.empty() || !read_all) return;
+  for (const ConfigEntry& entry : read_config_file(path, command)) {
+    if (given.contains(entry.row)) continue;
+    try {
+      entry.row->store(options, OptionValue(entry.name, entry.text));
+    } catch (const UsageError& error) {
+      refuse(entry.place, ": ", error.what());
+    }
+  }
+}
+
+Options with_message(std::string message) {
+  Options options;
+  options.message = std::move(message);
+  return options;
+}
+
+}  // namespace
+
+Options parse_command_line(const std::vector<std::string>& arguments) {
+  if (!arguments.empty()) {
+    const std::string& first = arguments.front();
+    if (asks_for_help(first) || first == "help") return with_message(help_text());
+    if (first == "--help=markdown") return with_message(manual_text());
+    if (first == "--version") return with_message(version_line());
+    if (arguments.size() > 1 && !second_words(first).empty() && asks_for_help(arguments[1])) {
+      return with_message(help_text(first));
+    }
+  }
+  const auto chosen = choose_command(arguments);
+  const Command& command = *chosen.first;
+  Options options;
+  options.command = command.name;
+  options.chat.command = chosen.second > 0;
+
+  const Reader reader(command, arguments, chosen.second, options.chat.command);
+  const auto names_config = [](const std::string& word) { return word.starts_with("--config"); };
+  if (std::any_of(arguments.begin(), arguments.end(), names_config)) {
+    store_config(command, reader, options);
+  }
+  const bool read_all = reader.read(
+      [&](const OptionRow& row, const OptionValue& value) { row.store(options, value); },
+      [&](const std::string& word) { command.store_word(options, word); });
+  if (!read_all) return with_message(help_text(command));
+  if (command.check != nullptr) command.check(options);
+  return options;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,154 @@
+// Options: what a command line asks nvllm-launch to do.
+//
+//   nvllm-launch COMMAND [--name value | --name=value | --switch]...
+//   nvllm-launch [--name value | --name=value | --switch]... [PROMPT]      the command is `chat`
+//
+// A command is one word, or two where several share the first ("bench latency", "bench startup").
+// Every command has one table of its options (option_table.h). Parsing, the help, shell completion
+// (completion.h) and --config (config_file.h) all work from that table.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/logging.h"
+#include "runtime/options.h"
+#include "runtime/request.h"
+
+namespace nvllm::launcher {
+
+enum class DeviceChoice { automatic, cpu, cuda };
+
+// The worker group.
+struct GroupOptions {
+  std::optional<int> ranks;  // absent: every GPU, or one rank on the CPU
+  DeviceChoice device = DeviceChoice::automatic;
+  Nanoseconds step_timeout = std::chrono::seconds(60);
+  std::string collectives = "auto";
+  LogLevel log_level = LogLevel::info;
+};
+
+// Sampling options in the order in which they were given; each sets one field. They are kept apart
+// from SamplingParams because the model's own defaults, which are known later, come below them.
+using SamplingSettings = std::vector<std::function<void(runtime::SamplingParams&)>>;
+
+inline void apply_sampling(const SamplingSettings& settings, runtime::SamplingParams& params) {
+  for (const auto& set : settings) set(params);
+}
+
+struct GenerateOptions {
+  std::vector<std::vector<std::int32_t>> prompts;  // --prompt-ids
+  std::vector<std::string> texts;                  // --prompt
+  std::vector<std::string> stop;                   // --stop
+  bool stream = false;
+  std::string input;   // a file, "-", or empty
+  std::string output;  // a file; empty: standard output
+  bool resume = false;
+  bool generation_config = true;  // defaults come from generation_config.json
+};
+
+struct ChatOptions {
+  bool command = true;                // false: no command was given, at most a prompt
+  std::optional<std::string> prompt;  // to be answered; then the program ends
+  std::string system;                 // empty: what the chat template says itself
+};
+
+// tokenize, detokenize, template
+struct TextOptions {
+  std::string input;               // a file, "-", or empty
+  std::vector<std::string> words;  // texts or ids on the command line itself
+  std::string chat_template;       // a file; empty: the model's own
+  // For lines that do not say it themselves.
+  bool add_special_tokens = false;
+  bool skip_special_tokens = false;
+};
+
+// Lengths are drawn from it uniformly, both ends included.
+struct LengthRange {
+  std::int64_t min = 0;
+  std::int64_t max = 0;
+};
+
+// How `bench long` keeps the KV cache. chunked: in host memory alone; hybrid: as much of it as fits
+// stays on the device as well.
+enum class LongMode : std::uint8_t { paged, contiguous, hybrid, chunked, layerwise };
+constexpr const char* name_of(LongMode mode) {
+  switch (mode) {
+    case LongMode::paged: return "paged";
+    case LongMode::contiguous: return "contiguous";
+    case LongMode::hybrid: return "hybrid";
+    case LongMode::chunked: return "chunked";
+    case LongMode::layerwise: return "layerwise";
+  }
+  return "";
+}
+constexpr bool in_chunks(LongMode mode) {
+  return mode == LongMode::chunked || mode == LongMode::hybrid;
+}
+
+constexpr std::int64_t kLongOutput = 128;  // --output-len of bench long, where none is given
+
+struct BenchOptions {
+  // throughput
+  std::int64_t prompts = 256;
+  std::optional<std::int64_t> max_concurrency;  // absent: all prompts at once
+
+  // latency
+  std::vector<std::int64_t> batch_sizes = {1, 8, 64, 256};
+
+  // startup
+  std::int64_t repeat = 3;
+
+  // long
+  std::vector<LongMode> modes = {LongMode::paged, LongMode::contiguous, LongMode::hybrid,
+                                 LongMode::chunked, LongMode::layerwise};
+  std::optional<double> link_gb_s;
+  bool one_prompt = false;
+
+  // Several of them; absent: the benchmark's own default.
+  std::optional<LengthRange> input, output;
+  std::uint64_t dataset_seed = 0;
+  // Sequences of throughput, decode steps of latency, tokens of long.
+  std::optional<std::int64_t> warmup;
+  std::optional<double> bandwidth_tb_s, tflops;
+};
+
+// The engine of `bench long` in that mode. Options that say how a mode works hold for that mode
+// only.
+runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode);
+
+// Parsed once, validated, const afterwards.
+struct Options {
+  std::string command;  // "selftest", "bench long"; empty: there is only `message` to print
+
+  // Shared by several commands.
+  GroupOptions group;
+  runtime::ModelOptions model;
+  runtime::EngineOptions engine;
+  std::map<std::string, std::string> host_cache;  // KV offload options, as they were given
+  SamplingSettings sampling;                      // for requests that do not set it themselves
+  std::string profile;                            // where the trace goes; empty: there is none
+  bool json = false;
+  bool memory_report = false;
+
+  // For one command each.
+  double selftest_seconds = 0;
+  bool inspect_load = false, inspect_checksums = false;
+  GenerateOptions generate;
+  TextOptions text;
+  ChatOptions chat;
+  BenchOptions bench;
+  std::string shell;  // of completion: bash, zsh, fish
+
+  std::string message;  // what --help or --version prints on standard output
+};
+
+// The arguments after the program's name. Throws UsageError (option_value.h).
+Options parse_command_line(const std::vector<std::string>& arguments);
+
+}  // namespace nvllm::launcher

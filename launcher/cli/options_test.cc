@@ -1,0 +1,225 @@
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "launcher/cli/option_table.h"
+#include "launcher/supervise/run_workers.h"
+#include "launcher/testing/bad_command_lines.h"
+
+namespace nvllm::launcher {
+namespace {
+
+std::string refusal(const std::vector<std::string>& arguments) {
+  try {
+    parse_command_line(arguments);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+Options selftest(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "selftest");
+  return parse_command_line(arguments);
+}
+
+Options inspect(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "inspect");
+  return parse_command_line(arguments);
+}
+
+// What plan_launch says on a machine with those GPUs.
+std::string plan_refusal(const std::vector<std::string>& arguments,
+                         const std::vector<std::string>& gpus, bool cuda_built = true) {
+  try {
+    plan_launch(selftest(arguments).group, cuda_built, [&](std::string* why_none) {
+      *why_none = "no NVIDIA driver is loaded";
+      return gpus;
+    });
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+LaunchPlan plan(const std::vector<std::string>& arguments, const std::vector<std::string>& gpus) {
+  return plan_launch(selftest(arguments).group, true, [&](std::string*) { return gpus; });
+}
+
+}  // namespace
+
+TEST_CASE("options are taken as two words or one, by either name") {
+  for (const auto& words : std::vector<std::vector<std::string>>{{"--tp", "3"},
+                                                                 {"--tp=3"},
+                                                                 {"--tensor-parallel-size", "3"},
+                                                                 {"--tensor-parallel-size=3"}}) {
+    CHECK(selftest(words).group.ranks == 3);
+  }
+  const Options options =
+      selftest({"--device=cpu", "--step-timeout", "0.25", "--log-level=debug", "--collectives",
+                "shm", "--seconds=1.5", "--json", "--memory-report"});
+  CHECK(options.command == "selftest");
+  CHECK(options.group.device == DeviceChoice::cpu);
+  CHECK(options.group.step_timeout == std::chrono::milliseconds(250));
+  CHECK(options.group.log_level == LogLevel::debug);
+  CHECK(options.group.collectives == "shm");
+  CHECK(options.selftest_seconds == 1.5);
+  CHECK(options.json);
+  CHECK(options.memory_report);
+}
+
+TEST_CASE("inspect takes a model, how to load it, and what to tell") {
+  const Options options =
+      inspect({"--model", "models/a", "--tp=4", "--dtype", "float16", "--load-format=dummy",
+               "--hf-overrides", R"({"vocab_size": 7})", "--load", "--checksums", "--json"});
+  CHECK(options.command == "inspect");
+  CHECK(options.model.path == "models/a");
+  CHECK(options.group.ranks == 4);
+  CHECK(options.model.dtype == DType::f16);
+  CHECK(options.model.format == runtime::LoadFormat::dummy);
+  CHECK(options.model.overrides == R"({"vocab_size": 7})");
+  CHECK(options.inspect_load);
+  CHECK(options.inspect_checksums);
+  CHECK(options.json);
+  const Options plain = inspect({"--model=a"});
+  CHECK(plain.model.format == runtime::LoadFormat::automatic);
+  CHECK_FALSE(plain.model.dtype.has_value());
+  CHECK(plain.model.overrides == "");
+  CHECK_FALSE(plain.inspect_load);
+  CHECK_FALSE(plain.inspect_checksums);
+  CHECK(inspect({"--model=a", "--dtype=float32", "--dtype=auto"}).model.dtype == std::nullopt);
+}
+
+TEST_CASE("words that are no options are texts; after -- all are") {
+  const Options options =
+      parse_command_line({"tokenize", "a b", "--model=m", "", "--", "--help", "--", "c"});
+  CHECK(options.text.words == std::vector<std::string>{"a b", "", "--help", "--", "c"});
+  CHECK(options.model.path == "m");
+  CHECK(options.message == "");
+}
+
+TEST_CASE("without a command it is a chat, or a prompt to be answered") {
+  for (const auto& words : std::vector<std::vector<std::string>>{{"--tp", "2", "Tell me a story."},
+                                                                 {"Tell me a story.", "--tp=2"}}) {
+    const Options options = parse_command_line(words);
+    CHECK(options.command == "chat");
+    CHECK_FALSE(options.chat.command);
+    CHECK(options.chat.prompt == "Tell me a story.");
+    CHECK(options.group.ranks == 2);
+  }
+  CHECK(parse_command_line({"Hello"}).chat.prompt == "Hello");
+  CHECK_FALSE(parse_command_line({}).chat.prompt.has_value());
+  CHECK_FALSE(parse_command_line({"--tp=2"}).chat.command);
+  CHECK(parse_command_line({"chat"}).chat.command);
+}
+
+TEST_CASE("without options there are defaults") {
+  const Options options = selftest({});
+  CHECK_FALSE(options.group.ranks.has_value());
+  CHECK(options.group.device == DeviceChoice::automatic);
+  CHECK(options.group.step_timeout == std::chrono::seconds(60));
+  CHECK(options.group.collectives == "auto");
+  CHECK(options.selftest_seconds == 0);
+  CHECK_FALSE(options.json);
+}
+
+TEST_CASE("what cannot be followed is refused in one line that names the fix") {
+  for (const testing::BadCommandLine& line : testing::bad_command_lines()) {
+    CHECK(refusal(line.words) == line.message);
+  }
+}
+
+TEST_CASE("a word that is nearly a command is taken for one; whatever else is, is a prompt") {
+  for (const char* const word : {"What", "what", "Chat", "that", "hat", "cheat?", "help!", "dogs",
+                                 "inspiration", "genial", "CHAT", "bach", "stench", "a"}) {
+    CHECK_MESSAGE(parse_command_line({word}).chat.prompt == word, word);
+  }
+  for (const char* const word :
+       {"caht", "hcat", "chta", "cht", "chatt", "generte", "genrate", "geenrate", "inpsect",
+        "slftest", "docter", "tokenise", "compeltion"}) {
+    CHECK_MESSAGE(refusal({word}).starts_with("unknown command "), word);
+    CHECK_MESSAGE(refusal({word}).ends_with(std::string("nvllm-launch -- ") + word), word);
+    CHECK_MESSAGE(parse_command_line({"--", word}).chat.prompt == word, word);
+  }
+  CHECK(parse_command_line({"caht with me"}).chat.prompt == "caht with me");
+}
+
+TEST_CASE("the machine decides what the defaults are") {
+  const LaunchPlan on_cpu = plan({}, {});
+  CHECK(on_cpu.device == DeviceKind::cpu);
+  CHECK(on_cpu.ranks == 1);
+  const LaunchPlan on_gpus = plan({}, {"4", "GPU-1f"});
+  CHECK(on_gpus.device == DeviceKind::cuda);
+  CHECK(on_gpus.ranks == 2);
+  CHECK(on_gpus.gpus == std::vector<std::string>{"4", "GPU-1f"});
+  CHECK(plan({}, std::vector<std::string>(16, "0")).ranks == 8);
+  CHECK(plan({"--tp", "1"}, {"4", "5"}).gpus == std::vector<std::string>{"4"});
+  CHECK(plan({"--device", "cpu", "--tp", "3"}, {"0"}).ranks == 3);
+}
+
+TEST_CASE("a CPU run does not ask for GPUs") {
+  bool asked = false;
+  plan_launch(selftest({"--device", "cpu"}).group, true, [&](std::string*) {
+    asked = true;
+    return std::vector<std::string>{"0"};
+  });
+  CHECK_FALSE(asked);
+}
+
+TEST_CASE("who only looks may plan for more than the machine has") {
+  const auto ranks = [](std::vector<std::string> arguments, std::vector<std::string> gpus) {
+    arguments.insert(arguments.begin(), {"--model", "a"});
+    return plan_ranks(inspect(arguments).group, true, [&](std::string*) { return gpus; });
+  };
+  CHECK(ranks({}, {}) == 1);
+  CHECK(ranks({}, {"0", "1"}) == 2);
+  CHECK(ranks({"--device=cpu"}, {"0", "1"}) == 1);
+  CHECK(ranks({"--device=cuda", "--tp=8"}, {}) == 8);
+}
+
+TEST_CASE("more than the machine has is refused") {
+  const std::vector<std::string> two = {"0", "1"};
+  CHECK(plan_refusal({"--tp", "4"}, two) ==
+        "--tp 4: this machine has 2 GPUs for us; pass --tp 2 or less, or --device cpu");
+  CHECK(plan_refusal({"--tp", "2"}, {"0"}) ==
+        "--tp 2: this machine has 1 GPU for us; pass --tp 1, or --device cpu");
+  CHECK(plan_refusal({"--device", "cuda"}, {}) ==
+        "--device cuda: no GPU here: no NVIDIA driver is loaded; pass --device cpu");
+  CHECK(plan_refusal({"--device", "cuda"}, two, false) ==
+        "--device cuda: this program was built without CUDA; pass --device cpu, or build it where "
+        "the CUDA toolkit "
+        "and NCCL are");
+  CHECK(plan_refusal({"--collectives", "nccl"}, {}) ==
+        "--collectives nccl: needs GPUs, and this run is on the CPU; pass auto or shm");
+  CHECK(plan_refusal({"--collectives", "shm"}, two) ==
+        "--collectives shm: is for the CPU, and this run is on GPUs; pass auto, peer or nccl");
+  CHECK(plan_refusal({"--collectives", "peer"}, two) == "accepted");
+}
+
+TEST_CASE("the version is one line") {
+  const std::string text = parse_command_line({"--version"}).message;
+  CHECK(text.starts_with("nvllm 0.1.0 ("));
+  CHECK(text.find('\n') == text.size() - 1);
+}
+
+TEST_CASE("the help names every option, and the manual holds the help word for word") {
+  std::ifstream file("docs/command-line.md");
+  const std::string manual{std::istreambuf_iterator<char>(file), {}};
+  REQUIRE_FALSE(manual.empty());
+  CHECK(manual.find(manual_text()) != std::string::npos);
+  CHECK(parse_command_line({"--help=markdown"}).message == manual_text());
+  CHECK(manual_text().find(help_text()) != std::string::npos);
+  for (const Command& command : commands()) {
+    const std::string help = parse_command_line({command.name, "--help"}).message;
+    for (const OptionRow& row : command.rows) {
+      const std::string line = std::string("\n  ") + row.name;
+      CHECK(help.find(line) != std::string::npos);
+      CHECK(manual_text().find(line) != std::string::npos);
+    }
+  }
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,155 @@
+// The command selftest: the workers check calls and collectives between them; this prints their
+// report.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/json_text.h"
+#include "base/text.h"
+#include "device/topology.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/program.h"
+#include "launcher/session/load_display.h"
+#include "launcher/session/text_io.h"
+#include "launcher/session/text_table.h"
+#include "launcher/supervise/run_workers.h"
+#include "runtime/worker/selftest_cases.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::RankReport;
+using runtime::SelftestRow;
+
+// What a selftest found, and how long its start took.
+struct SelftestReport {
+  DeviceKind device = DeviceKind::cpu;
+  std::int64_t started_ns = 0;  // the launcher's first instruction
+  std::int64_t forked_ns = 0;   // all workers exist
+  bool memory = false;          // tell what memory every rank has taken
+  runtime::SelftestResult result;
+};
+
+// The latest of all ranks' times, in milliseconds after the launcher's start.
+double latest(const SelftestReport& report, std::int64_t runtime::StartTimes::*stage) {
+  std::int64_t last = 0;
+  for (const RankReport& rank : report.result.ranks) last = std::max(last, rank.start.*stage);
+  return static_cast<double>(last - report.started_ns) * 1e-6;
+}
+
+std::vector<SelftestRow> start_rows(const SelftestReport& report) {
+  return {
+      {"start: workers forked after",
+       static_cast<double>(report.forked_ns - report.started_ns) * 1e-6, "ms"},
+      {"start: all joined after", latest(report, &runtime::StartTimes::joined_ns), "ms"},
+      {"start: devices ready after", latest(report, &runtime::StartTimes::backend_ns), "ms"},
+      {"start: communicators ready after", latest(report, &runtime::StartTimes::communicator_ns),
+       "ms"},
+      {"start: all ranks ready after", latest(report, &runtime::StartTimes::ready_ns), "ms"},
+  };
+}
+
+// Whole numbers unchanged, others with three significant digits.
+std::string format_value(double value) {
+  const bool whole = value == static_cast<double>(static_cast<long long>(value));
+  const double size = std::abs(value);
+  return fixed(value, whole ? 0 : size < 10 ? 2 : size < 100 ? 1 : 0);
+}
+
+std::vector<SelftestRow> all_rows(const SelftestReport& report) {
+  std::vector<SelftestRow> rows = start_rows(report);
+  rows.insert(rows.end(), report.result.rows.begin(), report.result.rows.end());
+  return rows;
+}
+
+std::string format_table(const SelftestReport& report) {
+  const runtime::SelftestResult& result = report.result;
+  const RankReport& first = result.ranks.front();
+  std::string text = str("nvllm ", kVersion, " selftest: ", result.ranks.size(),
+                         result.ranks.size() == 1 ? " rank on " : " ranks on ", first.device,
+                         ", collectives ", first.collectives, '\n');
+  TextTable table;
+  for (const SelftestRow& row : all_rows(report)) {
+    table.add_row({row.name, format_value(row.value), row.unit});
+  }
+  text += table.text();
+  if (report.memory) {
+    text += format_memory(result.ranks);
+    for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+      std::uint64_t total = 0;
+      for (const runtime::MemoryLine& line : result.ranks[rank].memory) total += line.bytes;
+      text += str("  total of rank ", rank, "  ", total, " bytes\n");
+    }
+  }
+  return text + (result.failures.empty() ? "all checks passed\n" : "CHECKS FAILED\n");
+}
+
+std::string format_json(const SelftestReport& report) {
+  const runtime::SelftestResult& result = report.result;
+  nlohmann::ordered_json json = {
+      {"version", kVersion},
+      {"device", name_of(report.device)},
+      {"ranks", nlohmann::ordered_json::array()},
+      {"collectives", result.ranks.front().collectives},
+      {"passed", result.failures.empty()},
+      {"failures", result.failures},
+      {"rows", nlohmann::ordered_json::array()},
+  };
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    const RankReport& from = result.ranks[rank];
+    const auto after = [&](std::int64_t time_ns) {
+      return static_cast<double>(time_ns - report.started_ns) * 1e-6;
+    };
+    nlohmann::ordered_json one = {
+        {"rank", rank},
+        {"pid", from.pid},
+        {"device", from.device},
+        {"cores", from.cores},
+        {"start_ms",
+         {{"joined", after(from.start.joined_ns)},
+          {"device", after(from.start.backend_ns)},
+          {"communicator", after(from.start.communicator_ns)},
+          {"ready", after(from.start.ready_ns)}}},
+    };
+    if (report.memory) {
+      one["memory"] = nlohmann::ordered_json::array();
+      for (const runtime::MemoryLine& line : from.memory) {
+        one["memory"].push_back({{"kind", line.kind},
+                                 {"purpose", line.purpose},
+                                 {"bytes", line.bytes},
+                                 {"buffers", line.buffers}});
+      }
+    }
+    json["ranks"].push_back(std::move(one));
+  }
+  for (const SelftestRow& row : all_rows(report)) {
+    json["rows"].push_back({{"name", row.name}, {"value", row.value}, {"unit", row.unit}});
+  }
+  return json_text(json, 2) + '\n';
+}
+
+}  // namespace
+
+int run_selftest(const Options& options, std::int64_t started_ns) {
+  const LaunchPlan plan = plan_launch(options.group, cuda_built(), visible_gpus);
+  SelftestReport report{.device = plan.device,
+                        .started_ns = started_ns,
+                        .memory = options.memory_report,
+                        .result = {}};
+  const int exit_code = run_workers(options.group, plan, nullptr, [&](WorkerGroup& workers) {
+    report.forked_ns = now_ns();
+    report.result = ask_rank0<runtime::SelftestResult>(
+        workers.member(), "selftest",
+        runtime::SelftestRequest{.seconds = options.selftest_seconds});
+  });
+  if (exit_code != kExitFine) return exit_code;
+  write_results(options.json ? format_json(report) : format_table(report));
+  const std::vector<std::string>& failures = report.result.failures;
+  if (failures.empty()) return kExitFine;
+  fail(failures.size(),
+       failures.size() == 1 ? " check failed: " : " checks failed, the first: ", failures.front());
+}
+
+}  // namespace nvllm::launcher

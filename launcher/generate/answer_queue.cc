@@ -1,0 +1,177 @@
+#include "launcher/generate/answer_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+
+namespace nvllm::launcher {
+namespace {
+
+template <typename Value>
+void append(std::vector<Value>& to, const std::vector<Value>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+std::uint64_t bytes_of(const std::vector<runtime::TokenLogprobs>& logprobs) {
+  std::uint64_t bytes = 0;
+  for (const runtime::TokenLogprobs& each : logprobs) {
+    bytes += sizeof(each) + each.top.size() * sizeof(runtime::TokenLogprob);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void AnswerQueue::use_text(const tokenizer::Tokenizer& tokenizer, bool pieces) {
+  tokenizer_ = &tokenizer;
+  wants_pieces_ = pieces;
+}
+
+void AnswerQueue::add_request(RequestInfo request, std::uint64_t read_bytes) {
+  NVLLM_CHECK(entries_.empty() || entries_.back().request.line < request.line, "line ",
+              request.line);
+  const auto n = static_cast<std::size_t>(request.n);
+  Entry entry{
+      .request = std::move(request), .answers = std::vector<Answer>(n), .read_bytes = read_bytes};
+  entry.open = entry.request.n;
+  if (tokenizer_ != nullptr) {
+    for (Answer& answer : entry.answers) {
+      answer.text = "";
+      entry.texts.push_back(std::make_unique<tokenizer::StreamDetokenizer>(
+          *tokenizer_,
+          tokenizer::StreamOptions{.skip_special_tokens = entry.request.text.skip_special_tokens,
+                                   .stop_strings = entry.request.text.stop}));
+    }
+  }
+  entry.bytes = entry.request.prompt.size() * sizeof(std::int32_t) + n * sizeof(Answer);
+  held_bytes_ += entry.bytes;
+  entries_.push_back(std::move(entry));
+}
+
+void AnswerQueue::add_finished(std::uint64_t line, std::string text, std::uint64_t read_bytes) {
+  NVLLM_CHECK(entries_.empty() || entries_.back().request.line < line, "line ", line);
+  Entry entry{.request = {.line = line}, .text = std::move(text), .read_bytes = read_bytes};
+  entry.bytes = entry.text.size();
+  held_bytes_ += entry.bytes;
+  entries_.push_back(std::move(entry));
+}
+
+void AnswerQueue::add_error(std::uint64_t line, std::string id, const std::string& error,
+                            std::uint64_t read_bytes) {
+  add_finished(line, "", read_bytes);
+  entries_.back().request.id = std::move(id);
+  fail(entries_.back(), error);
+}
+
+AnswerQueue::Entry& AnswerQueue::find(std::uint64_t line) {
+  const auto found = std::lower_bound(
+      entries_.begin(), entries_.end(), line,
+      [](const Entry& entry, std::uint64_t wanted) { return entry.request.line < wanted; });
+  NVLLM_CHECK(found != entries_.end() && found->request.line == line, "no request of line ", line);
+  return *found;
+}
+
+void AnswerQueue::apply(const runtime::Update& update) {
+  Entry& entry = find(update.request);
+  if (!update.error.empty()) return fail(entry, update.error);
+  Answer& answer = entry.answers.at(static_cast<std::size_t>(update.index));
+  if (answer.stop_string.empty()) append_tokens(entry, update.index, update);
+  if (update.index == 0) append(entry.prompt_logprobs, update.prompt_logprobs);
+  if (update.finish != runtime::FinishReason::none) {
+    entry.stopped -= answer.stop_string.empty() ? 0 : 1;
+    finish(entry, answer, update);
+  }
+  if (entry.open > 0 && entry.stopped == entry.open && !std::exchange(entry.reported, true)) {
+    stopped_.push_back(entry.request.line);
+  }
+}
+
+void AnswerQueue::append_tokens(Entry& entry, std::int32_t index, const runtime::Update& update) {
+  const auto at = static_cast<std::size_t>(index);
+  Answer& answer = entry.answers[at];
+  std::size_t count = update.tokens.size();
+  std::string piece;
+  if (!entry.texts.empty()) {
+    tokenizer::StreamDetokenizer& text = *entry.texts[at];
+    for (std::size_t i = 0; i < count; ++i) {
+      piece += text.push(static_cast<tokenizer::TokenId>(update.tokens[i]));
+      if (text.stopped()) count = i + 1;
+    }
+    if (update.finish != runtime::FinishReason::none) piece += text.finish();
+    if (text.stopped()) {
+      answer.stop_string = text.stop_string();
+      ++entry.stopped;
+    }
+    answer.text->append(piece);
+  }
+  const auto end = static_cast<std::ptrdiff_t>(count);
+  const std::vector<std::int32_t> tokens(update.tokens.begin(), update.tokens.begin() + end);
+  append(answer.tokens, tokens);
+  const auto logprobs = std::min(count, update.logprobs.size());
+  answer.logprobs.insert(answer.logprobs.end(), update.logprobs.begin(),
+                         update.logprobs.begin() + static_cast<std::ptrdiff_t>(logprobs));
+  totals_.generated_tokens += count;
+  if (wants_pieces_ && !(piece.empty() && tokens.empty())) {
+    append_piece_line(pieces_, entry.request, index, piece, tokens);
+  }
+}
+
+void AnswerQueue::finish(Entry& entry, Answer& answer, const runtime::Update& update) {
+  answer.finish = answer.stop_string.empty() ? update.finish : runtime::FinishReason::stop;
+  answer.cached_tokens = update.cached_tokens;
+  answer.preemptions = update.preemptions;
+  answer.kv_mode = update.kv_mode;
+  answer.times = update.times;
+  ++totals_.answers;
+  totals_.cached_tokens += static_cast<std::uint64_t>(update.cached_tokens);
+  const std::uint64_t bytes = answer.tokens.size() * sizeof(std::int32_t) +
+                              bytes_of(answer.logprobs) + (answer.text ? answer.text->size() : 0);
+  entry.bytes += bytes;
+  held_bytes_ += bytes;
+  if (--entry.open > 0) return;
+  ++totals_.requests;
+  totals_.prompt_tokens += entry.request.prompt.size();
+}
+
+void AnswerQueue::fail(Entry& entry, const std::string& error) {
+  entry.answers.clear();
+  entry.open = 0;
+  append_error_line(entry.text, entry.request.line, entry.request.id, error);
+  ++totals_.failed;
+  if (totals_.first_failure.empty()) {
+    totals_.first_failure = str("line ", entry.request.line, ": ", error);
+  }
+}
+
+void AnswerQueue::append_lines(std::string& out, const Entry& entry) {
+  out += entry.text;
+  for (std::size_t i = 0; i < entry.answers.size(); ++i) {
+    if (entry.answers[i].finish == runtime::FinishReason::none) continue;
+    append_answer_line(out, entry.request, static_cast<std::int32_t>(i), entry.answers[i],
+                       entry.prompt_logprobs);
+  }
+}
+
+std::string AnswerQueue::take_ready() {
+  std::string out;
+  while (!entries_.empty() && entries_.front().open == 0) {
+    const Entry& entry = entries_.front();
+    append_lines(out, entry);
+    totals_.written_bytes = entry.read_bytes;
+    held_bytes_ -= entry.bytes;
+    entries_.pop_front();
+  }
+  return out;
+}
+
+std::string AnswerQueue::take_all_done() {
+  std::string out;
+  for (const Entry& entry : entries_) append_lines(out, entry);
+  entries_.clear();
+  held_bytes_ = 0;
+  return out;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,291 @@
+// The command generate: answers prompts from a file or the command line, as JSON lines.
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/logging.h"
+#include "base/trace.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/cli/program.h"
+#include "launcher/generate/answer_queue.h"
+#include "launcher/generate/progress.h"
+#include "launcher/generate/request_line.h"
+#include "launcher/generate/request_source.h"
+#include "launcher/session/engine_session.h"
+#include "launcher/session/text_io.h"
+#include "launcher/session/trace_file.h"
+#include "runtime/model/open_model.h"
+
+namespace nvllm::launcher {
+namespace {
+
+// Limits of what is read ahead of the first answer that is still missing. They are high enough to
+// keep the engine busy behind one long answer, and bound the memory for an input of any length.
+constexpr std::size_t kMaxHeld = 4096;
+constexpr std::size_t kHeldPerSequence = 8;
+constexpr std::uint64_t kMaxHeldBytes = std::uint64_t{256} << 20;
+// Tasks that are read between two polls of the engine.
+constexpr int kTasksAtOnce = 256;
+
+constexpr Nanoseconds kNone{0};
+constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(100);
+// How long a new line of input may wait while the engine sends no update.
+constexpr Nanoseconds kInputInterval = std::chrono::milliseconds(10);
+
+RequestInfo info_of(const Task& task) {
+  const runtime::SamplingParams& sampling = task.request->sampling;
+  return {.line = task.line,
+          .id = task.id,
+          .prompt = task.request->prompt,
+          .n = sampling.n,
+          .stop_token_ids = sampling.stop_token_ids,
+          .logprobs = sampling.logprobs.has_value(),
+          .prompt_logprobs = sampling.prompt_logprobs.has_value(),
+          .text = task.text};
+}
+
+// Reads tasks, submits them to the engine, and writes the answers in the order of the input.
+class Generation {
+ public:
+  Generation(EngineSession& session, RequestSource& source, LineWriter& writer,
+             std::size_t max_num_seqs, Trace* trace)
+      : session_(session),
+        client_(session.client()),
+        source_(source),
+        writer_(writer),
+        max_held_(std::max(kMaxHeld, kHeldPerSequence * max_num_seqs)),
+        trace_(trace),
+        progress_(now_ns()) {}
+
+  // From now on answers have text; before run().
+  void use_text(const tokenizer::Tokenizer& tokenizer, bool pieces) {
+    queue_.use_text(tokenizer, pieces);
+  }
+
+  // Until all is done, or an Error.
+  void run() {
+    while (true) {
+      read_tasks();
+      if (ended_ && queue_.empty()) break;
+      apply_updates();
+      write_ready();
+      show_progress();
+    }
+    statistics_ = client_.statistics();
+  }
+
+  // After an Error: writes what else is done. If the output itself has failed, that is reported
+  // already.
+  void write_rest() {
+    try {
+      writer_.write(queue_.take_all_done());
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  void summarize() {
+    print(progress_.clear());
+    if (!log_enabled(LogLevel::info)) return;
+    std::string text = progress_.summary(queue_.totals(), source_.kept_lines(), now_ns());
+    if (statistics_.kv_bytes_to_host + statistics_.kv_bytes_to_device > 0) {
+      text += str("; keys and values moved: ", format_bytes(statistics_.kv_bytes_to_host),
+                  " to the host, ", format_bytes(statistics_.kv_bytes_to_device), " to the device");
+      if (statistics_.kv_bytes_by_host > 0) {
+        text += str(", ", format_bytes(statistics_.kv_bytes_by_host), " read by the host's cores");
+      }
+    }
+    print(format_log_line("launcher", LogLevel::info, text));
+  }
+
+  const AnswerQueue::Totals& totals() const { return queue_.totals(); }
+
+ private:
+  bool may_read_ahead() const {
+    return queue_.held() < max_held_ && queue_.held_bytes() < kMaxHeldBytes;
+  }
+
+  void read_tasks() {
+    Task task;
+    input_idle_ = false;
+    const Trace::Span span(ended_ ? nullptr : trace_, "host", "read");
+    for (int i = 0; i < kTasksAtOnce && !ended_ && may_read_ahead(); ++i) {
+      const RequestSource::Found found = source_.next(queue_.empty() ? kPollInterval : kNone, task);
+      ended_ = found == RequestSource::Found::end;
+      input_idle_ = found == RequestSource::Found::nothing_yet;
+      if (found != RequestSource::Found::task) return;
+      start(task);
+    }
+  }
+
+  void start(Task& task) {
+    if (!task.answers.empty()) {
+      queue_.add_finished(task.line, std::move(task.answers), task.read_bytes);
+    } else if (!task.request) {
+      queue_.add_error(task.line, std::move(task.id), task.error, task.read_bytes);
+    } else {
+      queue_.add_request(info_of(task), task.read_bytes);
+      client_.submit(task.line, *task.request);
+    }
+  }
+
+  void apply_updates() {
+    Nanoseconds limit = input_idle_ ? kInputInterval : kPollInterval;
+    if (client_.unfinished() == 0) limit = kNone;
+    const std::vector<runtime::Update> updates = client_.poll(limit);
+    if (updates.empty()) return;
+    const Trace::Span span(trace_, "host", "updates");
+    for (const runtime::Update& update : updates) queue_.apply(update);
+    for (const std::uint64_t request : queue_.take_stopped()) client_.abort(request);
+    writer_.write(queue_.take_pieces());
+  }
+
+  void write_ready() {
+    const std::string lines = queue_.take_ready();
+    if (lines.empty()) return;
+    const Trace::Span span(trace_, "host", "write");
+    writer_.write(lines);
+  }
+
+  void show_progress() {
+    if (!shows_bar_) return;
+    print(progress_.bar(queue_.totals(), source_.total_bytes(), now_ns()));
+  }
+
+  void print(const std::string& text) {
+    if (!text.empty()) session_.workers().console().print(text);
+  }
+
+  EngineSession& session_;
+  runtime::EngineClient& client_;
+  runtime::EngineStatistics statistics_;  // when all is done
+  RequestSource& source_;
+  LineWriter& writer_;
+  const std::size_t max_held_;
+  Trace* const trace_;
+  AnswerQueue queue_;
+  GenerateProgress progress_;
+  // The bar would mix with answers on the same terminal.
+  const bool shows_bar_ =
+      log_enabled(LogLevel::info) && ::isatty(STDERR_FILENO) == 1 && ::isatty(writer_.fd()) == 0;
+  bool ended_ = false;       // the input
+  bool input_idle_ = false;  // there was no line when it was read last
+};
+
+// The model's defaults, overridden by the command line.
+runtime::SamplingParams sampling_defaults(const Options& options, const runtime::OpenModel& model) {
+  runtime::SamplingParams params;
+  if (options.generate.generation_config) params = sampling_defaults_of(model);
+  apply_sampling(options.sampling, params);
+  try {
+    runtime::check_sampling_params(params);
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
+  return params;
+}
+
+RequestSource open_source(const GenerateOptions& generate, const LineWriter& writer,
+                          const runtime::SamplingParams& defaults) {
+  if (generate.input.empty()) return {generate.prompts, defaults};
+  LineReader reader(generate.input);
+  if (writer.same_file_as(reader.fd())) {
+    throw UsageError(str("--output ", generate.output, ": is the input; pass another file"));
+  }
+  return {std::move(reader), defaults};
+}
+
+// The model's tokenizer, if it has one, for the text of requests and answers. Reading it takes a
+// moment: that is done while the workers start, or earlier if it is needed earlier.
+class Texts {
+ public:
+  explicit Texts(const Options& options) : options_(options) {}
+
+  // From now on the source accepts text.
+  void open(RequestSource& source) {
+    if (std::exchange(opened_, true)) return;
+    const GenerateOptions& generate = options_.generate;
+    model_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template);
+    if (model_) {
+      input_.emplace(*model_, generate.stop);
+      source.use_text(*input_, generate.texts);
+    } else if (!generate.texts.empty() || !generate.stop.empty() || generate.stream) {
+      fail("--model ", options_.model.path,
+           ": has no tokenizer, so only token ids are understood; pass ",
+           "--prompt-ids, --stop-token-ids, and no --stream");
+    }
+  }
+
+  const TextModel* model() const { return model_ ? &*model_ : nullptr; }
+
+ private:
+  const Options& options_;
+  std::optional<TextModel> model_;
+  std::optional<TextInput> input_;
+  bool opened_ = false;
+};
+
+// Runs the generation. If it fails, the answers that are done are still written. at_end: called
+// when all are done.
+int run_session(EngineSession& session, Generation& generation,
+                const std::function<void()>& at_end) {
+  std::optional<std::string> error;
+  bool closed = false;
+  try {
+    generation.run();
+    at_end();
+  } catch (const OutputClosed&) {
+    closed = true;
+  } catch (const Error& failure) {
+    error = failure.what();
+    generation.write_rest();
+  }
+  generation.summarize();
+  const int exit_code = session.finish(error);
+  return closed && exit_code == kExitFine ? kExitFailed : exit_code;
+}
+
+}  // namespace
+
+int run_generate(const Options& options, std::int64_t started_ns) {
+  runtime::OpenModel model = runtime::open_model(options.model);
+  LineWriter writer(options.generate.output);
+  RequestSource source = open_source(options.generate, writer, sampling_defaults(options, model));
+  Texts texts(options);
+  if (options.generate.resume) {
+    texts.open(source);
+    source.resume(options.generate.output);
+  }
+  // Writes an empty trace first: a path that cannot be written to is an error before the work, not
+  // after.
+  if (options.engine.profile) write_trace(options.profile, {}, started_ns);
+
+  SessionOptions session_settings = session_options(options);
+  session_settings.meanwhile = [&] { texts.open(source); };
+  EngineSession session(session_settings, std::move(model));
+  writer.truncate_at(source.kept_bytes());
+  writer.set_give_up([&] { return session.workers().member().group().aborted(); });
+  Trace trace;
+  Generation generation(session, source, writer,
+                        static_cast<std::size_t>(options.engine.max_num_seqs),
+                        options.engine.profile ? &trace : nullptr);
+  if (texts.model() != nullptr) {
+    generation.use_text(texts.model()->tokenizer(), options.generate.stream);
+  }
+  const int exit_code = run_session(session, generation, [&] {
+    if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);
+  });
+  const std::uint64_t failed = generation.totals().failed + source.kept_failures();
+  if (exit_code != kExitFine || failed == 0) return exit_code;
+  const std::string& first = generation.totals().first_failure;
+  fail(failed, failed == 1 ? " line failed" : " lines failed", first.empty() ? "" : "; the first, ",
+       first);
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,255 @@
+// nvllm-launch generate, disturbed: what is finished is in the output, the exit code says what
+// happened, and --resume completes it.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "base/unique_fd.h"
+#include "launcher/testing/generate_run.h"
+#include "launcher/testing/program.h"
+#include "testing/ranks.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using testing::file_text;
+using testing::generate;
+using testing::Json;
+using testing::json_lines;
+using testing::Program;
+using testing::TemporaryFolder;
+
+constexpr int kRequests = 20;
+constexpr int kBefore = 12;  // as many are there when the run is disturbed
+
+// The first answers come soon.
+std::string input_lines(int requests) {
+  std::string input;
+  for (int i = 0; i < requests; ++i) {
+    input +=
+        str("{\"id\": \"r", i, "\", \"prompt_token_ids\": [", i + 1,
+            ", 7], \"max_tokens\": ", i < 4 ? 4 : 40 + 4 * (i % 5), ", \"n\": ", 1 + i % 2, "}\n");
+  }
+  return input;
+}
+
+// Standard input of a run that has a part of it, and waits for the rest in vain.
+class HalfAnInput {
+ public:
+  HalfAnInput() {
+    std::array<int, 2> fds{};
+    if (::pipe2(fds.data(), O_CLOEXEC) != 0) fail_errno("pipe2");
+    reading_.reset(fds[0]);
+    writing_.reset(fds[1]);
+    const std::string text = input_lines(kBefore);
+    if (::write(writing_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+      fail_errno("writing to a pipe");
+    }
+  }
+  void become_stdin() const { ::dup2(reading_.get(), STDIN_FILENO); }
+
+ private:
+  UniqueFd reading_, writing_;
+};
+
+// Its files, and its runs.
+struct Work {
+  TemporaryFolder folder;
+  std::string input = folder.file("in.jsonl", input_lines(kRequests));
+  std::string output = folder.path("out.jsonl");
+
+  std::vector<std::string> words(std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--max-num-seqs=4", "--ignore-eos", "--dtype=float32"});
+    return generate("llama-tied", more);
+  }
+  std::vector<std::string> whole(std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--input", input});
+    return words(std::move(more));
+  }
+  // A run that will be disturbed.
+  std::vector<std::string> started(std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--input=-", "--output", output});
+    return words(std::move(more));
+  }
+  // Waits until some answers are written.
+  void await_some(const Program& program) const {
+    const bool some = testing::await_until([&] { return file_text(output).size() > 1000; });
+    REQUIRE_MESSAGE(some, program.errors());
+  }
+  // Everything that must be the same in every run.
+  static std::vector<std::string> essence(const std::string& text) {
+    std::vector<std::string> lines;
+    for (const Json& line : json_lines(text)) {
+      lines.push_back(str(json_text(line.at("id")), ' ', json_text(line.at("index")), ' ',
+                          json_text(line.at("token_ids"))));
+    }
+    return lines;
+  }
+  // What an undisturbed run gives; found out once.
+  static const std::vector<std::string>& right() {
+    static const std::vector<std::string> lines = [] {
+      const Work work;
+      Program program(work.whole());
+      REQUIRE_MESSAGE(program.wait() == 0, program.errors());
+      return essence(program.output());
+    }();
+    return lines;
+  }
+};
+
+// Whole lines, in ascending order.
+void check_lines(const std::string& text) {
+  std::pair<std::int64_t, std::int64_t> last = {0, 0};
+  for (const Json& line : json_lines(text)) {
+    const std::pair<std::int64_t, std::int64_t> here = {line.at("line"), line.at("index")};
+    CHECK(last < here);
+    CHECK(line.at("finish_reason") == "length");
+    last = here;
+  }
+}
+
+void check_resumed(const Work& work) {
+  Program program(work.whole({"--resume", "--output", work.output}));
+  const int exit_code = program.wait();
+  REQUIRE_MESSAGE(exit_code == 0, program.errors());
+  CHECK(program.errors().find(" answered already; ") != std::string::npos);
+  CHECK(Work::essence(file_text(work.output)) == Work::right());
+}
+
+}  // namespace
+
+TEST_CASE("after a kill -9 of the launcher a run is resumed, and gives what one run gives") {
+  const Work work;
+  {
+    const HalfAnInput half;
+    Program program(work.started(), [&] { half.become_stdin(); });
+    const std::vector<pid_t> workers = program.workers(1);
+    work.await_some(program);
+    program.signal(SIGKILL);
+    CHECK(program.wait() == 1000 + SIGKILL);
+    CHECK(
+        testing::await_until([&] { return std::ranges::all_of(workers, testing::process_gone); }));
+  }
+  // As if the kill had torn a line.
+  const std::string text = file_text(work.output);
+  work.folder.file("out.jsonl", text + "{\"id\": \"r");
+  check_resumed(work);
+}
+
+TEST_CASE("Ctrl-C writes what is finished, also behind what is not, and a run is resumed") {
+  const Work work;
+  const HalfAnInput half;
+  Program program(work.started(), [&] { half.become_stdin(); });
+  const std::vector<pid_t> workers = program.workers(1);
+  work.await_some(program);
+  program.signal(SIGINT);
+  CHECK(program.wait() == 128 + SIGINT);
+  for (const pid_t worker : workers) CHECK(testing::process_gone(worker));
+  check_lines(file_text(work.output));
+  check_resumed(work);
+}
+
+TEST_CASE("a worker's death ends the run with 3; finished answers are written") {
+  const Work work;
+  const HalfAnInput half;
+  Program program(work.started({"--tp=2"}), [&] { half.become_stdin(); });
+  const std::vector<pid_t> workers = program.workers(2);
+  work.await_some(program);
+  ::kill(workers[1], SIGKILL);
+  CHECK(program.wait() == 3);
+  CHECK(program.errors().find(str("rank 1 (pid ", workers[1], ") died: killed by SIGKILL")) !=
+        std::string::npos);
+  const std::string text = file_text(work.output);
+  CHECK(text.size() > 1000);
+  check_lines(text);
+  CHECK(testing::lingering_shm_names().empty());
+}
+
+TEST_CASE("a run that has nothing left to do changes nothing") {
+  const Work work;
+  work.folder.file("in.jsonl", "{\"prompt_token_ids\": [1, 2]}\n{\"prompt_token_ids\": [3]}\n");
+  REQUIRE(Program(work.whole({"--output", work.output})).wait() == 0);
+  const std::string text = file_text(work.output);
+  Program program(work.whole({"--resume", "--output", work.output}));
+  CHECK(program.wait() == 0);
+  CHECK(file_text(work.output) == text);
+}
+
+TEST_CASE("a full disk is one clear line and exit code 1") {
+  const Work work;
+  Program program(work.whole({"--output=/dev/full", "--log-level=error"}));
+  CHECK(program.wait() == 1);
+  CHECK(program.errors() == "nvllm-launch: --output /dev/full: No space left on device (ENOSPC)\n");
+  CHECK(testing::lingering_shm_names().empty());
+}
+
+TEST_CASE("a pipe whose reader has gone ends the run quietly") {
+  const Work work;
+  std::array<int, 2> fds{};
+  REQUIRE(::pipe2(fds.data(), O_CLOEXEC) == 0);
+  UniqueFd reading(fds[0]), writing(fds[1]);
+  Program program(work.whole({"--tp=2", "--log-level=error"}),
+                  [&] { ::dup2(writing.get(), STDOUT_FILENO); });
+  writing.reset();
+  std::array<char, 10> some{};
+  REQUIRE(::read(reading.get(), some.data(), some.size()) > 0);
+  reading.reset();
+  CHECK(program.wait() == 1);
+  CHECK(program.errors() == "");
+}
+
+TEST_CASE("Ctrl-C ends a run whose reader takes nothing") {
+  const Work work;
+  std::array<int, 2> fds{};
+  REQUIRE(::pipe2(fds.data(), O_CLOEXEC) == 0);
+  const UniqueFd reading(fds[0]), writing(fds[1]);
+  ::fcntl(writing.get(), F_SETPIPE_SZ, 4096);
+  Program program(work.whole({"--tp=2", "--logprobs=5"}),
+                  [&] { ::dup2(writing.get(), STDOUT_FILENO); });
+  program.workers(2);
+  std::array<char, 1> one{};
+  REQUIRE(::read(reading.get(), one.data(), one.size()) == 1);
+  program.signal(SIGINT);
+  CHECK(program.wait(std::chrono::seconds(30)) == 128 + SIGINT);
+}
+
+TEST_CASE("who waits for input notices a worker's death, and Ctrl-C") {
+  std::array<int, 2> fds{};
+  REQUIRE(::pipe2(fds.data(), O_CLOEXEC) == 0);
+  const UniqueFd reading(fds[0]), writing(fds[1]);
+  for (const bool death : {true, false}) {
+    Program program(generate("llama-tied", {"--input=-", "--tp=2", "--max-tokens=1"}),
+                    [&] { ::dup2(reading.get(), STDIN_FILENO); });
+    const std::string line = "{\"prompt_token_ids\": [1]}\n";
+    REQUIRE(::write(writing.get(), line.data(), line.size()) > 0);
+    REQUIRE(testing::await_until([&] { return !program.output().empty(); }));
+    if (death) {
+      ::kill(program.workers(2)[0], SIGKILL);
+      CHECK(program.wait(std::chrono::seconds(30)) == 3);
+    } else {
+      program.signal(SIGINT);
+      CHECK(program.wait(std::chrono::seconds(30)) == 128 + SIGINT);
+    }
+  }
+}
+
+TEST_CASE("an output of another input is refused before anything is started") {
+  const Work work;
+  const std::string foreign =
+      "{\"line\": 1, \"index\": 0, \"prompt_token_ids\": [5], \"token_ids\": [1]}\n";
+  work.folder.file("out.jsonl", foreign);
+  Program program(work.whole({"--resume", "--output", work.output}));
+  CHECK(program.wait() == 1);
+  CHECK(program.errors().starts_with("nvllm-launch: --resume: "));
+  CHECK(file_text(work.output) == foreign);
+}
+
+}  // namespace nvllm::launcher

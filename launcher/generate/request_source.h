@@ -1,0 +1,124 @@
+// RequestSource: the requests that `generate` has to answer, one after the other: prompts of the
+// command line, or lines of a file. With --resume it skips those that an earlier run has answered.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/generate/request_line.h"
+#include "launcher/session/text_io.h"
+#include "runtime/request.h"
+
+namespace nvllm::launcher {
+
+// EarlierOutput: the output of an earlier run that --resume continues.
+//
+// Such an output begins with all answers to the first lines of the input (the prefix). Some answers
+// to later lines may follow, which were done when the run ended although an earlier one was not.
+// The prefix stays in the file. The rest is kept in memory and written again where it belongs.
+class EarlierOutput {
+ public:
+  // The file may be missing: then there are no answers yet.
+  explicit EarlierOutput(const std::string& path);
+
+  struct Answers {
+    bool in_prefix = false;  // they stay in the file
+    bool failed = false;     // it is an error line
+    std::string text = "";   // otherwise: all lines
+  };
+  // All answers to a line of the input; nothing if some are missing. Must be called in ascending
+  // order of lines. request: null for a line that is no request. Throws an Error if the answers are
+  // to another request.
+  std::optional<Answers> find(std::uint64_t line, std::string_view id,
+                              const runtime::Request* request);
+
+  // To be called at the end of the input. Throws an Error if there are answers to further lines.
+  void expect_end(std::uint64_t lines_of_input);
+
+  // Where the prefix ends. Everything after it is in memory once find() has returned nothing, or
+  // expect_end() has returned.
+  std::uint64_t prefix_bytes() const { return prefix_bytes_; }
+
+ private:
+  struct Record {
+    std::uint64_t answers_line = 0;                    // of the input
+    std::uint64_t begin = 0;                           // in the file
+    std::string id = "";                               // as JSON
+    std::optional<std::int32_t> index = std::nullopt;  // absent: an error line
+    std::vector<std::int32_t> prompt = {};
+    std::string text = "";
+  };
+  using Group = std::vector<Record>;  // answers to one line
+
+  Record parse(std::string_view text) const;
+  void advance();
+  std::optional<Group> next_group();
+  bool find_in_prefix(std::uint64_t line, std::string_view id, const runtime::Request* request);
+  void load_rest();
+  void check(const Record& record, std::string_view id, const runtime::Request* request) const;
+  static bool complete(const Group& group, const runtime::Request* request);
+
+  std::string path_;
+  std::optional<LineReader> reader_;
+  std::optional<Record> ahead_;  // read ahead, not part of a group yet
+  std::optional<Group> group_;   // at the end of the prefix
+  bool last_failed_ = false;     // what find_in_prefix() found last is an error line
+  bool prefix_ended_ = false;
+  std::uint64_t prefix_bytes_ = 0;
+  std::map<std::uint64_t, Group> rest_;
+};
+
+// One line of the input: a request, or the error why it is none, or the answers that it has
+// already.
+struct Task {
+  std::uint64_t line = 0;
+  std::string id = "";  // as JSON
+  std::optional<runtime::Request> request = std::nullopt;
+  std::string error = "";
+  TextRules text = {};
+  std::string answers = "";
+  std::uint64_t read_bytes = 0;
+};
+
+class RequestSource {
+ public:
+  using Prompts = std::vector<std::vector<std::int32_t>>;
+  RequestSource(Prompts prompts, const runtime::SamplingParams& defaults);
+  RequestSource(LineReader reader, const runtime::SamplingParams& defaults);
+
+  // From now on text is accepted. Must be called before next() and resume(); `text` must outlive
+  // this. prompts: those of the command line, which follow the ones of token ids.
+  void use_text(const TextInput& text, std::vector<std::string> prompts);
+
+  // Skips what that output has already. Waits for the first task that is left.
+  void resume(const std::string& output);
+
+  enum class Found { task, nothing_yet, end };
+  Found next(Nanoseconds limit, Task& task);
+
+  std::uint64_t total_bytes() const { return reader_ ? reader_->total_bytes() : 0; }  // 0: unknown
+  // About the output that is resumed: how many bytes of it stay, and what is in there.
+  std::uint64_t kept_bytes() const { return finished_ ? finished_->prefix_bytes() : 0; }
+  std::uint64_t kept_lines() const { return kept_lines_; }  // of the input
+  std::uint64_t kept_failures() const { return kept_failures_; }
+
+ private:
+  Found read(Nanoseconds limit, Task& task);
+  bool find_answers(Task& task);
+
+  std::vector<std::vector<std::int32_t>> prompts_;
+  std::optional<LineReader> reader_;
+  runtime::SamplingParams defaults_;
+  const TextInput* text_ = nullptr;
+  std::uint64_t lines_ = 0;
+
+  std::optional<EarlierOutput> finished_;
+  std::optional<Task> first_;  // found by resume()
+  std::uint64_t kept_lines_ = 0, kept_failures_ = 0;
+};
+
+}  // namespace nvllm::launcher

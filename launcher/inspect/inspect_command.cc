@@ -1,0 +1,52 @@
+// The command inspect: describes a model, and can load it.
+#include <vector>
+
+#include "device/topology.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/cli/program.h"
+#include "launcher/inspect/inspect_report.h"
+#include "launcher/session/load_display.h"
+#include "launcher/session/text_io.h"
+#include "launcher/supervise/run_workers.h"
+#include "runtime/model/open_model.h"
+
+namespace nvllm::launcher {
+namespace {
+
+std::vector<runtime::RankLoad> load(WorkerGroup& workers, const Options& options) {
+  LoadDisplay progress(workers.console());
+  return ask_rank0<std::vector<runtime::RankLoad>>(
+      workers.member(), "load", runtime::LoadRequest{.checksums = options.inspect_checksums},
+      [&](const ipc::RequestEvent& pushed) {
+        if (pushed.name() == "load_state") progress.show(pushed.get<runtime::LoadState>());
+      });
+}
+
+}  // namespace
+
+int run_inspect(const Options& options, std::int64_t started_ns) {
+  const runtime::OpenModel model = runtime::open_model(options.model);
+  InspectReport report{.started_ns = started_ns, .model = {}, .loads = {}};
+  int ranks = 0;
+  if (options.inspect_load) {
+    if (!model.dummy && !model.checkpoint) {
+      throw UsageError(str("--load: ", model.path,
+                           " is a configuration alone; pass its folder as --model, or "
+                           "--load-format dummy"));
+    }
+    const LaunchPlan plan = plan_launch(options.group, cuda_built(), visible_gpus);
+    ranks = plan.ranks;
+    const int exit_code = run_workers(options.group, plan, &model, [&](WorkerGroup& workers) {
+      report.loads = load(workers, options);
+    });
+    if (exit_code != kExitFine) return exit_code;
+  } else {
+    ranks = plan_ranks(options.group, cuda_built(), visible_gpus);
+  }
+  report.model = runtime::describe_model(model, ranks);
+  write_results(options.json ? format_json(report) : format_table(report));
+  return kExitFine;
+}
+
+}  // namespace nvllm::launcher

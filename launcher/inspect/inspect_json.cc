@@ -1,0 +1,194 @@
+// The report of inspect as JSON, and its figures.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
+#include "launcher/cli/program.h"
+#include "launcher/inspect/inspect_report.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using runtime::RankLoad;
+
+Json range_of(layers::Range range) {
+  return {range.begin, range.end};
+}
+
+Json rope_of(const layers::RopeConfig& rope) {
+  Json json = {
+      {"type", runtime::name_of(rope.type)}, {"theta", rope.theta}, {"factor", rope.factor}};
+  const auto add = [&](const char* key, const auto& value) {
+    if (value) json[key] = *value;
+  };
+  add("original_max_position_embeddings", rope.original_max_position_embeddings);
+  add("attention_factor", rope.attention_factor);
+  add("mscale", rope.mscale);
+  add("mscale_all_dim", rope.mscale_all_dim);
+  if (rope.type == layers::RopeConfig::Type::yarn) {
+    json["beta_fast"] = rope.beta_fast;
+    json["beta_slow"] = rope.beta_slow;
+    json["truncate"] = rope.truncate;
+  }
+  if (rope.type == layers::RopeConfig::Type::llama3) {
+    json["low_freq_factor"] = rope.low_freq_factor;
+    json["high_freq_factor"] = rope.high_freq_factor;
+  }
+  return json;
+}
+
+Json config_of(const model::ModelConfig& config) {
+  Json json = {
+      {"architecture", config.architecture},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.intermediate_size},
+      {"num_hidden_layers", config.layers},
+      {"num_attention_heads", config.heads},
+      {"num_key_value_heads", config.kv_heads},
+      {"head_dim", config.head_dim},
+      {"vocab_size", config.vocab_size},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"activation", kernels::name_of(config.activation)},
+      {"tied_embeddings", config.tied_embeddings},
+      {"qkv_bias", config.qkv_bias},
+      {"output_bias", config.output_bias},
+      {"mlp_bias", config.mlp_bias},
+      {"qk_norm", config.qk_norm},
+      {"rope", rope_of(config.rope)},
+      {"dtype", name_of(config.dtype)},
+      {"bos_token_id", nullptr},
+      {"eos_token_ids", config.eos_token_ids},
+  };
+  if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
+  return json;
+}
+
+Json checkpoint_of(const runtime::CheckpointDescription& checkpoint) {
+  Json json = {{"summary", checkpoint.summary},
+               {"tensors", checkpoint.all.tensors},
+               {"bytes", checkpoint.all.bytes},
+               {"encodings", Json::object()},
+               {"files", Json::array()}};
+  for (const auto& [encoding, stored] : checkpoint.encodings) {
+    json["encodings"][encoding] = {{"tensors", stored.tensors}, {"bytes", stored.bytes}};
+  }
+  for (const auto& [path, bytes] : checkpoint.files) {
+    json["files"].push_back({{"path", path}, {"bytes", bytes}});
+  }
+  return json;
+}
+
+Json parameter_of(const runtime::ParameterDescription& parameter) {
+  Json json = {{"name", parameter.name},
+               {"shape", parameter.shape},
+               {"bytes", parameter.bytes},
+               {"slices", Json::array()}};
+  for (const layers::Slice& slice : parameter.slices) {
+    json["slices"].push_back({{"tensor", slice.tensor},
+                              {"shape", slice.shape},
+                              {"rows", range_of(slice.rows)},
+                              {"columns", range_of(slice.columns)},
+                              {"to_row", slice.to_row}});
+  }
+  return json;
+}
+
+Json rank_of(const runtime::RankDescription& rank) {
+  Json json = {{"heads", range_of(rank.heads)},
+               {"kv_heads", range_of(rank.kv_heads)},
+               {"intermediate", range_of(rank.intermediate)},
+               {"vocabulary", range_of(rank.vocabulary)},
+               {"parameters", rank.elements},
+               {"bytes", rank.bytes},
+               {"allocated_bytes", rank.allocated},
+               {"tensors", Json::array()}};
+  for (const runtime::ParameterDescription& parameter : rank.parameters) {
+    json["tensors"].push_back(parameter_of(parameter));
+  }
+  return json;
+}
+
+Json load_of(const RankLoad& load, std::int64_t started_ns) {
+  const double seconds = load.times.seconds();
+  Json json = {
+      {"pid", load.report.pid},
+      {"device", load.report.device},
+      {"bytes_read", load.times.bytes_read},
+      {"bytes_loaded", load.times.bytes_loaded},
+      {"seconds", seconds},
+      {"gb_per_s", static_cast<double>(load.times.bytes_loaded) * 1e-9 / seconds},
+      {"begun_s", static_cast<double>(load.times.begun_ns - started_ns) * 1e-9},
+      {"loaded_s", static_cast<double>(load.times.loaded_ns - started_ns) * 1e-9},
+      {"memory", Json::array()},
+  };
+  for (const runtime::MemoryLine& line : load.report.memory) {
+    json["memory"].push_back({{"kind", line.kind},
+                              {"purpose", line.purpose},
+                              {"bytes", line.bytes},
+                              {"buffers", line.buffers}});
+  }
+  if (!load.checksums.empty()) json["checksums"] = Json::object();
+  for (const runtime::ParameterChecksum& one : load.checksums) {
+    json["checksums"][one.name] = format_checksum(one.checksum);
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string format_checksum(std::uint64_t checksum) {
+  std::array<char, 20> text;
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(checksum));
+  return text.data();
+}
+
+LoadSummary summary_of(const InspectReport& report) {
+  LoadSummary summary;
+  if (report.loads.empty()) return summary;
+  std::int64_t first = report.loads.front().times.begun_ns;
+  std::int64_t loaded = 0;
+  for (const RankLoad& load : report.loads) {
+    first = std::min(first, load.times.begun_ns);
+    loaded = std::max(loaded, load.times.loaded_ns);
+    summary.bytes_read += load.times.bytes_read;
+    summary.bytes_loaded += load.times.bytes_loaded;
+  }
+  summary.seconds = static_cast<double>(loaded - first) * 1e-9;
+  summary.since_start = static_cast<double>(loaded - report.started_ns) * 1e-9;
+  summary.bytes_per_second = static_cast<double>(summary.bytes_loaded) / summary.seconds;
+  return summary;
+}
+
+std::string format_json(const InspectReport& report) {
+  const runtime::ModelDescription& model = report.model;
+  Json json = {{"version", kVersion},
+               {"model", model.path},
+               {"config", config_of(model.config)},
+               {"dtype", name_of(model.dtype)},
+               {"parameters", model.elements},
+               {"load_format", model.dummy ? "dummy" : "checkpoint"},
+               {"checkpoint", nullptr},
+               {"ranks", Json::array()}};
+  if (!model.checkpoint.summary.empty()) json["checkpoint"] = checkpoint_of(model.checkpoint);
+  for (std::size_t rank = 0; rank < model.ranks.size(); ++rank) {
+    Json one = {{"rank", rank}};
+    one.update(rank_of(model.ranks[rank]));
+    if (!report.loads.empty()) one["load"] = load_of(report.loads[rank], report.started_ns);
+    json["ranks"].push_back(std::move(one));
+  }
+  if (!report.loads.empty()) {
+    const LoadSummary all = summary_of(report);
+    json["load"] = {{"seconds", all.seconds},
+                    {"since_start_s", all.since_start},
+                    {"bytes_read", all.bytes_read},
+                    {"bytes_loaded", all.bytes_loaded},
+                    {"gb_per_s", all.bytes_per_second * 1e-9}};
+  }
+  return json_text(json, 2) + '\n';
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,37 @@
+// What inspect prints.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/model/model_loading.h"
+#include "runtime/model/open_model.h"
+
+namespace nvllm::launcher {
+
+struct InspectReport {
+  std::int64_t started_ns = 0;  // the launcher's first instruction
+  runtime::ModelDescription model;
+  std::vector<runtime::RankLoad> loads;  // of every rank; none: nothing was loaded
+};
+
+// A table for people: the model, the ranks, and which rows or columns of which tensors they own.
+std::string format_table(const InspectReport& report);
+// One JSON object with all of that, and every slice of every parameter.
+std::string format_json(const InspectReport& report);
+
+// How long all ranks together took, from the first one's start to the last one's end.
+struct LoadSummary {
+  double seconds = 0;
+  double since_start = 0;  // of the program, until all ranks had loaded
+  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_loaded = 0;
+  double bytes_per_second = 0;
+};
+LoadSummary summary_of(const InspectReport& report);
+
+// 16 hexadecimal digits.
+std::string format_checksum(std::uint64_t checksum);
+
+}  // namespace nvllm::launcher

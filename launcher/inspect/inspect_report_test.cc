@@ -1,0 +1,211 @@
+#include "launcher/inspect/inspect_report.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/json_text.h"
+#include "launcher/session/load_display.h"
+#include "launcher/session/text_table.h"
+
+namespace nvllm::launcher {
+namespace {
+
+// Two layers, two ranks, of which the second has no heads; made up.
+InspectReport made_up() {
+  InspectReport report;
+  report.started_ns = 1'000'000'000;
+  runtime::ModelDescription& model = report.model;
+  model.path = "models/tiny";
+  model.config.architecture = "Qwen3ForCausalLM";
+  model.config.hidden_size = 8;
+  model.config.intermediate_size = 12;
+  model.config.layers = 2;
+  model.config.heads = 1;
+  model.config.kv_heads = 1;
+  model.config.head_dim = 16;
+  model.config.vocab_size = 10;
+  model.config.max_position_embeddings = 32;
+  model.config.qk_norm = true;
+  model.config.rope.type = layers::RopeConfig::Type::yarn;
+  model.config.rope.factor = 2;
+  model.config.rope.original_max_position_embeddings = 16;
+  model.config.dtype = DType::f32;
+  model.elements = 1'234'567;
+  model.checkpoint.summary = "models/tiny/model.safetensors";
+  model.checkpoint.files = {{"models/tiny/model.safetensors", 4000}};
+  model.checkpoint.encodings = {{"BF16", {1, 16}}, {"F32", {2, 3000}}};
+  model.checkpoint.all = {3, 3016};
+
+  for (int rank = 0; rank < 2; ++rank) {
+    runtime::RankDescription one;
+    one.heads = one.kv_heads = {0, rank == 0 ? 1 : 0};
+    one.intermediate = {6 * rank, 6 * rank + 6};
+    one.vocabulary = {5 * rank, 5 * rank + 5};
+    one.elements = 100;
+    one.bytes = 200;
+    one.allocated = 512;
+    one.parameters.push_back(
+        {.name = "embedding.weight",
+         .shape = {5, 8},
+         .bytes = 80,
+         .slices = {{"model.embed_tokens.weight", {10, 8}, one.vocabulary, {0, 8}, 0}}});
+    for (int layer = 0; layer < 2; ++layer) {
+      const std::string tensors = str("model.layers.", layer, '.');
+      one.parameters.push_back({.name = str("layers.", layer, ".attention.qkv.weight"),
+                                .shape = {rank == 0 ? 16 : 0, 8},
+                                .bytes = rank == 0 ? 256u : 0u,
+                                .slices = {}});
+      if (rank == 0) {
+        one.parameters.back().slices = {
+            {tensors + "self_attn.q_proj.weight", {16, 8}, {0, 16}, {0, 8}, 0}};
+      }
+      one.parameters.push_back(
+          {.name = str("layers.", layer, ".mlp.down.weight"),
+           .shape = {8, 6},
+           .bytes = 96,
+           .slices = {{tensors + "mlp.down_proj.weight", {8, 12}, {0, 8}, one.intermediate, 0}}});
+    }
+    model.ranks.push_back(std::move(one));
+  }
+  return report;
+}
+
+InspectReport loaded() {
+  InspectReport report = made_up();
+  for (int rank = 0; rank < 2; ++rank) {
+    runtime::RankLoad load;
+    load.report.pid = 100 + rank;
+    load.report.device = "CPU, 2 cores";
+    load.report.memory = {{"device", "weights", 512, 1}};
+    load.times = {.begun_ns = 1'500'000'000,
+                  .loaded_ns = 2'000'000'000 + rank * std::int64_t{500'000'000},
+                  .bytes_read = 1'000'000'000,
+                  .bytes_loaded = 2'000'000'000};
+    load.checksums = {{"embedding.weight", 0xabcu + static_cast<unsigned>(rank)}};
+    report.loads.push_back(load);
+  }
+  return report;
+}
+
+bool has_line(const std::string& text, const std::string& line) {
+  return ('\n' + text).find('\n' + line + '\n') != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("columns are as wide as their widest cell, numbers on the right") {
+  TextTable table;
+  table.add_row({"name", "bytes", "note"});
+  table.add_row({"a", "5", "x"});
+  table.add_row({"longer", "12345678", ""});
+  CHECK(table.text() ==
+        "  name       bytes  note\n"
+        "  a              5  x\n"
+        "  longer  12345678\n");
+}
+
+TEST_CASE("the table tells what the model is") {
+  const std::string text = format_table(made_up());
+  INFO(text);
+  CHECK(text.starts_with("nvllm 0.1.0 inspect: Qwen3ForCausalLM, 1 million parameters, 2 ranks\n"));
+  CHECK(has_line(text, "  attention    1 head of 16, 1 KV head, q and k normed"));
+  CHECK(has_line(text, "  biases       none"));
+  CHECK(has_line(text, "  RoPE         yarn, theta 10000, factor 2, made for 16 positions"));
+  CHECK(has_line(text, "  type         bfloat16, in the configuration float32"));
+  CHECK(has_line(text, "  weights      models/tiny/model.safetensors: 3 tensors, 3016 bytes"));
+  CHECK(has_line(text, "               BF16: 1 tensor, 16 bytes"));
+  CHECK(text.find("loaded") == std::string::npos);
+}
+
+TEST_CASE("the table tells what each rank owns, and one line stands for all layers") {
+  const std::string text = format_table(made_up());
+  INFO(text);
+  CHECK(has_line(text, "  rank  heads  KV heads  MLP   vocabulary  parameters  bytes  allocated"));
+  CHECK(has_line(text, "     0  0:1    0:1       0:6   0:5                100    200        512"));
+  CHECK(has_line(text, "     1  -      -         6:12  5:10               100    200        512"));
+  CHECK(
+      has_line(text, "  model.embed_tokens.weight               [10, 8]  rows 0:5     rows 5:10"));
+  CHECK(has_line(text, "  model.layers.*.self_attn.q_proj.weight  [16, 8]  all          -"));
+  CHECK(text.find("columns 0:6  columns 6:12") != std::string::npos);
+  CHECK(text.find("model.layers.0") == std::string::npos);
+}
+
+TEST_CASE("a layer that is split otherwise has a line of its own") {
+  InspectReport report = made_up();
+  report.model.ranks[0].parameters.back().slices[0].columns = {0, 5};
+  const std::string text = format_table(report);
+  CHECK(text.find("columns 0:6  columns 6:12") != std::string::npos);
+  CHECK(text.find("columns 0:5  columns 6:12") != std::string::npos);
+}
+
+TEST_CASE("what was loaded is told per rank and together") {
+  const InspectReport report = loaded();
+  const LoadSummary summary = summary_of(report);
+  CHECK(summary.seconds == doctest::Approx(1.0));
+  CHECK(summary.since_start == doctest::Approx(1.5));
+  CHECK(summary.bytes_read == 2'000'000'000);
+  CHECK(summary.bytes_loaded == 4'000'000'000);
+  CHECK(summary.bytes_per_second == doctest::Approx(4e9));
+  const std::string text = format_table(report);
+  INFO(text);
+  CHECK(has_line(text, "  0     CPU, 2 cores  100  1000000000    2000000000    0.500  4.00"));
+  CHECK(has_line(text, "  1     CPU, 2 cores  101  1000000000    2000000000    1.000  2.00"));
+  CHECK(has_line(text, "  all ranks had loaded 1.500 s after the start"));
+  CHECK(has_line(text, "     1  device  weights    512        1"));
+  CHECK(has_line(text, "     1  embedding.weight  0000000000000abd"));
+}
+
+TEST_CASE("JSON has every slice of every parameter of every rank") {
+  const nlohmann::json json = parse_json(format_json(loaded()));
+  CHECK(json.at("config").at("architecture") == "Qwen3ForCausalLM");
+  CHECK(json.at("config").at("rope").at("type") == "yarn");
+  CHECK(json.at("config").at("bos_token_id") == nullptr);
+  CHECK(json.at("dtype") == "bfloat16");
+  CHECK(json.at("checkpoint").at("encodings").at("F32").at("bytes") == 3000);
+  REQUIRE(json.at("ranks").size() == 2);
+  const auto& rank = json.at("ranks")[1];
+  CHECK(rank.at("heads") == nlohmann::json({0, 0}));
+  CHECK(rank.at("intermediate") == nlohmann::json({6, 12}));
+  CHECK(rank.at("tensors").size() == 5);
+  const auto& down = rank.at("tensors")[4];
+  CHECK(down.at("name") == "layers.1.mlp.down.weight");
+  CHECK(down.at("slices")[0].at("tensor") == "model.layers.1.mlp.down_proj.weight");
+  CHECK(down.at("slices")[0].at("columns") == nlohmann::json({6, 12}));
+  CHECK(rank.at("load").at("pid") == 101);
+  CHECK(rank.at("load").at("checksums").at("embedding.weight") == "0000000000000abd");
+  CHECK(json.at("load").at("since_start_s").get<double>() == doctest::Approx(1.5));
+  CHECK_FALSE(parse_json(format_json(made_up())).contains("load"));
+}
+
+TEST_CASE("a path that is not UTF-8 does not break the JSON") {
+  InspectReport report = made_up();
+  report.model.path = "models/\xff";
+  CHECK(parse_json(format_json(report)).contains("model"));
+}
+
+TEST_CASE("without a terminal there is a line per second") {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  LoadProgressText text(false, 0);
+  CHECK(text.update(1, 100, kSecond / 2) == "");
+  CHECK(text.update(2'000'000'000, 4'000'000'000, kSecond)
+            .ends_with(" launcher info loading: 2.00 of 4.00 GB, 2.00 GB/s\n"));
+  CHECK(text.update(2'500'000'000, 4'000'000'000, kSecond + kSecond / 2) == "");
+  CHECK(text.update(3'000'000'000, 4'000'000'000, 4 * kSecond) != "");
+  CHECK(text.finish() == "");
+}
+
+TEST_CASE("a terminal gets a bar, which is taken off at the end") {
+  constexpr std::int64_t kMillisecond = 1'000'000;
+  LoadProgressText text(true, 0);
+  CHECK(text.update(1, 100, 100 * kMillisecond) == "");
+  CHECK(text.finish() == "");
+  CHECK(text.update(1'000'000'000, 2'000'000'000, 500 * kMillisecond) ==
+        "\r\033[Kloading [###############...............] 50%, 1.00 of 2.00 GB, 2.00 GB/s");
+  CHECK(text.update(0, 0, 600 * kMillisecond).find("] 100%, ") != std::string::npos);
+  CHECK(text.finish() == "\r\033[K");
+  CHECK(text.finish() == "");
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,228 @@
+// The report of inspect as a table for people.
+#include <algorithm>
+#include <map>
+
+#include "base/text.h"
+#include "launcher/cli/program.h"
+#include "launcher/inspect/inspect_report.h"
+#include "launcher/session/load_display.h"
+#include "launcher/session/text_table.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using layers::Range;
+using layers::Slice;
+using runtime::ModelDescription;
+using runtime::RankDescription;
+using runtime::RankLoad;
+
+// "596 million"
+std::string in_words(std::uint64_t count) {
+  const auto value = static_cast<double>(count);
+  if (count >= 1'000'000'000) return fixed(value * 1e-9, 2) + " billion";
+  if (count >= 1'000'000) return fixed(value * 1e-6, 0) + " million";
+  return str(count);
+}
+
+// "1 head", "2 heads"
+template <typename Count>
+std::string counted(Count count, const char* what) {
+  return str(count, ' ', what, count == 1 ? "" : "s");
+}
+
+std::string stored_of(const runtime::StoredBytes& stored) {
+  return str(counted(stored.tensors, "tensor"), ", ", stored.bytes, " bytes");
+}
+
+std::string shape_of(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (const std::int64_t size : shape) text += str(text.size() > 1 ? ", " : "", size);
+  return text + "]";
+}
+
+// "0:1024", as Python writes a part of a list; "-": nothing.
+std::string range_of(Range range) {
+  return range.size() == 0 ? "-" : str(range.begin, ':', range.end);
+}
+
+std::string rope_of(const layers::RopeConfig& rope) {
+  std::string text = str(runtime::name_of(rope.type), ", theta ", rope.theta);
+  if (rope.type == layers::RopeConfig::Type::standard) return text;
+  text += str(", factor ", rope.factor);
+  if (rope.original_max_position_embeddings) {
+    text += str(", made for ", *rope.original_max_position_embeddings, " positions");
+  }
+  return text;
+}
+
+std::string biases_of(const model::ModelConfig& config) {
+  std::string text;
+  const auto add = [&](bool there, const char* what) {
+    if (there) text += str(text.empty() ? "" : ", ", what);
+  };
+  add(config.qkv_bias, "q, k, v");
+  add(config.output_bias, "attention's output");
+  add(config.mlp_bias, "MLP");
+  return text.empty() ? "none" : text;
+}
+
+std::string format_model(const ModelDescription& model) {
+  const model::ModelConfig& config = model.config;
+  TextTable table;
+  table.add_row({"model", model.path});
+  table.add_row({"layers", str(config.layers)});
+  table.add_row({"hidden size", str(config.hidden_size)});
+  table.add_row({"MLP", str(config.intermediate_size, ", ", kernels::name_of(config.activation))});
+  table.add_row({"attention", str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
+                                  counted(config.kv_heads, "KV head"),
+                                  config.qk_norm ? ", q and k normed" : "")});
+  table.add_row({"biases", biases_of(config)});
+  table.add_row({"norms", str("RMSNorm, epsilon ", config.rms_norm_eps)});
+  table.add_row({"vocabulary", str(config.vocab_size, config.tied_embeddings
+                                                          ? ", the head is the embedding (tied)"
+                                                          : ", the head has weights of its own")});
+  table.add_row({"positions", str(config.max_position_embeddings)});
+  table.add_row({"RoPE", rope_of(config.rope)});
+  table.add_row({"type", str(name_of(model.dtype),
+                             config.dtype == model.dtype
+                                 ? ""
+                                 : str(", in the configuration ", name_of(config.dtype)))});
+  table.add_row({"parameters", str(model.elements)});
+  const runtime::CheckpointDescription& checkpoint = model.checkpoint;
+  if (model.dummy) table.add_row({"weights", "random values (--load-format dummy)"});
+  if (!checkpoint.summary.empty()) {
+    table.add_row({"weights", str(checkpoint.summary, ": ", stored_of(checkpoint.all))});
+  }
+  for (const auto& [encoding, stored] : checkpoint.encodings) {
+    table.add_row({"", str(encoding, ": ", stored_of(stored))});
+  }
+  if (checkpoint.files.size() > 1) {
+    for (const auto& [path, bytes] : checkpoint.files) {
+      table.add_row({"", str(path, ", ", bytes, " bytes")});
+    }
+  }
+  return table.text();
+}
+
+std::string format_ranks(const std::vector<RankDescription>& ranks) {
+  TextTable table;
+  table.add_row(
+      {"rank", "heads", "KV heads", "MLP", "vocabulary", "parameters", "bytes", "allocated"});
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankDescription& one = ranks[rank];
+    table.add_row({str(rank), range_of(one.heads), range_of(one.kv_heads),
+                   range_of(one.intermediate), range_of(one.vocabulary), str(one.elements),
+                   str(one.bytes), str(one.allocated)});
+  }
+  return table.text();
+}
+
+// "rows 0:512", "columns 0:64", "all"; "-": nothing.
+std::string part_of(const Slice& slice) {
+  const bool matrix = slice.shape.size() == 2;
+  const std::int64_t columns = matrix ? slice.shape[1] : 1;
+  const bool all_rows = slice.rows == Range{0, slice.shape[0]};
+  const bool all_columns = slice.columns == Range{0, columns};
+  if (slice.rows.size() == 0 || slice.columns.size() == 0) return "-";
+  if (all_rows && all_columns) return "all";
+  if (all_columns) return "rows " + range_of(slice.rows);
+  if (all_rows) return "columns " + range_of(slice.columns);
+  return str("rows ", range_of(slice.rows), ", columns ", range_of(slice.columns));
+}
+
+// A tensor's name with a star for the layer's number.
+std::string kind_of(const std::string& tensor, const model::TensorNames& names) {
+  const std::string_view prefix = names.layers;
+  if (!tensor.starts_with(prefix)) return tensor;
+  const std::size_t dot = tensor.find('.', prefix.size());
+  return dot == std::string::npos ? tensor : str(prefix, '*', tensor.substr(dot));
+}
+
+// Which part of each tensor every rank owns; tensors of the same kind in different layers are one
+// row, as long as their parts are the same, too.
+std::string format_tensors(const ModelDescription& model) {
+  struct Parts {
+    std::string shape;
+    std::vector<std::string> by_rank;
+  };
+  std::vector<std::string> order;
+  std::map<std::string, Parts> tensors;
+  for (std::size_t rank = 0; rank < model.ranks.size(); ++rank) {
+    for (const runtime::ParameterDescription& parameter : model.ranks[rank].parameters) {
+      for (const Slice& slice : parameter.slices) {
+        const auto [at, is_new] = tensors.try_emplace(slice.tensor);
+        if (is_new) order.push_back(slice.tensor);
+        at->second.shape = shape_of(slice.shape);
+        at->second.by_rank.resize(model.ranks.size(), "-");
+        at->second.by_rank[rank] = part_of(slice);
+      }
+    }
+  }
+  TextTable table;
+  std::vector<std::string> title = {"tensor", "shape"};
+  for (std::size_t rank = 0; rank < model.ranks.size(); ++rank) title.push_back(str("rank ", rank));
+  table.add_row(std::move(title));
+  std::vector<std::vector<std::string>> seen;
+  for (const std::string& tensor : order) {
+    const Parts& parts = tensors.at(tensor);
+    std::vector<std::string> row = {kind_of(tensor, model.config.names), parts.shape};
+    row.insert(row.end(), parts.by_rank.begin(), parts.by_rank.end());
+    if (std::find(seen.begin(), seen.end(), row) != seen.end()) continue;
+    seen.push_back(row);
+    table.add_row(std::move(row));
+  }
+  return table.text();
+}
+
+std::string format_loads(const InspectReport& report) {
+  const auto gigabytes = [](double bytes_per_second) { return fixed(bytes_per_second * 1e-9, 2); };
+  TextTable table;
+  table.add_row({"rank", "device", "pid", "bytes read", "bytes loaded", "seconds", "GB/s"});
+  for (std::size_t rank = 0; rank < report.loads.size(); ++rank) {
+    const RankLoad& load = report.loads[rank];
+    const double seconds = load.times.seconds();
+    table.add_row({str(rank), load.report.device, str(load.report.pid), str(load.times.bytes_read),
+                   str(load.times.bytes_loaded), fixed(seconds, 3),
+                   gigabytes(static_cast<double>(load.times.bytes_loaded) / seconds)});
+  }
+  const LoadSummary all = summary_of(report);
+  table.add_row({"all", "", "", str(all.bytes_read), str(all.bytes_loaded), fixed(all.seconds, 3),
+                 gigabytes(all.bytes_per_second)});
+  return table.text() +
+         str("  all ranks had loaded ", fixed(all.since_start, 3), " s after the start\n");
+}
+
+std::string format_checksums(const std::vector<RankLoad>& loads) {
+  TextTable table;
+  table.add_row({"rank", "parameter", "checksum"});
+  for (std::size_t rank = 0; rank < loads.size(); ++rank) {
+    for (const runtime::ParameterChecksum& one : loads[rank].checksums) {
+      table.add_row({str(rank), one.name, format_checksum(one.checksum)});
+    }
+  }
+  return table.text();
+}
+
+}  // namespace
+
+std::string format_table(const InspectReport& report) {
+  const ModelDescription& model = report.model;
+  std::string text = str("nvllm ", kVersion, " inspect: ", model.config.architecture, ", ",
+                         in_words(model.elements), " parameters, ", model.ranks.size(),
+                         model.ranks.size() == 1 ? " rank\n" : " ranks\n");
+  text += format_model(model);
+  text += "what each rank owns (a:b is from a up to, but without, b)\n";
+  text += format_ranks(model.ranks);
+  text += "which part of each tensor (* stands for every layer)\n";
+  text += format_tensors(model);
+  if (report.loads.empty()) return text;
+  text += "loaded\n" + format_loads(report);
+  text += format_memory(report.loads);
+  if (!report.loads.front().checksums.empty()) {
+    text += "checksums\n" + format_checksums(report.loads);
+  }
+  return text;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,154 @@
+#include "launcher/session/engine_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "device/topology.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/cli/options.h"
+#include "launcher/session/find_model.h"
+#include "launcher/session/load_display.h"
+#include "launcher/session/trace_file.h"
+#include "launcher/supervise/run_workers.h"
+#include "runtime/model/open_model.h"
+#include "runtime/worker/worker.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::Update;
+
+void check_has_weights(const runtime::OpenModel& model) {
+  if (model.dummy || model.checkpoint) return;
+  throw UsageError(str("--model ", model.path,
+                       ": is a configuration alone; pass its folder, or --load-format dummy"));
+}
+
+template <typename Value, typename Field>
+void set_if(const std::optional<Value>& value, Field& field) {
+  if (value) field = *value;
+}
+
+LaunchPlan plan(const SessionOptions& options) {
+  GroupOptions group{.ranks = options.ranks, .collectives = options.collectives};
+  if (options.device) {
+    group.device = *options.device == DeviceKind::cpu ? DeviceChoice::cpu : DeviceChoice::cuda;
+  }
+  return plan_launch(group, cuda_built(), visible_gpus);
+}
+
+}  // namespace
+
+SessionOptions session_options(const Options& options) {
+  SessionOptions session{.model = options.model,
+                         .engine = options.engine,
+                         .ranks = options.group.ranks,
+                         .device = std::nullopt,
+                         .step_timeout = options.group.step_timeout,
+                         .collectives = options.group.collectives,
+                         .log_level = options.group.log_level,
+                         .memory_report = options.memory_report};
+  session.engine.gemm_tuning_file = gemm_tuning_path(process_environment);
+  if (options.group.device == DeviceChoice::cpu) session.device = DeviceKind::cpu;
+  if (options.group.device == DeviceChoice::cuda) session.device = DeviceKind::cuda;
+  return session;
+}
+
+runtime::SamplingParams sampling_defaults_of(const runtime::OpenModel& model) {
+  const model::GenerationConfig& config = model.generation;
+  runtime::SamplingParams params;
+  set_if(config.temperature, params.temperature);
+  set_if(config.top_p, params.top_p);
+  set_if(config.top_k, params.top_k);
+  set_if(config.min_p, params.min_p);
+  set_if(config.repetition_penalty, params.repetition_penalty);
+  set_if(config.max_new_tokens, params.max_tokens);
+  return params;
+}
+
+EngineSession::EngineSession(const SessionOptions& options)
+    : EngineSession(options, runtime::open_model(options.model)) {}
+
+EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel model)
+    : model_(std::move(model)), sampling_defaults_(sampling_defaults_of(model_)) {
+  const LaunchPlan launch = plan(options);
+  check_has_weights(model_);
+  const runtime::WorkerOptions worker{.device = launch.device,
+                                      .gpus = launch.gpus,
+                                      .collectives = options.collectives,
+                                      .log_level = options.log_level,
+                                      .model = &model_};
+  workers_.emplace(
+      WorkerGroup::Options{.group = {.size = launch.ranks, .step_timeout = options.step_timeout}},
+      [&](const ipc::Group& group, int rank) { return runtime::run_worker(group, rank, worker); });
+  try {
+    if (options.meanwhile) options.meanwhile();
+    client_.emplace(workers_->member());
+    open_engine(options);
+  } catch (const Error& error) {
+    throw SessionFailed(finish(error.what()), error.what());
+  }
+}
+
+void EngineSession::open_engine(const SessionOptions& options) {
+  std::optional<LoadDisplay> display;
+  if (options.load_progress) display.emplace(workers_->console());
+  info_ = client_->open(options.engine, [&](const runtime::LoadState& state) {
+    if (display) display->show(state);
+  });
+  display.reset();
+  if (options.memory_report) workers_->console().print(format_memory(info_.ranks));
+  for (const std::string& note : info_.notes) {
+    if (!log_enabled(LogLevel::info)) break;
+    workers_->console().print(format_log_line("launcher", LogLevel::info, note));
+  }
+}
+
+std::vector<std::vector<EngineSession::Answer>> EngineSession::generate(
+    const std::vector<runtime::Request>& requests) {
+  runtime::EngineClient& client = *client_;
+  const std::uint64_t first = last_request_ + 1;
+  std::vector<std::vector<Answer>> answers;
+  for (const runtime::Request& request : requests) {
+    client.submit(++last_request_, request);
+    answers.emplace_back(static_cast<std::size_t>(std::max(1, request.sampling.n)));
+  }
+  std::string refusal;
+  while (client.unfinished() > 0) {
+    for (Update& update : client.poll(std::chrono::seconds(1))) {
+      if (!update.error.empty() && refusal.empty()) {
+        refusal = str("request ", update.request - first, ": ", update.error);
+        for (std::uint64_t id = first; id <= last_request_; ++id) client.abort(id);
+      }
+      if (!update.error.empty()) continue;
+      Answer& answer =
+          answers.at(update.request - first).at(static_cast<std::size_t>(update.index));
+      answer.tokens.insert(answer.tokens.end(), update.tokens.begin(), update.tokens.end());
+      answer.logprobs.insert(answer.logprobs.end(), update.logprobs.begin(), update.logprobs.end());
+      answer.finish = update.finish;
+    }
+  }
+  if (!refusal.empty()) fail(refusal);
+  return answers;
+}
+
+int EngineSession::finish(const std::optional<std::string>& error) {
+  NVLLM_CHECK(!finished_, "a session ends once");
+  finished_ = true;
+  if (!error) {
+    workers_->expect_end();
+    workers_->member().group().request_stop();
+  }
+  return workers_->finish(error);
+}
+
+void write_profile(const std::string& path, EngineSession& session, Trace& own,
+                   std::int64_t started_ns) {
+  std::vector<ProcessTrace> traces = session.client().take_trace();
+  ProcessTrace launcher{.name = "launcher", .events = own.drain(), .dropped = own.dropped()};
+  traces.insert(traces.begin(), std::move(launcher));
+  write_trace(path, traces, started_ns);
+}
+
+}  // namespace nvllm::launcher

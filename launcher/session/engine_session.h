@@ -1,0 +1,110 @@
+// EngineSession: the library's main class. It runs workers with an engine in them, from the first
+// fork until all have been reaped.
+//
+//   EngineSession session({.model = {.path = "model"}, .ranks = 2});
+//   session.client().submit(1, {.prompt = {1, 2, 3}});
+//   ...
+//   return session.finish();
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/logging.h"
+#include "base/trace.h"
+#include "device/backend.h"
+#include "launcher/supervise/worker_group.h"
+#include "runtime/engine/engine_client.h"
+#include "runtime/model/open_model.h"
+#include "runtime/options.h"
+
+namespace nvllm::launcher {
+
+// What a program that uses the library sets; it repeats some of the command line's GroupOptions
+// because the library does not know the command line.
+struct SessionOptions {
+  runtime::ModelOptions model;
+  runtime::EngineOptions engine = {};
+  std::optional<int> ranks = std::nullopt;          // absent: every GPU, or one rank on the CPU
+  std::optional<DeviceKind> device = std::nullopt;  // absent: GPUs where there are any
+  Nanoseconds step_timeout = std::chrono::seconds(60);
+  std::string collectives = "auto";
+  LogLevel log_level = LogLevel::info;
+  bool load_progress = true;   // on standard error
+  bool memory_report = false;  // there, too: the memory of every rank once the engine is open
+  // Called in this process while the workers start and load. If it throws, the session ends.
+  std::function<void()> meanwhile = nullptr;
+};
+
+struct Options;  // launcher/cli/options.h
+// The session that a command line asks for.
+SessionOptions session_options(const Options& options);
+
+// The values of generation_config.json, and SamplingParams' own defaults for what it does not have.
+runtime::SamplingParams sampling_defaults_of(const runtime::OpenModel& model);
+
+// The session could not be started. The reason is on standard error already, as after finish().
+class SessionFailed : public Error {
+ public:
+  SessionFailed(int exit_code, const std::string& message)
+      : Error(message), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }  // what the program should end with
+
+ private:
+  int exit_code_;
+};
+
+// Used by one thread, the process's main thread, before there are others.
+class EngineSession {
+ public:
+  // Opens the model, forks the workers and waits until the engine is open. Throws an Error if no
+  // worker could be started, SessionFailed if one was. Either way no worker is left.
+  explicit EngineSession(const SessionOptions& options);
+  // The same with a model that is open already; options.model is ignored.
+  EngineSession(const SessionOptions& options, runtime::OpenModel model);
+  // The destructor ends the workers, if finish() has not.
+  EngineSession(const EngineSession&) = delete;
+  EngineSession& operator=(const EngineSession&) = delete;
+
+  runtime::EngineClient& client() { return *client_; }
+  WorkerGroup& workers() { return *workers_; }
+  const runtime::EngineInfo& info() const { return info_; }
+  const runtime::OpenModel& model() const { return model_; }
+  // The checkpoint's defaults for requests; see sampling_defaults_of().
+  const runtime::SamplingParams& sampling_defaults() const { return sampling_defaults_; }
+
+  // Runs some requests and returns all their answers in order. The client must have no other
+  // requests. Throws an Error if one is refused; then all of them are aborted.
+  struct Answer {
+    std::vector<std::int32_t> tokens;
+    std::vector<runtime::TokenLogprobs> logprobs;
+    runtime::FinishReason finish = runtime::FinishReason::none;
+  };
+  std::vector<std::vector<Answer>> generate(const std::vector<runtime::Request>& requests);
+
+  // Ends the workers; with an error, also reports which worker is to blame, if any. Returns the
+  // program's exit code.
+  int finish(const std::optional<std::string>& error = std::nullopt);
+
+ private:
+  void open_engine(const SessionOptions& options);
+
+  const runtime::OpenModel model_;
+  const runtime::SamplingParams sampling_defaults_;
+  std::optional<WorkerGroup> workers_;
+  std::optional<runtime::EngineClient> client_;
+  runtime::EngineInfo info_;
+  std::uint64_t last_request_ = 0;  // of generate()
+  bool finished_ = false;
+};
+
+// Writes the trace of all processes of a session, for --profile; `own`: that of this process.
+void write_profile(const std::string& path, EngineSession& session, Trace& own,
+                   std::int64_t started_ns);
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,125 @@
+// Text in and out: results on standard output, lines of input, lines of output.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/unique_fd.h"
+
+namespace nvllm::launcher {
+
+// Nobody reads the output any more (EPIPE). That is no failure to report, but there is nothing left
+// to do.
+class OutputClosed : public Error {
+ public:
+  using Error::Error;
+};
+
+// Writes the whole text to standard output, which carries results and nothing else. Throws
+// OutputClosed, or an Error.
+void write_results(std::string_view text);
+
+// Collects small results before it writes them to standard output.
+class ResultWriter {
+ public:
+  void write(std::string_view text) {
+    pending_ += text;
+    if (pending_.size() >= kMaxPending) flush();
+  }
+  void flush() {
+    write_results(pending_);
+    pending_.clear();
+  }
+
+ private:
+  static constexpr std::size_t kMaxPending = 1 << 16;
+  std::string pending_;
+};
+
+// LineReader: lines of a file, a pipe or a terminal, as they arrive. It holds no more of the input
+// in memory than the line that is read and one chunk beyond it.
+class LineReader {
+ public:
+  static constexpr std::size_t kMaxLine = std::size_t{64} << 20;
+
+  // "-": standard input. An Error if it cannot be opened, or is a folder.
+  explicit LineReader(const std::string& path, std::size_t max_line = kMaxLine);
+
+  enum class Found { line, nothing_yet, end };
+  // Finds the next line; waits for it at most `limit`. The last line needs no newline.
+  Found next(Nanoseconds limit);
+
+  // About the line that next() found last.
+  std::string_view line() const { return line_; }   // without its newline; valid until next()
+  std::uint64_t number() const { return number_; }  // from 1
+  bool torn() const { return torn_; }               // the input ended without a newline after it
+  bool too_long() const { return too_long_; }       // line() is empty then
+  std::uint64_t read_bytes() const { return read_bytes_; }  // of the input, up to the line's end
+
+  std::uint64_t total_bytes() const { return total_bytes_; }  // 0: unknown
+  int fd() const { return file_.get(); }
+
+ private:
+  bool fill(Nanoseconds limit);
+  Found emit(std::size_t length, std::size_t newline);
+
+  std::string name_;
+  UniqueFd file_;
+  std::size_t max_line_;
+  std::uint64_t total_bytes_ = 0;
+
+  std::string buffer_;
+  std::size_t begin_ = 0;     // of the next line
+  std::size_t searched_ = 0;  // no newline from begin_ to here
+  bool at_end_ = false;
+  std::uint64_t dropped_ = 0;  // bytes of a line that is too long and has not ended yet
+
+  std::string_view line_;
+  std::uint64_t number_ = 0, read_bytes_ = 0;
+  bool torn_ = false, too_long_ = false;
+};
+
+// The output accepts no data, and the run is over.
+class OutputStuck : public Error {
+ public:
+  using Error::Error;
+};
+
+// LineWriter: writes whole lines to a file, a pipe or a terminal. It buffers nothing.
+class LineWriter {
+ public:
+  // path: empty is standard output. A file is created if it does not exist; its content stays until
+  // truncate_at(). Throws an Error if it cannot be written to, or another run writes it.
+  explicit LineWriter(const std::string& path);
+
+  // Truncates a file there and continues there; other outputs have no content to truncate.
+  void truncate_at(std::uint64_t offset);
+  // Writes lines with their newlines. A full disk is an Error, and the file then ends with a whole
+  // line. Waits for a slow reader until give_up() is true.
+  void write(std::string_view lines);
+  // give_up is called every now and then while the output accepts no data.
+  void set_give_up(std::function<bool()> give_up) { give_up_ = std::move(give_up); }
+
+  int fd() const { return fd_; }
+  bool same_file_as(int fd) const;
+
+ private:
+  void lock() const;
+  std::size_t write_some(std::string_view text);
+  void wait_until_writable();
+
+  std::string name_;
+  UniqueFd file_;
+  int fd_;
+  bool is_file_ = false;
+  std::uint64_t written_ = 0;  // where the next byte goes
+  std::uint64_t end_ = 0;      // after the last whole line
+  std::function<bool()> give_up_;
+};
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,188 @@
+#include "launcher/session/text_model.h"
+
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "model/checkpoint/checkpoint_file.h"
+#include "model/checkpoint/gguf.h"
+#include "tokenizer/loading/gguf_vocabulary.h"
+
+namespace nvllm::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using tokenizer::ChatTemplate;
+using tokenizer::TokenId;
+
+constexpr std::uint64_t kMaxTemplateBytes = 16 << 20;
+constexpr std::uint64_t kMaxConfigBytes = 64 << 20;
+
+std::optional<std::string> read_if_there(const fs::path& path, std::uint64_t limit) {
+  if (!model::is_there(path.string())) return std::nullopt;
+  return model::read_text(path.string(), limit);
+}
+
+std::vector<std::int64_t> read_token_types(const model::GgufMetadata& metadata) {
+  constexpr double kMaxType = 255;  // there are six
+  constexpr const char* kKey = "tokenizer.ggml.token_type";
+  std::vector<std::int64_t> types;
+  for (const double type : metadata.numbers(kKey).value_or(std::vector<double>())) {
+    if (!(type >= 0 && type <= kMaxType) || type != std::floor(type)) {
+      fail(metadata.where(), ": ", kKey, ": that of token ", types.size(), " is ", type);
+    }
+    types.push_back(static_cast<std::int64_t>(type));
+  }
+  return types;
+}
+
+tokenizer::GgufVocabulary read_vocabulary(const std::string& file) {
+  const model::GgufMetadata metadata = model::read_gguf_metadata(file);
+  const auto id = [&](const char* name) {
+    return metadata.integer(str("tokenizer.ggml.", name, "_token_id"));
+  };
+  tokenizer::GgufVocabulary out;
+  out.model = metadata.required_text("tokenizer.ggml.model");
+  out.pre = metadata.text("tokenizer.ggml.pre");
+  out.tokens = metadata.texts("tokenizer.ggml.tokens").value_or(std::vector<std::string>());
+  out.scores = metadata.numbers("tokenizer.ggml.scores").value_or(std::vector<double>());
+  out.token_types = read_token_types(metadata);
+  out.merges = metadata.texts("tokenizer.ggml.merges").value_or(std::vector<std::string>());
+  out.bos_id = id("bos");
+  out.eos_id = id("eos");
+  out.unk_id = id("unknown");
+  out.pad_id = id("padding");
+  out.add_bos = metadata.flag("tokenizer.ggml.add_bos_token");
+  out.add_eos = metadata.flag("tokenizer.ggml.add_eos_token");
+  out.add_space_prefix = metadata.flag("tokenizer.ggml.add_space_prefix");
+  out.chat_template = metadata.text("tokenizer.chat_template");
+  return out;
+}
+
+// The variables bos_token and so on of a chat template.
+jinja::Dict special_tokens(const tokenizer::TokenizerConfig& config) {
+  jinja::Dict tokens;
+  const auto set = [&](const char* name, const std::optional<std::string>& text) {
+    if (text) tokens.set(name, *text);
+  };
+  set("bos_token", config.bos_token);
+  set("eos_token", config.eos_token);
+  set("unk_token", config.unk_token);
+  set("pad_token", config.pad_token);
+  return tokens;
+}
+
+}  // namespace
+
+TextModel TextModel::open(const std::string& path, const std::string& chat_template_file) {
+  std::optional<std::string> given_template;
+  if (!chat_template_file.empty()) {
+    given_template = model::read_text(chat_template_file, kMaxTemplateBytes);
+  }
+  TextModel text;
+  if (path.ends_with(".gguf")) {
+    text.open_gguf(path, given_template);
+  } else {
+    text.open_place(path, given_template);
+  }
+  if (given_template && !text.chat_template_) {
+    fail("--chat-template ", chat_template_file, ": ", text.no_template_);
+  }
+  return text;
+}
+
+std::optional<TextModel> TextModel::open_if_there(const std::string& path,
+                                                  const std::string& chat_template_file) {
+  fs::path folder = path;
+  if (folder.filename() == "config.json") folder = folder.parent_path();
+  if (folder.empty()) folder = ".";
+  std::error_code error;
+  if (fs::is_directory(folder, error)) {
+    const bool json = model::is_there((folder / "tokenizer.json").string());
+    const std::string gguf = json ? "" : model::find_gguf(folder.string());
+    if (!json && gguf.empty()) return std::nullopt;
+    if (!json) folder = gguf;
+  }
+  if (folder.extension() == ".gguf" &&
+      !model::read_gguf_metadata(folder.string()).text("tokenizer.ggml.model")) {
+    return std::nullopt;
+  }
+  return open(path, chat_template_file);
+}
+
+void TextModel::open_place(const std::string& path,
+                           const std::optional<std::string>& given_template) {
+  fs::path folder = path;
+  if (folder.filename() == "config.json") folder = folder.parent_path();
+  if (folder.empty()) folder = ".";
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    fail("--model ", path,
+         ": no such folder; pass a model's folder, its config.json or a .gguf file");
+  }
+  const std::string gguf = model::is_there((folder / "tokenizer.json").string())
+                               ? ""
+                               : model::find_gguf(folder.string());
+  if (gguf.empty()) {
+    open_folder(folder.string(), given_template);
+  } else {
+    open_gguf(gguf, given_template);
+  }
+}
+
+void TextModel::open_folder(const std::string& folder,
+                            const std::optional<std::string>& given_template) {
+  tokenizer::LoadedTokenizer loaded = tokenizer::load_tokenizer(folder);
+  tokenizer_ = std::move(loaded.tokenizer);
+  if (loaded.config.bos_token) bos_ = tokenizer_->token_id(*loaded.config.bos_token);
+  const std::string config =
+      read_if_there(fs::path(folder) / "tokenizer_config.json", kMaxConfigBytes).value_or("{}");
+  std::optional<std::string> source = given_template;
+  if (!source) source = read_if_there(fs::path(folder) / "chat_template.jinja", kMaxTemplateBytes);
+  no_template_ = folder + " has no chat template; pass one with --chat-template FILE";
+  try {
+    chat_template_ = ChatTemplate::from_config(config, source);
+  } catch (const Error& error) {
+    // The tokenizer works without it; chat_template() throws this error.
+    no_template_ = given_template ? error.what() : str(folder, ": ", error.what());
+  }
+}
+
+void TextModel::open_gguf(const std::string& file,
+                          const std::optional<std::string>& given_template) {
+  const tokenizer::GgufVocabulary vocabulary = read_vocabulary(file);
+  tokenizer::LoadedTokenizer loaded =
+      with_context(file, [&] { return tokenizer::make_tokenizer(vocabulary); });
+  tokenizer_ = std::move(loaded.tokenizer);
+  if (vocabulary.bos_id && *vocabulary.bos_id >= 0) {
+    bos_ = static_cast<TokenId>(*vocabulary.bos_id);
+  }
+  const std::optional<std::string>& source =
+      given_template ? given_template : vocabulary.chat_template;
+  no_template_ = file + " has no chat template; pass one with --chat-template FILE";
+  if (!source) return;
+  try {
+    chat_template_.emplace(*source, special_tokens(loaded.config));
+  } catch (const Error& error) {
+    no_template_ = given_template ? error.what() : str(file, ": ", error.what());
+  }
+}
+
+std::vector<TokenId> TextModel::encode_prompt(std::string_view text) const {
+  std::vector<TokenId> ids = tokenizer_->encode(text, true);
+  // The text may begin with the BOS that the tokenizer also adds.
+  if (bos_ && ids.size() >= 2 && ids[0] == *bos_ && ids[1] == *bos_) ids.erase(ids.begin());
+  return ids;
+}
+
+const ChatTemplate& TextModel::chat_template() const {
+  if (!chat_template_) fail(no_template_);
+  return *chat_template_;
+}
+
+std::vector<TokenId> TextModel::encode_conversation(std::string_view rendered) const {
+  return tokenizer_->encode(rendered, false);
+}
+
+}  // namespace nvllm::launcher

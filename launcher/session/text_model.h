@@ -1,0 +1,52 @@
+// TextModel: a model's tokenizer and chat template, which turn text into token ids and back, and
+// conversations into text. It needs no weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/chat_template.h"
+#include "tokenizer/loading/tokenizer_json.h"
+
+namespace nvllm::launcher {
+
+// Immutable once opened; thread-safe.
+class TextModel {
+ public:
+  // path: a folder with tokenizer.json (and tokenizer_config.json and chat_template.jinja, if they
+  // exist) or with one .gguf file; or a .gguf file; or a config.json beside either.
+  // chat_template_file: replaces the model's own template, unless it is empty.
+  static TextModel open(const std::string& path, const std::string& chat_template_file = "");
+
+  // The same, but nothing if the model has no tokenizer at all.
+  static std::optional<TextModel> open_if_there(const std::string& path,
+                                                const std::string& chat_template_file = "");
+
+  const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
+
+  // The ids of a text to be continued, with the tokens that the model expects around it; never two
+  // BOS.
+  std::vector<tokenizer::TokenId> encode_prompt(std::string_view text) const;
+
+  // Throws an Error that says what to do if the model has no chat template, or a broken one.
+  const tokenizer::ChatTemplate& chat_template() const;
+  // The ids of a rendered conversation. The text has its special tokens already, so none are added.
+  std::vector<tokenizer::TokenId> encode_conversation(std::string_view rendered) const;
+
+ private:
+  TextModel() = default;
+  void open_place(const std::string& path, const std::optional<std::string>& given_template);
+  void open_folder(const std::string& folder, const std::optional<std::string>& given_template);
+  void open_gguf(const std::string& file, const std::optional<std::string>& given_template);
+
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
+  std::optional<tokenizer::TokenId> bos_;
+  std::optional<tokenizer::ChatTemplate> chat_template_;
+  std::string no_template_;  // why there is none
+};
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,32 @@
+// How reports look: tables, numbers, progress bars.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace nvllm::launcher {
+
+// A table in columns, each as wide as its widest cell.
+class TextTable {
+ public:
+  // Adds a row; rows may have different numbers of cells.
+  void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+  // Every line begins with two spaces, and two more separate the columns. A column that holds
+  // numbers alone, below its title, is aligned to the right, every other one to the left.
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "3.14": with that many digits behind the point.
+std::string fixed(double number, int digits);
+
+// "[###...] 50%, "; done: 0 to 1.
+std::string progress_bar(double done);
+
+// Returns to the beginning of a terminal's line and erases it.
+inline constexpr const char* kClearLine = "\r\033[K";
+
+}  // namespace nvllm::launcher

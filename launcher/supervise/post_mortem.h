@@ -1,0 +1,42 @@
+// The report that the launcher prints when a worker ends a run: which worker is to blame, and what
+// every rank was doing at that moment. These are pure functions of what the supervisor has seen.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/group.h"
+#include "launcher/supervise/child.h"
+
+namespace nvllm::launcher {
+
+// The state of one worker before the launcher interfered.
+struct WorkerView {
+  int rank = 0;
+  pid_t pid = 0;
+  std::optional<ExitStatus> status;  // it has ended
+  bool done = false;                 // ... as it was asked to
+  std::optional<int> stopped_by;     // a signal has stopped it
+  bool silent = false;               // no heartbeat for longer than the deadline
+  bool overdue = false;              // busy, and no progress for longer than the deadline
+  ipc::RankSnapshot record;
+};
+
+struct Culprit {
+  enum class Kind { died, stuck };
+  int rank = 0;
+  Kind kind = Kind::died;
+};
+
+// Which worker is to blame, if any. `aborted`: a rank has ended the group by itself because another
+// one did not do its part.
+std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool aborted);
+
+// One line about the culprit, then one per rank. now_ns: when the views were taken.
+std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& culprit,
+                        std::int64_t now_ns);
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,62 @@
+// How commands run workers: plan_launch() decides which ones, run_workers() starts and ends them,
+// and ask_rank0() talks to them. EngineSession (launcher/session) does the same for an engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/backend.h"
+#include "ipc/rpc.h"
+#include "launcher/cli/options.h"
+#include "launcher/supervise/worker_group.h"
+#include "runtime/worker/worker.h"
+
+namespace nvllm::launcher {
+
+// Which workers to start.
+struct LaunchPlan {
+  DeviceKind device = DeviceKind::cpu;
+  int ranks = 1;
+  std::vector<std::string> gpus;  // of each rank, as CUDA_VISIBLE_DEVICES; empty on the CPU
+};
+
+// Finds the GPUs of this machine (visible_gpus() of device/topology.h). It is called only if they
+// may be needed, so that a CPU run does not pay for it.
+using FindGpus = std::function<std::vector<std::string>(std::string* why_none)>;
+
+// Throws UsageError if the machine does not have what the options ask for.
+LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus);
+
+// How many ranks there would be. It may be more than this machine has GPUs: nothing is started.
+int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus);
+
+// Runs the planned workers until `talk` returns; if it throws, the run has failed for that reason.
+// Returns the exit code. By then standard error has the reason of a failure, and no worker is left.
+// model: what the workers are to load; nullptr: nothing.
+int run_workers(const GroupOptions& options, const LaunchPlan& plan,
+                const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk);
+
+using OnEvent = std::function<void(const ipc::RequestEvent& pushed)>;
+
+// Calls a method of rank 0 and waits for the reply. It has no timeout of its own: the supervisor
+// ends the group if the call takes too long. Events that rank 0 pushes meanwhile go to on_push.
+template <typename Result, typename Request>
+Result ask_rank0(ipc::Member& member, std::string_view method, const Request& request,
+                 const OnEvent& on_push = {}) {
+  ipc::RequestClient front_end(member);
+  const std::uint64_t id = front_end.send(method, request);
+  while (true) {
+    const auto event = front_end.receive_event(std::chrono::seconds(1));
+    if (!event) continue;
+    if (event->kind() == ipc::RequestEvent::Kind::push) {
+      if (on_push) on_push(*event);
+    } else if (event->id() == id) {
+      return event->get<Result>();
+    }
+  }
+}
+
+}  // namespace nvllm::launcher

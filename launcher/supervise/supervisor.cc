@@ -1,0 +1,294 @@
+#include "launcher/supervise/supervisor.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/error.h"
+#include "base/thread.h"
+#include "launcher/cli/program.h"
+
+namespace nvllm::launcher {
+
+namespace {
+
+// The end of a process and a signal wake the supervisor at once; everything else it polls this
+// often.
+constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
+// If a round took longer than this, the launcher itself did not run (Ctrl-Z, a suspended machine).
+constexpr Nanoseconds kPause = std::chrono::milliseconds(500);
+// The ranks notice by themselves that a peer is late, and know more about it, so they report first.
+constexpr Nanoseconds kRanksReportFirst = std::chrono::milliseconds(300);
+// Stopping a whole process group or service sends SIGTERM to all of it: the launcher's own may come
+// this long after a worker has died of its.
+constexpr Nanoseconds kGroupSignalWindow = std::chrono::milliseconds(30);
+// The error of a call may reach the launcher this long before its cause, a dead worker, is noticed.
+constexpr Nanoseconds kCauseWindow = std::chrono::milliseconds(50);
+// The launcher exits even if killed processes have not ended after this time.
+constexpr Nanoseconds kReapLimit = std::chrono::seconds(5);
+
+}  // namespace
+
+Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
+                       Console& console)
+    : group_(group),
+      children_(children),
+      signals_(signals),
+      console_(console),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      progress_(children.size()),
+      last_healthy_(children.size()),
+      last_look_ns_(now_ns()),
+      counting_since_ns_(last_look_ns_) {
+  if (!wake_) fail_errno("eventfd for the supervisor");
+  thread_ = start_thread("that watches the workers", [this] { run(); });
+}
+
+Supervisor::~Supervisor() {
+  if (thread_.joinable()) finish("the launcher gave up");
+}
+
+int Supervisor::finish(const std::optional<std::string>& error) {
+  if (thread_.joinable()) {
+    error_ = error;
+    finishing_ = true;
+    ::eventfd_write(wake_.get(), 1);
+    thread_.join();
+  }
+  return exit_code_;
+}
+
+void Supervisor::run() {
+  while (true) {
+    wait_for_event(kRound);
+    if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
+    // Read before the children are checked: a child that ends after it was asked to is no failure.
+    const bool finishing = finishing_;
+    if (finishing && error_) return end_after_error(*error_);
+    if (finishing) return end_after_work();
+    std::vector<WorkerView> views;
+    if (const auto culprit = find_failure(views))
+      return end_after_failure(std::move(views), *culprit);
+  }
+}
+
+void Supervisor::wait_for_event(Nanoseconds limit) {
+  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0},
+                                {finishing_ ? -1 : wake_.get(), POLLIN, 0}};
+  bool no_pidfd = false;  // an old kernel: poll more often
+  for (const Child& child : children_) {
+    if (child.status()) continue;
+    polled.push_back({child.pidfd(), POLLIN, 0});
+    no_pidfd |= child.pidfd() < 0;
+  }
+  if (no_pidfd) limit = std::min<Nanoseconds>(limit, std::chrono::milliseconds(10));
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+  ::poll(polled.data(), polled.size(), static_cast<int>(milliseconds));
+
+  const std::int64_t now = now_ns();
+  if (now - last_look_ns_ > kPause.count()) counting_since_ns_ = now;
+  last_look_ns_ = now;
+  update_children();
+}
+
+void Supervisor::update_children() {
+  for (Child& child : children_) child.update();
+}
+
+bool Supervisor::all_ended() const {
+  return std::all_of(children_.begin(), children_.end(),
+                     [](const Child& child) { return child.status(); });
+}
+
+bool Supervisor::await_end(Nanoseconds limit) {
+  const std::int64_t end = now_ns() + limit.count();
+  while (!all_ended()) {
+    const Nanoseconds left(end - now_ns());
+    if (left.count() <= 0) return false;
+    wait_for_event(std::min(left, kRound));
+    interrupted_by_ = signals_.next_signal();
+    if (interrupted_by_) return all_ended();
+  }
+  return true;
+}
+
+void Supervisor::kill_all() {
+  for (const Child& child : children_) child.kill();
+}
+
+// Records whether the rank has made progress, and marks it as overdue if it is busy and has made
+// none for too long.
+void Supervisor::check_progress(WorkerView& worker) {
+  Progress& last = progress_[static_cast<std::size_t>(worker.rank)];
+  const ipc::RankSnapshot& record = worker.record;
+  const Progress now{record.call.number, record.collective.number,
+                     record.step,        record.progress,
+                     record.phase,       last_look_ns_};
+  const bool moved = now.calls != last.calls || now.collectives != last.collectives ||
+                     now.step != last.step || now.within_step != last.within_step ||
+                     now.phase != last.phase || last.since_ns == 0;
+  const bool ready = record.phase == ipc::Phase::ready;
+  const bool busy = !ready || !record.call.text.empty() || !record.collective.text.empty();
+  if (moved || !busy) last = now;
+  const Nanoseconds limit = ready ? group_.step_timeout() + kRanksReportFirst
+                                  : std::max(group_.step_timeout(), kStartLimit);
+  worker.overdue = last_look_ns_ - std::max(last.since_ns, counting_since_ns_) > limit.count();
+}
+
+// A rank that gave up by itself no longer shows the call or collective that it failed in, so the
+// last one that was seen is restored. (The record of a rank that was killed stays as it was.)
+void Supervisor::restore_activity(WorkerView& worker) {
+  ipc::RankSnapshot& healthy = last_healthy_[static_cast<std::size_t>(worker.rank)];
+  ipc::RankSnapshot& record = worker.record;
+  if (!worker.status && !group_.aborted()) {
+    healthy = record;
+  } else if (!(worker.status && worker.status->by_signal())) {
+    if (record.call.text.empty() && record.call.number == healthy.call.number)
+      record.call = healthy.call;
+    if (record.collective.text.empty() && record.collective.number == healthy.collective.number) {
+      record.collective = healthy.collective;
+    }
+  }
+}
+
+std::vector<WorkerView> Supervisor::view_workers() {
+  std::vector<WorkerView> views;
+  const std::int64_t silence = std::max(group_.step_timeout(), kMinSilence).count();
+  for (std::size_t rank = 0; rank < children_.size(); ++rank) {
+    const Child& child = children_[rank];
+    WorkerView worker{.rank = static_cast<int>(rank),
+                      .pid = child.pid(),
+                      .status = child.status(),
+                      .done = ending_ && child.status() && child.status()->fine(),
+                      .stopped_by = child.stopped_by(),
+                      .record = group_.snapshot(static_cast<int>(rank))};
+    check_progress(worker);
+    restore_activity(worker);
+    const bool joined = worker.record.pid != 0;
+    worker.silent =
+        joined && !worker.status &&
+        last_look_ns_ - std::max(worker.record.heartbeat_ns, counting_since_ns_) > silence;
+    views.push_back(std::move(worker));
+  }
+  return views;
+}
+
+std::optional<Culprit> Supervisor::find_failure(std::vector<WorkerView>& views) {
+  views = view_workers();
+  return find_culprit(views, group_.aborted());
+}
+
+void Supervisor::log(LogLevel level, const std::string& text) {
+  if (log_enabled(level)) console_.print(format_log_line("launcher", level, text));
+}
+
+void Supervisor::end_after_signal(int signal) {
+  const std::string name = signal_name(signal);
+  log(LogLevel::info, "stopping: " + name);
+  group_.abort("stopped by " + name);
+  if (!await_end(kStopLimit)) {
+    kill_all();
+    await_end(kReapLimit);
+  }
+  console_.collect();
+  exit_code_ = kExitSignal + signal;
+}
+
+void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit& culprit) {
+  const std::int64_t seen_ns = now_ns();
+  const auto& guilty = views[static_cast<std::size_t>(culprit.rank)];
+  if (guilty.status && (guilty.status->killed_by(SIGTERM) || guilty.status->killed_by(SIGINT))) {
+    wait_for_event(kGroupSignalWindow);
+    if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
+  }
+
+  // The other ranks report their errors only now, when the abort ends their waits.
+  group_.abort(str("rank ", culprit.rank, " (pid ", guilty.pid, ") ",
+                   guilty.status ? guilty.status->describe() : std::string("is alive but stuck")));
+  await_end(kGrace);
+  auto& culprit_view = views[static_cast<std::size_t>(culprit.rank)];
+  if (culprit.kind == Culprit::Kind::died && !culprit_view.status) {
+    culprit_view.status = children_[static_cast<std::size_t>(culprit.rank)].status();
+  }
+  kill_all();
+  for (WorkerView& worker : views)
+    worker.record.last_words = group_.snapshot(worker.rank).last_words;
+  console_.collect();
+  console_.print(post_mortem(views, culprit, seen_ns));
+  exit_code_ = culprit.kind == Culprit::Kind::died ? kExitDied : kExitStuck;
+
+  // A process that holds a GPU may take a moment to end; the report does not wait for it.
+  if (!await_end(kReapLimit)) log(LogLevel::warning, "not all workers have ended yet");
+}
+
+void Supervisor::end_after_error(const std::string& error) {
+  std::vector<WorkerView> views;
+  const std::int64_t start = now_ns();
+  for (Nanoseconds left = kCauseWindow; left.count() > 0;
+       left = kCauseWindow - Nanoseconds(now_ns() - start)) {
+    if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
+    if (const auto culprit = find_failure(views))
+      return end_after_failure(std::move(views), *culprit);
+    wait_for_event(left);
+  }
+  group_.abort("the run failed: " + error);
+  if (!await_end(kStopLimit)) {
+    kill_all();
+    await_end(kReapLimit);
+  }
+  console_.collect();
+  console_.print("nvllm-launch: " + error + '\n');
+  exit_code_ = kExitFailed;
+}
+
+void Supervisor::end_after_work() {
+  if (!await_end(kEndLimit) && interrupted_by_) return end_after_signal(*interrupted_by_);
+  std::vector<WorkerView> views = view_workers();
+  for (const WorkerView& worker : views) {
+    if (worker.status && worker.status->fine()) continue;
+    const auto kind = worker.status ? Culprit::Kind::died : Culprit::Kind::stuck;
+    return end_after_failure(std::move(views), {worker.rank, kind});
+  }
+  console_.collect();
+  exit_code_ = kExitFine;
+}
+
+SignalWatch::SignalWatch() {
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    // What is ignored never reaches a signalfd. A script's shell ignores SIGINT for what it starts
+    // with &.
+    ::signal(signal, SIG_DFL);
+    sigaddset(&watched, signal);
+  }
+  struct sigaction hang_up {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaddset(&watched, SIGHUP);
+  ::pthread_sigmask(SIG_BLOCK, &watched, &before_);
+  fd_.reset(::signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!fd_) {
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    fail_errno("signalfd");
+  }
+}
+
+SignalWatch::~SignalWatch() {
+  while (next_signal()) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::optional<int> SignalWatch::next_signal() {
+  signalfd_siginfo info;
+  if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
+}  // namespace nvllm::launcher

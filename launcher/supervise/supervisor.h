@@ -1,0 +1,127 @@
+// Supervisor: the thread that watches the workers, from the last fork until every one of them has
+// been reaped. It notices at once when a worker ends (pidfd), and within the step timeout when a
+// worker is alive but makes no progress. It stops the group on SIGINT, SIGTERM and SIGHUP, and
+// prints on the console what happened.
+#pragma once
+
+#include <signal.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/logging.h"
+#include "base/unique_fd.h"
+#include "ipc/group.h"
+#include "launcher/supervise/child.h"
+#include "launcher/supervise/console.h"
+#include "launcher/supervise/post_mortem.h"
+
+namespace nvllm::launcher {
+
+// SignalWatch turns the signals that ask a program to stop (SIGINT, SIGTERM, SIGHUP) into a file
+// descriptor for poll(), as long as it lives. A SIGHUP that was ignored at the start (nohup) stays
+// ignored. It must be created while the process has one thread; children inherit the blocked
+// signals.
+class SignalWatch {
+ public:
+  SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+  ~SignalWatch();
+
+  int fd() const { return fd_.get(); }
+  // Returns the next signal that has arrived, if any. Does not wait.
+  std::optional<int> next_signal();
+
+ private:
+  sigset_t before_;
+  UniqueFd fd_;
+};
+
+class Supervisor {
+ public:
+  // A rank may take this long from its fork until it is ready, or the step timeout if that is
+  // longer: a cold driver is slow.
+  static constexpr Nanoseconds kStartLimit = std::chrono::seconds(60);
+  // A worker is not called silent sooner than this, however short the step timeout is.
+  static constexpr Nanoseconds kMinSilence = std::chrono::seconds(1);
+  // After a failure the other workers have this long to end by themselves.
+  static constexpr Nanoseconds kGrace = std::chrono::milliseconds(100);
+  // The same after SIGINT or SIGTERM. A worker that is killed then also needs time to die, and all
+  // of it must take less than 2 s.
+  static constexpr Nanoseconds kStopLimit = std::chrono::milliseconds(1200);
+  // The same after the work is done.
+  static constexpr Nanoseconds kEndLimit = std::chrono::seconds(10);
+
+  // All arguments must outlive the supervisor, and nobody else may use the children from now on.
+  Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
+             Console& console);
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+  ~Supervisor();  // ends the workers, if finish() has not
+
+  // The workers are about to be asked to end: from now on an exit code of 0 is no failure.
+  void expect_end() { ending_ = true; }
+  // Without an error: the workers were asked to end; waits until they have. With an error, the run
+  // has failed: finds out whether a worker is to blame, prints its post-mortem or else the error,
+  // and ends the workers. Returns the program's exit code.
+  int finish(const std::optional<std::string>& error);
+
+ private:
+  // What the supervisor remembers of one rank between two rounds.
+  struct Progress {
+    std::uint64_t calls = 0, collectives = 0, step = 0, within_step = 0;
+    ipc::Phase phase = ipc::Phase::absent;
+    std::int64_t since_ns = 0;  // when one of the above last changed
+  };
+
+  void run();
+  void wait_for_event(Nanoseconds limit);
+  void update_children();
+  bool all_ended() const;
+  // Waits until all have ended, or the limit has passed, or a signal has come (then
+  // interrupted_by_). False: not all have.
+  bool await_end(Nanoseconds limit);
+  void kill_all();
+
+  std::vector<WorkerView> view_workers();
+  void check_progress(WorkerView& worker);
+  void restore_activity(WorkerView& worker);
+  // Which worker is to blame right now, if any; fills `views`.
+  std::optional<Culprit> find_failure(std::vector<WorkerView>& views);
+
+  // The four ways in which a run ends; each ends the workers and sets exit_code_.
+  void end_after_signal(int signal);
+  void end_after_failure(std::vector<WorkerView> views, const Culprit& culprit);
+  void end_after_error(const std::string& error);
+  void end_after_work();
+  void log(LogLevel level, const std::string& text);
+
+  const ipc::Group& group_;
+  std::vector<Child>& children_;
+  SignalWatch& signals_;
+  Console& console_;
+  UniqueFd wake_;  // an eventfd: finish() has been called
+
+  // Used by the thread alone.
+  std::vector<Progress> progress_;
+  std::vector<ipc::RankSnapshot> last_healthy_;  // of each rank, from before any failure
+  std::int64_t last_look_ns_;
+  std::int64_t counting_since_ns_;  // time before this counts for no timeout
+  std::optional<int> interrupted_by_;
+
+  std::atomic<bool> ending_ = false;
+
+  // Written before wake_ is raised, read after.
+  std::atomic<bool> finishing_ = false;
+  std::optional<std::string> error_;
+
+  int exit_code_ = 0;  // written by the thread, read after it has been joined
+  std::thread thread_;
+};
+
+}  // namespace nvllm::launcher

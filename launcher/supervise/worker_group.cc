@@ -1,0 +1,32 @@
+#include "launcher/supervise/worker_group.h"
+
+#include "base/error.h"
+
+namespace nvllm::launcher {
+
+WorkerGroup::WorkerGroup(const Options& options, const Body& body)
+    : group_(ipc::Group::create(options.group)), console_(options.output) {
+  try {
+    for (int rank = 0; rank < options.group.size; ++rank) {
+      children_.push_back(Child::start([&] { return body(group_, rank); }));
+      pids_.push_back(children_.back().pid());
+      console_.add_worker(rank, children_.back().take_output());
+    }
+    member_.emplace(group_.join(ipc::kLauncher));
+    console_.start();
+    supervisor_.emplace(group_, children_, signals_, console_);
+  } catch (...) {
+    for (Child& child : children_) child.end();
+    throw;
+  }
+}
+
+WorkerGroup::~WorkerGroup() = default;
+
+int WorkerGroup::finish(const std::optional<std::string>& error) {
+  const int exit_code = supervisor_->finish(error);
+  console_.flush(std::chrono::seconds(1));
+  return exit_code;
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,159 @@
+// What signals do to a group of workers, its launcher's end included, and what is left of it.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "ipc/group.h"
+#include "launcher/cli/program.h"
+#include "launcher/supervise/worker_group.h"
+#include "launcher/supervise/worker_group_fixture.h"
+#include "testing/ranks.h"
+#include "testing/sanitizers.h"
+
+namespace nvllm::launcher {
+
+TEST_CASE("SIGTERM to one worker is that worker's death") {
+  const Output output;
+  WorkerGroup workers(options_for(output, 2), wait_for_abort);
+  await_ready(workers);
+  ::kill(workers.pids()[1], SIGTERM);
+  CHECK(workers.finish("the call failed") == kExitDied);
+  CHECK(output.text().starts_with(
+      str("nvllm-launch: rank 1 (pid ", workers.pids()[1], ") died: killed by SIGTERM")));
+}
+
+TEST_CASE("Ctrl-C's SIGINT does not end a worker by itself") {
+  const Output output;
+  WorkerGroup workers(options_for(output, 1), wait_for_abort);
+  await_ready(workers);
+  for (const int signal : {SIGINT, SIGQUIT, SIGHUP}) ::kill(workers.pids()[0], signal);
+  ::usleep(50'000);
+  CHECK_FALSE(workers.member().group().aborted());
+  CHECK(workers.finish("enough") == kExitFailed);
+}
+
+TEST_CASE("a signal to the launcher stops the workers, and its number is in the exit code") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const Output output;
+    WorkerGroup workers(options_for(output, 2), wait_for_abort);
+    await_ready(workers);
+    ::kill(::getpid(), signal);
+    const std::int64_t start = now_ns();
+    seconds_until_abort(workers);
+    CHECK(workers.finish("aborted") == kExitSignal + signal);
+    CHECK(seconds_since(start) < 2 * testing::kLoad);
+    CHECK_FALSE(output.says("died"));
+    for (const pid_t pid : workers.pids()) CHECK(gone(pid));
+  }
+}
+
+TEST_CASE("SIGTERM to the launcher and its workers at once is a stop, not a worker's death") {
+  const Output output;
+  WorkerGroup workers(options_for(output, 2), wait_for_abort);
+  await_ready(workers);
+  for (const pid_t pid : workers.pids()) ::kill(pid, SIGTERM);
+  ::kill(::getpid(), SIGTERM);
+  CHECK(workers.finish("aborted") == kExitSignal + SIGTERM);
+}
+
+TEST_CASE(
+    "a worker that does not stop when asked is killed within 2 s, and at once at the second "
+    "signal") {
+  const auto stubborn = [](const ipc::Group& group, int rank) -> int {
+    ipc::Member me = group.join(rank);
+    const ipc::Heartbeat heartbeat(me);
+    me.set_phase(ipc::Phase::ready);
+    while (true) ::usleep(100'000);
+  };
+  double seconds[2];
+  for (const int signals : {1, 2}) {
+    const Output output;
+    WorkerGroup workers(options_for(output, 2), stubborn);
+    await_ready(workers);
+    const std::int64_t start = now_ns();
+    ::kill(::getpid(), SIGINT);
+    seconds_until_abort(workers);
+    if (signals == 2) ::kill(::getpid(), SIGINT);
+    CHECK(workers.finish() == kExitSignal + SIGINT);
+    seconds[signals - 1] = seconds_since(start);
+  }
+  CHECK(seconds[0] < 2 * testing::kLoad);
+  CHECK(seconds[1] < seconds[0]);
+}
+
+TEST_CASE("workers are gone within 2 s after the launcher was killed with SIGKILL") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const pid_t launcher = ::fork();
+  REQUIRE(launcher >= 0);
+  if (launcher == 0) {
+    const Output output;
+    WorkerGroup workers(options_for(output, 2), wait_for_abort);
+    for (const pid_t pid : workers.pids()) {
+      [[maybe_unused]] const ssize_t n = ::write(ends[1], &pid, sizeof pid);
+    }
+    while (true) ::pause();
+  }
+  std::array<pid_t, 2> pids{};
+  for (pid_t& pid : pids) REQUIRE(::read(ends[0], &pid, sizeof pid) == sizeof pid);
+  ::kill(launcher, SIGKILL);
+  ::waitpid(launcher, nullptr, 0);
+  const std::int64_t start = now_ns();
+  // An orphan's zombie may wait for its new parent; it is gone for all that counts.
+  const auto dead = [](pid_t pid) {
+    std::ifstream file(str("/proc/", pid, "/stat"));
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    return text.empty() || text.find(") Z ") != std::string::npos;
+  };
+  for (const pid_t pid : pids) {
+    while (!dead(pid) && seconds_since(start) < 30) ::usleep(1000);
+  }
+  CHECK(seconds_since(start) < 2 * testing::kLoad);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+namespace {
+
+std::size_t open_files() {
+  return static_cast<std::size_t>(std::distance(
+      std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+}
+
+std::size_t resident_bytes() {
+  std::size_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+TEST_CASE("a thousand starts and stops leave no file, process, memory or name behind") {
+  const int cycles = testing::kSanitized ? 60 : 1000;
+  const Output output;
+  std::size_t files = 0, bytes = 0;
+  for (int cycle = 0; cycle < cycles; ++cycle) {
+    Obedient obedient;
+    WorkerGroup workers(options_for(output, 2), std::ref(obedient));
+    REQUIRE(obedient.stop(workers) == kExitFine);
+    if (cycle == cycles / 10) files = open_files(), bytes = resident_bytes();
+  }
+  CHECK(open_files() <= files);
+  CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
+  CHECK(errno == ECHILD);
+  if (!testing::kSanitized) CHECK(resident_bytes() < bytes + (std::size_t{1} << 20));
+  CHECK(testing::lingering_shm_names().empty());
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,105 @@
+// Checkpoint: the tensors of a model as they lie in files, safetensors (one file, or many with an
+// index) or GGUF. Opening reads headers only. Tensors have Hugging Face's names in both formats.
+//
+//   const Checkpoint checkpoint = open_checkpoint("models/Qwen3-0.6B");
+//   const StoredTensor& q = checkpoint.get("model.layers.0.self_attn.q_proj.weight", {2048, 1024});
+//   pread(checkpoint.files()[q.file].fd(), ..., q.offset + ...);  decode(q.encoding, ...);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "device/dtype.h"
+
+namespace nvllm::model {
+
+// How elements are stored. GGUF's quantized types store blocks of elements with common scales.
+enum class Encoding : std::uint8_t {
+  f32,
+  f16,
+  bf16,
+  q8_0,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q4_k,
+  q5_k,
+  q6_k
+};
+const char* name_of(Encoding encoding);          // "F32", "Q4_K"
+std::int64_t block_elements(Encoding encoding);  // 1, 32 or 256
+std::int64_t block_bytes(Encoding encoding);
+
+// Dequantizes whole blocks into dense elements of float32, bfloat16 or float16 (computed in float32
+// and rounded once). `elements` is a multiple of block_elements(); `from` need not be aligned.
+// Thread-safe.
+void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DType to, void* out);
+// The reference for decode(), one element after the other; both give the same bits.
+void decode_plain(Encoding encoding, const std::byte* from, std::int64_t elements, DType to,
+                  void* out);
+
+struct StoredTensor {
+  std::string name;  // Hugging Face's
+  Encoding encoding = Encoding::f32;
+  std::vector<std::int64_t> shape;  // [rows, columns] or [elements]; rows are whole blocks
+  std::size_t file = 0;             // index in files()
+  std::uint64_t offset = 0;         // in the file, which is known to hold all bytes
+  std::uint64_t bytes = 0;
+  std::string stored_name;  // as the file calls it
+
+  // GGUF permutes the rows of llama's q and k so that rotary pairs are adjacent: row r of this
+  // tensor is row stored_row(r) of the file. rotary_heads == 0: the rows are in order.
+  std::int64_t rotary_heads = 0;
+  std::int64_t stored_row(std::int64_t row) const;
+
+  // Of a row along the last dimension; of a tensor of one dimension, the bytes of an element.
+  std::uint64_t row_bytes() const;
+};
+
+class CheckpointFile {
+ public:
+  CheckpointFile(std::string path, UniqueFd fd, std::uint64_t size)
+      : path_(std::move(path)), fd_(std::move(fd)), size_(size) {}
+  const std::string& path() const { return path_; }
+  int fd() const { return fd_.get(); }
+  std::uint64_t size() const { return size_; }
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+  std::uint64_t size_;
+};
+
+// Const after it has been opened; may then be read by any number of threads.
+class Checkpoint {
+ public:
+  Checkpoint(std::vector<CheckpointFile> files, std::vector<StoredTensor> tensors,
+             std::string config_json);
+
+  const std::vector<CheckpointFile>& files() const { return files_; }
+  const std::map<std::string, StoredTensor, std::less<>>& tensors() const { return tensors_; }
+  const StoredTensor* find(std::string_view name) const;  // nullptr: not there
+  // The tensor, or an Error that names the files, the tensor, what is expected and what was found.
+  const StoredTensor& get(std::string_view name, const std::vector<std::int64_t>& shape) const;
+
+  // The text of config.json; for a GGUF file one made from its metadata.
+  const std::string& config_json() const { return config_json_; }
+  std::string describe() const;  // "2 safetensors files in DIR"
+  std::uint64_t bytes() const;   // of all tensors
+
+ private:
+  std::vector<CheckpointFile> files_;
+  std::map<std::string, StoredTensor, std::less<>> tensors_;
+  std::string config_json_;
+};
+
+// `path`: a folder with config.json and safetensors, a folder with one .gguf, or a .gguf file.
+Checkpoint open_checkpoint(const std::string& path);
+
+}  // namespace nvllm::model

@@ -1,0 +1,45 @@
+// Opening and reading the files of a checkpoint, and what the readers of both formats share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/checkpoint/checkpoint.h"
+
+namespace nvllm::model {
+
+bool is_there(const std::string& path);
+
+// An Error unless it is a regular file that can be read.
+CheckpointFile open_file(const std::string& path);
+
+// Fills `to` from `offset` on; an Error if the file ends before.
+void read_at(const CheckpointFile& file, std::uint64_t offset, std::span<std::byte> to);
+
+// The whole of a file of at most `limit` bytes.
+std::string read_text(const std::string& path, std::uint64_t limit);
+
+// The text of a config.json, whose length is bounded.
+std::string read_config_json(const std::string& path);
+
+// The path of the .gguf file in a folder, or of its first part; empty if there is none. An Error if
+// there are several.
+std::string find_gguf(const std::string& folder);
+
+// Open one format each; open_checkpoint() chooses between them.
+Checkpoint open_safetensors(const std::string& folder);
+Checkpoint open_gguf(const std::string& path);
+
+// The bytes of a tensor of this shape; nullopt: more than 2^63, or rows that are not whole blocks.
+std::optional<std::uint64_t> bytes_of(Encoding encoding, std::span<const std::int64_t> shape);
+
+// For error texts: "[2048, 1024]", and text of a file on one line and not too long.
+std::string shape_text(std::span<const std::int64_t> shape);
+std::string printable(std::string_view text);
+
+}  // namespace nvllm::model

@@ -1,0 +1,79 @@
+// GGUF versions 2 and 3: metadata, then a list of tensors, then their data. The parser takes bytes,
+// so that it can be fuzzed, and checks every number against the bytes that are there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "model/checkpoint/checkpoint.h"
+
+namespace nvllm::model {
+
+// Whether elements of arrays are kept. Only the tokenizer's vocabulary needs them, and it is long.
+enum class GgufArrays { skipped, kept };
+
+// An array of texts or of numbers; both are empty if the elements were skipped.
+struct GgufArray {
+  std::uint64_t count = 0;
+  std::vector<std::string> texts;
+  std::vector<double> numbers;
+};
+
+// Unsigned, signed and floating-point types are held in the widest type of their kind.
+using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string, GgufArray>;
+
+class GgufMetadata {
+ public:
+  explicit GgufMetadata(std::string where) : where_(std::move(where)) {}
+  const std::string& where() const { return where_; }  // the file, for errors
+
+  void insert(std::string key, GgufValue value);  // an Error if the key is there already
+
+  // The value of a key. nullopt: there is no such key. A value of another kind is an Error that
+  // names it.
+  std::optional<std::int64_t> integer(std::string_view key) const;
+  std::optional<double> number(std::string_view key) const;  // finite; integers too
+  std::optional<std::string> text(std::string_view key) const;
+  std::optional<bool> flag(std::string_view key) const;
+  // Arrays whose elements were kept.
+  std::optional<std::vector<std::string>> texts(std::string_view key) const;
+  std::optional<std::vector<double>> numbers(std::string_view key) const;
+
+  // The same for keys that must be present.
+  std::int64_t required_integer(std::string_view key) const;
+  double required_number(std::string_view key) const;
+  std::string required_text(std::string_view key) const;
+
+ private:
+  const GgufValue* find(std::string_view key) const;
+  [[noreturn]] void fail_missing(std::string_view key) const;
+  [[noreturn]] void fail_kind(std::string_view key, std::string_view expected) const;
+
+  std::string where_;
+  std::map<std::string, GgufValue, std::less<>> values_;
+};
+
+struct GgufHeader {
+  GgufMetadata metadata;
+  // Dimensions are [rows, columns]; names are the file's; offsets count from the file's beginning.
+  // Each lies in the file, and no two share a byte.
+  std::vector<StoredTensor> tensors;
+};
+
+// `bytes`: the first of a file of file_size. nullopt: the header goes on beyond them; call again
+// with more.
+std::optional<GgufHeader> parse_gguf(std::span<const std::byte> bytes, std::uint64_t file_size,
+                                     const std::string& where,
+                                     GgufArrays arrays = GgufArrays::skipped);
+
+// Reads the metadata of a file, with all arrays.
+GgufMetadata read_gguf_metadata(const std::string& path);
+
+}  // namespace nvllm::model

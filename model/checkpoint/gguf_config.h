@@ -1,0 +1,52 @@
+// Translates a GGUF file's header: a config.json as Hugging Face would have it, the tensors' names,
+// and Llama 3's RoPE scaling.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/checkpoint/gguf.h"
+
+namespace nvllm::model {
+
+// The attention heads of a model, for undoing the permutation of the rows of q and k.
+struct GgufHeads {
+  bool permuted = false;  // rows of q and k lie in adjacent rotary pairs
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+};
+GgufHeads gguf_heads(const GgufMetadata& metadata);
+
+// `rope_factors`: the values of rope_freqs.weight; empty: there is none. Anything in the metadata
+// that config.json could not say, or this program could not compute, is refused by name.
+std::string gguf_config_json(const GgufHeader& header, std::span<const float> rope_factors);
+
+// The tensor that holds the factors of Llama 3's RoPE scaling. It is a part of the configuration.
+inline constexpr std::string_view kRopeFactors = "rope_freqs.weight";
+
+// "blk.3.attn_q.weight" is "model.layers.3.self_attn.q_proj.weight"; nullopt: a name not known
+// here.
+std::optional<std::string> hugging_face_name(std::string_view stored);
+
+// Llama 3's RoPE scaling as config.json describes it. Frequencies whose wavelength is above
+// original / low_freq_factor positions are divided by the factor, those below original /
+// high_freq_factor are kept, and those between are blended.
+struct Llama3Scaling {
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  std::int64_t original_max_position_embeddings = 8192;
+};
+
+// The divisor of a frequency, given its wavelength.
+double llama3_divisor(const Llama3Scaling& scaling, double wavelength);
+
+// The scaling that has these divisors, one for each frequency theta^(-2i / head_dim), within the
+// precision of float32. GGUF stores the divisors instead of the scaling. nullopt: they are of
+// another kind.
+std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors, double theta);
+
+}  // namespace nvllm::model

@@ -1,0 +1,300 @@
+// decode(): dequantizes blocks, eight floats at a time, with AVX2, which this program requires.
+//
+// Every encoding is first unpacked to small signed integers; a value is integer x scale + offset.
+// integer x scale is exact in float32 (a scale has 11 bits, a scale of a K block 19, an integer at
+// most 8), so a fused multiply-add changes nothing: there is one rounding or none, as in the
+// reference.
+#include <immintrin.h>
+
+#include <array>
+#include <cstring>
+#include <type_traits>
+
+#include "base/check.h"
+#include "model/checkpoint/checkpoint.h"
+
+namespace nvllm::model {
+namespace {
+
+template <typename T>
+T load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+__m256i load_32(const std::byte* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+
+__m128i load_16(const std::byte* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+
+float load_f16(const std::byte* from) {
+  return _cvtsh_ss(load<std::uint16_t>(from));
+}
+
+// Stores 16 floats, rounded as from_float() rounds.
+void store(float* out, __m256 low, __m256 high) {
+  _mm256_storeu_ps(out, low);
+  _mm256_storeu_ps(out + 8, high);
+}
+
+// The bits of bfloat16s in the lower halves of 32-bit lanes.
+__m256i to_bf16(__m256 values) {
+  const __m256i bits = _mm256_castps_si256(values);
+  const __m256i upper = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+  const __m256i to_add = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, to_add), 16);
+  const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(rounded, quiet, is_nan);
+}
+
+void store(Bf16* out, __m256 low, __m256 high) {
+  // Packing works within 128-bit halves, so the quarters must be put in order again.
+  const __m256i packed = _mm256_packus_epi32(to_bf16(low), to_bf16(high));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+
+void store(F16* out, __m256 low, __m256 high) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  auto* const to = reinterpret_cast<__m128i*>(out);
+  _mm_storeu_si128(to, _mm256_cvtps_ph(low, kNearest));
+  _mm_storeu_si128(to + 1, _mm256_cvtps_ph(high, kNearest));
+}
+
+__m256 to_float(__m128i eight_bytes) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes));
+}
+
+// 16 integers x scale + offset.
+template <typename T>
+void emit_16(T* out, __m128i integers, __m256 scale, __m256 offset) {
+  store(out, _mm256_fmadd_ps(to_float(integers), scale, offset),
+        _mm256_fmadd_ps(to_float(_mm_srli_si128(integers, 8)), scale, offset));
+}
+
+template <typename T>
+void emit_32(T* out, __m256i integers, float scale, float offset) {
+  const __m256 scales = _mm256_set1_ps(scale), offsets = _mm256_set1_ps(offset);
+  emit_16(out, _mm256_castsi256_si128(integers), scales, offsets);
+  emit_16(out + 16, _mm256_extracti128_si256(integers, 1), scales, offsets);
+}
+
+// Adding -0 changes nothing, not even the sign of a zero.
+constexpr float kNoOffset = -0.0f;
+
+__m256i low_nibbles(__m256i bytes) {
+  return _mm256_and_si256(bytes, _mm256_set1_epi8(15));
+}
+
+__m256i high_nibbles(__m256i bytes) {
+  return low_nibbles(_mm256_srli_epi16(bytes, 4));
+}
+
+// 16 bytes hold integers 0..15 in their low halves, 16..31 in their high ones.
+__m256i nibbles_of_32(const std::byte* from) {
+  const __m128i bytes = load_16(from);
+  return low_nibbles(_mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes));
+}
+
+// Bit i of 32 becomes 16 in byte i.
+__m256i fifth_bits_of_32(const std::byte* from) {
+  const __m256i bits = _mm256_set1_epi32(load<std::int32_t>(from));
+  const __m256i spread = _mm256_shuffle_epi8(  // byte i / 8 into byte i
+      bits, _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+  const __m256i mask = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
+  const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, mask), mask);
+  return _mm256_and_si256(is_set, _mm256_set1_epi8(16));
+}
+
+template <typename T>
+void decode_block_q8_0(const std::byte* block, T* out) {
+  emit_32(out, load_32(block + 2), load_f16(block), kNoOffset);
+}
+
+template <typename T>
+void decode_block_q4_0(const std::byte* block, T* out) {
+  const __m256i integers = _mm256_sub_epi8(nibbles_of_32(block + 2), _mm256_set1_epi8(8));
+  emit_32(out, integers, load_f16(block), kNoOffset);
+}
+
+template <typename T>
+void decode_block_q4_1(const std::byte* block, T* out) {
+  emit_32(out, nibbles_of_32(block + 4), load_f16(block), load_f16(block + 2));
+}
+
+template <typename T>
+void decode_block_q5_0(const std::byte* block, T* out) {
+  const __m256i integers = _mm256_or_si256(nibbles_of_32(block + 6), fifth_bits_of_32(block + 2));
+  emit_32(out, _mm256_sub_epi8(integers, _mm256_set1_epi8(16)), load_f16(block), kNoOffset);
+}
+
+template <typename T>
+void decode_block_q5_1(const std::byte* block, T* out) {
+  const __m256i integers = _mm256_or_si256(nibbles_of_32(block + 8), fifth_bits_of_32(block + 4));
+  emit_32(out, integers, load_f16(block), load_f16(block + 2));
+}
+
+// Scales and minima of the 8 parts of a Q4_K or Q5_K block; quantization_reference.cc describes how
+// they are packed.
+struct Parts {
+  std::array<std::uint8_t, 8> scales, minima;
+};
+Parts parts_of_k(const std::byte* packed) {
+  constexpr std::uint32_t kSix = 0x3f3f3f3f, kFour = 0x0f0f0f0f, kTwo = 0x03030303;
+  const auto a = load<std::uint32_t>(packed), b = load<std::uint32_t>(packed + 4),
+             c = load<std::uint32_t>(packed + 8);
+  const std::array<std::uint32_t, 2> scales{a & kSix, (c & kFour) | (a >> 6 & kTwo) << 4};
+  const std::array<std::uint32_t, 2> minima{b & kSix, (c >> 4 & kFour) | (b >> 6 & kTwo) << 4};
+  Parts parts;
+  std::memcpy(parts.scales.data(), scales.data(), 8);
+  std::memcpy(parts.minima.data(), minima.data(), 8);
+  return parts;
+}
+
+// Two parts: the low and the high halves of 32 bytes; `fifth`: bits of value 16 for each.
+template <typename T>
+void emit_parts(T* out, const std::byte* block, const Parts& parts, int first, __m256i nibbles,
+                __m256i low_fifth, __m256i high_fifth) {
+  const float d = load_f16(block), minimum = load_f16(block + 2);
+  emit_32(out, _mm256_or_si256(low_nibbles(nibbles), low_fifth),
+          d * static_cast<float>(parts.scales[first]),
+          -(minimum * static_cast<float>(parts.minima[first])));
+  emit_32(out + 32, _mm256_or_si256(high_nibbles(nibbles), high_fifth),
+          d * static_cast<float>(parts.scales[first + 1]),
+          -(minimum * static_cast<float>(parts.minima[first + 1])));
+}
+
+template <typename T>
+void decode_block_q4_k(const std::byte* block, T* out) {
+  const Parts parts = parts_of_k(block + 4);
+  const __m256i zero = _mm256_setzero_si256();
+  for (int i = 0; i < 4; ++i) {
+    emit_parts(out + 64 * i, block, parts, 2 * i, load_32(block + 16 + 32 * i), zero, zero);
+  }
+}
+
+template <typename T>
+void decode_block_q5_k(const std::byte* block, T* out) {
+  const Parts parts = parts_of_k(block + 4);
+  // Bit p of byte j belongs to value j of part p.
+  const __m256i fifths = load_32(block + 16);
+  const auto fifth = [&](int part) {
+    const __m256i mask = _mm256_set1_epi8(static_cast<char>(1 << part));
+    const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(fifths, mask), mask);
+    return _mm256_and_si256(is_set, _mm256_set1_epi8(16));
+  };
+  for (int i = 0; i < 4; ++i) {
+    emit_parts(out + 64 * i, block, parts, 2 * i, load_32(block + 48 + 32 * i), fifth(2 * i),
+               fifth(2 * i + 1));
+  }
+}
+
+// Half a block: 128 integers out of 64 bytes of low nibbles and 32 of upper bits.
+template <typename T>
+void decode_half_q6_k(const std::byte* low, const std::byte* high, const std::byte* scales, float d,
+                      T* out) {
+  const __m256i low_0 = load_32(low), low_1 = load_32(low + 32), upper = load_32(high);
+  const __m256i nibbles[4] = {low_nibbles(low_0), low_nibbles(low_1), high_nibbles(low_0),
+                              high_nibbles(low_1)};
+  for (int part = 0; part < 4; ++part) {
+    const __m256i two_bits =
+        _mm256_and_si256(_mm256_srli_epi16(upper, 2 * part), _mm256_set1_epi8(3));
+    const __m256i integers = _mm256_sub_epi8(
+        _mm256_or_si256(nibbles[part], _mm256_slli_epi16(two_bits, 4)), _mm256_set1_epi8(32));
+    const auto scale = [&](int i) {
+      return _mm256_set1_ps(d * static_cast<float>(load<std::int8_t>(scales + 2 * part + i)));
+    };
+    const __m256 none = _mm256_set1_ps(kNoOffset);
+    emit_16(out + 32 * part, _mm256_castsi256_si128(integers), scale(0), none);
+    emit_16(out + 32 * part + 16, _mm256_extracti128_si256(integers, 1), scale(1), none);
+  }
+}
+
+template <typename T>
+void decode_block_q6_k(const std::byte* block, T* out) {
+  const float d = load_f16(block + 208);
+  decode_half_q6_k(block, block + 128, block + 192, d, out);
+  decode_half_q6_k(block + 64, block + 160, block + 200, d, out + 128);
+}
+
+// 16 dense elements as floats.
+void load_floats(const float*, const std::byte* from, __m256& low, __m256& high) {
+  low = _mm256_castsi256_ps(load_32(from));
+  high = _mm256_castsi256_ps(load_32(from + 32));
+}
+
+void load_floats(const F16*, const std::byte* from, __m256& low, __m256& high) {
+  low = _mm256_cvtph_ps(load_16(from));
+  high = _mm256_cvtph_ps(load_16(from + 16));
+}
+
+void load_floats(const Bf16*, const std::byte* from, __m256& low, __m256& high) {
+  const auto widen = [](__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  };
+  low = widen(load_16(from));
+  high = widen(load_16(from + 16));
+}
+
+template <typename From, typename To>
+void decode_dense(const std::byte* from, std::int64_t elements, To* out) {
+  if constexpr (std::is_same_v<From, To>) {
+    if (elements > 0) std::memcpy(out, from, static_cast<std::size_t>(elements) * sizeof(To));
+    return;
+  }
+  constexpr const From* kType = nullptr;
+  __m256 low, high;
+  std::int64_t i = 0;
+  for (; i + 16 <= elements; i += 16) {
+    load_floats(kType, from + i * static_cast<std::int64_t>(sizeof(From)), low, high);
+    store(out + i, low, high);
+  }
+  for (; i < elements; ++i) {
+    const auto value = load<From>(from + i * static_cast<std::int64_t>(sizeof(From)));
+    out[i] = from_float<To>(nvllm::to_float(value));
+  }
+}
+
+template <typename T, void (*decode_block)(const std::byte*, T*)>
+void decode_blocks(Encoding encoding, const std::byte* from, std::int64_t elements, T* out) {
+  const std::int64_t block = block_elements(encoding), bytes = block_bytes(encoding);
+  for (std::int64_t i = 0; i < elements / block; ++i)
+    decode_block(from + i * bytes, out + i * block);
+}
+
+template <typename T>
+void decode_to(Encoding e, const std::byte* from, std::int64_t n, void* to) {
+  auto* const out = static_cast<T*>(to);
+  switch (e) {
+    case Encoding::f32: return decode_dense<float>(from, n, out);
+    case Encoding::f16: return decode_dense<F16>(from, n, out);
+    case Encoding::bf16: return decode_dense<Bf16>(from, n, out);
+    case Encoding::q8_0: return decode_blocks<T, decode_block_q8_0<T>>(e, from, n, out);
+    case Encoding::q4_0: return decode_blocks<T, decode_block_q4_0<T>>(e, from, n, out);
+    case Encoding::q4_1: return decode_blocks<T, decode_block_q4_1<T>>(e, from, n, out);
+    case Encoding::q5_0: return decode_blocks<T, decode_block_q5_0<T>>(e, from, n, out);
+    case Encoding::q5_1: return decode_blocks<T, decode_block_q5_1<T>>(e, from, n, out);
+    case Encoding::q4_k: return decode_blocks<T, decode_block_q4_k<T>>(e, from, n, out);
+    case Encoding::q5_k: return decode_blocks<T, decode_block_q5_k<T>>(e, from, n, out);
+    case Encoding::q6_k: return decode_blocks<T, decode_block_q6_k<T>>(e, from, n, out);
+  }
+}
+
+}  // namespace
+
+void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DType to, void* out) {
+  NVLLM_CHECK(elements % block_elements(encoding) == 0, name_of(encoding), " x ", elements);
+  switch (to) {
+    case DType::f32: return decode_to<float>(encoding, from, elements, out);
+    case DType::bf16: return decode_to<Bf16>(encoding, from, elements, out);
+    case DType::f16: return decode_to<F16>(encoding, from, elements, out);
+    default: NVLLM_CHECK(false, "decode to ", name_of(to));
+  }
+}
+
+}  // namespace nvllm::model

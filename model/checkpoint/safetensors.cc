@@ -1,0 +1,258 @@
+#include "model/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "model/checkpoint/checkpoint_file.h"
+
+namespace nvllm::model {
+namespace {
+
+using Json = nlohmann::json;
+
+// The limit that the format itself sets.
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+// Nested objects. A header needs three levels and the index two; __metadata__ may have more.
+constexpr int kMaxDepth = 16;
+
+// Strict: nothing after the value, no key twice in one object.
+Json parse_json(std::string_view text, const std::string& where) {
+  std::vector<std::set<std::string, std::less<>>> keys;  // of the objects that are open
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kMaxDepth) fail(where, ": JSON nested deeper than ", kMaxDepth, " levels");
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second) fail(where, ": \"", printable(key), "\" is there twice");
+    }
+    return true;
+  };
+  try {
+    Json json = Json::parse(text, check);
+    if (!json.is_object()) fail(where, ": expected a JSON object, found ", json.type_name());
+    return json;
+  } catch (const Json::parse_error& error) {
+    fail(where, ": not JSON in UTF-8 from byte ", error.byte, " of ", text.size(), " on");
+  } catch (const Json::exception&) {
+    fail(where, ": not JSON: a number that is out of range");
+  }
+}
+
+std::optional<Encoding> encoding_of(std::string_view dtype) {
+  for (const Encoding encoding : {Encoding::f32, Encoding::f16, Encoding::bf16}) {
+    if (dtype == name_of(encoding)) return encoding;
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void fail_value(const std::string& where, std::string_view expected,
+                             const Json& found) {
+  fail(where, ": expected ", expected, ", found ", printable(json_ascii(found)));
+}
+
+// A list of whole numbers of at most 63 bits, or an Error that names the field.
+std::vector<std::int64_t> numbers_at(const Json& info, const char* field,
+                                     const std::string& where) {
+  constexpr auto kMax = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+  const auto found = info.find(field);
+  if (found == info.end()) fail(where, ": no \"", field, "\"");
+  std::vector<std::int64_t> numbers;
+  for (const Json& number : *found) {
+    if (!number.is_number_unsigned() || number.get<std::uint64_t>() > kMax) break;
+    numbers.push_back(number.get<std::int64_t>());
+  }
+  if (!found->is_array() || numbers.size() != found->size()) {
+    fail_value(str(where, ": \"", field, '"'), "a list of whole numbers", *found);
+  }
+  return numbers;
+}
+
+StoredTensor parse_tensor(const std::string& name, const Json& info, std::uint64_t data_begin,
+                          std::uint64_t file_size, const std::string& file) {
+  const std::string where = str(file, ": tensor ", printable(name));
+  if (!info.is_object()) fail(where, ": expected an object, found ", info.type_name());
+  const auto dtype = info.find("dtype");
+  if (dtype == info.end() || !dtype->is_string()) fail(where, ": no \"dtype\"");
+  const auto encoding = encoding_of(dtype->get_ref<const std::string&>());
+  if (!encoding) {
+    fail(where, ": expected dtype F32, F16 or BF16, found ", printable(dtype->get<std::string>()));
+  }
+  StoredTensor tensor;
+  tensor.name = tensor.stored_name = name;
+  tensor.encoding = *encoding;
+  tensor.shape = numbers_at(info, "shape", where);
+
+  const std::vector<std::int64_t> offsets = numbers_at(info, "data_offsets", where);
+  const std::uint64_t data_bytes = file_size - data_begin;
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) {
+    fail(where, ": \"data_offsets\": expected [begin, end], found ", shape_text(offsets));
+  }
+  if (static_cast<std::uint64_t>(offsets[1]) > data_bytes) {
+    fail(where, ": ends at byte ", offsets[1], " of the data, which has ", data_bytes,
+         ": the file is truncated or its header wrong");
+  }
+  tensor.offset = data_begin + static_cast<std::uint64_t>(offsets[0]);
+  tensor.bytes = static_cast<std::uint64_t>(offsets[1] - offsets[0]);
+  const auto expected = bytes_of(tensor.encoding, tensor.shape);
+  if (!expected) fail(where, ": shape ", shape_text(tensor.shape), " is too large to exist");
+  if (tensor.bytes != *expected) {
+    fail(where, ": ", name_of(tensor.encoding), " ", shape_text(tensor.shape), ": expected ",
+         *expected, " bytes, found ", tensor.bytes);
+  }
+  return tensor;
+}
+
+// Sorts the tensors by offset, and checks that together they cover the data, each byte once.
+void check_layout(std::vector<StoredTensor>& tensors, std::uint64_t data_begin,
+                  std::uint64_t file_size, const std::string& file) {
+  std::ranges::sort(tensors, [](const StoredTensor& a, const StoredTensor& b) {
+    return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+  });
+  std::uint64_t end = data_begin;
+  for (const StoredTensor& tensor : tensors) {
+    if (tensor.offset != end) {
+      fail(file, ": tensor ", printable(tensor.name), ": begins at byte ",
+           tensor.offset - data_begin, " of the data, ",
+           tensor.offset < end ? "inside the one before, which ends at "
+                               : "after a hole from the end of the one before at ",
+           end - data_begin);
+    }
+    end += tensor.bytes;
+  }
+  if (end != file_size) {
+    fail(file, ": the tensors end at byte ", end, " of the file, which has ", file_size);
+  }
+}
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxIndexBytes = 100 << 20;
+
+std::vector<StoredTensor> read_tensors(const CheckpointFile& file) {
+  std::vector<std::byte> header(std::min<std::uint64_t>(kSafetensorsLengthBytes, file.size()));
+  read_at(file, 0, header);
+  header.resize(safetensors_header_bytes(header, file.size(), file.path()));
+  read_at(file, 0, header);
+  return parse_safetensors(header, file.size(), file.path());
+}
+
+// Checks that the index and the file list the same tensors.
+void check_against_index(const std::string& index_path,
+                         const std::map<std::string, std::string>& index, const std::string& name,
+                         const std::vector<StoredTensor>& tensors) {
+  std::map<std::string, std::string> left;
+  for (const auto& entry : index) {
+    if (entry.second == name) left.insert(entry);
+  }
+  for (const StoredTensor& tensor : tensors) {
+    if (left.erase(tensor.name) != 0) continue;
+    const auto elsewhere = index.find(tensor.name);
+    fail(index_path, ": tensor ", printable(tensor.name), " is in ", printable(name),
+         "; the index says ",
+         elsewhere == index.end() ? "nothing of it" : printable(elsewhere->second));
+  }
+  if (!left.empty()) {
+    fail(index_path, ": tensor ", printable(left.begin()->first), " should be in ", printable(name),
+         ", which does not have it");
+  }
+}
+
+}  // namespace
+
+std::uint64_t safetensors_header_bytes(std::span<const std::byte> first, std::uint64_t file_size,
+                                       const std::string& where) {
+  if (first.size() < kSafetensorsLengthBytes) {
+    fail(where, ": not a safetensors file: expected 8 bytes at least, found ", first.size());
+  }
+  std::uint64_t length = 0;
+  std::memcpy(&length, first.data(), sizeof(length));
+  if (length > kMaxHeaderBytes || length > file_size - kSafetensorsLengthBytes) {
+    fail(where, ": its first 8 bytes say that the header has ", length, " bytes; the file has ",
+         file_size, ": not a safetensors file, or truncated");
+  }
+  return kSafetensorsLengthBytes + length;
+}
+
+std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> header,
+                                            std::uint64_t file_size, const std::string& where) {
+  const std::uint64_t data_begin = safetensors_header_bytes(header, file_size, where);
+  const std::string_view text(
+      reinterpret_cast<const char*>(header.data()) + kSafetensorsLengthBytes,
+      data_begin - kSafetensorsLengthBytes);
+  const Json json = parse_json(text, str(where, ": header"));
+  std::vector<StoredTensor> tensors;
+  for (const auto& [name, info] : json.items()) {
+    if (name == "__metadata__") continue;
+    tensors.push_back(parse_tensor(name, info, data_begin, file_size, where));
+  }
+  check_layout(tensors, data_begin, file_size, where);
+  return tensors;
+}
+
+std::map<std::string, std::string> parse_safetensors_index(std::string_view text,
+                                                           const std::string& where) {
+  const Json json = parse_json(text, where);
+  const auto map = json.find("weight_map");
+  if (map == json.end() || !map->is_object()) fail(where, ": no object \"weight_map\"");
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, file] : map->items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      fail_value(str(where, ": tensor ", printable(tensor)), "the name of a file beside the index",
+                 file);
+    }
+    files.emplace(tensor, name);
+  }
+  if (files.empty()) fail(where, ": \"weight_map\" is empty");
+  return files;
+}
+
+Checkpoint open_safetensors(const std::string& folder) {
+  const auto path_of = [&](const std::string& name) { return (fs::path(folder) / name).string(); };
+  std::vector<CheckpointFile> files;
+  std::vector<StoredTensor> tensors;
+  const auto add = [&](CheckpointFile file, std::vector<StoredTensor> of_file) {
+    for (StoredTensor& tensor : of_file) {
+      tensor.file = files.size();
+      tensors.push_back(std::move(tensor));
+    }
+    files.push_back(std::move(file));
+  };
+  std::string config = read_config_json(path_of("config.json"));
+
+  // A single file takes precedence over an index, as in transformers.
+  if (const std::string path = path_of("model.safetensors"); is_there(path)) {
+    CheckpointFile file = open_file(path);
+    std::vector<StoredTensor> of_file = read_tensors(file);
+    add(std::move(file), std::move(of_file));
+    return Checkpoint(std::move(files), std::move(tensors), std::move(config));
+  }
+  const std::string index_path = path_of("model.safetensors.index.json");
+  if (!is_there(index_path)) {
+    fail(folder, ": neither model.safetensors nor model.safetensors.index.json is there");
+  }
+  const auto index = parse_safetensors_index(read_text(index_path, kMaxIndexBytes), index_path);
+  std::map<std::string, std::string> first_tensor;  // of each file
+  for (const auto& [tensor, name] : index) first_tensor.emplace(name, tensor);
+  for (const auto& entry : first_tensor) {
+    const std::string& name = entry.first;
+    CheckpointFile file = with_context(str(index_path, ": tensor ", printable(entry.second)),
+                                       [&] { return open_file(path_of(name)); });
+    std::vector<StoredTensor> of_file = read_tensors(file);
+    check_against_index(index_path, index, name, of_file);
+    add(std::move(file), std::move(of_file));
+  }
+  return Checkpoint(std::move(files), std::move(tensors), std::move(config));
+}
+
+}  // namespace nvllm::model

@@ -1,0 +1,239 @@
+#include "model/config/config.h"
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "kernels/pointwise/norm_rope_store.h"
+#include "kernels/pointwise/rmsnorm.h"
+#include "model/config/config_keys.h"
+#include "model/families/family.h"
+
+namespace nvllm::model {
+namespace {
+
+// More than any model has, and small enough that multiplying two of them cannot overflow.
+constexpr std::int64_t kMaxFeatures = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxPositions = std::int64_t{1} << 31;
+
+std::string known_architectures() {
+  std::string names;
+  for (const Family* family : families()) {
+    names += str(names.empty() ? "" : ", ", family->architecture);
+  }
+  return names;
+}
+
+const Family& read_family(const ConfigKeys& keys) {
+  const std::vector<std::string> architectures = keys.texts("architectures");
+  for (const std::string& name : architectures) {
+    if (const Family* family = find_family(name)) return *family;
+  }
+  if (!architectures.empty()) {
+    fail(keys.where(), ": architecture ", shown_text(architectures.front()),
+         " is not supported; known are ", known_architectures());
+  }
+  const auto model_type = keys.optional_text("model_type");
+  if (!model_type) keys.refuse("architectures", "missing; known are ", known_architectures());
+  const Family* family = find_family_of_type(*model_type);
+  if (family == nullptr) {
+    keys.refuse("model_type", "not supported, and there is no \"architectures\"; known are ",
+                known_architectures());
+  }
+  return *family;
+}
+
+// Refuses what would change the numbers and is not computed here.
+void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
+  if (keys.has("quantization_config")) {
+    keys.refuse("quantization_config", "quantized checkpoints of this kind are not supported; use ",
+                "bfloat16, float16 or float32 weights, or a GGUF file");
+  }
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    if (keys.has(key) && keys.integers(key, {}) != std::vector<std::int64_t>{0}) {
+      keys.refuse(key, "mixture of experts is not supported");
+    }
+  }
+  for (const ConfigKeys& place : {keys, keys.rope()}) {
+    if (place.optional_number("partial_rotary_factor", {}).value_or(1) != 1) {
+      place.refuse("partial_rotary_factor", "RoPE over a part of a head is not supported");
+    }
+  }
+  if (keys.has("sliding_window") && keys.flag("use_sliding_window", family.uses_sliding_window)) {
+    const IntegerLimits any = {.min = 1};
+    const bool always = family.uses_sliding_window;
+    if (always ||
+        keys.integer("sliding_window", any) < keys.integer("max_position_embeddings", {.min = 1})) {
+      keys.refuse("sliding_window", "attention to a sliding window is not supported; for contexts ",
+                  "that fit into it pass --hf-overrides '{\"sliding_window\": null}'");
+    }
+  }
+  for (const std::string& type : keys.texts("layer_types")) {
+    if (type != "full_attention") {
+      keys.refuse("layer_types", "layers of type ", type, " are not supported");
+    }
+  }
+}
+
+void read_shape(const ConfigKeys& keys, ModelConfig& config) {
+  config.hidden_size = keys.integer("hidden_size", {1, kernels::kRmsNormMaxColumns});
+  config.intermediate_size = keys.integer("intermediate_size", {1, kMaxFeatures});
+  config.layers = keys.integer("num_hidden_layers", {1, 4096});
+  config.heads = keys.integer("num_attention_heads", {1, 65536});
+  config.kv_heads = keys.optional_integer("num_key_value_heads", {1, 65536}).value_or(config.heads);
+  if (config.heads % config.kv_heads != 0) {
+    keys.refuse("num_key_value_heads", "must divide num_attention_heads, which is ", config.heads);
+  }
+  if (const auto head_dim = keys.optional_integer("head_dim", {1, kernels::kMaxHeadDim})) {
+    config.head_dim = *head_dim;
+  } else if (config.hidden_size % config.heads == 0) {
+    config.head_dim = config.hidden_size / config.heads;
+  } else {
+    keys.refuse("hidden_size", "no multiple of num_attention_heads, which is ", config.heads,
+                ", and there is no head_dim");
+  }
+  if (config.head_dim % 8 != 0 || config.head_dim > kernels::kMaxHeadDim) {
+    keys.refuse(keys.has("head_dim") ? "head_dim" : "hidden_size", "gives heads of ",
+                config.head_dim, " elements; they must have a multiple of 8, at most ",
+                kernels::kMaxHeadDim);
+  }
+  config.vocab_size = keys.integer("vocab_size", {1, kMaxFeatures});
+  config.max_position_embeddings = keys.integer("max_position_embeddings", {1, kMaxPositions});
+}
+
+kernels::Activation read_activation(const ConfigKeys& keys) {
+  using kernels::Activation;
+  const std::string name = keys.optional_text("hidden_act").value_or("silu");
+  if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;
+  keys.refuse("hidden_act", "not supported; known are silu, gelu and gelu_pytorch_tanh");
+}
+
+DType read_dtype(const ConfigKeys& keys) {
+  const char* key = keys.has("dtype") ? "dtype" : "torch_dtype";
+  std::string name = keys.optional_text(key).value_or("bfloat16");
+  if (name.starts_with("torch.")) name.erase(0, 6);
+  for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
+    if (name == name_of(type)) return type;
+  }
+  keys.refuse(key, "not supported; known are bfloat16, float16 and float32");
+}
+
+using layers::RopeConfig;
+using RopeType = RopeConfig::Type;
+
+constexpr std::array<std::pair<std::string_view, RopeType>, 5> kRopeTypes = {{
+    {"default", RopeType::standard},
+    {"linear", RopeType::linear},
+    {"dynamic", RopeType::dynamic},
+    {"yarn", RopeType::yarn},
+    {"llama3", RopeType::llama3},
+}};
+
+// Scaling factors stretch the context; a larger one must be a typing error.
+constexpr NumberLimits kFactor = {.min = 1, .max = 65536};
+constexpr IntegerLimits kPositions = {.min = 1, .max = std::int64_t{1} << 31};
+
+RopeType read_rope_type(const ConfigKeys& rope) {
+  const auto name = rope.optional_text("rope_type");
+  if (!name) {
+    if (rope.has("factor")) rope.refuse("rope_type", "missing, though there is a factor");
+    return RopeType::standard;
+  }
+  for (const auto& [known, type] : kRopeTypes) {
+    if (known == *name) return type;
+  }
+  rope.refuse("rope_type", "not supported; known are default, linear, dynamic, yarn and llama3");
+}
+
+double read_factor(const ConfigKeys& rope, const RopeConfig& config) {
+  if (config.type == RopeType::yarn && !rope.has("factor") &&
+      config.original_max_position_embeddings) {
+    const double ratio = static_cast<double>(config.max_position_embeddings) /
+                         static_cast<double>(*config.original_max_position_embeddings);
+    if (ratio >= 1) return ratio;
+  }
+  return rope.number("factor", kFactor);
+}
+
+void read_yarn(const ConfigKeys& rope, RopeConfig& config) {
+  constexpr NumberLimits kScale = {.min = 0, .max = 1e4};
+  constexpr NumberLimits kBeta = {.min = 1e-3, .max = 1e6};
+  config.attention_factor = rope.optional_number("attention_factor", {.min = 1e-3, .max = 1e4});
+  config.mscale = rope.optional_number("mscale", kScale);
+  config.mscale_all_dim = rope.optional_number("mscale_all_dim", kScale);
+  config.beta_fast = rope.optional_number("beta_fast", kBeta).value_or(config.beta_fast);
+  config.beta_slow = rope.optional_number("beta_slow", kBeta).value_or(config.beta_slow);
+  config.truncate = rope.flag("truncate", config.truncate);
+  if (config.beta_fast < config.beta_slow) {
+    rope.refuse("beta_fast", "must not be below beta_slow, which is ", config.beta_slow);
+  }
+}
+
+void read_llama3(const ConfigKeys& rope, RopeConfig& config) {
+  constexpr NumberLimits kFrequencyFactor = {.min = 1e-3, .max = 1e6};
+  config.low_freq_factor = rope.number("low_freq_factor", kFrequencyFactor);
+  config.high_freq_factor = rope.number("high_freq_factor", kFrequencyFactor);
+  if (config.high_freq_factor <= config.low_freq_factor) {
+    rope.refuse("high_freq_factor", "must be above low_freq_factor, which is ",
+                config.low_freq_factor);
+  }
+  if (!config.original_max_position_embeddings) {
+    rope.refuse("original_max_position_embeddings", "missing; rope_type llama3 needs it");
+  }
+}
+
+// Reads RoPE's part of a config. Types, and keys of a type, that this program cannot compute are
+// refused.
+layers::RopeConfig read_rope(const ConfigKeys& keys, std::int64_t max_position_embeddings) {
+  const ConfigKeys rope = keys.rope();
+  for (const char* part : {"full_attention", "sliding_attention"}) {
+    if (rope.has(part)) rope.refuse(part, "RoPE by kind of layer is not supported");
+  }
+  RopeConfig config;
+  config.type = read_rope_type(rope);
+  config.max_position_embeddings = max_position_embeddings;
+  config.theta = rope.optional_number("rope_theta", {.min = 1, .max = 1e12}).value_or(1e4);
+  if (config.type == RopeType::standard) return config;
+  config.original_max_position_embeddings =
+      rope.optional_integer("original_max_position_embeddings", kPositions);
+  config.factor = read_factor(rope, config);
+  if (config.type == RopeType::yarn) read_yarn(rope, config);
+  if (config.type == RopeType::llama3) read_llama3(rope, config);
+  return config;
+}
+
+}  // namespace
+
+ModelConfig parse_config(std::string_view text, std::string_view overrides,
+                         const std::string& where) {
+  const ConfigKeys keys = ConfigKeys::parse(text, overrides, where);
+  const Family& family = read_family(keys);
+  refuse_unsupported(keys, family);
+
+  ModelConfig config;
+  config.architecture = family.architecture;
+  config.names = family.names;
+  read_shape(keys, config);
+  config.rms_norm_eps =
+      static_cast<float>(keys.optional_number("rms_norm_eps", {1e-20, 1}).value_or(1e-6));
+  config.activation = read_activation(keys);
+  config.tied_embeddings = keys.flag("tie_word_embeddings", family.tied_embeddings);
+  config.rope = read_rope(keys, config.max_position_embeddings);
+  config.dtype = read_dtype(keys);
+  config.initializer_range =
+      static_cast<float>(keys.optional_number("initializer_range", {0, 100}).value_or(0.02));
+  config.bos_token_id = keys.optional_integer("bos_token_id", {0, kMaxFeatures});
+  config.eos_token_ids = keys.integers("eos_token_id", {0, kMaxFeatures});
+  family.read(keys, config);
+  return config;
+}
+
+void check_overrides(std::string_view overrides) {
+  ConfigKeys::parse("{}", overrides, "");
+}
+
+}  // namespace nvllm::model

@@ -1,0 +1,79 @@
+// ModelConfig: what a model is, read from a checkpoint's config.json (or a GGUF file's metadata).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/dtype.h"
+#include "kernels/pointwise/activation.h"
+#include "layers/rope.h"
+
+namespace nvllm::model {
+
+// The names of a decoder's tensors in its checkpoints. The defaults are what nearly all decoders
+// use; a family overrides those that differ.
+struct TensorNames {
+  const char* embedding = "model.embed_tokens.weight";
+  const char* final_norm = "model.norm.weight";
+  const char* head = "lm_head.weight";  // of models whose embeddings are not tied
+
+  // In a layer: this prefix, the layer's number, a dot and one of the names below.
+  const char* layers = "model.layers.";
+  const char* attention_norm = "input_layernorm.weight";
+  const char* mlp_norm = "post_attention_layernorm.weight";
+  const char* q_norm = "self_attn.q_norm.weight";
+  const char* k_norm = "self_attn.k_norm.weight";
+  // Linear layers: followed by ".weight" or ".bias".
+  const char* q = "self_attn.q_proj";
+  const char* k = "self_attn.k_proj";
+  const char* v = "self_attn.v_proj";
+  const char* output = "self_attn.o_proj";
+  const char* gate = "mlp.gate_proj";
+  const char* up = "mlp.up_proj";
+  const char* down = "mlp.down_proj";
+
+  // "model.layers.3." + part
+  std::string in_layer(std::int64_t layer, const char* part) const {
+    return layers + std::to_string(layer) + "." + part;
+  }
+};
+
+// A dense decoder: embedding, layers of attention and gated MLP with RMSNorm before each, norm, LM
+// head.
+struct ModelConfig {
+  std::string architecture;  // "Qwen3ForCausalLM"
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t vocab_size = 0;
+  std::int64_t max_position_embeddings = 0;
+  float rms_norm_eps = 1e-6f;
+  kernels::Activation activation = kernels::Activation::silu;
+  bool tied_embeddings = false;
+  bool qkv_bias = false;
+  bool output_bias = false;  // of attention's output projection
+  bool mlp_bias = false;
+  bool qk_norm = false;  // RMSNorm over each head of q and k before RoPE
+  layers::RopeConfig rope;
+  DType dtype = DType::bf16;  // as the checkpoint declares it
+  float initializer_range = 0.02f;
+  std::optional<std::int64_t> bos_token_id;
+  std::vector<std::int64_t> eos_token_ids;
+  TensorNames names;
+};
+
+// `text`: of a config.json; `overrides`: a JSON object that is merged over it (--hf-overrides), or
+// empty; `where`: the file, for errors. Whatever this program cannot compute is refused by name.
+ModelConfig parse_config(std::string_view text, std::string_view overrides,
+                         const std::string& where);
+
+// An Error unless the overrides are empty or a JSON object.
+void check_overrides(std::string_view overrides);
+
+}  // namespace nvllm::model

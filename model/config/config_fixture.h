@@ -1,0 +1,67 @@
+// Fixture of the tests of configurations.
+#pragma once
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "model/config/config.h"
+
+namespace nvllm::model {
+using Json = nlohmann::json;
+
+// A small Qwen3, in the spelling of most checkpoints.
+inline Json qwen3() {
+  return parse_json(R"({
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "bos_token_id": 1,
+    "eos_token_id": [2, 472], "head_dim": 32, "hidden_act": "silu", "hidden_size": 64,
+    "initializer_range": 0.05, "intermediate_size": 128, "max_position_embeddings": 1024,
+    "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 8,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000.0,
+    "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "float16",
+    "use_sliding_window": false, "vocab_size": 512})");
+}
+
+inline Json of(const char* architecture) {
+  Json json = qwen3();
+  json["architectures"] = {architecture};
+  return json;
+}
+
+inline Json with(Json json, const std::string& key, Json value) {
+  json[key] = std::move(value);
+  return json;
+}
+
+inline Json without(Json json, const std::string& key) {
+  json.erase(key);
+  return json;
+}
+
+inline std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline ModelConfig parse(const Json& json, const std::string& overrides = "") {
+  return parse_config(json_text(json), overrides, "DIR/config.json");
+}
+
+inline std::string refusal(const std::string& text, const std::string& overrides = "") {
+  try {
+    parse_config(text, overrides, "DIR/config.json");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+inline std::string refusal_of(const std::string& key, Json value) {
+  return refusal(json_text(with(qwen3(), key, std::move(value))));
+}
+
+}  // namespace nvllm::model

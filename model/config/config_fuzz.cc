@@ -1,0 +1,40 @@
+// config.json and overrides: anything is either refused with an Error in one line, or gives a
+// configuration that keeps its promises. The first line of an input are the overrides, the rest is
+// the file.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "model/config/config.h"
+
+namespace {
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void check(const nvllm::model::ModelConfig& config) {
+  require(config.hidden_size > 0 && config.intermediate_size > 0 && config.layers > 0);
+  require(config.vocab_size > 0 && config.max_position_embeddings > 0);
+  require(config.kv_heads > 0 && config.heads % config.kv_heads == 0);
+  require(config.head_dim > 0 && config.head_dim % 8 == 0);
+  require(config.rms_norm_eps > 0 && config.rope.theta >= 1 && config.rope.factor >= 1);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const std::size_t newline = input.find('\n');
+  const std::string_view overrides = input.substr(0, newline);
+  const std::string_view text = newline == input.npos ? "" : input.substr(newline + 1);
+  try {
+    check(nvllm::model::parse_config(text, overrides, "config.json"));
+  } catch (const nvllm::Error& error) {
+    require(std::string_view(error.what()).find('\n') == std::string_view::npos);
+  }
+  return 0;
+}

@@ -1,0 +1,42 @@
+// Family: how one kind of decoder differs from the common config.json. Each family is one short
+// file of this folder; it is declared below and listed in families.cc. docs/add-a-model.md shows
+// how to add one.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "model/config/config.h"
+#include "model/config/config_keys.h"
+
+namespace nvllm::model {
+
+struct Family {
+  const char* architecture;              // in config.json's "architectures"
+  const char* other_spelling = nullptr;  // of the architecture
+  const char* model_type;                // in config.json, should "architectures" be absent
+
+  // What is meant where "tie_word_embeddings" is absent, and where "use_sliding_window" is absent,
+  // but "sliding_window" is not.
+  bool tied_embeddings = false;
+  bool uses_sliding_window = false;
+
+  // Sets the family's own flags: biases, norms of q and k. The common keys have been read before.
+  void (*read)(const ConfigKeys& keys, ModelConfig& config);
+
+  TensorNames names = {};
+};
+
+// All families, which families() lists.
+extern const Family kLlama;
+extern const Family kMistral;
+extern const Family kQwen2;
+extern const Family kQwen3;
+
+std::span<const Family* const> families();
+
+// nullptr: unknown.
+const Family* find_family(std::string_view architecture);
+const Family* find_family_of_type(std::string_view model_type);
+
+}  // namespace nvllm::model

@@ -1,0 +1,140 @@
+#include "model/loading/load_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/math.h"
+
+namespace nvllm::model {
+namespace {
+
+using layers::Parameter;
+using layers::Range;
+using layers::Slice;
+
+std::int64_t element_count(const std::vector<std::int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+bool within(const Range& range, std::int64_t size) {
+  return 0 <= range.begin && range.begin <= range.end && range.end <= size;
+}
+
+// Checks that the slices cover the parameter exactly. Layers declare both, so a mistake is the
+// program's.
+void check_slices(const Parameter& parameter) {
+  const bool matrix = parameter.shape.size() == 2;
+  NVLLM_CHECK(matrix || parameter.shape.size() == 1, parameter.name);
+  std::vector<Range> covered;
+  for (const Slice& slice : parameter.slices) {
+    NVLLM_CHECK_EQ(slice.shape.size(), parameter.shape.size());
+    NVLLM_CHECK(within(slice.rows, slice.shape[0]), parameter.name, " of ", slice.tensor);
+    if (slice.rows.size() == 0) continue;
+    NVLLM_CHECK(within(slice.columns, matrix ? slice.shape[1] : 1), parameter.name, " of ",
+                slice.tensor);
+    NVLLM_CHECK(slice.columns.size() == (matrix ? parameter.shape[1] : 1), parameter.name, " of ",
+                slice.tensor);
+    covered.push_back({slice.to_row, slice.to_row + slice.rows.size()});
+  }
+  std::sort(covered.begin(), covered.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::int64_t row = 0;
+  for (const Range& range : covered) {
+    NVLLM_CHECK(range.begin == row, parameter.name, " row ", row);
+    row = range.end;
+  }
+  NVLLM_CHECK(row == parameter.shape[0] || element_count(parameter.shape) == 0, parameter.name,
+              " row ", row);
+}
+
+// Cuts a whole slice into pieces.
+void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>& pieces) {
+  const StoredTensor& tensor = *whole.tensor;
+  const std::int64_t block = block_elements(tensor.encoding);
+  const std::size_t element = size_of(whole.dtype);
+  const auto max_count = [&](std::size_t stored, std::size_t converted) {  // that fit in a piece
+    return static_cast<std::int64_t>(piece_bytes / std::max({stored, converted, std::size_t{1}}));
+  };
+  const StoredRows stored(whole);
+
+  // A piece has several rows (whole heads where the file permutes the rows of a head), or a part of
+  // one row that is too long. Cuts lie at multiples counted in the whole tensor, where heads and
+  // blocks begin.
+  std::int64_t rows = max_count(stored.part, whole.columns.size() * element);
+  std::int64_t columns = whole.columns.end;
+  const std::int64_t unit = rows >= stored.period ? stored.period : 1;
+  rows -= rows % unit;
+  if (rows == 0) {
+    rows = 1;
+    columns =
+        block * std::max<std::int64_t>(max_count(block_bytes(tensor.encoding), block * element), 1);
+  }
+  LoadPiece piece = whole;
+  for (piece.rows.begin = whole.rows.begin; piece.rows.begin < whole.rows.end;
+       piece.rows.begin = piece.rows.end) {
+    piece.rows.end = std::min(piece.rows.begin - piece.rows.begin % unit + rows, whole.rows.end);
+    for (piece.columns.begin = whole.columns.begin; piece.columns.begin < whole.columns.end;
+         piece.columns.begin = piece.columns.end) {
+      piece.columns.end = std::min(piece.columns.begin - piece.columns.begin % columns + columns,
+                                   whole.columns.end);
+      pieces.push_back(piece);
+      piece.to += piece.bytes();
+    }
+  }
+}
+
+// The file offset at which a piece begins, ignoring the order of rows within a head.
+std::uint64_t file_offset(const LoadPiece& piece) {
+  const StoredRows stored(piece);
+  return stored.begin + (piece.rows.begin - piece.rows.begin % stored.period) * stored.stride;
+}
+
+}  // namespace
+
+StoredRows::StoredRows(const LoadPiece& piece) {
+  const StoredTensor& tensor = *piece.tensor;
+  const bool matrix = tensor.shape.size() == 2;
+  const std::int64_t block = block_elements(tensor.encoding);
+  const std::int64_t first = piece.columns.begin / block;
+  const std::int64_t last = divide_up(piece.columns.end, block);
+  stride = matrix ? tensor.row_bytes() : tensor.bytes;
+  begin = tensor.offset + first * block_bytes(tensor.encoding);
+  part = (last - first) * block_bytes(tensor.encoding);
+  skip = piece.columns.begin - first * block;
+  elements = (last - first) * block;
+  period = matrix && tensor.rotary_heads > 0 ? tensor.shape[0] / tensor.rotary_heads : 1;
+  as_is = (tensor.encoding == Encoding::f32 && piece.dtype == DType::f32) ||
+          (tensor.encoding == Encoding::f16 && piece.dtype == DType::f16) ||
+          (tensor.encoding == Encoding::bf16 && piece.dtype == DType::bf16);
+}
+
+LoadPlan plan_load(std::span<Parameter* const> parameters, const Checkpoint& checkpoint,
+                   std::size_t piece_bytes) {
+  LoadPlan plan;
+  for (const Parameter* parameter : parameters) {
+    check_slices(*parameter);
+    for (const Slice& slice : parameter->slices) {
+      const StoredTensor& tensor = checkpoint.get(slice.tensor, slice.shape);
+      const bool matrix = slice.shape.size() == 2;
+      LoadPiece piece;
+      piece.tensor = &tensor;
+      piece.rows = matrix ? slice.rows : Range{0, 1};
+      piece.columns = matrix ? slice.columns : slice.rows;
+      piece.dtype = parameter->view.dtype;
+      if (piece.bytes() == 0) continue;
+      NVLLM_CHECK(parameter->view.data != nullptr, parameter->name, " has no memory");
+      const std::int64_t first = slice.to_row * (matrix ? parameter->shape[1] : 1);
+      piece.to = parameter->view.as<std::byte>() + first * size_of(piece.dtype);
+      plan.bytes += piece.bytes();
+      cut(piece, piece_bytes, plan.pieces);
+    }
+  }
+  std::sort(plan.pieces.begin(), plan.pieces.end(), [](const LoadPiece& a, const LoadPiece& b) {
+    return a.tensor->file != b.tensor->file ? a.tensor->file < b.tensor->file
+                                            : file_offset(a) < file_offset(b);
+  });
+  return plan;
+}
+
+}  // namespace nvllm::model

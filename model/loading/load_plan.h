@@ -1,0 +1,90 @@
+// The plan of a load: every slice that the parameters name, cut into pieces small enough to be
+// read, converted and copied as one, in the order in which they lie in the files; and what executes
+// the plan.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "device/backend.h"
+#include "layers/parameter.h"
+#include "layers/partition.h"
+#include "model/checkpoint/checkpoint.h"
+
+namespace nvllm::model {
+
+// A rectangle of a stored tensor, seen as rows of columns (a tensor of one dimension is one row),
+// and its destination: dense, one row after the other.
+struct LoadPiece {
+  const StoredTensor* tensor = nullptr;
+  layers::Range rows;
+  layers::Range columns;
+  DType dtype = DType::f32;  // to which it is converted
+  std::byte* to = nullptr;   // device memory
+
+  std::size_t bytes() const {
+    return static_cast<std::size_t>(rows.size() * columns.size()) * size_of(dtype);
+  }
+};
+
+// Where the bytes of a piece's rows lie in the file.
+struct StoredRows {
+  explicit StoredRows(const LoadPiece& piece);
+
+  std::uint64_t stride;   // bytes from one row of the tensor to the next
+  std::uint64_t begin;    // file offset of the piece's part of row 0
+  std::uint64_t part;     // bytes of a row that the piece reads: whole blocks
+  std::int64_t skip;      // elements of the first block that are not the piece's
+  std::int64_t elements;  // in those bytes
+  std::int64_t period;    // rows of a head, which the file may hold in another order; else 1
+  bool as_is;             // no conversion: the stored bytes are the parameter's bytes
+};
+
+struct LoadPlan {
+  std::vector<LoadPiece> pieces;
+  std::uint64_t bytes = 0;  // of all pieces, after conversion
+};
+
+// Looks up and checks every tensor; what does not fit is an Error before anything is read. A piece
+// has at most `piece_bytes` bytes, both as read and as converted, unless a single block has more.
+LoadPlan plan_load(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
+                   std::size_t piece_bytes);
+
+// Reads pieces of a plan from files into host memory, in the parameters' format. Used by one
+// thread. Reads with pread: a file that has become shorter is an Error, not a signal, and what is
+// read twice does not stay in this process's memory.
+class PieceReader {
+ public:
+  explicit PieceReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  // `out` takes piece.bytes().
+  void read(const LoadPiece& piece, std::byte* out);
+
+  std::uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  void read_run(const LoadPiece& piece, const StoredRows& stored, layers::Range run,
+                std::byte* out);
+  void convert_row(const LoadPiece& piece, const StoredRows& stored, const std::byte* from,
+                   std::byte* out);
+  void read_file(const StoredTensor& tensor, std::uint64_t offset, std::uint64_t bytes,
+                 std::byte* out);
+
+  const Checkpoint& checkpoint_;
+  std::vector<std::byte> stored_rows_;  // rows as read, before conversion
+  std::vector<std::byte> row_;          // whole blocks of a row of which only a part is wanted
+  std::uint64_t bytes_read_ = 0;
+};
+
+// Executes the plan with `threads` threads, which take the pieces in order, and returns the number
+// of bytes read. staging_bytes: the size of each thread's two pinned staging buffers; 0: device
+// memory is written in place. The caller's thread calls progress(bytes loaded) about ten times a
+// second. The first exception, in any thread or in `progress`, ends all threads and is thrown here.
+std::uint64_t execute_load(const LoadPlan& plan, const Checkpoint& checkpoint, Backend& backend,
+                           std::size_t staging_bytes, int threads,
+                           const std::function<void(std::uint64_t)>& progress);
+
+}  // namespace nvllm::model

@@ -1,0 +1,57 @@
+#include "model/loading/tensor_check.h"
+
+#include <charconv>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace nvllm::model {
+namespace {
+
+bool may_be_left_over(std::string_view name, const ModelConfig& config) {
+  return name.ends_with("rotary_emb.inv_freq") ||
+         (config.tied_embeddings && name == config.names.head);
+}
+
+// The layer of a tensor; -1: it belongs to none.
+std::int64_t layer_of(std::string_view name, const ModelConfig& config) {
+  const std::string_view layers = config.names.layers;
+  if (!name.starts_with(layers)) return -1;
+  name.remove_prefix(layers.size());
+  std::int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  const bool whole = error == std::errc{} && end != name.data() + name.size() && *end == '.';
+  return whole ? layer : -1;
+}
+
+// A hint for the error text: why there may be a tensor too many.
+std::string likely_cause(std::string_view name, const ModelConfig& config) {
+  if (layer_of(name, config) >= config.layers) {
+    return str("; the configuration has num_hidden_layers ", config.layers);
+  }
+  if (name.ends_with(".bias")) return "; the configuration says that there is no such bias";
+  return str("; a ", config.architecture, " has no such tensor");
+}
+
+}  // namespace
+
+void check_tensors(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
+                   const ModelConfig& config) {
+  std::set<std::string_view> expected;
+  for (const layers::Parameter* parameter : parameters) {
+    for (const layers::Slice& slice : parameter->slices) {
+      checkpoint.get(slice.tensor, slice.shape);
+      expected.insert(slice.tensor);
+    }
+  }
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (expected.contains(name) || may_be_left_over(name, config)) continue;
+    fail(checkpoint.files()[tensor.file].path(), ": tensor ", tensor.stored_name,
+         " is one too many", likely_cause(name, config));
+  }
+}
+
+}  // namespace nvllm::model

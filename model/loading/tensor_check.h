@@ -1,0 +1,19 @@
+// Checks that a checkpoint is this model's: every tensor is there, in the right shape, and no
+// other.
+#pragma once
+
+#include <span>
+
+#include "layers/parameter.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/config/config.h"
+
+namespace nvllm::model {
+
+// `parameters`: those of a single rank, which owns everything. An Error names the file, the tensor,
+// what is expected and what was found. Allowed in addition are what older programs stored beside
+// the weights (RoPE's inverse frequencies), and the LM head of a model with tied embeddings.
+void check_tensors(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
+                   const ModelConfig& config);
+
+}  // namespace nvllm::model

@@ -1,0 +1,99 @@
+#include "model/loading/tensor_check.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace nvllm::model {
+namespace {
+
+// Of a model with one layer of one tensor, and an embedding.
+const std::vector<std::int64_t> kShape = {6, 4};
+
+ModelConfig config_of(bool tied) {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.layers = 1;
+  config.tied_embeddings = tied;
+  return config;
+}
+
+// What check_tensors says of a file with these tensors, all of one shape.
+std::string verdict(const std::vector<std::string>& stored, bool tied = false,
+                    const std::vector<std::int64_t>& shape = kShape) {
+  layers::Parameter first, second;
+  first.slices = {{"model.embed_tokens.weight", kShape, {0, 6}, {0, 4}, 0}};
+  second.slices = {{"model.layers.0.mlp.up_proj.weight", kShape, {0, 6}, {0, 4}, 0}};
+  layers::Parameter* const parameters[] = {&first, &second};
+  std::vector<StoredTensor> tensors;
+  for (const std::string& name : stored) {
+    StoredTensor tensor;
+    tensor.name = tensor.stored_name = name;
+    tensor.shape = shape;
+    tensors.push_back(tensor);
+  }
+  std::vector<CheckpointFile> files;
+  files.emplace_back("a.safetensors", UniqueFd(), 1000);
+  try {
+    check_tensors(parameters, Checkpoint(std::move(files), std::move(tensors), ""),
+                  config_of(tied));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "fine";
+}
+
+const std::vector<std::string> kWhole = {"model.embed_tokens.weight",
+                                         "model.layers.0.mlp.up_proj.weight"};
+
+std::string verdict_with(const std::string& more, bool tied = false) {
+  std::vector<std::string> stored = kWhole;
+  stored.push_back(more);
+  return verdict(stored, tied);
+}
+
+}  // namespace
+
+TEST_CASE("a whole checkpoint is fine") {
+  CHECK(verdict(kWhole) == "fine");
+}
+
+TEST_CASE("a missing tensor and one of another shape are named with file and shapes") {
+  CHECK(
+      verdict({kWhole[0]}) ==
+      "a.safetensors: expected a tensor model.layers.0.mlp.up_proj.weight [6, 4], found none among "
+      "1");
+  CHECK(verdict(kWhole, false, {4, 6}) ==
+        "a.safetensors: tensor model.embed_tokens.weight: expected shape [6, 4], found [4, 6]");
+}
+
+TEST_CASE("a tensor too many is named, with what may be wrong") {
+  CHECK(
+      verdict_with("model.layers.1.mlp.up_proj.weight") ==
+      "a.safetensors: tensor model.layers.1.mlp.up_proj.weight is one too many; the configuration "
+      "has num_hidden_layers 1");
+  CHECK(verdict_with("model.layers.0.mlp.up_proj.bias") ==
+        "a.safetensors: tensor model.layers.0.mlp.up_proj.bias is one too many; the configuration "
+        "says that there is no such bias");
+  CHECK(verdict_with("model.layers.0.mlp.up_proj.qweight") ==
+        "a.safetensors: tensor model.layers.0.mlp.up_proj.qweight is one too many; a "
+        "LlamaForCausalLM has no such tensor");
+  CHECK(verdict_with("model.layers.99999999999999999999.x").ends_with("has no such tensor"));
+  CHECK(verdict_with("model.layers.").ends_with("has no such tensor"));
+}
+
+TEST_CASE("what older programs stored beside the weights may be there") {
+  CHECK(verdict_with("model.layers.0.self_attn.rotary_emb.inv_freq") == "fine");
+  CHECK(verdict_with("model.rotary_emb.inv_freq") == "fine");
+}
+
+TEST_CASE("a head of its own may be there where it is tied, and nowhere else") {
+  CHECK(verdict_with("lm_head.weight", true) == "fine");
+  CHECK(verdict_with("lm_head.weight", false).find("lm_head.weight is one too many") !=
+        std::string::npos);
+}
+
+}  // namespace nvllm::model

@@ -1,0 +1,111 @@
+#include "model/testing/test_model.h"
+
+#include "base/check.h"
+#include "model/loading/loader.h"
+
+namespace nvllm::model {
+namespace {
+
+layers::Shard shard_of(const testing::DeviceRank& rank) {
+  return {rank.member.rank(), rank.member.size()};
+}
+
+std::vector<float> as_floats(const void* data, DType dtype, std::size_t count) {
+  std::vector<float> values;
+  values.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    switch (dtype) {
+      case DType::f32: values.push_back(static_cast<const float*>(data)[i]); break;
+      case DType::bf16: values.push_back(to_float(static_cast<const Bf16*>(data)[i])); break;
+      case DType::f16: values.push_back(to_float(static_cast<const F16*>(data)[i])); break;
+      default: NVLLM_CHECK(false, "no float: ", name_of(dtype));
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
+                     const TestModelShape& shape)
+    : rank_(rank),
+      decoder_(config, shard_of(rank), shape.dtype),
+      matmul_(kernels::create_matmul(*rank.backend)),
+      weights_(bind_parameters(decoder_.parameters(), shape.dtype, *rank.backend)),
+      cache_(*rank.backend, {.layers = config.layers,
+                             .sequences = shape.sequences,
+                             .tokens = shape.tokens,
+                             .kv_heads = decoder_.heads().kv.size(),
+                             .head_dim = config.head_dim,
+                             .block_size = shape.paged ? 16 : 0,
+                             .dtype = shape.dtype}),
+      batch_(*rank.backend, cache_, shape.rows),
+      memory_(decoder_, {.rows = shape.rows, .logit_rows = shape.rows, .positions = shape.tokens},
+              *rank.backend),
+      all_logits_(rank.backend->allocate(
+          MemoryKind::device,
+          static_cast<std::size_t>(rank.member.size() * shape.rows * decoder_.head().stride()) *
+              sizeof(float),
+          "test")) {}
+
+void TestModel::load(const Checkpoint& checkpoint) {
+  load_parameters(decoder_.parameters(), checkpoint, *rank_.backend, {});
+}
+
+TensorView TestModel::enqueue(const Observer& observer) {
+  return decoder_.forward(batch_.batch(), cache_.cache(), memory_,
+                          {*rank_.stream, *matmul_, rank_.communicator.get()}, observer);
+}
+
+std::vector<std::vector<float>> TestModel::forward(const Parts& parts, Logits logits,
+                                                   const Observer& observer) {
+  batch_.load(parts, logits, *rank_.stream);
+  return gathered(enqueue(observer));
+}
+
+std::vector<std::vector<float>> TestModel::forward_in_graph(const Parts& parts, Logits logits) {
+  batch_.load(parts, logits, *rank_.stream);
+  TensorView result;
+  const auto graph = rank_.backend->capture(*rank_.stream, [&] { result = enqueue({}); });
+  graph->launch(*rank_.stream);
+  rank_.wait();
+  return gathered(result);
+}
+
+void TestModel::tune(const Parts& parts, Logits logits) {
+  batch_.load(parts, logits, *rank_.stream);
+  decoder_.tune(batch_.batch(), cache_.cache(), memory_,
+                {*rank_.stream, *matmul_, rank_.communicator.get()});
+}
+
+std::vector<float> TestModel::values(TensorView tensor) {
+  const Buffer here = rank_.backend->allocate(MemoryKind::pinned, tensor.bytes(), "test");
+  rank_.backend->copy(here.data(), tensor.data, tensor.bytes(), *rank_.stream);
+  rank_.wait();
+  return as_floats(here.data(), tensor.dtype, static_cast<std::size_t>(tensor.elements()));
+}
+
+std::vector<std::vector<float>> TestModel::gathered(TensorView logits) {
+  const layers::LmHead& head = decoder_.head();
+  const int ranks = rank_.member.size();
+  const std::int64_t rows = logits.shape[0], stride = head.stride();
+  TensorView all(logits.data, DType::f32, {ranks, rows, stride});  // those of one rank are all
+  layers::Scratch no_scratch;
+  if (ranks > 1) {
+    all.data = all_logits_.data();
+    head.gather(all, logits, {*rank_.stream, *matmul_, no_scratch, rank_.communicator.get()});
+  }
+  const std::vector<float> flat = values(all);
+  std::vector<std::vector<float>> result(static_cast<std::size_t>(rows));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto own = layers::part_of(decoder_.config().vocab_size, {rank, ranks}).size();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto begin = flat.begin() + (rank * rows + row) * stride;
+      auto& whole = result[static_cast<std::size_t>(row)];
+      whole.insert(whole.end(), begin, begin + own);
+    }
+  }
+  return result;
+}
+
+}  // namespace nvllm::model

@@ -1,0 +1,121 @@
+#include "runtime/engine/engine_rank.h"
+
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "device/host_memory.h"
+#include "runtime/memory/workspace.h"
+#include "runtime/runner/gemm_tuning.h"
+
+namespace nvllm::runtime {
+
+void EngineRank::bind(ipc::Registry& methods) {
+  methods.bind<&EngineRank::make_runner>("make_runner", this);
+  methods.bind<&EngineRank::tune_gemms>("tune_gemms", this);
+  methods.bind<&EngineRank::gemm_tuning_report>("gemm_tuning_report", this);
+  methods.bind<&EngineRank::memory>("engine_memory", this);
+  methods.bind<&EngineRank::make_cache>("make_cache", this);
+  methods.bind<&EngineRank::step>("step", this);
+  methods.bind<&EngineRank::settle>("settle", this);
+  methods.bind<&EngineRank::kv_traffic>("kv_traffic", this);
+  methods.bind<&EngineRank::take_trace>("take_trace", this);
+}
+
+ipc::Communicator* EngineRank::partners() {
+  return communicator_.size() > 1 ? &communicator_ : nullptr;
+}
+
+void EngineRank::make_runner(const RunnerOptions& options, const std::string& gemm_tuning_file,
+                             bool profile) {
+  if (profile && !trace_) trace_.emplace();
+  options_ = options;
+  options_.keeps_results = me_.rank() == 0;
+  model_.await_bound();
+  runner_.reset();
+  require_workspace(options_, backend_.kind(), backend_.memory().available,
+                    [&](const RunnerOptions& of) {
+                      return workspace_bytes(model_.decoder(), of, backend_.kind());
+                    });
+  runner_.emplace(model_.decoder(), backend_, stream_, partners(), options_, trace(),
+                  [this] { me_.note_progress(); });
+  if (gemm_tuning_file.empty()) return;
+  GemmTuningCache::Contents tuning = GemmTuningCache(gemm_tuning_file).read();
+  tuning_problem_ = std::move(tuning.problem);
+  runner_->adopt(std::move(tuning.choices));
+}
+
+void EngineRank::tune_gemms(const TunedSize& size) {
+  take_part("tune_gemms", [&] { runner_->tune_gemms(size); });
+}
+
+GemmTuningReport EngineRank::gemm_tuning_report() {
+  GemmTuningReport report = runner_->gemm_tuning();
+  report.problem = tuning_problem_;
+  return report;
+}
+
+RankMemory EngineRank::memory() {
+  const DeviceMemory device = backend_.memory();
+  const CacheBytes cache = runner_->cache_bytes();
+  return {
+      .total = device.total,
+      .available = device.available,
+      .taken = backend_.ledger().total(MemoryKind::device),
+      .graphs = graph_bytes(model_.decoder(), options_, backend_.kind()),
+      .block = cache.block,
+      .fixed = cache.fixed,
+      .host_block = cache.host_block,
+      .device_slot = cache.device_slot,
+      .host_available = host_memory().available,
+  };
+}
+
+// Runs what all ranks take part in. A rank that fails leaves the others waiting in a collective
+// where nobody will come: they are told at once.
+template <typename Part>
+void EngineRank::take_part(const char* what, const Part& part) {
+  try {
+    part();
+  } catch (const Error& error) {
+    const std::string words = str("rank ", me_.rank(), " in ", what, ": ", error.what());
+    me_.set_last_words(words);
+    me_.group().abort(words);
+    throw;
+  }
+}
+
+void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
+                            std::int64_t device_slots, bool all_resident) {
+  const Trace::Span span(trace(), "host", "make cache");
+  take_part("make_cache",
+            [&] { runner_->make_cache(blocks, host_blocks, device_slots, all_resident); });
+}
+
+void EngineRank::step(const StepMessage& message) {
+  if (trace_ && last_step_ns_ != 0 && me_.rank() > 0) {
+    trace_->add_span("rings", "await call", last_step_ns_, now_ns(), message.number);
+  }
+  take_part("step", [&] { runner_->step(message); });
+  last_step_ns_ = now_ns();
+}
+
+void EngineRank::settle() {
+  communicator_.wait(stream_);
+  last_step_ns_ = 0;
+}
+
+kvcache::KvTraffic EngineRank::kv_traffic() {
+  return runner_->kv_traffic();
+}
+
+ProcessTrace EngineRank::take_trace() {
+  ProcessTrace trace{.name = str("rank ", me_.rank()), .events = {}, .dropped = 0};
+  if (trace_) {
+    trace.events = trace_->drain();
+    trace.dropped = trace_->dropped();
+  }
+  return trace;
+}
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,194 @@
+#include "runtime/engine/engine_setup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "base/trace.h"
+#include "runtime/memory/memory_plan.h"
+#include "runtime/model/model_loading.h"
+#include "runtime/options.h"
+#include "runtime/runner/gemm_tuning.h"
+#include "runtime/runner/runner_cache.h"
+
+namespace nvllm::runtime {
+namespace {
+
+// Logit rows of a step beside one per sequence: so many of a prompt's own log-probabilities are
+// computed at a time. Each takes a float per token of the vocabulary.
+constexpr std::int64_t kPromptLogitRows = 64;
+
+// Where no prompt can be long enough for it, `auto` is full.
+PrefillAttention prefill_attention(const EngineOptions& options, std::int64_t max_model_len) {
+  const bool never = max_model_len < kAutomaticSparseTokens;
+  const bool automatic = options.prefill_attention == PrefillAttention::automatic;
+  return automatic && never ? PrefillAttention::full : options.prefill_attention;
+}
+
+// part_rows: of a mode that takes whole prompts through one layer after the other.
+RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len,
+                             std::int64_t part_rows) {
+  return {
+      .max_model_len = max_model_len,
+      .max_num_seqs = options.max_num_seqs,
+      .max_num_batched_tokens = options.max_num_batched_tokens,
+      .max_logit_rows =
+          std::min(options.max_num_batched_tokens, options.max_num_seqs + kPromptLogitRows),
+      .block_size = options.block_size,
+      .graphs = options.graphs,
+      .keeps_results = false,
+      .steps_ahead = options.async_scheduling ? 2 : 1,
+      .kv_mode = options.kv_mode(),
+      .ring_slots = options.ring_slots,
+      .host_attention = options.host_attention,
+      .host_threads = options.host_threads,
+      .kv_buffers = options.kv_buffers,
+      .prefill_attention = prefill_attention(options, max_model_len),
+      .decode_attention = options.decode_attention,
+      .part_rows = options.kv_mode() == KvMode::layerwise ? part_rows : 0,
+  };
+}
+
+SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptions& runner,
+                                 const MemoryPlan& plan) {
+  return {
+      .max_model_len = plan.max_model_len,
+      .max_num_seqs = plan.max_num_seqs,
+      .max_num_batched_tokens = options.max_num_batched_tokens,
+      .max_logit_rows = runner.max_logit_rows,
+      .blocks = plan.blocks,
+      .block_size = options.block_size,
+      .host_blocks = plan.host_blocks,
+      .resident_blocks = plan.resident_blocks,
+      .chunked_seqs = plan.chunked_seqs,
+      .prefix_caching = options.prefix_caching,
+      .scheduling = options.scheduling,
+      .preemption = options.preemption,
+      .whole_prompts = options.kv_mode() == KvMode::layerwise,
+  };
+}
+
+// The options that the engine goes by, and every rank's runner for them.
+struct Runners {
+  EngineOptions options;
+  RunnerOptions runner;
+  std::vector<std::string> notes;
+};
+
+Runners make_runners(EngineOptions requested, std::int64_t model_limit, ipc::GroupCaller& caller,
+                     DeviceKind device) {
+  Runners made;
+  const auto make = [&] {
+    check_sparse_attention(requested);
+    check_host_attention(requested);
+    made.options = resolve_options(requested, model_limit);
+    made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
+                                 requested.max_num_batched_tokens);
+    caller.call<void>("make_runner", made.runner, tuning_file_to_read(requested, device),
+                      requested.profile);
+  };
+  make();
+  if (requested.kv_offload != KvOffload::automatic) return made;
+  // Which depends on what such a runner leaves of the devices.
+  const auto memory = caller.call<RankMemory>("engine_memory");
+  requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes);
+  check_host_attention(requested);
+  if (requested.kv_offload != KvOffload::off) make();
+  return made;
+}
+
+}  // namespace
+
+EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::GroupCaller& caller,
+                          ipc::RequestServer& server, const EngineRank& own) {
+  const std::int64_t model_limit = own.model().config.max_position_embeddings;
+  Runners made = make_runners(requested, model_limit, caller, own.device());
+  const EngineOptions& options = made.options;
+  ModelLoading loading(me, caller, server);
+  loading.await_all();
+  GemmTuning tuning = tune_engine(options, made.runner, own.device(), caller);
+
+  const auto memory = caller.call<RankMemory>("engine_memory");
+  MemoryPlan plan = plan_memory(options, model_limit, own.device(), memory);
+  caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.device_slots,
+                    plan.all_resident());
+
+  EngineSetup setup;
+  setup.limits = scheduler_limits(options, made.runner, plan);
+  EngineInfo& info = setup.info;
+  info.kv_mode = options.kv_mode();
+  info.max_model_len = plan.max_model_len;
+  info.blocks = plan.blocks;
+  info.block_size = options.block_size;
+  info.host_blocks = plan.host_blocks;
+  info.resident_blocks = plan.resident_blocks;
+  for (const RankMemory& rank : memory) {
+    const std::uint64_t block = rank.host_block > 0 ? rank.host_block : rank.block;
+    info.kv_bytes_per_token += block / static_cast<std::uint64_t>(options.block_size);
+  }
+  info.ranks = loading.report();
+  for (const RankLoad& rank : info.ranks) info.weight_bytes += rank.times.bytes_loaded;
+  info.gemm_configs_known = tuning.known;
+  info.gemm_configs_measured = tuning.measured;
+  info.notes = std::move(made.notes);
+  info.notes.insert(info.notes.end(), tuning.notes.begin(), tuning.notes.end());
+  info.notes.insert(info.notes.end(), plan.notes.begin(), plan.notes.end());
+  return setup;
+}
+
+namespace {
+
+// Ranks have the same GEMMs, or nearly so, and the same GPU: one configuration is kept of each.
+std::string keep(const std::string& path, const std::vector<GemmTuningReport>& reports) {
+  if (path.empty()) return "kept nowhere: neither XDG_CACHE_HOME nor HOME is an absolute path";
+  kernels::ProductChoices all;
+  for (const GemmTuningReport& report : reports) {
+    all.insert(report.measured.begin(), report.measured.end());
+  }
+  try {
+    if (!all.empty()) GemmTuningCache(path).add(all);
+  } catch (const Error& error) {
+    return str("not kept: ", error.what());
+  }
+  return "kept in " + path;
+}
+
+}  // namespace
+
+std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device) {
+  // On the CPU there is nothing to choose.
+  const bool any = options.tuning != Tuning::off && device == DeviceKind::cuda;
+  return any ? options.gemm_tuning_file : "";
+}
+
+GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner, DeviceKind device,
+                       ipc::GroupCaller& caller) {
+  GemmTuning tuning;
+  if (options.tuning == Tuning::off || device == DeviceKind::cpu) return tuning;
+  const std::int64_t start = now_ns();
+  if (options.tuning == Tuning::full) {
+    const std::int64_t rows = std::max(runner.max_num_batched_tokens, runner.max_num_seqs);
+    const std::int64_t at_once = runner.part_rows == 0 ? rows : std::min(rows, runner.part_rows);
+    for (const TunedSize& size : tuned_sizes(runner.max_num_seqs, at_once)) {
+      caller.call<void>("tune_gemms", size);
+    }
+  }
+  const double seconds = seconds_since(start);
+  const auto reports = caller.call<GemmTuningReport>("gemm_tuning_report");
+  const GemmTuningReport& first = reports.front();
+  if (!first.problem.empty()) tuning.notes.push_back(first.problem);
+  tuning.known = first.known;
+  tuning.measured = first.measured.size();
+  if (options.tuning == Tuning::full) {
+    tuning.notes.push_back(str("GEMM tuning: ", tuning.known, " measurements of earlier runs, ",
+                               tuning.measured, " new ones in ", std::lround(seconds * 10) / 10.0,
+                               " s, ", keep(options.gemm_tuning_file, reports)));
+  }
+  return tuning;
+}
+
+}  // namespace nvllm::runtime

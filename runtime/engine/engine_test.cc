@@ -1,0 +1,237 @@
+// The engine on real workers: what is refused, aborted, answered many times, and what happens
+// between.
+#include "runtime/engine/engine.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/engine/testing/test_engine.h"
+#include "testing/device_ranks.h"
+
+namespace nvllm::runtime {
+namespace {
+
+constexpr std::int64_t kPositions = 4096;
+
+OpenModel small_model() {
+  return open_model({.path = "tests/data/golden-models/qwen3-gqa-tied",
+                     .overrides = str("{\"max_position_embeddings\": ", kPositions, "}"),
+                     .dtype = DType::f32});
+}
+
+EngineOptions small_options() {
+  EngineOptions options;
+  options.max_num_seqs = 8;
+  options.max_num_batched_tokens = 256;
+  options.kv_cache_memory_bytes = std::int64_t{8} << 20;
+  return options;
+}
+
+Request request_of(std::size_t prompt, std::int32_t max_tokens) {
+  Request request;
+  for (std::size_t i = 0; i < prompt; ++i) {
+    request.prompt.push_back(static_cast<std::int32_t>((7 * i + 3) % 500));
+  }
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
+// Nothing is left of what was asked.
+void check_empty(TestEngine& engine) {
+  const EngineStatistics statistics = engine.client().statistics();
+  CHECK(statistics.scheduler.waiting == 0);
+  CHECK(statistics.scheduler.running == 0);
+  CHECK(statistics.scheduler.free_blocks == statistics.scheduler.total_blocks);
+}
+
+}  // namespace
+
+TEST_CASE("what cannot be done is refused with the reason, and the others go on") {
+  const OpenModel model = small_model();
+  TestEngine engine(model, 1, small_options());
+  std::vector<Request> requests(6, request_of(20, 5));
+  requests[1].prompt[3] = 512;
+  requests[2].prompt.clear();
+  requests[3] = request_of(500'000, 5);
+  requests[4].sampling.logprobs = 21;
+  const auto answers = engine.run(requests);
+  const std::string why[] = {"",
+                             "the prompt holds token id 512; the vocabulary's ids are 0 to 511",
+                             "prompt",
+                             "max_model_len",
+                             "logprobs 21",
+                             ""};
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(answers[i].size() == 1);
+    const Answer& answer = answers[i][0];
+    if (why[i].empty()) {
+      CHECK(answer.error.empty());
+      CHECK(answer.tokens.size() == 5);
+    } else {
+      CAPTURE(answer.error);
+      CHECK(answer.error.find(why[i]) != std::string::npos);
+      CHECK(answer.tokens.empty());
+    }
+  }
+  check_empty(engine);
+  engine.stop();
+}
+
+TEST_CASE("n answers are those of n requests with the seeds that follow") {
+  const OpenModel model = small_model();
+  TestEngine engine(model, 1, small_options());
+  Request request = request_of(20, 8);
+  request.sampling.n = 4;
+  request.sampling.seed = 11;
+  const auto together = engine.run({request}, 1);
+  REQUIRE(together[0].size() == 4);
+  request.sampling.n = 1;
+  for (std::size_t i = 0; i < 4; ++i) {
+    request.sampling.seed = 11 + i;
+    CHECK(engine.run({request}, 10 + i)[0][0].tokens == together[0][i].tokens);
+  }
+  CHECK(together[0][0].tokens != together[0][1].tokens);
+  check_empty(engine);
+  engine.stop();
+}
+
+TEST_CASE("an engine's seed decides what requests without one say, and nothing else does") {
+  const OpenModel model = small_model();
+  const auto answers_of = [&](std::uint64_t seed) {
+    EngineOptions options = small_options();
+    options.seed = seed;
+    TestEngine engine(model, 1, options);
+    const auto answers = engine.run(std::vector<Request>(2, request_of(20, 8)));
+    engine.stop();
+    return std::vector{answers[0][0].tokens, answers[1][0].tokens};
+  };
+  const auto first = answers_of(5);
+  CHECK(first == answers_of(5));
+  CHECK(first != answers_of(6));
+  CHECK(first[0] != first[1]);
+}
+
+TEST_CASE("aborted requests end as such, whether they run, wait or are over") {
+  const OpenModel model = small_model();
+  EngineOptions options = small_options();
+  options.max_num_seqs = 2;
+  TestEngine engine(model, 2, options);
+  EngineClient& client = engine.client();
+  for (std::uint64_t id = 1; id <= 4; ++id) client.submit(id, request_of(20, 2000));
+  client.submit(5, request_of(20, 3));
+  TestEngine::Book book;
+  while (book[1].empty() || book[1][0].tokens.empty()) engine.poll_into(book);
+  for (std::uint64_t id = 1; id <= 4; ++id) client.abort(id);
+  while (client.unfinished() > 0) engine.poll_into(book);
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    CAPTURE(id);
+    CHECK(book[id][0].finish == FinishReason::abort);
+    CHECK(book[id][0].tokens.size() < 2000);
+  }
+  CHECK(book[5][0].finish == FinishReason::length);
+  client.abort(5);
+  CHECK(client.poll(std::chrono::milliseconds(50)).empty());
+  check_empty(engine);
+  engine.stop();
+}
+
+TEST_CASE("an answer with log-probabilities of a long prompt is larger than the results ring") {
+  const OpenModel model = small_model();
+  TestEngine engine(model, 1, small_options());
+  Request request = request_of(3000, 2);
+  request.sampling.prompt_logprobs = 20;
+  const Answer answer = engine.run({request})[0][0];
+  CHECK(answer.tokens.size() == 2);
+  REQUIRE(answer.prompt_logprobs.size() == 2999);
+  for (std::size_t i = 0; i < answer.prompt_logprobs.size(); ++i) {
+    REQUIRE(answer.prompt_logprobs[i].chosen.token == request.prompt[i + 1]);
+    REQUIRE(answer.prompt_logprobs[i].top.size() == 20);
+  }
+  engine.stop();
+}
+
+TEST_CASE("times of a request follow each other") {
+  const OpenModel model = small_model();
+  TestEngine engine(model, 1, small_options());
+  const std::int64_t begin = now_ns();
+  engine.client().submit(1, request_of(20, 8));
+  RequestTimes times;
+  while (engine.client().unfinished() > 0) {
+    for (const Update& update : engine.client().poll(std::chrono::seconds(1))) {
+      if (update.finish != FinishReason::none) times = update.times;
+    }
+  }
+  CHECK(times.arrived_ns >= begin);
+  CHECK(times.scheduled_ns >= times.arrived_ns);
+  CHECK(times.first_token_ns > times.scheduled_ns);
+  CHECK(times.last_token_ns > times.first_token_ns);
+  CHECK(times.last_token_ns <= now_ns());
+  engine.stop();
+}
+
+TEST_CASE("statistics add up") {
+  const OpenModel model = small_model();
+  TestEngine engine(model, 2, small_options());
+  engine.run(std::vector<Request>(3, request_of(40, 10)));
+  const EngineStatistics statistics = engine.client().statistics();
+  CHECK(statistics.prompt_tokens == 120);
+  CHECK(statistics.generated_tokens == 30);
+  CHECK(statistics.scheduler.steps >= 10);
+  CHECK(statistics.step_message_bytes > 0);
+  CHECK(statistics.device_busy_s > 0);
+  CHECK(statistics.host_s > 0);
+  CHECK(statistics.waiting_s > 0);
+  engine.stop();
+}
+
+TEST_CASE("a trace shows the loop of rank 0 and the steps of all ranks") {
+  const OpenModel model = small_model();
+  EngineOptions options = small_options();
+  options.profile = true;
+  TestEngine engine(model, 2, options);
+  engine.run({request_of(40, 10)});
+  const std::vector<ProcessTrace> traces = engine.client().take_trace();
+  REQUIRE(traces.size() == 2);
+  CHECK(traces[0].name == "rank 0");
+  CHECK(traces[1].name == "rank 1");
+  std::map<std::string, int> spans;
+  for (const TraceEvent& event : traces[0].events) {
+    CHECK(event.end_ns >= event.begin_ns);
+    ++spans[event.track + " " + event.name];
+  }
+  for (const char* name :
+       {"host schedule", "host send", "host wait", "host complete", "host push"}) {
+    CAPTURE(name);
+    CHECK(spans[name] >= 10);
+  }
+  int steps = 0;
+  for (const TraceEvent& event : traces[1].events) steps += event.name == "step" ? 1 : 0;
+  CHECK(steps >= 10);
+  engine.stop();
+}
+
+TEST_CASE("a group that is told to stop in the middle of its work ends in order") {
+  const OpenModel model = small_model();
+  TestEngine engine(model, 2, small_options());
+  for (std::uint64_t id = 1; id <= 8; ++id) engine.client().submit(id, request_of(20, 2000));
+  TestEngine::Book book;
+  while (book.empty()) engine.poll_into(book);
+  engine.stop();
+}
+
+TEST_CASE("options that cannot be are an error of open, that says the fix") {
+  const OpenModel model = small_model();
+  EngineOptions options = small_options();
+  options.max_model_len = 100'000;
+  CHECK_THROWS_WITH_AS(TestEngine(model, 1, options), doctest::Contains("max-model-len 100000"),
+                       Error);
+}
+
+}  // namespace nvllm::runtime

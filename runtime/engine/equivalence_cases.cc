@@ -1,0 +1,319 @@
+// The same tokens, whichever way: requests with every feature are answered one at a time by the
+// plainest engine there is, and then in all the ways that make an engine fast.
+//
+// Arithmetic in float32 is off by rounding where GEMMs have other shapes, so log-probabilities are
+// near, not equal, and a draw between two tokens that are as good as each other may fall to either.
+// On the CPU no sampling of these requests does. GPUs differ in their choice of GEMMs, so there a
+// few answers in a hundred may part from the right ones where everything before agrees.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "runtime/engine/testing/random_requests.h"
+#include "runtime/engine/testing/test_engine.h"
+#include "runtime/model/open_model.h"
+#include "testing/device_ranks.h"
+#include "testing/sanitizers.h"
+
+namespace nvllm::runtime {
+namespace {
+
+using Answers = std::vector<std::vector<Answer>>;
+
+constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
+// What parts the ways, and what sanitizers find, shows within a few dozen; the rest is for the
+// build that is fast.
+constexpr std::int64_t kRequests = testing::kSanitized ? 24 : 200;
+constexpr std::int64_t kMaxModelLen = 160;
+constexpr std::int64_t kTinyBlock = 4, kTinyCache = 44;  // room for one sequence, and a little more
+
+bool on_gpu() {
+  return testing::device_under_test() == DeviceKind::cuda;
+}
+
+OpenModel open_float32() {
+  return open_model({.path = kModel, .dtype = DType::f32});
+}
+
+std::vector<Request> random_requests(const OpenModel& model, std::uint32_t seed) {
+  RandomRequests random(
+      {.vocabulary = model.config.vocab_size, .most_prompt = 100, .most_answer = 48}, seed);
+  return random.next(kRequests);
+}
+
+// One request at a time, and nothing that is clever.
+Answers plain_answers(const OpenModel& model, const std::vector<Request>& requests) {
+  EngineOptions options;
+  options.max_model_len = kMaxModelLen;
+  options.max_num_seqs = 1;
+  options.prefix_caching = false;
+  options.graphs = false;
+  options.async_scheduling = false;
+  options.scheduling = Scheduling::prefill_first;
+  TestEngine engine(model, 1, options);
+  Answers answers;
+  for (const Request& request : requests) {
+    answers.push_back(engine.run({request}, answers.size() + 1).front());
+    for (const Answer& answer : answers.back()) CHECK(answer.error == "");
+  }
+  engine.stop();
+  return answers;
+}
+
+// What is wrong with log-probabilities; empty: nothing. Ids of alternatives, and ranks, may change
+// places where two are as good as each other.
+std::string compare_logprobs(const std::vector<TokenLogprobs>& got,
+                             const std::vector<TokenLogprobs>& right) {
+  const float limit = on_gpu() ? 1e-3f : 1e-4f;
+  const auto near = [&](const TokenLogprob& a, const TokenLogprob& b) {
+    return std::fabs(a.logprob - b.logprob) <= limit && std::abs(a.rank - b.rank) <= 1;
+  };
+  if (got.size() != right.size()) return str(got.size(), " log-probabilities, not ", right.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (got[i].chosen.token != right[i].chosen.token || !near(got[i].chosen, right[i].chosen)) {
+      return str("log-probability ", i, " is ", got[i].chosen.logprob, " of token ",
+                 got[i].chosen.token, ", not ", right[i].chosen.logprob, " of ",
+                 right[i].chosen.token);
+    }
+    if (!std::ranges::equal(got[i].top, right[i].top, near)) {
+      return str("alternatives ", i, " differ");
+    }
+  }
+  return {};
+}
+
+// Until they part.
+std::vector<TokenLogprobs> first(const std::vector<TokenLogprobs>& all, std::size_t count) {
+  return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), count))};
+}
+
+// Differences of one setting's answers from the right ones.
+struct Differences {
+  int parted = 0;     // drew another token somewhere
+  std::string first;  // the first that parted
+  std::string wrong;  // what no near tie explains
+
+  void compare(const std::string& name, const Answer& got, const Answer& right) {
+    const auto [mine, theirs] = std::ranges::mismatch(got.tokens, right.tokens);
+    const auto same = static_cast<std::size_t>(mine - got.tokens.begin());
+    const bool equal = mine == got.tokens.end() && theirs == right.tokens.end();
+    if (!equal) {
+      ++parted;
+      if (first.empty()) first = str(name, " parts at token ", same, " of ", right.tokens.size());
+    }
+    std::string what =
+        compare_logprobs(runtime::first(got.logprobs, same), runtime::first(right.logprobs, same));
+    if (what.empty()) what = compare_logprobs(got.prompt_logprobs, right.prompt_logprobs);
+    if (equal && got.finish != right.finish) {
+      what = str("ended by ", name_of(got.finish), ", not ", name_of(right.finish));
+    }
+    if (got.error != right.error) what = str("error '", got.error, "', not '", right.error, "'");
+    if (!what.empty() && wrong.empty()) wrong = str(name, ": ", what);
+  }
+};
+
+Differences compare(const Answers& got, const Answers& right) {
+  Differences all;
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    if (got[i].size() != right[i].size()) {
+      all.wrong = str("request ", i, " has ", got[i].size(), " answers, not ", right[i].size());
+      break;
+    }
+    for (std::size_t index = 0; index < right[i].size(); ++index) {
+      all.compare(str("request ", i, " answer ", index), got[i][index], right[i][index]);
+    }
+  }
+  return all;
+}
+
+// One way to answer them, and how to know that it was taken.
+struct Way {
+  std::string name;
+  EngineOptions options;
+  bool tiny_cache = false;
+  bool prompts_first = false;                              // so that they are cached
+  bool among_aborted = false;                              // as many others are started and aborted
+  std::uint64_t SchedulerStatistics::*happened = nullptr;  // must not be 0
+};
+
+EngineOptions usual() {
+  EngineOptions options;
+  options.max_model_len = kMaxModelLen;
+  options.max_num_seqs = 32;
+  options.max_num_batched_tokens = 512;
+  options.swap_space_bytes = std::int64_t{64} << 20;
+  return options;
+}
+
+std::vector<Way> all_ways() {
+  std::vector<Way> ways;
+  const auto add = [&](const std::string& name) -> Way& {
+    ways.push_back({.name = name, .options = usual()});
+    return ways.back();
+  };
+  add("batched");
+  add("chunked").options.max_num_batched_tokens = 40;
+  Way* way = &add("chunked, blocks of 4 tokens");
+  way->options.max_num_batched_tokens = 33;
+  way->options.block_size = 4;
+  add("prefixes cached").prompts_first = true;
+  add("no prefixes cached").options.prefix_caching = false;
+  way = &add("preempted by swapping");
+  way->tiny_cache = true;
+  way->happened = &SchedulerStatistics::swapped_blocks;
+  way = &add("preempted by recomputing");
+  way->tiny_cache = true;
+  way->options.preemption = Preemption::recompute;
+  way->happened = &SchedulerStatistics::recomputed_tokens;
+  add("without graphs").options.graphs = false;
+  add("contiguous").options.max_seq_len = kMaxModelLen;
+  way = &add("layer-wise");
+  way->options.kv_offload = KvOffload::layerwise;
+  way->options.transfer_block = 16;
+  way->options.max_num_batched_tokens = 40;
+  way->prompts_first = true;
+  way = &add("offloaded in chunks, among aborted ones");
+  way->options.kv_offload = KvOffload::chunked;
+  way->options.resident_blocks = 0;
+  way->options.transfer_block = 16;
+  way->options.ring_slots = 3;
+  way->options.max_num_batched_tokens = 40;
+  way->among_aborted = true;
+  way = &add("offloaded in chunks, some of which stay, among aborted ones");
+  way->options.kv_offload = KvOffload::chunked;
+  way->options.resident_blocks = 20;
+  way->options.transfer_block = 16;
+  way->options.ring_slots = 3;
+  way->options.max_num_batched_tokens = 40;
+  way->prompts_first = true;
+  way->among_aborted = true;
+  way = &add("offloaded in chunks, all of which stay");
+  way->options.kv_offload = KvOffload::chunked;
+  way->options.transfer_block = 16;
+  way->prompts_first = true;
+  way = &add("offloaded in chunks, the host's cores attending, among aborted ones");
+  way->options.kv_offload = KvOffload::chunked;
+  way->options.resident_blocks = 0;
+  way->options.host_attention = 0.5;
+  way->options.host_threads = 2;
+  way->options.transfer_block = 16;
+  way->options.ring_slots = 3;
+  way->options.max_num_batched_tokens = 40;
+  way->among_aborted = true;
+  add("not ahead").options.async_scheduling = false;
+  add("prefill first").options.scheduling = Scheduling::prefill_first;
+  add("among aborted ones").among_aborted = true;
+  way = &add("among aborted ones, preempted");
+  way->among_aborted = true;
+  way->tiny_cache = true;
+  way = &add("all small: chunked, swapped, prefixes cached, prefill first");
+  way->options.max_num_batched_tokens = 40;
+  way->options.scheduling = Scheduling::prefill_first;
+  way->tiny_cache = true;
+  way->prompts_first = true;
+  way->happened = &SchedulerStatistics::preemptions;
+  way = &add("all small: chunked, recomputed, not ahead, without graphs");
+  way->options.max_num_batched_tokens = 40;
+  way->options.preemption = Preemption::recompute;
+  way->options.async_scheduling = false;
+  way->options.graphs = false;
+  way->tiny_cache = true;
+  way->happened = &SchedulerStatistics::preemptions;
+  return ways;
+}
+
+// Bytes of each rank for so many blocks of the rank that has most KV heads.
+std::int64_t cache_bytes(const OpenModel& model, int ranks, std::int64_t blocks) {
+  std::int64_t heads = 0;
+  for (const RankDescription& rank : describe_model(model, ranks).ranks) {
+    heads = std::max(heads, rank.kv_heads.size());
+  }
+  const kvcache::BlockShape shape = {.layers = model.config.layers,
+                                     .block_size = kTinyBlock,
+                                     .kv_heads = heads,
+                                     .head_dim = model.config.head_dim,
+                                     .dtype = DType::f32};
+  return blocks * static_cast<std::int64_t>(shape.bytes());
+}
+
+// Every request has a double, which is aborted somewhere on its way.
+Answers run_among_aborted(TestEngine& engine, const std::vector<Request>& requests) {
+  constexpr std::uint64_t kDoubles = 1'000'000;
+  for (std::uint64_t i = 0; i < requests.size(); ++i) {
+    engine.client().submit(1 + i, requests[i]);
+    engine.client().submit(kDoubles + i, requests[i]);
+  }
+  TestEngine::Book book;
+  for (std::uint64_t aborted = 0; engine.client().unfinished() > 0;) {
+    engine.poll_into(book);
+    if (aborted < requests.size()) engine.client().abort(kDoubles + aborted++);
+  }
+  Answers answers;
+  for (std::uint64_t i = 0; i < requests.size(); ++i) answers.push_back(book[1 + i]);
+  return answers;
+}
+
+void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Request>& requests,
+               const Answers& right) {
+  CAPTURE(way.name);
+  if (way.tiny_cache) {
+    way.options.block_size = kTinyBlock;
+    way.options.kv_cache_memory_bytes = cache_bytes(model, ranks, kTinyCache);
+  }
+  TestEngine engine(model, ranks, way.options);
+  if (way.tiny_cache) CHECK(engine.info().blocks == kTinyCache);
+  if (way.prompts_first) {
+    std::vector<Request> prompts;
+    for (const Request& request : requests) {
+      prompts.emplace_back().prompt = request.prompt;
+    }
+    engine.run(prompts, 1'000'000);
+  }
+  const Differences found = compare(
+      way.among_aborted ? run_among_aborted(engine, requests) : engine.run(requests), right);
+  CHECK(found.wrong == "");
+  CHECK_MESSAGE(found.parted <= (on_gpu() ? kRequests / 50 : 0), found.parted, ": ", found.first);
+
+  const SchedulerStatistics statistics = engine.client().statistics().scheduler;
+  if (way.happened != nullptr) CHECK(statistics.*way.happened > 0);
+  if (way.prompts_first) CHECK(statistics.prefix.hit_tokens > 0);
+  CHECK(statistics.running == 0);
+  CHECK(statistics.waiting == 0);
+  CHECK(statistics.free_blocks == statistics.total_blocks);
+  engine.stop();
+}
+
+// NVLLM_TEST_SCALE: so many times, with other requests each time.
+std::uint32_t rounds() {
+  const char* scale = std::getenv("NVLLM_TEST_SCALE");
+  return static_cast<std::uint32_t>(scale == nullptr ? 1 : std::max(1, std::atoi(scale)));
+}
+
+void check_all_ways(int ranks) {
+  const OpenModel model = open_float32();
+  for (std::uint32_t seed = 0; seed < rounds(); ++seed) {
+    CAPTURE(seed);
+    const std::vector<Request> requests = random_requests(model, seed);
+    const Answers right = plain_answers(model, requests);
+    for (const Way& way : all_ways()) check_way(model, ranks, way, requests, right);
+  }
+}
+
+TEST_CASE("one rank gives the same tokens, whichever way") {
+  RANKS_OR_SKIP(1);
+  check_all_ways(1);
+}
+
+TEST_CASE("two ranks give the tokens of one, whichever way") {
+  RANKS_OR_SKIP(2);
+  check_all_ways(2);
+}
+
+}  // namespace
+}  // namespace nvllm::runtime

@@ -1,0 +1,45 @@
+// Requests of every kind: long and short, alone and with common beginnings, with any features
+// together.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "runtime/request.h"
+
+namespace nvllm::runtime {
+
+struct RequestShapes {
+  std::int64_t vocabulary = 0;
+  std::int64_t most_prompt = 120;  // tokens
+  std::int64_t most_answer = 24;
+  double features = 1;  // how likely each feature is, of its usual probability
+};
+
+class RandomRequests {
+ public:
+  RandomRequests(const RequestShapes& shapes, std::uint32_t seed);
+
+  // All numbers in it come from here: the same requests from the same seed, wherever they are
+  // asked.
+  Request next();
+  std::vector<Request> next(std::int64_t count);
+
+ private:
+  std::int64_t below(std::int64_t limit) { return static_cast<std::int64_t>(random_() % limit); }
+  double between(double least, double most);
+  bool chance(double probability);
+  std::int32_t token();
+  std::vector<std::int32_t> tokens(std::int64_t count);
+  std::vector<std::int32_t> prompt();
+  void choose_drawing(SamplingParams& sampling);
+  void choose_adjustments(SamplingParams& sampling, const std::vector<std::int32_t>& prompt);
+  void choose_end(SamplingParams& sampling);
+
+  RequestShapes shapes_;
+  std::mt19937_64 random_;
+  std::vector<std::vector<std::int32_t>> prefixes_;
+};
+
+}  // namespace nvllm::runtime

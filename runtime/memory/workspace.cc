@@ -1,0 +1,142 @@
+#include "runtime/memory/workspace.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "base/math.h"
+#include "base/text.h"
+#include "kernels/gemm/linear.h"
+#include "layers/sampler.h"
+#include "runtime/runner/decode_graphs.h"
+#include "runtime/runner/runner_cache.h"
+#include "runtime/runner/runner_options.h"
+#include "runtime/runner/step_results.h"
+#include "runtime/runner/step_staging.h"
+
+namespace nvllm::runtime {
+namespace {
+
+// Values that an error offers are multiples of it, to be easy to read.
+constexpr std::int64_t kStep = 256;
+
+// An option that decides how much memory a runner takes.
+struct Knob {
+  const char* name;
+  std::int64_t (*get)(const RunnerOptions& options);
+  void (*set)(RunnerOptions& options, std::int64_t value);
+};
+
+// part_rows: a prompt is a step, and --max-num-batched-tokens how much of it is computed at a time.
+constexpr Knob kKnobs[] = {
+    {"--max-num-batched-tokens",
+     [](const RunnerOptions& options) {
+       return options.part_rows > 0 ? options.part_rows : options.max_num_batched_tokens;
+     },
+     [](RunnerOptions& options, std::int64_t value) {
+       if (options.part_rows > 0) {
+         options.part_rows = value;
+       } else {
+         options.max_num_batched_tokens = value;
+         options.max_logit_rows = std::min(options.max_logit_rows, value);
+       }
+     }},
+    {"--max-model-len", [](const RunnerOptions& options) { return options.max_model_len; },
+     [](RunnerOptions& options, std::int64_t value) {
+       options.max_model_len = value;
+       if (options.part_rows > 0) options.max_num_batched_tokens = value + options.max_num_seqs;
+     }},
+};
+
+using BytesOf = std::function<std::size_t(const RunnerOptions&)>;
+
+// The largest value below the present one with which the runner fits; 0: none does.
+std::int64_t max_fitting_value(const Knob& knob, const RunnerOptions& options,
+                               std::size_t available, const BytesOf& bytes_of) {
+  const auto fits = [&](std::int64_t steps) {
+    RunnerOptions less = options;
+    knob.set(less, steps * kStep);
+    return bytes_of(less) <= available;
+  };
+  // In steps: `low` fits, `high` does not.
+  std::int64_t low = 0, high = (knob.get(options) - 1) / kStep + 1;
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low * kStep;
+}
+
+// "pass ..." one option, or the first at its minimum and the second; "" if that does not help.
+std::string fix_for(RunnerOptions options, std::size_t available, const BytesOf& bytes_of) {
+  std::string fix = "pass ";
+  for (const Knob& knob : kKnobs) {
+    const std::int64_t value = max_fitting_value(knob, options, available, bytes_of);
+    if (value > 0) return str(fix, knob.name, " ", value, " or less");
+    if (knob.get(options) <= kStep) continue;
+    knob.set(options, kStep);
+    fix += str(knob.name, " ", kStep, " and ");
+  }
+  return "";
+}
+
+std::size_t results_bytes(const RunnerOptions& options) {
+  return options.keeps_results ? StepResults::bytes(options.logit_rows(), options.steps_ahead + 1)
+                               : 0;
+}
+
+std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
+  return static_cast<std::size_t>(options.max_model_len * decoder.config().head_dim) *
+         sizeof(float);
+}
+
+// On the CPU, GEMMs with large M keep a packed copy of their inputs, in float32, from the first one
+// on.
+std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
+  const model::ModelConfig& config = decoder.config();
+  const std::int64_t inputs =
+      std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
+                divide_up(config.intermediate_size, decoder.shard().ranks)});
+  constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
+  return static_cast<std::size_t>((options.decoder_limits().rows_at_once() + kPadding) *
+                                  (inputs + kPadding)) *
+         sizeof(float);
+}
+
+}  // namespace
+
+std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& options,
+                            DeviceKind device) {
+  return model::DecoderMemory::bytes(decoder, options.decoder_limits()) +
+         rope_bytes(decoder, options) +
+         layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
+                                decoder.shard(), options.sampler_limits()) +
+         StepStaging::bytes(options) + results_bytes(options) + kernels::matmul_bytes(device) +
+         RunnerCache::prompt_policy_bytes(decoder, options, device);
+}
+
+std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
+                        DeviceKind device) {
+  if (device == DeviceKind::cpu) return packed_bytes(decoder, options);
+  if (!options.graphs) return 0;
+  // What a driver takes for an instantiated graph: its kernels' parameters and launch descriptions.
+  constexpr std::size_t kGraph = 64 << 10, kNode = 2 << 10;
+  constexpr std::int64_t kLayerNodes = 12, kOtherNodes = 64;
+  const std::int64_t nodes = decoder.config().layers * kLayerNodes + kOtherNodes;
+  const std::int64_t graphs = DecodeGraphs::max_graphs(options.max_num_seqs, options.max_model_len);
+  return static_cast<std::size_t>(graphs) * (kGraph + static_cast<std::size_t>(nodes) * kNode);
+}
+
+void require_workspace(const RunnerOptions& options, DeviceKind device, std::size_t available,
+                       const BytesOf& bytes_of) {
+  const std::size_t needed = bytes_of(options);
+  if (needed <= available) return;
+  std::string fix = fix_for(options, available / 2, bytes_of);
+  if (fix.empty()) fix = device == DeviceKind::cpu ? "free memory" : "use more GPUs (--tp)";
+  fail("activations for steps of ", options.max_num_batched_tokens, " tokens and sequences of ",
+       options.max_model_len, " need ", format_bytes(needed), ", there are ",
+       format_bytes(available), " beside the weights; ", fix);
+}
+
+}  // namespace nvllm::runtime

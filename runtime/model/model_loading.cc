@@ -1,0 +1,185 @@
+#include "runtime/model/model_loading.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/thread.h"
+#include "model/loading/loader.h"
+
+namespace nvllm::runtime {
+namespace {
+
+// Of the random values of a dummy: the same in every run.
+constexpr std::uint64_t kDummySeed = 0;
+
+}  // namespace
+
+ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, Backend& backend)
+    : model_(model), backend_(backend), decoder_(model.config, shard, model.dtype) {
+  times_.begun_ns = now_ns();
+  thread_ = start_thread("that loads the model", [this] {
+    std::exception_ptr error;
+    try {
+      load();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    error_ = error;
+    done_ = true;
+    news_.notify_all();
+  });
+}
+
+ModelRank::~ModelRank() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void ModelRank::bind(ipc::Registry& methods) {
+  methods.bind<&ModelRank::await_load>("await_load", this);
+  methods.bind<&ModelRank::load_times>("load_times", this);
+  methods.bind<&ModelRank::checksum_of>("checksum_of", this);
+}
+
+void ModelRank::load() {
+  const auto& parameters = decoder_.parameters();
+  weights_ = model::bind_parameters(parameters, decoder_.dtype(), backend_);
+  {
+    const std::lock_guard lock(mutex_);
+    bound_ = true;
+    news_.notify_all();
+  }
+  const auto note = [this](const model::LoadProgress& progress) { bytes_ = progress.bytes; };
+  const model::LoadReport report =
+      model_.dummy
+          ? model::load_dummy(parameters, backend_, model_.config.initializer_range, kDummySeed,
+                              note)
+          : model::load_parameters(parameters, *model_.checkpoint, backend_, {.progress = note});
+  bytes_ = report.bytes_loaded;
+  times_.loaded_ns = now_ns();
+  times_.bytes_read = report.bytes_read;
+  times_.bytes_loaded = report.bytes_loaded;
+}
+
+void ModelRank::await_bound() {
+  std::unique_lock lock(mutex_);
+  news_.wait(lock, [this] { return bound_ || done_; });
+  if (error_) std::rethrow_exception(error_);
+}
+
+LoadState ModelRank::await_load(std::int64_t limit_ns) {
+  std::unique_lock lock(mutex_);
+  news_.wait_for(lock, Nanoseconds(limit_ns), [this] { return done_; });
+  // A rank of a group that breaks later leaves without destructors: no thread is left behind until
+  // then.
+  if (done_ && thread_.joinable()) {
+    lock.unlock();
+    thread_.join();
+    lock.lock();
+  }
+  if (error_) std::rethrow_exception(error_);
+  const model::ParameterBytes bytes = model::bytes_of(decoder_.parameters(), decoder_.dtype());
+  return {.bytes = bytes_, .total = bytes.used, .done = done_};
+}
+
+ParameterChecksum ModelRank::checksum_of(std::uint64_t index) {
+  if (index >= decoder_.parameters().size()) return {};
+  const layers::Parameter& parameter = *decoder_.parameters()[index];
+  return {.name = parameter.name, .checksum = model::checksum(parameter, backend_)};
+}
+
+namespace {
+
+// Between two looks at all ranks; less where the step timeout is short, since this is how long a
+// call takes.
+constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
+constexpr Nanoseconds kBetweenPushes = 2 * kRound;
+// A round that took longer than this was stopped in between (Ctrl-Z): no rank is to blame for that.
+constexpr Nanoseconds kLongestRound = 4 * kRound;
+
+LoadState sum_of(const std::vector<LoadState>& states) {
+  LoadState sum{.done = true};
+  for (const LoadState& state : states) {
+    sum.bytes += state.bytes;
+    sum.total += state.total;
+    sum.done = sum.done && state.done;
+  }
+  return sum;
+}
+
+}  // namespace
+
+void LoadWatch::look(const std::vector<LoadState>& states, Nanoseconds since) {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const LoadState& state = states[rank];
+    Rank& last = ranks_[rank];
+    if (state.done || state.bytes != last.bytes) {
+      last = {.bytes = state.bytes};
+      continue;
+    }
+    last.without_progress += std::min(since, kLongestRound);
+    if (last.without_progress <= limit_) continue;
+    fail("rank ", rank, " has loaded nothing for ",
+         format_duration(std::chrono::duration<double>(last.without_progress).count()), ", ",
+         state.bytes, " of ", state.total,
+         " bytes: does the disk still answer? A longer --step-timeout waits longer");
+  }
+}
+
+void ModelLoading::bind(ipc::Registry& requests) {
+  requests.bind<&ModelLoading::load>("load", this);
+}
+
+std::vector<RankLoad> ModelLoading::load(LoadRequest request) {
+  await_all();
+  std::vector<RankLoad> ranks = report();
+  if (request.checksums) add_checksums(ranks);
+  return ranks;
+}
+
+std::vector<RankLoad> ModelLoading::report() {
+  const std::vector<RankReport> reports = caller_.call<RankReport>("report");
+  const std::vector<LoadTimes> times = caller_.call<LoadTimes>("load_times");
+  std::vector<RankLoad> ranks;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    ranks.push_back({.report = reports[rank], .times = times[rank], .checksums = {}});
+  }
+  return ranks;
+}
+
+void ModelLoading::await_all() {
+  const Nanoseconds limit = me_.group().step_timeout();
+  const Nanoseconds round = std::min(kRound, limit / 4);
+  LoadWatch watch(me_.size(), limit);
+  std::int64_t last_push_ns = 0;
+  std::int64_t last_look_ns = now_ns();
+  while (true) {
+    const std::vector<LoadState> states =
+        caller_.call<LoadState>("await_load", std::int64_t{round.count()});
+    const LoadState all = sum_of(states);
+    if (all.done) return;
+    const std::int64_t now = now_ns();
+    watch.look(states, Nanoseconds(now - last_look_ns));
+    last_look_ns = now;
+    if (Nanoseconds(now - last_push_ns) < kBetweenPushes) continue;
+    server_.push("load_state", all);
+    last_push_ns = now;
+  }
+}
+
+// A call for each: one for all of a large model would take longer than a step may.
+void ModelLoading::add_checksums(std::vector<RankLoad>& ranks) {
+  for (std::uint64_t index = 0;; ++index) {
+    const auto sums = caller_.call<ParameterChecksum>("checksum_of", index);
+    bool more = false;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (sums[rank].name.empty()) continue;
+      ranks[rank].checksums.push_back(sums[rank]);
+      more = true;
+    }
+    if (!more) return;
+  }
+}
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,172 @@
+// What the launcher, rank 0 and the other ranks tell each other while a model is loaded.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "device/backend.h"
+#include "ipc/registry.h"
+#include "ipc/rpc.h"
+#include "model/decoder.h"
+#include "runtime/model/open_model.h"
+#include "runtime/rank_report.h"
+
+namespace nvllm::runtime {
+
+// Of one rank, in bytes of its parameters.
+struct LoadState {
+  std::uint64_t bytes = 0;
+  std::uint64_t total = 0;
+  bool done = false;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(bytes, total, done);
+  }
+};
+
+// One rank's load, from its first step until its parameters could be used. Times in now_ns().
+struct LoadTimes {
+  std::int64_t begun_ns = 0;
+  std::int64_t loaded_ns = 0;
+  std::uint64_t bytes_read = 0;    // from files
+  std::uint64_t bytes_loaded = 0;  // of parameters
+
+  double seconds() const { return static_cast<double>(loaded_ns - begun_ns) * 1e-9; }
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(begun_ns, loaded_ns, bytes_read, bytes_loaded);
+  }
+};
+
+struct ParameterChecksum {
+  std::string name;
+  std::uint64_t checksum = 0;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(name, checksum);
+  }
+};
+
+struct RankLoad {
+  RankReport report;
+  LoadTimes times;
+  std::vector<ParameterChecksum> checksums;  // none unless asked for
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(report, times, checksums);
+  }
+};
+
+struct LoadRequest {
+  bool checksums = false;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(checksums);
+  }
+};
+
+// ModelRank: one rank's part of a model. It loads on a thread of its own, so that the rank can
+// start its communicator, give signs of life and answer how far it is, all at the same time.
+
+// Used by the rank's main thread.
+class ModelRank {
+ public:
+  // Begins to load. Both must outlive it.
+  ModelRank(const OpenModel& model, layers::Shard shard, Backend& backend);
+  ModelRank(const ModelRank&) = delete;
+  ModelRank& operator=(const ModelRank&) = delete;
+  ~ModelRank();  // waits until it has been loaded
+
+  // What rank 0 calls on all ranks. What loading threw is thrown by the first of them.
+  void bind(ipc::Registry& methods);
+
+  const OpenModel& model() const { return model_; }
+  const model::Decoder& decoder() const { return decoder_; }
+  // Until the parameters have their memory, though perhaps not their values.
+  void await_bound();
+
+ private:
+  void load();  // the thread's
+
+  // Returns when loading has ended, or after the limit.
+  LoadState await_load(std::int64_t limit_ns);
+  // The following two only after the load.
+  LoadTimes load_times() const { return times_; }
+  // Of parameter `index`, or of no name where there is none any more.
+  ParameterChecksum checksum_of(std::uint64_t index);
+
+  const OpenModel& model_;
+  Backend& backend_;
+  model::Decoder decoder_;
+  Buffer weights_;
+  LoadTimes times_;
+  std::atomic<std::uint64_t> bytes_ = 0;  // of parameters filled so far
+
+  std::mutex mutex_;
+  std::condition_variable news_;
+  bool bound_ = false;  // guarded by mutex_, as are the next two
+  bool done_ = false;
+  std::exception_ptr error_;  // why it failed
+  std::thread thread_;
+};
+
+// ModelLoading: what rank 0 runs when the launcher asks for a loaded model. The ranks load by
+// themselves from their start on; this waits for them, tells the launcher how far they are, and
+// notices a rank that does not get on.
+
+// Notices the rank that loads, but has not got on for longer than a limit.
+class LoadWatch {
+ public:
+  LoadWatch(int ranks, Nanoseconds limit)
+      : ranks_(static_cast<std::size_t>(ranks)), limit_(limit) {}
+
+  // What all ranks say, `since` the last time. An Error names who has hung.
+  void look(const std::vector<LoadState>& states, Nanoseconds since);
+
+ private:
+  struct Rank {
+    std::uint64_t bytes = 0;
+    Nanoseconds without_progress{0};
+  };
+  std::vector<Rank> ranks_;
+  Nanoseconds limit_;
+};
+
+// Used by rank 0's main thread. Every rank has bound a ModelRank and a RankReporter.
+class ModelLoading {
+ public:
+  // All must outlive it.
+  ModelLoading(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server)
+      : me_(me), caller_(caller), server_(server) {}
+
+  // "load": takes a LoadRequest, gives a RankLoad of every rank, and pushes a LoadState of all
+  // ranks together, "load_state", ten times a second.
+  void bind(ipc::Registry& requests);
+
+  // Waits for all ranks, with those pushes.
+  void await_all();
+  // What each rank says of itself, once all have loaded.
+  std::vector<RankLoad> report();
+
+ private:
+  std::vector<RankLoad> load(LoadRequest request);
+  void add_checksums(std::vector<RankLoad>& ranks);
+
+  ipc::Member& me_;
+  ipc::GroupCaller& caller_;
+  ipc::RequestServer& server_;
+};
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,197 @@
+#include "runtime/model/open_model.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "model/checkpoint/checkpoint_file.h"
+#include "model/decoder.h"
+#include "model/loading/loader.h"
+#include "model/loading/tensor_check.h"
+
+namespace nvllm::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a path turned out to be.
+struct Place {
+  enum class Kind { folder, config, gguf };
+  Kind kind = Kind::folder;
+  std::string config_path;  // of the config.json; of a GGUF file, itself
+};
+
+Place find_place(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) {
+    fail("--model ", path, ": ", errno_text(error.value()));
+  }
+  if (!fs::exists(status)) {
+    fail("--model ", path, ": no such folder or file; pass a model's folder, its config.json or a ",
+         ".gguf file");
+  }
+  if (fs::is_directory(status)) {
+    return {Place::Kind::folder, (fs::path(path) / "config.json").string()};
+  }
+  if (!fs::is_regular_file(status)) {
+    fail("--model ", path,
+         ": neither a folder nor a file; pass a model's folder, its config.json or a ",
+         ".gguf file");
+  }
+  return {path.ends_with(".gguf") ? Place::Kind::gguf : Place::Kind::config, path};
+}
+
+// What cannot be looked at is an error: a folder that this user may not read, a link to itself.
+bool is_there(const std::string& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  if (error) fail(path, ": ", errno_text(error.value()));
+  return there;
+}
+
+void check_format(LoadFormat wanted, const model::Checkpoint& checkpoint) {
+  const std::string& file = checkpoint.files().front().path();
+  const bool gguf = file.ends_with(".gguf");
+  if (wanted == LoadFormat::gguf && !gguf) {
+    fail("--load-format gguf: ", file, " is a safetensors file; pass auto or safetensors");
+  }
+  if (wanted == LoadFormat::safetensors && gguf) {
+    fail("--load-format safetensors: ", file, " is a GGUF file; pass auto or gguf");
+  }
+}
+
+DType choose_dtype(const ModelOptions& options, const model::ModelConfig& config) {
+  if (options.dtype) return *options.dtype;
+  return config.dtype == DType::f32 ? DType::bf16 : config.dtype;
+}
+
+}  // namespace
+
+OpenModel open_model(const ModelOptions& options) {
+  const Place place = find_place(options.path);
+  OpenModel model;
+  model.path = options.path;
+  model.dummy = options.format == LoadFormat::dummy;
+  std::string config_path = place.config_path;
+  std::string text;
+  // A dummy needs a config alone; so does who looks at one.
+  const bool has_config = place.kind == Place::Kind::config ||
+                          (place.kind == Place::Kind::folder && is_there(config_path));
+  if ((model.dummy && has_config) || place.kind == Place::Kind::config) {
+    text = model::read_config_json(config_path);
+  } else {
+    model.checkpoint = model::open_checkpoint(options.path);
+    text = model.checkpoint->config_json();
+    check_format(options.format, *model.checkpoint);
+    if (!has_config) config_path = model.checkpoint->files().front().path();
+  }
+  model.config = model::parse_config(text, options.overrides, config_path);
+  model.generation =
+      has_config ? model::read_generation_config(fs::path(config_path).parent_path(), model.config)
+                 : model::default_generation_config(model.config);
+  model.dtype = choose_dtype(options, model.config);
+  if (model.dummy) model.checkpoint.reset();
+  if (model.checkpoint) {
+    const model::Decoder whole(model.config, {}, model.dtype);
+    model::check_tensors(whole.parameters(), *model.checkpoint, model.config);
+  }
+  return model;
+}
+
+namespace {
+
+std::uint64_t elements_of(const model::Decoder& decoder) {
+  std::uint64_t sum = 0;
+  for (const layers::Parameter* parameter : decoder.parameters()) {
+    sum += static_cast<std::uint64_t>(parameter->elements());
+  }
+  return sum;
+}
+
+// The rows of a tensor that a rank owns; none: it has nothing of it.
+layers::Range rows_of(const RankDescription& rank, const std::string& tensor) {
+  for (const ParameterDescription& parameter : rank.parameters) {
+    for (const layers::Slice& slice : parameter.slices) {
+      if (slice.tensor == tensor && slice.rows.size() > 0) return slice.rows;
+    }
+  }
+  return {};
+}
+
+layers::Range divided(layers::Range range, std::int64_t by) {
+  return {range.begin / by, range.end / by};
+}
+
+RankDescription describe_rank(const OpenModel& model, layers::Shard shard) {
+  const model::Decoder decoder(model.config, shard, model.dtype);
+  const model::ParameterBytes bytes = model::bytes_of(decoder.parameters(), model.dtype);
+  RankDescription rank;
+  rank.elements = elements_of(decoder);
+  rank.bytes = bytes.used;
+  rank.allocated = bytes.allocated;
+  for (const layers::Parameter* parameter : decoder.parameters()) {
+    rank.parameters.push_back(
+        {.name = parameter->name,
+         .shape = parameter->shape,
+         .bytes = static_cast<std::uint64_t>(parameter->elements()) * size_of(model.dtype),
+         .slices = parameter->slices});
+  }
+  // Told by the slices themselves, so that it cannot differ from what is loaded.
+  const model::TensorNames& names = model.config.names;
+  const auto rows_in_layer = [&](const char* part) {
+    return rows_of(rank, names.in_layer(0, part) + ".weight");
+  };
+  rank.heads = divided(rows_in_layer(names.q), model.config.head_dim);
+  rank.kv_heads = divided(rows_in_layer(names.k), model.config.head_dim);
+  rank.intermediate = rows_in_layer(names.gate);
+  rank.vocabulary = rows_of(rank, names.embedding);
+  return rank;
+}
+
+CheckpointDescription describe_checkpoint(const model::Checkpoint& checkpoint) {
+  CheckpointDescription description;
+  description.summary = checkpoint.describe();
+  for (const model::CheckpointFile& file : checkpoint.files()) {
+    description.files[file.path()] = file.size();
+  }
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    for (StoredBytes* sum :
+         {&description.encodings[model::name_of(tensor.encoding)], &description.all}) {
+      sum->tensors += 1;
+      sum->bytes += tensor.bytes;
+    }
+  }
+  return description;
+}
+
+}  // namespace
+
+const char* name_of(layers::RopeConfig::Type type) {
+  using Type = layers::RopeConfig::Type;
+  switch (type) {
+    case Type::standard: return "default";
+    case Type::linear: return "linear";
+    case Type::dynamic: return "dynamic";
+    case Type::yarn: return "yarn";
+    case Type::llama3: return "llama3";
+  }
+  return "?";
+}
+
+ModelDescription describe_model(const OpenModel& model, int ranks) {
+  ModelDescription description;
+  description.path = model.path;
+  description.config = model.config;
+  description.dtype = model.dtype;
+  description.dummy = model.dummy;
+  description.elements = elements_of({model.config, {}, model.dtype});
+  if (model.checkpoint) description.checkpoint = describe_checkpoint(*model.checkpoint);
+  for (int rank = 0; rank < ranks; ++rank) {
+    description.ranks.push_back(describe_rank(model, {rank, ranks}));
+  }
+  return description;
+}
+
+}  // namespace nvllm::runtime

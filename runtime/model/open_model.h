@@ -1,0 +1,80 @@
+// OpenModel: the model that a command line names, opened but not loaded: its configuration, and the
+// headers of its files. The launcher opens it before it forks; the workers inherit it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/dtype.h"
+#include "layers/parameter.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/config/config.h"
+#include "model/config/generation_config.h"
+#include "runtime/options.h"
+
+namespace nvllm::runtime {
+
+struct OpenModel {
+  std::string path;
+  model::ModelConfig config;
+  model::GenerationConfig generation;  // of the file beside the config.json; a GGUF file has none
+  DType dtype = DType::bf16;
+  bool dummy = false;  // loaded, it has random weights
+  // Absent: dummy, or a config.json alone.
+  std::optional<model::Checkpoint> checkpoint;
+};
+
+// Errors of every kind are one line that names the file. The checkpoint's tensors are those of the
+// configuration, by name and shape.
+OpenModel open_model(const ModelOptions& options);
+
+// ModelDescription: what there is to say of a model without loading it: how large it is, and which
+// part of it every rank owns.
+
+struct ParameterDescription {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::uint64_t bytes = 0;
+  std::vector<layers::Slice> slices;
+};
+
+struct RankDescription {
+  // Of the whole model's; empty: this rank owns none.
+  layers::Range heads, kv_heads, intermediate, vocabulary;
+  std::uint64_t elements = 0;   // of all its parameters
+  std::uint64_t bytes = 0;      // the sum of the parameters' own
+  std::uint64_t allocated = 0;  // that the memory for them takes
+  std::vector<ParameterDescription> parameters;
+};
+
+struct StoredBytes {
+  std::uint64_t tensors = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct CheckpointDescription {
+  std::string summary;                         // "2 safetensors files in DIR"; empty: there is none
+  std::map<std::string, std::uint64_t> files;  // path, bytes
+  std::map<std::string, StoredBytes> encodings;  // "BF16"
+  StoredBytes all;
+};
+
+struct ModelDescription {
+  std::string path;
+  model::ModelConfig config;
+  DType dtype = DType::bf16;
+  bool dummy = false;
+  std::uint64_t elements = 0;  // of the whole model's parameters; tied ones count once
+  CheckpointDescription checkpoint;
+  std::vector<RankDescription> ranks;
+};
+
+// "default", "linear", "dynamic", "yarn", "llama3"
+const char* name_of(layers::RopeConfig::Type type);
+
+ModelDescription describe_model(const OpenModel& model, int ranks);
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,150 @@
+#include "runtime/model/open_model.h"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace nvllm::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 72,
+    "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 9, "head_dim": 16,
+    "num_key_value_heads": 3, "vocab_size": 515, "max_position_embeddings": 64,
+    "torch_dtype": "float32"})";
+
+// A folder with that config.json, which goes with the object.
+class Folder {
+ public:
+  explicit Folder(const std::string& config = kConfig) {
+    std::string name = (fs::temp_directory_path() / "open_model_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) fail_errno("mkdtemp ", name);
+    path = name;
+    write("config.json", config);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { fs::remove_all(path); }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path + "/" + name) << text;
+  }
+
+  std::string path;
+};
+
+std::string refusal(const ModelOptions& options) {
+  try {
+    open_model(options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+OpenModel dummy(const Folder& folder, std::optional<DType> dtype = {}) {
+  return open_model({.path = folder.path, .format = LoadFormat::dummy, .dtype = dtype});
+}
+
+}  // namespace
+
+TEST_CASE("a dummy needs a config.json alone") {
+  const Folder folder;
+  const OpenModel model = dummy(folder);
+  CHECK(model.dummy);
+  CHECK_FALSE(model.checkpoint.has_value());
+  CHECK(model.config.heads == 9);
+}
+
+TEST_CASE("a config.json alone can be looked at") {
+  const Folder folder;
+  const OpenModel model = open_model({.path = folder.path + "/config.json"});
+  CHECK_FALSE(model.dummy);
+  CHECK_FALSE(model.checkpoint.has_value());
+}
+
+TEST_CASE("the sampling defaults of the checkpoint is read beside its config.json") {
+  const Folder folder;
+  CHECK_FALSE(dummy(folder).generation.temperature);
+  folder.write("generation_config.json", R"({"temperature": 0.5, "eos_token_id": 3})");
+  CHECK(dummy(folder).generation.temperature == 0.5);
+  CHECK(dummy(folder).generation.eos_token_ids == std::vector<std::int32_t>{3});
+  CHECK(open_model({.path = folder.path + "/config.json"}).generation.temperature == 0.5);
+  folder.write("generation_config.json", R"({"top_p": 2})");
+  CHECK(refusal({.path = folder.path, .format = LoadFormat::dummy})
+            .starts_with(folder.path + "/generation_config.json: top_p 2: must be a number"));
+}
+
+TEST_CASE("weights get the type that was asked for, else the model's own, but not float32") {
+  const Folder folder;
+  CHECK(dummy(folder).dtype == DType::bf16);
+  CHECK(dummy(folder, DType::f32).dtype == DType::f32);
+  const Folder half(
+      std::string(kConfig).replace(std::string(kConfig).find("float32"), 7, "float16"));
+  CHECK(dummy(half).dtype == DType::f16);
+}
+
+TEST_CASE("what is not there or not a model is refused in one line") {
+  const Folder folder;
+  CHECK(
+      refusal({.path = "/nowhere"}) ==
+      "--model /nowhere: no such folder or file; pass a model's folder, its config.json or a .gguf "
+      "file");
+  CHECK(
+      refusal({.path = "/dev/null"}) ==
+      "--model /dev/null: neither a folder nor a file; pass a model's folder, its config.json or a "
+      ".gguf file");
+  CHECK(refusal({.path = folder.path}).starts_with(folder.path + ": expected "));
+  const Folder looped;
+  const std::string config = looped.path + "/config.json";
+  fs::remove(config);
+  fs::create_symlink("config.json", config);
+  const std::string why = ": Too many levels of symbolic links (ELOOP)";
+  CHECK(refusal({.path = looped.path, .format = LoadFormat::dummy}) == config + why);
+  CHECK(refusal({.path = config}) == "--model " + config + why);
+  folder.write("config.json", "{");
+  CHECK(refusal({.path = folder.path, .format = LoadFormat::dummy}) ==
+        folder.path + "/config.json: no valid JSON at line 1, column 2");
+  folder.write("x.gguf", "no");
+  CHECK(refusal({.path = folder.path + "/x.gguf"}).starts_with(folder.path));
+}
+
+TEST_CASE("the parts of all ranks are the whole, at any number of ranks") {
+  const Folder folder;
+  const OpenModel model = dummy(folder);
+  const std::uint64_t whole = describe_model(model, 1).ranks[0].bytes;
+  CHECK(whole == describe_model(model, 1).elements * 2);
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    CAPTURE(ranks);
+    const ModelDescription description = describe_model(model, ranks);
+    REQUIRE(description.ranks.size() == static_cast<std::size_t>(ranks));
+    std::int64_t heads = 0, intermediate = 0, vocabulary = 0;
+    for (const RankDescription& rank : description.ranks) {
+      std::uint64_t bytes = 0;
+      for (const ParameterDescription& parameter : rank.parameters) bytes += parameter.bytes;
+      CHECK(rank.bytes == bytes);
+      CHECK(rank.bytes == 2 * rank.elements);
+      CHECK(rank.allocated >= rank.bytes);
+      CHECK(rank.heads.begin == heads);
+      CHECK((rank.heads.size() == 0 || rank.intermediate.begin == intermediate));
+      CHECK(rank.vocabulary.begin == vocabulary);
+      // Whole groups of three, or all of them within the one KV head that is there.
+      CHECK(rank.kv_heads.begin == rank.heads.begin / 3);
+      CHECK(rank.kv_heads.end == (rank.heads.end + 2) / 3);
+      heads = rank.heads.end;
+      intermediate = rank.intermediate.end;
+      vocabulary = rank.vocabulary.end;
+    }
+    CHECK(heads == 9);
+    CHECK(intermediate == 104);
+    CHECK(vocabulary == 515);
+  }
+}
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,44 @@
+#include "runtime/options.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace nvllm::runtime {
+
+std::string sparse_refusal(const EngineOptions& options) {
+  if (options.decode_attention == DecodeAttention::full) return "";
+  if (options.kv_mode() == KvMode::paged && options.block_size % kQuestPageTokens != 0) {
+    return str("--decode-attention quest: --block-size is ", options.block_size,
+               "; it must be a multiple of ", kQuestPageTokens);
+  }
+  return "";
+}
+
+void check_sparse_attention(const EngineOptions& options) {
+  if (const std::string why = sparse_refusal(options); !why.empty()) fail(why);
+}
+
+std::string host_attention_refusal(const EngineOptions& options) {
+  if (options.host_attention == 0.0) return "";
+  const std::string asked = options.host_attention
+                                ? str("--kv-host-attention ", *options.host_attention)
+                                : "--kv-host-attention auto";
+  if (options.decode_attention == DecodeAttention::quest) {
+    return str(
+        asked,
+        ": --decode-attention quest gathers what it chooses; pass --decode-attention full, or "
+        "--kv-host-attention off");
+  }
+  if (options.kv_offload == KvOffload::automatic && options.max_seq_len == 0) return "";
+  const KvMode mode = options.kv_mode();
+  if (mode == KvMode::chunked) return "";
+  return str(asked, ": keys and values are ", name_of(mode),
+             ", which the host's cores cannot attend to; pass --kv-offload chunked, or "
+             "--kv-host-attention off");
+}
+
+void check_host_attention(const EngineOptions& options) {
+  if (const std::string why = host_attention_refusal(options); !why.empty()) fail(why);
+}
+
+}  // namespace nvllm::runtime

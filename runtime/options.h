@@ -1,0 +1,141 @@
+// EngineOptions: how the engine works, as the command line says it. Names as vLLM's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "device/dtype.h"
+
+namespace nvllm::runtime {
+
+enum class Scheduling : std::uint8_t { prefill_first, mixed };
+enum class Preemption : std::uint8_t { swap, recompute };
+
+// Where keys and values are kept: `off` on the device (paged, or contiguous with max_seq_len), else
+// in host memory. `automatic`: off if they fit there, else as the prompts' lengths suggest.
+enum class KvOffload : std::uint8_t { off, chunked, layerwise, automatic };
+// What it comes to.
+enum class KvMode : std::uint8_t { paged, contiguous, chunked, layerwise };
+constexpr const char* name_of(KvMode mode) {
+  switch (mode) {
+    case KvMode::paged: return "paged";
+    case KvMode::contiguous: return "contiguous";
+    case KvMode::chunked: return "chunked";
+    case KvMode::layerwise: return "layerwise";
+  }
+  return "";
+}
+// Chunked: how much of a sequence stays on the device as long as it runs.
+enum class Residence : std::uint8_t { none, some, all };
+constexpr const char* name_of(KvMode mode, Residence residence) {
+  if (mode != KvMode::chunked || residence == Residence::none) return name_of(mode);
+  return residence == Residence::all ? "resident" : "hybrid";
+}
+enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
+enum class DecodeAttention : std::uint8_t { full, quest };
+
+// How the GPU's GEMM configurations are chosen: by what is known of their shapes; by measurements
+// of earlier runs where there are any; or these, and what is missing is measured now.
+enum class Tuning : std::uint8_t { off, cached, full };
+constexpr const char* name_of(Tuning tuning) {
+  switch (tuning) {
+    case Tuning::off: return "off";
+    case Tuning::cached: return "cached";
+    case Tuning::full: return "full";
+  }
+  return "";
+}
+
+struct EngineOptions {
+  std::int64_t block_size = 16;
+  double gpu_memory_utilization = 0.9;  // of a GPU's whole memory, by everything this program takes
+  std::optional<std::int64_t> kv_cache_memory_bytes;  // of each rank; absent: what is left of it
+  std::optional<std::int64_t> max_model_len;          // absent: the model's limit, or what fits
+  std::int64_t max_num_seqs = 256;
+  std::int64_t max_num_batched_tokens = 8192;
+  bool prefix_caching = true;
+  Scheduling scheduling = Scheduling::mixed;
+  Preemption preemption = Preemption::swap;  // recompute where the swap space is full
+  // Pinned host memory of each rank at most; by default what there is, up to that.
+  static constexpr std::int64_t kUsualSwapSpace = std::int64_t{4} << 30;
+  std::int64_t swap_space_bytes = kUsualSwapSpace;
+  KvOffload kv_offload = KvOffload::off;
+  std::optional<std::int64_t>
+      kv_offloading_bytes;       // host memory of all ranks; absent: what there is
+  std::int64_t ring_slots = 16;  // chunked: parts of blocks on the device while they are read
+  // chunked: blocks that stay on the device while their sequences run; absent: as many as it has
+  // room for.
+  std::optional<std::int64_t> resident_blocks;
+  // chunked: of the blocks that decoding reads, the share that the host's cores attend to; absent:
+  // as their speed and the link's are. And their threads on each rank; 0: its cores.
+  std::optional<double> host_attention = 0.0;
+  std::int64_t host_threads = 0;
+  // chunked and layer-wise: tokens of a block in host memory; absent: usual_transfer_block() of
+  // max_model_len.
+  std::optional<std::int64_t> transfer_block;
+  std::int64_t kv_buffers = 4;   // layer-wise: layers on the device while they are read
+  std::int64_t max_seq_len = 0;  // contiguous: tokens of the one sequence; 0: not contiguous
+  PrefillAttention prefill_attention = PrefillAttention::full;
+  DecodeAttention decode_attention = DecodeAttention::full;
+  bool graphs = true;            // --enforce-eager: false
+  bool async_scheduling = true;  // one step ahead
+  Tuning tuning = Tuning::cached;
+  std::string gemm_tuning_file;  // runtime/runner/gemm_tuning.h; empty: nothing is kept
+  std::uint64_t seed = 0;  // of requests that have none: theirs come from this one and their number
+  bool profile = false;    // record a trace
+
+  // What they ask for; an automatic choice is settled by then.
+  KvMode kv_mode() const {
+    if (max_seq_len > 0) return KvMode::contiguous;
+    if (kv_offload == KvOffload::chunked) return KvMode::chunked;
+    return kv_offload == KvOffload::layerwise ? KvMode::layerwise : KvMode::paged;
+  }
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs,
+            max_num_batched_tokens, prefix_caching, scheduling, preemption, swap_space_bytes,
+            kv_offload, kv_offloading_bytes, ring_slots, resident_blocks, host_attention,
+            host_threads, transfer_block, kv_buffers, max_seq_len, prefill_attention,
+            decode_attention, graphs, async_scheduling, tuning, gemm_tuning_file, seed, profile);
+  }
+};
+
+enum class LoadFormat : std::uint8_t { automatic, dummy, safetensors, gguf };
+
+// Which model, and how, as the command line says it.
+struct ModelOptions {
+  std::string path;  // a folder, a config.json or a .gguf file
+  LoadFormat format = LoadFormat::automatic;
+  std::string overrides = "";  // --hf-overrides: a JSON object, or empty
+  std::optional<DType> dtype =
+      std::nullopt;  // absent: the model's own, bfloat16 where that is float32
+};
+
+// When sparse attention is used, and what it asks of other options.
+
+inline constexpr std::int64_t kQuestPageTokens = 16;
+
+// Prompts shorter than this attend to everything: so little that choosing costs more than it saves.
+inline constexpr std::int64_t kMinSparseTokens = 1024;
+// From here on `auto` chooses XAttention. It is faster below, too (four times at 32K: the benchmark
+// prompt_policy), but there attention to everything is less than half of a prompt's time, and
+// leaves nothing out.
+inline constexpr std::int64_t kAutomaticSparseTokens = 65536;
+
+// Why a policy that the options ask for cannot be served with the others, in one line; empty: it
+// can. Nothing is ever replaced by another policy.
+std::string sparse_refusal(const EngineOptions& options);
+// The same as an Error.
+void check_sparse_attention(const EngineOptions& options);
+
+// Which modes of the cache let the host's cores attend.
+
+// Why what the options ask for cannot be, in one line; empty: it can, or depends on what
+// `--kv-offload auto` comes to. It is never left out in silence.
+std::string host_attention_refusal(const EngineOptions& options);
+// The same as an Error.
+void check_host_attention(const EngineOptions& options);
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,221 @@
+#include "runtime/runner/model_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/pointwise/copy.h"
+
+namespace nvllm::runtime {
+namespace {
+
+constexpr int kTimedSteps = 8;  // more than may be in flight
+
+}  // namespace
+
+ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
+                         ipc::Communicator* communicator, const RunnerOptions& options,
+                         Trace* trace, std::function<void()> progress)
+    : decoder_(decoder),
+      backend_(backend),
+      stream_(stream),
+      communicator_(communicator),
+      options_(options),
+      trace_(trace),
+      progress_(std::move(progress)),
+      matmul_(kernels::create_matmul(backend)),
+      memory_(decoder, options.decoder_limits(), backend),
+      sampler_(decoder.head().vocabulary(), decoder.head().stride(), decoder.config().vocab_size,
+               decoder.shard(), options.sampler_limits(), backend),
+      staging_(backend, options),
+      slots_(options.max_num_seqs, options.max_model_len, options.block_size),
+      graphs_(backend, options.max_num_seqs, options.max_model_len),
+      timer_(trace, backend, stream, kTimedSteps),
+      cache_(decoder, backend, stream, options_) {
+  if (!options.keeps_results) return;
+  const layers::SamplerLimits limits = options.sampler_limits();
+  results_.emplace(backend, limits.rows, limits.max_logprobs, options.steps_ahead + 1);
+}
+
+// The device must be done with the memory before it is freed. If it does not get done, the process
+// is about to end anyway.
+ModelRunner::~ModelRunner() {
+  try {
+    stream_.synchronize_for(std::chrono::seconds(10));
+  } catch (const std::exception&) {  // reported before, or of no interest any more
+  }
+}
+
+void ModelRunner::adopt(kernels::ProductChoices choices) {
+  matmul_->adopt(std::move(choices));
+}
+
+void ModelRunner::tune_gemms(const TunedSize& size) {
+  runtime::tune_gemms(size, decoder_, memory_, {stream_, *matmul_, communicator_}, backend_);
+}
+
+GemmTuningReport ModelRunner::gemm_tuning() {
+  return {.known = matmul_->known(), .measured = matmul_->choices(), .problem = {}};
+}
+
+void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
+                             std::int64_t device_slots, bool all_resident) {
+  cache_.make(blocks, host_blocks, device_slots, all_resident);
+}
+
+kvcache::KvTraffic ModelRunner::kv_traffic() const {
+  return cache_.made() ? cache_->traffic() : kvcache::KvTraffic{};
+}
+
+// --- A step ---
+
+void ModelRunner::step(const StepMessage& message) {
+  NVLLM_CHECK(cache_.made(), "a step before make_cache()");
+  const Trace::Span span(trace_, "host", "step", message.number);
+  timer_.begin(message.number, stream_);
+  follow(message);
+  const std::span<const StepPart> parts = slots_.parts();
+  const layers::Sampled sampled = parts.empty() ? layers::Sampled{} : run(message.number, parts);
+  timer_.end(stream_);
+  if (results_) results_->add(message.number, parts, slots_, sampled, stream_);
+}
+
+// Everything but the rows, in the message's order.
+void ModelRunner::follow(const StepMessage& message) {
+  slots_.follow(message);
+  for (const std::uint32_t slot : message.ended) cache_->end_sequence(slot);
+  cache_.swap(message.swap_out, message.swap_in);
+  for (const SlotStart& start : message.started) sampler_.set(start.slot, start.rules, stream_);
+  starts_ = !message.started.empty();
+}
+
+layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart> parts) {
+  const StepShape shape = shape_of(parts);
+  const layers::SampleStep required = required_sampling(parts);
+  // Every sequence has one row, which samples: the rows are the sequences and the logits.
+  const bool decodes = shape.max_query_rows == 1 && shape.logit_rows == shape.rows;
+  const kvcache::StepPlan plan =
+      begin_cache_step(number, parts, options_.graphs && decodes && !starts_);
+  layers::Sampled sampled;
+  if (plan.capturable) {
+    sampled = run_as_graph(parts, shape, plan.graph_key, required);
+  } else {
+    load(parts, shape);
+    const kernels::Linear head = forward(shape);
+    if (shape.logit_rows > 0) sampled = sample(shape, shape.logit_rows, required, &head);
+  }
+  cache_->end_step(stream_);
+  return sampled;
+}
+
+// In the batch's order, which is the staging's: the sequences that sample come first.
+kvcache::StepPlan ModelRunner::begin_cache_step(std::uint64_t number,
+                                                std::span<const StepPart> parts, bool may_capture) {
+  sequences_.clear();
+  for (const bool samples : {true, false}) {
+    for (const StepPart& part : parts) {
+      if (part.samples != samples) continue;
+      sequences_.push_back({.slot = part.slot,
+                            .blocks = slots_[part.slot].blocks,
+                            .first = part.first,
+                            .rows = part.rows,
+                            .resident = slots_[part.slot].resident,
+                            .to_come = part.to_come});
+    }
+  }
+  return cache_->begin_step(
+      {.number = number, .sequences = sequences_, .may_capture = may_capture, .starts = starts_},
+      stream_);
+}
+
+layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepShape shape,
+                                          std::uint64_t cache_graph_key,
+                                          const layers::SampleStep& required) {
+  const std::int64_t rows = shape.rows;
+  DecodeGraphs::Kind kind = graphs_.kind_of(shape.sequences, shape.max_kv_length);
+  kind.cache_graph_key = cache_graph_key;
+  // Sampling with logprobs, which few requests want, would need a graph for each number of
+  // alternatives.
+  kind.samples = required.logprobs < 0;
+  kind.penalties = kind.samples && required.adjust;
+  kind.top_k_top_p = kind.samples && required.filter;
+  shape.sequences = shape.rows = shape.logit_rows = kind.sequences;
+  shape.max_kv_length = kind.max_kv_length;
+  shape.all_logits = true;
+  load(parts, shape);
+  graphs_.run(kind, stream_, [&] {
+    const kernels::Linear head = forward(shape);
+    if (!kind.samples) return matmul_->linear(head, stream_);
+    tokens_ = sample(shape, kind.sequences, required, &head).tokens;
+  });
+  if (!kind.samples) return sample(shape, rows, required, nullptr);
+  layers::Sampled sampled;
+  sampled.tokens = TensorView(tokens_.data, tokens_.dtype, {rows});
+  return sampled;
+}
+
+void ModelRunner::load(std::span<const StepPart> parts, const StepShape& shape) {
+  staging_.load(parts, slots_, shape, results_ ? results_->next_buffer() : 0, *cache_, stream_,
+                communicator_);
+}
+
+kernels::Linear ModelRunner::forward(const StepShape& shape) {
+  kernels::step_input(staging_.input(shape, *cache_), stream_);
+  layers::Batch batch = staging_.batch(shape);
+  // The one sequence lies in one block, so kernels need not look up its blocks.
+  if (options_.kv_mode == KvMode::contiguous) batch.block_table = {};
+  return decoder_.forward_to_head(batch, *cache_, memory_,
+                                  {stream_, *matmul_, communicator_, progress_});
+}
+
+// What the rows of a step require of the sampler.
+layers::SampleStep ModelRunner::required_sampling(std::span<const StepPart> parts) {
+  layers::SampleStep required;
+  for (const StepPart& part : parts) {
+    const SlotSequence& sequence = slots_[part.slot];
+    if (part.samples) {
+      required.adjust |= sequence.penalties;
+      required.filter |= sequence.top_k_top_p;
+      required.logprobs = std::max(required.logprobs, sequence.logprobs);
+    }
+    if (part.prompt_logprobs > 0)
+      required.logprobs = std::max(required.logprobs, sequence.prompt_logprobs);
+  }
+  return required;
+}
+
+layers::Sampled ModelRunner::sample(const StepShape& shape, std::int64_t rows,
+                                    const layers::SampleStep& required,
+                                    const kernels::Linear* head) {
+  layers::SampleStep step = staging_.sample_step(shape, rows, cache_->tokens());
+  step.logits = memory_.logits(decoder_, rows);
+  step.head = head;
+  step.adjust = required.adjust;
+  step.filter = required.filter;
+  step.logprobs = required.logprobs;
+  layers::Scratch no_scratch;
+  const layers::Sampled sampled =
+      sampler_.sample(step, staging_.last_tokens(), {stream_, *matmul_, no_scratch, communicator_});
+  if (results_) {
+    kernels::copy_to_ring({.words = sampled.tokens,
+                           .index = staging_.result_buffer(shape),
+                           .ring = results_->buffers()},
+                          stream_);
+  }
+  return sampled;
+}
+
+bool ModelRunner::result_ready() {
+  return results_ && results_->ready();
+}
+
+StepResult ModelRunner::take_result() {
+  NVLLM_CHECK(results_.has_value(), "this rank keeps no results");
+  StepResult result = results_->take(stream_, communicator_);
+  timer_.collect();
+  return result;
+}
+
+}  // namespace nvllm::runtime

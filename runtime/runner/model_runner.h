@@ -1,0 +1,111 @@
+// ModelRunner: one rank's half of every step. It follows the step messages, keeps each slot's
+// sequence on its device, and enqueues forward pass and sampling. It runs ahead of its device:
+// step() returns when the work is enqueued.
+//
+// The tokens that a step samples stay on the device, where the next step reads them. The inputs of
+// a step (positions, slots, tables) are computed on the device, too, from a few numbers per
+// sequence, so a step costs one small copy to the device, and decode steps are captured graphs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/trace.h"
+#include "device/backend.h"
+#include "ipc/collective/communicator.h"
+#include "kernels/gemm/linear.h"
+#include "kvcache/kv_cache.h"
+#include "layers/sampler.h"
+#include "model/decoder.h"
+#include "runtime/runner/decode_graphs.h"
+#include "runtime/runner/gemm_tuning.h"
+#include "runtime/runner/runner_cache.h"
+#include "runtime/runner/runner_options.h"
+#include "runtime/runner/slot_table.h"
+#include "runtime/runner/step_results.h"
+#include "runtime/runner/step_staging.h"
+#include "runtime/scheduler/step.h"
+
+namespace nvllm::runtime {
+
+// Used by the rank's main thread.
+class ModelRunner {
+ public:
+  // Allocates everything but the cache, workspace_bytes() in all: activations, sampler, step input,
+  // results. The decoder's parameters are bound, though perhaps not filled yet. All must outlive
+  // it. communicator: nullptr for one rank. progress: called from some thread as the device gets on
+  // in steps that may take minutes.
+  ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
+              ipc::Communicator* communicator, const RunnerOptions& options, Trace* trace = nullptr,
+              std::function<void()> progress = {});
+  ~ModelRunner();
+  ModelRunner(const ModelRunner&) = delete;
+  ModelRunner& operator=(const ModelRunner&) = delete;
+
+  kvcache::BlockShape block_shape() const { return cache_.block_shape(); }
+  CacheBytes cache_bytes() const { return cache_.bytes(); }
+
+  // GEMM configurations that earlier runs measured (kernels::Matmul::adopt). Before the first step.
+  void adopt(kernels::ProductChoices choices);
+  // Measures the missing ones for steps of this size; between steps, after the weights have been
+  // loaded. A collective call.
+  void tune_gemms(const TunedSize& size);
+  // Which configurations are known, and which were measured.
+  GemmTuningReport gemm_tuning();
+
+  // Once, before the first step, after the weights have been loaded; see RunnerCache::make().
+  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots = 0,
+                  bool all_resident = false);
+
+  // Bytes between this rank's device and the host, of all steps so far.
+  kvcache::KvTraffic kv_traffic() const;
+
+  // Enqueues a step. A collective call; the messages must be the same on all ranks.
+  void step(const StepMessage& message);
+
+  // keeps_results: of the oldest step whose result was not taken.
+  bool result_ready();
+  StepResult take_result();  // waits for it; a stuck peer is an Error with its name
+
+ private:
+  void follow(const StepMessage& message);
+  kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const StepPart> parts,
+                                     bool may_capture);
+  layers::Sampled run(std::uint64_t number, std::span<const StepPart> parts);
+  layers::Sampled run_as_graph(std::span<const StepPart> parts, StepShape shape,
+                               std::uint64_t cache_graph_key, const layers::SampleStep& required);
+  void load(std::span<const StepPart> parts, const StepShape& shape);
+  // All but the LM-head GEMM, which is returned.
+  kernels::Linear forward(const StepShape& shape);
+  layers::SampleStep required_sampling(std::span<const StepPart> parts);
+  // head: the GEMM that makes the logits; nullptr: they are there.
+  layers::Sampled sample(const StepShape& shape, std::int64_t rows,
+                         const layers::SampleStep& required, const kernels::Linear* head);
+
+  const model::Decoder& decoder_;
+  Backend& backend_;
+  Stream& stream_;
+  ipc::Communicator* communicator_;
+  const RunnerOptions options_;
+  Trace* trace_;
+  std::function<void()> progress_;
+
+  std::unique_ptr<kernels::Matmul> matmul_;
+  model::DecoderMemory memory_;
+  layers::Sampler sampler_;
+  StepStaging staging_;
+  SlotTable slots_;
+  DecodeGraphs graphs_;
+  StepTimer timer_;
+  RunnerCache cache_;
+  std::optional<StepResults> results_;
+  std::vector<kvcache::StepSequence> sequences_;  // of the step; kept for its memory
+  bool starts_ = false;                           // whether a sequence starts with this step
+  TensorView tokens_;  // where the sampler leaves the tokens of every step
+};
+
+}  // namespace nvllm::runtime

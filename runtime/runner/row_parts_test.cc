@@ -1,0 +1,90 @@
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "runtime/runner/step_staging.h"
+
+namespace nvllm::runtime {
+namespace {
+
+using Words = std::vector<std::int32_t>;
+
+struct Cut {
+  explicit Cut(std::int64_t max_rows, const std::vector<StepPart>& sequences) : cut(max_rows) {
+    std::vector<const StepPart*> order;
+    std::int64_t rows = 0;
+    for (const StepPart& each : sequences) {
+      order.push_back(&each);
+      rows += each.rows;
+    }
+    cut.cut(order);
+    words.assign(cut.words().begin(), cut.words().end());
+    parts = cut.at(words.data());
+    CHECK(static_cast<std::int64_t>(words.size()) <=
+          RowParts::max_words(static_cast<std::int64_t>(order.size()), rows, max_rows));
+  }
+
+  RowParts cut;
+  Words words;
+  std::span<const layers::BatchPart> parts;
+};
+
+Words values(const TensorView& tensor) {
+  const auto* const data = tensor.as<std::int32_t>();
+  return {data, data + tensor.shape[0]};
+}
+
+TEST_CASE("parts: rows that fit in one are not cut") {
+  CHECK(Cut(8, {{.first = 3, .rows = 5}, {.first = 0, .rows = 3}}).parts.empty());
+}
+
+TEST_CASE("parts: a prompt is cut, and each part ends where its rows do") {
+  const Cut got(8, {{.first = 5, .rows = 20}});
+  REQUIRE(got.parts.size() == 3);
+  const std::int64_t first[] = {0, 8, 16}, rows[] = {8, 8, 4};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const layers::BatchPart& part = got.parts[i];
+    CHECK(part.first_row == first[i]);
+    CHECK(part.rows == rows[i]);
+    CHECK(part.first_sequence == 0);
+    CHECK(part.sequences == 1);
+    CHECK(part.max_query_rows == rows[i]);
+    CHECK(part.max_kv_length == 5 + first[i] + rows[i]);
+    CHECK(values(part.query_start) == Words{0, static_cast<std::int32_t>(rows[i])});
+    CHECK(values(part.kv_length) == Words{static_cast<std::int32_t>(5 + first[i] + rows[i])});
+  }
+}
+
+TEST_CASE("parts: several sequences, some in one part, some in several, some cut at a boundary") {
+  const Cut got(4, {{.first = 9, .rows = 1},
+                    {.first = 0, .rows = 7},
+                    {.first = 2, .rows = 2},
+                    {.first = 30, .rows = 1}});
+  REQUIRE(got.parts.size() == 3);
+  CHECK(values(got.parts[0].query_start) == Words{0, 1, 4});
+  CHECK(values(got.parts[0].kv_length) == Words{10, 3});
+  CHECK(got.parts[0].max_query_rows == 3);
+  CHECK(got.parts[0].max_kv_length == 10);
+  CHECK(got.parts[1].first_row == 4);
+  CHECK(got.parts[1].first_sequence == 1);
+  CHECK(values(got.parts[1].query_start) == Words{0, 4});
+  CHECK(values(got.parts[1].kv_length) == Words{7});
+  CHECK(got.parts[2].first_row == 8);
+  CHECK(got.parts[2].first_sequence == 2);
+  CHECK(values(got.parts[2].query_start) == Words{0, 2, 3});
+  CHECK(values(got.parts[2].kv_length) == Words{4, 31});
+}
+
+TEST_CASE("parts: what was cut before is forgotten") {
+  RowParts cut(4);
+  const StepPart prompt{.first = 0, .rows = 9}, row{.first = 9, .rows = 1};
+  cut.cut(std::vector<const StepPart*>{&prompt});
+  Words words(cut.words().begin(), cut.words().end());
+  CHECK(cut.at(words.data()).size() == 3);
+  cut.cut(std::vector<const StepPart*>{&row});
+  CHECK(cut.words().empty());
+  CHECK(cut.at(words.data()).empty());
+}
+
+}  // namespace
+}  // namespace nvllm::runtime

@@ -1,0 +1,173 @@
+#include "runtime/runner/runner_cache.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "base/logging.h"
+#include "base/text.h"
+#include "device/topology.h"
+#include "kvcache/layerwise/layerwise_cache.h"
+
+namespace nvllm::runtime {
+namespace {
+
+static_assert(kQuestPageTokens == kvcache::Quest::kPageTokens);
+
+void log_speeds(const kvcache::HostAttention::Speeds& speeds) {
+  const auto rate = [](double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); };
+  log_info("attention in host memory: cores read ", rate(speeds.cores), " a second, while ",
+           rate(speeds.link), " go to the device; the cores' share is ",
+           std::lround(100 * speeds.share()), "%");
+}
+
+kvcache::PromptLimits prompt_limits(const model::Decoder& decoder, const RunnerOptions& options,
+                                    DeviceKind device) {
+  const std::int64_t keys = decoder.heads().kv.size() * decoder.config().head_dim;
+  const bool gathers = device == DeviceKind::cuda && decoder.dtype() != DType::f32;
+  return {.rows = options.decoder_limits().rows_at_once(),
+          .tokens = options.max_model_len,
+          .heads = decoder.heads().q.size(),
+          .key_bytes = gathers ? static_cast<std::size_t>(keys) * size_of(decoder.dtype()) : 0};
+}
+
+}  // namespace
+
+RunnerCache::RunnerCache(const model::Decoder& decoder, Backend& backend, Stream& stream,
+                         const RunnerOptions& options)
+    : decoder_(decoder), backend_(backend), stream_(stream), options_(options) {
+  const kvcache::PromptLimits limits = prompt_limits(decoder, options, backend.kind());
+  if (options.prefill_attention == PrefillAttention::minference) {
+    prompt_policy_ = kvcache::MInference::create(backend, limits);
+  } else if (options.prefill_attention != PrefillAttention::full) {
+    prompt_policy_ = kvcache::XAttention::create(backend, limits);
+  }
+}
+
+std::size_t RunnerCache::prompt_policy_bytes(const model::Decoder& decoder,
+                                             const RunnerOptions& options, DeviceKind device) {
+  if (options.prefill_attention == PrefillAttention::full) return 0;
+  const kvcache::PromptLimits limits = prompt_limits(decoder, options, device);
+  return options.prefill_attention == PrefillAttention::minference
+             ? kvcache::MInference::bytes(limits)
+             : kvcache::XAttention::bytes(limits);
+}
+
+kvcache::BlockShape RunnerCache::block_shape() const {
+  return {.layers = decoder_.config().layers,
+          .block_size = options_.block_size,
+          .kv_heads = decoder_.heads().kv.size(),
+          .head_dim = decoder_.config().head_dim,
+          .dtype = decoder_.dtype()};
+}
+
+std::optional<kvcache::QuestLimits> RunnerCache::quest_limits(std::int64_t blocks) const {
+  if (!decodes_by_quest()) return std::nullopt;
+  return kvcache::QuestLimits{.shape = block_shape(),
+                              .blocks = blocks,
+                              .sequences = options_.max_num_seqs,
+                              .tokens = options_.max_model_len};
+}
+
+kvcache::SparseLimits RunnerCache::sparse_limits() const {
+  const bool automatic = options_.prefill_attention == PrefillAttention::automatic;
+  return {.rows = options_.decoder_limits().rows_at_once(),
+          .sequences = options_.max_num_seqs,
+          .min_tokens = automatic ? kAutomaticSparseTokens : kMinSparseTokens};
+}
+
+std::size_t RunnerCache::sparse_bytes(bool layerwise) const {
+  if (!is_sparse()) return 0;
+  return kvcache::SparseCache::bytes(quest_limits(0), sparse_limits(), layerwise);
+}
+
+// By default the ranks of GPUs, which may all be near the same cores, share them; the ranks of CPUs
+// have been given their share already.
+int RunnerCache::host_threads() const {
+  if (options_.host_threads > 0) return static_cast<int>(options_.host_threads);
+  const int ranks = backend_.kind() == DeviceKind::cpu ? 1 : decoder_.shard().ranks;
+  return std::max(1, static_cast<int>(allowed_cores().size()) / ranks);
+}
+
+kvcache::ChunkedOptions RunnerCache::chunked_options(std::int64_t blocks, std::int64_t device_slots,
+                                                     bool all_resident) const {
+  return {.blocks = blocks,
+          .device_slots = device_slots,
+          .all_stay = all_resident,
+          .ring_slots = options_.ring_slots,
+          .sequences = options_.max_num_seqs,
+          .rows = options_.rows(),
+          .heads = decoder_.heads().q.size(),
+          .steps_ahead = options_.steps_ahead,
+          .quest = decodes_by_quest(),
+          .prompts = prompt_policy_.get(),
+          .min_tokens = sparse_limits().min_tokens,
+          .tokens = options_.max_model_len,
+          .host_share = options_.host_attention,
+          .host_threads = host_threads(),
+          .hooks = options_.offload_hooks};
+}
+
+CacheBytes RunnerCache::bytes() const {
+  const kvcache::BlockShape shape = block_shape();
+  const std::size_t quest_block = decodes_by_quest() ? kvcache::Quest::block_bytes(shape) : 0;
+  if (options_.kv_mode == KvMode::layerwise) {
+    return {.block = kvcache::LayerwiseCache::device_bytes(shape, options_.kv_buffers,
+                                                           decodes_by_quest()) +
+                     quest_block,
+            .host_block = kvcache::LayerwiseCache::host_bytes(shape),
+            .fixed = sparse_bytes(true)};
+  }
+  if (options_.kv_mode != KvMode::chunked) {
+    return {.block = shape.bytes() + quest_block, .fixed = sparse_bytes(false)};
+  }
+  return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape, decodes_by_quest()),
+          .host_block = shape.kv_bytes(),
+          .fixed = kvcache::ChunkedCache::device_bytes(shape, chunked_options(0, 0, false)),
+          .device_slot = shape.kv_bytes() +
+                         static_cast<std::size_t>(options_.max_num_seqs) * sizeof(std::int32_t)};
+}
+
+void RunnerCache::make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
+                       bool all_resident) {
+  NVLLM_CHECK(!made(), "there is a cache already");
+  if (options_.kv_mode == KvMode::layerwise) {
+    return use(std::make_unique<kvcache::LayerwiseCache>(
+                   backend_, block_shape(), blocks, options_.kv_buffers, 0, decodes_by_quest()),
+               blocks);
+  }
+  if (options_.kv_mode == KvMode::chunked) {
+    NVLLM_CHECK_EQ(host_blocks, 0);
+    auto chunked = std::make_unique<kvcache::ChunkedCache>(
+        backend_, block_shape(), chunked_options(blocks, device_slots, all_resident));
+    if (const auto& speeds = chunked->host_speeds()) log_speeds(*speeds);
+    cache_ = std::move(chunked);
+    return;
+  }
+  auto paged = std::make_unique<kvcache::PagedCache>(backend_, block_shape(), blocks, host_blocks);
+  paged_ = paged.get();
+  use(std::move(paged), blocks);
+}
+
+// Puts a sparse cache over the storage if a policy wants one. A chunked cache asks the policies
+// itself.
+template <typename Storage>
+void RunnerCache::use(std::unique_ptr<Storage> storage, std::int64_t blocks) {
+  if (is_sparse()) {
+    cache_ = std::make_unique<kvcache::SparseCache>(
+        backend_, stream_, *storage, prompt_policy_.get(), quest_limits(blocks), sparse_limits());
+    storage_ = std::move(storage);
+  } else {
+    cache_ = std::move(storage);
+  }
+}
+
+void RunnerCache::swap(std::span<const kvcache::BlockCopy> out,
+                       std::span<const kvcache::BlockCopy> in) {
+  NVLLM_CHECK(paged_ != nullptr || (out.empty() && in.empty()));
+  if (!out.empty()) paged_->swap_out(out, stream_);
+  if (!in.empty()) paged_->swap_in(in, stream_);
+}
+
+}  // namespace nvllm::runtime

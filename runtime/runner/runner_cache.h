@@ -1,0 +1,80 @@
+// RunnerCache: a rank's KV cache, in the mode and with the sparse attention policies that its
+// options say.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "device/backend.h"
+#include "kvcache/chunked/chunked_cache.h"
+#include "kvcache/kv_cache.h"
+#include "kvcache/paged/paged_cache.h"
+#include "kvcache/policies/prompt_policy.h"
+#include "kvcache/policies/quest.h"
+#include "kvcache/policies/sparse_cache.h"
+#include "model/decoder.h"
+#include "runtime/runner/runner_options.h"
+
+namespace nvllm::runtime {
+
+// Bytes of a cache: for each block on the device and on the host (0: none there), for each of the
+// device's slots, and beside them on the device.
+struct CacheBytes {
+  std::size_t block = 0, host_block = 0, fixed = 0, device_slot = 0;
+};
+
+// Used by the rank's main thread.
+class RunnerCache {
+ public:
+  // Allocates prompt_policy_bytes(), and no cache yet. All must outlive it.
+  RunnerCache(const model::Decoder& decoder, Backend& backend, Stream& stream,
+              const RunnerOptions& options);
+
+  // What the policy of --prefill-attention needs, however large the cache becomes.
+  static std::size_t prompt_policy_bytes(const model::Decoder& decoder,
+                                         const RunnerOptions& options, DeviceKind device);
+
+  kvcache::BlockShape block_shape() const;
+  CacheBytes bytes() const;
+
+  // Once. blocks: of the device, or of the host if the mode keeps them there; then there is nothing
+  // to swap to. device_slots: chunked: of whole blocks (kvcache/chunked/device_slots.h); all_resident:
+  // there is one for each block, for good.
+  void make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
+            bool all_resident);
+  bool made() const { return cache_ != nullptr; }
+
+  // The cache that was made.
+  kvcache::KvCache& operator*() const { return *cache_; }
+  kvcache::KvCache* operator->() const { return cache_.get(); }
+  // Copies blocks to the host and back, where sequences can be swapped; elsewhere both are empty.
+  void swap(std::span<const kvcache::BlockCopy> out, std::span<const kvcache::BlockCopy> in);
+
+ private:
+  bool decodes_by_quest() const { return options_.decode_attention == DecodeAttention::quest; }
+  bool is_sparse() const {
+    return decodes_by_quest() || options_.prefill_attention != PrefillAttention::full;
+  }
+  std::optional<kvcache::QuestLimits> quest_limits(std::int64_t blocks) const;
+  kvcache::SparseLimits sparse_limits() const;
+  std::size_t sparse_bytes(bool layerwise) const;
+  int host_threads() const;
+  kvcache::ChunkedOptions chunked_options(std::int64_t blocks, std::int64_t device_slots,
+                                          bool all_resident) const;
+  template <typename Storage>
+  void use(std::unique_ptr<Storage> storage, std::int64_t blocks);
+
+  const model::Decoder& decoder_;
+  Backend& backend_;
+  Stream& stream_;
+  const RunnerOptions& options_;
+  std::unique_ptr<kvcache::PromptPolicy> prompt_policy_;  // nullptr: none
+  std::unique_ptr<kvcache::KvCache> storage_;             // under a sparse cache
+  std::unique_ptr<kvcache::KvCache> cache_;
+  kvcache::PagedCache* paged_ = nullptr;  // if it is the storage: sequences can be swapped
+};
+
+}  // namespace nvllm::runtime

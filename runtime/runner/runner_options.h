@@ -1,0 +1,66 @@
+// RunnerOptions: what rank 0 sends to every rank to make a runner with.
+//
+// They are not EngineOptions, which say what the user wants: here every automatic choice has been
+// made (resolve_options() of memory/memory_plan.h, and the engine's setup), and a runner knows
+// nothing of policies that only rank 0's scheduler follows.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "base/math.h"
+#include "kvcache/chunked/load_ring.h"
+#include "layers/sampler.h"
+#include "model/decoder.h"
+#include "runtime/options.h"
+
+namespace nvllm::runtime {
+
+struct RunnerOptions {
+  std::int64_t max_model_len = 0;
+  std::int64_t max_num_seqs = 0;
+  std::int64_t max_num_batched_tokens = 0;
+  std::int64_t max_logit_rows = 0;
+  std::int64_t block_size = 0;  // contiguous: of the one block that there is
+  bool graphs = true;
+  bool keeps_results = false;  // rank 0: copies the results of steps to the host
+  int steps_ahead = 2;         // steps that may be enqueued without their results being taken
+  KvMode kv_mode = KvMode::paged;
+  // As in EngineOptions.
+  std::int64_t ring_slots = 16;
+  std::optional<double> host_attention = 0.0;
+  std::int64_t host_threads = 0;
+  std::int64_t kv_buffers = 4;
+  PrefillAttention prefill_attention = PrefillAttention::full;
+  DecodeAttention decode_attention = DecodeAttention::full;
+  // Not 0: a step's rows go through each layer so many at a time, before the next layer; memory for
+  // activations is made for so many.
+  std::int64_t part_rows = 0;
+  kvcache::OffloadHooks offload_hooks = {};  // of tests
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
+            keeps_results, steps_ahead, kv_mode, ring_slots, host_attention, host_threads,
+            kv_buffers, part_rows, prefill_attention, decode_attention);
+  }
+
+  // Sizes of the largest step, in which every slot has a row: rows, rows whose logits are wanted,
+  // and blocks of a sequence's table.
+  std::int64_t rows() const { return std::max(max_num_batched_tokens, max_num_seqs); }
+  std::int64_t logit_rows() const { return std::max(max_logit_rows, max_num_seqs); }
+  std::int64_t table_blocks() const { return divide_up(max_model_len, block_size); }
+
+  model::DecoderLimits decoder_limits() const {
+    return {.rows = rows(),
+            .logit_rows = logit_rows(),
+            .positions = max_model_len,
+            .part_rows = part_rows};
+  }
+  layers::SamplerLimits sampler_limits() const {
+    return {.slots = max_num_seqs, .rows = logit_rows()};
+  }
+};
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,193 @@
+#include "runtime/runner/step_results.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "layers/scratch.h"
+
+namespace nvllm::runtime {
+namespace {
+
+using layers::Scratch;
+
+std::size_t bytes_of(std::int64_t rows, std::int64_t max_logprobs) {
+  return Scratch::bytes_of(DType::i32, 1, rows) * 3 +
+         Scratch::bytes_of(DType::i32, rows, max_logprobs) * 2;
+}
+
+template <typename T>
+T at(const TensorView& tensor, std::int64_t row, std::int64_t column = 0) {
+  const std::int64_t offset = tensor.rank == 1 ? row * tensor.stride[0]
+                                               : row * tensor.stride[0] + column * tensor.stride[1];
+  return tensor.as<T>()[offset];
+}
+
+}  // namespace
+
+StepResults::StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs,
+                         int buffers)
+    : backend_(backend),
+      tokens_(backend.allocate(MemoryKind::device, bytes(logit_rows, buffers), "step results")),
+      buffers_(tokens_.data(), DType::i32, {buffers, logit_rows}) {
+  for (int i = 0; i < buffers; ++i) {
+    Pending& pending = pending_.emplace_back();
+    pending.memory =
+        backend.allocate(MemoryKind::pinned, bytes_of(logit_rows, max_logprobs), "step results");
+    pending.given = backend.create_event();
+    pending.copied = backend.create_event();
+  }
+  if (backend.kind() != DeviceKind::cpu) copies_ = backend.create_stream(StreamPriority::high);
+}
+
+// Nobody writes to the memory any more when it goes.
+StepResults::~StepResults() {
+  try {
+    if (copies_ != nullptr) copies_->synchronize_for(std::chrono::seconds(10));
+  } catch (const std::exception&) {  // it was told, or nobody wants to know
+  }
+}
+
+std::size_t StepResults::bytes(std::int64_t logit_rows, int buffers) {
+  return static_cast<std::size_t>(buffers * logit_rows) * sizeof(std::int32_t);
+}
+
+std::int32_t StepResults::next_buffer() const {
+  return static_cast<std::int32_t>((oldest_ + count_) % pending_.size());
+}
+
+void StepResults::add(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
+                      const layers::Sampled& sampled, Stream& stream) {
+  NVLLM_CHECK_LT(count_, pending_.size());
+  const std::int32_t buffer = next_buffer();
+  Pending& pending = pending_[static_cast<std::size_t>(buffer)];
+  ++count_;
+  pending.number = number;
+  pending.parts.clear();
+  for (const StepPart& part : parts) {
+    const SlotSequence& sequence = slots[part.slot];
+    pending.parts.push_back({part, sequence.logprobs, sequence.prompt_logprobs});
+  }
+  Scratch memory(pending.memory.data(), pending.memory.bytes());
+  pending.sampled = sampled;
+  const auto copy = [&](TensorView& tensor, Stream& on) {
+    if (tensor.data == nullptr || tensor.elements() == 0) return;
+    NVLLM_CHECK(tensor.contiguous(), tensor.describe());
+    void* const here = memory.take(tensor.dtype, 1, tensor.elements()).data;
+    backend_.copy(here, tensor.data, tensor.bytes(), on);
+    tensor.data = here;
+  };
+  // The next step overwrites them.
+  copy(pending.sampled.logprob, stream);
+  copy(pending.sampled.rank, stream);
+  copy(pending.sampled.top_ids, stream);
+  copy(pending.sampled.top_logprobs, stream);
+  Stream& copies = copies_ != nullptr ? *copies_ : stream;
+  if (copies_ != nullptr) {
+    pending.given->record(stream);
+    copies.wait(*pending.given);
+  }
+  if (sampled.tokens.data != nullptr) pending.sampled.tokens.data = buffers_.rows(buffer, 1).data;
+  copy(pending.sampled.tokens, copies);
+  pending.copied->record(copies);
+}
+
+bool StepResults::ready() const {
+  return count_ > 0 && pending_[oldest_].copied->reached();
+}
+
+TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int64_t row,
+                                       std::int32_t alternatives) {
+  TokenLogprobs result;
+  result.top.reserve(static_cast<std::size_t>(std::max(alternatives, 0)));
+  result.chosen = {at<std::int32_t>(sampled.tokens, row), at<float>(sampled.logprob, row),
+                   at<std::int32_t>(sampled.rank, row)};
+  for (std::int32_t i = 0; i < alternatives; ++i) {
+    result.top.push_back({at<std::int32_t>(sampled.top_ids, row, i),
+                          at<float>(sampled.top_logprobs, row, i), i + 1});
+  }
+  return result;
+}
+
+StepResult StepResults::take(Stream& stream, ipc::Communicator* communicator) {
+  NVLLM_CHECK_LT(0u, count_);
+  Pending& pending = pending_[oldest_];
+  if (communicator == nullptr) {
+    pending.copied->synchronize();
+  } else {
+    if (count_ == 1) communicator->wait(stream);  // nothing else is in flight
+    communicator->wait(*pending.copied);
+  }
+  StepResult result;
+  result.number = pending.number;
+  result.tokens.reserve(pending.parts.size());
+  for (const Part& part : pending.parts) {
+    if (part.rows.prompt_logprobs > 0) {
+      StepResult::PromptLogprobs& prompt = result.prompts.emplace_back();
+      prompt.slot = part.rows.slot;
+      for (std::int64_t i = 0; i < part.rows.prompt_logprobs; ++i) {
+        prompt.tokens.push_back(
+            logprobs_of(pending.sampled, part.rows.prompt_logits + i, part.prompt_logprobs));
+      }
+    }
+    if (!part.rows.samples) continue;
+    StepResult::Token& token = result.tokens.emplace_back();
+    token.slot = part.rows.slot;
+    token.token = at<std::int32_t>(pending.sampled.tokens, part.rows.sample_logits);
+    if (part.logprobs >= 0) {
+      token.logprobs = logprobs_of(pending.sampled, part.rows.sample_logits, part.logprobs);
+    }
+  }
+  oldest_ = (oldest_ + 1) % pending_.size();
+  --count_;
+  return result;
+}
+
+StepTimer::StepTimer(Trace* trace, Backend& backend, Stream& stream, int steps) : trace_(trace) {
+  if (trace_ == nullptr) return;
+  for (int i = 0; i < steps; ++i) {
+    steps_.push_back({backend.create_event(true), backend.create_event(true)});
+  }
+  anchor_ = backend.create_event(true);
+  anchor_->record(stream);
+  stream.synchronize();
+  anchor_ns_ = now_ns();
+}
+
+void StepTimer::begin(std::uint64_t step, Stream& stream) {
+  if (trace_ == nullptr) return;
+  collect();
+  if (count_ == steps_.size()) {  // nobody has waited for so long: the oldest goes unseen
+    oldest_ = (oldest_ + 1) % steps_.size();
+    --count_;
+  }
+  Timed& timed = steps_[(oldest_ + count_) % steps_.size()];
+  ++count_;
+  timed.step = step;
+  timed.begin->record(stream);
+}
+
+void StepTimer::end(Stream& stream) {
+  if (trace_ != nullptr) steps_[(oldest_ + count_ - 1) % steps_.size()].end->record(stream);
+}
+
+void StepTimer::collect() {
+  for (; count_ > 0 && steps_[oldest_].end->reached(); --count_) {
+    Timed& timed = steps_[oldest_];
+    const auto at = [&](const Event& event) {
+      return anchor_ns_ + static_cast<std::int64_t>(event.seconds_since(*anchor_) * 1e9);
+    };
+    const std::int64_t begin = at(*timed.begin), end = at(*timed.end);
+    trace_->add_span("device", "step", begin, end, timed.step);
+    // Intervals are single floats: short ones are exact. The old anchor's event serves this place
+    // now.
+    anchor_ns_ = end;
+    std::swap(anchor_, timed.end);
+    oldest_ = (oldest_ + 1) % steps_.size();
+  }
+}
+
+}  // namespace nvllm::runtime

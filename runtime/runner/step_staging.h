@@ -1,0 +1,172 @@
+// StepStaging: sends a step's numbers to the device. A step is written as one row of words, which
+// travel with the kernel launch that sends them; what the forward pass reads is made of them on the
+// device (kernels/pointwise/step_input.h).
+//
+//   StepShape, StepLayout   how many numbers a step has, and where each lies in its words
+//   StepWriter              writes the words, sequence by sequence
+//   RowParts                cuts the rows into parts, for a pass that takes all rows layer by layer
+//   StepStaging             the buffers on both sides, and the device's state of each slot
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/backend.h"
+#include "ipc/collective/communicator.h"
+#include "kernels/pointwise/step_input.h"
+#include "kvcache/kv_cache.h"
+#include "layers/batch.h"
+#include "layers/sampler.h"
+#include "runtime/runner/runner_options.h"
+#include "runtime/runner/slot_table.h"
+
+namespace nvllm::runtime {
+
+// How many of everything a step has; a captured graph's includes padding. Where the numbers lie
+// follows from it alone.
+struct StepShape {
+  std::int64_t sequences = 0;
+  std::int64_t rows = 0;
+  std::int64_t logit_rows = 0;
+  std::int64_t max_query_rows = 0;
+  std::int64_t max_kv_length = 0;
+  bool all_logits = false;  // every row's logits are wanted, in order
+};
+
+// The shape of a step without padding.
+StepShape shape_of(std::span<const StepPart> parts);
+
+// Where a step's numbers lie, in words of 32 bits (see kernels::StepInput and layers::SampleStep).
+struct StepLayout {
+  explicit StepLayout(const StepShape& shape)
+      : result_buffer(0),
+        slots(result_buffer + 1),
+        query_start(slots + shape.sequences),
+        first_position(query_start + shape.sequences + 1),
+        first_token(first_position + shape.sequences),
+        first_block(first_token + shape.sequences),
+        block_start(first_block + shape.sequences),
+        logit_rows(block_start + shape.sequences + 1),
+        sample_slots(logit_rows + shape.logit_rows),
+        sample_positions(sample_slots + shape.logit_rows),
+        targets(sample_positions + shape.logit_rows),
+        tokens(targets + shape.logit_rows),
+        blocks(tokens + shape.rows) {}
+
+  std::int64_t result_buffer;  // StepResults::next_buffer()
+  std::int64_t slots, query_start, first_position, first_token, first_block, block_start;
+  std::int64_t logit_rows, sample_slots, sample_positions, targets;
+  std::int64_t tokens;  // of rows whose token is known to the host
+  std::int64_t blocks;  // new ones; only as many as there are travel
+};
+
+// Writes a step of this shape, sequence by sequence: those that sample, then the others, then
+// padding. So the logits of a sequence that samples have its number.
+class StepWriter {
+ public:
+  // max_blocks: how many new blocks there is room for.
+  StepWriter(std::int32_t* words, const StepShape& shape, std::int64_t max_blocks);
+
+  // A sequence's rows, what is wanted of their logits, and its new blocks, which then count as
+  // sent.
+  void add(const StepPart& part, SlotSequence& sequence);
+  // Only new blocks of a sequence, as many as there is room for.
+  void add_blocks(std::uint32_t slot, SlotSequence& sequence);
+  // Pads up to the shape, with one row each. Returns how many words the step has.
+  std::size_t finish();
+
+ private:
+  // blocks_of: the sequence whose new blocks are sent; nullptr: none.
+  void add_sequence(std::int32_t slot, std::int64_t first, std::int64_t rows, std::int64_t token,
+                    SlotSequence* blocks_of);
+  void set_logits(std::int64_t logits, std::int64_t row, std::int32_t slot, std::int64_t position,
+                  std::int32_t target);
+
+  std::int32_t* words_;
+  const StepShape shape_;
+  const StepLayout at_;
+  const std::int64_t max_blocks_;
+  std::int64_t sequences_ = 0, rows_ = 0, tokens_ = 0, blocks_ = 0;  // so far
+};
+
+// Cuts a step's rows into parts of at most max_rows, for a pass that takes all rows through one
+// layer before it goes on to the next (model/decoder.h). Used by one thread; kept for its memory.
+class RowParts {
+ public:
+  explicit RowParts(std::int64_t max_rows) : max_rows_(max_rows) {}
+
+  // Words that the parts of a step take at most: each sequence is in one part, and in one more for
+  // each cut.
+  static std::int64_t max_words(std::int64_t sequences, std::int64_t rows, std::int64_t max_rows);
+
+  // The sequences in the batch's order. No parts if one is enough.
+  void cut(std::span<const StepPart* const> sequences);
+
+  // For each part its query_start, then its kv_length.
+  std::span<const std::int32_t> words() const { return words_; }
+  // The parts, with their words at this address.
+  std::span<const layers::BatchPart> at(std::int32_t* words);
+
+ private:
+  void end_part(std::int64_t next_row, std::int64_t next_sequence);
+
+  const std::int64_t max_rows_;
+  std::vector<std::int32_t> words_, starts_, lengths_;
+  std::vector<layers::BatchPart> parts_;
+  layers::BatchPart part_;  // that is being filled
+};
+
+// The device keeps each slot's block table and last token. A sequence's new blocks go to its table
+// with the next step that has rows of it. Used by one thread, with one stream.
+class StepStaging {
+ public:
+  // steps_ahead + 1 steps may be on their way to the device; one more waits for the first.
+  StepStaging(Backend& backend, const RunnerOptions& options);
+
+  // Device memory that one takes ("step input").
+  static std::size_t bytes(const RunnerOptions& options);
+
+  // Sends a step. result_buffer: where its tokens belong (StepResults::next_buffer()).
+  void load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
+            std::int32_t result_buffer, const kvcache::KvCache& cache, Stream& stream,
+            ipc::Communicator* communicator);
+
+  // The arguments of the kernels that read it, for any step of this shape.
+  kernels::StepInput input(const StepShape& shape, const kvcache::KvCache& cache) const;
+  // The batch of the step that was loaded last.
+  layers::Batch batch(const StepShape& shape);
+  // The first `rows` logit rows: slots, positions, targets, history and tables.
+  layers::SampleStep sample_step(const StepShape& shape, std::int64_t rows,
+                                 TensorView history) const;
+  TensorView last_tokens() const { return last_tokens_; }
+  // load()'s result_buffer of a step of this shape: [1], int32.
+  TensorView result_buffer(const StepShape& shape) const {
+    return ints(StepLayout(shape).result_buffer, 1);
+  }
+
+ private:
+  std::int32_t* begin(ipc::Communicator* communicator);
+  void send(std::size_t words, Stream& stream);
+  // Sends new blocks to the tables in steps without rows, until no more are new than one step has
+  // room for.
+  void send_blocks(std::span<const StepPart> parts, SlotTable& slots, const kvcache::KvCache& cache,
+                   Stream& stream, ipc::Communicator* communicator);
+  TensorView ints(std::int64_t first, std::int64_t count) const;
+
+  const std::int64_t max_blocks_;  // new ones in one step
+  RowParts parts_;
+  std::vector<std::int32_t> staged_;            // the step that is being written
+  std::vector<std::unique_ptr<Event>> loaded_;  // of the last steps, in a ring
+  std::size_t next_ = 0;
+  Buffer memory_;
+  std::int32_t* words_ = nullptr;       // what was staged, on the device
+  std::vector<const StepPart*> order_;  // the sequences of a step as they are in its batch
+  std::size_t parts_at_ = 0;            // where the words of the parts are
+  TensorView last_tokens_, table_;
+  TensorView tokens_, positions_, slot_mapping_, kv_length_, block_table_;  // as large as they get
+};
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,126 @@
+// The rank that the scheduler's simulation trusts: it notices what would make a real one answer
+// wrongly.
+#include "runtime/scheduler/testing/mock_rank.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace nvllm::runtime {
+namespace {
+
+constexpr SchedulerLimits kLimits = {.max_model_len = 16,
+                                     .max_num_seqs = 2,
+                                     .max_num_batched_tokens = 8,
+                                     .max_logit_rows = 2,
+                                     .blocks = 4,
+                                     .block_size = 2,
+                                     .host_blocks = 2};
+
+SlotStart start(std::uint32_t slot, std::vector<std::int32_t> tokens, std::int32_t computed = 0) {
+  SlotStart start;
+  start.slot = slot;
+  start.rules.prompt_length = static_cast<std::int32_t>(tokens.size());
+  start.tokens = std::move(tokens);
+  start.computed = computed;
+  return start;
+}
+
+// Three tokens in slot 0, in blocks 0 and 1; two of them are computed.
+StepMessage first_step() {
+  StepMessage message;
+  message.number = 1;
+  message.started = {start(0, {5, 6, 7})};
+  message.blocks = {{0, 0}, {0, 1}};
+  message.rows = {{0, 2}};
+  return message;
+}
+
+StepMessage next_step(std::vector<StepRows> rows) {
+  StepMessage message;
+  message.number = 2;
+  message.rows = std::move(rows);
+  return message;
+}
+
+// What is wrong with the second of two steps; nothing, if nothing is.
+std::string wrong(const StepMessage& second) {
+  MockRank rank(kLimits, {});
+  CHECK(rank.step(first_step()).tokens.empty());
+  try {
+    rank.step(second);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("what is right is taken") {
+  CHECK(wrong(next_step({{0, 1}})) == "");
+
+  StepMessage swapped = next_step({{0, 1}});
+  swapped.ended = {0};
+  swapped.swap_out = {{0, 1}};
+  swapped.swap_in = {{1, 3}};
+  swapped.started = {start(0, {5, 6, 7}, 2)};
+  swapped.blocks = {{0, 3}, {0, 2}};
+  CHECK(wrong(swapped) == "");
+}
+
+TEST_CASE("a block that two sequences write") {
+  StepMessage message = next_step({{1, 2}, {0, 1}});
+  message.started = {start(1, {1, 2, 3})};
+  message.blocks = {{1, 0}, {1, 2}};
+  CHECK(wrong(message) == "slot 0: block 0 does not hold its sequence's position 0");
+}
+
+TEST_CASE("a block of other tokens that is taken for a cached one") {
+  StepMessage message = next_step({{1, 1}});
+  message.started = {start(1, {5, 5, 7}, 2)};
+  message.blocks = {{1, 0}, {1, 2}};
+  CHECK(wrong(message) == "slot 1: block 0 does not hold its sequence's position 1");
+}
+
+TEST_CASE("a block of the same tokens after other ones") {
+  MockRank rank(kLimits, {});
+  rank.step(first_step());
+  rank.step(next_step({{0, 1}}));
+  StepMessage message;
+  message.number = 3;
+  message.started = {start(1, {1, 2, 5, 6, 7}, 4)};
+  message.blocks = {{1, 2}, {1, 0}, {1, 3}};
+  message.rows = {{1, 1}};
+  CHECK_THROWS_AS(rank.step(message), Error);
+}
+
+TEST_CASE("tokens that did not come back from the host") {
+  StepMessage message = next_step({{0, 1}});
+  message.ended = {0};
+  message.swap_out = {{0, 1}};
+  message.started = {start(0, {5, 6, 7}, 2)};
+  message.blocks = {{0, 3}, {0, 2}};
+  CHECK(wrong(message) == "slot 0: block 3 does not hold its sequence's position 0");
+}
+
+TEST_CASE("rows without a block, without a token, without a sequence, beyond the limits") {
+  StepMessage message = next_step({{1, 3}});
+  message.started = {start(1, {1, 2, 3})};
+  message.blocks = {{1, 2}};
+  CHECK(wrong(message) == "slot 1 has no block for position 2");
+  CHECK(wrong(next_step({{0, 2}})) == "slot 0 has no token for its row at 3");
+  CHECK(wrong(next_step({{1, 1}})) == "slot 1 holds no sequence");
+  CHECK(wrong(next_step({{0, 9}})) == "step 2 has 9 rows");
+  CHECK(wrong(next_step({})) == "step 2 has no rows");
+}
+
+TEST_CASE("a slot that starts twice") {
+  StepMessage message = next_step({{0, 1}});
+  message.started = {start(0, {1, 2})};
+  CHECK(wrong(message) == "slot 0 is taken");
+}
+
+}  // namespace
+}  // namespace nvllm::runtime

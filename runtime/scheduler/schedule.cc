@@ -1,0 +1,194 @@
+// Scheduler::schedule(): which rows a step computes, by either of the two policies.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "runtime/scheduler/scheduler.h"
+
+namespace nvllm::runtime {
+namespace {
+
+// Prefill first: after so many steps of prefill in a row, one step decodes. Without it, a stream of
+// answers of one token would stop everybody else.
+constexpr std::int64_t kMaxPrefillsInARow = 16;
+
+}  // namespace
+
+std::optional<StepMessage> Scheduler::schedule() {
+  budget_ = whole_budget();
+  rows_.clear();
+  started_.clear();
+  prompt_cut_ = false;
+  step_.number = statistics_.steps + 1;
+  step_.due.clear();
+  if (limits_.scheduling == Scheduling::mixed) {
+    schedule_decodes();
+    schedule_prefills();
+    admit_waiting(Admit::any);
+  } else {
+    schedule_prefill_first();
+  }
+  if (rows_.empty()) return std::nullopt;
+  return finish_step();
+}
+
+// A step is either all prefill or all decode. A sequence that was swapped out while it decoded
+// comes back with the latter.
+void Scheduler::schedule_prefill_first() {
+  const bool decode_owed =
+      prefills_in_a_row_ >= kMaxPrefillsInARow &&
+      std::any_of(running_.begin(), running_.end(), [](const Sequence* s) { return s->decodes(); });
+  if (!decode_owed) {
+    schedule_prefills();
+    admit_waiting(Admit::prefill);
+  }
+  if (rows_.empty()) {
+    schedule_decodes();
+    admit_waiting(Admit::decode);
+    prefills_in_a_row_ = 0;
+  } else {
+    ++prefills_in_a_row_;
+  }
+}
+
+void Scheduler::schedule_decodes() {
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (!sequence.decodes()) continue;
+    if (!grow_or_preempt(sequence)) return;
+    schedule_rows(sequence, 1);
+  }
+}
+
+void Scheduler::schedule_prefills() {
+  for (Sequence* sequence : running_) {
+    if (sequence->decodes()) continue;
+    const std::int64_t rows = rows_that_fit(*sequence, sequence->computed, budget_);
+    if (rows > 0) schedule_rows(*sequence, rows);
+  }
+}
+
+// Admits waiting sequences in their order, and none past one that has to wait: for results that are
+// due to it, for blocks, or for rows.
+void Scheduler::admit_waiting(Admit which) {
+  // Every running sequence that may grow can have one more block before one has to be preempted for
+  // it; else a sequence admitted now might be preempted at once. The last token is stored nowhere.
+  const auto grows = [](const Sequence* sequence) {
+    return sequence->max_length - 1 > sequence->capacity;
+  };
+  std::int64_t reserved = std::count_if(running_.begin(), running_.end(), grows);
+  while (!waiting_.empty() && !free_slots_.empty() && budget_.rows > 0) {
+    Sequence& next = *waiting_.front();
+    if (next.results_due > 0) return;
+    // It might share blocks of the prompt that this step computes in part, and its rows would come
+    // first.
+    if (limits_.whole_prompts && prompt_cut_) return;
+    if (which != Admit::any && next.decodes() != (which == Admit::decode)) return;
+
+    if (!memory_.can_be_chunked_or_resident(next)) return;
+
+    const std::int64_t unreserved = memory_.device().free_blocks() - reserved;
+    if (too_large_.arrival == next.arrival && unreserved <= too_large_.unreserved) return;
+    const SequenceMemory::Fit fit = memory_.fit(next, reserved);
+    if (!fit.enough) {
+      too_large_ = {.arrival = next.arrival, .unreserved = unreserved};
+      return;
+    }
+    const std::int64_t rows = rows_that_fit(next, fit.computed, budget_);
+    if (rows == 0) return;
+    if ((which == Admit::prefill || limits_.whole_prompts) && !rows_.empty() &&
+        rows < next.length() - fit.computed && fits_whole(next, fit.computed))
+      return;
+    start_running(next);
+    reserved += grows(&next) ? 1 : 0;
+    NVLLM_CHECK_EQ(next.computed, fit.computed);
+    schedule_rows(next, rows);
+  }
+}
+
+// Gets a block for the sequence's next row, if need be by preempting newer ones. False: it was the
+// newest, and is preempted itself.
+bool Scheduler::grow_or_preempt(Sequence& sequence) {
+  while (!memory_.grow(sequence, sequence.computed + 1, message_)) {
+    NVLLM_CHECK(running_.size() > 1, "sequence ", sequence.id, " does not fit alone");
+    Sequence& newest = *running_.back();
+    preempt(newest);
+    if (&newest == &sequence) return false;
+  }
+  return true;
+}
+
+std::int64_t Scheduler::rows_that_fit(const Sequence& sequence, std::int64_t computed,
+                                      const Budget& budget) {
+  const std::int64_t left = sequence.length() - computed;
+  const std::int64_t rows = std::min(left, budget.rows);
+  const std::int64_t logprobs = sequence.prompt_logprob_rows(computed, rows);
+  if (logprobs > budget.logits) return budget.logits;  // rows that give prompt logprobs come first
+  if (rows == left && logprobs == budget.logits) return rows - 1;  // the last row samples
+  return rows;
+}
+
+// Whether all that is left of it fits in a step of its own.
+bool Scheduler::fits_whole(const Sequence& sequence, std::int64_t computed) const {
+  return rows_that_fit(sequence, computed, whole_budget()) == sequence.length() - computed;
+}
+
+void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {
+  const DueResult due = {.sequence = &sequence,
+                         .slot = sequence.slot,
+                         .samples = rows == sequence.uncomputed(),
+                         .first_prompt_logprob = sequence.computed,
+                         .prompt_logprobs = sequence.prompt_logprob_rows(sequence.computed, rows)};
+  rows_.push_back({.slot = sequence.slot, .rows = static_cast<std::uint32_t>(rows)});
+  prompt_cut_ |= !due.samples;
+  budget_.rows -= rows;
+  budget_.logits -= due.prompt_logprobs + (due.samples ? 1 : 0);
+  sequence.computed += rows;
+  if (due.samples) ++sequence.pending;
+  if (due.samples || due.prompt_logprobs > 0) {
+    step_.due.push_back(due);
+    ++sequence.results_due;
+  }
+  memory_.commit(sequence);
+}
+
+StepMessage Scheduler::finish_step() {
+  StepMessage message = std::exchange(message_, {});
+  message.number = ++statistics_.steps;
+  message.same_rows = same_rows_as_last(message.ended);
+  if (!message.same_rows) message.rows = rows_;
+  last_rows_.swap(rows_);
+  statistics_.rows += static_cast<std::uint64_t>(limits_.max_num_batched_tokens - budget_.rows);
+
+  // A sequence that reaches max_length with this step no longer needs slot and blocks: the last
+  // token has no row.
+  for (const DueResult& due : step_.due) {
+    Sequence& sequence = *due.sequence;
+    if (sequence.length() < sequence.max_length) continue;
+    stop_running(sequence);
+    sequence.state = Sequence::State::finishing;
+  }
+  in_flight_.push_back(std::move(step_));
+  step_.due.clear();
+  if (!spare_due_.empty()) {
+    step_.due = std::move(spare_due_.back());
+    spare_due_.pop_back();
+  }
+  return message;
+}
+
+bool Scheduler::same_rows_as_last(const std::vector<std::uint32_t>& ended) {
+  for (const std::uint32_t slot : ended) slot_ended_[slot] = 1;
+  auto row = rows_.begin();
+  bool same = true;
+  for (const StepRows& last : last_rows_) {
+    if (slot_ended_[last.slot] != 0) continue;
+    same = row != rows_.end() && row->slot == last.slot && row->rows == 1;
+    if (!same) break;
+    ++row;
+  }
+  for (const std::uint32_t slot : ended) slot_ended_[slot] = 0;
+  return same && row == rows_.end();
+}
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,204 @@
+// Scheduler: decides what every step computes. It knows tokens and blocks, but no device, no clock
+// and no ring, so a simulation can drive it through anything.
+//
+//   scheduler.add({.id = 1, .tokens = prompt, ...});
+//   while (!scheduler.idle()) {
+//     if (auto step = scheduler.schedule()) run(*step);  // perhaps again before complete()
+//     // Results are passed in the order of the steps.
+//     for (const SequenceOutput& output : scheduler.complete(result)) ...
+//   }
+//
+// One step ahead: schedule() may be called while the results of earlier steps are unknown. It then
+// assumes that every row gave a token and nothing stopped. If a sequence did stop, complete() drops
+// the tokens that were computed for it since: it ignores results of slots that were ended, or
+// started again.
+//
+// Order is the invariant. Sequences are numbered as they arrive, and none gets blocks or rows
+// before an older one that could use them:
+//   running_  by arrival; every one of them is older than every one that waits, and those whose
+//             prompt is not computed yet are the newest
+//   waiting_  by arrival; only the first is ever admitted
+// So the oldest sequence of all always runs, is never preempted (the newest is), and finishes some
+// day; then the next one is the oldest.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kvcache/block_manager.h"
+#include "runtime/options.h"
+#include "runtime/request.h"
+#include "runtime/scheduler/sequence.h"
+#include "runtime/scheduler/sequence_memory.h"
+#include "runtime/scheduler/step.h"
+
+namespace nvllm::runtime {
+
+// EngineOptions and the memory plan, as far as the scheduler goes by them.
+struct SchedulerLimits {
+  std::int64_t max_model_len = 0;           // tokens of a sequence, prompt and answer
+  std::int64_t max_num_seqs = 0;            // with a slot at a time
+  std::int64_t max_num_batched_tokens = 0;  // rows of a step
+  std::int64_t max_logit_rows = 0;          // rows of a step whose logits are wanted
+  std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
+  // Chunked: blocks that may stay on the device, and sequences at a time that do not stay there
+  // whole (at least 1).
+  std::int64_t resident_blocks = 0;
+  std::int64_t chunked_seqs = std::numeric_limits<std::int64_t>::max();
+  bool prefix_caching = true;
+  Scheduling scheduling = Scheduling::mixed;
+  Preemption preemption = Preemption::swap;
+  // A prompt that fits in a step is not cut to fill up what another one leaves of it.
+  bool whole_prompts = false;
+};
+
+// New tokens of a sequence, and whether it is over.
+struct SequenceOutput {
+  SequenceId id = 0;
+  std::vector<std::int32_t> tokens;
+  std::vector<TokenLogprobs> logprobs;
+  std::vector<TokenLogprobs> prompt_logprobs;  // those that came with this step
+  FinishReason finish = FinishReason::none;
+  std::int32_t cached_tokens = 0, preemptions = 0;  // so far
+  Residence residence = Residence::none;            // chunked: since it was last admitted
+};
+
+struct SchedulerStatistics {
+  std::uint64_t steps = 0, rows = 0;
+  std::uint64_t preemptions = 0, swapped_blocks = 0, recomputed_tokens = 0;
+  std::int64_t waiting = 0, running = 0;  // now
+  std::int64_t free_blocks = 0, total_blocks = 0;
+  kvcache::PrefixStatistics prefix;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(steps, rows, preemptions, swapped_blocks, recomputed_tokens, waiting, running,
+            free_blocks, total_blocks, prefix.query_tokens, prefix.hit_tokens,
+            prefix.evicted_blocks);
+  }
+};
+
+// Not thread-safe.
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerLimits& limits);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // An Error with the reason if it can never run: an empty prompt, one longer than max_model_len
+  // leaves room for, or than the whole cache holds. The answer ends where max_model_len or the
+  // cache does.
+  void add(Sequence sequence);
+  // It is over at once, and gives no more output. False: there is no such sequence (any more).
+  bool abort(SequenceId id);
+
+  // The next step; nothing if there is nothing to compute before a result is known.
+  std::optional<StepMessage> schedule();
+  // The sequences to which the last step gave their first rows.
+  std::span<const SequenceId> started() const { return started_; }
+  // The result of the oldest step that has none yet.
+  std::vector<SequenceOutput> complete(const StepResult& result);
+
+  bool idle() const { return sequences_.empty(); }  // no sequence is left
+  // Steps without a result.
+  std::int64_t in_flight() const { return static_cast<std::int64_t>(in_flight_.size()); }
+  SchedulerStatistics statistics() const;
+  const SchedulerLimits& limits() const { return limits_; }
+
+  // For tests: everything that must always hold, or a failed check.
+  void check_invariants() const;
+
+ private:
+  // How much one step may still hold.
+  struct Budget {
+    std::int64_t rows = 0;
+    std::int64_t logits = 0;
+  };
+  // What one step's result will hold for one sequence, in the order of the step's rows. Results
+  // name slots; a slot may have ended and started again since, so the step remembers the sequence.
+  struct DueResult {
+    Sequence* sequence = nullptr;
+    std::uint32_t slot = 0;
+    bool samples = false;
+    std::int64_t first_prompt_logprob = 0;  // position of the first row that gives one
+    std::int64_t prompt_logprobs = 0;       // such rows
+  };
+  struct StepInFlight {
+    std::uint64_t number = 0;
+    std::vector<DueResult> due = {};
+  };
+  enum class Admit : std::uint8_t { any, prefill, decode };
+
+  // scheduler.cc: requests in, results back, and the ways between waiting, running and finished.
+  std::int64_t max_length(const Sequence& sequence) const;
+  bool append_token(Sequence& sequence, const StepResult::Token& token, SequenceOutput& output);
+  static void append_prompt_logprobs(Sequence& sequence, const DueResult& due,
+                                     const StepResult::PromptLogprobs& logprobs,
+                                     SequenceOutput& output);
+  void preempt(Sequence& sequence);
+  void start_running(Sequence& sequence);
+  void stop_running(Sequence& sequence);
+  void finish(Sequence& sequence);
+  void release_slot(const Sequence& sequence);
+  void destroy_if_done(Sequence& sequence);
+
+  // schedule.cc: the rows of a step.
+  void schedule_prefill_first();
+  void schedule_decodes();
+  void schedule_prefills();
+  void admit_waiting(Admit which);
+  bool grow_or_preempt(Sequence& sequence);
+  // How many rows of a sequence fit, if so many of its tokens are computed.
+  static std::int64_t rows_that_fit(const Sequence& sequence, std::int64_t computed,
+                                    const Budget& budget);
+  bool fits_whole(const Sequence& sequence, std::int64_t computed) const;
+  Budget whole_budget() const {
+    return {.rows = limits_.max_num_batched_tokens, .logits = limits_.max_logit_rows};
+  }
+  void schedule_rows(Sequence& sequence, std::int64_t rows);
+  StepMessage finish_step();
+  bool same_rows_as_last(const std::vector<std::uint32_t>& ended);
+
+  const SchedulerLimits limits_;
+  // With a row for every slot, no step has to choose who decodes, and prefill gets at least one.
+  const std::int64_t slots_;
+  std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;  // all but the finished
+  std::uint64_t arrivals_ = 0;
+  std::deque<Sequence*> waiting_;
+  std::vector<Sequence*> running_;
+  std::vector<std::unique_ptr<Sequence>> finished_;  // with results due
+  std::vector<std::uint32_t> free_slots_;            // the next one at the end
+  SequenceMemory memory_;
+
+  // The step that is being put together. If it comes to have no rows, the ended slots stay for the
+  // next.
+  StepMessage message_;
+  StepInFlight step_;
+  std::vector<StepRows> rows_;
+  Budget budget_;
+  bool prompt_cut_ = false;          // a prompt has rows in it, but not all that are left
+  std::vector<SequenceId> started_;  // for the first time, in the last step
+
+  std::deque<StepInFlight> in_flight_;
+  std::vector<std::vector<DueResult>>
+      spare_due_;                    // of steps that are complete, kept for their memory
+  std::vector<StepRows> last_rows_;  // of the step before
+  std::vector<char> slot_ended_;     // scratch of same_rows_as_last
+  std::int64_t prefills_in_a_row_ = 0;
+  // The first that waits did not fit when so many blocks were free and unreserved: until there are
+  // more, its prefix is not looked up again.
+  struct {
+    std::uint64_t arrival = 0;
+    std::int64_t unreserved = 0;
+  } too_large_;
+
+  SchedulerStatistics statistics_;
+};
+
+}  // namespace nvllm::runtime

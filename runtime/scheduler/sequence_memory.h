@@ -1,0 +1,105 @@
+// SequenceMemory: the blocks of sequences, on the device and on the host, and what step messages
+// say of them. ResidentBlocks: which blocks stay on the device, where keys and values are in host
+// memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvcache/block_manager.h"
+#include "runtime/scheduler/sequence.h"
+#include "runtime/scheduler/step.h"
+
+namespace nvllm::runtime {
+
+struct SchedulerLimits;
+
+// For --kv-offload chunked. A sequence is told how many of its first blocks stay on the device when
+// it is admitted, and they do until it leaves: all that it can ever need if that many slots are
+// free, else as many as are free. A block that several sequences keep takes one slot. Not
+// thread-safe.
+class ResidentBlocks {
+ public:
+  // Slots of the device, and blocks in all. With a slot for each block nothing is counted.
+  ResidentBlocks(std::int64_t slots, std::int64_t blocks);
+
+  // Whether that many blocks could all stay.
+  bool has_room_for(std::int64_t blocks) const { return all_ || blocks <= free(); }
+  // Reserves slots for a sequence that has these blocks and may grow to max_blocks. Returns how
+  // many of its first blocks stay: that many slots are its own from now on, whether it has the
+  // blocks already or not.
+  std::int64_t reserve(std::span<const kvcache::BlockId> blocks, std::int64_t max_blocks);
+  // The sequence got one of the blocks that slots were reserved for; the block is new.
+  void add(kvcache::BlockId block);
+  // reserved: what reserve() returned.
+  void release(std::span<const kvcache::BlockId> blocks, std::int64_t reserved);
+
+  // Whether there are fewer slots than blocks; then the numbers of all slots and of the free ones.
+  bool limited() const { return !all_; }
+  std::int64_t slots() const { return slots_; }
+  std::int64_t free() const { return slots_ - held_ - promised_; }
+
+ private:
+  std::int32_t& holders(kvcache::BlockId block) {
+    return holders_[static_cast<std::size_t>(block)];
+  }
+
+  const std::int64_t slots_;
+  const bool all_;
+  std::int64_t held_ = 0;      // blocks with holders
+  std::int64_t promised_ = 0;  // to sequences that do not have the blocks yet
+  std::vector<std::int32_t> holders_;
+};
+
+// Not thread-safe.
+class SequenceMemory {
+ public:
+  explicit SequenceMemory(const SchedulerLimits& limits);
+
+  // Whether a waiting sequence can have blocks for all tokens that are known, such that `reserved`
+  // blocks stay free.
+  struct Fit {
+    bool enough = false;
+    std::int64_t computed = 0;  // tokens that it would start with, cached or swapped
+  };
+  Fit fit(const Sequence& sequence, std::int64_t reserved) const;
+  // Chunked: whether the device has room for all of it, or for one more sequence that does not stay
+  // whole.
+  bool can_be_chunked_or_resident(const Sequence& sequence) const;
+
+  // Gives a waiting sequence its blocks; it must fit. Its host blocks are copied back, as far as
+  // their tokens are not cached on the device. Its slot must be set: message.blocks gets its
+  // blocks.
+  void allocate(Sequence& sequence, StepMessage& message);
+  // Blocks for so many tokens in all. False, with nothing changed: there are not enough.
+  bool grow(Sequence& sequence, std::int64_t tokens, StepMessage& message);
+  // Puts full blocks of tokens that are known and computed into the prefix cache.
+  void commit(Sequence& sequence);
+  // Frees its blocks; what they held may stay cached.
+  void free(Sequence& sequence);
+  // The same, but its computed tokens go to host blocks first. False, with nothing changed: the
+  // host has not enough of them.
+  bool swap_out(Sequence& sequence, StepMessage& message);
+  void free_host_blocks(Sequence& sequence);
+
+  const kvcache::BlockManager& device() const { return device_; }
+
+  // `sequences`: all that there are. For tests: everything that must always hold, or a failed
+  // check.
+  void check_invariants(std::span<const Sequence* const> sequences) const;
+
+ private:
+  void append_to_message(const Sequence& sequence, std::int64_t first_block,
+                         StepMessage& message) const;
+
+  kvcache::BlockManager device_;
+  ResidentBlocks resident_;
+  const std::int64_t max_chunked_;
+  std::int64_t chunked_ = 0;  // sequences that do not stay on the device whole
+  const bool prefix_caching_;
+  const std::int64_t host_blocks_;
+  std::vector<kvcache::BlockId> free_host_;
+};
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,90 @@
+// What rank 0 tells every rank for one step, and what a step gives back.
+//
+// A step message is a delta: ranks remember each slot's sequence (how many tokens it has, how many
+// of them are computed, its blocks), so a steady decode step says next to nothing. A rank's state
+// follows from the messages alone, so all ranks are always of one mind.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ipc/archive.h"
+#include "kvcache/paged/paged_cache.h"
+#include "layers/sampler.h"
+#include "runtime/request.h"
+
+namespace nvllm::runtime {
+
+// A sequence takes a slot: a new one, or one that was preempted and comes back.
+struct SlotStart {
+  std::uint32_t slot = 0;
+  std::vector<std::int32_t>
+      tokens;  // all that are known: the prompt, and what was generated before
+  std::int32_t computed =
+      0;  // of those: already in its blocks (cached prefix, swapped in); less than all
+  layers::SamplingRules rules;
+  std::int32_t prompt_logprobs = -1;  // of the prompt's tokens that are computed now; -1: none
+  std::int32_t resident = 0;          // chunked: of its first blocks, so many stay on the device
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(slot, tokens, computed, rules, prompt_logprobs, resident);
+  }
+};
+
+// A slot's sequence gets one more block at the end of its table.
+struct BlockAppend {
+  std::uint32_t slot = 0;
+  kvcache::BlockId block = 0;
+};
+
+// So many next tokens of a slot's sequence are computed. They are those of SlotStart::tokens while
+// there are any left, then the token that was drawn last: one row. The last row of a sequence draws
+// a token if it is the last that is known.
+struct StepRows {
+  std::uint32_t slot = 0;
+  std::uint32_t rows = 0;
+};
+
+// In the order in which it is followed.
+struct StepMessage {
+  std::uint64_t number = 0;                  // 1, 2, ...
+  std::vector<std::uint32_t> ended;          // slots that are free from now on
+  std::vector<kvcache::BlockCopy> swap_out;  // device to host
+  std::vector<kvcache::BlockCopy> swap_in;   // host to device
+  std::vector<SlotStart> started;
+  std::vector<BlockAppend> blocks;
+  bool same_rows =
+      false;  // one row of each slot of the last step, in its order, but the ended ones
+  std::vector<StepRows> rows;  // otherwise: these
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(number, ended, swap_out, swap_in, started, blocks, same_rows, rows);
+  }
+};
+
+// Rank 0's results of a step, in the order of its rows.
+struct StepResult {
+  struct Token {
+    std::uint32_t slot = 0;
+    std::int32_t token = 0;
+    TokenLogprobs logprobs;  // empty unless asked for
+  };
+  struct PromptLogprobs {
+    std::uint32_t slot = 0;
+    std::vector<TokenLogprobs> tokens;  // of this step's rows: of the token after each
+  };
+  std::uint64_t number = 0;
+  std::vector<Token> tokens;
+  std::vector<PromptLogprobs> prompts;
+};
+
+}  // namespace nvllm::runtime
+
+template <>
+inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::kvcache::BlockCopy> = true;
+template <>
+inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::runtime::BlockAppend> = true;
+template <>
+inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::runtime::StepRows> = true;

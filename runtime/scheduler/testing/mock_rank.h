@@ -1,0 +1,75 @@
+// MockRank: follows step messages as a rank does, without a device, and believes nothing that they
+// say.
+//
+// Keys and values of a position depend on all tokens up to it; here they are a hash of these
+// tokens. Blocks on the "device" and on the "host" hold such hashes, rows store them, swaps copy
+// them. Before a row's sequence goes on, everything that the row attends to must be what the
+// sequence's own tokens give: a block used twice, shared wrongly, missing, or lost on its way to
+// the host and back shows there.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/scheduler/scheduler.h"
+#include "runtime/scheduler/step.h"
+
+namespace nvllm::runtime {
+
+// The model: what follows some tokens is a function of their hash.
+struct MockModel {
+  std::int32_t vocabulary = 8;
+
+  static std::uint64_t hash(std::uint64_t of_those_before, std::int32_t token);
+  static std::uint64_t hash(std::span<const std::int32_t> tokens);
+  std::int32_t next(std::uint64_t hash) const;
+  // Of any token after such a prefix.
+  static float logprob(std::uint64_t hash, std::int32_t token);
+};
+
+class MockRank {
+ public:
+  MockRank(const SchedulerLimits& limits, const MockModel& model);
+
+  // An Error if the message is impossible, or breaks a limit, or leads rows to blocks that do not
+  // hold what they need.
+  StepResult step(const StepMessage& message);
+
+  // Rows of the last step.
+  std::span<const StepRows> rows() const { return rows_; }
+
+ private:
+  struct Slot {
+    bool taken = false;
+    std::vector<std::int32_t> tokens;  // with those that were drawn
+    std::vector<std::uint64_t> hashes;
+    std::int64_t computed = 0;
+    std::int64_t prompt = 0;
+    bool logprobs = false, prompt_logprobs = false;
+    std::int64_t resident = 0;
+    std::vector<kvcache::BlockId> table;
+
+    void append(std::int32_t token);
+  };
+  using Memory = std::vector<std::uint64_t>;
+
+  Slot& taken(std::uint32_t slot);
+  std::uint64_t& at(Memory& memory, std::int64_t block, std::int64_t offset) const;
+  void copy(std::span<const kvcache::BlockCopy> copies, Memory& from, Memory& to) const;
+  void start(const SlotStart& started);
+  void set_rows(const StepMessage& message);
+  void store(const StepRows& rows);
+  void attend(const StepRows& rows, StepResult& result);
+  void check_residents() const;
+
+  const SchedulerLimits limits_;
+  const MockModel model_;
+  Memory device_, host_;
+  std::vector<Slot> slots_;
+  std::vector<StepRows> rows_;
+  std::uint64_t number_ = 0;
+  std::int64_t logit_rows_ = 0;
+};
+
+}  // namespace nvllm::runtime

@@ -1,0 +1,163 @@
+#include "runtime/worker/worker.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/thread.h"
+#include "device/libraries.h"
+#include "device/topology.h"
+#include "ipc/collective/communicator.h"
+#include "ipc/group.h"
+#include "ipc/registry.h"
+#include "ipc/rpc.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/engine_rank.h"
+#include "runtime/model/model_loading.h"
+#include "runtime/rank_report.h"
+#include "runtime/worker/selftest.h"
+
+namespace nvllm::runtime {
+namespace {
+
+// What NCCL need not look for on one box: other hosts' networks, plugins, and a server that tells
+// its state. It starts earlier, and none of its ports can be reached from outside. NVLink multicast
+// (NVLS) is no use for so few GPUs, and hosts have lost their GPUs by it.
+constexpr std::pair<const char*, const char*> kNcclOnOneBox[] = {
+    {"NCCL_IB_DISABLE", "1"},    {"NCCL_NET", "Socket"},        {"NCCL_SOCKET_IFNAME", "lo"},
+    {"NCCL_NET_PLUGIN", "none"}, {"NCCL_TUNER_PLUGIN", "none"}, {"NCCL_PROFILER_PLUGIN", "none"},
+    {"NCCL_RAS_ENABLE", "0"},    {"NCCL_NVLS_ENABLE", "0"},
+};
+
+// Before the first call into CUDA or NCCL, and before there are threads.
+void set_environment(int rank, const WorkerOptions& options) {
+  if (options.device != DeviceKind::cuda) return;
+  ::setenv("CUDA_VISIBLE_DEVICES", options.gpus.at(static_cast<std::size_t>(rank)).c_str(), 1);
+  // The driver creates contexts one after the other, and the channels for its usual eight
+  // connections are half of a context's time: with two, four GPUs start 0.4 s earlier. A rank works
+  // in few streams.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "2", 0);
+  for (const auto& [variable, value] : kNcclOnOneBox) ::setenv(variable, value, 0);
+}
+
+// Makes the rank's device. Where NCCL is asked for, another thread already loads it: either takes a
+// tenth of a second.
+std::unique_ptr<Backend> start_device(const WorkerOptions& options) {
+  std::optional<std::jthread> loading;
+  if (options.collectives == "nccl") {
+    // What fails in it fails again where it can be told.
+    loading = start_thread<std::jthread>("to load NCCL with", [] { load_nccl(); });
+  }
+  return create_backend(options.device);
+}
+
+// CPU ranks split the cores. A GPU's rank runs beside its GPU and takes its memory there, where
+// copies are quickest; if the system does not let it choose, it gets what its cores are given, and
+// `doctor` says so.
+void choose_place(int rank, int ranks, const Backend& backend) {
+  if (backend.kind() == DeviceKind::cpu) {
+    run_on_cores(share_of_cores(allowed_cores(), rank, ranks));
+  } else {
+    run_on_cores(cores_near_pci_device(backend.pci_bus_id()));
+    prefer_memory_of(node_of_pci_device(backend.pci_bus_id()));
+  }
+}
+
+// Leaves what the error was for others to read.
+void record(ipc::Member& me, const std::exception& error) {
+  me.set_last_words(error.what());
+  // Aborted: somebody else's doing, which the launcher tells.
+  if (dynamic_cast<const ipc::GroupAborted*>(&error) == nullptr) log_error(error.what());
+}
+
+// Until the launcher wants the group to stop. `engine_rank`: nullptr without a model.
+void serve(ipc::Member& me, const ipc::Registry& methods, EngineRank* engine_rank) {
+  if (me.rank() > 0) return ipc::GroupServer(me, methods).serve();
+  ipc::GroupCaller caller(me, methods);
+  Selftest selftest(me, caller);
+  ipc::RequestServer server(me);
+  ModelLoading loading(me, caller, server);
+  ipc::Registry requests;  // that the launcher calls on rank 0
+  selftest.bind(requests);
+  loading.bind(requests);
+  if (engine_rank == nullptr) {
+    server.serve(requests);
+  } else {
+    Engine engine(me, caller, server, *engine_rank);
+    engine.bind(requests);
+    engine.serve(requests);
+  }
+  caller.stop();
+}
+
+layers::Shard shard_of(const ipc::Member& me) {
+  return {.rank = me.rank(), .ranks = me.size()};
+}
+
+void live(ipc::Member& me, const WorkerOptions& options) {
+  me.set_phase(ipc::Phase::starting);
+  StartTimes start{.joined_ns = now_ns()};
+  const ipc::Heartbeat heartbeat(me);
+  const std::unique_ptr<Backend> backend = start_device(options);
+  choose_place(me.rank(), me.size(), *backend);
+  const std::unique_ptr<Stream> stream = backend->create_stream();
+  start.backend_ns = now_ns();
+  // A GPU is filled while its communicator comes to be; on the CPU both want the cores.
+  std::optional<ModelRank> model;
+  const auto load = [&] {
+    if (options.model != nullptr) model.emplace(*options.model, shard_of(me), *backend);
+  };
+  if (options.device == DeviceKind::cuda) load();
+  const std::unique_ptr<ipc::Communicator> communicator =
+      ipc::create_communicator(me, *backend, {.implementation = options.collectives});
+  start.communicator_ns = now_ns();
+  if (options.device == DeviceKind::cpu) load();
+
+  ipc::Registry methods;  // that rank 0 calls on every rank
+  SelftestRank selftest_rank(me, *backend, *communicator, *stream);
+  selftest_rank.bind(methods);
+  std::optional<EngineRank> engine_rank;
+  if (model) {
+    model->bind(methods);
+    engine_rank.emplace(me, *model, *backend, *stream, *communicator);
+    engine_rank->bind(methods);
+  }
+  start.ready_ns = now_ns();
+  RankReporter reporter(*backend, *communicator, start);
+  reporter.bind(methods);
+  me.set_phase(ipc::Phase::ready);
+  log_debug("ready: ", backend->description(), ", ", communicator->name());
+
+  try {
+    serve(me, methods, engine_rank ? &*engine_rank : nullptr);
+  } catch (const std::exception& error) {
+    // The group is broken, and so may be what is under way on the device: nothing is worth waiting
+    // for any more, as destructors would.
+    record(me, error);
+    me.set_phase(ipc::Phase::ended);
+    std::fflush(nullptr);
+    ::_exit(1);
+  }
+  me.set_phase(ipc::Phase::stopping);
+}
+
+}  // namespace
+
+int run_worker(const ipc::Group& group, int rank, const WorkerOptions& options) {
+  configure_logging({.level = options.log_level, .who = str("rank ", rank)});
+  set_environment(rank, options);
+  ipc::Member me = group.join(rank);
+  try {
+    live(me, options);
+    return 0;
+  } catch (const std::exception& error) {
+    record(me, error);
+  }
+  return 1;
+}
+
+}  // namespace nvllm::runtime

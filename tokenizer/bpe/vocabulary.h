@@ -1,0 +1,107 @@
+// The tables of a BPE vocabulary: tokens by id and by text, and the merges of neighbouring tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nvllm::tokenizer {
+
+using TokenId = std::uint32_t;
+
+// All texts lie in one string; a hash table with open addressing finds ids. Thread-safe for
+// readers.
+class TokenTable {
+ public:
+  // Larger ids are refused: tables are as long as the largest id.
+  static constexpr TokenId kMaxId = (1 << 22) - 1;
+
+  void reserve(std::size_t tokens, std::size_t bytes);
+
+  // A text that is added again keeps its last id, and an id its last text.
+  void add(std::string_view text, TokenId id);
+
+  std::optional<TokenId> find(std::string_view text) const;
+  // The token whose text is `first` followed by `second`.
+  std::optional<TokenId> find_joined(std::string_view first, std::string_view second) const;
+  // nullopt for an id that no token has.
+  std::optional<std::string_view> text(TokenId id) const;
+
+  // How many texts there are.
+  std::size_t size() const { return count_; }
+  // One more than the largest id.
+  TokenId end_id() const { return static_cast<TokenId>(by_id_.size()); }
+
+ private:
+  struct Text {
+    std::uint32_t begin = kAbsent, size = 0;
+  };
+  struct Slot {
+    std::uint32_t hash = 0;  // its upper bits; the slot implies the lower ones
+    TokenId id = kNoId;
+    Text text;
+  };
+  static constexpr std::uint32_t kAbsent = static_cast<std::uint32_t>(-1);
+  static constexpr TokenId kNoId = static_cast<TokenId>(-1);
+
+  template <typename Equals>
+  std::size_t find_slot(std::uint64_t hash, Equals&& equals) const;
+  std::string_view view(Text text) const {
+    return std::string_view(texts_).substr(text.begin, text.size);
+  }
+  void grow(std::size_t slots);
+
+  std::string texts_;
+  std::vector<Text> by_id_;
+  std::vector<Slot> slots_;  // a power of two, at most three quarters used
+  std::size_t count_ = 0;
+};
+
+// Which two neighbouring tokens merge, how early, and into what.
+
+// A hash table with open addressing. Concurrent readers are fine.
+class MergeTable {
+ public:
+  using Rank = std::uint32_t;
+  static constexpr Rank kNever = static_cast<Rank>(-1);
+
+  void reserve(std::size_t merges);
+  // Merges are added in the order of their ranks, 0, 1, 2…; of equal pairs the last one counts.
+  void add(TokenId left, TokenId right, TokenId merged);
+
+  // The rank of merging two neighbours; kNever if they do not.
+  Rank rank(TokenId left, TokenId right) const {
+    if (slots_.empty()) return kNever;
+    const std::uint64_t pair = key(left, right);
+    for (std::size_t i = slot_of(pair);; i = (i + 1) & (slots_.size() - 1)) {
+      if (slots_[i].pair == pair) return slots_[i].rank;
+      if (slots_[i].rank == kNever) return kNever;
+    }
+  }
+  TokenId merged(Rank rank) const { return merged_[rank]; }
+
+  std::size_t size() const { return merged_.size(); }
+
+ private:
+  struct Slot {
+    std::uint64_t pair = 0;
+    Rank rank = kNever;
+  } __attribute__((packed, aligned(4)));
+
+  static std::uint64_t key(TokenId left, TokenId right) {
+    return static_cast<std::uint64_t>(left) << 32 | right;
+  }
+  std::size_t slot_of(std::uint64_t pair) const {
+    return static_cast<std::size_t>(pair * 0x9E3779B97F4A7C15 >> shift_);
+  }
+  void grow(std::size_t slots);
+
+  std::vector<Slot> slots_;  // a power of two, at most three quarters used
+  int shift_ = 63;           // 64 - log2(slots)
+  std::vector<TokenId> merged_;
+};
+
+}  // namespace nvllm::tokenizer

@@ -1,0 +1,191 @@
+#include "tokenizer/jinja/functions.h"
+
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include "tokenizer/jinja/template.h"
+#include "tokenizer/jinja/text.h"
+
+namespace nvllm::jinja {
+namespace {
+
+constexpr std::int64_t kMaxRange = 100000;
+
+Value range(Interpreter& interpreter, Arguments& arguments) {
+  ArgumentReader reader("range", arguments);
+  std::int64_t from = 0;
+  std::int64_t to = reader.take_integer("stop", 0);
+  if (reader.next_is_given("end")) {
+    from = to;
+    to = reader.take_integer("end", 0);
+  }
+  const std::int64_t step = reader.take_integer("step", 1);
+  reader.finish();
+  if (step == 0) fail("range: the step is 0");
+  List list;
+  while (step > 0 ? from < to : from > to) {
+    if (static_cast<std::int64_t>(list.items.size()) == kMaxRange) {
+      fail("range: more than ", kMaxRange, " numbers");
+    }
+    list.items.emplace_back(from);
+    if (__builtin_add_overflow(from, step, &from)) break;
+  }
+  interpreter.reserve(list.items.size() * sizeof(Value));
+  return list;
+}
+
+Dict named_values(Interpreter& interpreter, std::string_view function, Arguments& arguments) {
+  Dict values;
+  if (arguments.positional.size() > 1) fail(function, ": too many arguments");
+  if (arguments.positional.size() == 1) {
+    const Dict* dict = arguments.positional[0].dict();
+    if (dict == nullptr) fail(function, " takes a dict, not ", arguments.positional[0].type_name());
+    interpreter.charge(arguments.positional[0].weight());
+    values = *dict;
+  }
+  for (auto& [name, value] : arguments.named) values.set(name, std::move(value));
+  return values;
+}
+
+Value joiner(Interpreter&, Arguments& arguments) {
+  ArgumentReader reader("joiner", arguments);
+  const std::string separator = reader.take_text("sep", ", ");
+  reader.finish();
+  return Callable{
+      .name = "joiner",
+      .call = [separator, used = std::make_shared<bool>(false)](Interpreter&, Arguments&) {
+        return Value(std::exchange(*used, true) ? separator : std::string());
+      }};
+}
+
+Value raise(Interpreter&, Arguments& arguments) {
+  ArgumentReader reader("raise_exception", arguments);
+  const std::string message = reader.take_text("message", "");
+  throw TemplateRaised(message);
+}
+
+Value now(Interpreter&, Arguments& arguments) {
+  ArgumentReader reader("strftime_now", arguments);
+  const std::string format = reader.take_text("format");
+  reader.finish();
+  return time_text(format);
+}
+
+using Test = bool (*)(Interpreter&, const Value&, ArgumentReader&);
+
+bool is_sequence(const Value& value) {
+  return value.list() != nullptr || value.dict() != nullptr || value.string() != nullptr ||
+         value.undefined();
+}
+
+std::int64_t remainder(const Value& value, std::int64_t by) {
+  const auto whole = value.integer();
+  if (!whole) fail("this test takes an integer, not ", value.type_name());
+  if (by == 0) fail("division by zero");
+  return by == -1 ? 0 : *whole % by;
+}
+
+const std::map<std::string_view, Test>& all() {
+  using I = Interpreter;
+  using V = const Value;
+  using A = ArgumentReader;
+  constexpr Test kEqual = [](I&, V& v, A& a) { return equal(v, a.take("other")); };
+  constexpr Test kNotEqual = [](I&, V& v, A& a) { return !equal(v, a.take("other")); };
+  constexpr Test kLess = [](I&, V& v, A& a) { return compare(v, a.take("other")) < 0; };
+  constexpr Test kGreater = [](I&, V& v, A& a) { return compare(v, a.take("other")) > 0; };
+  constexpr Test kAtMost = [](I&, V& v, A& a) { return compare(v, a.take("other")) <= 0; };
+  constexpr Test kAtLeast = [](I&, V& v, A& a) { return compare(v, a.take("other")) >= 0; };
+  static const std::map<std::string_view, Test> tests = {
+      {"defined", [](I&, V& v, A&) { return !v.undefined(); }},
+      {"undefined", [](I&, V& v, A&) { return v.undefined(); }},
+      {"none", [](I&, V& v, A&) { return v.none(); }},
+      {"boolean", [](I&, V& v, A&) { return v.get<bool>() != nullptr; }},
+      {"true", [](I&, V& v, A&) { return v.get<bool>() != nullptr && *v.get<bool>(); }},
+      {"false", [](I&, V& v, A&) { return v.get<bool>() != nullptr && !*v.get<bool>(); }},
+      {"integer", [](I&, V& v, A&) { return v.get<std::int64_t>() != nullptr; }},
+      {"float", [](I&, V& v, A&) { return v.get<double>() != nullptr; }},
+      {"number",
+       [](I&, V& v, A&) {
+         double number = 0;
+         return v.number(number);
+       }},
+      {"string", [](I&, V& v, A&) { return v.string() != nullptr; }},
+      {"mapping", [](I&, V& v, A&) { return v.dict() != nullptr; }},
+      {"sequence", [](I&, V& v, A&) { return is_sequence(v); }},
+      {"iterable", [](I&, V& v, A&) { return is_sequence(v); }},
+      {"callable", [](I&, V& v, A&) { return v.callable() != nullptr; }},
+      {"odd", [](I&, V& v, A&) { return remainder(v, 2) != 0; }},
+      {"even", [](I&, V& v, A&) { return remainder(v, 2) == 0; }},
+      {"divisibleby", [](I&, V& v, A& a) { return remainder(v, a.take_integer("num", 1)) == 0; }},
+      {"lower",
+       [](I&, V& v, A&) {
+         return lower(to_text(v)) == to_text(v) && upper(to_text(v)) != to_text(v);
+       }},
+      {"upper",
+       [](I&, V& v, A&) {
+         return upper(to_text(v)) == to_text(v) && lower(to_text(v)) != to_text(v);
+       }},
+      {"in", [](I& i, V& v, A& a) { return contains(i, a.take("seq"), v); }},
+      {"sameas",
+       [](I&, V& v, A& a) {
+         const Value other = a.take("other");
+         return std::string_view(v.type_name()) == other.type_name() && equal(v, other);
+       }},
+      {"eq", kEqual},
+      {"equalto", kEqual},
+      {"==", kEqual},
+      {"ne", kNotEqual},
+      {"!=", kNotEqual},
+      {"lt", kLess},
+      {"lessthan", kLess},
+      {"<", kLess},
+      {"gt", kGreater},
+      {"greaterthan", kGreater},
+      {">", kGreater},
+      {"le", kAtMost},
+      {"<=", kAtMost},
+      {"ge", kAtLeast},
+      {">=", kAtLeast},
+  };
+  return tests;
+}
+
+}  // namespace
+
+Dict global_functions() {
+  Dict globals;
+  globals.set("range", Callable{.name = "range", .call = range});
+  globals.set("dict",
+              Callable{.name = "dict", .call = [](Interpreter& interpreter, Arguments& arguments) {
+                         return Value(named_values(interpreter, "dict", arguments));
+                       }});
+  globals.set("namespace", Callable{.name = "namespace",
+                                    .call = [](Interpreter& interpreter, Arguments& arguments) {
+                                      return interpreter.make_namespace(
+                                          named_values(interpreter, "namespace", arguments));
+                                    }});
+  globals.set("joiner", Callable{.name = "joiner", .call = joiner});
+  globals.set("raise_exception", Callable{.name = "raise_exception", .call = raise});
+  globals.set("strftime_now", Callable{.name = "strftime_now", .call = now});
+  return globals;
+}
+
+// What can stand behind "is".
+
+bool has_test(const std::string& name) {
+  return all().contains(name);
+}
+
+bool run_test(Interpreter& interpreter, const std::string& name, const Value& value,
+              Arguments& arguments) {
+  const auto found = all().find(name);
+  if (found == all().end()) fail("there is no test '", name, "'");
+  interpreter.charge(value.weight());
+  ArgumentReader reader(name, arguments);
+  const bool result = found->second(interpreter, value, reader);
+  reader.finish();
+  return result;
+}
+
+}  // namespace nvllm::jinja

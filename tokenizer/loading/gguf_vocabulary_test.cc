@@ -1,0 +1,222 @@
+// Vocabularies of GGUF files give the ids that the tokenizer.json they were made of gives.
+#include "tokenizer/loading/gguf_vocabulary.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "tokenizer/file_fixture.h"
+
+namespace nvllm::tokenizer {
+namespace {
+
+using Json = nlohmann::json;
+
+// What a converter writes of a tokenizer.json.
+GgufVocabulary vocabulary_of(const Json& json, const std::string& model, const std::string& pre) {
+  GgufVocabulary out;
+  out.model = model;
+  if (!pre.empty()) out.pre = pre;
+  const auto put = [&](std::size_t id, const std::string& text, GgufTokenType type) {
+    if (id >= out.tokens.size()) {
+      out.tokens.resize(id + 1);
+      out.token_types.resize(id + 1, static_cast<std::int64_t>(GgufTokenType::unused));
+    }
+    out.tokens[id] = text;
+    out.token_types[id] = static_cast<std::int64_t>(type);
+  };
+  for (const auto& [text, id] : json["model"]["vocab"].items()) {
+    put(id, text, text.starts_with("<0x") ? GgufTokenType::byte : GgufTokenType::normal);
+  }
+  for (const Json& token : json["added_tokens"]) {
+    const bool special = token["special"];
+    put(token["id"], token["content"],
+        token["content"] == "<unk>" ? GgufTokenType::unknown
+        : special                   ? GgufTokenType::control
+                                    : GgufTokenType::user_defined);
+  }
+  if (model == "gpt2") {
+    for (const Json& merge : json["model"]["merges"]) {
+      out.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+    }
+  } else {
+    for (std::size_t id = 0; id < out.tokens.size(); ++id) {
+      out.scores.push_back(-static_cast<double>(id));
+    }
+  }
+  // Rows of the embedding beyond the vocabulary.
+  for (int i = 0; i < 3; ++i) {
+    const std::size_t id = out.tokens.size();
+    put(id, str("[PAD", id, "]"), GgufTokenType::unused);
+    if (model == "llama") out.scores.push_back(-10'000);
+  }
+  return out;
+}
+
+struct Family {
+  const char* file;
+  const char* model;
+  const char* pre;
+  std::optional<std::int64_t> bos;
+};
+
+void check_family(const Family& family) {
+  const std::string path = str("tokenizer/testdata/", family.file);
+  GgufVocabulary vocabulary =
+      vocabulary_of(parse_json(read_file(path + ".json")), family.model, family.pre);
+  vocabulary.bos_id = family.bos;
+  if (family.bos) vocabulary.add_bos = true;
+  if (family.model == std::string("llama")) vocabulary.unk_id = 0;
+  const LoadedTokenizer loaded = make_tokenizer(vocabulary);
+  std::ifstream lines(path + ".jsonl");
+  int count = 0;
+  for (std::string text; std::getline(lines, text); ++count) {
+    const Json line = parse_json(text);
+    CAPTURE(text);
+    if (line.contains("text")) {
+      const std::string plain = line["text"];
+      CHECK(Json(loaded.tokenizer->encode(plain, false)) == line["ids"]);
+      CHECK(Json(loaded.tokenizer->encode(plain, true)) == line["ids_special"]);
+    }
+    CHECK(loaded.tokenizer->decode(line["ids_special"], false) == line["decoded"]);
+    CHECK(loaded.tokenizer->decode(line["ids_special"], true) == line["decoded_skip"]);
+  }
+  CHECK(count >= 80);
+}
+
+TEST_CASE("qwen2 gives Qwen's ids") {
+  check_family({"qwen", "gpt2", "qwen2", {}});
+}
+TEST_CASE("smollm gives SmolLM's ids") {
+  check_family({"smollm", "gpt2", "smollm", {}});
+}
+TEST_CASE("llama-bpe gives Llama 3's ids") {
+  check_family({"llama3", "gpt2", "llama-bpe", 700});
+}
+TEST_CASE("gpt-2 gives GPT-2's ids") {
+  check_family({"gpt2", "gpt2", "gpt-2", {}});
+}
+TEST_CASE("deepseek-v3 gives DeepSeek's ids") {
+  check_family({"deepseek", "gpt2", "deepseek-v3", 700});
+}
+TEST_CASE("deepseek-r1-qwen gives Qwen's ids") {
+  check_family({"qwen", "gpt2", "deepseek-r1-qwen", {}});
+}
+TEST_CASE("deepseek-llm gives the ids of DeepSeek's first models") {
+  check_family({"deepseek_llm", "gpt2", "deepseek-llm", 700});
+}
+TEST_CASE("deepseek-coder gives DeepSeek Coder's ids") {
+  check_family({"deepseek_coder", "gpt2", "deepseek-coder", 700});
+}
+TEST_CASE("tekken gives the ids of Mistral's newer models") {
+  check_family({"tekken", "gpt2", "tekken", 701});
+}
+TEST_CASE("scores give Llama 2's ids") {
+  check_family({"llama2", "llama", "", 1});
+}
+
+// A vocabulary of all bytes, in the byte-level alphabet, and "ab".
+GgufVocabulary small() {
+  const Json json = parse_json(read_file("tokenizer/testdata/gpt2.json"));
+  GgufVocabulary out = vocabulary_of(json, "gpt2", "gpt-2");
+  return out;
+}
+
+TEST_CASE(
+    "what a file asks to be put around a text is put there, and by default what its kind does") {
+  GgufVocabulary vocabulary = small();
+  const auto ends = [&] {
+    const auto ids = make_tokenizer(vocabulary).tokenizer->encode("", true);
+    return std::vector<std::int64_t>(ids.begin(), ids.end());
+  };
+  vocabulary.bos_id = 5, vocabulary.eos_id = 6;
+  CHECK(ends() == std::vector<std::int64_t>{});
+  vocabulary.add_bos = true;
+  CHECK(ends() == std::vector<std::int64_t>{5});
+  vocabulary.add_eos = true;
+  CHECK(ends() == std::vector<std::int64_t>{5, 6});
+  vocabulary.add_bos.reset(), vocabulary.add_eos.reset();
+  vocabulary.pre = "llama-bpe";
+  CHECK(ends() == std::vector<std::int64_t>{5});
+  vocabulary.add_bos = false;
+  CHECK(ends() == std::vector<std::int64_t>{});
+  vocabulary.add_bos = vocabulary.add_eos = true;
+  vocabulary.bos_id = vocabulary.eos_id = -1;  // there is none
+  CHECK(ends() == std::vector<std::int64_t>{});
+}
+
+TEST_CASE("of tokens with one text, the last is what merges make") {
+  GgufVocabulary vocabulary;
+  vocabulary.model = "llama";
+  vocabulary.tokens = {"a", "b", "ab", "ab", "\u2581"};
+  vocabulary.scores = {-1, -2, -3, -4, -5};
+  vocabulary.add_space_prefix = false;
+  CHECK(make_tokenizer(vocabulary).tokenizer->encode("ab", false) == std::vector<TokenId>{3});
+}
+
+TEST_CASE("padding is no token, special tokens have names") {
+  GgufVocabulary vocabulary = small();
+  vocabulary.eos_id = 700, vocabulary.pad_id = -1;
+  const LoadedTokenizer loaded = make_tokenizer(vocabulary);
+  CHECK(loaded.config.eos_token == "<|endoftext|>");
+  CHECK_FALSE(loaded.config.bos_token.has_value());
+  CHECK_FALSE(loaded.config.pad_token.has_value());
+  const auto last = static_cast<TokenId>(vocabulary.tokens.size() - 1);
+  CHECK(vocabulary.tokens[last].starts_with("[PAD"));
+  CHECK_FALSE(loaded.tokenizer->token_text(last).has_value());
+}
+
+std::string refusal(const GgufVocabulary& vocabulary) {
+  try {
+    (void)make_tokenizer(vocabulary);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("what is unknown or does not fit is refused by name") {
+  const std::string known =
+      "; supported are gpt-2, gpt2, smollm, qwen2, deepseek-r1-qwen, llama-bpe, llama3, llama-v3, "
+      "tekken, deepseek-v3, deepseek-llm, deepseek-coder";
+  const auto with = [](auto&& change) {
+    GgufVocabulary vocabulary = small();
+    change(vocabulary);
+    return refusal(vocabulary);
+  };
+  CHECK(with([](GgufVocabulary& v) { v.pre = "falcon"; }) ==
+        "tokenizer.ggml.pre \"falcon\" is not supported" + known);
+  CHECK(with([](GgufVocabulary& v) { v.pre.reset(); }) ==
+        "tokenizer.ggml.pre is missing, so how text is cut into words is not known" + known);
+  CHECK(with([](GgufVocabulary& v) { v.model = "bert"; }) ==
+        "tokenizer.ggml.model \"bert\" is not supported; supported are gpt2, llama");
+  CHECK(with([](GgufVocabulary& v) { v.merges[1] = "ab"; }) ==
+        "merge 1: \"ab\" is not two tokens with a space between them");
+  CHECK(with([](GgufVocabulary& v) { v.merges[2] = "a \xE2\x82\xAC"; }) ==
+        "merge 2: \"a \xE2\x82\xAC\" is of a token that is not there");
+  CHECK(with([](GgufVocabulary& v) { v.token_types.pop_back(); }).find("token_type: 7") !=
+        std::string::npos);
+  CHECK(with([](GgufVocabulary& v) { v.bos_id = 100'000; }).find("bos_token_id 100000") !=
+        std::string::npos);
+  CHECK(with([](GgufVocabulary& v) {
+          v.model = "llama", v.merges.clear();
+        }).find("tokenizer.ggml.scores: 0 of") == 0);
+  CHECK(with([](GgufVocabulary& v) { v.tokens[7] = "a\x80"; }) ==
+        "tokenizer.ggml.tokens: token 7 is not UTF-8");
+  CHECK(with([](GgufVocabulary& v) {
+          v.model = "llama", v.merges.clear();
+          v.scores.assign(v.tokens.size(), 0);
+          v.scores[3] = std::nan("");
+        }) == "tokenizer.ggml.scores: that of token 3 is nan");
+  CHECK(with([](GgufVocabulary& v) { v.tokens.clear(); }) ==
+        "tokenizer.ggml.tokens is missing or empty");
+}
+
+}  // namespace
+}  // namespace nvllm::tokenizer

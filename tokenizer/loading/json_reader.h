@@ -1,0 +1,59 @@
+// JsonReader reads large JSON files of known shape: the caller asks for the values that it expects,
+// one by one, and no tree is built. Errors say where.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nvllm::tokenizer {
+
+class JsonReader {
+ public:
+  // The text must outlive the reader and be valid UTF-8 (an Error if not).
+  explicit JsonReader(std::string_view text);
+  // Reads a value inside a text that was checked before: what raw_value() returned.
+  static JsonReader inside(std::string_view checked) { return JsonReader(checked, 0); }
+
+  // The first character of the next value: one of { [ " t f n - 0..9
+  char peek();
+
+  // Call next_key until it says false; read or skip one value after each true.
+  void begin_object();
+  bool next_key(std::string_view& key);
+
+  // Call next_item until it says false; read or skip one value after each true.
+  void begin_array();
+  bool next_item();
+
+  // A view that these two functions return stays valid until the next string is read.
+  std::string_view read_string();
+  std::uint32_t read_uint32();
+  bool read_bool();
+
+  void skip_value() { raw_value(); }
+  // Skips the next value and returns its text. Only brackets and strings in it have been checked.
+  std::string_view raw_value();
+  // After the last value: nothing may follow.
+  void finish();
+
+ private:
+  JsonReader(std::string_view text, int) : text_(text) {}
+
+  [[noreturn]] void fail_expected(std::string_view what) const;
+  void skip_space();
+  char next_char();  // past white space
+  void expect(char c, std::string_view what);
+  void skip_string();
+  std::string_view unescape(std::size_t from);
+  char32_t read_escaped_char();
+  std::uint32_t read_hex4();
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  bool first_ = false;  // nothing was read yet in the innermost object or array
+  std::string scratch_;
+};
+
+}  // namespace nvllm::tokenizer

@@ -1,0 +1,289 @@
+#include "tokenizer/loading/tokenizer_json.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "base/unique_fd.h"
+#include "tokenizer/loading/json_reader.h"
+
+namespace nvllm::tokenizer {
+namespace {
+
+// A token with its merge takes about this much of a file; tables are made for so many at once.
+constexpr std::size_t kBytesPerToken = 64;
+
+std::optional<std::string> read_optional_string(JsonReader& in) {
+  if (in.peek() != 'n') return std::string(in.read_string());
+  in.skip_value();
+  return std::nullopt;
+}
+
+void read_vocabulary(JsonReader& in, TokenTable& tokens) {
+  std::string_view token;
+  in.begin_object();
+  while (in.next_key(token)) {
+    // read_uint32 leaves the key alone.
+    const TokenId id = in.read_uint32();
+    tokens.add(token, id);
+  }
+}
+
+class MergeReader {
+ public:
+  explicit MergeReader(BpeVocabulary& vocabulary) : vocabulary_(vocabulary) {}
+
+  // Pairs of tokens, or (in older files) strings "left right".
+  void read(JsonReader& in) {
+    in.begin_array();
+    while (in.next_item()) {
+      if (in.peek() == '"') {
+        read_joined(in);
+      } else {
+        read_pair(in);
+      }
+      add();
+    }
+  }
+
+ private:
+  void read_joined(JsonReader& in) {
+    const std::string_view both = in.read_string();
+    const std::size_t space = both.find(' ');
+    if (space == std::string_view::npos || both.find(' ', space + 1) != std::string_view::npos) {
+      fail("merge ", number(), ": \"", both, "\" is not two tokens with a space between them");
+    }
+    left_ = both.substr(0, space);
+    right_ = both.substr(space + 1);
+  }
+
+  void read_pair(JsonReader& in) {
+    in.begin_array();
+    std::size_t count = 0;
+    for (; in.next_item(); ++count) (count == 0 ? left_ : right_) = in.read_string();
+    if (count != 2) fail("merge ", number(), ": a list of ", count, " tokens, not 2");
+  }
+
+  void add() {
+    const TokenTable& tokens = vocabulary_.tokens;
+    const auto left = tokens.find(left_), right = tokens.find(right_);
+    const auto merged = find_merged();
+    if (!left || !right || !merged) {
+      const std::string& missing = !left ? left_ : !right ? right_ : left_.append(right_);
+      fail("merge ", number(), ": \"", missing, "\" is not in the vocabulary");
+    }
+    vocabulary_.merges.add(*left, *right, *merged);
+    next_merged_ = *merged + 1;
+  }
+
+  // Merges mostly make one token after the other, so that no search is needed.
+  std::optional<TokenId> find_merged() const {
+    const auto text = vocabulary_.tokens.text(next_merged_);
+    if (text && text->size() == left_.size() + right_.size() && text->starts_with(left_) &&
+        text->ends_with(right_)) {
+      return next_merged_;
+    }
+    return vocabulary_.tokens.find_joined(left_, right_);
+  }
+
+  std::size_t number() const { return vocabulary_.merges.size(); }
+
+  BpeVocabulary& vocabulary_;
+  std::string left_, right_;
+  TokenId next_merged_ = 0;
+};
+
+void refuse_affix(JsonReader& in, std::string_view key) {
+  const std::optional<std::string> text = read_optional_string(in);
+  if (text && !text->empty()) fail(key, " \"", *text, "\" is not supported");
+}
+
+void refuse_dropout(JsonReader& in) {
+  const std::string_view value = in.raw_value();
+  if (value != "null" && value.find_first_of("123456789") != std::string_view::npos) {
+    fail("dropout ", value, " is not supported; encoding would be random");
+  }
+}
+
+BpeVocabulary read_model(JsonReader& in, std::size_t file_size) {
+  BpeVocabulary model;
+  std::optional<std::string_view> merges;  // read last, whichever comes first
+  bool has_vocabulary = false;
+  model.tokens.reserve(file_size / kBytesPerToken, file_size / 8);
+  model.merges.reserve(file_size / kBytesPerToken);
+  std::string_view key;
+  in.begin_object();
+  while (in.next_key(key)) {
+    if (key == "type") {
+      const std::string_view type = in.read_string();
+      if (type != "BPE") fail("type \"", type, "\" is not supported; supported is BPE");
+    } else if (key == "vocab") {
+      read_vocabulary(in, model.tokens);
+      has_vocabulary = true;
+    } else if (key == "merges") {
+      if (has_vocabulary) {
+        MergeReader(model).read(in);
+      } else {
+        merges = in.raw_value();
+      }
+    } else if (key == "unk_token") {
+      model.unk_token = read_optional_string(in);
+    } else if (key == "fuse_unk") {
+      model.fuse_unk = in.read_bool();
+    } else if (key == "byte_fallback") {
+      model.byte_fallback = in.read_bool();
+    } else if (key == "ignore_merges") {
+      model.ignore_merges = in.read_bool();
+    } else if (key == "continuing_subword_prefix" || key == "end_of_word_suffix") {
+      refuse_affix(
+          in, key == "end_of_word_suffix" ? "end_of_word_suffix" : "continuing_subword_prefix");
+    } else if (key == "dropout") {
+      refuse_dropout(in);
+    } else {
+      in.skip_value();
+    }
+  }
+  if (!has_vocabulary) fail("vocab is missing");
+  if (merges) {
+    JsonReader reader = JsonReader::inside(*merges);
+    MergeReader(model).read(reader);
+  }
+  return model;
+}
+
+TokenizerParts read_parts(std::string_view json, const TokenizerConfig* config) {
+  TokenizerParts parts;
+  std::vector<AddedToken> added;
+  bool has_model = false;
+  JsonReader in(json);
+  std::string_view key;
+  in.begin_object();
+  while (in.next_key(key)) {
+    if (key == "model") {
+      parts.vocabulary = with_context("model", [&] { return read_model(in, json.size()); });
+      has_model = true;
+    } else if (key == "added_tokens") {
+      added = parse_added_tokens(in.raw_value());
+    } else if (key == "normalizer") {
+      parts.normalizer = parse_normalizer(in.raw_value());
+    } else if (key == "pre_tokenizer") {
+      parts.pre_tokenizer = parse_pre_tokenizer(in.raw_value());
+    } else if (key == "post_processor") {
+      parts.post_processor = parse_post_processor(in.raw_value());
+    } else if (key == "decoder") {
+      parts.decoder = parse_decoder(in.raw_value());
+    } else {
+      in.skip_value();
+    }
+  }
+  in.finish();
+  if (!has_model) fail("model is missing");
+  parts.added.add(added, parts.vocabulary.tokens);
+  if (config != nullptr) parts.added.add(config->added_tokens, parts.vocabulary.tokens);
+  return parts;
+}
+
+std::optional<std::string> read_file(const std::filesystem::path& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd && errno == ENOENT) return std::nullopt;
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) fail_errno(path.string());
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t got = ::read(fd.get(), text.data() + done, text.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_errno(path.string());
+    if (got == 0) fail(path.string(), ": it became shorter while it was read");
+    done += static_cast<std::size_t>(got);
+  }
+  return text;
+}
+
+using Json = nlohmann::json;
+
+// A token is written as a string, or as an object with its content.
+std::optional<std::string> token_at(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  return (found->is_object() ? found->at("content") : *found).get<std::string>();
+}
+
+std::optional<bool> bool_at(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  return found->get<bool>();
+}
+
+// One template, or a list of named ones, of which "default" is meant.
+std::optional<std::string> chat_template(const Json& json) {
+  const auto found = json.find("chat_template");
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  if (found->is_string()) return found->get<std::string>();
+  for (const Json& item : *found) {
+    if (item.at("name") == "default") return item.at("template").get<std::string>();
+  }
+  return std::nullopt;
+}
+
+std::vector<AddedToken> added_tokens(const Json& json) {
+  const auto found = json.find("added_tokens_decoder");
+  if (found == json.end() || found->is_null()) return {};
+  std::vector<std::pair<unsigned long, Json>> by_id;
+  for (const auto& [id, token] : found->items()) {
+    if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos) {
+      fail("added_tokens_decoder: \"", id, "\" is not a token id");
+    }
+    by_id.emplace_back(std::stoul(id), token);
+  }
+  std::ranges::stable_sort(by_id, {}, &std::pair<unsigned long, Json>::first);
+  Json list = Json::array();
+  for (auto& [id, token] : by_id) list.push_back(std::move(token));
+  return parse_added_tokens(json_text(list));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const TokenizerConfig* config) {
+  return std::make_unique<Tokenizer>(read_parts(json, config));
+}
+
+LoadedTokenizer load_tokenizer(const std::filesystem::path& folder) {
+  LoadedTokenizer loaded;
+  const std::filesystem::path path = folder / "tokenizer.json";
+  const std::filesystem::path config_path = folder / "tokenizer_config.json";
+  if (const auto text = read_file(config_path)) {
+    loaded.config =
+        with_context(config_path.string(), [&] { return parse_tokenizer_config(*text); });
+  }
+  const auto text = read_file(path);
+  if (!text) fail(path.string(), ": there is no such file; pass a folder with a tokenizer.json");
+  loaded.tokenizer =
+      with_context(path.string(), [&] { return parse_tokenizer(*text, &loaded.config); });
+  return loaded;
+}
+
+TokenizerConfig parse_tokenizer_config(std::string_view text) {
+  try {
+    const Json json = parse_json(text);
+    if (!json.is_object()) fail("it is not an object");
+    return {.bos_token = token_at(json, "bos_token"),
+            .eos_token = token_at(json, "eos_token"),
+            .pad_token = token_at(json, "pad_token"),
+            .unk_token = token_at(json, "unk_token"),
+            .add_bos_token = bool_at(json, "add_bos_token"),
+            .add_eos_token = bool_at(json, "add_eos_token"),
+            .chat_template = chat_template(json),
+            .added_tokens = added_tokens(json)};
+  } catch (const Json::exception& error) {
+    fail(error.what());
+  }
+}
+
+}  // namespace nvllm::tokenizer

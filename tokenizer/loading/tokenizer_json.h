@@ -1,0 +1,51 @@
+// Reads tokenizer.json and tokenizer_config.json.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace nvllm::tokenizer {
+
+// What tokenizer_config.json adds to tokenizer.json.
+struct TokenizerConfig {
+  std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
+  // As written in the file; what counts is the post-processor of tokenizer.json.
+  std::optional<bool> add_bos_token, add_eos_token;
+  std::optional<std::string> chat_template;
+  // Tokens to add to those of tokenizer.json, in the order of their ids.
+  std::vector<AddedToken> added_tokens;
+};
+
+TokenizerConfig parse_tokenizer_config(std::string_view json);
+
+// Tokens of the config, if there is one, are added to those of tokenizer.json.
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json,
+                                           const TokenizerConfig* config = nullptr);
+
+struct LoadedTokenizer {
+  std::unique_ptr<Tokenizer> tokenizer;
+  TokenizerConfig config;  // empty if there is no tokenizer_config.json
+};
+
+// Loads a folder with tokenizer.json and perhaps tokenizer_config.json. Errors name the file.
+LoadedTokenizer load_tokenizer(const std::filesystem::path& folder);
+
+// The components of a tokenizer.json, from their JSON text (components.cc). Unknown types are
+// refused by name; null is a component that does nothing.
+Normalizer parse_normalizer(std::string_view json);
+PreTokenizer parse_pre_tokenizer(std::string_view json);
+PostProcessor parse_post_processor(std::string_view json);
+Decoder parse_decoder(std::string_view json);
+std::vector<AddedToken> parse_added_tokens(std::string_view json);
+
+}  // namespace nvllm::tokenizer

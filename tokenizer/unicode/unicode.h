@@ -1,0 +1,103 @@
+// Properties of Unicode characters and normalization, in the Unicode versions that Hugging Face
+// tokenizers uses (make_unicode_tables.py writes the tables and explains the versions).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nvllm::tokenizer {
+
+// General categories; make_unicode_tables.py has the same order.
+enum class Category : std::uint8_t {
+  kLu,
+  kLl,
+  kLt,
+  kLm,
+  kLo,  // letters
+  kMn,
+  kMc,
+  kMe,  // marks
+  kNd,
+  kNl,
+  kNo,  // numbers
+  kPc,
+  kPd,
+  kPs,
+  kPe,
+  kPi,
+  kPf,
+  kPo,  // punctuation
+  kSm,
+  kSc,
+  kSk,
+  kSo,  // symbols
+  kZs,
+  kZl,
+  kZp,  // separators
+  kCc,
+  kCf,
+  kCs,
+  kCo,
+  kCn,  // others
+};
+
+// Sets of categories, one bit each.
+using CategoryMask = std::uint32_t;
+constexpr CategoryMask category_bit(Category category) {
+  return 1U << static_cast<int>(category);
+}
+constexpr CategoryMask category_bits(Category first, Category last) {
+  return (category_bit(last) << 1) - category_bit(first);
+}
+inline constexpr CategoryMask kLetters = category_bits(Category::kLu, Category::kLo);
+inline constexpr CategoryMask kNumbers = category_bits(Category::kNd, Category::kNo);
+
+enum CharFlag : std::uint16_t {
+  kWhiteSpace = 1 << 0,
+  kRegexWord = 1 << 1,     // \w of Oniguruma, which is behind Split
+  kRustWord = 1 << 2,      // \w of Rust's regex, behind Whitespace and added tokens
+  kPunctuation = 1 << 3,   // of the pre-tokenizer Punctuation
+  kNumeric = 1 << 4,       // of the pre-tokenizer Digits
+  kMark = 1 << 5,          // of the normalizer StripAccents
+  kNfcUnstable = 1 << 6,   // NFC may change it, or join or swap it with what stands before it
+  kNfkcUnstable = 1 << 7,  // the same for NFKC
+  kCanonical = 1 << 8,     // has a canonical decomposition
+  kCompat = 1 << 9,        // has a canonical or compatibility decomposition
+  kLower = 1 << 10,        // has another lower case
+};
+
+struct CharRecord {
+  std::uint8_t category;  // Category
+  std::uint8_t ccc;       // canonical combining class
+  std::uint16_t flags;    // CharFlag
+
+  bool in(CategoryMask mask) const { return (mask >> category & 1) != 0; }
+  bool has(std::uint16_t any_of) const { return (flags & any_of) != 0; }
+};
+
+// c <= 0x10FFFF
+const CharRecord& char_record(char32_t c);
+
+inline bool is_white_space(char32_t c) {
+  return char_record(c).has(kWhiteSpace);
+}
+
+// The full decompositions and the lower case; empty: the character itself. Hangul syllables, whose
+// decomposition is arithmetic, are not in these tables.
+std::u32string_view canonical_decomposition(char32_t c);
+std::u32string_view compat_decomposition(char32_t c);
+std::u32string_view lower_case(char32_t c);
+
+// The character that NFC makes of two; 0 if none. Without Hangul.
+char32_t composition(char32_t first, char32_t second);
+
+// Unicode normalization forms.
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+
+// Time is linear in the text, but for sorting runs of combining marks (n log n in the run's
+// length).
+std::string normalize_unicode(std::string_view text, NormalForm form);
+
+}  // namespace nvllm::tokenizer
