@@ -138,7 +138,7 @@ class KvCache {
   virtual void run_attention(std::int64_t layer, const kernels::Attention& args,
                              Stream& stream) = 0;
   // What run_attention() will read, for prefetching it into L2; empty where it is not known before.
-  virtual kernels::KvAhead prefetch(std::int64_t /*layer*/, TensorView /*block_table*/,
+  virtual kernels::KvPrefetch prefetch(std::int64_t /*layer*/, TensorView /*block_table*/,
                                     TensorView /*kv_length*/) const {
     return {};
   }
@@ -180,9 +180,9 @@ class ViewCache : public KvCache {
     kernels::attention(all, args.max_query_rows > 1 ? singles_ : 0, stream);
   }
 
-  kernels::KvAhead prefetch(std::int64_t layer, TensorView block_table,
+  kernels::KvPrefetch prefetch(std::int64_t layer, TensorView block_table,
                             TensorView kv_length) const override {
-    kernels::KvAhead all{.kv = views_.at(static_cast<std::size_t>(layer)), .kv_length = kv_length};
+    kernels::KvPrefetch all{.kv = views_.at(static_cast<std::size_t>(layer)), .kv_length = kv_length};
     all.kv.block_table = block_table;
     return all;
   }

@@ -12,7 +12,7 @@ constexpr std::int64_t kManySequences = 17;
 
 }  // namespace
 
-kernels::KvAhead read_ahead(const Batch& batch, const kvcache::KvCache& kv, std::int64_t layer) {
+kernels::KvPrefetch read_ahead(const Batch& batch, const kvcache::KvCache& kv, std::int64_t layer) {
   if (batch.max_query_rows != 1 || batch.rows() < kManySequences) return {};
   return kv.prefetch(layer, batch.block_table, batch.kv_length);
 }
@@ -50,7 +50,7 @@ void SelfAttention::forward(ResidualStream& stream, const RmsNorm& norm, const B
   const TensorView heads = context.scratch.take(stream.dtype(), rows, out_.inputs());
   Input in = stream.input(norm);
   in.ahead = read_ahead(batch, kv, layer);
-  in.ahead.turn = 1;  // the MLP before had the first one
+  in.ahead.share = 1;  // the MLP before had the first one
   qkv_.forward(qkv, in, context);
   rotate_and_store(qkv, batch, kv.store_view(layer, context.stream), cos_sin, context);
   kv.run_attention(layer, attention_of(heads, qkv, batch), context.stream);

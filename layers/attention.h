@@ -30,7 +30,7 @@ struct AttentionConfig {
 };
 
 // What the attention of layer `layer` will read, as far as it is worth while to fetch of it: where many sequences decode.
-kernels::KvAhead read_ahead(const Batch& batch, const kvcache::KvCache& kv, std::int64_t layer);
+kernels::KvPrefetch read_ahead(const Batch& batch, const kvcache::KvCache& kv, std::int64_t layer);
 
 class SelfAttention {
  public:

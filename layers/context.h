@@ -26,7 +26,7 @@ struct Input {
   kernels::Activation activation = kernels::Activation::silu;
   TensorView scratch{};  // where `before` goes unless it is fused into the product
   kernels::BegunNorm begun{};
-  kernels::KvAhead ahead{};  // kernels::Linear's
+  kernels::KvPrefetch ahead{};  // kernels::Linear's
 
   std::int64_t rows() const { return x.shape[0]; }
 };

@@ -31,7 +31,7 @@ void DecoderLayer::attend(ResidualStream& stream, const Batch& batch, kvcache::K
 }
 
 void DecoderLayer::transform(ResidualStream& stream, const DecoderLayer* next,
-                             const Context& context, const kernels::KvAhead& ahead) const {
+                             const Context& context, const kernels::KvPrefetch& ahead) const {
   stream.expect(next == nullptr ? nullptr : &next->attention_norm_);
   mlp_.forward(stream, mlp_norm_, context, ahead);
 }

@@ -36,7 +36,7 @@ class DecoderLayer {
   // next: the layer that reads the stream next; nullptr: there is none, or it is not known. ahead: what that will attend
   // to.
   void transform(ResidualStream& stream, const DecoderLayer* next, const Context& context,
-                 const kernels::KvAhead& ahead = {}) const;
+                 const kernels::KvPrefetch& ahead = {}) const;
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
   std::size_t transform_scratch_bytes(std::int64_t rows, DType dtype) const;
 

@@ -15,7 +15,7 @@ void GatedMlp::declare(std::vector<Parameter*>& all) {
 }
 
 void GatedMlp::forward(ResidualStream& stream, const RmsNorm& norm, const Context& context,
-                       const kernels::KvAhead& ahead) const {
+                       const kernels::KvPrefetch& ahead) const {
   const Scratch::Frame frame(context.scratch);
   const std::int64_t rows = stream.rows();
   const TensorView gate_up = context.scratch.take(stream.dtype(), rows, gate_up_.outputs());

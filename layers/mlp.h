@@ -28,7 +28,7 @@ class GatedMlp {
 
   // Adds the MLP of the stream's norm to the stream. ahead: what is attended to next.
   void forward(ResidualStream& stream, const RmsNorm& norm, const Context& context,
-               const kernels::KvAhead& ahead = {}) const;
+               const kernels::KvPrefetch& ahead = {}) const;
   // Of Context::scratch.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
 

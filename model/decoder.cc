@@ -159,7 +159,7 @@ kernels::Linear Decoder::forward_to_head(const layers::Batch& batch, kvcache::Kv
       layers_[n].attend(stream, batch, kv, layer, memory.rope_.cos_sin(), context);
       if (last && early) select_logit_rows(stream, batch, context);
       layers_[n].transform(stream, last ? nullptr : &layers_[n + 1], context,
-                           last ? kernels::KvAhead{} : layers::read_ahead(batch, kv, layer + 1));
+                           last ? kernels::KvPrefetch{} : layers::read_ahead(batch, kv, layer + 1));
       if (observer) observer(str("layer", n), stream.sum(norm_));
     }
     if (!early) select_logit_rows(stream, batch, context);

@@ -140,7 +140,7 @@ class NotingMatmul final : public kernels::Matmul {
   }
   void tune(std::span<const kernels::Linear>, Stream&) override {}
 
-  std::vector<std::pair<void*, kernels::KvAhead>> told;
+  std::vector<std::pair<void*, kernels::KvPrefetch>> told;
 };
 
 TEST_CASE("products before an attention know what it reads, each another turn, where many decode") {

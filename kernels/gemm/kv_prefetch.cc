@@ -4,22 +4,23 @@
 
 namespace nvllm::kernels {
 
-void check_kv_ahead(const KvAhead& ahead, const char* operation) {
-  check_kv_view(ahead.kv, operation);
-  const TensorView& lengths = ahead.kv_length;
+void check_kv_prefetch(const KvPrefetch& prefetch, const char* operation) {
+  check_kv_view(prefetch.kv, operation);
+  const TensorView& lengths = prefetch.kv_length;
   const bool listed = lengths.data != nullptr && lengths.rank == 1 && lengths.dtype == DType::i32;
   if (!listed) {
-    fail(operation, ": kv_length of what is read ahead is ", lengths.describe(),
+    fail(operation, ": kv_length of the KV prefetch is ", lengths.describe(),
          "; it must be int32 [sequences]");
   }
   require_contiguous(lengths, operation, "kv_length");
-  const TensorView& table = ahead.kv.block_table;
-  const std::int64_t known = table.data == nullptr ? ahead.kv.blocks() : table.shape[0];
+  const TensorView& table = prefetch.kv.block_table;
+  const std::int64_t known = table.data == nullptr ? prefetch.kv.blocks() : table.shape[0];
   if (lengths.shape[0] > known) {
-    fail(operation, ": kv_length of what is read ahead is ", lengths.describe(), ", but there are ",
+    fail(operation, ": kv_length of the KV prefetch is ", lengths.describe(), ", but there are ",
          known, table.data == nullptr ? " blocks" : " rows of block_table");
   }
-  if (ahead.turn < 0) fail(operation, ": turn is ", ahead.turn, "; it must not be negative");
+  if (prefetch.share < 0)
+    fail(operation, ": share is ", prefetch.share, "; it must not be negative");
 }
 
 }  // namespace nvllm::kernels

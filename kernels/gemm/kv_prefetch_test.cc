@@ -40,7 +40,7 @@ Addresses reserve(std::size_t bytes) {
 // A cache's addresses, and tables and lengths that are read.
 struct Cache {
   std::vector<std::int32_t> table, lengths;
-  KvAhead ahead;
+  KvPrefetch ahead;
   std::int64_t block_bytes, token_bytes;
 
   Cache(const Shape& shape, const std::vector<std::int32_t>& of, std::mt19937& random)
@@ -108,12 +108,12 @@ TEST_CASE("pieces fetched ahead are tokens of their sequences, each fetched once
                                       : 200 + static_cast<int>(random() % 1400));
       }
       Cache cache(shape, lengths, random);
-      const auto keys = cache.tokens(cache.ahead.kv.keys, shape);
-      const auto values = cache.tokens(cache.ahead.kv.values, shape);
+      const auto keys = cache.tokens(cache.prefetch.kv.keys, shape);
+      const auto values = cache.tokens(cache.prefetch.kv.values, shape);
       std::set<const char*> fetched;
       std::int64_t of_keys = 0;
-      for (cache.ahead.turn = 0; cache.ahead.turn < 2; ++cache.ahead.turn) {
-        const KvPieces pieces(cache.ahead);
+      for (cache.prefetch.share = 0; cache.prefetch.share < 2; ++cache.prefetch.share) {
+        const KvPieces pieces(cache.prefetch);
         std::int64_t bytes = 0;
         for (int i = 0; i < pieces.pieces(); ++i) {
           const char* const piece = pieces.piece(i);
@@ -145,8 +145,8 @@ TEST_CASE(
     CAPTURE(sequences);
     Cache cache(kShapes[0], std::vector<std::int32_t>(static_cast<std::size_t>(sequences), 1150),
                 random);
-    const auto keys = cache.tokens(cache.ahead.kv.keys, kShapes[0]);
-    const KvPieces pieces(cache.ahead);
+    const auto keys = cache.tokens(cache.prefetch.kv.keys, kShapes[0]);
+    const KvPieces pieces(cache.prefetch);
     std::map<int, int> at_once;  // sequences of which a token is fetched
     int found = 0;
     for (int i = 0; i < pieces.pieces(); ++i) {
@@ -166,21 +166,21 @@ TEST_CASE(
 TEST_CASE("nothing is fetched of what is not known, or does not lie in lines") {
   std::mt19937 random(9);
   CHECK(KvPieces().pieces() == 0);
-  CHECK(KvPieces(KvAhead{}).pieces() == 0);
+  CHECK(KvPieces(KvPrefetch{}).pieces() == 0);
   Cache cache(kShapes[0], {1000, 1000}, random);
-  REQUIRE(KvPieces(cache.ahead).pieces() > 0);
-  KvAhead apart = cache.ahead;  // a head's tokens are neighbours
+  REQUIRE(KvPieces(cache.prefetch).pieces() > 0);
+  KvPrefetch apart = cache.prefetch;  // a head's tokens are neighbours
   for (TensorView* tensor : {&apart.kv.keys, &apart.kv.values}) {
     tensor->stride[1] = 128, tensor->stride[2] = 16 * 128;
   }
   CHECK(KvPieces(apart).pieces() == 0);
-  KvAhead unaligned = cache.ahead;
+  KvPrefetch unaligned = cache.prefetch;
   unaligned.kv.keys.data = static_cast<char*>(unaligned.kv.keys.data) + 2;
   CHECK(KvPieces(unaligned).pieces() == 0);
-  KvAhead uneven = cache.ahead;  // blocks begin anywhere
+  KvPrefetch uneven = cache.prefetch;  // blocks begin anywhere
   for (TensorView* tensor : {&uneven.kv.keys, &uneven.kv.values}) ++tensor->stride[0];
   CHECK(KvPieces(uneven).pieces() == 0);
-  KvAhead none = cache.ahead;
+  KvPrefetch none = cache.prefetch;
   none.kv_length.shape[0] = 0;
   CHECK(KvPieces(none).pieces() == 0);
 }
@@ -188,17 +188,17 @@ TEST_CASE("nothing is fetched of what is not known, or does not lie in lines") {
 TEST_CASE("lengths that do not fit are refused by name") {
   std::mt19937 random(10);
   Cache cache(kShapes[0], {1000, 1000}, random);
-  CHECK_NOTHROW(check_kv_ahead(cache.ahead, "test"));
+  CHECK_NOTHROW(check_kv_prefetch(cache.prefetch, "test"));
   const auto refused = [&](const auto& change, const char* part) {
-    KvAhead wrong = cache.ahead;
+    KvPrefetch wrong = cache.prefetch;
     change(wrong);
-    CHECK_THROWS_WITH_AS(check_kv_ahead(wrong, "test"), doctest::Contains(part), Error);
+    CHECK_THROWS_WITH_AS(check_kv_prefetch(wrong, "test"), doctest::Contains(part), Error);
   };
-  refused([](KvAhead& a) { a.kv_length.data = nullptr; }, "kv_length");
-  refused([](KvAhead& a) { a.kv_length.dtype = DType::i64; }, "int32");
-  refused([](KvAhead& a) { a.kv_length.shape[0] = 3; }, "2 rows of block_table");
-  refused([](KvAhead& a) { a.turn = -1; }, "turn is -1");
-  refused([](KvAhead& a) { a.kv.values.shape[0] = 1; }, "values");
+  refused([](KvPrefetch& a) { a.kv_length.data = nullptr; }, "kv_length");
+  refused([](KvPrefetch& a) { a.kv_length.dtype = DType::i64; }, "int32");
+  refused([](KvPrefetch& a) { a.kv_length.shape[0] = 3; }, "2 rows of block_table");
+  refused([](KvPrefetch& a) { a.share = -1; }, "share is -1");
+  refused([](KvPrefetch& a) { a.kv.values.shape[0] = 1; }, "values");
 }
 
 }  // namespace

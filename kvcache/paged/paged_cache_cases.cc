@@ -139,7 +139,7 @@ TEST_CASE("storage: what attention will read of a layer is known ahead, by the b
   std::int32_t numbers[3] = {2, 0, 20};
   const TensorView table(numbers, DType::i32, {1, 2}), lengths(numbers + 2, DType::i32, {1});
   for (std::int64_t layer = 0; layer < 2; ++layer) {
-    const kernels::KvAhead prefetch = storage.prefetch(layer, table, lengths);
+    const kernels::KvPrefetch prefetch = storage.prefetch(layer, table, lengths);
     CHECK(prefetch.kv.keys.data == storage.views()[static_cast<std::size_t>(layer)].keys.data);
     CHECK(prefetch.kv.values.data == storage.views()[static_cast<std::size_t>(layer)].values.data);
     CHECK(prefetch.kv.block_table.data == table.data);

@@ -1,70 +1,16 @@
-// Gemm: products of many rows, by cuBLASLt.
 #pragma once
 
-#include <cublasLt.h>
+#include <cstddef>
+#include <memory>
 
-#include <compare>
-#include <cstdint>
-#include <future>
-#include <map>
-#include <optional>
-#include <span>
-#include <string>
-
-#include "device/backend.h"
 #include "kernels/gemm/linear.h"
-#include "kernels/gemm/sm80/gemm_problem.h"
 
 namespace nvllm::kernels::cuda {
 
-// Used by one thread and for one stream at a time. cuBLASLt is loaded in the background (0.04 to
-// 0.2 s), so that a start need not wait for it.
-class Gemm {
- public:
-  explicit Gemm(Backend& backend);
-  ~Gemm();
+// What cuBLASLt works with: as much as NVIDIA advises for Hopper.
+inline constexpr std::size_t kMatmulBytes = 32 << 20;
 
-  // Enqueues a product of checked arguments with nothing before it. False, and nothing is enqueued,
-  // if cuBLASLt has no algorithm for it.
-  bool enqueue(const Linear& args, cudaStream_t stream);
-
-  // The same as Matmul's, of products with nothing before them. What is known is not measured again.
-  void tune(std::span<const Linear> alike, Stream& stream);
-  const ProductChoices& choices() const { return found_; }
-  void adopt(ProductChoices choices) { remembered_ = std::move(choices); }
-  std::size_t known();
-
- private:
-  // All that the choice of an algorithm may depend on.
-  struct Shape {
-    explicit Shape(const Linear& args);
-    auto operator<=>(const Shape&) const = default;
-    std::string text() const;
-
-    DType type, out_type;
-    bool bias, residual;
-    std::int64_t outputs, inputs, x_stride, out_stride, residual_stride;
-    std::int64_t x_alignment, weight_alignment, out_alignment, residual_alignment;
-    std::int64_t rows;
-  };
-  using Algorithms = std::map<Shape, std::optional<cublasLtMatmulAlgo_t>>;
-
-  // The same shape with as many rows as one measurement holds for.
-  static Shape class_of(const Linear& args);
-  // What measurements hold for, beside shapes: the start of all keys in choices() and adopt().
-  const std::string& machine();
-  // nullptr: nothing was measured for such a product, or cuBLASLt has no algorithm.
-  const cublasLtMatmulAlgo_t* measured(const Linear& args, GemmProblem& problem);
-  const cublasLtMatmulAlgo_t* guess(const Shape& shape, GemmProblem& problem);
-
-  Backend& backend_;
-  Buffer workspace_;
-  std::shared_future<cublasLtHandle_t> handle_;
-  std::string machine_;
-  ProductChoices remembered_;  // of earlier runs
-  ProductChoices found_;       // by tune()
-  Algorithms guessed_;         // the heuristic's first
-  Algorithms measured_;        // by class; without an algorithm: neither remembered nor found
-};
+// kernels::create_matmul for the CUDA backend.
+std::unique_ptr<Matmul> create_matmul(Backend& backend);
 
 }  // namespace nvllm::kernels::cuda

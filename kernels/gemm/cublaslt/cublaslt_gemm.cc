@@ -41,7 +41,7 @@ std::int64_t measured_rows(std::int64_t rows) {
 
 }  // namespace
 
-Gemm::Shape::Shape(const Linear& args)
+CublasltGemm::Shape::Shape(const Linear& args)
     : type(args.weight.dtype),
       out_type(args.out.dtype),
       bias(args.bias.data != nullptr),
@@ -57,25 +57,25 @@ Gemm::Shape::Shape(const Linear& args)
       residual_alignment(alignment_of(args.residual.data)),
       rows(args.out.shape[0]) {}
 
-std::string Gemm::Shape::text() const {
+std::string CublasltGemm::Shape::text() const {
   return str(name_of(type), "->", name_of(out_type), bias ? " bias" : "", " outputs=", outputs,
              " inputs=", inputs, " rows=", rows, " x=", x_stride, "/", x_alignment,
              " weight=", weight_alignment, " out=", out_stride, "/", out_alignment,
              residual ? str(" residual=", residual_stride, "/", residual_alignment) : "");
 }
 
-Gemm::Shape Gemm::class_of(const Linear& args) {
+CublasltGemm::Shape CublasltGemm::class_of(const Linear& args) {
   Shape shape(args);
   shape.rows = measured_rows(shape.rows);
   return shape;
 }
 
-Gemm::Gemm(Backend& backend)
+CublasltGemm::CublasltGemm(Backend& backend)
     : backend_(backend),
       workspace_(backend.allocate(MemoryKind::device, kWorkspaceBytes, "cuBLASLt workspace")),
       handle_(std::async(std::launch::async, create_handle, current_device()).share()) {}
 
-Gemm::~Gemm() {
+CublasltGemm::~CublasltGemm() {
   try {
     cublasLtDestroy(handle_.get());
   } catch (const std::exception&) {
@@ -83,7 +83,7 @@ Gemm::~Gemm() {
   }
 }
 
-const std::string& Gemm::machine() {
+const std::string& CublasltGemm::machine() {
   if (machine_.empty()) {
     handle_.get();  // the library is there
     int driver = 0;
@@ -95,12 +95,12 @@ const std::string& Gemm::machine() {
   return machine_;
 }
 
-std::size_t Gemm::known() {
+std::size_t CublasltGemm::known() {
   const auto here = [&](const auto& choice) { return choice.first.starts_with(machine()); };
   return static_cast<std::size_t>(std::ranges::count_if(remembered_, here));
 }
 
-const cublasLtMatmulAlgo_t* Gemm::measured(const Linear& args, GemmProblem& problem) {
+const cublasLtMatmulAlgo_t* CublasltGemm::measured(const Linear& args, GemmProblem& problem) {
   const Shape shape = class_of(args);
   auto found = measured_.find(shape);
   if (found == measured_.end()) {
@@ -116,7 +116,7 @@ const cublasLtMatmulAlgo_t* Gemm::measured(const Linear& args, GemmProblem& prob
   return found->second.has_value() ? &*found->second : nullptr;
 }
 
-const cublasLtMatmulAlgo_t* Gemm::guess(const Shape& shape, GemmProblem& problem) {
+const cublasLtMatmulAlgo_t* CublasltGemm::guess(const Shape& shape, GemmProblem& problem) {
   auto found = guessed_.find(shape);
   if (found == guessed_.end()) {
     const auto first = problem.candidates(handle_.get(), kWorkspaceBytes, 1);
@@ -127,7 +127,7 @@ const cublasLtMatmulAlgo_t* Gemm::guess(const Shape& shape, GemmProblem& problem
   return found->second.has_value() ? &*found->second : nullptr;
 }
 
-bool Gemm::enqueue(const Linear& args, cudaStream_t stream) {
+bool CublasltGemm::enqueue(const Linear& args, cudaStream_t stream) {
   if (!GemmProblem::possible(args)) return false;
   const cublasLtHandle_t handle = handle_.get();
   GemmProblem problem(args);
@@ -144,7 +144,7 @@ bool Gemm::enqueue(const Linear& args, cudaStream_t stream) {
   return works(measured(args, problem)) || works(guess(Shape(args), problem));
 }
 
-void Gemm::tune(std::span<const Linear> alike, Stream& stream) {
+void CublasltGemm::tune(std::span<const Linear> alike, Stream& stream) {
   if (!GemmProblem::possible(alike.front())) return;
   const cublasLtHandle_t handle = handle_.get();
   GemmProblem problem(alike.front());

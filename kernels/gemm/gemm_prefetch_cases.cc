@@ -51,7 +51,7 @@ class SomeCache {
     return std::all_of(bytes, bytes + here_.bytes(), [](unsigned char b) { return b == 0x5a; });
   }
 
-  KvAhead ahead;
+  KvPrefetch ahead;
 
  private:
   static std::size_t bytes_of(std::int64_t sequences) {
@@ -92,7 +92,7 @@ TEST_CASE(
           args.out = TensorView(product.residual.there.data, DType::bf16, {rows, outputs / 2});
           args.residual = {};
         }
-        const auto run = [&](const KvAhead& ahead) {
+        const auto run = [&](const KvPrefetch& ahead) {
           args.ahead = ahead;
           bench.matmul->linear(args, *bench.stream);
           (gated ? product.residual : product.out).fetch(*bench.stream);
@@ -107,8 +107,8 @@ TEST_CASE(
           return values;
         };
         const std::vector<float> alone = run({});
-        for (cache.ahead.turn = 0; cache.ahead.turn < 2; ++cache.ahead.turn) {
-          CHECK(run(cache.ahead) == alone);
+        for (cache.prefetch.share = 0; cache.prefetch.share < 2; ++cache.prefetch.share) {
+          CHECK(run(cache.prefetch) == alone);
         }
         CHECK(cache.unchanged(bench));
       }
@@ -124,7 +124,7 @@ TEST_CASE("a product names what does not fit of what it is to fetch") {
   Product product(*backend, {.rows = 4, .outputs = 64, .inputs = 64, .type = DType::bf16}, 142);
   Linear args = product.args();
   product.upload(*bench.stream);
-  args.ahead = cache.ahead;
+  args.ahead = cache.prefetch;
   CHECK(bench.refusal(args) == "");
   bench.stream->synchronize();
   args.ahead.kv_length = {};

@@ -203,7 +203,7 @@ void check_linear(const Linear& args) {
   if (norm_is_begun(args)) check_begun(args);
   if (begins_norm(args)) check_begins(args);
   if (gates) check_after(args);
-  if (args.ahead.kv.keys.data != nullptr) check_kv_ahead(args.ahead, "linear");
+  if (args.ahead.kv.keys.data != nullptr) check_kv_prefetch(args.ahead, "linear");
 }
 
 std::unique_ptr<Matmul> create_matmul(Backend& backend) {

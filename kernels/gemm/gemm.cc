@@ -1,0 +1,227 @@
+#include "kernels/gemm/gemm.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/gemm/cpu/gemm.h"
+#include "kernels/gemm/gemm_steps.h"
+#ifdef NVLLM_CUDA
+#include "kernels/gemm/sm80/gemm.h"
+#endif
+
+namespace nvllm::kernels {
+namespace {
+
+// Whether all rows are vectors of 16 bytes, of 16-bit floats, at multiples of their size; also of
+// what is not there.
+bool whole_vectors(const TensorView& tensor) {
+  if (tensor.data == nullptr || tensor.rank == 0) return true;
+  const bool rows_aligned = tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0;
+  return tensor.aligned(16) && tensor.shape[tensor.rank - 1] % 8 == 0 && rows_aligned;
+}
+
+// Of a GEMM in a layer: its activations are dense and aligned.
+GemmShape layer_shape(const GemmWeight& weight, std::int64_t m, const GemmFusion& fusion) {
+  GemmShape shape;
+  shape.m = m;
+  shape.outputs = weight.outputs();
+  shape.inputs = weight.inputs();
+  shape.format = weight.format;
+  shape.type = shape.out_type = weight.values.dtype;
+  shape.bias = weight.bias.data != nullptr;
+  shape.fusion = fusion;
+  GemmShape::Vectors& vectors = shape.vectors;
+  vectors.weight = whole_vectors(weight.values);
+  vectors.bias = whole_vectors(weight.bias);
+  vectors.x = vectors.prepared = vectors.deferred = shape.inputs % 8 == 0;
+  vectors.out = vectors.residual = vectors.next = shape.outputs % 8 == 0;
+  vectors.gate_up = vectors.out;
+  if (fusion.epilogue == Epilogue::gated_activation) vectors.out = shape.outputs % 16 == 0;
+  return shape;
+}
+
+// Whether the operands keep what the plan counts on.
+bool keeps(const GemmShape& actual, const GemmShape& planned) {
+  const GemmShape::Vectors &there = actual.vectors, &wanted = planned.vectors;
+  return std::min(actual.m, kManyRows) == std::min(planned.m, kManyRows) &&
+         actual.outputs == planned.outputs && actual.inputs == planned.inputs &&
+         actual.format == planned.format && actual.out_type == planned.out_type &&
+         actual.bias == planned.bias && actual.residual == planned.residual &&
+         there.weight >= wanted.weight && there.bias >= wanted.bias && there.x >= wanted.x &&
+         there.prepared >= wanted.prepared && there.deferred >= wanted.deferred &&
+         there.norm_weight >= wanted.norm_weight && there.out >= wanted.out &&
+         there.residual >= wanted.residual && there.gate_up >= wanted.gate_up &&
+         there.next >= wanted.next;
+}
+
+}  // namespace
+
+WeightFormat format_of(DType type) {
+  switch (type) {
+    case DType::f32: return WeightFormat::f32;
+    case DType::bf16: return WeightFormat::bf16;
+    case DType::f16: return WeightFormat::f16;
+    default: fail("gemm: weight is ", name_of(type), "; it must be float32, bfloat16 or float16");
+  }
+}
+
+GemmShape shape_of(const GemmWeight& weight, const GemmOperands& operands,
+                   const GemmFusion& fusion) {
+  GemmShape shape;
+  shape.m = operands.x.rank == 2 ? operands.x.shape[0] : 0;
+  shape.outputs = weight.outputs();
+  shape.inputs = weight.inputs();
+  shape.format = weight.format;
+  shape.type = weight.values.dtype;
+  shape.out_type = operands.out.dtype;
+  shape.bias = weight.bias.data != nullptr;
+  shape.residual = operands.residual.data != nullptr;
+  shape.deferred = operands.prologue.deferred.exists();
+  shape.defer_next = operands.epilogue.deferred.exists();
+  shape.fusion = fusion;
+  GemmShape::Vectors& vectors = shape.vectors;
+  vectors.weight = whole_vectors(weight.values);
+  vectors.bias = whole_vectors(weight.bias);
+  vectors.x = whole_vectors(operands.x);
+  vectors.prepared = whole_vectors(operands.prologue.prepared);
+  vectors.deferred = whole_vectors(operands.prologue.deferred.weighted);
+  vectors.norm_weight = whole_vectors(operands.prologue.norm_weight);
+  vectors.out = whole_vectors(operands.out);
+  vectors.residual = whole_vectors(operands.residual);
+  vectors.gate_up = whole_vectors(operands.epilogue.gate_up);
+  vectors.next = whole_vectors(operands.epilogue.deferred.weighted) &&
+                 whole_vectors(operands.epilogue.norm_weight);
+  return shape;
+}
+
+const GemmPlan& Gemm::plan(const GemmShape& shape) {
+  GemmShape key = shape;
+  key.m = std::min(key.m, kManyRows);
+  auto found = plans_.find(key);
+  if (found == plans_.end()) {
+    GemmPlan made = make_plan(key);
+    made.shape = key;
+    found = plans_.emplace(key, made).first;
+  }
+  return found->second;
+}
+
+// The GEMMs are planned in the order in which they decide: whether the activation is fused into
+// gate-up, then for each pair of GEMMs with a norm between them whether the first can begin it and
+// the second end it.
+LayerPlan Gemm::plan_layer(const LayerGemms& layer, const LayerRequest& request) {
+  const bool alone = request.ranks == 1;
+  // With several ranks the collective makes the norm and adds the residual.
+  const Prologue norm = alone ? Prologue::rms_norm : Prologue::none;
+  const auto normed = [&](const GemmWeight& weight, const TensorView& norm_weight, std::int64_t m,
+                          Epilogue epilogue) {
+    GemmShape shape = layer_shape(weight, m, {norm, epilogue, layer.activation});
+    shape.vectors.norm_weight = whole_vectors(norm_weight);
+    return shape;
+  };
+  const auto added = [&](const GemmWeight& weight, std::int64_t m, Prologue prologue) {
+    GemmShape shape = layer_shape(weight, m, {prologue, Epilogue::none, layer.activation});
+    shape.residual = alone;
+    return shape;
+  };
+  // Plans `first` so that it defers the norm that `second` reads, if both can.
+  const auto defer = [&](GemmShape first, const TensorView& norm_weight, GemmShape second) {
+    if (!alone || !request.may_defer || first.m != second.m) return false;
+    first.defer_next = second.deferred = true;
+    first.vectors.next = first.vectors.next && whole_vectors(norm_weight);
+    return plan(first).defers_next && plan(second).prologue == Prologue::deferred_rms_norm;
+  };
+
+  GemmShape gate_up =
+      normed(layer.gate_up, layer.mlp_norm, request.mlp_m, Epilogue::gated_activation);
+  const bool fused = !plan(gate_up).epilogue_kernel;
+  if (!fused) gate_up = normed(layer.gate_up, layer.mlp_norm, request.mlp_m, Epilogue::none);
+  GemmShape qkv = normed(layer.qkv, layer.attention_norm, request.m, Epilogue::none);
+  GemmShape output = added(layer.output, request.m, Prologue::none);
+  GemmShape down =
+      added(layer.down, request.mlp_m, fused ? Prologue::none : Prologue::gated_activation);
+
+  qkv.deferred = request.deferred;
+  if (defer(output, layer.mlp_norm, gate_up)) {
+    output.defer_next = gate_up.deferred = true;
+    output.vectors.next = output.vectors.next && whole_vectors(layer.mlp_norm);
+  }
+  if (request.next != nullptr) {
+    const LayerGemms& next = *request.next;
+    if (defer(down, next.attention_norm,
+              normed(next.qkv, next.attention_norm, request.mlp_m, Epilogue::none))) {
+      down.defer_next = true;
+      down.vectors.next = down.vectors.next && whole_vectors(next.attention_norm);
+    }
+  }
+  return {plan(qkv), plan(output), plan(gate_up), plan(down)};
+}
+
+GemmCall Gemm::call(const GemmWeight& weight, const GemmOperands& operands,
+                    const GemmFusion& fusion) {
+  return {plan(shape_of(weight, operands, fusion)), weight, operands};
+}
+
+void Gemm::run(const GemmCall& call, Stream& stream) {
+  check_gemm(call);
+  NVLLM_CHECK(keeps(shape_of(call.weight, call.operands), call.plan.shape),
+              "the GEMM was planned for other operands");
+  if (recording_) {
+    const GemmShape& shape = call.plan.shape;
+    recorded_[{call.operands.x.shape[0], shape.outputs, shape.inputs, shape.fusion.prologue,
+               shape.fusion.epilogue, shape.residual}]
+        .push_back(call);
+  }
+  enqueue(call, stream);
+}
+
+void Gemm::run_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream) {
+  check_gemm(call);
+  check_sample_tokens(sample);
+  NVLLM_CHECK(call.plan.samples && samples_in_epilogue(sample), "no such epilogue");
+  NVLLM_CHECK(sample.rows.logits.data == call.operands.out.data, "other logits");
+  enqueue_sampling(call, sample, stream);
+}
+
+void Gemm::enqueue_sampling(const GemmCall& /*call*/, const SampleTokens& /*sample*/,
+                            Stream& /*stream*/) {
+  NVLLM_CHECK(false, "no GEMM samples here");
+}
+
+void Gemm::record() {
+  recorded_.clear();
+  recording_ = true;
+}
+
+void Gemm::tune_recorded(Stream& stream) {
+  recording_ = false;
+  for (const auto& [kind, alike] : recorded_) tune(alike, stream);
+  recorded_.clear();
+}
+
+void Gemm::tune(std::span<const GemmCall> alike, Stream& stream) {
+  for (const GemmCall& call : alike) check_gemm(call);
+  measure(alike, stream);
+}
+
+bool samples_in_epilogue(const SampleTokens& sample) {
+  return sample.thresholds.data == nullptr && sample.rows.changed_logits.data == nullptr;
+}
+
+std::unique_ptr<Gemm> create_gemm(Backend& backend) {
+#ifdef NVLLM_CUDA
+  if (backend.kind() == DeviceKind::cuda) return cuda::create_gemm(backend);
+#endif
+  return cpu::create_gemm(backend);
+}
+
+std::size_t gemm_bytes(DeviceKind device) {
+#ifdef NVLLM_CUDA
+  if (device == DeviceKind::cuda) return cuda::kGemmBytes;
+#endif
+  static_cast<void>(device);
+  return 0;
+}
+
+}  // namespace nvllm::kernels
