@@ -40,7 +40,7 @@ Addresses reserve(std::size_t bytes) {
 // A cache's addresses, and tables and lengths that are read.
 struct Cache {
   std::vector<std::int32_t> table, lengths;
-  KvPrefetch ahead;
+  KvPrefetch prefetch;
   std::int64_t block_bytes, token_bytes;
 
   Cache(const Shape& shape, const std::vector<std::int32_t>& of, std::mt19937& random)
@@ -57,12 +57,12 @@ struct Cache {
       return TensorView(addresses.get(), shape.type,
                         {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
     };
-    ahead.kv.keys = cache(keys_), ahead.kv.values = cache(values_);
-    ahead.kv_length = TensorView(lengths.data(), DType::i32, {sequences});
+    prefetch.kv.keys = cache(keys_), prefetch.kv.values = cache(values_);
+    prefetch.kv_length = TensorView(lengths.data(), DType::i32, {sequences});
     if (shape.paged) {
       for (std::int64_t i = 0; i < blocks; ++i) table.push_back(static_cast<std::int32_t>(i));
       std::ranges::shuffle(table, random);
-      ahead.kv.block_table = TensorView(table.data(), DType::i32, {sequences, width});
+      prefetch.kv.block_table = TensorView(table.data(), DType::i32, {sequences, width});
     }
   }
 
@@ -74,7 +74,7 @@ struct Cache {
       for (int t = 0; t < lengths[s]; ++t) {
         std::int64_t block = static_cast<std::int64_t>(s);
         if (shape.paged) {
-          const std::int64_t width = ahead.kv.block_table.shape[1];
+          const std::int64_t width = prefetch.kv.block_table.shape[1];
           block = table[s * static_cast<std::size_t>(width) +
                         static_cast<std::size_t>(t / shape.block_size)];
         }
@@ -86,8 +86,8 @@ struct Cache {
   }
 
   bool has_key(const char* at) const {
-    const char* const first = ahead.kv.keys.as<char>();
-    return at >= first && at < first + ahead.kv.blocks() * block_bytes;
+    const char* const first = prefetch.kv.keys.as<char>();
+    return at >= first && at < first + prefetch.kv.blocks() * block_bytes;
   }
 
  private:
