@@ -73,6 +73,26 @@ TEST_CASE_TEMPLATE("what one found by tuning another takes over, and measures no
   CHECK(second.gemm->configurations().empty());
 }
 
+TEST_CASE("what runs while a GEMM records is tuned afterwards, calls of one shape together") {
+  BACKEND_OR_SKIP(backend);
+  Fixture fixture(*backend);
+  Setting setting{.m = 140, .outputs = 256, .inputs = 384, .type = DType::bf16, .residual = true};
+  GemmTensors one(*backend, setting, 65), other(*backend, setting, 66);
+  one.upload(*fixture.stream);
+  other.upload(*fixture.stream);
+  fixture.gemm->record();
+  fixture.run(one);
+  fixture.run(other);
+  CHECK(fixture.gemm->configurations().empty());
+  fixture.gemm->tune_recorded(*fixture.stream);
+  const std::size_t found = fixture.gemm->configurations().size();
+  CHECK(found == (backend->kind() == DeviceKind::cuda ? 1 : 0));
+  setting.outputs = 512;  // is not recorded any more
+  fixture.check(setting, 67);
+  fixture.gemm->tune_recorded(*fixture.stream);
+  CHECK(fixture.gemm->configurations().size() == found);
+}
+
 TEST_CASE("configurations that are none, or of other shapes, do no harm") {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();

@@ -1,5 +1,5 @@
 // What the test cases of GEMMs share: the settings and all tensors of a GEMM, a count of the results
-// that are wrong, and what runs it.
+// that are wrong, comparisons of plans, and what runs a GEMM.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -10,6 +10,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -165,6 +166,30 @@ inline int count_wrong(const GemmTensors& gemm, const TensorView& x, const Tenso
     }
   }
   return wrong;
+}
+
+// Whether two plans are the same, whatever their shapes came from.
+inline bool same(const GemmPlan& a, const GemmPlan& b) {
+  const auto fields = [](const GemmPlan& p) {
+    return std::tie(p.shape, p.kernel, p.prologue, p.prologue_kernel, p.prologue_early, p.epilogue,
+                    p.epilogue_kernel, p.defers_next, p.samples, p.kv_prefetch);
+  };
+  return fields(a) == fields(b) && a.tiling == b.tiling;
+}
+
+inline bool same(const LayerPlan& a, const LayerPlan& b) {
+  return same(a.qkv, b.qkv) && same(a.output, b.output) && same(a.gate_up, b.gate_up) &&
+         same(a.down, b.down);
+}
+
+inline std::string describe(const GemmShape& shape) {
+  return str(name_of(shape.type), " ", shape.m, " x ", shape.inputs, " -> ", shape.outputs, " ",
+             name_of(shape.out_type), shape.bias ? " bias" : "", shape.residual ? " residual" : "",
+             shape.deferred ? " deferred" : "", shape.defer_next ? " defer_next" : "", " prologue ",
+             static_cast<int>(shape.fusion.prologue), " epilogue ",
+             static_cast<int>(shape.fusion.epilogue), " ",
+             static_cast<int>(shape.fusion.activation), " vectors ", shape.vectors.weight,
+             shape.vectors.x, shape.vectors.out);
 }
 
 // What a test needs to run GEMMs.
