@@ -21,7 +21,7 @@
 #include "device/backend.h"
 #include "device/cpu/stream.h"
 #include "kernels/gemm/linear.h"
-#include "kernels/gemm/onednn.h"
+#include "kernels/gemm/testing/onednn.h"
 
 namespace nvllm::kernels {
 namespace {

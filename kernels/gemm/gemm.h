@@ -50,9 +50,9 @@ struct GemmWeight {
 };
 
 // What happens to x first, with exactly the roundings of the operation itself
-// (kernels/pointwise/rmsnorm.h, activation.h). A deferred RMSNorm is begun by the GEMM that makes
-// the rows and ended by the one that reads them: that has one factor per row to find, and no pass
-// over all rows lies between.
+// (kernels/pointwise/rmsnorm.h, activation.h). The first half of a deferred RMSNorm is in the
+// epilogue of the GEMM that makes the rows, the second in the one that reads them: that has one
+// factor per row to find, and no pass over all rows lies between.
 enum class Prologue : std::uint8_t { none, rms_norm, deferred_rms_norm, gated_activation };
 
 // What happens to the result: nothing, or a gated activation, where the first half of the outputs

@@ -20,7 +20,7 @@
 #include "device/cuda/stream.h"
 #include "device/libraries.h"
 #include "kernels/gemm/sm80/gemm_problem.h"
-#include "kernels/gemm/sm80/read_all.h"
+#include "kernels/gemm/testing/read_all.h"
 #endif
 
 namespace nvllm::kernels {

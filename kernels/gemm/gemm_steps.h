@@ -1,5 +1,5 @@
-// For the backends: which tensors a GEMM's own kernel reads and writes, its prologue and epilogue as
-// kernels of their own, and the shape that is left for the GEMM's own kernel.
+// For the backends: which tensors a GEMM's own kernel reads and writes, its prologue and epilogue
+// as kernels of their own, and the shape that is left for the GEMM's own kernel.
 #pragma once
 
 #include "kernels/gemm/gemm.h"
@@ -30,7 +30,8 @@ inline TensorView out_of(const GemmCall& call) {
   return call.plan.epilogue_kernel ? gate_up_of(call) : call.operands.out;
 }
 
-// Whether the GEMM's own kernel has an RMSNorm as its prologue, or a gated activation as its epilogue.
+// Whether the GEMM's own kernel has an RMSNorm as its prologue, or a gated activation as its
+// epilogue.
 inline bool is_normed(const GemmCall& call) {
   return call.plan.prologue == Prologue::rms_norm && !call.plan.prologue_kernel;
 }

@@ -12,17 +12,17 @@ constexpr int kQuadBytes = 128 * 16, kBetweenQuads = 64;  // of sums
 // Of a multiprocessor's 227 KB, kernels between two GEMMs need some.
 constexpr int kOneBlockBytes = 200 << 10, kTwoBlocksBytes = kOneBlockBytes / 2;
 
-// With more rows other kernels are as fast or faster, unless the weight is so small that the kernels
-// between two GEMMs take the time: norms and activations of their own.
+// With more rows other kernels are as fast or faster, unless the weight is so small that the
+// kernels between two GEMMs take the time: norms and activations of their own.
 constexpr int kFewRows = 112;
 constexpr std::int64_t kSmallWeightBytes = 16 << 20;
 
 // A stage is free only when the next one has been multiplied; and one should be on its way.
 constexpr int kMinStages = 3;
 
-// What the time of a tiling is estimated by, fitted to whole decode steps of 24 to 64 rows on an H200
-// with different tilings: bytes per nanosecond of the memory, of the L2 (weights and x) and of one
-// block; nanoseconds for the reduction in a cluster, and in it for 16 rows of a block's tile.
+// What the time of a tiling is estimated by, fitted to whole decode steps of 24 to 64 rows on an
+// H200 with different tilings: bytes per nanosecond of the memory, of the L2 (weights and x) and of
+// one block; nanoseconds for the reduction in a cluster, and in it for 16 rows of a block's tile.
 constexpr double kMemory = 4200, kL2 = 8000, kBlock = 62, kReduction = 1000, kReducedRows = 30;
 
 int divide_up(std::int64_t a, std::int64_t b) {

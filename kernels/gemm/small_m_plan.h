@@ -29,8 +29,8 @@ struct SmallMTiling {
   auto operator<=>(const SmallMTiling&) const = default;
 };
 
-// How many blocks a GPU runs at once, one on a multiprocessor, by the size of their cluster; all 0 on
-// a GPU that is no Hopper.
+// How many blocks a GPU runs at once, one on a multiprocessor, by the size of their cluster; all 0
+// on a GPU that is no Hopper.
 struct SmallMOccupancy {
   std::array<int, kSmallMMaxSplits + 1> blocks{};  // blocks[k_splits]
 };

@@ -22,8 +22,8 @@ inline constexpr int kOutputs = kWarpgroups * kTileOutputs;
 inline constexpr int kConsumers = kWarpgroups * 128;  // threads; then come those that copy
 inline constexpr int kThreads = kConsumers + 32;
 
-// A row whose token is sampled: what a token's score is made of, and the key of the best one that the
-// block has seen.
+// A row whose token is sampled: what a token's score is made of, and the key of the best one that
+// the block has seen.
 struct alignas(16) Contest {
   RandomKeys noise;
   float factor;  // 0: the highest logit is taken

@@ -1,4 +1,4 @@
-#include "kernels/gemm/onednn.h"
+#include "kernels/gemm/testing/onednn.h"
 
 #include "base/error.h"
 

@@ -1,6 +1,6 @@
 #include "device/cuda/stream.h"
 #include "kernels/gemm/sm80/linear_parts.cuh"
-#include "kernels/gemm/sm80/read_all.h"
+#include "kernels/gemm/testing/read_all.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
