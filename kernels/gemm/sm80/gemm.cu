@@ -67,7 +67,7 @@ class CudaGemm final : public Gemm {
         break;
       default: dot(call, stream);
     }
-    if (call.plan.epilogue_kernel) gated_activation(activation_after(call), stream);
+    if (call.plan.epilogue_kernel) gated_activation(activation_after(call), stream, false);
   }
 
   void enqueue_sampling(const GemmCall& call, const SampleTokens& sample, Stream& stream) override {
