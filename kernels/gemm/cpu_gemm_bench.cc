@@ -4,8 +4,8 @@
 // the rate of reading the same memory, the better of two ways; "of_limit" the share of it reached.
 //
 // gemm: M = 512, operations per second, against oneDNN with the weights as they are ("plain") and
-// with weights that it has reordered beforehand ("packed"); "of_best" is the ratio to the faster one.
-// Figures are medians.
+// with weights that it has reordered beforehand ("packed"); "of_best" is the ratio to the faster
+// one. Figures are medians.
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
 

@@ -1,13 +1,13 @@
-// GEMMs in graphs of many calls, so that launching costs what it costs in a step, over so many copies
-// of the weights that none is still in a cache when it is read again.
+// GEMMs in graphs of many calls, so that launching costs what it costs in a step, over so many
+// copies of the weights that none is still in a cache when it is read again.
 //
-// M up to 16: bytes per second (the weights' alone). "limit" is the bandwidth of reading alone in the
-// same run, "of_limit" the share of it reached, "over_floor_us" the time beyond what the limit
+// M up to 16: bytes per second (the weights' alone). "limit" is the bandwidth of reading alone in
+// the same run, "of_limit" the share of it reached, "over_floor_us" the time beyond what the limit
 // allows. "cublaslt_us": the fastest that its heuristic proposes, in the same form and measured in
 // alternation with ours ("beside_us").
 // A larger M: floating-point operations per second after tuning; the limit is the fastest of all
-// algorithms of cuBLASLt ("algorithms" of them, configurations counted), found by search in the same
-// run, and measured in alternation too. "untuned_us": with what its heuristics propose.
+// algorithms of cuBLASLt ("algorithms" of them, configurations counted), found by search in the
+// same run, and measured in alternation too. "untuned_us": with what its heuristics propose.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -171,9 +171,8 @@ std::string prologue_name(const Shape& shape) {
   switch (shape.prologue) {
     case Prologue::rms_norm: return "/norm" + apart;
     case Prologue::gated_activation: return "/silu" + apart;
-    case Prologue::none: break;
+    default: return "";
   }
-  return "";
 }
 
 void register_case(DeviceKind kind, const Shape& shape) {

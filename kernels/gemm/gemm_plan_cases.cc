@@ -1,5 +1,5 @@
-// Plans of single GEMMs: what they may contain, what they depend on, and what Gemm::run() demands of
-// the operands of a planned GEMM.
+// Plans of single GEMMs: what they may contain, what they depend on, and what Gemm::run() demands
+// of the operands of a planned GEMM.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -175,7 +175,8 @@ TEST_CASE("on the CPU there is one kernel, and all else are kernels of their own
   });
 }
 
-// Whether a function ends its process by a broken NVLLM_CHECK. It is called in a process of its own.
+// Whether a function ends its process by a broken NVLLM_CHECK. It is called in a process of its
+// own.
 template <typename Function>
 bool aborts(const Function& function) {
   const pid_t child = ::fork();

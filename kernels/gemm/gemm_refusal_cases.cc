@@ -99,7 +99,8 @@ TEST_CASE("operands that do not fit are refused by name") {
   good.operands.prologue.prepared = tensor({4, 64});
   good.operands.prologue.norm_weight = tensor({64});
   good.fusion.prologue = Prologue::rms_norm;
-  refused([&](GemmArguments& bad) { bad.operands.prologue.prepared = {}; }, "gemm: prologue.prepared is ");
+  refused([&](GemmArguments& bad) { bad.operands.prologue.prepared = {}; },
+          "gemm: prologue.prepared is ");
   refused(
       [&](GemmArguments& bad) {
         bad.operands.prologue.prepared = tensor({3, 64});
@@ -140,7 +141,8 @@ TEST_CASE("operands that do not fit a gated activation as epilogue are refused b
         bad.operands.out = tensor({4, 16}, DType::f32);
       },
       "gemm: out is float32 [4, 16], but weight is bfloat16; with a gated activation");
-  refused([&](GemmArguments& bad) { bad.operands.epilogue.gate_up = {}; }, "gemm: epilogue.gate_up is ");
+  refused([&](GemmArguments& bad) { bad.operands.epilogue.gate_up = {}; },
+          "gemm: epilogue.gate_up is ");
   refused(
       [&](GemmArguments& bad) {
         bad.operands.epilogue.gate_up = tensor({3, 32});
