@@ -23,9 +23,9 @@ struct Searched {
   int algorithms = 0;       // that were tried
 };
 // Tries cuBLASLt's algorithms on these calls in a graph: those that its heuristic proposes, or
-// `all`, in all configurations. The calls have no prologue or epilogue and differ in their addresses
-// only. `ours` is a graph of such calls; both are measured in alternation, since a GPU slows down by
-// a tenth and more when it gets warm.
+// `all`, in all configurations. The calls have no prologue or epilogue and differ in nothing but
+// their addresses. `ours` is a graph of such calls; both are measured in alternation, since a GPU
+// slows down by a tenth and more when it gets warm.
 Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<GemmCall>& calls,
                          bool all, Graph& ours, std::size_t ours_calls);
 
