@@ -1,11 +1,11 @@
-// Products on the CPU with all cores, each beside its limit, measured in turns with it.
+// GEMMs on the CPU with all cores, each beside its limit, measured in alternation with it.
 //
-// matvec: bytes of weights per second, over matrices that together are beyond the caches. "limit" is the
-// rate of reading the same memory, the better of two ways; "of_limit" the share of it reached.
+// gemv: bytes of weights per second, over matrices that together are beyond the caches. "limit" is
+// the rate of reading the same memory, the better of two ways; "of_limit" the share of it reached.
 //
-// gemm: 512 rows, operations per second, against oneDNN with the weights as they are ("plain") and with
-// weights that it has reordered beforehand ("packed"); "of_best" is the ratio to the faster one. Figures
-// are medians.
+// gemm: M = 512, operations per second, against oneDNN with the weights as they are ("plain") and
+// with weights that it has reordered beforehand ("packed"); "of_best" is the ratio to the faster
+// one. Figures are medians.
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
 
@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,14 +21,14 @@
 #include "base/clock.h"
 #include "device/backend.h"
 #include "device/cpu/stream.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/onednn.h"
 
 namespace nvllm::kernels {
 namespace {
 
 struct Shape {
-  std::int64_t rows, outputs, inputs;
+  std::int64_t m, outputs, inputs;
   DType dtype;
 };
 
@@ -40,7 +41,8 @@ double seconds_of(Function&& function) {
   return seconds_since(start);
 }
 
-// Of calls in a row, as in a step of a model, after as many that have woken threads and warmed caches.
+// Of calls in a row, as in a step of a model, after as many that have woken threads and warmed
+// caches.
 template <typename Run>
 double seconds_per_call(Run&& run) {
   constexpr double kWarmUpSeconds = 3e-3;
@@ -58,13 +60,14 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Reads [from, from + bytes), a multiple of 256; with kAhead > 0, fetching lines that far ahead.
-template <std::size_t kAhead>
+// Reads [from, from + bytes), a multiple of 256; with kPrefetch > 0, prefetching lines that
+// far ahead.
+template <std::size_t kPrefetch>
 std::int64_t read(const std::byte* from, std::size_t bytes) {
   __m256i sums[4] = {};
   for (std::size_t i = 0; i < bytes; i += 256) {
     for (std::size_t line = 0; line < 256; line += 64) {
-      if constexpr (kAhead > 0) _mm_prefetch(from + i + line + kAhead, _MM_HINT_T1);
+      if constexpr (kPrefetch > 0) _mm_prefetch(from + i + line + kPrefetch, _MM_HINT_T1);
     }
     for (std::size_t word = 0; word < 8; ++word) {
       const auto* at = reinterpret_cast<const __m256i*>(from + i + word * 32);
@@ -78,62 +81,61 @@ std::int64_t read(const std::byte* from, std::size_t bytes) {
 }
 
 // Seconds of reading it all with all cores.
-template <std::size_t kAhead>
+template <std::size_t kPrefetch>
 double read_all(const Buffer& buffer, Stream& stream) {
   constexpr std::int64_t kPart = 64 << 10;
   std::atomic<std::int64_t> sink{0};
   auto& queue = cpu::stream(stream);
   return seconds_of([&] {
     queue.submit([&, &pool = queue.thread_pool()] {
-      pool.run(static_cast<std::int64_t>(buffer.bytes()) / kPart,
-               [&](std::int64_t begin, std::int64_t end) {
-                 sink += read<kAhead>(static_cast<const std::byte*>(buffer.data()) + begin * kPart,
-                                      (end - begin) * kPart);
-               });
+      pool.run(static_cast<std::int64_t>(buffer.bytes()) / kPart, [&](std::int64_t begin,
+                                                                      std::int64_t end) {
+        sink += read<kPrefetch>(static_cast<const std::byte*>(buffer.data()) + begin * kPart,
+                                (end - begin) * kPart);
+      });
     });
     queue.synchronize();
   });
 }
 
-Linear product_of(const Shape& shape, void* out, void* x, void* weight) {
-  Linear args;
-  args.out = TensorView(out, shape.dtype, {shape.rows, shape.outputs});
-  args.x = TensorView(x, shape.dtype, {shape.rows, shape.inputs});
-  args.weight = TensorView(weight, shape.dtype, {shape.outputs, shape.inputs});
-  return args;
+GemmCall call_of(Gemm& gemm, const Shape& shape, void* out, void* x, void* weight) {
+  return gemm.call({.values = TensorView(weight, shape.dtype, {shape.outputs, shape.inputs})},
+                   {.out = TensorView(out, shape.dtype, {shape.m, shape.outputs}),
+                    .x = TensorView(x, shape.dtype, {shape.m, shape.inputs})});
 }
 
-void matvec(benchmark::State& state, Shape shape) {
+void run_gemv(benchmark::State& state, Shape shape) {
   const auto backend = create_backend(DeviceKind::cpu);
   const auto stream = backend->create_stream();
-  const auto matmul = create_matmul(*backend);
+  const auto gemm = create_gemm(*backend);
   const std::size_t size = size_of(shape.dtype), bytes = shape.outputs * shape.inputs * size;
   const std::size_t copies = std::max<std::size_t>(1, kBeyondCaches / bytes);
   const Buffer weights = backend->allocate(MemoryKind::device, kBeyondCaches, "benchmark");
   const Buffer x =
-      backend->allocate(MemoryKind::device, shape.rows * shape.inputs * size, "benchmark");
+      backend->allocate(MemoryKind::device, shape.m * shape.inputs * size, "benchmark");
   const Buffer out =
-      backend->allocate(MemoryKind::device, shape.rows * shape.outputs * size, "benchmark");
+      backend->allocate(MemoryKind::device, shape.m * shape.outputs * size, "benchmark");
   for (const Buffer* buffer : {&weights, &x}) {
     backend->fill(buffer->data(), 0, buffer->bytes(), *stream);
   }
   stream->synchronize();
 
-  std::vector<double> ours, plain, ahead;
+  std::vector<double> ours, plain, prefetching;
   for (auto _ : state) {
     plain.push_back(read_all<0>(weights, *stream));
     ours.push_back(seconds_of([&] {
       for (std::size_t copy = 0; copy < copies; ++copy) {
         auto* weight = static_cast<std::byte*>(weights.data()) + copy * bytes;
-        matmul->linear(product_of(shape, out.data(), x.data(), weight), *stream);
+        gemm->run(call_of(*gemm, shape, out.data(), x.data(), weight), *stream);
       }
       stream->synchronize();
     }));
-    ahead.push_back(read_all<32 << 10>(weights, *stream));
+    prefetching.push_back(read_all<32 << 10>(weights, *stream));
     state.SetIterationTime(ours.back() / static_cast<double>(copies));
   }
   const double rate = static_cast<double>(copies * bytes) / median(ours);
-  const double limit = static_cast<double>(kBeyondCaches) / std::min(median(plain), median(ahead));
+  const double limit =
+      static_cast<double>(kBeyondCaches) / std::min(median(plain), median(prefetching));
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(bytes));
   state.counters["us_per_call"] = median(ours) / static_cast<double>(copies) * 1e6;
   state.counters["GB_per_s"] = rate * 1e-9;
@@ -141,44 +143,45 @@ void matvec(benchmark::State& state, Shape shape) {
   state.counters["of_limit"] = rate / limit;
 }
 
-void gemm(benchmark::State& state, Shape shape) {
+void run_gemm(benchmark::State& state, Shape shape) {
   const auto backend = create_backend(DeviceKind::cpu);
   const auto stream = backend->create_stream();
-  const auto matmul = create_matmul(*backend);
+  const auto gemm = create_gemm(*backend);
   const std::size_t size = size_of(shape.dtype);
   const auto zeros = [&](std::int64_t elements) {
     Buffer buffer = backend->allocate(MemoryKind::device, elements * size, "benchmark");
     backend->fill(buffer.data(), 0, buffer.bytes(), *stream);
     return buffer;
   };
-  const Buffer x = zeros(shape.rows * shape.inputs), out = zeros(shape.rows * shape.outputs),
+  const Buffer x = zeros(shape.m * shape.inputs), out = zeros(shape.m * shape.outputs),
                weight = zeros(shape.outputs * shape.inputs);
-  const Linear args = product_of(shape, out.data(), x.data(), weight.data());
-  matmul->tune(args, *stream);
+  const GemmCall call = call_of(*gemm, shape, out.data(), x.data(), weight.data());
+  gemm->tune(std::span(&call, 1), *stream);
 
   std::string why_not;
-  std::unique_ptr<OneDnnProduct> others[2];
+  std::unique_ptr<OneDnnGemm> others[2];
   for (int i = 0; i < 2; ++i) {
-    others[i] = OneDnnProduct::create(shape.dtype, shape.rows, shape.outputs, shape.inputs,
-                                      static_cast<OneDnnProduct::Weights>(i), &why_not);
+    others[i] = OneDnnGemm::create(shape.dtype, shape.m, shape.outputs, shape.inputs,
+                                   static_cast<OneDnnGemm::Weights>(i), &why_not);
   }
   std::vector<double> ours, theirs[2];
   for (auto _ : state) {
-    // Their threads spin for long after their work: 300,000 times, or 20 ms where a pause takes 140 cycles.
+    // Their threads spin for long after their work: 300,000 times, or 20 ms where a pause takes 140
+    // cycles.
     std::this_thread::sleep_for(std::chrono::milliseconds(40));
     ours.push_back(seconds_per_call([&](int calls) {
-      for (int i = 0; i < calls; ++i) matmul->linear(args, *stream);
+      for (int i = 0; i < calls; ++i) gemm->run(call, *stream);
       stream->synchronize();
     }));
     for (int i = 0; i < 2; ++i) {
       if (others[i] == nullptr) continue;
       theirs[i].push_back(seconds_per_call([&](int calls) {
-        for (int call = 0; call < calls; ++call) others[i]->run();
+        for (int j = 0; j < calls; ++j) others[i]->run();
       }));
     }
     state.SetIterationTime(ours.back());
   }
-  const double operations = 2.0 * static_cast<double>(shape.rows * shape.outputs * shape.inputs);
+  const double operations = 2.0 * static_cast<double>(shape.m * shape.outputs * shape.inputs);
   const double rate = operations / median(ours);
   state.counters["us_per_call"] = median(ours) * 1e6;
   state.counters["GFLOP_per_s"] = rate * 1e-9;
@@ -198,8 +201,8 @@ void gemm(benchmark::State& state, Shape shape) {
 }
 
 std::string name_of_case(const char* what, const Shape& shape) {
-  return std::string("cpu_linear/") + what + "/" + name_of(shape.dtype) + "/" +
-         std::to_string(shape.rows) + "x" + std::to_string(shape.inputs) + "->" +
+  return std::string("cpu_gemm/") + what + "/" + name_of(shape.dtype) + "/" +
+         std::to_string(shape.m) + "x" + std::to_string(shape.inputs) + "->" +
          std::to_string(shape.outputs);
 }
 
@@ -207,14 +210,14 @@ std::string name_of_case(const char* what, const Shape& shape) {
 const bool registered = [] {
   struct {
     std::int64_t inputs, outputs;
-  } constexpr kMatvecs[] = {{2560, 19456}, {4096, 6144}, {1024, 4096}, {576, 1536}, {576, 49152}},
+  } constexpr kGemvs[] = {{2560, 19456}, {4096, 6144}, {1024, 4096}, {576, 1536}, {576, 49152}},
               kGemms[] = {{576, 960}, {576, 3072}, {1536, 576}, {2560, 6144}, {4096, 4096}};
   for (const DType dtype : {DType::bf16, DType::f32}) {
-    for (const auto& [inputs, outputs] : kMatvecs) {
-      for (const std::int64_t rows : {1, 4, 16}) {
-        const Shape shape{rows, outputs, inputs, dtype};
-        benchmark::RegisterBenchmark(name_of_case("matvec", shape).c_str(),
-                                     [=](benchmark::State& state) { matvec(state, shape); })
+    for (const auto& [inputs, outputs] : kGemvs) {
+      for (const std::int64_t m : {1, 4, 16}) {
+        const Shape shape{m, outputs, inputs, dtype};
+        benchmark::RegisterBenchmark(name_of_case("gemv", shape).c_str(),
+                                     [=](benchmark::State& state) { run_gemv(state, shape); })
             ->UseManualTime()
             ->Iterations(7);
       }
@@ -222,7 +225,7 @@ const bool registered = [] {
     for (const auto& [inputs, outputs] : kGemms) {
       const Shape shape{512, outputs, inputs, dtype};
       benchmark::RegisterBenchmark(name_of_case("gemm", shape).c_str(),
-                                   [=](benchmark::State& state) { gemm(state, shape); })
+                                   [=](benchmark::State& state) { run_gemm(state, shape); })
           ->UseManualTime()
           ->Iterations(11);
     }

@@ -1,10 +1,11 @@
+#include "kernels/gemm/gemm_bench_limits.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 
 #include "device/cpu/stream.h"
 #include "device/cpu/thread_pool.h"
-#include "kernels/gemm/linear_bench_limits.h"
 #ifdef NVLLM_CUDA
 #include <cublasLt.h>
 
@@ -19,7 +20,7 @@
 #include "base/error.h"
 #include "device/cuda/stream.h"
 #include "device/libraries.h"
-#include "kernels/gemm/sm80/gemm_problem.h"
+#include "kernels/gemm/cublaslt/problem.h"
 #include "kernels/gemm/testing/read_all.h"
 #endif
 
@@ -138,7 +139,7 @@ void add_all(Algorithms& algorithms, cublasLtHandle_t handle, cuda::GemmProblem&
             configure(algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, swizzle);
             cublasLtMatmulHeuristicResult_t result{};
             const cublasStatus_t status =
-                cublasLtMatmulAlgoCheck(handle, &problem.product, &problem.weight, &problem.x,
+                cublasLtMatmulAlgoCheck(handle, &problem.gemm, &problem.weight, &problem.x,
                                         &problem.residual, &problem.out, &algorithm, &result);
             if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes) {
               found.push_back(algorithm);
@@ -154,7 +155,7 @@ void add_all(Algorithms& algorithms, cublasLtHandle_t handle, cuda::GemmProblem&
 
 }  // namespace
 
-Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Linear>& calls,
+Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<GemmCall>& calls,
                          bool all, Graph& ours, std::size_t ours_calls) {
   if (const char* why = load_cublaslt()) fail("loading cuBLASLt: ", why);
   cublasLtHandle_t handle = nullptr;
@@ -191,7 +192,7 @@ Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Lin
   std::vector<std::unique_ptr<Graph>> field;
   for (std::size_t i = 0; i < std::min(kField, order.size()) && !std::isinf(order[i].first); ++i) {
     field.push_back(backend.capture(stream, [&] {
-      for (const Linear& call : calls) {
+      for (const GemmCall& call : calls) {
         cuda::GemmProblem(call).enqueue(handle, *order[i].second, workspace.data(), kWorkspaceBytes,
                                         nvllm::cuda::native(stream));
       }
@@ -220,7 +221,8 @@ Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Lin
 
 #else
 
-Searched search_cublaslt(Backend&, Stream&, const std::vector<Linear>&, bool, Graph&, std::size_t) {
+Searched search_cublaslt(Backend&, Stream&, const std::vector<GemmCall>&, bool, Graph&,
+                         std::size_t) {
   return {};
 }
 

@@ -1,10 +1,10 @@
-// What products are measured against: reading alone, and cuBLASLt's best.
+// What GEMMs are measured against: reading alone, and cuBLASLt's best.
 #pragma once
 
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 
 namespace nvllm::kernels {
 
@@ -19,13 +19,14 @@ double seconds_of(Graph& graph, Backend& backend, Stream& stream);
 
 struct Searched {
   double seconds = 0;       // of the fastest algorithm, per call; 0: there is no cuBLASLt here
-  double ours_seconds = 0;  // of the other graph, per call, measured in turns with it
+  double ours_seconds = 0;  // of the other graph, per call, measured in alternation with it
   int algorithms = 0;       // that were tried
 };
-// Tries cuBLASLt's algorithms on these calls in a graph: those that its heuristic proposes, or `all`,
-// in all configurations. The calls differ in their addresses only. `ours` is a graph of such calls;
-// both are measured in turns, since a GPU slows down by a tenth and more when it gets warm.
-Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Linear>& calls,
+// Tries cuBLASLt's algorithms on these calls in a graph: those that its heuristic proposes, or
+// `all`, in all configurations. The calls have no prologue or epilogue and differ in nothing but
+// their addresses. `ours` is a graph of such calls; both are measured in alternation, since a GPU
+// slows down by a tenth and more when it gets warm.
+Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<GemmCall>& calls,
                          bool all, Graph& ours, std::size_t ours_calls);
 
 }  // namespace nvllm::kernels

@@ -1,4 +1,4 @@
-// Deferred RMSNorms: begun by the GEMM that makes the rows, ended by the one that reads them.
+// Deferred RMSNorms: started by the GEMM that makes the rows, ended by the one that reads them.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -93,8 +93,8 @@ int count_wrong_ended(const GemmTensors& second, const DeferredNorm& deferred) {
   return wrong;
 }
 
-TEST_CASE_TEMPLATE("a norm is begun by the GEMM ahead of it and ended by the one that reads it", T,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("a norm is started by the GEMM ahead of it and ended by the one that reads it",
+                   T, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   Fixture fixture(*backend);

@@ -45,7 +45,7 @@ TEST_CASE("operands that do not fit are refused by name") {
       [&](GemmArguments& bad) {
         bad.weight.values = tensor({32, 64}, DType::i32);
       },
-      "gemm: weight is int32 [32, 64]; it must be float32, bfloat16 or float16");
+      "gemm: weight is int32; it must be float32, bfloat16 or float16");
   refused([&](GemmArguments& bad) { bad.weight.values = tensor({32 * 64}); },
           "gemm: weight is bfloat16 [2048]");
   refused([&](GemmArguments& bad) { bad.weight.values.stride[0] = 65; },
@@ -99,12 +99,13 @@ TEST_CASE("operands that do not fit are refused by name") {
   good.operands.prologue.prepared = tensor({4, 64});
   good.operands.prologue.norm_weight = tensor({64});
   good.fusion.prologue = Prologue::rms_norm;
-  refused([&](GemmArguments& bad) { bad.operands.prologue.prepared = {}; }, "gemm: prepared is ");
+  refused([&](GemmArguments& bad) { bad.operands.prologue.prepared = {}; },
+          "gemm: prologue.prepared is ");
   refused(
       [&](GemmArguments& bad) {
         bad.operands.prologue.prepared = tensor({3, 64});
       },
-      "gemm: prepared is bfloat16 [3, 64]");
+      "gemm: prologue.prepared is bfloat16 [3, 64]");
   refused([&](GemmArguments& bad) { bad.operands.prologue.norm_weight = tensor({63}); },
           "rms_norm: weight is bfloat16 [63]");
   refused([&](GemmArguments& bad) { bad.operands.x.stride[0] = 128; },
@@ -140,12 +141,13 @@ TEST_CASE("operands that do not fit a gated activation as epilogue are refused b
         bad.operands.out = tensor({4, 16}, DType::f32);
       },
       "gemm: out is float32 [4, 16], but weight is bfloat16; with a gated activation");
-  refused([&](GemmArguments& bad) { bad.operands.epilogue.gate_up = {}; }, "gemm: gate_up is ");
+  refused([&](GemmArguments& bad) { bad.operands.epilogue.gate_up = {}; },
+          "gemm: epilogue.gate_up is ");
   refused(
       [&](GemmArguments& bad) {
         bad.operands.epilogue.gate_up = tensor({3, 32});
       },
-      "gemm: gate_up is bfloat16 [3, 32]");
+      "gemm: epilogue.gate_up is bfloat16 [3, 32]");
   refused(
       [&](GemmArguments& bad) {
         bad.operands.residual = tensor({4, 16});
@@ -175,17 +177,17 @@ TEST_CASE("operands that do not fit a deferred norm are refused by name") {
       [&](GemmArguments& bad) {
         bad.operands.prologue.deferred.weighted = tensor({20, 64});
       },
-      "deferred.weighted");
+      "prologue.deferred.weighted");
   refused(
       [&](GemmArguments& bad) {
         bad.operands.prologue.deferred.squares = tensor({2, 64}, DType::f32);
       },
-      "deferred.squares");
+      "prologue.deferred.squares");
   refused(
       [&](GemmArguments& bad) {
         bad.operands.prologue.deferred.squares = tensor({2, 128});
       },
-      "deferred.squares");
+      "prologue.deferred.squares");
   refused(
       [&](GemmArguments& bad) {
         bad.operands.x = bad.operands.prologue.prepared = tensor({129, 128});

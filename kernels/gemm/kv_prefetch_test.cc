@@ -94,7 +94,7 @@ struct Cache {
   Addresses keys_, values_;
 };
 
-TEST_CASE("pieces fetched ahead are tokens of their sequences, each fetched once in all turns") {
+TEST_CASE("prefetched pieces are tokens of their sequences, each fetched once in all shares") {
   std::mt19937 random(7);
   for (const Shape& shape : kShapes) {
     for (const int sequences : {1, 3, 24, 64}) {
@@ -119,7 +119,7 @@ TEST_CASE("pieces fetched ahead are tokens of their sequences, each fetched once
           const char* const piece = pieces.piece(i);
           if (piece == nullptr) continue;
           bytes += pieces.piece_bytes();
-          REQUIRE(pieces.piece_bytes() <= KvPieces::kMostBytes);
+          REQUIRE(pieces.piece_bytes() <= KvPieces::kMaxPieceBytes);
           const bool key = cache.has_key(piece);
           const auto& tokens = key ? keys : values;
           of_keys += key ? 1 : -1;
@@ -130,7 +130,7 @@ TEST_CASE("pieces fetched ahead are tokens of their sequences, each fetched once
             CHECK(fetched.insert(token).second);
           }
         }
-        CHECK(bytes <= KvPieces::kAllBytes);
+        CHECK(bytes <= KvPieces::kMaxBytes);
       }
       CHECK(of_keys == 0);  // as much of keys as of values
     }
@@ -159,7 +159,7 @@ TEST_CASE(
     // Of any token at most three times as many as if all were spread evenly.
     const int even = (found + 1149 - KvPieces::kFirstToken) / (1150 - KvPieces::kFirstToken);
     for (const auto& [token, count] : at_once) CHECK(count <= 3 * even);
-    CHECK(found * cache.token_bytes * 2 > KvPieces::kAllBytes * 8 / 10);
+    CHECK(found * cache.token_bytes * 2 > KvPieces::kMaxBytes * 8 / 10);
   }
 }
 

@@ -1,4 +1,4 @@
-// Products on the CPU with each instruction set that this machine has, at the edges of their
+// GEMMs on the CPU with each instruction set that this machine has, at the edges of their
 // vectors, groups, panels, blocks and stretches.
 #include <doctest/doctest.h>
 
@@ -7,19 +7,20 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "device/backend.h"
 #include "device/cpu/stream.h"
-#include "kernels/gemm/cpu/linear.h"
+#include "kernels/gemm/backends.h"
 
 namespace nvllm::kernels {
 namespace {
 
 using cpu::InstructionSet;
 
-// Random tensors of one product. Rows of x, out and residual lie an odd number of elements apart,
+// Random tensors of one GEMM. Rows of x, out and residual lie an odd number of elements apart,
 // and all begin one element after an aligned address.
 template <typename T>
 struct Problem {
@@ -44,22 +45,18 @@ struct Problem {
   std::int64_t out_elements() const { return rows * out_stride() + 1; }
 
   // `out`: out_elements() floats.
-  Linear args(float* out) {
-    Linear args;
-    args.out = strided(out, DType::f32, outputs, out_stride());
-    args.x = strided(x.data(), dtype_of<T>, inputs, x_stride());
-    args.weight = TensorView(weight.data() + 1, dtype_of<T>, {outputs, inputs});
-    args.bias = TensorView(bias.data() + 1, dtype_of<T>, {outputs});
-    args.residual = strided(residual.data(), dtype_of<T>, outputs, out_stride());
-    return args;
-  }
+  GemmCall call(Gemm& gemm, float* out) { return gemm.call(gemm_weight(), operands(out)); }
 
   // How many sums are further from the definition than the rounding of each addition explains. An
   // error of n additions in a row is below n * 2^-24 of the sum of magnitudes, and half of it is
   // typical for none.
   int count_wrong(const std::vector<float>& got) {
     std::vector<float> right(out_elements(), kUntouched);
-    linear_reference(args(right.data()));
+    GemmCall reference;
+    reference.weight = gemm_weight();
+    reference.operands = operands(right.data());
+    reference.plan.shape = shape_of(reference.weight, reference.operands);
+    gemm_reference(reference);
     int wrong = 0;
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t output = 0; output < outputs; ++output) {
@@ -75,6 +72,16 @@ struct Problem {
   static constexpr float kUntouched = -77;
 
  private:
+  GemmWeight gemm_weight() {
+    return {.values = TensorView(weight.data() + 1, dtype_of<T>, {outputs, inputs}),
+            .bias = TensorView(bias.data() + 1, dtype_of<T>, {outputs})};
+  }
+  GemmOperands operands(float* out) {
+    return {.out = strided(out, DType::f32, outputs, out_stride()),
+            .x = strided(x.data(), dtype_of<T>, inputs, x_stride()),
+            .residual = strided(residual.data(), dtype_of<T>, outputs, out_stride())};
+  }
+
   template <typename E>
   TensorView strided(E* data, DType type, std::int64_t columns, std::int64_t stride) const {
     TensorView view(data + 1, type, {rows, columns});
@@ -95,10 +102,10 @@ struct Problem {
 
 template <typename T>
 std::vector<float> run(Problem<T>& problem, InstructionSet set, Backend& backend) {
-  const auto matmul = cpu::create_matmul(backend, set);
+  const auto gemm = cpu::create_gemm(backend, set);
   const auto stream = backend.create_stream();
   std::vector<float> out(problem.out_elements(), Problem<T>::kUntouched);
-  matmul->linear(problem.args(out.data()), *stream);
+  gemm->run(problem.call(*gemm, out.data()), *stream);
   stream->synchronize();
   return out;
 }
@@ -171,15 +178,16 @@ TEST_CASE_TEMPLATE("the number of threads changes no bit", T, float, Bf16, F16) 
 TEST_CASE("the workspace is allocated at the first call that needs it, or by tune()") {
   const auto backend = create_backend(DeviceKind::cpu);
   const auto stream = backend->create_stream();
-  const auto matmul = cpu::create_matmul(*backend);
+  const auto gemm = cpu::create_gemm(*backend);
   Problem<Bf16> few(3, 20, 64), many(200, 20, 64);
   std::vector<float> out(many.out_elements());
   CHECK(backend->ledger().total(MemoryKind::device) == 0);
-  matmul->tune(many.args(out.data()), *stream);
+  const GemmCall largest = many.call(*gemm, out.data());
+  gemm->tune(std::span(&largest, 1), *stream);
   const std::size_t held = backend->ledger().total(MemoryKind::device);
   CHECK(held >= 200 * 64 * sizeof(Bf16));
-  matmul->linear(few.args(out.data()), *stream);
-  matmul->linear(many.args(out.data()), *stream);
+  gemm->run(few.call(*gemm, out.data()), *stream);
+  gemm->run(largest, *stream);
   stream->synchronize();
   CHECK(backend->ledger().total(MemoryKind::device) == held);
 }

@@ -1,5 +1,5 @@
-// What the test cases of GEMMs share: the settings and all tensors of a GEMM, a count of the results
-// that are wrong, comparisons of plans, and what runs a GEMM.
+// What the test cases of GEMMs share: the settings and all tensors of a GEMM, a count of the
+// results that are wrong, comparisons of plans, and what runs a GEMM.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -128,8 +128,8 @@ struct GemmTensors {
 
 // How many results are further from the definition than rounding explains. A sum of n terms in
 // float32, in any order, is off by at most n roundings of the terms' absolute sum (of 2^-23, since
-// tensor cores cut off where others round); then come the roundings to out's type, which may fall to
-// either side. Where the definition gives infinity or NaN, so must the GEMM.
+// tensor cores cut off where others round); then come the roundings to out's type, which may fall
+// to either side. Where the definition gives infinity or NaN, so must the GEMM.
 inline int count_wrong(const GemmTensors& gemm, const TensorView& x, const TensorView& residual) {
   const Setting& s = gemm.setting;
   Matrix const& out = gemm.out;

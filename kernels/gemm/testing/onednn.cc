@@ -18,8 +18,8 @@ namespace {
 
 constexpr const char* kLibrary = "libdnnl.so.2";
 
-// The functions of the library that are used here. It stays loaded: its threads would not survive the end
-// of their code.
+// The functions of the library that are used here. It stays loaded: its threads would not survive
+// the end of their code.
 struct Api {
   void* library = dlopen(kLibrary, RTLD_NOW);
 #define NVLLM_FUNCTION(name) \
@@ -53,20 +53,20 @@ void require(dnnl_status_t status, const char* what) {
   if (status != dnnl_success) fail("oneDNN: ", what, " gives status ", static_cast<int>(status));
 }
 
-class Product final : public OneDnnProduct {
+class MatmulPrimitive final : public OneDnnGemm {
  public:
-  Product(const Api& api, dnnl_data_type_t type, std::int64_t rows, std::int64_t outputs,
-          std::int64_t inputs, Weights weights)
+  MatmulPrimitive(const Api& api, dnnl_data_type_t type, std::int64_t m, std::int64_t outputs,
+                  std::int64_t inputs, Weights weights)
       : api_(api) {
     require(api_.engine_create(&engine_, dnnl_cpu, 0), "engine_create");
     require(api_.stream_create(&stream_, engine_, dnnl_stream_default_flags), "stream_create");
     const auto form = weights == Weights::plain ? dnnl_ba : dnnl_format_tag_any;
-    const auto x = describe(rows, inputs, type, dnnl_ab);
+    const auto x = describe(m, inputs, type, dnnl_ab);
     const auto weight = describe(inputs, outputs, type, form);
-    const auto out = describe(rows, outputs, type, dnnl_ab);
-    dnnl_matmul_desc_t product{};
-    require(api_.matmul_desc_init(&product, &x, &weight, nullptr, &out), "matmul_desc_init");
-    require(api_.primitive_desc_create(&chosen_, &product, nullptr, engine_, nullptr),
+    const auto out = describe(m, outputs, type, dnnl_ab);
+    dnnl_matmul_desc_t matmul{};
+    require(api_.matmul_desc_init(&matmul, &x, &weight, nullptr, &out), "matmul_desc_init");
+    require(api_.primitive_desc_create(&chosen_, &matmul, nullptr, engine_, nullptr),
             "primitive_desc_create");
     require(api_.primitive_create(&primitive_, chosen_), "primitive_create");
     add(DNNL_ARG_SRC, dnnl_query_src_md);
@@ -74,7 +74,7 @@ class Product final : public OneDnnProduct {
     add(DNNL_ARG_DST, dnnl_query_dst_md);
   }
 
-  ~Product() override {
+  ~MatmulPrimitive() override {
     for (const dnnl_exec_arg_t& argument : arguments_) api_.memory_destroy(argument.memory);
     api_.primitive_destroy(primitive_);
     api_.primitive_desc_destroy(chosen_);
@@ -117,17 +117,17 @@ class Product final : public OneDnnProduct {
 
 }  // namespace
 
-std::unique_ptr<OneDnnProduct> OneDnnProduct::create(DType type, std::int64_t rows,
-                                                     std::int64_t outputs, std::int64_t inputs,
-                                                     Weights weights, std::string* why_not) {
+std::unique_ptr<OneDnnGemm> OneDnnGemm::create(DType type, std::int64_t m, std::int64_t outputs,
+                                               std::int64_t inputs, Weights weights,
+                                               std::string* why_not) {
   static const Api api;
   if (api.library == nullptr) {
     *why_not = std::string("there is no ") + kLibrary;
     return nullptr;
   }
   try {
-    return std::make_unique<Product>(api, type == DType::f32 ? dnnl_f32 : dnnl_bf16, rows, outputs,
-                                     inputs, weights);
+    return std::make_unique<MatmulPrimitive>(api, type == DType::f32 ? dnnl_f32 : dnnl_bf16, m,
+                                             outputs, inputs, weights);
   } catch (const Error& error) {
     *why_not = error.what();
     return nullptr;
@@ -136,8 +136,8 @@ std::unique_ptr<OneDnnProduct> OneDnnProduct::create(DType type, std::int64_t ro
 
 #else
 
-std::unique_ptr<OneDnnProduct> OneDnnProduct::create(DType, std::int64_t, std::int64_t,
-                                                     std::int64_t, Weights, std::string* why_not) {
+std::unique_ptr<OneDnnGemm> OneDnnGemm::create(DType, std::int64_t, std::int64_t, std::int64_t,
+                                               Weights, std::string* why_not) {
   *why_not = "this program was built without the headers of oneDNN 2";
   return nullptr;
 }

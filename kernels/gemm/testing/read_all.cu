@@ -1,5 +1,5 @@
 #include "device/cuda/stream.h"
-#include "kernels/gemm/sm80/linear_parts.cuh"
+#include "kernels/gemm/sm80/gemm_params.cuh"
 #include "kernels/gemm/testing/read_all.h"
 
 namespace nvllm::kernels::cuda {
