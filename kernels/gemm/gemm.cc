@@ -4,11 +4,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "kernels/gemm/cpu/gemm.h"
-#include "kernels/gemm/gemm_steps.h"
-#ifdef NVLLM_CUDA
-#include "kernels/gemm/sm80/gemm.h"
-#endif
+#include "kernels/gemm/backends.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -100,7 +96,8 @@ const GemmPlan& Gemm::plan(const GemmShape& shape) {
   key.m = std::min(key.m, kManyRows);
   auto found = plans_.find(key);
   if (found == plans_.end()) {
-    GemmPlan made = make_plan(key);
+    const bool empty = key.m == 0 || key.outputs == 0;
+    GemmPlan made = empty ? GemmPlan{} : make_plan(key);
     made.shape = key;
     found = plans_.emplace(key, made).first;
   }
@@ -163,10 +160,21 @@ GemmCall Gemm::call(const GemmWeight& weight, const GemmOperands& operands,
   return {plan(shape_of(weight, operands, fusion)), weight, operands};
 }
 
-void Gemm::run(const GemmCall& call, Stream& stream) {
+void Gemm::check(const GemmCall& call) {
   check_gemm(call);
-  NVLLM_CHECK(keeps(shape_of(call.weight, call.operands), call.plan.shape),
+  const GemmOperands& operands = call.operands;
+  NVLLM_CHECK(keeps(shape_of(call.weight, operands), call.plan.shape),
               "the GEMM was planned for other operands");
+  NVLLM_CHECK(
+      call.plan.prologue != Prologue::deferred_rms_norm || operands.prologue.deferred.exists(),
+      "the plan counts on a deferred norm");
+  NVLLM_CHECK(!call.plan.defers_next || operands.epilogue.deferred.exists(),
+              "the plan has nowhere to defer the next norm to");
+}
+
+void Gemm::run(const GemmCall& call, Stream& stream) {
+  check(call);
+  if (call.plan.kernel == GemmKernel::none) return;
   if (recording_) {
     const GemmShape& shape = call.plan.shape;
     recorded_[{call.operands.x.shape[0], shape.outputs, shape.inputs, shape.fusion.prologue,
@@ -177,7 +185,7 @@ void Gemm::run(const GemmCall& call, Stream& stream) {
 }
 
 void Gemm::run_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream) {
-  check_gemm(call);
+  check(call);
   check_sample_tokens(sample);
   NVLLM_CHECK(call.plan.samples && samples_in_epilogue(sample), "no such epilogue");
   NVLLM_CHECK(sample.rows.logits.data == call.operands.out.data, "other logits");
@@ -201,8 +209,8 @@ void Gemm::tune_recorded(Stream& stream) {
 }
 
 void Gemm::tune(std::span<const GemmCall> alike, Stream& stream) {
-  for (const GemmCall& call : alike) check_gemm(call);
-  measure(alike, stream);
+  for (const GemmCall& call : alike) check(call);
+  if (alike.front().plan.kernel != GemmKernel::none) measure(alike, stream);
 }
 
 bool samples_in_epilogue(const SampleTokens& sample) {

@@ -25,6 +25,7 @@
 #include "device/backend.h"
 #include "device/tensor_view.h"
 #include "kernels/gemm/kv_prefetch.h"
+#include "kernels/gemm/small_m_plan.h"
 #include "kernels/pointwise/activation.h"
 #include "kernels/sampling/sample_tokens.h"
 
@@ -120,11 +121,7 @@ struct GemmPlan {
   bool defers_next = false;      // begins the RMSNorm of its result
   bool samples = false;          // can sample tokens instead of storing logits (run_and_sample)
   bool kv_prefetch = false;      // fetches keys and values into the L2 while it ends
-  // Of the small-M kernel: the rows and the 64-output tiles of a thread block, into how many parts
-  // the sum over the inputs is split, and the stages of its ring. Today small_m_plan.cc chooses the
-  // K-split together with tile M. A choice by the weight alone, which makes results independent of
-  // M, would be made there and would change nothing else.
-  int tile_m = 0, tiles = 0, k_splits = 1, stages = 0;
+  SmallMTiling tiling;           // of the small-M kernel
 };
 
 // out = [residual +] epilogue(prologue(x) · weightᵀ [+ bias])
@@ -231,7 +228,7 @@ class Gemm {
   virtual std::size_t known() { return 0; }
 
  protected:
-  // A pure function of the shape and the device. m is at most kManyRows.
+  // A pure function of the shape, which is not empty, and of the device. m is at most kManyRows.
   virtual GemmPlan make_plan(const GemmShape& shape) = 0;
   // Of checked operands.
   virtual void enqueue(const GemmCall& call, Stream& stream) = 0;
@@ -239,6 +236,8 @@ class Gemm {
   virtual void measure(std::span<const GemmCall> alike, Stream& stream) = 0;
 
  private:
+  static void check(const GemmCall& call);
+
   // Of GEMMs that are tuned together: M, outputs, inputs, prologue, epilogue, whether there is a
   // residual.
   using Kind = std::tuple<std::int64_t, std::int64_t, std::int64_t, Prologue, Epilogue, bool>;

@@ -1,11 +1,10 @@
-#include "kernels/gemm/linear_bench_limits.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 
 #include "device/cpu/stream.h"
 #include "device/cpu/thread_pool.h"
+#include "kernels/gemm/linear_bench_limits.h"
 #ifdef NVLLM_CUDA
 #include <cublasLt.h>
 

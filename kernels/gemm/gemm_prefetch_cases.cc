@@ -1,10 +1,11 @@
-// Products that fetch keys and values which attention reads soon: they are the products that they would be without.
+// GEMMs that fetch keys and values which attention reads soon: their results are those that they
+// have without.
 #include <cstdint>
 #include <cstring>
 #include <random>
 #include <vector>
 
-#include "kernels/gemm/testing/linear_case.h"
+#include "kernels/gemm/testing/gemm_case.h"
 
 namespace nvllm::kernels::testing {
 namespace {
@@ -14,16 +15,16 @@ constexpr std::int64_t kBlockSize = 16, kBlocksEach = 30, kKvHeads = 2, kHeadDim
 // A cache of which every byte has a value, and sequences of any length, also none.
 class SomeCache {
  public:
-  SomeCache(Bench& bench, std::int64_t sequences, std::mt19937& random)
-      : cache_(bench.backend.allocate(MemoryKind::device, 2 * bytes_of(sequences), "test")),
-        table_(bench.backend.allocate(MemoryKind::device,
-                                      static_cast<std::size_t>(sequences * (kBlocksEach + 1)) * 4,
-                                      "test")),
-        here_(bench.backend.allocate(MemoryKind::pinned, cache_.bytes(), "test")) {
+  SomeCache(Fixture& fixture, std::int64_t sequences, std::mt19937& random)
+      : cache_(fixture.backend.allocate(MemoryKind::device, 2 * bytes_of(sequences), "test")),
+        table_(fixture.backend.allocate(MemoryKind::device,
+                                        static_cast<std::size_t>(sequences * (kBlocksEach + 1)) * 4,
+                                        "test")),
+        here_(fixture.backend.allocate(MemoryKind::pinned, cache_.bytes(), "test")) {
     const std::int64_t blocks = sequences * kBlocksEach;
     std::memset(here_.data(), 0x5a, here_.bytes());
-    bench.backend.copy(cache_.data(), here_.data(), here_.bytes(), *bench.stream);
-    const Buffer numbers = bench.backend.allocate(MemoryKind::pinned, table_.bytes(), "test");
+    fixture.backend.copy(cache_.data(), here_.data(), here_.bytes(), *fixture.stream);
+    const Buffer numbers = fixture.backend.allocate(MemoryKind::pinned, table_.bytes(), "test");
     auto* const number = static_cast<std::int32_t*>(numbers.data());
     for (std::int64_t i = 0; i < blocks; ++i) number[i] = static_cast<std::int32_t>(i);
     std::shuffle(number, number + blocks, random);
@@ -34,24 +35,24 @@ class SomeCache {
            ++b)
         number[s * kBlocksEach + b] = 1 << 30;
     }
-    bench.backend.copy(table_.data(), numbers.data(), numbers.bytes(), *bench.stream);
-    bench.stream->synchronize();
+    fixture.backend.copy(table_.data(), numbers.data(), numbers.bytes(), *fixture.stream);
+    fixture.stream->synchronize();
     auto* const values = static_cast<char*>(cache_.data()) + bytes_of(sequences);
-    ahead.kv.keys = view(cache_.data(), blocks), ahead.kv.values = view(values, blocks);
-    ahead.kv.block_table = TensorView(table_.data(), DType::i32, {sequences, kBlocksEach});
-    ahead.kv_length =
+    prefetch.kv.keys = view(cache_.data(), blocks), prefetch.kv.values = view(values, blocks);
+    prefetch.kv.block_table = TensorView(table_.data(), DType::i32, {sequences, kBlocksEach});
+    prefetch.kv_length =
         TensorView(static_cast<std::int32_t*>(table_.data()) + blocks, DType::i32, {sequences});
   }
 
-  bool unchanged(Bench& bench) {
+  bool unchanged(Fixture& fixture) {
     std::memset(here_.data(), 0, here_.bytes());
-    bench.backend.copy(here_.data(), cache_.data(), here_.bytes(), *bench.stream);
-    bench.stream->synchronize();
+    fixture.backend.copy(here_.data(), cache_.data(), here_.bytes(), *fixture.stream);
+    fixture.stream->synchronize();
     const auto* const bytes = static_cast<const unsigned char*>(here_.data());
     return std::all_of(bytes, bytes + here_.bytes(), [](unsigned char b) { return b == 0x5a; });
   }
 
-  KvPrefetch ahead;
+  KvPrefetch prefetch;
 
  private:
   static std::size_t bytes_of(std::int64_t sequences) {
@@ -64,41 +65,40 @@ class SomeCache {
   Buffer cache_, table_, here_;
 };
 
-TEST_CASE(
-    "a product that fetches ahead is the same product, and changes nothing of what it fetches") {
+TEST_CASE("a GEMM that prefetches has the same result, and changes nothing of what it fetches") {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
-  Bench bench(*backend);
+  Fixture fixture(*backend);
   std::mt19937 random(140);
-  // One block for an output and several, with one copying warp and two; of one row, and of more than kernels that fetch
-  // have.
+  // One block for an output and several, with one copying warp and two; with M = 1, and a larger M
+  // than kernels that prefetch have.
   constexpr std::int64_t kShapes[][2] = {{192, 640}, {2048, 64}, {384, 2048}};
-  for (const std::int64_t rows : {1, 17, 32, 64, 100, 200}) {
+  for (const std::int64_t m : {1, 17, 32, 64, 100, 200}) {
     for (const auto& shape : kShapes) {
       const std::int64_t outputs = shape[0], inputs = shape[1];
       for (const bool gated : {false, true}) {
-        CAPTURE(rows);
+        CAPTURE(m);
         CAPTURE(outputs);
         CAPTURE(gated);
-        SomeCache cache(bench, rows, random);
-        Product product(*backend,
-                        {.rows = rows, .outputs = outputs, .inputs = inputs, .type = DType::bf16},
-                        random());
-        product.upload(*bench.stream);
-        Linear args = product.args();
+        SomeCache cache(fixture, m, random);
+        GemmTensors tensors(*backend,
+                            {.m = m, .outputs = outputs, .inputs = inputs, .type = DType::bf16},
+                            random());
+        tensors.upload(*fixture.stream);
+        GemmArguments all = tensors.arguments();
         if (gated) {
-          args.after = Linear::After::gated_activation;
-          args.product = args.out;
-          args.out = TensorView(product.residual.there.data, DType::bf16, {rows, outputs / 2});
-          args.residual = {};
+          all.fusion.epilogue = Epilogue::gated_activation;
+          all.operands.epilogue.gate_up = all.operands.out;
+          all.operands.out = TensorView(tensors.residual.there.data, DType::bf16, {m, outputs / 2});
+          all.operands.residual = {};
         }
-        const auto run = [&](const KvPrefetch& ahead) {
-          args.ahead = ahead;
-          bench.matmul->linear(args, *bench.stream);
-          (gated ? product.residual : product.out).fetch(*bench.stream);
-          const TensorView& out = gated ? product.residual.here : product.out.here;
+        const auto run = [&](const KvPrefetch& prefetch) {
+          all.operands.kv_prefetch = prefetch;
+          fixture.run(all);
+          (gated ? tensors.residual : tensors.out).fetch(*fixture.stream);
+          const TensorView& out = gated ? tensors.residual.here : tensors.out.here;
           std::vector<float> values;
-          for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t r = 0; r < m; ++r) {
             for (std::int64_t o = 0; o < (gated ? outputs / 2 : outputs); ++o) {
               const std::int64_t at = r * (gated ? outputs / 2 : out.stride[0]) + o;
               values.push_back(to_float(out.as<Bf16>()[at]));
@@ -110,25 +110,25 @@ TEST_CASE(
         for (cache.prefetch.share = 0; cache.prefetch.share < 2; ++cache.prefetch.share) {
           CHECK(run(cache.prefetch) == alone);
         }
-        CHECK(cache.unchanged(bench));
+        CHECK(cache.unchanged(fixture));
       }
     }
   }
 }
 
-TEST_CASE("a product names what does not fit of what it is to fetch") {
+TEST_CASE("a GEMM names what does not fit of what it is to fetch") {
   BACKEND_OR_SKIP(backend);
-  Bench bench(*backend);
+  Fixture fixture(*backend);
   std::mt19937 random(141);
-  SomeCache cache(bench, 4, random);
-  Product product(*backend, {.rows = 4, .outputs = 64, .inputs = 64, .type = DType::bf16}, 142);
-  Linear args = product.args();
-  product.upload(*bench.stream);
-  args.ahead = cache.prefetch;
-  CHECK(bench.refusal(args) == "");
-  bench.stream->synchronize();
-  args.ahead.kv_length = {};
-  CHECK(bench.refusal(args).find("linear: kv_length") == 0);
+  SomeCache cache(fixture, 4, random);
+  GemmTensors tensors(*backend, {.m = 4, .outputs = 64, .inputs = 64, .type = DType::bf16}, 142);
+  GemmArguments all = tensors.arguments();
+  tensors.upload(*fixture.stream);
+  all.operands.kv_prefetch = cache.prefetch;
+  CHECK(fixture.refusal(all) == "");
+  fixture.stream->synchronize();
+  all.operands.kv_prefetch.kv_length = {};
+  CHECK(fixture.refusal(all).find("gemm: kv_length") == 0);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
-// Tokens drawn from a product without its being written down: those of the product and of a drawing, one by one.
+// Sampling as the epilogue of a GEMM: the tokens are those of the GEMM and of sample_tokens() after
+// it.
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "kernels/gemm/testing/linear_case.h"
+#include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/sampling/sample_tokens.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
@@ -22,7 +23,7 @@ SamplingCase mixed(std::int64_t rows, unsigned seed) {
   return c;
 }
 
-// What drawing writes.
+// What sampling writes.
 struct Results {
   Results(Backend& backend, Stream& stream, std::int64_t rows)
       : tokens(backend, stream, std::vector<std::int32_t>(rows, -777)),
@@ -45,73 +46,76 @@ struct Results {
   Placed<std::int64_t> bests, scratch;
 };
 
-// False: it cannot be drawn from at once.
-bool check_drawn(Bench& bench, const Setting& setting, unsigned seed) {
+// False: this GEMM has no such epilogue.
+bool check_sampled(Fixture& fixture, const Setting& setting, unsigned seed) {
   INFO(setting.describe());
-  Product product(bench.backend, setting, seed);
-  product.upload(*bench.stream);
-  const SamplingCase c = mixed(setting.rows, seed);
-  const PlacedCase there(bench.backend, *bench.stream, c);
+  GemmTensors tensors(fixture.backend, setting, seed);
+  tensors.upload(*fixture.stream);
+  const SamplingCase c = mixed(setting.m, seed);
+  const PlacedCase there(fixture.backend, *fixture.stream, c);
   SamplingRows rows = there.args();
-  rows.logits = product.out.there;
+  rows.logits = tensors.out.there;
 
-  Results at_once(bench.backend, *bench.stream, setting.rows);
-  Results by_and_by(bench.backend, *bench.stream, setting.rows);
-  bench.stream->synchronize();
+  Results fused(fixture.backend, *fixture.stream, setting.m);
+  Results apart(fixture.backend, *fixture.stream, setting.m);
+  fixture.stream->synchronize();
+  const GemmCall call = fixture.call(tensors.arguments());
   for (const bool whole : {true, false, true}) {  // the scratch is left as it was
-    if (!bench.matmul->draw(product.args(), at_once.args(rows, whole), *bench.stream)) return false;
+    const SampleTokens sample = fused.args(rows, whole);
+    if (!call.plan.samples || !samples_in_epilogue(sample)) return false;
+    fixture.gemm->run_and_sample(call, sample, *fixture.stream);
   }
-  bench.matmul->linear(product.args(), *bench.stream);
+  fixture.gemm->run(call, *fixture.stream);
   for (const bool whole : {true, false}) {
-    sample_tokens(by_and_by.args(rows, whole), *bench.stream);
+    sample_tokens(apart.args(rows, whole), *fixture.stream);
   }
-  CHECK(at_once.tokens.fetch() == by_and_by.tokens.fetch());
-  CHECK(at_once.last_tokens.fetch() == by_and_by.last_tokens.fetch());
-  CHECK(at_once.bests.fetch() == by_and_by.bests.fetch());
-  CHECK(at_once.scratch.fetch() == by_and_by.scratch.fetch());
+  CHECK(fused.tokens.fetch() == apart.tokens.fetch());
+  CHECK(fused.last_tokens.fetch() == apart.last_tokens.fetch());
+  CHECK(fused.bests.fetch() == apart.bests.fetch());
+  CHECK(fused.scratch.fetch() == apart.scratch.fetch());
   return true;
 }
 
-TEST_CASE_TEMPLATE("tokens of a product are those of its logits", T, Bf16, F16) {
+TEST_CASE_TEMPLATE("tokens of a GEMM are those of its logits", T, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  Bench bench(*backend);
-  // rows, outputs, inputs
+  Fixture fixture(*backend);
+  // M, outputs, inputs
   constexpr std::int64_t kShapes[][3] = {{17, 50'688, 64},  {31, 75'968, 136}, {32, 50'500, 448},
                                          {33, 76'001, 8},   {64, 50'688, 512}, {63, 49'152, 72},
                                          {100, 50'001, 64}, {128, 75'968, 200}};
-  int drawn = 0;
+  int sampled = 0;
   unsigned seed = 0;
-  for (const auto& [rows, outputs, inputs] : kShapes) {
-    Setting setting{.rows = rows, .outputs = outputs, .inputs = inputs, .type = dtype_of<T>};
+  for (const auto& [m, outputs, inputs] : kShapes) {
+    Setting setting{.m = m, .outputs = outputs, .inputs = inputs, .type = dtype_of<T>};
     setting.float_out = true;
-    setting.out_gap = rows % 3;
-    setting.before = rows % 2 == 0 ? Before::rms_norm : Before::nothing;
-    drawn += check_drawn(bench, setting, ++seed);
-    if (drawn == 0) break;  // here tokens are drawn from logits
+    setting.out_gap = m % 3;
+    setting.prologue = m % 2 == 0 ? Prologue::rms_norm : Prologue::none;
+    sampled += check_sampled(fixture, setting, ++seed);
+    if (sampled == 0) break;  // here tokens are sampled from stored logits
   }
-  if (drawn > 0) CHECK(drawn == std::size(kShapes));
+  if (sampled > 0) CHECK(sampled == std::size(kShapes));
 }
 
 TEST_CASE_TEMPLATE("logits of a vocabulary are what their definition says", T, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  Bench bench(*backend);
-  for (const std::int64_t rows : {24, 64, 96}) {
-    Setting setting{.rows = rows, .outputs = 50'600, .inputs = 72, .type = dtype_of<T>};
+  Fixture fixture(*backend);
+  for (const std::int64_t m : {24, 64, 96}) {
+    Setting setting{.m = m, .outputs = 50'600, .inputs = 72, .type = dtype_of<T>};
     setting.float_out = true;
     setting.out_gap = 3;
-    bench.check(setting, static_cast<unsigned>(rows));
+    fixture.check(setting, static_cast<unsigned>(m));
   }
 }
 
-TEST_CASE("of equal logits the lowest id is drawn, and NaN wins nothing, at once as by and by") {
+TEST_CASE("of equal logits the lowest id is sampled, and NaN wins nothing, fused as apart") {
   BACKEND_OR_SKIP(backend);
-  Bench bench(*backend);
-  Setting setting{.rows = 20, .outputs = 50'688, .inputs = 8, .type = DType::bf16};
+  Fixture fixture(*backend);
+  Setting setting{.m = 20, .outputs = 50'688, .inputs = 8, .type = DType::bf16};
   setting.float_out = true;
-  Product product(*backend, setting, 1);
-  const TensorView &x = product.x.here, &weight = product.weight.here;
+  GemmTensors tensors(*backend, setting, 1);
+  const TensorView &x = tensors.x.here, &weight = tensors.weight.here;
   // Row r finds its logit in column r % 8 of the weights.
-  for (std::int64_t r = 0; r < setting.rows; ++r) {
+  for (std::int64_t r = 0; r < setting.m; ++r) {
     for (std::int64_t i = 0; i < 8; ++i) put(x, r, i, i == r % 8 ? 1.0f : 0.0f);
   }
   constexpr std::array<std::int64_t, 8> kFirst = {0, 7, 63, 64, 191, 192, 30'000, 50'687};
@@ -119,17 +123,20 @@ TEST_CASE("of equal logits the lowest id is drawn, and NaN wins nothing, at once
     for (std::int64_t i = 0; i < 8; ++i)
       put(weight, o, i, o < kFirst[static_cast<std::size_t>(i)] ? 1.0f : 2.0f);
   }
-  for (std::int64_t r = 16; r < setting.rows; ++r) put(x, r, 0, std::nanf(""));
-  product.upload(*bench.stream);
-  SamplingCase c = mixed(setting.rows, 2);
+  for (std::int64_t r = 16; r < setting.m; ++r) put(x, r, 0, std::nanf(""));
+  tensors.upload(*fixture.stream);
+  SamplingCase c = mixed(setting.m, 2);
   c.first_id = 0;
   for (SlotParams& rules : c.params) rules.inverse_temperature = 0;
-  const PlacedCase there(*backend, *bench.stream, c);
+  const PlacedCase there(*backend, *fixture.stream, c);
   SamplingRows rows = there.args();
-  rows.logits = product.out.there;
-  Results results(*backend, *bench.stream, setting.rows);
-  bench.stream->synchronize();
-  if (!bench.matmul->draw(product.args(), results.args(rows, true), *bench.stream)) return;
+  rows.logits = tensors.out.there;
+  Results results(*backend, *fixture.stream, setting.m);
+  fixture.stream->synchronize();
+  const GemmCall call = fixture.call(tensors.arguments());
+  const SampleTokens sample = results.args(rows, true);
+  if (!call.plan.samples || !samples_in_epilogue(sample)) return;
+  fixture.gemm->run_and_sample(call, sample, *fixture.stream);
   const std::vector<std::int32_t> tokens = results.tokens.fetch();
   for (std::size_t r = 0; r < 16; ++r) CHECK(tokens[r] == kFirst[r % 8]);
   for (std::size_t r = 16; r < 19; ++r) CHECK(tokens[r] == 0);

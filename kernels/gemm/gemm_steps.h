@@ -1,5 +1,5 @@
-// For the kernels of GEMMs: which tensors the GEMM itself reads and writes, and its prologue and
-// epilogue as kernels of their own.
+// For the backends: which tensors a GEMM's own kernel reads and writes, its prologue and epilogue as
+// kernels of their own, and the shape that is left for the GEMM's own kernel.
 #pragma once
 
 #include "kernels/gemm/gemm.h"
@@ -14,27 +14,31 @@ inline TensorView prepared_x(const GemmCall& call) {
                     {call.operands.x.shape[0], call.weight.inputs()});
 }
 
-// What the GEMM itself multiplies.
-inline TensorView x_of(const GemmCall& call) {
-  if (call.plan.prologue_kernel) return prepared_x(call);
-  if (call.plan.prologue == Prologue::deferred_rms_norm) {
-    return call.operands.prologue.deferred.weighted;
-  }
-  return call.operands.x;
-}
-
-// Where the GEMM itself stores: before the epilogue's own kernel the first rows of `gate_up`.
-inline TensorView out_of(const GemmCall& call) {
-  if (!call.plan.epilogue_kernel) return call.operands.out;
+// What the epilogue's own kernel reads: the first rows of `gate_up`.
+inline TensorView gate_up_of(const GemmCall& call) {
   return TensorView(call.operands.epilogue.gate_up.data, call.operands.out.dtype,
                     {call.operands.out.shape[0], call.weight.outputs()});
 }
 
-// Whether the GEMM's own epilogue is a gated activation.
+// What the GEMM's own kernel multiplies, and where it stores.
+inline TensorView x_of(const GemmCall& call) {
+  if (call.plan.prologue_kernel) return prepared_x(call);
+  const bool deferred = call.plan.prologue == Prologue::deferred_rms_norm;
+  return deferred ? call.operands.prologue.deferred.weighted : call.operands.x;
+}
+inline TensorView out_of(const GemmCall& call) {
+  return call.plan.epilogue_kernel ? gate_up_of(call) : call.operands.out;
+}
+
+// Whether the GEMM's own kernel has an RMSNorm as its prologue, or a gated activation as its epilogue.
+inline bool is_normed(const GemmCall& call) {
+  return call.plan.prologue == Prologue::rms_norm && !call.plan.prologue_kernel;
+}
 inline bool is_gated(const GemmCall& call) {
   return call.plan.epilogue == Epilogue::gated_activation && !call.plan.epilogue_kernel;
 }
 
+// Prologue and epilogue as kernels of their own.
 inline RmsNorm norm_of(const GemmCall& call) {
   RmsNorm norm;
   norm.out = prepared_x(call);
@@ -43,34 +47,29 @@ inline RmsNorm norm_of(const GemmCall& call) {
   norm.epsilon = call.operands.prologue.epsilon;
   return norm;
 }
-
-// The activation ahead of a GEMM, or behind one.
 inline GatedActivation activation_before(const GemmCall& call) {
-  GatedActivation gate;
-  gate.out = prepared_x(call);
-  gate.x = call.operands.x;
-  gate.activation = call.plan.shape.fusion.activation;
-  return gate;
+  return {prepared_x(call), call.operands.x, call.plan.shape.fusion.activation};
 }
 inline GatedActivation activation_after(const GemmCall& call) {
-  GatedActivation gate;
-  gate.out = call.operands.out;
-  gate.x = TensorView(call.operands.epilogue.gate_up.data, call.operands.out.dtype,
-                      {call.operands.out.shape[0], call.weight.outputs()});
-  gate.activation = call.plan.shape.fusion.activation;
-  return gate;
+  return {call.operands.out, gate_up_of(call), call.plan.shape.fusion.activation};
 }
 
-inline void enqueue_prologue(const GemmCall& call, Stream& stream) {
-  if (!call.plan.prologue_kernel) return;
-  if (call.plan.prologue == Prologue::rms_norm) rms_norm(norm_of(call), stream);
-  if (call.plan.prologue == Prologue::gated_activation) {
-    gated_activation(activation_before(call), stream);
-  }
+// The shape that the GEMM's own kernel sees when its prologue is done, or its epilogue is left.
+inline GemmShape behind_prologue(GemmShape shape) {
+  if (shape.fusion.prologue != Prologue::none) shape.vectors.x = shape.vectors.prepared;
+  shape.fusion.prologue = Prologue::none;
+  shape.deferred = false;
+  return shape;
 }
-
-inline void enqueue_epilogue(const GemmCall& call, Stream& stream) {
-  if (call.plan.epilogue_kernel) gated_activation(activation_after(call), stream);
+inline GemmShape behind_deferred_norm(GemmShape shape) {
+  shape.vectors.x = shape.vectors.deferred;
+  shape.fusion.prologue = Prologue::none;
+  return shape;
+}
+inline GemmShape ahead_of_epilogue(GemmShape shape) {
+  if (shape.fusion.epilogue != Epilogue::none) shape.vectors.out = shape.vectors.gate_up;
+  shape.fusion.epilogue = Epilogue::none;
+  return shape;
 }
 
 }  // namespace nvllm::kernels

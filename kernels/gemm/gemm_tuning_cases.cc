@@ -1,86 +1,106 @@
-// Products that were measured, and choices that are handed on.
+// GEMMs that were tuned, and configurations that are handed on.
 #include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "kernels/gemm/testing/linear_case.h"
+#include "kernels/gemm/testing/gemm_case.h"
 
 namespace nvllm::kernels::testing {
 namespace {
 
-TEST_CASE_TEMPLATE("after tuning, products are as right as before", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("after tuning, GEMMs are as right as before", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
-  Bench bench(*backend);
-  Setting setting{.rows = 70, .outputs = 96, .inputs = 128, .type = dtype_of<T>};
+  Fixture fixture(*backend);
+  Setting setting{.m = 70, .outputs = 96, .inputs = 128, .type = dtype_of<T>};
   setting.residual = true;
   {
-    Product most(*backend, setting, 40);
-    most.upload(*bench.stream);
-    bench.matmul->tune(most.args(), *bench.stream);
-    most.out.fetch(*bench.stream);
-    CHECK(most.out.touched() == 0);
+    GemmTensors largest(*backend, setting, 40);
+    largest.upload(*fixture.stream);
+    fixture.tune(largest.arguments());
+    largest.out.fetch(*fixture.stream);
+    CHECK(largest.out.touched() == 0);
   }
-  for (const std::int64_t rows : {1, 16, 17, 32, 60, 64, 69, 70, 71}) {
-    setting.rows = rows;
-    bench.check(setting, static_cast<unsigned>(rows));
+  for (const std::int64_t m : {1, 16, 17, 32, 60, 64, 69, 70, 71}) {
+    setting.m = m;
+    fixture.check(setting, static_cast<unsigned>(m));
   }
 }
 
-// What a product gives, in bits.
-std::vector<char> bits_of(Bench& bench, const Setting& setting) {
-  Product product(bench.backend, setting, 60);
-  product.upload(*bench.stream);
-  bench.matmul->linear(product.args(), *bench.stream);
-  product.out.fetch(*bench.stream);
-  CHECK(count_wrong(product, product.x.here, product.residual.here) == 0);
-  const auto* data = product.out.here.as<char>();
-  return {data, data + product.out.here.bytes()};
+// The bits of a GEMM's result.
+std::vector<char> bits_of(Fixture& fixture, const Setting& setting) {
+  GemmTensors tensors(fixture.backend, setting, 60);
+  tensors.upload(*fixture.stream);
+  fixture.run(tensors);
+  tensors.out.fetch(*fixture.stream);
+  CHECK(count_wrong(tensors, tensors.x.here, tensors.residual.here) == 0);
+  const auto* data = tensors.out.here.as<char>();
+  return {data, data + tensors.out.here.bytes()};
 }
 
-TEST_CASE_TEMPLATE("what one chose by measuring another takes over, and measures nothing", T, Bf16,
+TEST_CASE_TEMPLATE("what one found by tuning another takes over, and measures nothing", T, Bf16,
                    F16) {
   BACKEND_OR_SKIP(backend);
-  Bench first(*backend), second(*backend);
+  Fixture first(*backend), second(*backend);
   std::vector<Setting> settings;
-  for (const std::int64_t rows : {16, 140, 170, 200}) {
+  for (const std::int64_t m : {16, 140, 170, 200}) {
     settings.push_back(
-        {.rows = rows, .outputs = 256, .inputs = 384, .type = dtype_of<T>, .residual = true});
+        {.m = m, .outputs = 256, .inputs = 384, .type = dtype_of<T>, .residual = true});
   }
-  settings.push_back({.rows = 16, .outputs = 16384, .inputs = 32, .type = dtype_of<T>});
+  settings.push_back({.m = 16, .outputs = 16384, .inputs = 32, .type = dtype_of<T>});
   settings.back().float_out = true;
   for (const Setting& setting : settings) {
-    Product one(*backend, setting, 61), other(*backend, setting, 62);
+    GemmTensors one(*backend, setting, 61), other(*backend, setting, 62);
     one.upload(*first.stream);
     other.upload(*first.stream);
-    const std::array<Linear, 2> alike = {one.args(), other.args()};
-    first.matmul->tune(alike, *first.stream);
+    const std::array alike = {first.call(one.arguments()), first.call(other.arguments())};
+    first.gemm->tune(alike, *first.stream);
   }
-  const ProductChoices choices = first.matmul->choices();
-  CHECK(choices.size() == (backend->kind() == DeviceKind::cuda ? 3 : 0));  // few rows need none
+  const GemmConfigurations found = first.gemm->configurations();
+  CHECK(found.size() == (backend->kind() == DeviceKind::cuda ? 3 : 0));  // a small M needs none
 
-  ProductChoices all = choices;
-  all["another machine: another product"] = "id=1";
-  second.matmul->adopt(all);
-  CHECK(second.matmul->known() == choices.size());
+  GemmConfigurations all = found;
+  all["another machine: another GEMM"] = "id=1";
+  second.gemm->adopt(all);
+  CHECK(second.gemm->known() == found.size());
   for (Setting setting : settings) {
     const std::vector<char> expected = bits_of(first, setting);
     CHECK(bits_of(second, setting) == expected);
-    Product one(*backend, setting, 63);
+    GemmTensors one(*backend, setting, 63);
     one.upload(*second.stream);
-    second.matmul->tune(one.args(), *second.stream);
+    second.tune(one.arguments());
   }
-  CHECK(second.matmul->choices().empty());
+  CHECK(second.gemm->configurations().empty());
 }
 
-TEST_CASE("choices that are none, or of other shapes, do no harm") {
+TEST_CASE("what runs while a GEMM records is tuned afterwards, calls of one shape together") {
+  BACKEND_OR_SKIP(backend);
+  Fixture fixture(*backend);
+  Setting setting{.m = 140, .outputs = 256, .inputs = 384, .type = DType::bf16, .residual = true};
+  GemmTensors one(*backend, setting, 65), other(*backend, setting, 66);
+  one.upload(*fixture.stream);
+  other.upload(*fixture.stream);
+  fixture.gemm->record();
+  fixture.run(one);
+  fixture.run(other);
+  CHECK(fixture.gemm->configurations().empty());
+  fixture.gemm->tune_recorded(*fixture.stream);
+  const std::size_t found = fixture.gemm->configurations().size();
+  CHECK(found == (backend->kind() == DeviceKind::cuda ? 1 : 0));
+  setting.outputs = 512;  // is not recorded any more
+  fixture.check(setting, 67);
+  fixture.gemm->tune_recorded(*fixture.stream);
+  CHECK(fixture.gemm->configurations().size() == found);
+}
+
+TEST_CASE("configurations that are none, or of other shapes, do no harm") {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
-  Bench first(*backend);
-  const Setting setting{.rows = 192, .outputs = 1024, .inputs = 512, .type = DType::bf16};
-  Product product(*backend, setting, 64);
-  product.upload(*first.stream);
-  first.matmul->tune(product.args(), *first.stream);
+  Fixture first(*backend);
+  const Setting setting{.m = 192, .outputs = 1024, .inputs = 512, .type = DType::bf16};
+  GemmTensors tensors(*backend, setting, 64);
+  tensors.upload(*first.stream);
+  first.tune(tensors.arguments());
   for (const std::string& bad :
        {std::string("nonsense"), std::string(),
         std::string("id=99999 tile=1 stages=1 splits=1 reduction=0 swizzle=0 custom=0 inner=0 "
@@ -89,10 +109,10 @@ TEST_CASE("choices that are none, or of other shapes, do no harm") {
                     "inner=0 cluster=60"),
         std::string("id=6 tile=20 stages=1 splits=4 reduction=1 swizzle=0 custom=0 inner=0 "
                     "cluster=0")}) {
-    Bench second(*backend);
-    ProductChoices choices = first.matmul->choices();
-    for (auto& [key, choice] : choices) choice = bad;
-    second.matmul->adopt(choices);
+    Fixture second(*backend);
+    GemmConfigurations found = first.gemm->configurations();
+    for (auto& [key, configuration] : found) configuration = bad;
+    second.gemm->adopt(found);
     bits_of(second, setting);
   }
 }

@@ -1,4 +1,4 @@
-#include "kernels/gemm/skinny_plan.h"
+#include "kernels/gemm/small_m_plan.h"
 
 #include <algorithm>
 
@@ -9,85 +9,86 @@ constexpr int kTileOutputs = 64, kStageInputs = 64, kRowBytes = kStageInputs * 2
 constexpr int kBarriersBytes = 16;                        // of a stage
 constexpr int kQuadBytes = 128 * 16, kBetweenQuads = 64;  // of sums
 
-// Of a multiprocessor's 227 KB, what comes between products needs some.
+// Of a multiprocessor's 227 KB, kernels between two GEMMs need some.
 constexpr int kOneBlockBytes = 200 << 10, kTwoBlocksBytes = kOneBlockBytes / 2;
 
-// Of more rows than these other kernels make products as fast or faster, unless they are so short that it is what lies
-// between products that takes the time: norms and activations of their own.
+// With more rows other kernels are as fast or faster, unless the weight is so small that the kernels
+// between two GEMMs take the time: norms and activations of their own.
 constexpr int kFewRows = 112;
-constexpr std::int64_t kShortBytes = 16 << 20;
+constexpr std::int64_t kSmallWeightBytes = 16 << 20;
 
 // A stage is free only when the next one has been multiplied; and one should be on its way.
-constexpr int kLeastStages = 3;
+constexpr int kMinStages = 3;
 
-// What a plan is estimated by, fitted to whole steps of 24 to 64 rows on an H200 with other plans for a product: bytes per
-// nanosecond of the memory, of the L2 (weights and x) and of a block; nanoseconds of sums that meet, and of 16 rows of a
-// block's tile among them.
-constexpr double kMemory = 4200, kL2 = 8000, kBlock = 62, kMeeting = 1000, kPart = 30;
+// What the time of a tiling is estimated by, fitted to whole decode steps of 24 to 64 rows on an H200
+// with different tilings: bytes per nanosecond of the memory, of the L2 (weights and x) and of one
+// block; nanoseconds for the reduction in a cluster, and in it for 16 rows of a block's tile.
+constexpr double kMemory = 4200, kL2 = 8000, kBlock = 62, kReduction = 1000, kReducedRows = 30;
 
 int divide_up(std::int64_t a, std::int64_t b) {
   return static_cast<int>((a + b - 1) / b);
 }
 
-int room_for(std::int64_t rows) {
-  return *std::ranges::lower_bound(kSkinnyRooms, rows);
+int tile_m_for(std::int64_t m) {
+  return *std::ranges::lower_bound(kSmallMTiles, m);
 }
 
-int stage_bytes(const SkinnyPlan& plan) {
-  return kRowBytes * (plan.tiles * kTileOutputs + plan.rows);
+int stage_bytes(const SmallMTiling& tiling) {
+  return kRowBytes * (tiling.tiles * kTileOutputs + tiling.tile_m);
 }
 
-// The same for all rows that a plan has room for, so that plans are.
-double nanoseconds(const SkinnyPlan& plan, std::int64_t outputs, std::int64_t inputs,
+// Depends on tile M, not on M, and so does the choice.
+double nanoseconds(const SmallMTiling& tiling, std::int64_t outputs, std::int64_t inputs,
                    bool two_blocks) {
-  const double stages = divide_up(divide_up(inputs, kStageInputs), plan.splits);
-  const double own = stages * kRowBytes * (plan.tiles * kTileOutputs + plan.rows);
+  const double stages = divide_up(divide_up(inputs, kStageInputs), tiling.k_splits);
+  const double own = stages * stage_bytes(tiling);
   const double weights = static_cast<double>(outputs) * static_cast<double>(inputs) * 2;
   const double with_x =
-      weights * (1 + static_cast<double>(plan.rows) / (plan.tiles * kTileOutputs));
+      weights * (1 + static_cast<double>(tiling.tile_m) / (tiling.tiles * kTileOutputs));
   const double reading =
       std::max({weights / kMemory, with_x / kL2, (two_blocks ? 2 : 1) * own / kBlock});
-  const double parts = plan.splits * plan.tiles * plan.rows / 16.0;
-  return reading + (plan.splits > 1 ? kMeeting + kPart * parts : 0);
+  const double parts = tiling.k_splits * tiling.tiles * tiling.tile_m / 16.0;
+  return reading + (tiling.k_splits > 1 ? kReduction + kReducedRows * parts : 0);
 }
 
 }  // namespace
 
-int skinny_shared_bytes(const SkinnyPlan& plan) {
+int small_m_shared_bytes(const SmallMTiling& tiling) {
   constexpr int kAlignment = 1024;
-  const int ring = plan.stages * stage_bytes(plan);
-  const int sums = divide_up(plan.rows / 8, plan.splits) *
-                   (plan.splits * plan.tiles * kQuadBytes + kBetweenQuads);
-  const int both = plan.splits == 1 ? std::max(ring, sums) : ring + sums;
-  const int squares = plan.tiles * 4 * plan.rows * 4;  // a float of each warp and row
-  return kAlignment + both + squares + plan.stages * kBarriersBytes + 8;
+  const int ring = tiling.stages * stage_bytes(tiling);
+  const int sums = divide_up(tiling.tile_m / 8, tiling.k_splits) *
+                   (tiling.k_splits * tiling.tiles * kQuadBytes + kBetweenQuads);
+  const int both = tiling.k_splits == 1 ? std::max(ring, sums) : ring + sums;
+  const int squares = tiling.tiles * 4 * tiling.tile_m * 4;  // a float of each warp and row
+  return kAlignment + both + squares + tiling.stages * kBarriersBytes + 8;
 }
 
-std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, std::int64_t inputs,
-                                      const SkinnyMachine& machine) {
-  if (rows < kSkinnyMinRows || rows > kSkinnyMaxRows || outputs % kTileOutputs != 0 ||
+std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, std::int64_t inputs,
+                                         const SmallMOccupancy& gpu) {
+  if (m < kSmallMMinRows || m > kSmallMMaxRows || outputs % kTileOutputs != 0 ||
       inputs % kStageInputs != 0 || outputs == 0 || inputs == 0) {
     return std::nullopt;
   }
-  if (rows > kFewRows && outputs * inputs * 2 > kShortBytes) return std::nullopt;
-  std::optional<SkinnyPlan> best;
-  double least = 0;
-  for (int tiles = 1; tiles <= kSkinnyMaxTiles; ++tiles) {
-    for (int splits = 1; splits <= kSkinnyMaxSplits; ++splits) {
+  if (m > kFewRows && outputs * inputs * 2 > kSmallWeightBytes) return std::nullopt;
+  std::optional<SmallMTiling> best;
+  double best_time = 0;
+  for (int tiles = 1; tiles <= kSmallMMaxOutputTiles; ++tiles) {
+    for (int splits = 1; splits <= kSmallMMaxSplits; ++splits) {
       const int blocks = divide_up(outputs, tiles * kTileOutputs) * splits;
       const int steps = divide_up(inputs / kStageInputs, splits);
-      const bool two_blocks = blocks > machine.places[splits];
-      const int most_bytes = two_blocks ? kTwoBlocksBytes : kOneBlockBytes;
-      SkinnyPlan plan{room_for(rows), tiles, splits, 0};
-      plan.stages = std::min(steps, most_bytes / stage_bytes(plan));
-      while (plan.stages > 0 && skinny_shared_bytes(plan) > most_bytes) --plan.stages;
-      // Two blocks on a multiprocessor were never the fastest with several tiles, nor where nearly all have two.
-      const bool too_many = tiles > 1 ? two_blocks : blocks * 4 > 7 * machine.places[splits];
-      const bool fits = plan.stages >= std::min(steps, kLeastStages) &&
+      const bool two_blocks = blocks > gpu.blocks[splits];
+      const int max_bytes = two_blocks ? kTwoBlocksBytes : kOneBlockBytes;
+      SmallMTiling tiling{tile_m_for(m), tiles, splits, 0};
+      tiling.stages = std::min(steps, max_bytes / stage_bytes(tiling));
+      while (tiling.stages > 0 && small_m_shared_bytes(tiling) > max_bytes) --tiling.stages;
+      // Two blocks on a multiprocessor were never the fastest with several tiles, nor where nearly
+      // all multiprocessors have two.
+      const bool too_many = tiles > 1 ? two_blocks : blocks * 4 > 7 * gpu.blocks[splits];
+      const bool fits = tiling.stages >= std::min(steps, kMinStages) &&
                         inputs / kStageInputs >= splits && !too_many;
       if (!fits) continue;
-      const double taken = nanoseconds(plan, outputs, inputs, two_blocks);
-      if (!best || taken < least) best = plan, least = taken;
+      const double time = nanoseconds(tiling, outputs, inputs, two_blocks);
+      if (!best || time < best_time) best = tiling, best_time = time;
     }
   }
   return best;

@@ -1,41 +1,46 @@
-// How a product of some rows is divided among the blocks of the kernel for it (kernels/gemm/sm90/skinny.cuh), and whether
-// it is worth it.
+// How the work of a small-M GEMM is divided among the thread blocks of its kernel
+// (kernels/gemm/sm90/small_m.cuh), and whether that kernel is worth it.
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <optional>
 
 namespace nvllm::kernels {
 
-// For how many rows there is a kernel. With room for 24 or 56 it was no faster than with 32 or 64.
-inline constexpr std::array kSkinnyRooms = {32, 40, 48, 64, 80, 96, 112, 128};
+// The kernel is instantiated for these tiles of M. With 24 or 56 rows it was no faster than with 32
+// or 64.
+inline constexpr std::array kSmallMTiles = {32, 40, 48, 64, 80, 96, 112, 128};
 
-// With fewer rows kernels/gemm/sm80/matvec.h is as fast, or faster.
-inline constexpr int kSkinnyMinRows = 17, kSkinnyMaxRows = kSkinnyRooms.back();
-inline constexpr int kSkinnyMaxTiles = 3;
-inline constexpr int kSkinnyMaxSplits = 8;
+// With fewer rows kernels/gemm/sm80/gemv.cuh is as fast, or faster.
+inline constexpr int kSmallMMinRows = 17, kSmallMMaxRows = kSmallMTiles.back();
+inline constexpr int kSmallMMaxOutputTiles = 3;
+inline constexpr int kSmallMMaxSplits = 8;
 
-struct SkinnyPlan {
-  int rows;    // that blocks have room for, of kSkinnyRooms
-  int tiles;   // of 64 outputs, of a block
-  int splits;  // of the inputs, one per block of a cluster
-  int stages;  // of the ring
+// Today the K-split is chosen together with tile M. A choice by the weight alone, which would make
+// results independent of M, belongs into plan_small_m() and changes nothing else.
+struct SmallMTiling {
+  int tile_m = 0;    // rows of a block's tile, one of kSmallMTiles
+  int tiles = 0;     // of 64 outputs each, of a block
+  int k_splits = 1;  // parts of the inputs, one per block of a cluster
+  int stages = 0;    // of the ring in shared memory
 
-  bool operator==(const SkinnyPlan&) const = default;
+  auto operator<=>(const SmallMTiling&) const = default;
 };
 
-// What a GPU has room for.
-struct SkinnyMachine {
-  // places[splits]: blocks in clusters of so many that run at once, one on a multiprocessor.
-  std::array<int, kSkinnyMaxSplits + 1> places{};
+// How many blocks a GPU runs at once, one on a multiprocessor, by the size of their cluster; all 0 on
+// a GPU that is no Hopper.
+struct SmallMOccupancy {
+  std::array<int, kSmallMMaxSplits + 1> blocks{};  // blocks[k_splits]
 };
 
 // Bytes of shared memory of a block.
-int skinny_shared_bytes(const SkinnyPlan& plan);
+int small_m_shared_bytes(const SmallMTiling& tiling);
 
-// Nothing where another way is faster: too many rows, or a shape that does not fit or does not fill the GPU.
-std::optional<SkinnyPlan> plan_skinny(std::int64_t rows, std::int64_t outputs, std::int64_t inputs,
-                                      const SkinnyMachine& machine);
+// Nothing where another kernel is faster: too many rows, or a shape that does not fit or does not
+// fill the GPU.
+std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, std::int64_t inputs,
+                                         const SmallMOccupancy& gpu);
 
 }  // namespace nvllm::kernels

@@ -1,8 +1,8 @@
-#include "kernels/gemm/skinny_plan.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
+
+#include "kernels/gemm/skinny_plan.h"
 
 namespace nvllm::kernels {
 namespace {

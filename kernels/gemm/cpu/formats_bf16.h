@@ -1,13 +1,14 @@
-// Formats of dot products and blocks (linear_dot.h, linear_blocks.h) for bfloat16 with AVX512-BF16.
+// Formats of dot products and blocks (gemm_dot.h, gemm_blocks.h) for bfloat16 with AVX512-BF16.
 #pragma once
 
 #include "kernels/common/cpu/lanes_avx512.h"
-#include "kernels/gemm/cpu/linear_blocks.h"
+#include "kernels/gemm/cpu/gemm_blocks.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
 
-// sum + first product + second product of each pair of lanes. Subnormal operands and results count as zero.
+// sum + first gemm + second gemm of each pair of lanes. Subnormal operands and results count as
+// zero.
 inline __m512 multiply_add_pairs(__m512 a, __m512 b, __m512 sum) {
   return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }

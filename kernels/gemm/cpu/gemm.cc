@@ -1,12 +1,10 @@
-// Products on the CPU: which kernels, and how their work is divided among threads.
-#include "kernels/gemm/cpu/linear.h"
-
+// GEMMs on the CPU: which kernels, and how their work is divided among threads.
 #include <algorithm>
 
-#include "base/check.h"
 #include "device/cpu/stream.h"
-#include "kernels/gemm/cpu/linear_kernels.h"
-#include "kernels/gemm/linear_before.h"
+#include "kernels/gemm/backends.h"
+#include "kernels/gemm/cpu/gemm_kernels.h"
+#include "kernels/gemm/gemm_steps.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -17,55 +15,57 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-Product product_of(const Linear& args) {
-  return {.out = args.out.data,
-          .x = args.x.data,
-          .weight = args.weight.data,
-          .bias = args.bias.data,
-          .residual = args.residual.data,
-          .rows = args.out.shape[0],
-          .outputs = args.weight.shape[0],
-          .inputs = args.weight.shape[1],
-          .out_stride = args.out.stride[0],
-          .x_stride = args.x.stride[0],
-          .residual_stride = args.residual.stride[0],
-          .dtype = args.weight.dtype,
-          .out_f32 = args.out.dtype == DType::f32};
+GemmTask task_of(const GemmCall& call) {
+  const TensorView out = out_of(call), x = x_of(call);
+  const TensorView& residual = call.operands.residual;
+  return {.out = out.data,
+          .x = x.data,
+          .weight = call.weight.values.data,
+          .bias = call.weight.bias.data,
+          .residual = residual.data,
+          .rows = out.shape[0],
+          .outputs = call.weight.outputs(),
+          .inputs = call.weight.inputs(),
+          .out_stride = out.stride[0],
+          .x_stride = x.stride[0],
+          .residual_stride = residual.stride[0],
+          .dtype = call.weight.values.dtype,
+          .out_f32 = out.dtype == DType::f32};
 }
 
-const LinearKernels& kernels_of(InstructionSet set, DType type) {
+const GemmKernels& kernels_of(InstructionSet set, DType type) {
   const bool bf16 = type == DType::bf16;
-  if (bf16 && set == InstructionSet::amx_bf16) return linear_kernels_amx_bf16();
-  if (bf16 && set == InstructionSet::avx512_bf16) return linear_kernels_avx512_bf16();
-  return set == InstructionSet::avx2 ? linear_kernels_avx2(type) : linear_kernels_avx512(type);
+  if (bf16 && set == InstructionSet::amx_bf16) return gemm_kernels_amx_bf16();
+  if (bf16 && set == InstructionSet::avx512_bf16) return gemm_kernels_avx512_bf16();
+  return set == InstructionSet::avx2 ? gemm_kernels_avx2(type) : gemm_kernels_avx512(type);
 }
 
-// How the rows and outputs of a product are divided: into cells as even as can be, one per thread.
+// How the rows and outputs of a gemm are divided: into cells as even as can be, one per thread.
 struct Grid {
   std::int64_t row_cells, output_cells;
   std::int64_t rows, outputs;  // of a cell, at most
 
-  Grid(const LinearKernels& kernels, const Product& product, std::int64_t row_cells,
+  Grid(const GemmKernels& kernels, const GemmTask& gemm, std::int64_t row_cells,
        std::int64_t output_cells)
       : row_cells(row_cells),
         output_cells(output_cells),
-        rows(share(product.rows, kernels.unit_rows, row_cells)),
-        outputs(share(product.outputs, kernels.unit_outputs, output_cells)) {}
+        rows(share(gemm.rows, kernels.unit_rows, row_cells)),
+        outputs(share(gemm.outputs, kernels.unit_outputs, output_cells)) {}
 
   std::int64_t cells() const { return row_cells * output_cells; }
 
-  // A cell's, in products of two rows.
-  std::int64_t cost(const LinearKernels& kernels) const {
+  // A cell's, in dot products of two rows.
+  std::int64_t cost(const GemmKernels& kernels) const {
     return rows * outputs + rows * kernels.row_cost + outputs * kernels.output_cost;
   }
 
-  static Grid cheapest(const LinearKernels& kernels, const Product& product, int threads) {
-    const std::int64_t most_rows = divide_up(product.rows, kernels.unit_rows);
-    const std::int64_t most_outputs = divide_up(product.outputs, kernels.unit_outputs);
-    Grid best(kernels, product, 1, 1);
-    for (std::int64_t row_cells = std::min<std::int64_t>(threads, most_rows); row_cells > 0;
+  static Grid cheapest(const GemmKernels& kernels, const GemmTask& gemm, int threads) {
+    const std::int64_t max_row_cells = divide_up(gemm.rows, kernels.unit_rows);
+    const std::int64_t max_output_cells = divide_up(gemm.outputs, kernels.unit_outputs);
+    Grid best(kernels, gemm, 1, 1);
+    for (std::int64_t row_cells = std::min<std::int64_t>(threads, max_row_cells); row_cells > 0;
          --row_cells) {
-      const Grid grid(kernels, product, row_cells, std::min(threads / row_cells, most_outputs));
+      const Grid grid(kernels, gemm, row_cells, std::min(threads / row_cells, max_output_cells));
       if (grid.cost(kernels) < best.cost(kernels)) best = grid;
     }
     return best;
@@ -83,118 +83,132 @@ struct Grid {
   }
 };
 
-class CpuMatmul final : public Matmul {
+class CpuGemm final : public Gemm {
  public:
-  CpuMatmul(Backend& backend, InstructionSet set) : backend_(backend), set_(set) {}
+  CpuGemm(Backend& backend, InstructionSet set) : backend_(backend), set_(set) {}
 
-  void linear(const Linear& args, Stream& stream) override {
-    check_linear(args);
-    NVLLM_CHECK(!kernels::begins_norm(args), "no norm can be begun here");
-    enqueue_before(args, stream);
-    submit(args, stream);
-    enqueue_after(args, stream);
+ protected:
+  // Prologues and epilogues are kernels of their own.
+  GemmPlan make_plan(const GemmShape& shape) override {
+    const GemmFusion& fusion = shape.fusion;
+    return {.shape = shape,
+            .kernel = GemmKernel::cpu,
+            .prologue = fusion.prologue,
+            .prologue_kernel = fusion.prologue != Prologue::none,
+            .epilogue = fusion.epilogue,
+            .epilogue_kernel = fusion.epilogue != Epilogue::none,
+            .tiling = {}};
   }
 
-  void tune(std::span<const Linear> alike, Stream& stream) override {
-    for (const Linear& args : alike) check_linear(args);
-    const Product product = product_of(product_after(alike.front()));
+  void enqueue(const GemmCall& call, Stream& stream) override {
+    if (call.plan.prologue == Prologue::rms_norm) rms_norm(norm_of(call), stream);
+    if (call.plan.prologue == Prologue::gated_activation) {
+      gated_activation(activation_before(call), stream);
+    }
+    submit(call, stream);
+    if (call.plan.epilogue_kernel) gated_activation(activation_after(call), stream);
+  }
+
+  // There is nothing to choose; but memory that the GEMM needs is there afterwards.
+  void measure(std::span<const GemmCall> alike, Stream& stream) override {
+    const GemmTask gemm = task_of(alike.front());
     stream.synchronize();
-    reserve(packed_floats(kernels_of(set_, product.dtype), product));
+    reserve(packed_floats(kernels_of(set_, gemm.dtype), gemm));
   }
 
  private:
-  // The one task of a product; small enough for a stream to store in place.
-  void submit(const Linear& args, Stream& stream) {
+  // The one task of a GEMM; small enough for a stream to store in place.
+  void submit(const GemmCall& call, Stream& stream) {
     auto& queue = nvllm::cpu::stream(stream);
-    const Product product = product_of(product_after(args));
-    const auto task = [this, product, &pool = queue.thread_pool()] { run(product, pool); };
+    const auto task = [this, gemm = task_of(call), &pool = queue.thread_pool()] {
+      run_task(gemm, pool);
+    };
     static_assert(sizeof(task) <= nvllm::cpu::Task::kInlineBytes);
     queue.submit(task);
   }
 
-  static bool few_rows(const Product& product) {
-    return product.rows <= LinearKernels::kMaxDotRows || product.inputs == 0;
+  static bool few_rows(const GemmTask& gemm) {
+    return gemm.rows <= GemmKernels::kMaxDotRows || gemm.inputs == 0;
   }
 
-  static std::int64_t packed_floats(const LinearKernels& kernels, const Product& product) {
-    if (few_rows(product)) return LinearKernels::kMaxDotRows * kernels.row_floats(product.inputs);
-    return divide_up(product.rows, kernels.panel_rows) * kernels.panel_floats(product.inputs);
+  static std::int64_t packed_floats(const GemmKernels& kernels, const GemmTask& gemm) {
+    if (few_rows(gemm)) return GemmKernels::kMaxDotRows * kernels.row_floats(gemm.inputs);
+    return divide_up(gemm.rows, kernels.panel_rows) * kernels.panel_floats(gemm.inputs);
   }
 
   // On the stream's thread, as all that follows.
-  void run(const Product& product, ThreadPool& pool) {
-    if (product.rows == 0 || product.outputs == 0) return;
-    const LinearKernels& kernels = kernels_of(set_, product.dtype);
-    reserve(packed_floats(kernels, product));
-    if (few_rows(product)) {
-      run_dots(kernels, product, pool);
+  void run_task(const GemmTask& gemm, ThreadPool& pool) {
+    if (gemm.rows == 0 || gemm.outputs == 0) return;
+    const GemmKernels& kernels = kernels_of(set_, gemm.dtype);
+    reserve(packed_floats(kernels, gemm));
+    if (few_rows(gemm)) {
+      run_dots(kernels, gemm, pool);
     } else {
-      run_blocks(kernels, product, pool);
+      run_blocks(kernels, gemm, pool);
     }
   }
 
-  void run_dots(const LinearKernels& kernels, const Product& product, ThreadPool& pool) {
+  void run_dots(const GemmKernels& kernels, const GemmTask& gemm, ThreadPool& pool) {
     // A thread takes kPieceBytes of x or of weights at least, which it reads in a few microseconds.
-    constexpr std::int64_t kPieceBytes = 32 << 10, kOutputs = LinearKernels::kDotOutputs,
-                           kInputs = LinearKernels::kPrepareInputs;
-    const std::int64_t size = size_of(product.dtype);
+    constexpr std::int64_t kPieceBytes = 32 << 10, kOutputs = GemmKernels::kDotOutputs,
+                           kInputs = GemmKernels::kPrepareInputs;
+    const std::int64_t size = size_of(gemm.dtype);
     const auto grain = [&](std::int64_t elements) {
       return std::max<std::int64_t>(1, kPieceBytes / (elements * size + 1));
     };
-    for (std::int64_t first = 0; first < product.rows; first += LinearKernels::kMaxDotRows) {
-      const int rows = static_cast<int>(
-          std::min<std::int64_t>(product.rows - first, LinearKernels::kMaxDotRows));
-      pool.run(divide_up(product.inputs, kInputs), grain(kInputs * rows),
+    for (std::int64_t first = 0; first < gemm.rows; first += GemmKernels::kMaxDotRows) {
+      const int rows =
+          static_cast<int>(std::min<std::int64_t>(gemm.rows - first, GemmKernels::kMaxDotRows));
+      pool.run(divide_up(gemm.inputs, kInputs), grain(kInputs * rows),
                [&](std::int64_t begin, std::int64_t end) {
-                 kernels.prepare(product, first, rows, begin * kInputs,
-                                 std::min(end * kInputs, product.inputs), packed());
+                 kernels.prepare(gemm, first, rows, begin * kInputs,
+                                 std::min(end * kInputs, gemm.inputs), packed());
                });
-      pool.run(divide_up(product.outputs, kOutputs), grain(kOutputs * product.inputs),
+      pool.run(divide_up(gemm.outputs, kOutputs), grain(kOutputs * gemm.inputs),
                [&](std::int64_t begin, std::int64_t end) {
-                 kernels.dot(product, first, rows, packed(), begin * kOutputs,
-                             std::min(end * kOutputs, product.outputs));
+                 kernels.dot(gemm, first, rows, packed(), begin * kOutputs,
+                             std::min(end * kOutputs, gemm.outputs));
                });
     }
   }
 
-  void run_blocks(const LinearKernels& kernels, const Product& product, ThreadPool& pool) {
-    const std::int64_t panel_floats = kernels.panel_floats(product.inputs);
-    pool.run(divide_up(product.rows, kernels.panel_rows),
-             [&](std::int64_t begin, std::int64_t end) {
-               for (std::int64_t panel = begin; panel < end; ++panel) {
-                 kernels.pack_panel(product, panel, packed() + panel * panel_floats);
-               }
-             });
-    // Some blocks per cell, so that who is done early can help. They come cell by cell: a thread's share is
-    // a cell.
-    constexpr std::int64_t kLeastBlocks = 3;
-    const Grid grid = Grid::cheapest(kernels, product, pool.size());
+  void run_blocks(const GemmKernels& kernels, const GemmTask& gemm, ThreadPool& pool) {
+    const std::int64_t panel_floats = kernels.panel_floats(gemm.inputs);
+    pool.run(divide_up(gemm.rows, kernels.panel_rows), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t panel = begin; panel < end; ++panel) {
+        kernels.pack_panel(gemm, panel, packed() + panel * panel_floats);
+      }
+    });
+    // Some blocks per cell, so that who is done early can help. They come cell by cell: a thread's
+    // share is a cell.
+    constexpr std::int64_t kMinBlocks = 3;
+    const Grid grid = Grid::cheapest(kernels, gemm, pool.size());
     const std::int64_t blocks =
         std::max(divide_up(grid.outputs, kernels.block_outputs),
-                 std::min(kLeastBlocks, divide_up(grid.outputs, kernels.unit_outputs)));
+                 std::min(kMinBlocks, divide_up(grid.outputs, kernels.unit_outputs)));
     pool.run(grid.cells() * blocks, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t cell = i / blocks;
-        run_block(kernels, product, grid, cell / grid.output_cells,
+        run_block(kernels, gemm, grid, cell / grid.output_cells,
                   cell % grid.output_cells * blocks + i % blocks, grid.output_cells * blocks);
       }
     });
   }
 
   // Block `block` of `blocks` of the outputs, for all rows of a cell.
-  void run_block(const LinearKernels& kernels, const Product& product, const Grid& grid,
+  void run_block(const GemmKernels& kernels, const GemmTask& gemm, const Grid& grid,
                  std::int64_t row_cell, std::int64_t block, std::int64_t blocks) {
     const auto output = [&](std::int64_t i) {
-      return Grid::border(product.outputs, kernels.unit_outputs, blocks, i);
+      return Grid::border(gemm.outputs, kernels.unit_outputs, blocks, i);
     };
     const auto row = [&](std::int64_t i) {
-      return Grid::border(product.rows, kernels.unit_rows, grid.row_cells, i);
+      return Grid::border(gemm.rows, kernels.unit_rows, grid.row_cells, i);
     };
     const std::int64_t begin = output(block), end = output(block + 1);
     if (begin == end) return;
     for (std::int64_t first = row(row_cell), last = row(row_cell + 1); first < last;
          first += kernels.block_rows) {
-      kernels.block(product, packed(), begin, end, first,
+      kernels.block(gemm, packed(), begin, end, first,
                     std::min<std::int64_t>(last - first, kernels.block_rows));
     }
   }
@@ -205,7 +219,7 @@ class CpuMatmul final : public Matmul {
     const std::size_t bytes = floats * sizeof(float);
     if (bytes <= workspace_.bytes()) return;
     workspace_ = Buffer();
-    workspace_ = backend_.allocate(MemoryKind::device, bytes, "linear: packed activations");
+    workspace_ = backend_.allocate(MemoryKind::device, bytes, "GEMM: packed activations");
   }
 
   Backend& backend_;
@@ -215,9 +229,9 @@ class CpuMatmul final : public Matmul {
 
 }  // namespace
 
-std::unique_ptr<Matmul> create_matmul(Backend& backend, std::optional<InstructionSet> set) {
+std::unique_ptr<Gemm> create_gemm(Backend& backend, std::optional<InstructionSet> set) {
   const InstructionSet best = instruction_sets().back();
-  return std::make_unique<CpuMatmul>(backend, std::min(set.value_or(best), best));
+  return std::make_unique<CpuGemm>(backend, std::min(set.value_or(best), best));
 }
 
 }  // namespace nvllm::kernels::cpu

@@ -1,4 +1,4 @@
-// Blocks of bfloat16 in AMX tiles: a product of tiles takes 16 outputs, 16 rows and 32 inputs.
+// Blocks of bfloat16 in AMX tiles: a gemm of tiles takes 16 outputs, 16 rows and 32 inputs.
 #include <cstddef>
 
 #include "kernels/gemm/cpu/formats_bf16.h"
@@ -17,7 +17,8 @@ class TileConfiguration {
 
  public:
   TileConfiguration() {
-    // Constant memory, because the compiler takes the instruction to read no more than 8 bytes of it.
+    // Constant memory, because the compiler takes the instruction to read no more than 8 bytes of
+    // it.
     static constexpr Layout layout;
     _tile_loadconfig(&layout);
   }
@@ -38,25 +39,25 @@ struct DotInTiles {
     return divide_up(inputs, kTileInputs) * kTile;
   }
 
-  static void prepare(const Product& product, std::int64_t first_row, int rows, std::int64_t begin,
+  static void prepare(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
                       std::int64_t end, float* prepared) {
-    if (rows <= kFewRows) return Few::prepare(product, first_row, rows, begin, end, prepared);
-    static_assert(LinearKernels::kPrepareInputs % kTileInputs == 0);
+    if (rows <= kFewRows) return Few::prepare(gemm, first_row, rows, begin, end, prepared);
+    static_assert(GemmKernels::kPrepareInputs % kTileInputs == 0);
     pack_columns<BlocksOfBf16, kTile>(
-        static_cast<const Bf16*>(product.x) + first_row * product.x_stride + begin,
-        product.x_stride, rows, end - begin, prepared + row_floats(begin) * kTile);
+        static_cast<const Bf16*>(gemm.x) + first_row * gemm.x_stride + begin, gemm.x_stride, rows,
+        end - begin, prepared + row_floats(begin) * kTile);
   }
 
-  static void run(const Product& product, std::int64_t first_row, int rows, const float* prepared,
+  static void run(const GemmTask& gemm, std::int64_t first_row, int rows, const float* prepared,
                   std::int64_t begin, std::int64_t end) {
-    if (rows <= kFewRows) return Few::run(product, first_row, rows, prepared, begin, end);
+    if (rows <= kFewRows) return Few::run(gemm, first_row, rows, prepared, begin, end);
     const TileConfiguration configuration;
     alignas(64) float sums[kTile * kTile];
     for (std::int64_t o = begin; o < end; o += kTile) {
-      const std::int64_t count = least(end - o, kTile);
-      multiply(static_cast<const Bf16*>(product.weight) + o * product.inputs, product.inputs, count,
-               o + 2 * kTile <= product.outputs, prepared, sums);
-      finish_columns<Bf16>(product, sums, kTile, first_row, rows, o, count);
+      const std::int64_t count = smaller(end - o, kTile);
+      multiply(static_cast<const Bf16*>(gemm.weight) + o * gemm.inputs, gemm.inputs, count,
+               o + 2 * kTile <= gemm.outputs, prepared, sums);
+      finish_columns<Bf16>(gemm, sums, kTile, first_row, rows, o, count);
     }
   }
 
@@ -73,8 +74,9 @@ struct DotInTiles {
     }
   };
 
-  // Sums [output][row] of a tile's outputs. A tile's lines lie in as many rows, but memory is read best in
-  // one stream: meanwhile the next outputs' weights are fetched in the order in which they lie.
+  // Sums [output][row] of a tile's outputs. A tile's lines lie in as many rows, but memory is read
+  // best in one stream: meanwhile the next outputs' weights are fetched in the order in which they
+  // lie.
   static void multiply(const Bf16* weight, std::int64_t inputs, std::int64_t outputs,
                        bool fetch_next, const float* x, float* sums) {
     const std::int64_t stride = inputs * 2;
@@ -105,10 +107,10 @@ struct DotInTiles {
   }
 };
 
-// Two by two tiles of sums at a time (0 to 3), weights in 4 and 5, x in 6 and 7. The second-level cache
-// feeds tiles only half as fast as they multiply, so a stretch of two panels of x must stay in the first
-// level: 32 KiB of its 48. Weights come from the second level, in place, where they have been fetched while
-// the stretch before was multiplied.
+// Two by two tiles of sums at a time (0 to 3), weights in 4 and 5, x in 6 and 7. The second-level
+// cache feeds tiles only half as fast as they multiply, so a stretch of two panels of x must stay
+// in the first level: 32 KiB of its 48. Weights come from the second level, in place, where they
+// have been fetched while the stretch before was multiplied.
 struct InTiles {
   using Format = BlocksOfBf16;
   static constexpr int kVectors = 2;
@@ -117,13 +119,15 @@ struct InTiles {
   static constexpr int kStepUnit = kTile;
   static constexpr int kSteps = 256;
   static constexpr int kGroup = 2 * kTile;
-  // Rows of packed weights do not lie a power of two apart, which would put them into few sets of the cache.
+  // Rows of packed weights do not lie a power of two apart, which would put them into few sets of
+  // the cache.
   static constexpr int kWeightStride = kSteps + kTile;
   static constexpr int kUnitRows = 2 * kTile, kUnitOutputs = 2 * kTile;
   static constexpr int kRowCost = 128, kOutputCost = 64;
 
   using Scope = TileConfiguration;
-  // Not the edges, which need zeros, and not if all rows fall into an eighth of the second-level cache.
+  // Not the edges, which need zeros, and not if all rows fall into an eighth of the second-level
+  // cache.
   static bool in_place(std::int64_t stride, std::int64_t outputs, std::int64_t inputs) {
     return outputs % kGroup == 0 && inputs % kTileInputs == 0 && stride % (16 << 10) != 0;
   }
@@ -226,7 +230,7 @@ struct InTiles {
 
 }  // namespace
 
-const LinearKernels& linear_kernels_amx_bf16() {
+const GemmKernels& gemm_kernels_amx_bf16() {
   return kKernels<DotInTiles, InTiles>;
 }
 

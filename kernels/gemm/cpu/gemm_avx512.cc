@@ -1,9 +1,9 @@
 #include "kernels/common/cpu/lanes_avx512.h"
-#include "kernels/gemm/cpu/linear_blocks.h"
+#include "kernels/gemm/cpu/gemm_blocks.h"
 
 namespace nvllm::kernels::cpu {
 
-const LinearKernels& linear_kernels_avx512(DType type) {
+const GemmKernels& gemm_kernels_avx512(DType type) {
   switch (type) {
     case DType::f32: return kKernels<Dot<DotOfFloats<float>>, InRegisters<BlocksOfFloats<float>>>;
     case DType::bf16: return kKernels<Dot<DotOfPairs>, InRegisters<BlocksOfFloats<Bf16>>>;

@@ -2,7 +2,7 @@
 
 namespace nvllm::kernels::cpu {
 
-const LinearKernels& linear_kernels_avx512_bf16() {
+const GemmKernels& gemm_kernels_avx512_bf16() {
   return kKernels<Dot<DotOfBf16>, InRegisters<BlocksOfBf16>>;
 }
 

@@ -1,13 +1,15 @@
-// Many rows: blocks of outputs by panels of rows. After the Lanes of an instruction set and linear_dot.h.
+// Many rows: blocks of outputs by panels of rows. After the Lanes of an instruction set and
+// gemm_dot.h.
 //
-// x and weights are packed in dwords, one per step of the inputs: a float, or a pair of bfloat16. A panel of
-// x, kCount rows, is [step][row]. Sums come as [output][row], and are transposed at the end.
+// x and weights are packed in dwords, one per step of the inputs: a float, or a pair of bfloat16. A
+// panel of x, kCount rows, is [step][row]. Sums come as [output][row], and are transposed at the
+// end.
 //
-// A format is: Element, kPerStep (inputs in a dword), load(from) (kCount dwords), load_part(from, count) (the
-// same of fewer inputs, zeros behind), multiply_add(weight, x, sum).
+// A format is: Element, kPerStep (inputs in a dword), load(from) (kCount dwords), load_part(from,
+// count) (the same of fewer inputs, zeros behind), multiply_add(weight, x, sum).
 #pragma once
 
-#include "kernels/gemm/cpu/linear_dot.h"
+#include "kernels/gemm/cpu/gemm_dot.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -25,7 +27,7 @@ struct BlocksOfFloats {
   }
 };
 
-inline std::int64_t least(std::int64_t a, std::int64_t b) {
+inline std::int64_t smaller(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
@@ -39,8 +41,8 @@ inline Lanes::Floats load_dwords(const typename Format::Element* from, std::int6
   return inputs >= kInputs ? Format::load(from) : Format::load_part(from, inputs);
 }
 
-// Rows of x, kCount at most, as columns: to[step * kCount + row], for a multiple of kStepUnit steps. Rows from
-// row_count on, and inputs that there are not, are zeros.
+// Rows of x, kCount at most, as columns: to[step * kCount + row], for a multiple of kStepUnit
+// steps. Rows from row_count on, and inputs that there are not, are zeros.
 template <typename Format, int kStepUnit>
 inline void pack_columns(const typename Format::Element* from, std::int64_t from_stride,
                          std::int64_t row_count, std::int64_t inputs, float* to) {
@@ -57,15 +59,15 @@ inline void pack_columns(const typename Format::Element* from, std::int64_t from
     }
     Lanes::transpose(values);
     const std::int64_t steps =
-        divide_up(least(inputs - i, kInputs), Format::kPerStep * kStepUnit) * kStepUnit;
+        divide_up(smaller(inputs - i, kInputs), Format::kPerStep * kStepUnit) * kStepUnit;
     for (std::int64_t step = 0; step < steps; ++step, to += Lanes::kCount) {
       Lanes::store(to, values[step]);
     }
   }
 }
 
-// Rows of weights as rows of dwords, and after them rows of zeros up to a multiple of kGroup; all are whole
-// vectors, with zeros behind the inputs.
+// Rows of weights as rows of dwords, and after them rows of zeros up to a multiple of kGroup; all
+// are whole vectors, with zeros behind the inputs.
 template <typename Format, int kGroup, int kStride>
 inline void pack_rows(const typename Format::Element* weight, std::int64_t weight_stride,
                       std::int64_t outputs, std::int64_t inputs, float* packed) {
@@ -89,8 +91,8 @@ struct Weights {
   int fetch_begin, fetch_end;
 };
 
-// The sums of a group of outputs and some panels in registers, whose lanes are rows of x; weights are
-// broadcast to all lanes.
+// The sums of a group of outputs and some panels in registers, whose lanes are rows of x; weights
+// are broadcast to all lanes.
 template <typename BlocksFormat>
 struct InRegisters {
   using Format = BlocksFormat;
@@ -101,8 +103,8 @@ struct InRegisters {
   static constexpr int kStepUnit = 1;
   // In a stretch of the inputs. Three panels of floats of it fit a first-level cache of 48 KiB.
   static constexpr int kSteps = Format::kPerStep == 1 ? 256 : 1024;
-  // Rows of packed weights do not lie a power of two apart, which would put those of a group into few sets
-  // of the cache.
+  // Rows of packed weights do not lie a power of two apart, which would put those of a group into
+  // few sets of the cache.
   static constexpr int kWeightStride = kSteps + 16;
   static constexpr int kUnitRows = Lanes::kCount, kUnitOutputs = Lanes::kCount;
   static constexpr int kRowCost = 32, kOutputCost = 16;
@@ -166,40 +168,40 @@ struct Blocks {
   }
   static std::int64_t panel_floats(std::int64_t inputs) { return Lanes::kCount * steps_of(inputs); }
 
-  static void pack_panel(const Product& product, std::int64_t panel, float* packed) {
+  static void pack_panel(const GemmTask& gemm, std::int64_t panel, float* packed) {
     const std::int64_t row = panel * Lanes::kCount;
     pack_columns<Format, Multiply::kStepUnit>(
-        static_cast<const T*>(product.x) + row * product.x_stride, product.x_stride,
-        least(product.rows - row, Lanes::kCount), product.inputs, packed);
+        static_cast<const T*>(gemm.x) + row * gemm.x_stride, gemm.x_stride,
+        smaller(gemm.rows - row, Lanes::kCount), gemm.inputs, packed);
   }
 
   // Whole sums of kRows rows at most, [output][row].
-  static void finish_rows(const Product& product, const float* sums, std::int64_t first_row,
+  static void finish_rows(const GemmTask& gemm, const float* sums, std::int64_t first_row,
                           std::int64_t rows, std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = 0; row < rows; row += Lanes::kCount) {
       for (std::int64_t o = begin; o < end; o += Lanes::kCount) {
-        finish_columns<T>(product, sums + (o - begin) * kRows + row, kRows, first_row + row,
-                          least(rows - row, Lanes::kCount), o, least(end - o, Lanes::kCount));
+        finish_columns<T>(gemm, sums + (o - begin) * kRows + row, kRows, first_row + row,
+                          smaller(rows - row, Lanes::kCount), o, smaller(end - o, Lanes::kCount));
       }
     }
   }
 
-  static void block(const Product& product, const float* packed, std::int64_t begin,
-                    std::int64_t end, std::int64_t first_row, std::int64_t rows) {
+  static void block(const GemmTask& gemm, const float* packed, std::int64_t begin, std::int64_t end,
+                    std::int64_t first_row, std::int64_t rows) {
     [[maybe_unused]] const typename Multiply::Scope scope;
     alignas(64) float packed_weights[kOutputs * Multiply::kWeightStride];
     alignas(64) float sums[kBlockRows * kOutputs];
-    const T* weight = static_cast<const T*>(product.weight) + begin * product.inputs;
-    const std::int64_t stride = product.inputs * static_cast<std::int64_t>(sizeof(T));
-    const std::int64_t x_stride = panel_floats(product.inputs);
-    const std::int64_t units = steps_of(product.inputs) / Multiply::kStepUnit;
+    const T* weight = static_cast<const T*>(gemm.weight) + begin * gemm.inputs;
+    const std::int64_t stride = gemm.inputs * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t x_stride = panel_floats(gemm.inputs);
+    const std::int64_t units = steps_of(gemm.inputs) / Multiply::kStepUnit;
     const std::int64_t stretches = divide_up(units * Multiply::kStepUnit, Multiply::kSteps);
     for (std::int64_t stretch = 0; stretch < stretches; ++stretch) {
       const bool last = stretch + 1 == stretches;
       const std::int64_t from = units * stretch / stretches * Multiply::kStepUnit;
       const std::int64_t to = units * (stretch + 1) / stretches * Multiply::kStepUnit;
       const std::int64_t input = from * Format::kPerStep;
-      const std::int64_t inputs = least(product.inputs, to * Format::kPerStep) - input;
+      const std::int64_t inputs = smaller(gemm.inputs, to * Format::kPerStep) - input;
       Weights weights = {.data = weight + input,
                          .stride = stride,
                          .next = weight + input + inputs,
@@ -207,16 +209,15 @@ struct Blocks {
                          .fetch_begin = 0,
                          .fetch_end = 0};
       // Whoever has this block has the next outputs, too.
-      if (last)
-        weights.next = end < product.outputs ? weight + (end - begin) * product.inputs : nullptr;
+      if (last) weights.next = end < gemm.outputs ? weight + (end - begin) * gemm.inputs : nullptr;
       if (!Multiply::in_place(stride, end - begin, inputs)) {
         pack_rows<Format, Multiply::kGroup, Multiply::kWeightStride>(
-            weight + input, product.inputs, end - begin, inputs, packed_weights);
+            weight + input, gemm.inputs, end - begin, inputs, packed_weights);
         weights.data = packed_weights;
         weights.stride = Multiply::kWeightStride * sizeof(float);
       }
       for (std::int64_t row = 0; row < rows; row += kRows) {
-        const std::int64_t some = least(rows - row, kRows);
+        const std::int64_t some = smaller(rows - row, kRows);
         float* some_sums = sums + row * kOutputs;
         weights.fetch_begin = weights.fetch_end;
         weights.fetch_end = static_cast<int>(Multiply::kGroup * (row + some) / rows);
@@ -224,14 +225,14 @@ struct Blocks {
             weights, packed + (first_row + row) / Lanes::kCount * x_stride + from * Lanes::kCount,
             x_stride, end - begin, static_cast<int>(divide_up(some, Lanes::kCount)), to - from,
             stretch == 0, some_sums);
-        if (last) finish_rows(product, some_sums, first_row + row, some, begin, end);
+        if (last) finish_rows(gemm, some_sums, first_row + row, some, begin, end);
       }
     }
   }
 };
 
 template <typename DotWay, typename Multiply>
-constexpr LinearKernels kKernels = {
+constexpr GemmKernels kKernels = {
     .row_floats = DotWay::row_floats,
     .prepare = DotWay::prepare,
     .dot = DotWay::run,

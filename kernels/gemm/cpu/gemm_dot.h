@@ -5,13 +5,13 @@
 //   Weights, load(from), load_part(from, count), multiply_add(weights, x, sum), prepare(x, count, to).
 #pragma once
 
-#include "kernels/gemm/cpu/linear_kernels.h"
+#include "kernels/gemm/cpu/gemm_kernels.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
 
-// Asks for a line that will be written to. What other cores have read of it takes long to be given up, and
-// stores wait for that one line after the other; this does not.
+// Asks for a line that will be written to. What other cores have read of it takes long to be given
+// up, and stores wait for that one line after the other; this does not.
 inline void fetch_to_write(const float* to) {
   __builtin_prefetch(to, 1);
 }
@@ -26,39 +26,38 @@ inline void store_rows(T* to, std::int64_t stride, std::int64_t rows, std::int64
   }
 }
 
-// Row-major sums of `rows` rows from `row` on and of `count` <= kCount outputs from `output` on: what is
-// added to them and where they go. The loops over rows are apart so that each is short.
+// Row-major sums of `rows` rows from `row` on and of `count` <= kCount outputs from `output` on:
+// what is added to them and where they go. The loops over rows are apart so that each is short.
 template <typename T>
-inline void finish(const Product& product, std::int64_t row, std::int64_t rows, std::int64_t output,
+inline void finish(const GemmTask& gemm, std::int64_t row, std::int64_t rows, std::int64_t output,
                    std::int64_t count, Lanes::Floats* sums) {
-  if (product.bias != nullptr) {
-    const auto bias = Lanes::load_part(static_cast<const T*>(product.bias) + output, count);
+  if (gemm.bias != nullptr) {
+    const auto bias = Lanes::load_part(static_cast<const T*>(gemm.bias) + output, count);
     for (std::int64_t r = 0; r < rows; ++r) sums[r] = Lanes::add(sums[r], bias);
   }
-  if (product.residual != nullptr) {
-    const T* residual =
-        static_cast<const T*>(product.residual) + row * product.residual_stride + output;
-    for (std::int64_t r = 0; r < rows; ++r, residual += product.residual_stride) {
+  if (gemm.residual != nullptr) {
+    const T* residual = static_cast<const T*>(gemm.residual) + row * gemm.residual_stride + output;
+    for (std::int64_t r = 0; r < rows; ++r, residual += gemm.residual_stride) {
       sums[r] = Lanes::add(sums[r], Lanes::load_part(residual, count));
     }
   }
-  const std::int64_t at = row * product.out_stride + output;
-  if (product.out_f32) {
-    store_rows(static_cast<float*>(product.out) + at, product.out_stride, rows, count, sums);
+  const std::int64_t at = row * gemm.out_stride + output;
+  if (gemm.out_f32) {
+    store_rows(static_cast<float*>(gemm.out) + at, gemm.out_stride, rows, count, sums);
   } else {
-    store_rows(static_cast<T*>(product.out) + at, product.out_stride, rows, count, sums);
+    store_rows(static_cast<T*>(gemm.out) + at, gemm.out_stride, rows, count, sums);
   }
 }
 
 // The same of sums that lie as columns: sums[output * stride + row]; kCount rows at most, too.
 template <typename T>
-inline void finish_columns(const Product& product, const float* sums, std::int64_t stride,
+inline void finish_columns(const GemmTask& gemm, const float* sums, std::int64_t stride,
                            std::int64_t row, std::int64_t rows, std::int64_t output,
                            std::int64_t count) {
   Lanes::Floats values[Lanes::kCount];
   for (int i = 0; i < Lanes::kCount; ++i) values[i] = Lanes::load(sums + i * stride);
   Lanes::transpose(values);
-  finish<T>(product, row, rows, output, count, values);
+  finish<T>(gemm, row, rows, output, count, values);
 }
 
 template <typename T>
@@ -108,8 +107,8 @@ struct DotOfPairs {
 template <typename Format>
 struct Dot {
   using T = typename Format::Element;
-  static constexpr int kRows = Lanes::kAccumulators / 3;  // the most at a time
-  static constexpr int kSums = LinearKernels::kDotOutputs;
+  static constexpr int kRows = Lanes::kAccumulators / 3;  // at a time
+  static constexpr int kSums = GemmKernels::kDotOutputs;
   static constexpr int kLineFloats = 16;
   static constexpr int kGroupRows = 8;  // of weights that are read at once, at most
 
@@ -117,12 +116,12 @@ struct Dot {
     return (inputs + Format::kStep - 1) / Format::kStep * Format::kFloats;
   }
 
-  static void prepare(const Product& product, std::int64_t first_row, int rows, std::int64_t begin,
+  static void prepare(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
                       std::int64_t end, float* prepared) {
-    const T* from = static_cast<const T*>(product.x) + first_row * product.x_stride;
-    static_assert(LinearKernels::kPrepareInputs % Format::kStep == 0);
-    for (int row = 0; row < rows; ++row, from += product.x_stride) {
-      float* to = prepared + row * row_floats(product.inputs) + row_floats(begin);
+    const T* from = static_cast<const T*>(gemm.x) + first_row * gemm.x_stride;
+    static_assert(GemmKernels::kPrepareInputs % Format::kStep == 0);
+    for (int row = 0; row < rows; ++row, from += gemm.x_stride) {
+      float* to = prepared + row * row_floats(gemm.inputs) + row_floats(begin);
       for (std::int64_t i = 0; i < row_floats(end - begin); i += kLineFloats)
         fetch_to_write(to + i);
       for (std::int64_t i = begin; i < end; i += Format::kStep, to += Format::kFloats) {
@@ -131,19 +130,21 @@ struct Dot {
     }
   }
 
-  // For one row of x, rows of weights that are shorter than a page are read one after the other, as one stream:
-  // several at once would lie in the same page, where processors that foresee one stream per page read
-  // half as fast. Longer ones are read several at once, a stream in each of several pages, which is faster.
+  // For one row of x, rows of weights that are shorter than a page are read one after the other, as
+  // one stream: several at once would lie in the same page, where processors that foresee one
+  // stream per page read half as fast. Longer ones are read several at once, a stream in each of
+  // several pages, which is faster.
   static constexpr std::int64_t kPageBytes = 4096;
   static bool one_stream(int rows, std::int64_t inputs) {
     return rows == 1 && inputs * static_cast<std::int64_t>(sizeof(T)) < kPageBytes;
   }
 
-  // Sums of kOutputs outputs with kR rows of x, to sums[row * kSums + output]: several, so that a load of x
-  // serves several weights and additions need not wait for each other. So that the memory is read in one
-  // long stream nevertheless, each line of weights fetches the one that lies `ahead` elements further.
+  // Sums of kOutputs outputs with kR rows of x, to sums[row * kSums + output]: several, so that a
+  // load of x serves several weights and additions need not wait for each other. So that the memory
+  // is read in one long stream nevertheless, each line of weights fetches the one that lies `prefetch`
+  // elements further.
   template <int kR, int kOutputs>
-  static void group(const T* weight, std::int64_t inputs, std::int64_t ahead, const float* x,
+  static void group(const T* weight, std::int64_t inputs, std::int64_t prefetch, const float* x,
                     std::int64_t x_stride, float* sums) {
     Lanes::Floats sum[kOutputs][kR];
     for (int o = 0; o < kOutputs; ++o) {
@@ -155,7 +156,7 @@ struct Dot {
       for (int o = 0; o < kOutputs; ++o) {
         const T* from = weight + o * inputs + i;
         weights[o] = Format::load(from);
-        _mm_prefetch(from + ahead, _MM_HINT_T1);
+        _mm_prefetch(from + prefetch, _MM_HINT_T1);
       }
       for (int r = 0; r < kR; ++r) {
         for (int o = 0; o < kOutputs; ++o) {
@@ -178,72 +179,72 @@ struct Dot {
 
   // The same for `count` outputs: one by one, or in groups that fill the registers.
   template <int kR>
-  static void outputs(const T* weight, std::int64_t inputs, std::int64_t ahead, const float* x,
+  static void outputs(const T* weight, std::int64_t inputs, std::int64_t prefetch, const float* x,
                       std::int64_t x_stride, std::int64_t count, float* sums) {
     constexpr int kFit = Lanes::kAccumulators / kR;
     constexpr int kGroup = kFit < 4 ? kFit : kFit < kGroupRows ? 4 : kGroupRows;
     const std::int64_t grouped = one_stream(kR, inputs) ? 0 : count;
     std::int64_t o = 0;
     for (; o + kGroup <= grouped; o += kGroup) {
-      group<kR, kGroup>(weight + o * inputs, inputs, ahead, x, x_stride, sums + o);
+      group<kR, kGroup>(weight + o * inputs, inputs, prefetch, x, x_stride, sums + o);
     }
     for (; o < count; ++o) {
-      group<kR, 1>(weight + o * inputs, inputs, ahead, x, x_stride, sums + o);
+      group<kR, 1>(weight + o * inputs, inputs, prefetch, x, x_stride, sums + o);
     }
   }
 
-  static void rows(int rows, const T* weight, std::int64_t inputs, std::int64_t ahead,
+  static void rows(int rows, const T* weight, std::int64_t inputs, std::int64_t prefetch,
                    const float* x, std::int64_t x_stride, std::int64_t count, float* sums) {
     switch (rows) {
-      case 1: return outputs<1>(weight, inputs, ahead, x, x_stride, count, sums);
-      case 2: return outputs<2>(weight, inputs, ahead, x, x_stride, count, sums);
-      case 3: return outputs<3>(weight, inputs, ahead, x, x_stride, count, sums);
-      case 4: return outputs<4>(weight, inputs, ahead, x, x_stride, count, sums);
+      case 1: return outputs<1>(weight, inputs, prefetch, x, x_stride, count, sums);
+      case 2: return outputs<2>(weight, inputs, prefetch, x, x_stride, count, sums);
+      case 3: return outputs<3>(weight, inputs, prefetch, x, x_stride, count, sums);
+      case 4: return outputs<4>(weight, inputs, prefetch, x, x_stride, count, sums);
     }
     if constexpr (kRows == 8) {
       switch (rows) {
-        case 5: return outputs<5>(weight, inputs, ahead, x, x_stride, count, sums);
-        case 6: return outputs<6>(weight, inputs, ahead, x, x_stride, count, sums);
-        case 7: return outputs<7>(weight, inputs, ahead, x, x_stride, count, sums);
-        case 8: return outputs<8>(weight, inputs, ahead, x, x_stride, count, sums);
+        case 5: return outputs<5>(weight, inputs, prefetch, x, x_stride, count, sums);
+        case 6: return outputs<6>(weight, inputs, prefetch, x, x_stride, count, sums);
+        case 7: return outputs<7>(weight, inputs, prefetch, x, x_stride, count, sums);
+        case 8: return outputs<8>(weight, inputs, prefetch, x, x_stride, count, sums);
       }
     }
   }
 
-  // Half a page of one stream; else whole groups of rows, a page at least. But none beyond the end: more would
-  // fetch what other threads read.
-  static std::int64_t ahead_of(const Product& product, int rows, std::int64_t output) {
-    const std::int64_t row_bytes = product.inputs * static_cast<std::int64_t>(sizeof(T));
+  // Half a page of one stream; else whole groups of rows, a page at least. But none beyond the end:
+  // more would fetch what other threads read.
+  static std::int64_t prefetch_distance(const GemmTask& gemm, int rows, std::int64_t output) {
+    const std::int64_t row_bytes = gemm.inputs * static_cast<std::int64_t>(sizeof(T));
     if (row_bytes == 0) return 0;
-    const bool single = one_stream(rows, product.inputs);
+    const bool single = one_stream(rows, gemm.inputs);
     const std::int64_t bytes = single ? kPageBytes / 2 : kPageBytes;
     const std::int64_t unit = single ? 1 : kGroupRows;
     const std::int64_t count = (bytes + unit * row_bytes - 1) / (unit * row_bytes) * unit;
-    if (output + kSums + count > product.outputs) return 0;
-    return single ? bytes / static_cast<std::int64_t>(sizeof(T)) : count * product.inputs;
+    if (output + kSums + count > gemm.outputs) return 0;
+    return single ? bytes / static_cast<std::int64_t>(sizeof(T)) : count * gemm.inputs;
   }
 
-  static void run(const Product& product, std::int64_t first_row, int row_count,
+  static void run(const GemmTask& gemm, std::int64_t first_row, int row_count,
                   const float* prepared, std::int64_t begin, std::int64_t end) {
-    const std::int64_t x_stride = row_floats(product.inputs);
+    const std::int64_t x_stride = row_floats(gemm.inputs);
     // Rows at a time: as even as can be, so that none goes alone.
     const int passes = (row_count + kRows - 1) / kRows;
     for (std::int64_t o = begin; o < end; o += kSums) {
       const std::int64_t count = end - o < kSums ? end - o : kSums;
-      const T* weight = static_cast<const T*>(product.weight) + o * product.inputs;
-      const std::int64_t ahead = ahead_of(product, row_count, o);
-      alignas(64) float sums[LinearKernels::kMaxDotRows * kSums];
+      const T* weight = static_cast<const T*>(gemm.weight) + o * gemm.inputs;
+      const std::int64_t prefetch = prefetch_distance(gemm, row_count, o);
+      alignas(64) float sums[GemmKernels::kMaxDotRows * kSums];
       for (int pass = 0; pass < passes; ++pass) {
         const int from = row_count * pass / passes, to = row_count * (pass + 1) / passes;
-        rows(to - from, weight, product.inputs, ahead, prepared + from * x_stride, x_stride, count,
+        rows(to - from, weight, gemm.inputs, prefetch, prepared + from * x_stride, x_stride, count,
              sums + from * kSums);
       }
       for (int r = 0; r < row_count; ++r) {
         for (std::int64_t lane = 0; lane < count; lane += Lanes::kCount) {
           const std::int64_t left = count - lane;
           Lanes::Floats values = Lanes::load(sums + r * kSums + lane);
-          finish<T>(product, first_row + r, 1, o + lane,
-                    left < Lanes::kCount ? left : Lanes::kCount, &values);
+          finish<T>(gemm, first_row + r, 1, o + lane, left < Lanes::kCount ? left : Lanes::kCount,
+                    &values);
         }
       }
     }

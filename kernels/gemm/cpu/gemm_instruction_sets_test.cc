@@ -1,5 +1,5 @@
-// Products on the CPU with each instruction set that this machine has, at the edges of their vectors, groups,
-// panels, blocks and stretches.
+// Products on the CPU with each instruction set that this machine has, at the edges of their
+// vectors, groups, panels, blocks and stretches.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -19,8 +19,8 @@ namespace {
 
 using cpu::InstructionSet;
 
-// Random tensors of one product. Rows of x, out and residual lie an odd number of elements apart, and all
-// begin one element after an aligned address.
+// Random tensors of one product. Rows of x, out and residual lie an odd number of elements apart,
+// and all begin one element after an aligned address.
 template <typename T>
 struct Problem {
   std::int64_t rows, outputs, inputs;
@@ -54,8 +54,9 @@ struct Problem {
     return args;
   }
 
-  // How many sums are further from the definition than the rounding of each addition explains. An error of
-  // n additions in a row is below n * 2^-24 of the sum of magnitudes, and half of it is typical for none.
+  // How many sums are further from the definition than the rounding of each addition explains. An
+  // error of n additions in a row is below n * 2^-24 of the sum of magnitudes, and half of it is
+  // typical for none.
   int count_wrong(const std::vector<float>& got) {
     std::vector<float> right(out_elements(), kUntouched);
     linear_reference(args(right.data()));

@@ -1,6 +1,6 @@
-// What products on the CPU are made of: for each instruction set and element type, a table of functions.
-// linear.cc divides the work; linear_dot.h and linear_blocks.h hold the loops, which are compiled once per
-// instruction set (linear_avx2.cc and so on).
+// What GEMMs on the CPU are made of: for each instruction set and element type, a table of
+// functions. gemm.cc divides the work; gemm_dot.h and gemm_blocks.h hold the loops, which are
+// compiled once per instruction set (gemm_avx2.cc and so on).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace nvllm::kernels::cpu {
 
-// A product of checked arguments: out = [residual +] x · weightᵀ [+ bias].
-struct Product {
+// A gemm of checked arguments: out = [residual +] x · weightᵀ [+ bias].
+struct GemmTask {
   void* out;
   const void* x;
   const void* weight;
@@ -22,42 +22,42 @@ struct Product {
   bool out_f32;
 };
 
-// Every output's sum is taken in an order that depends on `inputs` and on which of the ways it goes, but not
-// on how the work is divided.
-struct LinearKernels {
-  // 1. For few rows: the weights are read once, in place, in the order in which they lie. Rows of x come
-  // prepared (an opaque format), `row_floats` floats for each.
+// Every output's sum is taken in an order that depends on `inputs` and on which of the ways it
+// goes, but not on how the work is divided.
+struct GemmKernels {
+  // 1. For few rows: the weights are read once, in place, in the order in which they lie. Rows of x
+  // come prepared (an opaque format), `row_floats` floats for each.
   static constexpr int kMaxDotRows = 16;
   static constexpr int kDotOutputs = 16;     // ranges of outputs begin at multiples of it
   static constexpr int kPrepareInputs = 64;  // ranges of inputs, likewise
   std::int64_t (*row_floats)(std::int64_t inputs);
   // Of `rows` <= kMaxDotRows rows from first_row on, the inputs [begin, end).
-  void (*prepare)(const Product& product, std::int64_t first_row, int rows, std::int64_t begin,
+  void (*prepare)(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
                   std::int64_t end, float* prepared);
   // Of the same rows, the outputs [begin, end).
-  void (*dot)(const Product& product, std::int64_t first_row, int rows, const float* prepared,
+  void (*dot)(const GemmTask& gemm, std::int64_t first_row, int rows, const float* prepared,
               std::int64_t begin, std::int64_t end);
 
-  // 2. For many rows: blocks of outputs by stretches of rows. x comes packed in panels of panel_rows rows
-  // (an opaque format). Sums lie in registers while a stretch of the inputs goes by, then in a buffer of
-  // the block.
+  // 2. For many rows: blocks of outputs by stretches of rows. x comes packed in panels of
+  // panel_rows rows (an opaque format). Sums lie in registers while a stretch of the inputs goes
+  // by, then in a buffer of the block.
   int panel_rows;
-  int block_rows, block_outputs;  // the most of a block
+  int block_rows, block_outputs;  // of a block, at most
   int unit_rows, unit_outputs;    // blocks begin at multiples of them, of panel_rows also
-  // What it takes to fetch a row of x, in products with a row of weights, and the other way around.
+  // The cost to fetch a row of x, in dot products with a row of weights, and the other way around.
   int row_cost, output_cost;
   std::int64_t (*panel_floats)(std::int64_t inputs);
-  void (*pack_panel)(const Product& product, std::int64_t panel, float* packed);
+  void (*pack_panel)(const GemmTask& gemm, std::int64_t panel, float* packed);
   // Outputs [begin, end) of `rows` rows from first_row on. `packed` is the first panel of all.
-  void (*block)(const Product& product, const float* packed, std::int64_t begin, std::int64_t end,
+  void (*block)(const GemmTask& gemm, const float* packed, std::int64_t begin, std::int64_t end,
                 std::int64_t first_row, std::int64_t rows);
 };
 
-// Tables of one instruction set, for float32, bfloat16 or float16. To be called only where the processor
-// has it.
-const LinearKernels& linear_kernels_avx2(DType type);
-const LinearKernels& linear_kernels_avx512(DType type);
-const LinearKernels& linear_kernels_avx512_bf16();
-const LinearKernels& linear_kernels_amx_bf16();
+// Tables of one instruction set, for float32, bfloat16 or float16. To be called only where the
+// processor has it.
+const GemmKernels& gemm_kernels_avx2(DType type);
+const GemmKernels& gemm_kernels_avx512(DType type);
+const GemmKernels& gemm_kernels_avx512_bf16();
+const GemmKernels& gemm_kernels_amx_bf16();
 
 }  // namespace nvllm::kernels::cpu

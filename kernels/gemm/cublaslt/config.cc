@@ -1,4 +1,4 @@
-#include "kernels/gemm/gemm_config.h"
+#include "kernels/gemm/cublaslt/config.h"
 
 #include <charconv>
 

@@ -1,5 +1,6 @@
-// GemmConfig: which of cuBLASLt's algorithms, and how it is configured, as text that outlives the process.
-// What an algorithm is in memory is nobody's business but the library's; its attributes are documented.
+// GemmConfig: which of cuBLASLt's algorithms, and how it is configured, as text that outlives the
+// process. What an algorithm is in memory is nobody's business but the library's; its attributes
+// are documented.
 #pragma once
 
 #include <cstdint>

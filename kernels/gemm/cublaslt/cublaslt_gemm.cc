@@ -1,4 +1,4 @@
-#include "kernels/gemm/sm80/gemm.h"
+#include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,13 +7,14 @@
 #include "base/text.h"
 #include "device/cuda/stream.h"
 #include "device/libraries.h"
-#include "kernels/gemm/sm80/gemm_tuning.h"
-#include "kernels/gemm/sm80/linear.h"
+#include "kernels/gemm/backends.h"
+#include "kernels/gemm/cublaslt/tuning.h"
+#include "kernels/gemm/gemm_steps.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = kMatmulBytes;
+constexpr std::size_t kWorkspaceBytes = kGemmBytes;
 
 // On any thread.
 cublasLtHandle_t create_handle(int device) {
@@ -30,8 +31,8 @@ int current_device() {
   return device;
 }
 
-// The most rows that are measured with as many as `rows` are: four sizes from one power of two to the next,
-// at least 8 apart. With far more rows, or far fewer, another algorithm is the fastest.
+// The largest M for which a measurement with `rows` rows holds: four sizes from one power of two to
+// the next, at least 8 apart. With far more rows, or far fewer, another algorithm is the fastest.
 std::int64_t measured_rows(std::int64_t rows) {
   const auto below =
       std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 2) - 1));
@@ -41,21 +42,21 @@ std::int64_t measured_rows(std::int64_t rows) {
 
 }  // namespace
 
-CublasltGemm::Shape::Shape(const Linear& args)
-    : type(args.weight.dtype),
-      out_type(args.out.dtype),
-      bias(args.bias.data != nullptr),
-      residual(args.residual.data != nullptr),
-      outputs(args.weight.shape[0]),
-      inputs(args.weight.shape[1]),
-      x_stride(row_stride(args.x)),
-      out_stride(row_stride(args.out)),
-      residual_stride(residual ? row_stride(args.residual) : 0),
-      x_alignment(alignment_of(args.x.data)),
-      weight_alignment(alignment_of(args.weight.data)),
-      out_alignment(alignment_of(args.out.data)),
-      residual_alignment(alignment_of(args.residual.data)),
-      rows(args.out.shape[0]) {}
+CublasltGemm::Shape::Shape(const GemmCall& call)
+    : type(call.weight.values.dtype),
+      out_type(call.operands.out.dtype),
+      bias(call.weight.bias.data != nullptr),
+      residual(call.operands.residual.data != nullptr),
+      outputs(call.weight.outputs()),
+      inputs(call.weight.inputs()),
+      x_stride(row_stride(x_of(call))),
+      out_stride(row_stride(out_of(call))),
+      residual_stride(residual ? row_stride(call.operands.residual) : 0),
+      x_alignment(alignment_of(x_of(call).data)),
+      weight_alignment(alignment_of(call.weight.values.data)),
+      out_alignment(alignment_of(out_of(call).data)),
+      residual_alignment(alignment_of(call.operands.residual.data)),
+      rows(call.operands.out.shape[0]) {}
 
 std::string CublasltGemm::Shape::text() const {
   return str(name_of(type), "->", name_of(out_type), bias ? " bias" : "", " outputs=", outputs,
@@ -64,8 +65,8 @@ std::string CublasltGemm::Shape::text() const {
              residual ? str(" residual=", residual_stride, "/", residual_alignment) : "");
 }
 
-CublasltGemm::Shape CublasltGemm::class_of(const Linear& args) {
-  Shape shape(args);
+CublasltGemm::Shape CublasltGemm::class_of(const GemmCall& call) {
+  Shape shape(call);
   shape.rows = measured_rows(shape.rows);
   return shape;
 }
@@ -100,8 +101,8 @@ std::size_t CublasltGemm::known() {
   return static_cast<std::size_t>(std::ranges::count_if(remembered_, here));
 }
 
-const cublasLtMatmulAlgo_t* CublasltGemm::measured(const Linear& args, GemmProblem& problem) {
-  const Shape shape = class_of(args);
+const cublasLtMatmulAlgo_t* CublasltGemm::measured(const GemmCall& call, GemmProblem& problem) {
+  const Shape shape = class_of(call);
   auto found = measured_.find(shape);
   if (found == measured_.end()) {
     std::optional<cublasLtMatmulAlgo_t> algorithm;
@@ -127,24 +128,24 @@ const cublasLtMatmulAlgo_t* CublasltGemm::guess(const Shape& shape, GemmProblem&
   return found->second.has_value() ? &*found->second : nullptr;
 }
 
-bool CublasltGemm::enqueue(const Linear& args, cudaStream_t stream) {
-  if (!GemmProblem::possible(args)) return false;
+bool CublasltGemm::enqueue(const GemmCall& call, Stream& stream) {
+  if (!GemmProblem::possible(call)) return false;
   const cublasLtHandle_t handle = handle_.get();
-  GemmProblem problem(args);
+  GemmProblem problem(call);
   const auto works = [&](const cublasLtMatmulAlgo_t* algorithm) {
     if (algorithm == nullptr) return false;
-    const cublasStatus_t status =
-        problem.enqueue(handle, *algorithm, workspace_.data(), kWorkspaceBytes, stream);
+    const cublasStatus_t status = problem.enqueue(handle, *algorithm, workspace_.data(),
+                                                  kWorkspaceBytes, nvllm::cuda::native(stream));
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
       return false;  // what was measured need not fit fewer rows
     }
-    check_cublaslt(status, "linear");
+    check_cublaslt(status, "gemm");
     return true;
   };
-  return works(measured(args, problem)) || works(guess(Shape(args), problem));
+  return works(measured(call, problem)) || works(guess(Shape(call), problem));
 }
 
-void CublasltGemm::tune(std::span<const Linear> alike, Stream& stream) {
+void CublasltGemm::tune(std::span<const GemmCall> alike, Stream& stream) {
   if (!GemmProblem::possible(alike.front())) return;
   const cublasLtHandle_t handle = handle_.get();
   GemmProblem problem(alike.front());

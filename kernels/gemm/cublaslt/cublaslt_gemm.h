@@ -1,4 +1,4 @@
-// Gemm: products of many rows, by cuBLASLt.
+// CublasltGemm: GEMMs of many rows, by cuBLASLt, with the algorithms that tuning found.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,8 +12,8 @@
 #include <string>
 
 #include "device/backend.h"
-#include "kernels/gemm/linear.h"
-#include "kernels/gemm/sm80/gemm_problem.h"
+#include "kernels/gemm/cublaslt/problem.h"
+#include "kernels/gemm/gemm.h"
 
 namespace nvllm::kernels::cuda {
 
@@ -24,20 +24,20 @@ class CublasltGemm {
   explicit CublasltGemm(Backend& backend);
   ~CublasltGemm();
 
-  // Enqueues a product of checked arguments with nothing before it. False, and nothing is enqueued,
-  // if cuBLASLt has no algorithm for it.
-  bool enqueue(const Linear& args, cudaStream_t stream);
+  // Enqueues the GEMM of a checked call, without prologue and epilogue. False, and nothing is
+  // enqueued, if cuBLASLt has no algorithm for it.
+  bool enqueue(const GemmCall& call, Stream& stream);
 
-  // The same as Matmul's, of products with nothing before them. What is known is not measured again.
-  void tune(std::span<const Linear> alike, Stream& stream);
-  const ProductChoices& choices() const { return found_; }
-  void adopt(ProductChoices choices) { remembered_ = std::move(choices); }
+  // The same as Gemm's, of calls whose prologues are done. What is known is not measured again.
+  void tune(std::span<const GemmCall> alike, Stream& stream);
+  const GemmConfigurations& configurations() const { return found_; }
+  void adopt(GemmConfigurations configurations) { remembered_ = std::move(configurations); }
   std::size_t known();
 
  private:
   // All that the choice of an algorithm may depend on.
   struct Shape {
-    explicit Shape(const Linear& args);
+    explicit Shape(const GemmCall& call);
     auto operator<=>(const Shape&) const = default;
     std::string text() const;
 
@@ -50,21 +50,22 @@ class CublasltGemm {
   using Algorithms = std::map<Shape, std::optional<cublasLtMatmulAlgo_t>>;
 
   // The same shape with as many rows as one measurement holds for.
-  static Shape class_of(const Linear& args);
-  // What measurements hold for, beside shapes: the start of all keys in choices() and adopt().
+  static Shape class_of(const GemmCall& call);
+  // What measurements hold for, beside shapes: the start of all keys in configurations() and
+  // adopt().
   const std::string& machine();
-  // nullptr: nothing was measured for such a product, or cuBLASLt has no algorithm.
-  const cublasLtMatmulAlgo_t* measured(const Linear& args, GemmProblem& problem);
+  // nullptr: nothing was measured for such a GEMM, or cuBLASLt has no algorithm.
+  const cublasLtMatmulAlgo_t* measured(const GemmCall& call, GemmProblem& problem);
   const cublasLtMatmulAlgo_t* guess(const Shape& shape, GemmProblem& problem);
 
   Backend& backend_;
   Buffer workspace_;
   std::shared_future<cublasLtHandle_t> handle_;
   std::string machine_;
-  ProductChoices remembered_;  // of earlier runs
-  ProductChoices found_;       // by tune()
-  Algorithms guessed_;         // the heuristic's first
-  Algorithms measured_;        // by class; without an algorithm: neither remembered nor found
+  GemmConfigurations remembered_;  // of earlier runs
+  GemmConfigurations found_;       // by tune()
+  Algorithms guessed_;             // the heuristic's first
+  Algorithms measured_;            // by class; without an algorithm: neither remembered nor found
 };
 
 }  // namespace nvllm::kernels::cuda

@@ -1,6 +1,7 @@
-#include "kernels/gemm/sm80/gemm_problem.h"
+#include "kernels/gemm/cublaslt/problem.h"
 
 #include "base/error.h"
+#include "kernels/gemm/gemm_steps.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -31,9 +32,9 @@ cudaDataType_t cuda_type(DType type) {
 }
 
 template <typename T>
-void set(cublasLtMatmulDescOpaque_t& product, cublasLtMatmulDescAttributes_t attribute, T value) {
-  check_cublaslt(cublasLtMatmulDescSetAttribute(&product, attribute, &value, sizeof value),
-                 "describing a product");
+void set(cublasLtMatmulDescOpaque_t& gemm, cublasLtMatmulDescAttributes_t attribute, T value) {
+  check_cublaslt(cublasLtMatmulDescSetAttribute(&gemm, attribute, &value, sizeof value),
+                 "describing a GEMM");
 }
 
 template <typename T>
@@ -48,6 +49,11 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, const TensorView& tensor) {
                      &layout, cuda_type(tensor.dtype), static_cast<std::uint64_t>(tensor.shape[1]),
                      static_cast<std::uint64_t>(tensor.shape[0]), row_stride(tensor)),
                  "describing a matrix");
+}
+
+// What the result is added to: cuBLASLt wants a matrix also where nothing is.
+TensorView adds_to(const GemmCall& call) {
+  return call.operands.residual.data != nullptr ? call.operands.residual : out_of(call);
 }
 
 // `value` stays as it is if the algorithm has no such attribute.
@@ -98,38 +104,38 @@ GemmConfig config_of(const cublasLtMatmulAlgo_t& algorithm) {
   return config;
 }
 
-GemmProblem::GemmProblem(const Linear& args)
-    : type(cuda_type(args.weight.dtype)),
-      out_type(cuda_type(args.out.dtype)),
-      weight_data(args.weight.data),
-      x_data(args.x.data),
-      residual_data(args.residual.data != nullptr ? args.residual.data : args.out.data),
-      out_data(args.out.data),
-      beta(args.residual.data != nullptr ? 1.0f : 0.0f) {
+GemmProblem::GemmProblem(const GemmCall& call)
+    : type(cuda_type(call.weight.values.dtype)),
+      out_type(cuda_type(call.operands.out.dtype)),
+      weight_data(call.weight.values.data),
+      x_data(x_of(call).data),
+      residual_data(adds_to(call).data),
+      out_data(out_of(call).data),
+      beta(call.operands.residual.data != nullptr ? 1.0f : 0.0f) {
   // float32 is float32: no TF32.
-  check_cublaslt(cublasLtMatmulDescInit(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                 "describing a product");
-  set(product, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-  if (args.bias.data != nullptr) {
-    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set<const void*>(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
+  check_cublaslt(cublasLtMatmulDescInit(&gemm, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                 "describing a GEMM");
+  set(gemm, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  if (call.weight.bias.data != nullptr) {
+    set(gemm, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set<const void*>(gemm, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.weight.bias.data);
   }
-  describe(weight, args.weight);
-  describe(x, args.x);
-  describe(out, args.out);
-  describe(residual, args.residual.data != nullptr ? args.residual : args.out);
+  describe(weight, call.weight.values);
+  describe(x, x_of(call));
+  describe(out, out_of(call));
+  describe(residual, adds_to(call));
 }
 
-bool GemmProblem::possible(const Linear& args) {
-  const bool adds = args.bias.data != nullptr || args.residual.data != nullptr;
-  return args.weight.shape[1] > 0 && (!adds || args.out.dtype == args.weight.dtype);
+bool GemmProblem::possible(const GemmCall& call) {
+  const bool adds = call.weight.bias.data != nullptr || call.operands.residual.data != nullptr;
+  return call.weight.inputs() > 0 && (!adds || call.operands.out.dtype == call.weight.values.dtype);
 }
 
 cublasStatus_t GemmProblem::enqueue(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                                     void* workspace, std::size_t workspace_bytes,
                                     cudaStream_t stream) {
   const float alpha = 1;
-  return cublasLtMatmul(handle, &product, &alpha, weight_data, &weight, x_data, &x, &beta,
+  return cublasLtMatmul(handle, &gemm, &alpha, weight_data, &weight, x_data, &x, &beta,
                         residual_data, &residual, out_data, &out, &algorithm, workspace,
                         workspace_bytes, stream);
 }
@@ -153,7 +159,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmProblem::candidates(cublasLtHandle_t handl
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, &product, &weight, &x, &residual, &out, &preference, count, results.data(), &found);
+      handle, &gemm, &weight, &x, &residual, &out, &preference, count, results.data(), &found);
   if (status != CUBLAS_STATUS_SUCCESS) found = 0;  // there is none
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; i < found; ++i) {
@@ -176,8 +182,8 @@ std::vector<cublasLtMatmulAlgo_t> GemmProblem::shortlist(cublasLtHandle_t handle
     configure(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, cluster);
     configure(algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, swizzle);
     cublasLtMatmulHeuristicResult_t result{};
-    const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, &product, &weight, &x, &residual,
-                                                          &out, &algorithm, &result);
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(handle, &gemm, &weight, &x, &residual, &out, &algorithm, &result);
     const bool fits = status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes;
     if (fits) algorithms.push_back(algorithm);
   };
@@ -211,7 +217,7 @@ std::optional<cublasLtMatmulAlgo_t> GemmProblem::algorithm_of(cublasLtHandle_t h
   each_attribute(config, [&](auto which, auto value) { configure(algorithm, which, value); });
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status =
-      cublasLtMatmulAlgoCheck(handle, &product, &weight, &x, &residual, &out, &algorithm, &result);
+      cublasLtMatmulAlgoCheck(handle, &gemm, &weight, &x, &residual, &out, &algorithm, &result);
   // What was refused has stayed as it was, and so would not be what the configuration says.
   const bool fits = status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes &&
                     config_of(algorithm) == config;

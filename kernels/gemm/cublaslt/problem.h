@@ -1,4 +1,4 @@
-// GemmProblem: a product as cuBLASLt sees it, and the algorithms that there are for it.
+// GemmProblem: a GEMM as cuBLASLt sees it, and the algorithms that there are for it.
 #pragma once
 
 #include <cublasLt.h>
@@ -9,26 +9,27 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/gemm/gemm_config.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/cublaslt/config.h"
+#include "kernels/gemm/gemm.h"
 
 namespace nvllm::kernels::cuda {
 
 // All matrices are column-major to it, so everything is transposed,
-// outᵀ [outputs, rows] = weightᵀᵀ [outputs, inputs] · xᵀ [inputs, rows] + residualᵀ. Checked
-// arguments with nothing before the product. Points into itself and into what the arguments point to.
+// outᵀ [outputs, rows] = weightᵀᵀ [outputs, inputs] · xᵀ [inputs, rows] + residualᵀ. Takes
+// a checked call without its prologue and epilogue. Points into itself and into the call's tensors.
 struct GemmProblem {
-  explicit GemmProblem(const Linear& args);
+  explicit GemmProblem(const GemmCall& call);
   GemmProblem(const GemmProblem&) = delete;
   GemmProblem& operator=(const GemmProblem&) = delete;
 
   // Whether cuBLASLt can be asked at all: a bias or residual must be of out's type.
-  static bool possible(const Linear& args);
+  static bool possible(const GemmCall& call);
 
   cublasStatus_t enqueue(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                          void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
 
-  // The heuristic's `count` best algorithms, or fewer, best first. Sums are in float32 to their end.
+  // The heuristic's `count` best algorithms, or fewer, best first. Sums are in float32 to their
+  // end.
   std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle, std::size_t workspace_bytes,
                                                int count);
 
@@ -37,14 +38,14 @@ struct GemmProblem {
   static constexpr std::int64_t kShortlistRows = 4096;
   std::vector<cublasLtMatmulAlgo_t> shortlist(cublasLtHandle_t handle, std::size_t workspace_bytes);
 
-  // The algorithm of a configuration; nothing if there is none, or it does not fit this problem, or its sums
-  // would not be the same in every run or be rounded to 16 bits in between.
+  // The algorithm of a configuration; nothing if there is none, or it does not fit this problem, or
+  // its sums would not be the same in every run or be rounded to 16 bits in between.
   std::optional<cublasLtMatmulAlgo_t> algorithm_of(cublasLtHandle_t handle,
                                                    const GemmConfig& config,
                                                    std::size_t workspace_bytes);
 
   cudaDataType_t type, out_type;
-  cublasLtMatmulDescOpaque_t product{};
+  cublasLtMatmulDescOpaque_t gemm{};
   cublasLtMatrixLayoutOpaque_t weight{}, x{}, residual{}, out{};
   const void *weight_data, *x_data, *residual_data;
   void* out_data;
@@ -59,7 +60,7 @@ GemmConfig config_of(const cublasLtMatmulAlgo_t& algorithm);
 // The largest power of two, at most 256, that divides an address.
 std::int64_t alignment_of(const void* data);
 
-// Elements from one row to the next; of a single row any, so the least.
+// Elements from one row to the next; of a single row any will do, so the smallest.
 std::int64_t row_stride(const TensorView& tensor);
 
 }  // namespace nvllm::kernels::cuda

@@ -1,4 +1,4 @@
-#include "kernels/gemm/sm80/gemm_tuning.h"
+#include "kernels/gemm/cublaslt/tuning.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,13 +11,13 @@ namespace {
 constexpr int kProposals = 16;         // more than the heuristic has, so far
 constexpr std::size_t kField = 8;      // of the candidates, measured with more care
 constexpr std::size_t kProblems = 16;  // their weights together are more than caches hold
-constexpr int kRoughLaunches = 3, kMostLaunches = 8, kRounds = 6;
+constexpr int kRoughLaunches = 3, kMaxLaunches = 8, kRounds = 6;
 constexpr double kRoundSeconds = 0.5e-3;
 constexpr double kClearly = 0.98;  // of another's time
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Fillings of the workspace ahead of a measurement. They take longer than the host takes to enqueue what is
-// measured, which without them would be measured instead, and empty the caches.
+// Fillings of the workspace ahead of a measurement. They take longer than the host takes to enqueue
+// what is measured, which without them would be measured instead, and empty the caches.
 constexpr int kFillings = 3;
 
 }  // namespace
@@ -52,7 +52,7 @@ std::vector<GemmTuning::Candidate> GemmTuning::candidates(GemmProblem& problem,
 }
 
 bool GemmTuning::enqueue(const Candidate& candidate) {
-  GemmProblem& problem = *problems_[turn_++ % problems_.size()];
+  GemmProblem& problem = *problems_[next_++ % problems_.size()];
   return problem.enqueue(handle_, candidate.algorithm, workspace_.data(), workspace_.bytes(),
                          nvllm::cuda::native(stream_)) == CUBLAS_STATUS_SUCCESS;
 }
@@ -70,12 +70,12 @@ double GemmTuning::seconds_of(const Candidate& candidate, int launches) {
   return end_->seconds_since(*begin_) / launches;
 }
 
-std::optional<GemmConfig> GemmTuning::fastest(std::span<const Linear> alike) {
+std::optional<GemmConfig> GemmTuning::fastest(std::span<const GemmCall> alike) {
   problems_.clear();
-  for (const Linear& args : alike.first(std::min(alike.size(), kProblems))) {
-    problems_.push_back(std::make_unique<GemmProblem>(args));
+  for (const GemmCall& call : alike.first(std::min(alike.size(), kProblems))) {
+    problems_.push_back(std::make_unique<GemmProblem>(call));
   }
-  const bool few_rows = alike.front().out.shape[0] <= GemmProblem::kShortlistRows;
+  const bool few_rows = alike.front().operands.out.shape[0] <= GemmProblem::kShortlistRows;
   std::vector<Candidate> all = candidates(*problems_.front(), few_rows);
   if (all.empty()) return std::nullopt;
   const GemmConfig proposed = all.front().config;
@@ -94,13 +94,14 @@ std::optional<GemmConfig> GemmTuning::fastest(std::span<const Linear> alike) {
 
   // The fastest again, in turns: the GPU slows down when it gets warm, by more than they differ.
   const int launches = static_cast<int>(
-      std::clamp(kRoundSeconds / field.front().seconds, 1.0, double{kMostLaunches}));
+      std::clamp(kRoundSeconds / field.front().seconds, 1.0, double{kMaxLaunches}));
   for (Candidate& one : field) one.seconds = 0;
   for (int round = 0; round < kRounds; ++round) {
     for (Candidate& one : field) one.seconds += seconds_of(one, launches);
   }
   const Candidate& best = *std::ranges::min_element(field, faster);
-  // What is measured alone is not all: what the heuristic proposes stays unless it is clearly slower.
+  // What is measured alone is not all: what the heuristic proposes stays unless it is clearly
+  // slower.
   const auto first = std::ranges::find(field, proposed, &Candidate::config);
   const bool clearly = first == field.end() || best.seconds < kClearly * first->seconds;
   return clearly ? best.config : first->config;

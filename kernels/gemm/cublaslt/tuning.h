@@ -1,4 +1,4 @@
-// GemmTuning: finds the fastest of cuBLASLt's algorithms for a kind of product, by measuring.
+// GemmTuning: finds the fastest of cuBLASLt's algorithms for a kind of GEMM, by measuring.
 #pragma once
 
 #include <cublasLt.h>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/gemm/gemm_config.h"
-#include "kernels/gemm/linear.h"
-#include "kernels/gemm/sm80/gemm_problem.h"
+#include "kernels/gemm/cublaslt/config.h"
+#include "kernels/gemm/cublaslt/problem.h"
+#include "kernels/gemm/gemm.h"
 
 namespace nvllm::kernels::cuda {
 
@@ -20,10 +20,10 @@ class GemmTuning {
  public:
   GemmTuning(cublasLtHandle_t handle, const Buffer& workspace, Backend& backend, Stream& stream);
 
-  // Among what the heuristic proposes and a short list, as far as their configurations tell all about them;
-  // nothing if there is none. The products differ in where their tensors lie: they are computed in turns, so
-  // that weights come from memory as they do in a pass through all layers.
-  std::optional<GemmConfig> fastest(std::span<const Linear> alike);
+  // Among what the heuristic proposes and a short list, as far as their configurations tell all
+  // about them; nothing if there is none. The GEMMs differ in where their tensors lie: they are
+  // computed in turns, so that weights come from memory as they do in a pass through all layers.
+  std::optional<GemmConfig> fastest(std::span<const GemmCall> alike);
 
  private:
   struct Candidate {
@@ -34,7 +34,7 @@ class GemmTuning {
 
   std::vector<Candidate> candidates(GemmProblem& problem, bool few_rows) const;
   bool enqueue(const Candidate& candidate);
-  // Of a product; infinity if it cannot be computed so.
+  // Of a GEMM; infinity if it cannot be computed so.
   double seconds_of(const Candidate& candidate, int launches);
 
   const cublasLtHandle_t handle_;
@@ -43,7 +43,7 @@ class GemmTuning {
   Stream& stream_;
   const std::unique_ptr<Event> begin_, end_;
   std::vector<std::unique_ptr<GemmProblem>> problems_;
-  std::size_t turn_ = 0;  // of the problems
+  std::size_t next_ = 0;  // of the problems
 };
 
 }  // namespace nvllm::kernels::cuda

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "device/cuda/stream.h"
-#include "kernels/gemm/sm80/dot.h"
-#include "kernels/gemm/sm80/linear_parts.cuh"
+#include "kernels/gemm/backends.h"
+#include "kernels/gemm/sm80/gemm_params.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -28,7 +28,7 @@ __device__ __forceinline__ float multiply_add(const Floats<T>& a, const Vector<T
 
 // kAligned: all rows start at multiples of 16 bytes and are whole vectors.
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kWarps * 32) dot_kernel(const LinearParams<T> p) {
+__global__ void __launch_bounds__(kWarps * 32) dot_kernel(const GemmParams<T> p) {
   const int lane = threadIdx.x % 32;
   const int output = blockIdx.x * kWarps + threadIdx.x / 32;
   if (output >= p.outputs) return;
@@ -59,25 +59,25 @@ __global__ void __launch_bounds__(kWarps * 32) dot_kernel(const LinearParams<T> 
 }
 
 template <typename T>
-void launch(const Linear& args, cudaStream_t stream) {
-  const LinearParams<T> p(args);
+void launch(const GemmCall& call, cudaStream_t stream) {
+  const GemmParams<T> p(call);
   constexpr int kElements = Vector<T>::kElements;
-  const bool aligned = p.inputs % kElements == 0 && args.weight.aligned(16) && args.x.aligned(16) &&
-                       (p.rows == 1 || p.x_stride % kElements == 0);
+  const bool aligned = p.inputs % kElements == 0 && call.weight.values.aligned(16) &&
+                       x_of(call).aligned(16) && (p.rows == 1 || p.x_stride % kElements == 0);
   const dim3 grid((p.outputs + kWarps - 1) / kWarps, std::min((p.rows + kRows - 1) / kRows, 4096));
   const auto kernel = aligned ? dot_kernel<T, true> : dot_kernel<T, false>;
   kernel<<<grid, kWarps * 32, 0, stream>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching linear");
+  nvllm::cuda::check(cudaGetLastError(), "launching a GEMM");
 }
 
 }  // namespace
 
-void dot(const Linear& args, Stream& stream) {
+void dot(const GemmCall& call, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
-  switch (args.weight.dtype) {
-    case DType::f32: return launch<float>(args, native);
-    case DType::bf16: return launch<Bf16>(args, native);
-    default: return launch<F16>(args, native);
+  switch (call.weight.format) {
+    case WeightFormat::f32: return launch<float>(call, native);
+    case WeightFormat::bf16: return launch<Bf16>(call, native);
+    default: return launch<F16>(call, native);
   }
 }
 

@@ -1,17 +1,9 @@
-// Products on the GPU: which of the ways there are takes which.
-#include <optional>
+// GEMMs on the GPU: which kernel computes which, with what prologue and epilogue.
 #include <utility>
-#include <vector>
 
-#include "base/check.h"
-#include "device/cuda/stream.h"
-#include "kernels/gemm/linear_before.h"
-#include "kernels/gemm/sm80/dot.h"
-#include "kernels/gemm/sm80/gemm.h"
-#include "kernels/gemm/sm80/linear.h"
-#include "kernels/gemm/sm80/matvec.h"
-#include "kernels/gemm/sm90/head.h"
-#include "kernels/gemm/sm90/skinny.h"
+#include "kernels/gemm/backends.h"
+#include "kernels/gemm/cublaslt/cublaslt_gemm.h"
+#include "kernels/gemm/gemm_steps.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
@@ -20,108 +12,119 @@ namespace {
 // Without tensor cores, up to so many rows are faster when each row reads the weights itself.
 constexpr std::int64_t kMaxDotRows = 4;
 
-// enqueue_before() of a product that has inputs and comes early (launch.cuh).
-void enqueue_early_before(const Linear& args, Stream& stream) {
-  if (args.before == Linear::Before::rms_norm) rms_norm(norm_before(args), stream, true);
-  if (args.before == Linear::Before::gated_activation) {
-    gated_activation(activation_before(args), stream, true);
-  }
-}
-
-class CudaMatmul final : public Matmul {
+class CudaGemm final : public Gemm {
  public:
-  explicit CudaMatmul(Backend& backend) : gemm_(backend) {}
+  explicit CudaGemm(Backend& backend) : cublaslt_(backend) {}
 
-  void linear(const Linear& args, Stream& stream) override {
-    check_linear(args);
-    if (args.out.elements() == 0) return;
-    NVLLM_CHECK(!kernels::begins_norm(args) || begins_norm(args), "no norm can be begun here");
-    if (matvec_.takes(args)) return matvec_.enqueue(args, stream);
-    if (norm_is_begun(args)) {
-      const Linear half = rest_of_norm(args);
-      if (const auto plan = skinny_.plan(half)) return skinny_.enqueue(half, *plan, stream);
+  GemmConfigurations configurations() const override { return cublaslt_.configurations(); }
+  void adopt(GemmConfigurations configurations) override {
+    cublaslt_.adopt(std::move(configurations));
+  }
+  std::size_t known() override { return cublaslt_.known(); }
+
+ protected:
+  // The kernels that have most in the same pass come first: the GEMV with its own norm, the small-M
+  // GEMM that takes up a deferred one, the LM head, the small-M GEMM behind a prologue's own
+  // kernel, at last those with neither prologue nor epilogue.
+  GemmPlan make_plan(const GemmShape& shape) override {
+    GemmPlan plan;
+    plan.prologue = shape.fusion.prologue;
+    plan.epilogue = shape.fusion.epilogue;
+    if (gemv_.takes(shape)) {
+      plan.kernel = GemmKernel::gemv;
+      return plan;
     }
-    const Linear rest = rest_after(args);
-    if (head_.takes(rest)) {
-      enqueue_early_before(args, stream);
-      return head_.enqueue(rest, stream);
+    if (shape.deferred && plan.prologue == Prologue::rms_norm) {
+      if (const auto tiling = small_m_.plan(behind_deferred_norm(shape))) {
+        plan.prologue = Prologue::deferred_rms_norm;
+        set_small_m(plan, *tiling);
+        return plan;
+      }
     }
-    std::optional<SkinnyPlan> plan = skinny_.plan(rest);
-    const bool fused =
-        plan.has_value() || matvec_.takes(rest) || args.after == Linear::After::nothing;
-    const Linear product = fused ? rest : product_after(args);
-    if (!fused) plan = skinny_.plan(product);
-    if (plan || (matvec_.takes(product) && matvec_.asks_for_all(product))) {
-      enqueue_early_before(args, stream);
-    } else {
-      enqueue_before(args, stream);
+    plan.prologue_kernel = plan.prologue != Prologue::none;
+    const GemmShape whole = behind_prologue(shape);
+    if (lm_head_.takes(whole)) {
+      plan.kernel = GemmKernel::lm_head;
+      plan.prologue_early = plan.prologue_kernel;
+      plan.samples = true;
+      return plan;
     }
-    if (plan) {
-      skinny_.enqueue(product, *plan, stream);
-    } else {
-      enqueue_product(product, stream);
+    plan_own_kernel(plan, whole);
+    const bool can_defer = !plan.prologue_kernel && plan.epilogue == Epilogue::none &&
+                           plan.kernel == GemmKernel::small_m;
+    plan.defers_next = can_defer && shape.defer_next && SmallM::defers_norm(shape);
+    return plan;
+  }
+
+  void enqueue(const GemmCall& call, Stream& stream) override {
+    enqueue_prologue(call, stream);
+    switch (call.plan.kernel) {
+      case GemmKernel::gemv: gemv_.enqueue(call, stream); break;
+      case GemmKernel::small_m: small_m_.enqueue(call, stream); break;
+      case GemmKernel::lm_head: lm_head_.enqueue(call, stream); break;
+      case GemmKernel::cublaslt:
+        if (!cublaslt_.enqueue(call, stream)) dot(call, stream);
+        break;
+      default: dot(call, stream);
     }
-    if (!fused) enqueue_after(args, stream);
+    if (call.plan.epilogue_kernel) gated_activation(activation_after(call), stream, false);
   }
 
-  bool fuses_after(const Linear& args) override {
-    if (args.after == Linear::After::nothing) return false;
-    const Linear rest = rest_after(args);
-    return matvec_.takes(rest) || skinny_.plan(rest).has_value();
+  void enqueue_sampling(const GemmCall& call, const SampleTokens& sample, Stream& stream) override {
+    enqueue_prologue(call, stream);
+    lm_head_.enqueue_and_sample(call, sample, stream);
   }
 
-  bool begins_norm(const Linear& args) override {
-    if (args.before != Linear::Before::nothing || args.after != Linear::After::nothing)
-      return false;
-    return args.out.dtype == args.weight.dtype && !matvec_.takes(args) &&
-           skinny_.plan(args).has_value();
+  // Prologues come first: what is measured depends on x a little, by the power that it takes.
+  void measure(std::span<const GemmCall> alike, Stream& stream) override {
+    if (alike.front().plan.kernel != GemmKernel::cublaslt) return;
+    for (const GemmCall& call : alike) enqueue_prologue(call, stream);
+    cublaslt_.tune(alike, stream);
   }
-
-  bool draw(const Linear& product, const SampleTokens& draw, Stream& stream) override {
-    check_linear(product);
-    check_sample_tokens(draw);
-    NVLLM_CHECK(draw.rows.logits.data == product.out.data, "other logits");
-    const Linear rest = rest_after(product);
-    if (product.out.elements() == 0 || !head_.takes(rest) || !head_.draws(draw)) return false;
-    enqueue_early_before(product, stream);
-    head_.enqueue(rest, draw, stream);
-    return true;
-  }
-
-  void tune(std::span<const Linear> alike, Stream& stream) override {
-    for (const Linear& args : alike) check_linear(args);
-    if (alike.front().out.elements() == 0) return;
-    std::vector<Linear> products;
-    for (const Linear& args : alike) products.push_back(product_after(args));
-    const Linear rest = rest_after(alike.front());
-    if (skinny_.plan(rest) || head_.takes(rest) || matvec_.takes(products.front())) return;
-    for (const Linear& args : alike) enqueue_before(args, stream);
-    gemm_.tune(products, stream);
-  }
-
-  ProductChoices choices() const override { return gemm_.choices(); }
-  void adopt(ProductChoices choices) override { gemm_.adopt(std::move(choices)); }
-  std::size_t known() override { return gemm_.known(); }
 
  private:
-  // Of what has nothing before it and nothing after it.
-  void enqueue_product(const Linear& product, Stream& stream) {
-    if (matvec_.takes(product)) return matvec_.enqueue(product, stream);
-    const bool few = product.weight.dtype == DType::f32 && product.out.shape[0] <= kMaxDotRows;
-    if (!few && gemm_.enqueue(product, nvllm::cuda::native(stream))) return;
-    dot(product, stream);
+  static void set_small_m(GemmPlan& plan, const SmallMTiling& tiling) {
+    plan.kernel = GemmKernel::small_m;
+    plan.tiling = tiling;
+    plan.kv_prefetch = true;
   }
 
-  const Matvec matvec_;
-  const Skinny skinny_;
-  const Head head_;
-  Gemm gemm_;
+  // Of a GEMM whose prologue is done: the kernel that also does the epilogue, if there is one.
+  void plan_own_kernel(GemmPlan& plan, const GemmShape& whole) {
+    auto tiling = small_m_.plan(whole);
+    const bool fused = tiling || gemv_.takes(whole) || plan.epilogue == Epilogue::none;
+    const GemmShape shape = fused ? whole : ahead_of_epilogue(whole);
+    if (!fused) tiling = small_m_.plan(shape);
+    plan.epilogue_kernel = !fused;
+    if (tiling) {
+      set_small_m(plan, *tiling);
+      plan.prologue_early = plan.prologue_kernel;
+    } else if (gemv_.takes(shape)) {
+      plan.kernel = GemmKernel::gemv;
+      plan.prologue_early = plan.prologue_kernel && gemv_.loads_all_at_once(shape);
+    } else {
+      const bool few = shape.type == DType::f32 && shape.m <= kMaxDotRows;
+      plan.kernel = few ? GemmKernel::dot : GemmKernel::cublaslt;
+    }
+  }
+
+  static void enqueue_prologue(const GemmCall& call, Stream& stream) {
+    if (!call.plan.prologue_kernel) return;
+    const bool early = call.plan.prologue_early;
+    if (call.plan.prologue == Prologue::rms_norm) return rms_norm(norm_of(call), stream, early);
+    gated_activation(activation_before(call), stream, early);
+  }
+
+  const Gemv gemv_;
+  SmallM small_m_;
+  const LmHead lm_head_;
+  CublasltGemm cublaslt_;
 };
 
 }  // namespace
 
-std::unique_ptr<Matmul> create_matmul(Backend& backend) {
-  return std::make_unique<CudaMatmul>(backend);
+std::unique_ptr<Gemm> create_gemm(Backend& backend) {
+  return std::make_unique<CudaGemm>(backend);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -2,17 +2,17 @@
 #include <cmath>
 
 #include "device/cuda/stream.h"
-#include "kernels/gemm/sm80/matvec.cuh"
-#include "kernels/gemm/sm80/matvec.h"
+#include "kernels/gemm/backends.h"
+#include "kernels/gemm/sm80/gemv.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
-using Before = Linear::Before;
+constexpr std::int64_t kMaxRows = 16;
 
-// RMSNorm in the same kernel, which every block does again, costs less than a kernel of its own only
-// for so many elements of x, and only where all blocks run at once; but up to 8 rows also where a warp
-// has its part of them in registers.
+// Every block repeats an RMSNorm in the same kernel, which costs less than a kernel of its own only
+// for so many elements of x, and only where all blocks run at once; but up to 8 rows also where a
+// warp has its part of them in registers.
 constexpr std::int64_t kMaxNormRows = 4, kMaxNormElements = 8192;
 constexpr std::int64_t kMaxNormRowsInRegisters = 8;
 
@@ -20,31 +20,32 @@ constexpr int ceil_div(int a, int b) {
   return (a + b - 1) / b;
 }
 
-// --- which instance of the kernel, and which share of the outputs a block gets ----------------------
+// --- which instance of the kernel, and which share of the outputs a block gets
+// ---------------------
 
 struct Instance {
   int tiles, slices, warps, blocks;  // as the kernel's parameters
 };
 
 struct Plan {
-  int share = 0;              // outputs of a block
-  bool all_run = false;       // all blocks run at once
-  bool asks_for_all = false;  // and ask for all of the matrix at once
-  double efficiency = -1;     // an estimate of the share of the bandwidth that is reached
+  int share = 0;                   // outputs of a block
+  bool all_run = false;            // all blocks run at once
+  bool loads_all_at_once = false;  // and load all of the weight at once
+  double efficiency = -1;          // an estimate of the share of the bandwidth that is reached
 };
 
 // The estimate's constants, fitted to measurements of 13 shapes on an H200.
-constexpr double kBytesOnTheWay = 72 << 10;  // per multiprocessor, that hide the memory's latency
-constexpr double kStartRounds = 0.3;         // what it costs a block to start, in rounds
+constexpr double kBytesInFlight = 72 << 10;  // per multiprocessor, that hide the memory's latency
+constexpr double kStartRounds = 0.3;         // the cost of a block's start, in rounds
 constexpr int kManyWaves = 3;                // of blocks, so that their ends no longer matter
 
 // So many outputs per block that multiprocessors get about equally many.
-int balanced_share(int outputs, int most, int multiprocessors) {
-  if (ceil_div(outputs, most) > 4 * multiprocessors) return most;
-  int best = most, least = outputs + most;
-  for (int share = most; share > most / 2; --share) {
+int balanced_share(int outputs, int max_share, int multiprocessors) {
+  if (ceil_div(outputs, max_share) > 4 * multiprocessors) return max_share;
+  int best = max_share, min_outputs = outputs + max_share;
+  for (int share = max_share; share > max_share / 2; --share) {
     const int busiest = ceil_div(ceil_div(outputs, share), multiprocessors) * share;
-    if (busiest < least) least = busiest, best = share;
+    if (busiest < min_outputs) min_outputs = busiest, best = share;
   }
   return best;
 }
@@ -56,25 +57,25 @@ Plan plan_of(const Instance& instance, int outputs, int inputs, bool gated, int 
   const int rounds = ceil_div(slices, in_a_round);
   const double filled = static_cast<double>(slices) / (rounds * in_a_round);
   const int width = gated ? 2 : 1;
-  const int most = instance.tiles * kTileOutputs / width;
-  const int places = instance.blocks * multiprocessors;
-  if (rounds == 1 && ceil_div(outputs, most) <= places) {
-    return {most, true, true, filled};
+  const int max_share = instance.tiles * kTileOutputs / width;
+  const int resident_blocks = instance.blocks * multiprocessors;
+  if (rounds == 1 && ceil_div(outputs, max_share) <= resident_blocks) {
+    return {max_share, true, true, filled};
   }
   Plan plan;
-  plan.share = balanced_share(outputs, most, multiprocessors);
+  plan.share = balanced_share(outputs, max_share, multiprocessors);
   const int blocks = ceil_div(outputs, plan.share);
-  plan.all_run = blocks <= places;
-  const int at_once = plan.all_run ? multiprocessors : places;
-  const bool many = blocks > kManyWaves * places;
+  plan.all_run = blocks <= resident_blocks;
+  const int at_once = plan.all_run ? multiprocessors : resident_blocks;
+  const bool many = blocks > kManyWaves * resident_blocks;
   const double spread =
       many ? 1.0 : static_cast<double>(blocks) / (ceil_div(blocks, at_once) * at_once);
   const double started = many ? 1.0 : rounds / (rounds + kStartRounds);
   const int neighbours = std::min(instance.blocks, ceil_div(blocks, multiprocessors));
-  const double on_the_way =
+  const double in_flight =
       static_cast<double>(neighbours) * in_a_round * plan.share * width * kSliceInputs * 2;
   plan.efficiency =
-      filled * spread * started * std::sqrt(std::min(1.0, on_the_way / kBytesOnTheWay));
+      filled * spread * started * std::sqrt(std::min(1.0, in_flight / kBytesInFlight));
   return plan;
 }
 
@@ -86,7 +87,7 @@ struct InstanceOf<kTiles, kSlices, kWarps, kBlocks> {
 
   template <typename T, Prepare kPrepare, bool kGated, int kMaxRows>
   static auto kernel() {
-    return &matvec_kernel<T, kPrepare, kGated, kMaxRows, kTiles, kSlices, kWarps, kBlocks>;
+    return &gemv_kernel<T, kPrepare, kGated, kMaxRows, kTiles, kSlices, kWarps, kBlocks>;
   }
 };
 
@@ -124,10 +125,11 @@ using WithNorm = Choice<InstanceOf<3, 4, 8, 2>, InstanceOf<3, 4, 16, 1>, Instanc
 using WithNormAtOnce = Choice<InstanceOf<6, 4, 8, 1>, InstanceOf<3, 4, 8, 2>,
                               InstanceOf<3, 4, 16, 1>, InstanceOf<2, 6, 16, 1>>;
 
-// --- launching --------------------------------------------------------------------------------------
+// --- launching
+// -------------------------------------------------------------------------------------
 
 template <typename T, Prepare kPrepare, bool kGated, int kMaxRows, typename Instances>
-void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStream_t stream) {
+void launch(const GemmParams<T>& p, int multiprocessors, bool early, cudaStream_t stream) {
   int which = 0;
   const Plan plan = Instances::best(p.outputs, p.inputs, kGated, multiprocessors, &which);
   cudaLaunchAttribute attribute{};
@@ -144,85 +146,92 @@ void launch(const LinearParams<T>& p, int multiprocessors, bool early, cudaStrea
   Instances::with(which, [&](auto instance) {
     config.blockDim = dim3(instance.value.warps * 32);
     const auto kernel = instance.template kernel<T, kPrepare, kGated, kMaxRows>();
-    nvllm::cuda::check(cudaLaunchKernelEx(&config, kernel, p, plan.share, plan.asks_for_all),
-                       "launching linear");
+    nvllm::cuda::check(cudaLaunchKernelEx(&config, kernel, p, plan.share, plan.loads_all_at_once),
+                       "launching a GEMV");
   });
 }
 
+// The columns of out.
+int out_columns(const GemmShape& shape) {
+  const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
+  return static_cast<int>(gated ? shape.outputs / 2 : shape.outputs);
+}
+
 template <typename Instances>
-Plan plan_of(const Linear& args, int multiprocessors) {
+Plan plan_of(const GemmShape& shape, int multiprocessors) {
   int which = 0;
-  return Instances::best(static_cast<int>(args.out.shape[1]),
-                         static_cast<int>(args.weight.shape[1]), is_gated(args), multiprocessors,
+  const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
+  return Instances::best(out_columns(shape), static_cast<int>(shape.inputs), gated, multiprocessors,
                          &which);
 }
 
-// Calls function.template operator()<kMaxRows, Instances>() with those for so many rows and nothing before them.
+// Calls function.template operator()<kMaxRows, Instances>() with those for M without prologue.
 template <typename Function>
-auto with_instances(std::int64_t rows, const Function& function) {
-  if (rows <= 4) return function.template operator()<8, UpTo4Rows>();
-  if (rows <= 8) return function.template operator()<8, UpTo8Rows>();
+auto with_instances(std::int64_t m, const Function& function) {
+  if (m <= 4) return function.template operator()<8, UpTo4Rows>();
+  if (m <= 8) return function.template operator()<8, UpTo8Rows>();
   return function.template operator()<16, UpTo16Rows>();
 }
 
 }  // namespace
 
-Matvec::Matvec()
+Gemv::Gemv()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)),
       early_(nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {}
 
-bool Matvec::takes(const Linear& args) const {
-  const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
-  if (args.weight.dtype == DType::f32 || rows > kMatvecMaxRows || inputs == 0) return false;
-  if (is_gated(args) && args.activation != Activation::silu) return false;
-  if (!whole_vectors(args.weight) || !whole_vectors(args.x)) return false;
-  return args.before == Before::nothing || (args.before == Before::rms_norm && takes_norm(args));
+bool Gemv::takes(const GemmShape& shape) const {
+  const GemmFusion& fusion = shape.fusion;
+  if (shape.type == DType::f32 || shape.m > kMaxRows || shape.inputs == 0) return false;
+  if (fusion.epilogue == Epilogue::gated_activation && fusion.activation != Activation::silu)
+    return false;
+  if (!shape.vectors.weight || !shape.vectors.x) return false;
+  return fusion.prologue == Prologue::none ||
+         (fusion.prologue == Prologue::rms_norm && takes_norm(shape));
 }
 
-bool Matvec::norm_in_registers(const Linear& args) const {
-  return args.out.shape[0] <= kMaxNormRowsInRegisters &&
-         plan_of<WithNormAtOnce>(args, multiprocessors_).asks_for_all;
+bool Gemv::norm_in_registers(const GemmShape& shape) const {
+  return shape.m <= kMaxNormRowsInRegisters &&
+         plan_of<WithNormAtOnce>(shape, multiprocessors_).loads_all_at_once;
 }
 
-bool Matvec::takes_norm(const Linear& args) const {
-  const std::int64_t rows = args.out.shape[0], inputs = args.weight.shape[1];
-  if (!whole_vectors(args.norm_weight)) return false;
-  if (norm_in_registers(args)) return true;
-  const Plan plan = plan_of<WithNorm>(args, multiprocessors_);
-  return plan.all_run && rows <= kMaxNormRows && rows * inputs <= kMaxNormElements;
+bool Gemv::takes_norm(const GemmShape& shape) const {
+  if (!shape.vectors.norm_weight) return false;
+  if (norm_in_registers(shape)) return true;
+  const Plan plan = plan_of<WithNorm>(shape, multiprocessors_);
+  return plan.all_run && shape.m <= kMaxNormRows && shape.m * shape.inputs <= kMaxNormElements;
 }
 
-bool Matvec::asks_for_all(const Linear& args) const {
-  return with_instances(args.out.shape[0], [&]<int, typename Instances>() {
-    return plan_of<Instances>(args, multiprocessors_).asks_for_all;
+bool Gemv::loads_all_at_once(const GemmShape& shape) const {
+  return with_instances(shape.m, [&]<int, typename Instances>() {
+    return plan_of<Instances>(shape, multiprocessors_).loads_all_at_once;
   });
 }
 
 template <typename T>
-void Matvec::enqueue_as(const Linear& args, Stream& stream) const {
-  const LinearParams<T> p(args);
-  const auto enqueue = [&]<Prepare kPrepare, bool kGated, int kMaxRows, typename Instances>() {
-    launch<T, kPrepare, kGated, kMaxRows, Instances>(p, multiprocessors_, early_,
-                                                     nvllm::cuda::native(stream));
+void Gemv::enqueue_as(const GemmCall& call, Stream& stream) const {
+  const GemmParams<T> p(call);
+  const auto enqueue = [&]<Prepare kPrepare, bool kGated, int kMaxRowsOf, typename Instances>() {
+    launch<T, kPrepare, kGated, kMaxRowsOf, Instances>(p, multiprocessors_, early_,
+                                                       nvllm::cuda::native(stream));
   };
   const auto enqueue_gated_or_not = [&]<bool kGated>() {
-    if (args.before == Before::rms_norm) {
-      if (norm_in_registers(args)) {
+    if (is_normed(call)) {
+      if (norm_in_registers(call.plan.shape)) {
         return enqueue.template operator()<Prepare::norm_in_registers, kGated, 8, WithNormAtOnce>();
       }
       return enqueue.template operator()<Prepare::norm_in_shared, kGated, 8, WithNorm>();
     }
-    with_instances(p.rows, [&]<int kMaxRows, typename Instances>() {
-      enqueue.template operator()<Prepare::nothing, kGated, kMaxRows, Instances>();
+    with_instances(p.rows, [&]<int kMaxRowsOf, typename Instances>() {
+      enqueue.template operator()<Prepare::nothing, kGated, kMaxRowsOf, Instances>();
     });
   };
-  is_gated(args) ? enqueue_gated_or_not.template operator()<true>()
+  is_gated(call) ? enqueue_gated_or_not.template operator()<true>()
                  : enqueue_gated_or_not.template operator()<false>();
 }
 
-void Matvec::enqueue(const Linear& args, Stream& stream) const {
-  if (args.weight.dtype == DType::bf16) return enqueue_as<Bf16>(args, stream);
-  enqueue_as<F16>(args, stream);
+void Gemv::enqueue(const GemmCall& call, Stream& stream) const {
+  if (call.weight.format == WeightFormat::bf16) return enqueue_as<Bf16>(call, stream);
+  enqueue_as<F16>(call, stream);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -1,23 +1,23 @@
-// Products of a few rows with a matrix of 16-bit floats: bound by the reading of the matrix.
+// GEMV: up to 16 rows times a weight of 16-bit floats, bound by the reading of the weight.
 //
-// A block makes kTiles tiles of 8 outputs for all rows (at most 16); its warps share the inputs. A
-// lane loads 16 bytes, 8 inputs, of one output's weights; 4 lanes side by side make a `slice`, 32
-// inputs. The tensor cores multiply: the order of inputs within a product is free as long as it is
-// the same for both sides, so that what a lane loads is, word by word, its part of an operand (rows
-// of x are the rows of operand A, outputs the columns of B), without shuffles or shared memory:
+// A block makes kTiles tiles of 8 outputs for all rows; its warps share the inputs. A lane loads 16
+// bytes, 8 inputs, of one output's weights; 4 neighbouring lanes make a `slice`, 32 inputs. The
+// tensor cores multiply: the order of inputs within an mma is free as long as it is the same for
+// both operands, so that what a lane loads is, word by word, its part of an operand (rows of x are
+// the rows of operand A, outputs the columns of B), without shuffles or shared memory:
 //
-//   lane 4 g + t, words 0 and 1 of its 16 bytes: the first product's k = 2t, 2t+1, 2t+8, 2t+9;
-//                 words 2 and 3: the second product's
+//   lane 4 g + t, words 0 and 1 of its 16 bytes: the first mma's k = 2t, 2t+1, 2t+8, 2t+9;
+//                 words 2 and 3: the second mma's
 //
-// In a `round` a warp has kSlices slices of each tile on their way before it multiplies. Together the
-// blocks on a multiprocessor have some 64 KB on their way, as the memory's latency times its bandwidth
-// demands. The first round's weights are asked for before the kernel waits for the one before it in
-// the stream (see Linear, "constants"). The warps' sums meet in shared memory and are added in
-// ascending order, so results are reproducible.
+// In a `round` a warp has kSlices slices of each tile in flight before it multiplies. Together the
+// blocks on a multiprocessor have some 64 KB in flight, as the memory's latency times its bandwidth
+// demands. The first round's weights are loaded before the kernel waits for the one before it in
+// the stream (see GemmWeight). The warps' sums meet in shared memory and are added in ascending
+// order, so results are reproducible.
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/gemm/sm80/linear_parts.cuh"
+#include "kernels/gemm/sm80/gemm_params.cuh"
 #include "kernels/pointwise/sm80/activation.cuh"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
 
@@ -26,7 +26,7 @@ namespace nvllm::kernels::cuda {
 inline constexpr int kSliceInputs = 32;
 inline constexpr int kTileOutputs = 8;
 
-// --- pieces ---------------------------------------------------------------------------------------
+// --- pieces --------------------------------------------------------------------------------------
 
 // d += a · b, rows of x times 8 outputs, 16 inputs.
 __device__ __forceinline__ void multiply(Bf16, float (&d)[4], unsigned a0, unsigned a1, unsigned a2,
@@ -56,10 +56,11 @@ __device__ __forceinline__ void wait_for_async_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// An output behind its gate, from the sums of both, rounded as the product and the activation would be one by one.
+// An output behind its gate, from the sums of both, rounded as the GEMM and the activation would be
+// one by one.
 template <typename T>
-__device__ __forceinline__ void store_gated(const LinearParams<T>& p, int row, int output,
-                                            float gate, float through) {
+__device__ __forceinline__ void store_gated(const GemmParams<T>& p, int row, int output, float gate,
+                                            float through) {
   if (p.bias != nullptr)
     gate += widen(p.bias[output]), through += widen(p.bias[p.outputs + output]);
   const float open = activate<T, Activation::silu>(widen(narrow<T>(gate)));
@@ -67,7 +68,7 @@ __device__ __forceinline__ void store_gated(const LinearParams<T>& p, int row, i
       narrow<T>(__fmul_rn(open, widen(narrow<T>(through))));
 }
 
-// --- x with its norm, in shared memory --------------------------------------------------------------
+// --- x with its norm, in shared memory -----------------------------------------------------------
 
 // Bytes of a row of x in shared memory: neighbouring rows' slices lie in different banks.
 __host__ __device__ constexpr int normed_row_bytes(int inputs) {
@@ -82,8 +83,9 @@ __host__ __device__ constexpr int normed_shared_bytes(int rows, int inputs) {
   return rows * (normed_row_bytes(inputs) + norm_slots(inputs) * 4) + (inputs * 2 + 15) / 16 * 16;
 }
 
-// x's rows and their norms, of all threads of the block; bits as in kernels/pointwise/sm80/rmsnorm.cuh. Shared
-// memory holds the rows, the norm's weights, then the sums.
+// x's rows and their norms, of all threads of the block; bits as in
+// kernels/pointwise/sm80/rmsnorm.cuh. Shared memory holds the rows, the norm's weights, then the
+// sums.
 template <typename T>
 struct NormedRows {
   char* rows;
@@ -91,7 +93,7 @@ struct NormedRows {
   float* sums;
   int row_bytes, slots, vectors;
 
-  __device__ NormedRows(char* shared, const LinearParams<T>& p)
+  __device__ NormedRows(char* shared, const GemmParams<T>& p)
       : rows(shared),
         weight(reinterpret_cast<Vector<T>*>(shared + p.rows * normed_row_bytes(p.inputs))),
         sums(reinterpret_cast<float*>(weight + p.inputs / 8)),
@@ -100,7 +102,7 @@ struct NormedRows {
         vectors(p.inputs / 8) {}
 
   // Constants: before the kernel before this one has ended.
-  __device__ void begin(const LinearParams<T>& p) const {
+  __device__ void begin(const GemmParams<T>& p) const {
     for (int v = threadIdx.x; v < vectors; v += blockDim.x) {
       copy_async(weight + v, p.norm_weight + v * 8);
     }
@@ -110,7 +112,7 @@ struct NormedRows {
     return reinterpret_cast<Vector<T>*>(rows + row * row_bytes) + vector;
   }
 
-  __device__ void finish(const LinearParams<T>& p) const {
+  __device__ void finish(const GemmParams<T>& p) const {
     constexpr int kAtOnce = 4;  // chunks of a warp that are on their way together
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const int chunks = p.rows * slots;
@@ -146,10 +148,11 @@ struct NormedRows {
   }
 };
 
-// --- x with its norm, in registers ------------------------------------------------------------------
+// --- x with its norm, in registers ---------------------------------------------------------------
 
-// For a warp that has its part of all rows at once: a lane has vectors of one row, whose sums of squares meet in
-// shared memory, one of each slice. Bits as in kernels/pointwise/sm80/rmsnorm.cuh: a chunk is 8 slices.
+// For a warp that has its part of all rows at once: a lane has vectors of one row, whose sums of
+// squares meet in shared memory, one of each slice. Bits as in kernels/pointwise/sm80/rmsnorm.cuh:
+// a chunk is 8 slices.
 template <typename T, int kSlices, int kWarps>
 struct NormedSlices {
   static constexpr int kAll = kSlices * kWarps, kChunks = kAll / 8;
@@ -157,7 +160,7 @@ struct NormedSlices {
   static constexpr int kRow = kAll + 4;  // rows begin in different banks
 
   // `squares`: of 8 * kRow floats, at a multiple of 16 bytes. For all threads of the block.
-  static __device__ __forceinline__ void apply(const LinearParams<T>& p, float* squares,
+  static __device__ __forceinline__ void apply(const GemmParams<T>& p, float* squares,
                                                Vector<T> (&x)[kSlices],
                                                const Vector<T> (&weight)[kSlices]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, of_four = lane % 4;
@@ -191,19 +194,19 @@ struct NormedSlices {
   }
 };
 
-// --- the kernel -------------------------------------------------------------------------------------
+// --- the kernel ----------------------------------------------------------------------------------
 
 // What happens to x.
 enum class Prepare : unsigned char { nothing, norm_in_shared, norm_in_registers };
 
-// kMaxRows: how many there are at most, 8 or 16. kBlocks: of a multiprocessor, at once. `share`: the
-// outputs of a block, at most kTiles tiles; kGated: p.outputs and `share` are of gates, and so many outputs that
-// they let through come on top. In registers norms are taken in a single round of up to 8 rows.
+// kMaxRows: 8 or 16. kBlocks: of a multiprocessor, at once. `share`: the outputs of a block, at
+// most kTiles tiles; kGated: p.outputs and `share` are of gates, and as many outputs that they let
+// through come on top. In registers norms are taken in a single round of up to 8 rows.
 // next_comes_early: see launch.cuh.
 template <typename T, Prepare kPrepare, bool kGated, int kMaxRows, int kTiles, int kSlices,
           int kWarps, int kBlocks>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)
-    matvec_kernel(const LinearParams<T> p, int share, bool next_comes_early) {
+    gemv_kernel(const GemmParams<T> p, int share, bool next_comes_early) {
   constexpr int kOutputs = kTiles * kTileOutputs;
   constexpr int kHalves = (kMaxRows + 7) / 8;
   constexpr bool kNorm = kPrepare == Prepare::norm_in_shared;
@@ -218,8 +221,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   const int first_output = blockIdx.x * share;
   const int outputs = min(share, p.outputs - first_output);
 
-  // This lane's first weights of the first tile; those of the others lie tile_stride further each, but for what
-  // gates let through, which begins in the middle of a tile and p.outputs further.
+  // This lane's first weights of the first tile. Those of the others lie tile_stride further each,
+  // except what gates let through, which begins in the middle of a tile and p.outputs further.
   const T* const weight =
       p.weight + static_cast<long long>(first_output + group) * p.inputs + within;
   const long long tile_stride = static_cast<long long>(kTileOutputs) * p.inputs;
@@ -238,7 +241,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   };
   constexpr int kStep = kSlices * kSliceInputs;
   int begin = warp * kStep;
-  // The condition matters: out of straight-line code the compiler moves loads behind the wait below.
+  // The condition matters: out of straight-line code the compiler moves loads behind the wait
+  // below.
   if (begin < p.inputs) {
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) load(slice, begin + slice * kSliceInputs);
@@ -264,7 +268,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   }
   if constexpr (kNorm) normed.finish(p);
 
-  // Rows that do not exist repeat the last one; nobody looks at their products.
+  // Rows that do not exist repeat the last one; nobody looks at their sums.
   const T* x[kHalves];
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {

@@ -1,28 +1,38 @@
-// Norms between products in halves (BegunNorm). A product that begins one multiplies its results by the norm's weights, and
-// a warpgroup adds up their squares, 64 outputs of each row. A product that ends one has a factor for each row: every
-// block adds up all squares of its rows' inputs, while its first x is on its way.
+// Deferred RMSNorm between small-M GEMMs. The GEMM that makes the rows multiplies its results by
+// the norm's weights and stores the sums of their squares, over 64 outputs of each row. The GEMM
+// that reads the rows scales its results by a factor per row: every block adds up all squares of
+// its rows while its first x is in flight.
 #pragma once
 
 #include <bit>
 
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
 
-namespace nvllm::kernels::cuda::skinny {
+namespace nvllm::kernels::cuda::small_m {
 
-// The halves of a norm that a product takes: the second one of its inputs', and the first one of its outputs'.
+// The deferred norms that a GEMM takes part in: its prologue, and the begin of the next one.
 template <typename T>
-struct NormHalves {
-  const float* begun;  // squares of the inputs; nullptr: none
-  float* squares;      // nullptr: none
-  T* weighted;
-  const T* weight;
+struct DeferredNorms {
+  const float* own_squares;  // of x; nullptr: none
+  float* next_squares;       // nullptr: none
+  T* next_weighted;
+  const T* next_weight;
 
-  explicit NormHalves(const Linear& args)
-      : begun(args.begun.squares.as<float>()),
-        squares(args.begins.squares.as<float>()),
-        weighted(args.begins.weighted.as<T>()),
-        weight(args.next_norm_weight.as<T>()) {}
+  explicit DeferredNorms(const GemmCall& call) : DeferredNorms() {
+    const GemmOperands& operands = call.operands;
+    if (call.plan.prologue == Prologue::deferred_rms_norm) {
+      own_squares = operands.prologue.deferred.squares.as<float>();
+    }
+    if (!call.plan.defers_next) return;
+    next_squares = operands.epilogue.deferred.squares.as<float>();
+    next_weighted = operands.epilogue.deferred.weighted.as<T>();
+    next_weight = operands.epilogue.norm_weight.as<T>();
+  }
+
+ private:
+  DeferredNorms()
+      : own_squares(nullptr), next_squares(nullptr), next_weighted(nullptr), next_weight(nullptr) {}
 };
 
 __device__ __forceinline__ void store_shared(unsigned to, float4 value) {
@@ -50,8 +60,8 @@ __device__ __forceinline__ float load_shared_float(unsigned from) {
   return value;
 }
 
-// The squares of a row's inputs, added up over parts: by each warp those of every so many-th part, a lane four rows'. What
-// a warp has of each row goes to its place.
+// Adds up the squares of rows over their parts: each warp those of every so many-th part, each lane
+// those of four rows. A warp's sums go to its place in `places`.
 template <int kThreads, int kRows>
 __device__ __forceinline__ void add_squares(const float* squares, int parts, unsigned places) {
   constexpr int kLanes = std::bit_ceil(kRows / 4u), kAtOnce = 8, kGroups = kThreads / kLanes;
@@ -82,7 +92,7 @@ __device__ __forceinline__ void add_squares(const float* squares, int parts, uns
     store_shared(places + (threadIdx.x / 32 * kRows + four * 4) * 4, sum);
 }
 
-// A row's squares, of the places of `kWarps` warps.
+// A row's sum over the places of `kWarps` warps.
 template <int kWarps, int kRows>
 __device__ __forceinline__ float squares_of(unsigned places, int row) {
   float sum = 0;
@@ -92,4 +102,4 @@ __device__ __forceinline__ float squares_of(unsigned places, int row) {
   return sum;
 }
 
-}  // namespace nvllm::kernels::cuda::skinny
+}  // namespace nvllm::kernels::cuda::small_m

@@ -1,9 +1,10 @@
-// Products of some rows with a matrix of very many outputs, a vocabulary's, on Hopper; and tokens drawn from them, whose
-// logits are never written down.
+// LM-head GEMM on Hopper: 17 to 128 rows times a weight of very many outputs, a vocabulary's; and
+// the same with sampling as its epilogue, where logits are never stored.
 //
-// A block stays and has every so many-th tile of 192 outputs, of all rows and inputs. Weights and x come as in
-// skinny_sm90.cuh, in stages of 64 inputs through a ring in shared memory, which goes on from tile to tile: while a
-// tile's sums are looked at the next one's weights are on their way. A thread looks at what it has in registers.
+// A block is persistent and has every so many-th tile of 192 outputs, of all rows and inputs.
+// Weights and x come as in small_m.cuh, in stages of 64 inputs through a ring in shared memory,
+// which goes on from tile to tile: during a tile's epilogue the next one's weights are in flight. A
+// thread samples from what it has in registers.
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
@@ -12,7 +13,7 @@
 #include "kernels/gemm/sm90/weight_stages.cuh"
 #include "kernels/sampling/sm80/sampling.cuh"
 
-namespace nvllm::kernels::cuda::head {
+namespace nvllm::kernels::cuda::lm_head {
 
 using staged::kAlignment, staged::kRowBytes, staged::kStageInputs, staged::kTileOutputs;
 
@@ -21,18 +22,19 @@ inline constexpr int kOutputs = kWarpgroups * kTileOutputs;
 inline constexpr int kConsumers = kWarpgroups * 128;  // threads; then come those that copy
 inline constexpr int kThreads = kConsumers + 32;
 
-// A row whose token is drawn: what a token's score is made of, and the key of the best one that the block has seen.
+// A row whose token is sampled: what a token's score is made of, and the key of the best one that the
+// block has seen.
 struct alignas(16) Contest {
   RandomKeys noise;
-  float factor;  // 0: the highest logit is drawn
+  float factor;  // 0: the highest logit is taken
   unsigned key_to_beat;
 };
-// Of rows for which none is drawn: NaN, which nothing beats.
+// Of rows for which none is sampled: NaN, which nothing beats.
 inline constexpr unsigned kUnbeatable = 0xffffffff;
 
 // Where a block has what in its shared memory, in bytes.
 template <int kRows>
-struct Places {
+struct SharedLayout {
   static constexpr int kWeightBytes = kOutputs * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
   static constexpr int kStages = (200 << 10) / kStageBytes;
@@ -42,22 +44,23 @@ struct Places {
   static constexpr int kBytes = kAlignment + kBarriers + kStages * 16;
 };
 
-struct HeadParams {
-  float* logits;  // not written where tokens are drawn
+struct LmHeadParams {
+  float* logits;  // not stored where tokens are sampled
   long long stride;
   int rows, outputs, inputs;
 };
 
-struct DrawParams {
+struct SampleParams {
   SamplingRowsView rows;
-  unsigned long long*
-      scratch;  // of each row: the best so far; beside the first one, how many blocks are done
-  SampledTokens drawn;
+  // Of each row the best token so far; beside the first one, how many blocks are done.
+  unsigned long long* scratch;
+  SampledTokens sampled;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Where element i of a thread's sums belongs: its row, and how far behind the thread's first output.
+// Where element i of a thread's sums belongs: its row, and how far behind the thread's first
+// output.
 __device__ __forceinline__ int row_of(int i) {
   return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
 }
@@ -66,7 +69,7 @@ __device__ __forceinline__ int output_of(int i) {
 }
 
 template <int kRows>
-__device__ __forceinline__ void store(const HeadParams& p, int first,
+__device__ __forceinline__ void store(const LmHeadParams& p, int first,
                                       const float (&sums)[kRows / 2]) {
 #pragma unroll
   for (int i = 0; i < kRows / 2; ++i) {
@@ -75,25 +78,28 @@ __device__ __forceinline__ void store(const HeadParams& p, int first,
   }
 }
 
-// What a block has seen of all rows. As in sample_tokens.cu, only tokens that could win with their luck are judged.
+// What a block has seen of all rows. As in sample_tokens.cu, only tokens that could win with their
+// Gumbel noise are judged.
 template <int kRows>
 class Contests {
  public:
-  __device__ __forceinline__ Contests(const HeadParams& p, const DrawParams& draw, char* memory)
+  __device__ __forceinline__ Contests(const LmHeadParams& p, const SampleParams& sample,
+                                      char* memory)
       : p_(p),
-        draw_(draw),
-        contests_(reinterpret_cast<Contest*>(memory + Places<kRows>::kContests)),
-        bests_(reinterpret_cast<unsigned long long*>(memory + Places<kRows>::kBests)) {}
+        sample_(sample),
+        contests_(reinterpret_cast<Contest*>(memory + SharedLayout<kRows>::kContests)),
+        bests_(reinterpret_cast<unsigned long long*>(memory + SharedLayout<kRows>::kBests)) {}
 
   // All consumers call it.
   __device__ __forceinline__ void begin() const {
     const int row = threadIdx.x;
     if (row < kRows) {
-      const int slot = row < p_.rows ? draw_.rows.slots[row] : -1;
+      const int slot = row < p_.rows ? sample_.rows.slots[row] : -1;
       Contest contest{{0, 0}, 0, kUnbeatable};
       if (slot >= 0) {
-        const SlotParams& rules = draw_.rows.params[slot];
-        contest = {noise_keys(rules.seed, draw_.rows.positions[row]), rules.inverse_temperature, 0};
+        const SlotParams& rules = sample_.rows.params[slot];
+        contest = {noise_keys(rules.seed, sample_.rows.positions[row]), rules.inverse_temperature,
+                   0};
       }
       contests_[row] = contest;
       bests_[row] = 0;
@@ -101,8 +107,8 @@ class Contests {
     sync_threads(1, kConsumers);
   }
 
-  // Of a block's first tile, before it looks at all of it: one token of each row in every warp, so that there is
-  // something to beat. first: the thread's first output.
+  // Of a block's first tile, before it looks at all of it: one token of each row in every warp, so
+  // that there is something to beat. first: the thread's first output.
   __device__ __forceinline__ void look_at_some(int first, const float (&sums)[kRows / 2]) const {
     constexpr int kQuads = kRows / 8;
     const int lane = threadIdx.x % 32;
@@ -131,9 +137,9 @@ class Contests {
 #pragma unroll
           for (int j = i + half; j < i + 4; j += 2) {
             const std::uint32_t id = id_of(first + output_of(j));
-            const float most = score(contest, sums[j],
-                                     gumbel_noise_bound(contest.noise, contest.noise.premixed(id)));
-            if (most >= to_beat) candidates |= 1u << (j - begin);
+            const float bound = score(
+                contest, sums[j], gumbel_noise_bound(contest.noise, contest.noise.premixed(id)));
+            if (bound >= to_beat) candidates |= 1u << (j - begin);
           }
         }
       }
@@ -151,9 +157,9 @@ class Contests {
     sync_threads(1, kConsumers);
     const int row = threadIdx.x;
     const bool inside = row < p_.rows;
-    const int slot = inside ? draw_.rows.slots[row] : -1;
-    unsigned long long* const best = draw_.scratch + 2 * row;
-    unsigned long long* const done = draw_.scratch + 1;
+    const int slot = inside ? sample_.rows.slots[row] : -1;
+    unsigned long long* const best = sample_.scratch + 2 * row;
+    unsigned long long* const done = sample_.scratch + 1;
     if (slot >= 0 && bests_[row] != 0) atomicMax(best, bests_[row]);
     __threadfence();
     sync_threads(1, kConsumers);
@@ -162,7 +168,7 @@ class Contests {
     if (!last) return;
     __threadfence();
     if (threadIdx.x == 0) *done = 0;
-    if (inside) draw_.drawn.set(row, slot, slot < 0 ? 0 : atomicExch(best, 0ull));
+    if (inside) sample_.sampled.set(row, slot, slot < 0 ? 0 : atomicExch(best, 0ull));
   }
 
  private:
@@ -171,7 +177,7 @@ class Contests {
   }
 
   __device__ __forceinline__ std::uint32_t id_of(int output) const {
-    return draw_.rows.first_id + static_cast<std::uint32_t>(output);
+    return sample_.rows.first_id + static_cast<std::uint32_t>(output);
   }
   // Of registers, which have no addresses.
   static __device__ __forceinline__ float pick(const float (&sums)[kRows / 2], int i) {
@@ -190,22 +196,23 @@ class Contests {
     atomicMax(bests_ + row_of(i), static_cast<unsigned long long>(candidate(its, id)));
   }
 
-  const HeadParams& p_;
-  const DrawParams& draw_;
+  const LmHeadParams& p_;
+  const SampleParams& sample_;
   Contest* contests_;
   unsigned long long* bests_;
 };
 
 #endif
 
-// grid: blocks that run at once. `weight` [1, outputs, inputs], `x` [1, rows, inputs] in boxes of 64 inputs, a tile's
-// outputs or kRows rows.
-template <typename T, int kRows, bool kDraws>
+// grid: blocks that run at once. `weight` [1, outputs, inputs], `x` [1, rows, inputs] in boxes of
+// 64 inputs, a tile's outputs or kRows rows.
+template <typename T, int kRows, bool kSamples>
 __global__ void __launch_bounds__(kThreads, 1)
-    head_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
-                const HeadParams p, const DrawParams draw) {
+    lm_head_kernel(const __grid_constant__ CUtensorMap weight,
+                   const __grid_constant__ CUtensorMap x, const LmHeadParams p,
+                   const SampleParams sample) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Here = Places<kRows>;
+  using Here = SharedLayout<kRows>;
   constexpr int kStages = Here::kStages;
   extern __shared__ char memory_of_block[];
   const auto unaligned = static_cast<unsigned>(__cvta_generic_to_shared(memory_of_block));
@@ -231,7 +238,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     copy_box(base + stage * Here::kStageBytes + Here::kWeightBytes, x, step * kStageInputs, 0, 0,
              full(stage));
   };
-  const int ahead = min(kStages, steps);  // asked for before anything else
+  const int filled = min(kStages, steps);  // loaded before anything else
   if (copies) {
     prefetch(x);
     for (int stage = 0; stage < kStages; ++stage) {
@@ -239,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       empty(stage).init(kWarpgroups * 4);
     }
     fence_barrier_init();
-    for (int step = 0; step < ahead; ++step) copy_weights(step, block, step);
+    for (int step = 0; step < filled; ++step) copy_weights(step, block, step);
   }
   __syncwarp();
   __syncthreads();
@@ -254,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (copies) {
       for (int tile = block; tile < tiles; tile += blocks) {
         for (int step = 0; step < steps; ++step, advance()) {
-          if (tile > block || step >= ahead) {
+          if (tile > block || step >= filled) {
             empty(stage).wait(parity ^ 1);
             copy_weights(stage, tile, step);
           }
@@ -266,8 +273,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
 
-  [[maybe_unused]] const Contests<kRows> contests(p, draw, memory);
-  if constexpr (kDraws) contests.begin();
+  [[maybe_unused]] const Contests<kRows> contests(p, sample, memory);
+  if constexpr (kSamples) contests.begin();
   const unsigned own = warp / 4 * kTileOutputs * kRowBytes;
   for (int tile = block; tile < tiles; tile += blocks) {
     float sums[kRows / 2];
@@ -286,15 +293,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     hold(sums);
     if (lane == 0) empty(previous).arrive();
     const int first = tile * kOutputs + warp * 16 + lane / 4;
-    if constexpr (kDraws) {
+    if constexpr (kSamples) {
       if (tile == block) contests.look_at_some(first, sums);
       contests.look(first, sums);
     } else {
       store<kRows>(p, first, sums);
     }
   }
-  if constexpr (kDraws) contests.finish();
+  if constexpr (kSamples) contests.finish();
 #endif
 }
 
-}  // namespace nvllm::kernels::cuda::head
+}  // namespace nvllm::kernels::cuda::lm_head

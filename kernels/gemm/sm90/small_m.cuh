@@ -1,32 +1,35 @@
-// Products of some rows of 16-bit floats on Hopper: bound by the reading of the matrix, as long as enough of it is on
-// the way and everything else happens meanwhile.
+// Small-M GEMM: 17 to 128 rows times a weight of 16-bit floats on Hopper, bound by the reading of
+// the weight, as long as enough of it is in flight and everything else happens meanwhile.
 //
-// A block makes kTiles * 64 outputs for all rows out of a share of the inputs; the blocks of a cluster share the
-// inputs of a tile. Weights and x come in stages of 64 inputs through a ring in shared memory, filled by bulk copies,
-// emptied by kTiles warpgroups. The weights are the products' left factor, so that few rows are few columns. The ring is
-// filled with weights before the kernel waits for the one before it (see Linear, "constants"); x follows.
+// A block makes kTiles * 64 outputs for all rows out of a share of the inputs; the blocks of a
+// cluster share the inputs of a tile (split K). Weights and x come in stages of 64 inputs through a
+// ring in shared memory, filled by bulk copies, emptied by kTiles warpgroups. The weight is the
+// left operand of wgmma, so that few rows are few columns. The ring is filled with weights before
+// the kernel waits for the one before it (see GemmWeight); x follows.
 //
-// In the end a warpgroup has its sums in quads: quad q are four floats of each thread, of rows 8 q to 8 q + 7
-// (wgmma.cuh). Block q % splits of a cluster makes results of it: all put theirs into its shared memory, and it adds
-// them up in ascending order. So results are reproducible, and a row's do not depend on the others. Little else happens
-// then, so it takes as long as a lane's instructions, one after the other, and as they take to come from memory: the code
-// is short, and a warp's results are spread over its lanes.
+// In the end a warpgroup has its sums in quads: quad q are four floats of each thread, of rows 8 q
+// to 8 q + 7 (wgmma.cuh). Block q % k_splits of a cluster makes results of it: all blocks send
+// theirs to its shared memory, and it adds them up in ascending order. So results are reproducible,
+// and a row's do not depend on the others. Little else happens then, so the time is that of a
+// lane's instructions, one after the other, and of their loads: the code is short, and a warp's
+// results are spread over its lanes.
 //
-// Norms between such products are taken in halves (skinny_norm_sm90.cuh).
+// RMSNorms between such GEMMs are deferred (deferred_norm.cuh).
 //
-// Between a block's last request for weights and the next kernel's first one the memory would rest: keys and values that
-// attention reads soon are fetched into the L2 then (kernels/gemm/kv_prefetch.h).
+// Between a block's last load of weights and the next kernel's first one the memory would be idle:
+// keys and values that attention reads soon are prefetched into the L2 then
+// (kernels/gemm/kv_prefetch.h).
 #pragma once
 
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/common/sm90/tma.cuh"
-#include "kernels/gemm/sm80/linear_parts.cuh"
-#include "kernels/gemm/sm90/fetch_ahead.cuh"
-#include "kernels/gemm/sm90/skinny_norm.cuh"
+#include "kernels/gemm/kv_prefetch.h"
+#include "kernels/gemm/sm80/gemm_params.cuh"
+#include "kernels/gemm/sm90/deferred_norm.cuh"
 #include "kernels/gemm/sm90/weight_stages.cuh"
 #include "kernels/pointwise/sm80/activation.cuh"
 
-namespace nvllm::kernels::cuda::skinny {
+namespace nvllm::kernels::cuda::small_m {
 
 using staged::kAlignment, staged::kRowBytes, staged::kStageInputs, staged::kTileOutputs;
 
@@ -48,13 +51,13 @@ __host__ __device__ constexpr int quad_stride(int quad_bytes, int splits) {
   return splits * quad_bytes + 64;
 }
 
-// Where a block has what: the ring, the sums that results are made of, each warp's sums of rows' squares, barriers. A
-// block that has all sums itself puts them where the ring was.
+// Where a block has what: the ring, the sums that results are made of, each warp's sums of rows'
+// squares, barriers. A block that has all sums itself puts them where the ring was.
 template <int kTiles, int kRows>
-struct Places {
+struct SharedLayout {
   int sums, squares, barriers, end;
 
-  __host__ __device__ constexpr Places(int stages, int splits) {
+  __host__ __device__ constexpr SharedLayout(int stages, int splits) {
     using S = Shape<kTiles, kRows>;
     const int ring = stages * S::kStageBytes;
     const int bytes = (S::kQuads + splits - 1) / splits * quad_stride(S::kQuadBytes, splits);
@@ -66,10 +69,22 @@ struct Places {
 };
 template <int kTiles, int kRows>
 constexpr int shared_bytes(int stages, int splits) {
-  return kAlignment + Places<kTiles, kRows>(stages, splits).end;
+  return kAlignment + SharedLayout<kTiles, kRows>(stages, splits).end;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Prefetches the share of block blockIdx.x of gridDim.x into the L2, and waits for nothing. All
+// lanes of a warp call it, once the table and the lengths have been written.
+__device__ __forceinline__ void prefetch_kv(const KvPieces& pieces, int lane) {
+  for (int i = blockIdx.x + lane * gridDim.x; i < pieces.pieces(); i += 32 * gridDim.x) {
+    const char* const piece = pieces.piece(i);
+    if (piece == nullptr) continue;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(piece),
+                 "r"(pieces.piece_bytes())
+                 : "memory");
+  }
+}
 
 // Eight neighbouring outputs of a row.
 template <typename T>
@@ -84,7 +99,7 @@ __device__ __forceinline__ void scale(Floats<T>& eight, float factor) {
   for (int i = 0; i < 8; ++i) eight.element[i] *= factor;
 }
 template <typename T>
-__device__ __forceinline__ void store_eight(const LinearParams<T>& p, int row, int output,
+__device__ __forceinline__ void store_eight(const GemmParams<T>& p, int row, int output,
                                             const Floats<T>& eight) {
   const long long place = row * p.out_stride + output;
   if (p.float_out) {
@@ -97,10 +112,10 @@ __device__ __forceinline__ void store_eight(const LinearParams<T>& p, int row, i
   }
 }
 
-// Sums that have met, of which a warp makes results: 16 outputs, or 8 gates and what they let through, of those quads that
-// are its block's. `at`: its own of the first one, 16 bytes of each thread, four threads for an output and the one 8
-// further: of two rows each, the first output's before the other's. The next quad's are `stride` bytes further, another
-// block's `part` bytes.
+// Sums of all splits, of which a warp makes results: 16 outputs, or 8 gates and what they let
+// through, of the quads of its block. `at`: where its own of the first quad are, 16 bytes of each
+// thread, four threads for an output and the one 8 further: of two rows each, the first output's
+// before the other's. The next quad's are `stride` bytes further, another block's `part` bytes.
 struct Quads {
   unsigned at;
   int stride, part;
@@ -111,18 +126,18 @@ struct Quads {
 template <typename T>
 class Plain {
  public:
-  __device__ __forceinline__ Plain(const LinearParams<T>& p, const NormHalves<T>& norm, int output,
-                                   int split, int splits)
+  __device__ __forceinline__ Plain(const GemmParams<T>& p, const DeferredNorms<T>& norms,
+                                   int output, int split, int splits)
       : output_(output + threadIdx.x % 2 * 8),
         row_((lane() / 16 * splits + split) * 8 + lane() / 2 % 8) {
     if (output_ >= p.outputs) return;
     load_residual(p);
-    if (norm.squares != nullptr) weight_ = load_vector(norm.weight + output_);
+    if (norms.next_squares != nullptr) weight_ = load_vector(norms.next_weight + output_);
   }
 
-  // `factors`: of rows, if their norm is begun. What is begun of a norm goes to norm.weighted, and squares of each row's
-  // 16 outputs to `squares`.
-  __device__ __forceinline__ void store(const LinearParams<T>& p, const NormHalves<T>& norm,
+  // `factors`: of rows, if their norm was deferred. The next norm's rows go to norms.next_weighted,
+  // and the squares of each row's 16 outputs to `squares`.
+  __device__ __forceinline__ void store(const GemmParams<T>& p, const DeferredNorms<T>& norms,
                                         const Quads& quads, unsigned factors, unsigned squares) {
     const int row_of_quad = lane() / 2 % 8;
     unsigned at = quads.at + lane() / 16 * quads.stride + row_of_quad / 2 * 16 +
@@ -139,18 +154,18 @@ class Plain {
           for (int i = 0; i < 8; ++i)
             sums.element[i] += load_shared_float(at + split * quads.part + i * 64);
         }
-        if (norm.begun != nullptr) scale(sums, load_shared_float(factors + row_ * 4));
+        if (norms.own_squares != nullptr) scale(sums, load_shared_float(factors + row_ * 4));
         if (p.bias != nullptr) add_to(sums, load_vector(p.bias + output_));
         if (p.residual != nullptr) add_to(sums, residual_);
         store_eight(p, row_, output_, sums);
-        if (norm.squares != nullptr) {
+        if (norms.next_squares != nullptr) {
           const Vector<T> rounded = narrow(sums);
           square = rms_norm_vector(rounded);
-          store_vector(norm.weighted + static_cast<long long>(row_) * p.outputs + output_,
+          store_vector(norms.next_weighted + static_cast<long long>(row_) * p.outputs + output_,
                        rms_norm_apply(rounded, 1.0f, weight_));
         }
       }
-      if (norm.squares != nullptr) {
+      if (norms.next_squares != nullptr) {
         square += __shfl_xor_sync(0xffffffffu, square, 1);
         if (inside && lane() % 2 == 0) store_shared(squares + row_ * 4, square);
       }
@@ -164,18 +179,18 @@ class Plain {
   static __device__ __forceinline__ int lane() {
     return threadIdx.x % 32;
   }
-  __device__ __forceinline__ void load_residual(const LinearParams<T>& p) {
+  __device__ __forceinline__ void load_residual(const GemmParams<T>& p) {
     if (p.residual != nullptr && row_ < p.rows)
       residual_ = load_vector(p.residual + row_ * p.residual_stride + output_);
   }
 
   int output_, row_;
-  Vector<T> residual_, weight_;  // asked for while products are made
+  Vector<T> residual_, weight_;  // loaded while the tensor cores work
 };
 
 // A lane has 8 gates of one or two rows at a time.
 template <typename T, int kRowsOfLane>
-__device__ __forceinline__ void store_gated(const LinearParams<T>& p, bool scaled, int output,
+__device__ __forceinline__ void store_gated(const GemmParams<T>& p, bool scaled, int output,
                                             const Quads& quads, unsigned factors) {
   constexpr int kLanes = 8 / kRowsOfLane;  // of a quad
   const int lane = threadIdx.x % 32;
@@ -225,21 +240,23 @@ struct Owner {
 
 #endif
 
-// grid: tiles * splits, clusters of splits. `weight` [groups, 2, 8, inputs], `x` [1, rows, inputs] in boxes of 64
-// inputs, a tile's groups or kRows rows. `stages`: of the ring, all steps' or 2 at least. gated: the first 8 outputs of a
-// group are gates of the second 8, and p.outputs are gates only. norm: its halves; not both. ahead: to be fetched.
+// grid: tiles * splits, clusters of splits. `weight` [groups, 2, 8, inputs], `x` [1, rows, inputs]
+// in boxes of 64 inputs, a tile's groups or kRows rows. `stages`: of the ring, those of all steps,
+// or at least 2. gated: the first 8 outputs of a group are gates of the second 8, and p.outputs are
+// gates only. norms: x's or the next one, not both.
 template <typename T, int kTiles, int kRows>
 __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
-    skinny_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
-                  const LinearParams<T> p, const NormHalves<T> norm, int splits, int stages,
-                  bool gated, const KvPieces ahead) {
+    small_m_kernel(const __grid_constant__ CUtensorMap weight,
+                   const __grid_constant__ CUtensorMap x, const GemmParams<T> p,
+                   const DeferredNorms<T> norms, int splits, int stages, bool gated,
+                   const KvPieces prefetch_pieces) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using S = Shape<kTiles, kRows>;
   extern __shared__ char memory[];
   const unsigned base = (static_cast<unsigned>(__cvta_generic_to_shared(memory)) + kAlignment - 1) &
                         ~(kAlignment - 1);
-  const Places<kTiles, kRows> places(stages, splits);
-  const unsigned barriers = base + places.barriers;
+  const SharedLayout<kTiles, kRows> layout(stages, splits);
+  const unsigned barriers = base + layout.barriers;
   const Barrier all_received{barriers};
   const auto full = [&](int stage) { return Barrier{barriers + 8 + stage * 8}; };
   const auto empty = [&](int stage) { return Barrier{barriers + 8 + (stages + stage) * 8}; };
@@ -297,7 +314,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
       let_next_kernel_come();  // its weights come after these
     }
     __syncwarp();
-    if (warp == kTiles * 4) fetch_ahead(ahead, lane);
+    if (warp == kTiles * 4) prefetch_kv(prefetch_pieces, lane);
     __syncwarp();
     if (splits > 1) wait_for_cluster();
     return;
@@ -305,10 +322,10 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
 
   // Of this warp's results: from which output on.
   const int output = gated ? tile * (S::kOutputs / 2) + warp * 8 : tile * S::kOutputs + warp * 16;
-  Plain<T> plain(p, norm, gated ? p.outputs : output, split, splits);  // gates ask for nothing
-  const unsigned squares = base + places.squares;
-  if (norm.begun != nullptr) {
-    add_squares<S::kConsumers, kRows>(norm.begun, p.inputs / kSquaresColumns, squares);
+  Plain<T> plain(p, norms, gated ? p.outputs : output, split, splits);  // gates ask for nothing
+  const unsigned squares = base + layout.squares;
+  if (norms.own_squares != nullptr) {
+    add_squares<S::kConsumers, kRows>(norms.own_squares, p.inputs / kSquaresColumns, squares);
     sync_threads(1, S::kConsumers);
     const int row = threadIdx.x;
     if (row < kRows) {
@@ -338,7 +355,7 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   sync_threads(1, S::kConsumers);  // nobody multiplies any more, and factors of rows are there
   if (splits > 1) wait_for_cluster();
   const int stride = quad_stride(S::kQuadBytes, splits);
-  const unsigned own_sums = base + places.sums + split * S::kQuadBytes + threadIdx.x * 16;
+  const unsigned own_sums = base + layout.sums + split * S::kQuadBytes + threadIdx.x * 16;
   Owner owner;
 #pragma unroll
   for (int quad = 0; quad < S::kQuads; ++quad, owner.advance(splits, stride)) {
@@ -355,20 +372,20 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   __syncwarp();
   if (splits > 1) all_received.wait(0);
 
-  const Quads quads{base + places.sums + warp * 512, stride, S::kQuadBytes, split, splits};
+  const Quads quads{base + layout.sums + warp * 512, stride, S::kQuadBytes, split, splits};
   if (gated) {
-    store_gated<T, kRows <= 32 ? 1 : 2>(p, norm.begun != nullptr, output, quads, squares);
+    store_gated<T, kRows <= 32 ? 1 : 2>(p, norms.own_squares != nullptr, output, quads, squares);
   } else {
-    plain.store(p, norm, quads, squares, squares + warp * kRows * 4);
+    plain.store(p, norms, quads, squares, squares + warp * kRows * 4);
   }
-  if (norm.squares == nullptr) return;
+  if (norms.next_squares == nullptr) return;
   sync_threads(2 + warp / 4, 128);
   const int own_row = threadIdx.x % 128, part = tile * kTiles + warp / 4;
   if (own_row >= p.rows || own_row / 8 % splits != split) return;
   if (part * kSquaresColumns >= p.outputs) return;
-  norm.squares[part * kSquaresRows + own_row] =
+  norms.next_squares[part * kSquaresRows + own_row] =
       squares_of<4, kRows>(squares + warp / 4 * 4 * kRows * 4, own_row);
 #endif
 }
 
-}  // namespace nvllm::kernels::cuda::skinny
+}  // namespace nvllm::kernels::cuda::small_m

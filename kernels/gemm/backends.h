@@ -1,0 +1,89 @@
+// What the backends offer: a Gemm each, and the kernels among which the CUDA backend plans.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "kernels/common/cpu/instruction_set.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/small_m_plan.h"
+
+namespace nvllm::kernels {
+namespace cpu {
+
+// GEMMs for streams of the CPU backend. Workspace for rows of x in the kernels' own format is
+// allocated when a call needs more of it than any before; it never shrinks. tune() with the largest M
+// allocates it ahead. Results do not depend on the number of threads.
+//
+// set: at most this instruction set, for tests; without it, the best one that there is.
+std::unique_ptr<Gemm> create_gemm(Backend& backend,
+                                  std::optional<InstructionSet> set = std::nullopt);
+
+}  // namespace cpu
+
+namespace cuda {
+
+// cuBLASLt's workspace: as much as NVIDIA advises for Hopper.
+inline constexpr std::size_t kGemmBytes = 32 << 20;
+
+std::unique_ptr<Gemm> create_gemm(Backend& backend);
+
+// The kernels. Whether one takes a GEMM is asked with the shape that its own kernel sees
+// (gemm_steps.h), which is not empty; a call that it enqueues is planned for it and checked.
+
+// Up to 16 rows of 16-bit floats, bound by the reading of the weight; with RMSNorm as its prologue
+// where that is faster than a kernel of its own, and with SiLU as its epilogue.
+class Gemv {
+ public:
+  Gemv();
+  bool takes(const GemmShape& shape) const;
+  // Whether the blocks of such a GEMM without prologue load all of the weight at once.
+  bool loads_all_at_once(const GemmShape& shape) const;
+  void enqueue(const GemmCall& call, Stream& stream) const;
+
+ private:
+  bool takes_norm(const GemmShape& shape) const;
+  bool norm_in_registers(const GemmShape& shape) const;
+  template <typename T>
+  void enqueue_as(const GemmCall& call, Stream& stream) const;
+
+  int multiprocessors_;
+  bool early_;  // kernels may begin before the one before them in the stream has ended
+};
+
+// 17 to 128 rows of 16-bit floats on Hopper; with a deferred RMSNorm as its prologue, with SiLU or the
+// begin of the next RMSNorm as its epilogue.
+class SmallM {
+ public:
+  // Nothing if this kernel cannot compute the GEMM, or another one is expected to be faster. What
+  // shape.fusion has as prologue is done.
+  std::optional<SmallMTiling> plan(const GemmShape& shape);
+  // Whether the next RMSNorm may be begun, too.
+  static bool defers_norm(const GemmShape& shape);
+  void enqueue(const GemmCall& call, Stream& stream) const;
+
+ private:
+  // Found when there is a GEMM for it: the driver takes its time.
+  std::optional<SmallMOccupancy> occupancy_;
+};
+
+// 17 to 128 rows by the weights of a vocabulary on Hopper, to float32; with sampling as its epilogue.
+class LmHead {
+ public:
+  LmHead();
+  bool takes(const GemmShape& shape) const;
+  void enqueue(const GemmCall& call, Stream& stream) const;
+  void enqueue_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream) const;
+
+ private:
+  int multiprocessors_;
+  bool is_hopper_;
+};
+
+// Any shape, type and alignment: a warp per output and four rows. Good for a few rows in float32, and
+// for what no other kernel takes.
+void dot(const GemmCall& call, Stream& stream);
+
+}  // namespace cuda
+}  // namespace nvllm::kernels
