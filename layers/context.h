@@ -14,8 +14,8 @@
 
 namespace nvllm::layers {
 
-// Some of a batch's rows, one after the other. The first sequence may have begun before them, the
-// last may go on after them.
+// Some of a batch's rows, one after the other. The first sequence may start before them, the last
+// may go on after them.
 struct BatchPart {
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_sequence = 0, sequences = 0;
@@ -52,7 +52,7 @@ struct Batch {
 // captured graph needs. Freed memory may be taken again at once: work on one stream runs in order.
 // Not thread-safe.
 //
-//   const Scratch::Frame frame(scratch);                    // frees what was taken since, at its end
+//   const Scratch::Frame frame(scratch);  // frees what was taken since, at its end
 //   const TensorView gates = scratch.take(DType::bf16, rows, columns);
 class Scratch {
  public:

@@ -1,6 +1,6 @@
-// DecoderLayer: an attention block and an MLP block, each of which reads the residual stream through
-// a norm and adds to it. Its forward() is the whole of a layer, to be read from top to bottom; it is
-// the same for one rank and several, for captured graphs, prefill and decode.
+// DecoderLayer: an attention block and an MLP block, each of which reads the residual stream
+// through a norm and adds to it. Its forward() is the whole of a layer, to be read from top to
+// bottom; it is the same for one rank and several, for captured graphs, prefill and decode.
 //
 // Attention is causal, with rotated positions and grouped KV heads, split over ranks by heads; the
 // MLP is down(activation(gate(x)) * up(x)), split by its inner dimension.

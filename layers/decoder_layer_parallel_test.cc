@@ -1,5 +1,5 @@
-// DecoderLayer over ranks as on one: its attention block alone, through a cache of this rank's heads;
-// its MLP block alone; two layers, one after the other; and norms that are deferred.
+// DecoderLayer over ranks as on one: its attention block alone, through a cache of this rank's
+// heads; its MLP block alone; two layers, one after the other; and norms that are deferred.
 #include <doctest/doctest.h>
 
 #include <deque>

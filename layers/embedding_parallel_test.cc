@@ -1,5 +1,5 @@
-// VocabParallelEmbedding: every rank gets the whole rows, to the bit. LmHead: each rank's logits are
-// its part of the vocabulary's, and put together they are all.
+// VocabParallelEmbedding: every rank gets the whole rows, to the bit. LmHead: each rank's logits
+// are its part of the vocabulary's, and put together they are all.
 #include <doctest/doctest.h>
 
 #include <optional>

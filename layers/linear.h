@@ -1,6 +1,6 @@
-// Linear layers whose weights are split over ranks: by outputs (column-parallel: every rank computes
-// some columns of the result) or by inputs (row-parallel: every rank computes a summand of all of
-// it). They declare the parameters and give them to GEMMs, as weight().
+// Linear layers whose weights are split over ranks: by outputs (column-parallel: every rank
+// computes some columns of the result) or by inputs (row-parallel: every rank computes a summand of
+// all of it). They declare the parameters and give them to GEMMs, as weight().
 //
 // `module` is a layer's name in checkpoints, "model.layers.0.mlp.down_proj"; `name` that of ours.
 #pragma once
@@ -15,8 +15,8 @@
 
 namespace nvllm::layers {
 
-// out = x · weightᵀ [+ bias] for this rank's outputs: those of one or several modules, one after the
-// other.
+// out = x · weightᵀ [+ bias] for this rank's outputs: those of one or several modules, one after
+// the other.
 class ColumnParallelLinear {
  public:
   struct Module {

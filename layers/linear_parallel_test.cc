@@ -1,6 +1,6 @@
 // The parallel linear layers: column-parallel ones give each rank its columns of the whole result,
-// merged ones of both halves, QKV its query heads and the KV heads that they need; the sum over ranks
-// of row-parallel ones is the whole result, on every rank.
+// merged ones of both halves, QKV its query heads and the KV heads that they need; the sum over
+// ranks of row-parallel ones is the whole result, on every rank.
 #include <doctest/doctest.h>
 
 #include "layers/linear.h"

@@ -2,9 +2,10 @@
 // block adds its part, and from which each reads through an RMSNorm.
 //
 // With one rank a GEMM adds its result to the sum, and the norm is the prologue of the GEMM that
-// reads it, or is deferred: begun by the one, ended by the other. With several ranks a GEMM leaves
-// this rank's part; when the sum is read next, one collective sums the parts over the ranks, adds
-// them and applies the norm. norm_operands() and add_operands() know which; no other function asks.
+// reads it, or is deferred: started by the one, ended by the other. With several ranks a GEMM
+// leaves this rank's part; when the sum is read next, one collective sums the parts over the ranks,
+// adds them and applies the norm. norm_operands() and add_operands() know which; no other function
+// asks.
 #pragma once
 
 #include "layers/context.h"

@@ -1,5 +1,5 @@
-// ResidualStream: what GEMMs read is the norm of the sum over ranks, each of them is added once, and
-// rows may be selected at any time.
+// ResidualStream: what GEMMs read is the norm of the sum over ranks, each of them is added once,
+// and rows may be selected at any time.
 #include <doctest/doctest.h>
 
 #include "layers/linear.h"

@@ -19,7 +19,8 @@ namespace {
 
 using kernels::SlotParams;
 
-// How many rows are truncated, or get log-probabilities, at once: the memory for that is for so many.
+// How many rows are truncated, or get log-probabilities, at once: the memory for that is for so
+// many.
 constexpr std::int64_t kPieceRows = 256;
 // The same where changed logits are beside the raw ones, whose log-probabilities are still wanted.
 constexpr std::int64_t kCopiedRows = 32;
@@ -108,8 +109,8 @@ std::int64_t list_words(const SamplingRules& rules) {
   return static_cast<std::int64_t>(words);
 }
 
-// Everything on the device. Tensors that ranks exchange are [ranks, rows, ...]: all ranks' parts, of
-// which one is this rank's own.
+// Everything on the device. Tensors that ranks exchange are [ranks, rows, ...]: all ranks' parts,
+// of which one is this rank's own.
 struct Sampler::Memory {
   struct Sizes {
     Shard shard;

@@ -9,8 +9,8 @@
 //   else logits / temperature -> min_p -> top_k -> top_p (each on what the ones before left, equals
 //   at a boundary are all kept) -> the highest of logit / temperature + Gumbel noise
 // The noise is a function of (seed, position, token id) alone, and what min_p, top_k and top_p keep
-// is found with sums in fixed point: the same tokens for any number of ranks and any batch, wherever
-// the logits are the same bits.
+// is found with sums in fixed point: the same tokens for any number of ranks and any batch,
+// wherever the logits are the same bits.
 #pragma once
 
 #include <cstddef>
@@ -61,8 +61,8 @@ struct SamplerLimits {
   std::int64_t slots = 0;          // sequences at most
   std::int64_t rows = 0;           // logit rows of a step at most
   std::int64_t max_logprobs = 20;  // alternatives of a row at most
-  // Words of 32 bits that ends, bias and bad words of one sequence may take together (bias takes two
-  // each, a bad word its length and one). Allowed ids may be any number.
+  // Words of 32 bits that ends, bias and bad words of one sequence may take together (bias takes
+  // two each, a bad word its length and one). Allowed ids may be any number.
   static constexpr std::int64_t kListWords = 4096;
 };
 
@@ -115,13 +115,13 @@ class Sampler {
   static std::size_t bytes(std::int64_t stride, std::int64_t vocabulary, Shard shard,
                            const SamplerLimits& limits);
 
-  // From the next step enqueued on, the slot's rules are these. Does not wait for the device. Not to
-  // be captured.
+  // From the next step enqueued on, the slot's rules are these. Does not wait for the device. Not
+  // to be captured.
   void set(std::int64_t slot, const SamplingRules& rules, Stream& stream);
 
-  // Enqueues it: a collective call of all ranks. last_tokens: [slots], int32, gets each sampled token
-  // at its slot. No allocation, no synchronisation; also with no rows. May be captured in a graph,
-  // and then samples by the rules that hold when the graph runs.
+  // Enqueues it: a collective call of all ranks. last_tokens: [slots], int32, gets each sampled
+  // token at its slot. No allocation, no synchronisation; also with no rows. May be captured in a
+  // graph, and then samples by the rules that hold when the graph runs.
   Sampled sample(const SampleStep& step, TensorView last_tokens, const Context& context);
 
  private:

@@ -1,5 +1,5 @@
-// Sampler: whatever the number of ranks and whatever else is in the batch, the same tokens; and they
-// are among those that a plain reading of the rules leaves.
+// Sampler: whatever the number of ranks and whatever else is in the batch, the same tokens; and
+// they are among those that a plain reading of the rules leaves.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -10,8 +10,8 @@ namespace nvllm::model {
 namespace {
 
 // Up to so many of a step's rows, those whose logits are wanted, go through the last layer's MLP
-// block alone. More of them, in steps that decode sequences beside prompts, would save less, and ask
-// for GEMMs with numbers of rows that come in no other layer.
+// block alone. More of them, in steps that decode sequences beside prompts, would save less, and
+// ask for GEMMs with numbers of rows that come in no other layer.
 constexpr std::int64_t kMaxSelectedRows = 64;
 
 using layers::Scratch;

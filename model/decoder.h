@@ -98,9 +98,9 @@ class Decoder {
   const layers::LmHead& head() const { return *head_; }
 
   // Enqueues it; no allocation, no synchronisation, so it may be captured if the cache's plan of
-  // the step allows it. kv: of this rank's KV heads, of all layers. Returns this rank's logits, float32
-  // [logit rows, its part of the vocabulary], rows head().stride() apart, in `memory`. An Error for
-  // more rows than the memory was made for.
+  // the step allows it. kv: of this rank's KV heads, of all layers. Returns this rank's logits,
+  // float32 [logit rows, its part of the vocabulary], rows head().stride() apart, in `memory`. An
+  // Error for more rows than the memory was made for.
   TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                      const Device& device, const Observer& observer = {}) const;
 

@@ -74,8 +74,8 @@ struct Tolerance {
   int roundings;  // of values as large as the largest result, on either way, to the tensors' type
   std::int64_t length;  // of the longest sum in float32
 };
-// "" or which element differs, by how much, and how much it may. Columns [begin, end) of `expected`,
-// which has `columns`, are compared with all of `got`.
+// "" or which element differs, by how much, and how much it may. Columns [begin, end) of
+// `expected`, which has `columns`, are compared with all of `got`.
 std::string difference(const std::vector<float>& got, const std::vector<float>& expected,
                        std::int64_t columns, Range range, DType dtype, const Tolerance& tolerance);
 std::string difference(const std::vector<float>& got, const std::vector<float>& expected,

@@ -1,5 +1,5 @@
-// TestBatch: batches and a cache for tests and benchmarks: sequences of one length at most, in paged
-// or contiguous memory.
+// TestBatch: batches and a cache for tests and benchmarks: sequences of one length at most, in
+// paged or contiguous memory.
 //
 //   TestCache cache(*backend, {.sequences = 2, .tokens = 256, .kv_heads = 2, ...});
 //   TestBatch batch(*backend, cache, 64);
