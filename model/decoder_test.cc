@@ -138,7 +138,11 @@ class PrefetchNotes final : public kernels::Gemm {
   std::vector<std::pair<void*, kernels::KvPrefetch>> notes;  // by the weight
 
  private:
-  kernels::GemmPlan make_plan(const kernels::GemmShape&) override { return {}; }
+  kernels::GemmPlan make_plan(const kernels::GemmShape&) override {
+    kernels::GemmPlan plan;
+    plan.kernel = kernels::GemmKernel::cpu;
+    return plan;
+  }
   void enqueue(const kernels::GemmCall& call, Stream&) override {
     const kernels::KvPrefetch& prefetch = call.operands.kv_prefetch;
     if (prefetch.kv.keys.data != nullptr) notes.emplace_back(call.weight.values.data, prefetch);
