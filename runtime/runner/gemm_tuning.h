@@ -48,8 +48,8 @@ struct GemmTuningReport {
   }
 };
 
-// The GEMM configurations that autotuning has chosen (kernels::GemmConfigurations), for all devices and
-// models, in one text file:
+// The GEMM configurations that autotuning has chosen (kernels::GemmConfigurations), for all devices
+// and models, in one text file:
 //
 //   nvllm GEMM tuning, version 1
 //   key: device, shape and types of a GEMM <tab> configuration
@@ -68,12 +68,12 @@ class GemmTuningCache {
     std::string problem;  // one line for people; empty: there is none
   };
   // Skips lines that cannot be parsed, and a file of another format: `problem` says so. A file that
-  // is not there has none, which is no problem. Where the file is not there, but one of the
-  // name that earlier versions used is that one is read.
+  // is not there has none, which is no problem; but if there is one of the name that earlier
+  // versions used, that one is read.
   Contents read() const;
 
-  // Adds configurations, or replaces those of the same keys; lines that read() skips are dropped. An Error
-  // if it cannot be written; then it is as it was.
+  // Adds configurations, or replaces those of the same keys; lines that read() skips are dropped.
+  // An Error if it cannot be written; then it is as it was.
   void add(const kernels::GemmConfigurations& configurations) const;
 
  private:
