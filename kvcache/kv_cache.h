@@ -139,7 +139,7 @@ class KvCache {
                              Stream& stream) = 0;
   // What run_attention() will read, for prefetching it into L2; empty where it is not known before.
   virtual kernels::KvPrefetch prefetch(std::int64_t /*layer*/, TensorView /*block_table*/,
-                                    TensorView /*kv_length*/) const {
+                                       TensorView /*kv_length*/) const {
     return {};
   }
   virtual void end_pass(Stream& /*stream*/) {}
@@ -181,8 +181,9 @@ class ViewCache : public KvCache {
   }
 
   kernels::KvPrefetch prefetch(std::int64_t layer, TensorView block_table,
-                            TensorView kv_length) const override {
-    kernels::KvPrefetch all{.kv = views_.at(static_cast<std::size_t>(layer)), .kv_length = kv_length};
+                               TensorView kv_length) const override {
+    kernels::KvPrefetch all{.kv = views_.at(static_cast<std::size_t>(layer)),
+                            .kv_length = kv_length};
     all.kv.block_table = block_table;
     return all;
   }

@@ -1,47 +1,181 @@
 #include "layers/decoder_layer.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "kernels/pointwise/norm_rope_store.h"
 
 namespace nvllm::layers {
+namespace {
+
+// What the attention of layer `layer` will read, for one of the two GEMMs ahead of it that fetch
+// for it (kernels::KvPrefetch). Only where many sequences decode: with fewer, attention's blocks
+// ask for most of what they read as soon as they come.
+kernels::KvPrefetch kv_prefetch_of(const Batch& batch, const kvcache::KvCache& kv,
+                                   std::int64_t layer, std::int64_t share) {
+  constexpr std::int64_t kManySequences = 17;
+  if (batch.max_query_rows != 1 || batch.rows() < kManySequences) return {};
+  kernels::KvPrefetch prefetch = kv.prefetch(layer, batch.block_table, batch.kv_length);
+  prefetch.share = share;
+  return prefetch;
+}
+
+}  // namespace
 
 DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard)
-    : attention_norm_(name + ".attention_norm", config.attention_norm, config.attention.hidden,
+    : part_(heads_of(config.attention.heads, config.attention.kv_heads, shard)),
+      head_dim_(config.attention.head_dim),
+      activation_(config.mlp.activation),
+      attention_norm_(name + ".attention_norm", config.attention_norm, config.attention.hidden,
                       config.epsilon),
-      attention_(name + ".attention", config.attention, shard),
+      qkv_(name + ".attention.qkv", config.attention.qkv, config.attention.heads,
+           config.attention.kv_heads, head_dim_, config.attention.hidden, config.attention.qkv_bias,
+           shard),
+      output_(name + ".attention.out", config.attention.output, config.attention.hidden,
+              config.attention.heads * head_dim_,
+              {part_.q.begin * head_dim_, part_.q.end * head_dim_}, config.attention.output_bias,
+              shard),
       mlp_norm_(name + ".mlp_norm", config.mlp_norm, config.mlp.hidden, config.epsilon),
-      mlp_(name + ".mlp", config.mlp, shard) {}
+      gate_up_(name + ".mlp.gate_up", config.mlp.gate, config.mlp.up, config.mlp.intermediate,
+               config.mlp.hidden, config.mlp.bias, shard),
+      down_(name + ".mlp.down", config.mlp.down, config.mlp.hidden, config.mlp.intermediate,
+            part_of(config.mlp.intermediate, shard), config.mlp.bias, shard) {
+  if (!config.attention.qk_norm) return;
+  const float epsilon = config.attention.epsilon;
+  head_norms_.emplace(
+      HeadNorms{RmsNorm(name + ".attention.q_norm", config.attention.q_norm, head_dim_, epsilon),
+                RmsNorm(name + ".attention.k_norm", config.attention.k_norm, head_dim_, epsilon)});
+}
 
 void DecoderLayer::declare(std::vector<Parameter*>& all) {
   attention_norm_.declare(all);
-  attention_.declare(all);
+  qkv_.declare(all);
+  if (head_norms_) {
+    head_norms_->q.declare(all);
+    head_norms_->k.declare(all);
+  }
+  output_.declare(all);
   mlp_norm_.declare(all);
-  mlp_.declare(all);
+  gate_up_.declare(all);
+  down_.declare(all);
 }
 
-void DecoderLayer::forward(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv,
-                           std::int64_t layer, TensorView cos_sin, const Context& context) const {
-  attend(stream, batch, kv, layer, cos_sin, context);
-  transform(stream, nullptr, context);
+void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Context& context) const {
+  const kernels::LayerPlan plan = this->plan(stream, pass, context);
+  const auto run = [&](const kernels::GemmPlan& of, const kernels::GemmWeight& weight,
+                       const kernels::GemmOperands& operands) {
+    context.gemm.run({of, weight, operands}, context.stream);
+  };
+
+  {  // The attention block.
+    const Scratch::Frame frame(context.scratch);
+    const std::int64_t rows = stream.rows();
+    const TensorView qkv = context.scratch.take(stream.dtype(), rows, qkv_.outputs());
+    const TensorView heads = context.scratch.take(stream.dtype(), rows, output_.inputs());
+
+    kernels::GemmOperands in = norm_operands(stream, attention_norm_, context);
+    in.out = qkv;
+    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer, 1);
+    run(plan.qkv, qkv_.weight(), in);
+    norm_rope_and_store(qkv, pass, context);
+    pass.kv.run_attention(pass.layer, attention_of(heads, qkv, pass.batch), context.stream);
+    run(plan.output, output_.weight(),
+        add_operands(stream, heads, plan.output, &mlp_norm_, context));
+  }
+
+  if (pass.select_logit_rows) select_rows(stream, pass.batch.logit_rows, context);
+
+  {  // The MLP block.
+    const Scratch::Frame frame(context.scratch);
+    const std::int64_t rows = stream.rows();
+    const TensorView gate_up = context.scratch.take(stream.dtype(), rows, gate_up_.outputs());
+    const TensorView activated = context.scratch.take(stream.dtype(), rows, down_.inputs());
+
+    const bool fused = plan.gate_up.shape.fusion.epilogue == kernels::Epilogue::gated_activation;
+    kernels::GemmOperands in = norm_operands(stream, mlp_norm_, context);
+    in.out = fused ? activated : gate_up;
+    if (fused) in.epilogue.gate_up = gate_up;
+    if (pass.next != nullptr) {
+      in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer + 1, 0);
+    }
+    run(plan.gate_up, gate_up_.weight(), in);
+    kernels::GemmOperands out =
+        add_operands(stream, in.out, plan.down,
+                     pass.next == nullptr ? nullptr : &pass.next->attention_norm_, context);
+    if (!fused) out.prologue.prepared = activated;
+    run(plan.down, down_.weight(), out);
+  }
 }
 
-void DecoderLayer::attend(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv,
-                          std::int64_t layer, TensorView cos_sin, const Context& context) const {
-  stream.expect(&mlp_norm_);
-  attention_.forward(stream, attention_norm_, batch, kv, layer, cos_sin, context);
+kernels::LayerGemms DecoderLayer::gemms() const {
+  return {.qkv = qkv_.weight(),
+          .output = output_.weight(),
+          .gate_up = gate_up_.weight(),
+          .down = down_.weight(),
+          .attention_norm = attention_norm_.weight.view,
+          .mlp_norm = mlp_norm_.weight.view,
+          .activation = activation_};
 }
 
-void DecoderLayer::transform(ResidualStream& stream, const DecoderLayer* next,
-                             const Context& context, const kernels::KvPrefetch& ahead) const {
-  stream.expect(next == nullptr ? nullptr : &next->attention_norm_);
-  mlp_.forward(stream, mlp_norm_, context, ahead);
+kernels::LayerPlan DecoderLayer::plan(const ResidualStream& stream, const Pass& pass,
+                                      const Context& context) const {
+  std::optional<kernels::LayerGemms> next;
+  if (pass.next != nullptr) next = pass.next->gemms();
+  return context.gemm.plan_layer(
+      gemms(), {.m = stream.rows(),
+                .mlp_m = pass.select_logit_rows ? pass.batch.logits() : stream.rows(),
+                .ranks = context.ranks(),
+                .deferred = stream.deferred,
+                .may_defer = stream.squares.data != nullptr,
+                .next = next ? &*next : nullptr});
+}
+
+void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
+                                       const Context& context) const {
+  kernels::NormRopeStore args;
+  args.qkv = qkv;
+  if (head_norms_) {
+    args.q_norm = head_norms_->q.weight.view;
+    args.k_norm = head_norms_->k.weight.view;
+    args.epsilon = head_norms_->q.epsilon;
+  }
+  args.cos_sin = pass.cos_sin;
+  args.positions = pass.batch.positions;
+  args.slots = pass.batch.slots;
+  args.kv = pass.kv.store_view(pass.layer, context.stream);
+  args.heads = part_.q.size();
+  args.only_rows_are_new = true;
+  kernels::norm_rope_store(args, context.stream);
+}
+
+// All but where keys and values are.
+kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
+                                              const Batch& batch) const {
+  const std::int64_t rows = qkv.shape[0];
+  kernels::Attention args;
+  args.out = TensorView(out.data, out.dtype, {rows, part_.q.size(), head_dim_});
+  args.q = TensorView(qkv.data, qkv.dtype, {rows, part_.q.size(), head_dim_});
+  args.q.stride[0] = qkv.stride[0];
+  args.kv.block_table = batch.block_table;
+  args.query_start = batch.query_start;
+  args.kv_length = batch.kv_length;
+  args.group = part_.group;
+  args.first_head = part_.first_head;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  args.max_query_rows = batch.max_query_rows;
+  args.max_kv_length = batch.max_kv_length;
+  return args;
 }
 
 std::size_t DecoderLayer::scratch_bytes(std::int64_t rows, DType dtype) const {
-  return std::max(attention_.scratch_bytes(rows, dtype), transform_scratch_bytes(rows, dtype));
+  const std::size_t attention = Scratch::bytes_of(dtype, rows, qkv_.outputs()) +
+                                Scratch::bytes_of(dtype, rows, output_.inputs());
+  return std::max(attention, mlp_scratch_bytes(rows, dtype));
 }
 
-std::size_t DecoderLayer::transform_scratch_bytes(std::int64_t rows, DType dtype) const {
-  return mlp_.scratch_bytes(rows, dtype);
+std::size_t DecoderLayer::mlp_scratch_bytes(std::int64_t rows, DType dtype) const {
+  return Scratch::bytes_of(dtype, rows, gate_up_.outputs()) +
+         Scratch::bytes_of(dtype, rows, down_.inputs());
 }
 
 }  // namespace nvllm::layers

@@ -1,16 +1,45 @@
-// DecoderLayer: attention, then an MLP, each on a norm of the residual stream and added to it.
+// DecoderLayer: an attention block and an MLP block, each of which reads the residual stream
+// through a norm and adds to it. Its forward() is the whole of a layer, to be read from top to
+// bottom; it is the same for one rank and several, for captured graphs, prefill and decode.
+//
+// Attention is causal, with rotated positions and grouped KV heads, split over ranks by heads; the
+// MLP is down(activation(gate(x)) * up(x)), split by its inner dimension.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "layers/attention.h"
-#include "layers/mlp.h"
-#include "layers/norm.h"
+#include "kvcache/kv_cache.h"
+#include "layers/context.h"
+#include "layers/linear.h"
+#include "layers/residual_stream.h"
 
 namespace nvllm::layers {
+
+struct AttentionConfig {
+  QkvParallelLinear::Modules qkv;  // "model.layers.0.self_attn.q_proj" ...
+  std::string output;              // "model.layers.0.self_attn.o_proj"
+  std::string q_norm, k_norm;      // tensors: "model.layers.0.self_attn.q_norm.weight"
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  bool qkv_bias = false;
+  bool output_bias = false;
+  bool qk_norm = false;
+  float epsilon = 1e-6f;  // of the norms of q and k
+};
+
+struct MlpConfig {
+  std::string gate, up, down;  // modules: "model.layers.0.mlp.gate_proj"
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;
+  bool bias = false;
+  kernels::Activation activation = kernels::Activation::silu;
+};
 
 struct DecoderLayerConfig {
   AttentionConfig attention;
@@ -24,27 +53,48 @@ class DecoderLayer {
   DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard);
 
   void declare(std::vector<Parameter*>& all);
-  const HeadPart& heads() const { return attention_.heads(); }
+  const HeadPart& heads() const { return part_; }
 
-  // `kv`: of which this is layer `layer`.
-  void forward(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv, std::int64_t layer,
-               TensorView cos_sin, const Context& context) const;
-  // Its two halves. The second takes rows one by one: what nobody will ask for may be left out of the stream
-  // between them.
-  void attend(ResidualStream& stream, const Batch& batch, kvcache::KvCache& kv, std::int64_t layer,
-              TensorView cos_sin, const Context& context) const;
-  // next: the layer that reads the stream next; nullptr: there is none, or it is not known. ahead: what that will attend
-  // to.
-  void transform(ResidualStream& stream, const DecoderLayer* next, const Context& context,
-                 const kernels::KvPrefetch& ahead = {}) const;
+  // One pass through the layer.
+  struct Pass {
+    const Batch& batch;
+    kvcache::KvCache& kv;  // of this rank's KV heads
+    std::int64_t layer;    // of `kv` this is layer `layer`
+    TensorView cos_sin;    // of a RopeTable
+    // The layer that reads the stream next; nullptr: there is none, or it is not known.
+    const DecoderLayer* next = nullptr;
+    // The MLP block, which takes rows one by one, and all that follows go on with the rows alone
+    // whose logits are wanted (select_rows()).
+    bool select_logit_rows = false;
+  };
+  void forward(ResidualStream& stream, const Pass& pass, const Context& context) const;
+
+  // Of Context::scratch: of a pass, and of an MLP block with so many rows.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
-  std::size_t transform_scratch_bytes(std::int64_t rows, DType dtype) const;
+  std::size_t mlp_scratch_bytes(std::int64_t rows, DType dtype) const;
 
  private:
+  struct HeadNorms {
+    RmsNorm q, k;
+  };
+
+  kernels::LayerGemms gemms() const;
+  kernels::LayerPlan plan(const ResidualStream& stream, const Pass& pass,
+                          const Context& context) const;
+  void norm_rope_and_store(TensorView qkv, const Pass& pass, const Context& context) const;
+  kernels::Attention attention_of(TensorView out, TensorView qkv, const Batch& batch) const;
+
+  HeadPart part_;
+  std::int64_t head_dim_;
+  kernels::Activation activation_;
+
   RmsNorm attention_norm_;
-  SelfAttention attention_;
+  QkvParallelLinear qkv_;
+  std::optional<HeadNorms> head_norms_;
+  RowParallelLinear output_;
   RmsNorm mlp_norm_;
-  GatedMlp mlp_;
+  MergedColumnParallelLinear gate_up_;
+  RowParallelLinear down_;
 };
 
 }  // namespace nvllm::layers

@@ -1,13 +1,14 @@
-// DecoderLayer: two layers, one after the other, over ranks as on one.
+// DecoderLayer over ranks as on one: its attention block alone, through a cache of this rank's
+// heads; its MLP block alone; two layers, one after the other; and norms that are deferred.
 #include <doctest/doctest.h>
 
 #include <deque>
-#include <span>
+#include <string>
 
 #include "layers/decoder_layer.h"
-#include "layers/layer_rank.h"
-#include "layers/rope_table.h"
-#include "layers/test_batch.h"
+#include "layers/rope.h"
+#include "layers/testing/layer_rank.h"
+#include "layers/testing/test_batch.h"
 
 namespace nvllm::layers {
 namespace {
@@ -15,16 +16,18 @@ namespace {
 struct Shape {
   std::int64_t heads, kv_heads, head_dim, hidden, intermediate;
   bool bias, qk_norm;
+  bool paged = true;
+  kernels::Activation activation = kernels::Activation::silu;
 };
-constexpr Shape kShapes[] = {{9, 3, 16, 72, 104, false, true},
-                             {6, 6, 8, 48, 161, true, false},
-                             {2, 1, 32, 64, 96, false, false}};
-constexpr std::int64_t kTokens = 32;
+// Which of the blocks adds something; the weights of the other's last GEMM are zeros.
+enum class Blocks { attention, mlp, both };
+using Rounds = std::vector<std::vector<TestBatch::Part>>;  // what comes together
+constexpr std::int64_t kTokens = 40;
 
-DecoderLayerConfig config_of(const Shape& shape) {
+DecoderLayerConfig config_of(const Shape& shape, Blocks blocks) {
   DecoderLayerConfig config;
   config.attention = {.qkv = {"test.q", "test.k", "test.v"},
-                      .output = "test.o",
+                      .output = blocks == Blocks::mlp ? "test.zero_o" : "test.o",
                       .q_norm = "test.q_norm",
                       .k_norm = "test.k_norm",
                       .hidden = shape.hidden,
@@ -36,108 +39,203 @@ DecoderLayerConfig config_of(const Shape& shape) {
                       .qk_norm = shape.qk_norm};
   config.mlp = {.gate = "test.gate",
                 .up = "test.up",
-                .down = "test.down",
+                .down = blocks == Blocks::attention ? "test.zero_down" : "test.down",
                 .hidden = shape.hidden,
                 .intermediate = shape.intermediate,
-                .bias = shape.bias};
+                .bias = shape.bias,
+                .activation = shape.activation};
   config.attention_norm = "test.attention_norm";
   config.mlp_norm = "test.mlp_norm";
   return config;
 }
 
-// The stream after a prompt has gone through both layers, then a token.
-std::vector<float> streams(LayerRank& rank, const Shape& shape, DType dtype, Shard shard,
-                           const Context& context) {
+// The stream after each round has gone through all layers, one behind the other.
+std::vector<float> streams(LayerRank& rank, const Shape& shape, Blocks blocks, int count,
+                           const Rounds& rounds, DType dtype, Shard shard, const Context& context) {
   std::deque<DecoderLayer> layers;
-  for (const char* name : {"layers.0", "layers.1"}) {
-    rank.bind(layers.emplace_back(name, config_of(shape), shard), dtype);
+  for (int n = 0; n < count; ++n) {
+    rank.bind(layers.emplace_back("layers." + std::to_string(n), config_of(shape, blocks), shard),
+              dtype);
   }
   RmsNorm norm("norm", "test.norm", shape.hidden, 1e-6f);
   rank.bind(norm, dtype);
   const RopeTable rope(RopeConfig{}, shape.head_dim, kTokens, rank.backend());
-  TestCache cache(rank.backend(), {.layers = 2,
+  TestCache cache(rank.backend(), {.layers = count,
+                                   .sequences = 2,
                                    .tokens = kTokens,
                                    .kv_heads = layers[0].heads().kv.size(),
                                    .head_dim = shape.head_dim,
+                                   .block_size = shape.paged ? 8 : 0,
                                    .dtype = dtype});
   TestBatch batch(rank.backend(), cache, kTokens);
   std::vector<float> all;
-  for (const TestBatch::Part& part :
-       {TestBatch::Part{0, 0, std::vector<std::int32_t>(21)}, TestBatch::Part{0, 21, {0}}}) {
-    batch.load({part}, TestBatch::Logits::none, rank.stream());
+  for (std::size_t round = 0; round < rounds.size(); ++round) {
+    batch.load(rounds[round], TestBatch::Logits::none, rank.stream());
     const std::int64_t rows = batch.batch().rows();
-    ResidualStream stream(
-        rank.noise_tensor("sum", dtype, rows, shape.hidden), rank.empty(dtype, rows, shape.hidden),
-        rank.empty(dtype, rows, shape.hidden), context,
-        rank.empty(DType::f32, shape.hidden / kernels::kSquaresColumns, kernels::kSquaresRows));
-    layers[0].attend(stream, batch.batch(), cache.cache(), 0, rope.cos_sin(), context);
-    layers[0].transform(stream, &layers[1], context);
-    layers[1].forward(stream, batch.batch(), cache.cache(), 1, rope.cos_sin(), context);
-    const std::vector<float> values = rank.values(stream.sum(norm));
+    ResidualStream stream{
+        .sum = rank.noise_tensor(std::to_string(round), dtype, rows, shape.hidden),
+        .normed = rank.empty(dtype, rows, shape.hidden),
+        .part = rank.empty(dtype, rows, shape.hidden),
+        .squares =
+            rank.empty(DType::f32, shape.hidden / kernels::kSquaresColumns, kernels::kSquaresRows)};
+    for (std::size_t n = 0; n < layers.size(); ++n) {
+      layers[n].forward(stream,
+                        {.batch = batch.batch(),
+                         .kv = cache.cache(),
+                         .layer = static_cast<std::int64_t>(n),
+                         .cos_sin = rope.cos_sin(),
+                         .next = n + 1 < layers.size() ? &layers[n + 1] : nullptr},
+                        context);
+    }
+    const std::vector<float> values = rank.values(sum(stream, norm, context));
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;
 }
 
-// Begins and ends norms in products, by their definition; all else is another's.
-class HalvingMatmul final : public kernels::Matmul {
- public:
-  explicit HalvingMatmul(kernels::Matmul& matmul) : matmul_(matmul) {}
+std::vector<std::int32_t> tokens(std::size_t count) {
+  return std::vector<std::int32_t>(count, 0);
+}
 
-  void linear(const kernels::Linear& args, Stream& stream) override {
-    const bool begins = args.begins.squares.data != nullptr;
-    const bool ends = args.begun.squares.data != nullptr;
-    begun += begins ? 1 : 0;
-    ended += ends ? 1 : 0;
-    if (!begins && !ends) return matmul_.linear(args, stream);
-    stream.synchronize();
-    kernels::linear_reference(args);
-  }
-  bool begins_norm(const kernels::Linear& args) override {
-    return args.out.shape[1] % kernels::kSquaresColumns == 0;
-  }
-  void tune(std::span<const kernels::Linear>, Stream&) override {}
+// Prompts, their continuation in pieces, and single tokens.
+Rounds rounds_of_two_sequences() {
+  return {{{0, 0, tokens(19)}, {1, 0, tokens(3)}},
+          {{0, 19, tokens(1)}, {1, 3, tokens(17)}},
+          {{0, 20, tokens(1)}, {1, 20, tokens(1)}}};
+}
 
-  int begun = 0, ended = 0;
+Rounds prompt_and_token() {
+  return {{{0, 0, tokens(21)}}, {{0, 21, tokens(1)}}};
+}
 
- private:
-  kernels::Matmul& matmul_;
-};
-
-TEST_CASE("norms in halves between products are those that products take whole") {
-  on_groups([](LayerRank& rank) {
-    if (rank.backend().kind() != DeviceKind::cpu) return;  // references are the host's
-    const Shape& shape = kShapes[2];
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      const Context whole = rank.alone();
-      HalvingMatmul matmul(whole.matmul);
-      const Context halves{whole.stream, matmul, whole.scratch, nullptr};
-      const auto expected = streams(rank, shape, dtype, {0, 1}, whole);
-      const auto got = streams(rank, shape, dtype, {0, 1}, halves);
-      const std::int64_t lengths =
-          4 * shape.hidden + shape.heads * shape.head_dim + kTokens + shape.intermediate;
-      CHECK(difference(got, expected, dtype,
-                       {.roundings = 2 * 2 * (8 + 5), .length = 2 * lengths}) == "");
-      // Of two passes: before both MLPs and before the second attention.
-      CHECK(matmul.begun == 2 * 3);
-      CHECK(matmul.ended == 2 * 3);
+TEST_CASE("attention over ranks adds to the stream what the whole attention adds") {
+  constexpr Shape kShapes[] = {{9, 3, 16, 72, 64, false, true, true},
+                               {6, 6, 8, 72, 64, true, false, true},
+                               {6, 2, 16, 72, 64, true, false, false},
+                               {2, 1, 32, 72, 64, false, true, true},
+                               {8, 4, 24, 72, 64, false, false, true}};
+  on_groups([&](LayerRank& rank) {
+    for (const Shape& shape : kShapes) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const Rounds rounds = rounds_of_two_sequences();
+        const auto expected =
+            streams(rank, shape, Blocks::attention, 1, rounds, dtype, {0, 1}, rank.alone());
+        const auto got = streams(rank, shape, Blocks::attention, 1, rounds, dtype, rank.shard(),
+                                 rank.together());
+        // Of the norm, the first GEMM, the rotation, attention, each rank's part, their sum and the
+        // stream; errors of q and k both act on the scores.
+        CHECK(difference(got, expected, dtype,
+                         {.roundings = 2 * (8 + rank.shard().ranks),
+                          .length = 2 * shape.hidden + shape.heads * shape.head_dim + kTokens}) ==
+              "");
+      }
     }
   });
 }
 
+TEST_CASE("an MLP over ranks adds to the stream what the whole one adds") {
+  using kernels::Activation;
+  struct Case {
+    std::size_t rows;
+    Shape shape;
+  };
+  const Case cases[] = {{5, {4, 2, 8, 72, 104, false, false, true, Activation::silu}},
+                        {1, {4, 2, 8, 64, 256, true, false, true, Activation::gelu}},
+                        {7, {4, 2, 8, 40, 161, true, false, true, Activation::gelu_tanh}},
+                        {3, {4, 2, 8, 24, 2, false, false, true, Activation::silu}}};
+  on_groups([&](LayerRank& rank) {
+    for (const auto& [rows, shape] : cases) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const Rounds rounds = {{{0, 0, tokens(rows)}}};
+        const auto expected =
+            streams(rank, shape, Blocks::mlp, 1, rounds, dtype, {0, 1}, rank.alone());
+        const auto got =
+            streams(rank, shape, Blocks::mlp, 1, rounds, dtype, rank.shard(), rank.together());
+        // Of the norm, both GEMMs, the activation (of two rounded numbers, where an error counts
+        // twice), each rank's part, their sum and the stream.
+        CHECK(difference(got, expected, dtype,
+                         {.roundings = 2 * (5 + rank.shard().ranks),
+                          .length = 2 * shape.hidden + shape.intermediate}) == "");
+      }
+    }
+  });
+}
+
+constexpr Shape kLayerShapes[] = {{9, 3, 16, 72, 104, false, true},
+                                  {6, 6, 8, 48, 161, true, false},
+                                  {2, 1, 32, 64, 96, false, false}};
+
+std::int64_t lengths_of(const Shape& shape) {
+  return 4 * shape.hidden + shape.heads * shape.head_dim + kTokens + shape.intermediate;
+}
+
 TEST_CASE("decoder layers over ranks give the stream that whole ones give") {
   on_groups([](LayerRank& rank) {
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : kLayerShapes) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
-        const auto expected = streams(rank, shape, dtype, {0, 1}, rank.alone());
-        const auto got = streams(rank, shape, dtype, rank.shard(), rank.together());
-        // Of attention and MLP (their tests count them), twice.
+        const Rounds rounds = prompt_and_token();
+        const auto expected =
+            streams(rank, shape, Blocks::both, 2, rounds, dtype, {0, 1}, rank.alone());
+        const auto got =
+            streams(rank, shape, Blocks::both, 2, rounds, dtype, rank.shard(), rank.together());
+        // Of attention and MLP (counted above), twice.
         const int ranks = rank.shard().ranks;
-        const std::int64_t lengths =
-            4 * shape.hidden + shape.heads * shape.head_dim + kTokens + shape.intermediate;
         CHECK(difference(got, expected, dtype,
-                         {.roundings = 2 * 2 * (8 + 5 + 2 * ranks), .length = 2 * lengths}) == "");
+                         {.roundings = 2 * 2 * (8 + 5 + 2 * ranks),
+                          .length = 2 * lengths_of(shape)}) == "");
       }
+    }
+  });
+}
+
+// Defers RMSNorms and takes deferred ones up, by their definition; all else is another's.
+class DeferringGemm final : public kernels::Gemm {
+ public:
+  explicit DeferringGemm(kernels::Gemm& gemm) : gemm_(gemm) {}
+
+  int deferred = 0, taken_up = 0;
+
+ private:
+  kernels::GemmPlan make_plan(const kernels::GemmShape& shape) override {
+    kernels::GemmShape plain = shape;
+    plain.deferred = plain.defer_next = false;
+    kernels::GemmPlan plan = gemm_.plan(plain);
+    plan.defers_next = shape.defer_next && shape.outputs % kernels::kSquaresColumns == 0;
+    if (shape.deferred) {
+      plan.prologue = kernels::Prologue::deferred_rms_norm;
+      plan.prologue_kernel = false;
+    }
+    return plan;
+  }
+  void enqueue(const kernels::GemmCall& call, Stream& stream) override {
+    const bool takes_up = call.plan.prologue == kernels::Prologue::deferred_rms_norm;
+    deferred += call.plan.defers_next ? 1 : 0;
+    taken_up += takes_up ? 1 : 0;
+    if (!call.plan.defers_next && !takes_up) return gemm_.run(call, stream);
+    stream.synchronize();
+    kernels::gemm_reference(call);
+  }
+  void measure(std::span<const kernels::GemmCall>, Stream&) override {}
+
+  kernels::Gemm& gemm_;
+};
+
+TEST_CASE("deferred norms between GEMMs are those that GEMMs apply whole") {
+  on_groups([](LayerRank& rank) {
+    if (rank.backend().kind() != DeviceKind::cpu) return;  // references are the host's
+    const Shape& shape = kLayerShapes[2];
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Rounds rounds = prompt_and_token();
+      const Context whole = rank.alone();
+      DeferringGemm gemm(whole.gemm);
+      const Context deferring{whole.stream, gemm, whole.scratch, nullptr};
+      const auto expected = streams(rank, shape, Blocks::both, 2, rounds, dtype, {0, 1}, whole);
+      const auto got = streams(rank, shape, Blocks::both, 2, rounds, dtype, {0, 1}, deferring);
+      CHECK(difference(got, expected, dtype,
+                       {.roundings = 2 * 2 * (8 + 5), .length = 2 * lengths_of(shape)}) == "");
+      // Of two passes: before both MLPs and before the second attention.
+      CHECK(gemm.deferred == 2 * 3);
+      CHECK(gemm.taken_up == 2 * 3);
     }
   });
 }

@@ -52,16 +52,14 @@ void LmHead::declare(std::vector<Parameter*>& all) {
   if (weight_ == &own_weight_) all.push_back(&own_weight_);
 }
 
-kernels::Linear LmHead::product(TensorView logits, const Input& in) const {
-  kernels::Linear args;
-  args.out = logits;
-  args.x = in.x;
-  args.weight = weight_->view;
-  args.before = in.before;
-  args.norm_weight = in.norm_weight;
-  args.epsilon = in.epsilon;
-  args.scratch = in.scratch;
-  return args;
+kernels::GemmCall LmHead::gemm(TensorView logits, const kernels::GemmOperands& in,
+                               const Context& context) const {
+  kernels::GemmOperands operands = in;
+  operands.out = logits;
+  const bool norm = in.prologue.norm_weight.data != nullptr;
+  return context.gemm.call(
+      {.values = weight_->view}, operands,
+      {.prologue = norm ? kernels::Prologue::rms_norm : kernels::Prologue::none});
 }
 
 void LmHead::gather(TensorView all, TensorView logits, const Context& context) const {

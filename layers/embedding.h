@@ -46,11 +46,15 @@ class LmHead {
   // Of the widest part of all ranks.
   std::int64_t stride() const { return part_of(vocabulary_, {0, shard_.ranks}).size(); }
 
-  // For who enqueues it, or what draws from it. logits: [rows, vocabulary().size()], float32; rows may lie apart.
-  kernels::Linear product(TensorView logits, const Input& in) const;
+  // The GEMM that makes the logits, for who enqueues it, or samples in its epilogue
+  // (kernels::Gemm::run_and_sample). logits: [rows, vocabulary().size()], float32; rows may lie
+  // apart. in: x, and the prologue's RMSNorm if norm_weight is there.
+  kernels::GemmCall gemm(TensorView logits, const kernels::GemmOperands& in,
+                         const Context& context) const;
 
-  // For tests and tools: all ranks' logits to all. logits: [rows, own], rows stride() apart, with that
-  // memory whole; all: [ranks, rows, stride()], dense: rank r's part of each row is at the front.
+  // For tests and tools: all ranks' logits to all. logits: [rows, own], rows stride() apart, with
+  // that memory whole; all: [ranks, rows, stride()], dense: rank r's part of each row is at the
+  // front.
   void gather(TensorView all, TensorView logits, const Context& context) const;
 
  private:

@@ -1,8 +1,11 @@
-// VocabParallelEmbedding: every rank gets the whole rows, to the bit.
+// VocabParallelEmbedding: every rank gets the whole rows, to the bit. LmHead: each rank's logits
+// are its part of the vocabulary's, and put together they are all.
 #include <doctest/doctest.h>
 
+#include <optional>
+
 #include "layers/embedding.h"
-#include "layers/layer_rank.h"
+#include "layers/testing/layer_rank.h"
 
 namespace nvllm::layers {
 namespace {
@@ -43,6 +46,79 @@ TEST_CASE("a vocab-parallel embedding gives the bits of the whole one on every r
         whole.forward(expected, rank.ids(ids), rank.alone());
         split.forward(got, rank.ids(ids), rank.together());
         CHECK(rank.values(got) == rank.values(expected));
+      }
+    }
+  });
+}
+
+struct HeadShape {
+  std::int64_t rows, vocabulary, columns;
+  bool tied;
+};
+constexpr HeadShape kHeadShapes[] = {
+    {1, 49152, 16, true}, {3, 777, 72, false}, {4, 777, 40, true}, {2, 515, 72, false}};
+
+// A head with an embedding that it may be tied to.
+struct Head {
+  Head(LayerRank& rank, const HeadShape& shape, DType dtype, Shard shard)
+      : embedding("embedding", "test.embed", shape.vocabulary, shape.columns, shard) {
+    if (shape.tied) {
+      head.emplace(embedding);
+    } else {
+      head.emplace("head", "test.head", shape.vocabulary, shape.columns, shard);
+    }
+    std::vector<Parameter*> parameters;
+    embedding.declare(parameters);
+    head->declare(parameters);
+    REQUIRE(parameters.size() == (shape.tied ? 1 : 2));  // tied: one parameter, one memory
+    rank.bind_all(parameters, dtype);
+    stride = head->stride();
+    memory = rank.empty(DType::f32, shape.rows, stride);
+    logits = memory;
+    logits.shape[1] = head->vocabulary().size();
+  }
+
+  void forward(TensorView x, const Context& context) const {
+    context.gemm.run(head->gemm(logits, {.out = {}, .x = x}, context), context.stream);
+  }
+
+  VocabParallelEmbedding embedding;
+  std::optional<LmHead> head;
+  std::int64_t stride;
+  TensorView memory, logits;
+};
+
+void logits_are_those_of_the_whole(LayerRank& rank, const HeadShape& shape, DType dtype) {
+  const Head whole(rank, shape, dtype, {0, 1});
+  const Head split(rank, shape, dtype, rank.shard());
+  const TensorView x = rank.noise_tensor("x", dtype, shape.rows, shape.columns);
+  whole.forward(x, rank.alone());
+  split.forward(x, rank.together());
+
+  const std::vector<float> expected = rank.values(whole.logits);
+  // Logits are float32 whatever the weights are.
+  const Tolerance tolerance{.roundings = 2, .length = shape.columns};
+  CHECK(difference(rank.values(split.logits), expected, shape.vocabulary, split.head->vocabulary(),
+                   DType::f32, tolerance) == "");
+
+  const int ranks = rank.shard().ranks;
+  const TensorView all = rank.empty(DType::f32, ranks * shape.rows, split.stride);
+  split.head->gather(all, split.logits, rank.together());
+  for (int from = 0; from < ranks; ++from) {
+    const Range part = part_of(shape.vocabulary, {from, ranks});
+    TensorView theirs = all;
+    theirs.data = all.as<float>() + from * shape.rows * split.stride;
+    theirs.shape = {shape.rows, part.size()};
+    CHECK(difference(rank.values(theirs), expected, shape.vocabulary, part, DType::f32,
+                     tolerance) == "");
+  }
+}
+
+TEST_CASE("a vocab-parallel head gives its part of the logits, and all when gathered") {
+  on_groups([](LayerRank& rank) {
+    for (const HeadShape& shape : kHeadShapes) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        logits_are_those_of_the_whole(rank, shape, dtype);
       }
     }
   });

@@ -1,10 +1,12 @@
-// An attention block, an MLP and a whole decoder layer, at the shapes of Qwen3-0.6B and 8B, on 1, 2 and 4
-// ranks, in a graph that goes round among enough copies of the layer that no weight is left in a cache.
-// Up to 16 rows are the newest tokens of as many sequences of 1024; more are one prompt.
+// A decoder layer, and layers of which one block is as small as can be, so that the time is the
+// other one's ("attention", "mlp"), at the shapes of Qwen3-0.6B and 8B, on 1, 2 and 4 ranks, in a
+// graph that goes round among enough copies of the layer that no weight is left in a cache. Up to
+// 16 rows are the newest tokens of as many sequences of 1024; more are one prompt.
 //
-// Counters: us per layer; bytes, those of this rank's weights and cache that are read, and flops; floor_us,
-// the time that these take at the bandwidth and the speed that the same device reaches in the same run
-// (testing/bench_ranks.h), whichever is longer; of_limit, floor_us / us. All are of rank 0.
+// Counters: us per layer; bytes, those of this rank's weights and cache that are read, and flops;
+// floor_us, the time that these take at the bandwidth and the speed that the same device reaches in
+// the same run (testing/bench_ranks.h), whichever is longer; of_limit, floor_us / us. All are of
+// rank 0.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -17,9 +19,8 @@
 
 #include "base/error.h"
 #include "layers/decoder_layer.h"
-#include "layers/rope_table.h"
-#include "layers/test_batch.h"
-#include "layers/tuning_matmul.h"
+#include "layers/rope.h"
+#include "layers/testing/test_batch.h"
 #include "testing/bench_ranks.h"
 
 namespace nvllm::layers {
@@ -41,6 +42,13 @@ constexpr std::int64_t kRows[] = {1, 16, 512, 4096};
 constexpr int kRowCounts = 4;
 constexpr int kCpuRowCounts = 3;  // the most takes seconds there
 constexpr std::int64_t kContext = 1024;
+
+// Without the block that is not measured, but for the least that a layer can have of it.
+Model shape_of(Model model, What what) {
+  if (what == attention) model.intermediate = 64;
+  if (what == mlp) model.heads = model.kv_heads = 1;
+  return model;
+}
 
 // What one rank found.
 struct Figures {
@@ -72,27 +80,24 @@ DecoderLayerConfig config_of(const Model& model) {
   return config;
 }
 
-// Some layers of one kind, all that they need, and passes through them.
+// Copies of a layer, all that they need, and passes through them.
 class Layers {
  public:
-  Layers(BenchRank& rank, const Model& model, What what, Shard shard)
-      : rank_(rank), what_(what), model_(model), norm_("norm", "norm", model.hidden, 1e-6f) {
-    const DecoderLayerConfig config = config_of(model);
+  Layers(BenchRank& rank, const Model& model, Shard shard)
+      : rank_(rank),
+        model_(model),
+        heads_(heads_of(model.heads, model.kv_heads, shard)),
+        norm_("norm", "norm", model.hidden, 1e-6f) {
     // Twice a GPU's second-level cache, several times a CPU's third.
     constexpr std::int64_t kWeightBytes = 256 << 20;
     do {
-      const std::string name = str(copies());
-      std::size_t before = parameters_.size();
-      if (what == attention)
-        attentions_.emplace_back(name, config.attention, shard).declare(parameters_);
-      if (what == mlp) mlps_.emplace_back(name, config.mlp, shard).declare(parameters_);
-      if (what == layer) layers_.emplace_back(name, config, shard).declare(parameters_);
-      for (; before < parameters_.size(); ++before)
-        weight_bytes_ += 2 * parameters_[before]->elements();
+      const std::size_t begin = parameters_.size();
+      layers_.emplace_back(str(copies()), config_of(model), shard).declare(parameters_);
+      for (std::size_t i = begin; i < parameters_.size(); ++i)
+        weight_bytes_ += 2 * parameters_[i]->elements();
     } while (weight_bytes_ < kWeightBytes);
     norm_.declare(parameters_);
     bind();
-    heads_ = heads_of(model.heads, model.kv_heads, shard);
   }
 
   Figures::Figure measure(std::int64_t rows) {
@@ -120,30 +125,24 @@ class Layers {
 
  private:
   void bind();
-  std::int64_t copies() const {
-    return static_cast<std::int64_t>(attentions_.size() + mlps_.size() + layers_.size());
-  }
+  std::int64_t copies() const { return static_cast<std::int64_t>(layers_.size()); }
   double seconds(const Batch& batch, TestCache& cache);
-  // Of the cache, as decoding reads it; a prompt's is small beside its products.
+  // Of the cache, as decoding reads it; a prompt's is small beside its weights.
   double bytes(std::int64_t tokens) const {
-    const std::int64_t cached =
-        what_ == mlp ? 0 : 2 * 2 * tokens * heads_.kv.size() * model_.head_dim;
+    const std::int64_t cached = 2 * 2 * tokens * heads_.kv.size() * model_.head_dim;
     const std::int64_t weights = weight_bytes_ / copies();
     return static_cast<double>(weights + cached);
   }
   double flops(std::int64_t rows, std::int64_t context, bool prompt) const {
     const std::int64_t seen = prompt ? (context + 1) / 2 : context;
-    const std::int64_t scores = what_ == mlp ? 0 : 4 * seen * heads_.q.size() * model_.head_dim;
+    const std::int64_t scores = 4 * seen * heads_.q.size() * model_.head_dim;
     const std::int64_t weights = weight_bytes_ / copies();
     return static_cast<double>(rows * (weights + scores));
   }
 
   BenchRank& rank_;
-  What what_;
   Model model_;
   HeadPart heads_;
-  std::deque<SelfAttention> attentions_;
-  std::deque<GatedMlp> mlps_;
   std::deque<DecoderLayer> layers_;
   RmsNorm norm_;
   std::vector<Parameter*> parameters_;
@@ -169,10 +168,7 @@ void Layers::bind() {
 double Layers::seconds(const Batch& batch, TestCache& cache) {
   const std::int64_t rows = batch.rows();
   const std::size_t stream_bytes = Scratch::bytes_of(DType::bf16, rows, model_.hidden);
-  std::size_t scratch_bytes = 0;
-  if (what_ == attention) scratch_bytes = attentions_[0].scratch_bytes(rows, DType::bf16);
-  if (what_ == mlp) scratch_bytes = mlps_[0].scratch_bytes(rows, DType::bf16);
-  if (what_ == layer) scratch_bytes = layers_[0].scratch_bytes(rows, DType::bf16);
+  const std::size_t scratch_bytes = layers_[0].scratch_bytes(rows, DType::bf16);
   const Buffer memory =
       rank_.backend->allocate(MemoryKind::device, 3 * stream_bytes + scratch_bytes, "activations");
   rank_.backend->fill(memory.data(), 0x3c, memory.bytes(), *rank_.stream);  // 0.0115 in bfloat16
@@ -180,26 +176,24 @@ double Layers::seconds(const Batch& batch, TestCache& cache) {
   const auto take = [&] { return scratch.take(DType::bf16, rows, model_.hidden); };
   const TensorView sum = take(), normed = take(), part = take();
   const RopeTable rope(RopeConfig{}, model_.head_dim, cache.shape().tokens, *rank_.backend);
-  const auto pass = [&](kernels::Matmul& matmul) {
-    const Context context{*rank_.stream, matmul, scratch, rank_.communicator.get()};
-    ResidualStream stream(sum, normed, part, context);
+  const Context context{*rank_.stream, *rank_.gemm, scratch, rank_.communicator.get()};
+  const auto pass = [&] {
+    ResidualStream stream{.sum = sum, .normed = normed, .part = part};
     for (std::size_t n = 0; n < cache.views().size(); ++n) {
-      const auto number = static_cast<std::int64_t>(n);
-      if (what_ == attention) {
-        attentions_[n].forward(stream, norm_, batch, cache.cache(), number, rope.cos_sin(),
-                               context);
-      }
-      if (what_ == mlp) mlps_[n].forward(stream, norm_, context);
-      if (what_ == layer)
-        layers_[n].forward(stream, batch, cache.cache(), number, rope.cos_sin(), context);
+      layers_[n].forward(stream,
+                         {.batch = batch,
+                          .kv = cache.cache(),
+                          .layer = static_cast<std::int64_t>(n),
+                          .cos_sin = rope.cos_sin()},
+                         context);
     }
-    stream.sum(norm_);  // the last part is added, too
+    layers::sum(stream, norm_, context);  // the last part is added, too
   };
-  TuningMatmul tuning(*rank_.matmul);
-  pass(tuning);
+  rank_.gemm->record();
+  pass();
   rank_.wait();
-  tuning.tune_all(*rank_.stream);
-  return rank_.seconds([&] { pass(*rank_.matmul); }) / static_cast<double>(cache.views().size());
+  rank_.gemm->tune_recorded(*rank_.stream);
+  return rank_.seconds(pass) / static_cast<double>(cache.views().size());
 }
 
 Figures measure(BenchRank& rank, const Model& model) {
@@ -207,7 +201,7 @@ Figures measure(BenchRank& rank, const Model& model) {
   figures.limits = rank.limits();
   const Shard shard{rank.number, rank.ranks};
   for (const What what : {attention, mlp, layer}) {
-    Layers layers(rank, model, what, shard);
+    Layers layers(rank, shape_of(model, what), shard);
     const int counts = rank.backend->kind() == DeviceKind::cpu ? kCpuRowCounts : kRowCounts;
     for (int i = 0; i < counts; ++i) figures.of[what][i] = layers.measure(kRows[i]);
   }

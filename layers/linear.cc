@@ -1,26 +1,7 @@
 #include "layers/linear.h"
 
-#include "layers/residual.h"
-
 namespace nvllm::layers {
 namespace {
-
-kernels::Linear linear_of(TensorView out, const Input& in, const Parameter& weight,
-                          const Parameter& bias) {
-  kernels::Linear args;
-  args.out = out;
-  args.x = in.x;
-  args.weight = weight.view;
-  args.bias = bias.view;
-  args.before = in.before;
-  args.norm_weight = in.norm_weight;
-  args.epsilon = in.epsilon;
-  args.activation = in.activation;
-  args.scratch = in.scratch;
-  args.begun = in.begun;
-  args.ahead = in.ahead;
-  return args;
-}
 
 Range scaled(Range range, std::int64_t factor) {
   return {range.begin * factor, range.end * factor};
@@ -61,30 +42,8 @@ void ColumnParallelLinear::declare(std::vector<Parameter*>& all) {
   if (!bias_.shape.empty()) all.push_back(&bias_);
 }
 
-void ColumnParallelLinear::forward(TensorView out, const Input& in, const Context& context) const {
-  context.matmul.linear(product(out, in), context.stream);
-}
-
-kernels::Linear ColumnParallelLinear::product(TensorView out, const Input& in) const {
-  return linear_of(out, in, weight_, bias_);
-}
-
-Input MergedColumnParallelLinear::forward_gated(TensorView gate_up, TensorView activated,
-                                                kernels::Activation activation, const Input& in,
-                                                const Context& context) const {
-  kernels::Linear args = product(activated, in);
-  args.after = kernels::Linear::After::gated_activation;
-  args.activation = activation;
-  args.product = gate_up;
-  if (context.matmul.fuses_after(args)) {
-    context.matmul.linear(args, context.stream);
-    return {.x = activated};
-  }
-  forward(gate_up, in, context);
-  return {.x = gate_up,
-          .before = kernels::Linear::Before::gated_activation,
-          .activation = activation,
-          .scratch = activated};
+void ColumnParallelLinear::forward(TensorView out, TensorView x, const Context& context) const {
+  context.gemm.run(context.gemm.call(weight(), {.out = out, .x = x}), context.stream);
 }
 
 QkvParallelLinear::QkvParallelLinear(const std::string& name, const Modules& modules,
@@ -114,18 +73,9 @@ void RowParallelLinear::declare(std::vector<Parameter*>& all) {
   if (!bias_.shape.empty()) all.push_back(&bias_);
 }
 
-void RowParallelLinear::forward(TensorView out, const Input& in, const Context& context) const {
-  context.matmul.linear(linear_of(out, in, weight_, bias_), context.stream);
+void RowParallelLinear::forward(TensorView out, TensorView x, const Context& context) const {
+  context.gemm.run(context.gemm.call(weight(), {.out = out, .x = x}), context.stream);
   if (!context.alone()) context.communicator->all_reduce(out, context.stream);
-}
-
-void RowParallelLinear::add_to(ResidualStream& stream, const Input& in,
-                               const Context& context) const {
-  const ResidualStream::Target target = stream.target();
-  kernels::Linear args = linear_of(target.out, in, weight_, bias_);
-  args.residual = target.residual;
-  stream.begin_norm(args);
-  context.matmul.linear(args, context.stream);
 }
 
 }  // namespace nvllm::layers

@@ -1,5 +1,6 @@
-// Linear layers whose weights are split over ranks: by outputs (column-parallel: every rank computes some
-// columns of the result) or by inputs (row-parallel: every rank computes a summand of all of it).
+// Linear layers whose weights are split over ranks: by outputs (column-parallel: every rank
+// computes some columns of the result) or by inputs (row-parallel: every rank computes a summand of
+// all of it). They declare the parameters and give them to GEMMs, as weight().
 //
 // `module` is a layer's name in checkpoints, "model.layers.0.mlp.down_proj"; `name` that of ours.
 #pragma once
@@ -14,9 +15,8 @@
 
 namespace nvllm::layers {
 
-class ResidualStream;
-
-// out = x · weightᵀ [+ bias] for this rank's outputs: those of one or several modules, one after the other.
+// out = x · weightᵀ [+ bias] for this rank's outputs: those of one or several modules, one after
+// the other.
 class ColumnParallelLinear {
  public:
   struct Module {
@@ -33,11 +33,11 @@ class ColumnParallelLinear {
   void declare(std::vector<Parameter*>& all);
   std::int64_t outputs() const { return weight_.shape[0]; }  // of this rank
 
-  // out: [rows, outputs()]
-  void forward(TensorView out, const Input& in, const Context& context) const;
+  // [outputs(), inputs]
+  kernels::GemmWeight weight() const { return {weight_.view, bias_.view}; }
 
- protected:
-  kernels::Linear product(TensorView out, const Input& in) const;
+  // The GEMM alone. out: [rows, outputs()]
+  void forward(TensorView out, TensorView x, const Context& context) const;
 
  private:
   Parameter weight_;  // [outputs(), inputs]
@@ -54,11 +54,6 @@ class MergedColumnParallelLinear : public ColumnParallelLinear {
             name,
             {{gate, outputs, part_of(outputs, shard)}, {up, outputs, part_of(outputs, shard)}},
             inputs, bias) {}
-
-  // What the product after the activation reads: activated here or there, whichever is faster. Of this rank: gate_up
-  // [rows, outputs()], activated [rows, outputs() / 2].
-  Input forward_gated(TensorView gate_up, TensorView activated, kernels::Activation activation,
-                      const Input& in, const Context& context) const;
 };
 
 // q_proj, k_proj and v_proj of an attention: whole heads.
@@ -72,8 +67,8 @@ class QkvParallelLinear : public ColumnParallelLinear {
                     Shard shard);
 };
 
-// The sum over ranks of x · weightᵀ [+ bias], where each rank has some of the inputs. It takes part in the
-// sum also where it has none. The bias is rank 0's, in whose product it is.
+// The sum over ranks of x · weightᵀ [+ bias], where each rank has some of the inputs. A rank takes
+// part in the sum also where it has none. The bias is rank 0's, which adds it to its summand.
 class RowParallelLinear {
  public:
   // own: this rank's inputs
@@ -83,10 +78,11 @@ class RowParallelLinear {
   void declare(std::vector<Parameter*>& all);
   std::int64_t inputs() const { return weight_.shape[1]; }  // of this rank
 
-  // out: [rows, outputs], the same on all ranks.
-  void forward(TensorView out, const Input& in, const Context& context) const;
-  // Adds it to the stream instead, which takes the sum over ranks when it is next read.
-  void add_to(ResidualStream& stream, const Input& in, const Context& context) const;
+  // [outputs, inputs()]
+  kernels::GemmWeight weight() const { return {weight_.view, bias_.view}; }
+
+  // The GEMM and the sum over ranks. out: [rows, outputs], the same on all ranks.
+  void forward(TensorView out, TensorView x, const Context& context) const;
 
  private:
   Parameter weight_;  // [outputs, inputs()]

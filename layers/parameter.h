@@ -1,5 +1,6 @@
-// Parameter: one rank's piece of memory that a layer reads its weights from, and which slices of which
-// tensors of a checkpoint belong in it. Layers declare them; memory and a loader are found for them later.
+// Parameter: one rank's piece of memory that a layer reads its weights from, and which slices of
+// which tensors of a checkpoint belong in it. Layers declare them; memory and a loader are found
+// for them later.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,31 @@ struct Slice {
 
 struct Parameter {
   std::string name;  // "layers.0.attention.qkv.weight"
-  std::vector<std::int64_t>
-      shape;  // of this rank's part: [rows, columns] or [elements]; may be empty of elements
+  // Of this rank's part: [rows, columns] or [elements]; may be empty of elements.
+  std::vector<std::int64_t> shape;
   std::vector<Slice> slices;  // cover it exactly, without overlap
 
   TensorView view;  // the memory; data == nullptr until it has been bound
 
-  std::int64_t elements() const;
+  std::int64_t elements() const {
+    std::int64_t count = 1;
+    for (const std::int64_t extent : shape) count *= extent;
+    return count;
+  }
+};
+
+// RMSNorm as a layer: its weight, whole on every rank.
+struct RmsNorm {
+  Parameter weight;  // [columns]
+  float epsilon;
+
+  // `tensor`: its weight in checkpoints, "model.norm.weight"
+  RmsNorm(const std::string& name, const std::string& tensor, std::int64_t columns, float epsilon)
+      : weight{name + ".weight", {columns}, {}, {}}, epsilon(epsilon) {
+    weight.slices = {{tensor, {columns}, {0, columns}, {0, 1}, 0}};
+  }
+
+  void declare(std::vector<Parameter*>& all) { all.push_back(&weight); }
 };
 
 }  // namespace nvllm::layers

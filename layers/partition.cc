@@ -19,10 +19,11 @@ void check(std::int64_t total, Shard shard) {
 
 Range even_part_of(std::int64_t total, Shard shard) {
   check(total, shard);
-  const std::int64_t least = total / shard.ranks;
+  const std::int64_t smallest = total / shard.ranks;
   const std::int64_t larger_parts = total % shard.ranks;
-  const std::int64_t begin = shard.rank * least + std::min<std::int64_t>(shard.rank, larger_parts);
-  return {begin, begin + least + (shard.rank < larger_parts ? 1 : 0)};
+  const std::int64_t begin =
+      shard.rank * smallest + std::min<std::int64_t>(shard.rank, larger_parts);
+  return {begin, begin + smallest + (shard.rank < larger_parts ? 1 : 0)};
 }
 
 Range part_of(std::int64_t total, Shard shard) {

@@ -18,24 +18,25 @@ struct Shard {
   int ranks = 1;
 };
 
-// [0, total) in as many neighbouring parts as there are ranks; the first ones are the larger ones. Cuts
-// fall on multiples of the largest power of two up to 64 that divides total (so that rows of slices start
-// at aligned addresses); parts differ by at most one such granule. Also 0 < total < ranks is fine: the last
-// ranks own nothing.
+// [0, total) in as many neighbouring parts as there are ranks; the first ones are the larger ones.
+// Cuts fall on multiples of the largest power of two up to 64 that divides total (so that rows of
+// slices start at aligned addresses); parts differ by at most one such granule. Also 0 < total <
+// ranks is fine: the last ranks own nothing.
 Range part_of(std::int64_t total, Shard shard);
 
 // The same with cuts anywhere.
 Range even_part_of(std::int64_t total, Shard shard);
 
-// Whole heads. With at least as many KV heads as ranks each rank owns some KV heads and all query heads
-// of theirs; with more ranks than KV heads the query heads are split, and every rank holds the KV heads
-// that its query heads need (so KV heads are replicated). A rank may own no head at all.
+// Whole heads. With at least as many KV heads as ranks each rank owns some KV heads and all query
+// heads of theirs; with more ranks than KV heads the query heads are split, and every rank holds
+// the KV heads that its query heads need (so KV heads are replicated). A rank may own no head at
+// all.
 struct HeadPart {
   Range q;                 // query heads
   Range kv;                // KV heads; [0, 0) without query heads
   std::int64_t group = 1;  // query heads per KV head in the whole model
-  std::int64_t first_head =
-      0;  // of the first query head in its group (kernels/attention/attention.h)
+  // The number of the first query head in its group (kernels/attention/attention.h).
+  std::int64_t first_head = 0;
 };
 HeadPart heads_of(std::int64_t heads, std::int64_t kv_heads, Shard shard);
 

@@ -49,7 +49,8 @@ TEST_CASE("nine query heads and three KV heads go to any number of ranks") {
   CHECK(heads_as_text(9, 3, 1) == "0-8:0-2");
   CHECK(heads_as_text(9, 3, 2) == "0-5:0-1 6-8:2-2");
   CHECK(heads_as_text(9, 3, 3) == "0-2:0-0 3-5:1-1 6-8:2-2");
-  // More ranks than KV heads: whole query heads wherever they fall, with the KV heads that they need.
+  // More ranks than KV heads: whole query heads wherever they fall, with the KV heads that they
+  // need.
   CHECK(heads_as_text(9, 3, 4) == "0-2:0-0 3-4:1-1 5-6:1-2+2 7-8:2-2+1");
 }
 

@@ -73,8 +73,8 @@ Frequencies llama3(const RopeConfig& config, std::int64_t head_dim) {
   return inverse;
 }
 
-// The same with bounds on the index of the frequency: from the one that turns beta_fast times to the one
-// that turns beta_slow times.
+// The same with bounds on the index of the frequency: from the one that turns beta_fast times to
+// the one that turns beta_slow times.
 Frequencies yarn(const RopeConfig& config, std::int64_t head_dim) {
   const double dim = static_cast<double>(head_dim);
   const auto index_of = [&](double turns) {
@@ -136,8 +136,8 @@ RopeFrequencies rope_frequencies(const RopeConfig& config, std::int64_t head_dim
 }
 
 // A cosine and a sine take 40 ns, and a model may have 131072 positions of 64 of each. So they are
-// taken for every kStride-th position and for the first kStride ones; a position between them is the sum
-// of two angles. In double, where the angle is exact, this is good to 1e-14.
+// taken for every kStride-th position and for the first kStride ones; a position between them is
+// the sum of two angles. In double, where the angle is exact, this is good to 1e-14.
 std::vector<float> rope_table(const RopeConfig& config, std::int64_t head_dim,
                               std::int64_t positions) {
   constexpr std::int64_t kStride = 256;
@@ -166,6 +166,16 @@ std::vector<float> rope_table(const RopeConfig& config, std::int64_t head_dim,
     }
   }
   return table;
+}
+
+RopeTable::RopeTable(const RopeConfig& config, std::int64_t head_dim, std::int64_t positions,
+                     Backend& backend) {
+  const std::vector<float> values = rope_table(config, head_dim, positions);
+  memory_ = backend.allocate(MemoryKind::device, values.size() * sizeof(float), "rope table");
+  cos_sin_ = TensorView(memory_.data(), DType::f32, {positions, head_dim});
+  const auto stream = backend.create_stream();
+  backend.copy(memory_.data(), values.data(), memory_.bytes(), *stream);
+  stream->synchronize();
 }
 
 }  // namespace nvllm::layers

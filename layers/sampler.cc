@@ -1,24 +1,28 @@
 #include "layers/sampler.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <map>
 
 #include "base/check.h"
 #include "kernels/pointwise/copy.h"
 #include "kernels/sampling/apply_penalties.h"
 #include "kernels/sampling/log_probabilities.h"
 #include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/sampling_params.h"
 #include "kernels/sampling/top_k_top_p.h"
-#include "layers/slot_rules.h"
 
 namespace nvllm::layers {
 namespace {
 
 using kernels::SlotParams;
 
-// How many rows go through filters, or through scores, at once: the memory that they take is for so many.
+// How many rows are truncated, or get log-probabilities, at once: the memory for that is for so
+// many.
 constexpr std::int64_t kPieceRows = 256;
-// The same where adjusted logits need a place beside the raw ones, which are still to be scored.
+// The same where changed logits are beside the raw ones, whose log-probabilities are still wanted.
 constexpr std::int64_t kCopiedRows = 32;
 
 TensorView rows_of(const TensorView& tensor, Range rows) {
@@ -29,10 +33,84 @@ std::int64_t bitmap_words(std::int64_t bits) {
   return (bits + 31) / 32;
 }
 
+constexpr float kMinTemperature = 1e-5f;
+
+bool is_random(const SamplingRules& rules) {
+  return rules.temperature >= kMinTemperature;
+}
+
+bool penalizes(const SamplingRules& rules) {
+  return rules.repetition_penalty != 1 || rules.presence_penalty != 0 ||
+         rules.frequency_penalty != 0;
+}
+
+std::uint32_t fixed_share(float share) {
+  if (!(share < 1)) return 0;
+  return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(std::max(share, 0.0f) * 0x1p32f));
+}
+
+// A sequence's rules in the form in which kernels read them, but for the lists.
+SlotParams slot_rules(const SamplingRules& rules) {
+  SlotParams slot;
+  slot.seed = rules.seed;
+  slot.inverse_temperature = is_random(rules) ? 1 / rules.temperature : 0;
+  slot.has_min_p = rules.min_p > 0;
+  slot.log_min_p = rules.min_p > 0 ? std::log(rules.min_p) : 0;
+  slot.top_k = std::max(rules.top_k, 0);
+  slot.top_p = fixed_share(rules.top_p);
+  slot.flags = (rules.changes_logits() ? SlotParams::kChangesLogits : 0) |
+               (rules.truncates() ? SlotParams::kTruncates : 0) |
+               (rules.allowed.empty() ? 0 : SlotParams::kAllowed) |
+               (penalizes(rules) ? SlotParams::kPenalties : 0);
+  slot.repetition_penalty = rules.repetition_penalty;
+  slot.presence_penalty = rules.presence_penalty;
+  slot.frequency_penalty = rules.frequency_penalty;
+  slot.prompt_length = rules.prompt_length;
+  slot.min_length = rules.min_length;
+  slot.logprobs = rules.logprobs;
+  return slot;
+}
+
+// Writes the lists (kernels/sampling/sampling_params.h) and says in `slot` how long they are.
+void append_lists(const SamplingRules& rules, SlotParams& slot, std::vector<std::uint32_t>& words) {
+  const auto append = [&](std::int64_t word) {
+    words.push_back(static_cast<std::uint32_t>(word));
+    return 1;
+  };
+  for (const std::int32_t end : rules.ends) slot.ends += append(end);
+  std::map<std::int32_t, float> bias;  // each id once: its logit is changed by whoever comes first
+  for (const auto& entry : rules.bias) bias[entry.first] += entry.second;
+  for (const auto& entry : bias) slot.biases += append(entry.first);
+  for (const auto& entry : bias) append(std::bit_cast<std::uint32_t>(entry.second));
+  for (const auto& word : rules.bad_words) {
+    if (word.empty()) continue;
+    slot.bad_tokens += static_cast<std::int32_t>(word.size());
+    slot.bad_words += append(slot.bad_tokens);
+  }
+  for (const auto& word : rules.bad_words) {
+    for (const std::int32_t token : word) append(token);
+  }
+}
+
 }  // namespace
 
-// Everything on the device. Tensors that ranks exchange are [ranks, rows, ...]: all ranks' parts, of which one
-// is this rank's own.
+bool SamplingRules::changes_logits() const {
+  return penalizes(*this) || !bias.empty() || !allowed.empty() || !bad_words.empty() ||
+         (!ends.empty() && min_length > prompt_length);
+}
+
+bool SamplingRules::truncates() const {
+  return is_random(*this) && (min_p > 0 || top_k > 0 || top_p < 1);
+}
+
+std::int64_t list_words(const SamplingRules& rules) {
+  std::size_t words = rules.ends.size() + 2 * rules.bias.size();
+  for (const auto& word : rules.bad_words) words += word.size() + 1;
+  return static_cast<std::int64_t>(words);
+}
+
+// Everything on the device. Tensors that ranks exchange are [ranks, rows, ...]: all ranks' parts,
+// of which one is this rank's own.
 struct Sampler::Memory {
   struct Sizes {
     Shard shard;
@@ -85,12 +163,12 @@ struct Sampler::Memory {
   };
 
   Buffer buffer;
-  TensorView rules, lists, allowed;                           // of each slot
-  TensorView tokens, logprob, rank, top_ids, top_logprobs;    // results of all rows
-  TensorView draw_scratch, histograms, maxima, filter_state;  // zero before the first call
+  TensorView rules, lists, allowed;                                 // of each slot
+  TensorView tokens, logprob, rank, top_ids, top_logprobs;          // results of all rows
+  TensorView sample_scratch, histograms, maxima, truncation_state;  // zero before the first call
   TensorView bests, thresholds, records, higher;
   TensorView gathered_histograms, gathered_maxima;  // of all ranks; of one: the above
-  TensorView adjusted;
+  TensorView changed_logits;
 };
 
 Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
@@ -103,11 +181,11 @@ Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
   rank = places.take(DType::i32, 1, rows);
   top_ids = places.take(DType::i32, rows, sizes.max_logprobs);
   top_logprobs = places.take(DType::f32, rows, sizes.max_logprobs);
-  draw_scratch = places.take(DType::i64, 1, kernels::sample_scratch_words(rows));
+  sample_scratch = places.take(DType::i64, 1, kernels::sample_scratch_words(rows));
   histograms = places.take(DType::i64, pieces, kernels::kTruncationBins);
   bests = places.take(DType::i64, ranks, rows);
   maxima = places.take(DType::i32, 1, pieces);
-  filter_state = places.take(DType::u8, pieces, sizeof(kernels::TruncationState));
+  truncation_state = places.take(DType::u8, pieces, sizeof(kernels::TruncationState));
   thresholds = places.take(DType::f32, 1, pieces);
   records =
       places.take(DType::i32, ranks * pieces, kernels::logprob_record_words(sizes.max_logprobs));
@@ -115,7 +193,7 @@ Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
   gathered_histograms =
       ranks == 1 ? histograms : places.take(DType::i64, ranks * pieces, kernels::kTruncationBins);
   gathered_maxima = ranks == 1 ? maxima : places.take(DType::i32, ranks, pieces);
-  adjusted = places.take(DType::f32, sizes.copied_rows, sizes.stride);
+  changed_logits = places.take(DType::f32, sizes.copied_rows, sizes.stride);
 }
 
 // Rows of a step that go through all of it together.
@@ -126,7 +204,7 @@ struct Sampler::Piece {
   Range range;  // of the step's rows
   kernels::SamplingRows rows;
   TensorView targets, tokens;
-  const kernels::Linear* head;  // that makes the logits, of which nothing but tokens is wanted
+  const kernels::GemmCall* head;  // that makes the logits, of which nothing but tokens is wanted
 };
 
 Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard shard,
@@ -142,8 +220,8 @@ Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard 
         return memory;
       }()) {
   const auto stream = backend.create_stream();
-  for (const TensorView& zeros : {memory_->rules, memory_->draw_scratch, memory_->histograms,
-                                  memory_->maxima, memory_->filter_state}) {
+  for (const TensorView& zeros : {memory_->rules, memory_->sample_scratch, memory_->histograms,
+                                  memory_->maxima, memory_->truncation_state}) {
     backend.fill(zeros.data, 0, zeros.bytes(), *stream);
   }
   stream->synchronize();
@@ -183,7 +261,7 @@ void Sampler::set(std::int64_t slot, const SamplingRules& rules, Stream& stream)
   kernels::write_words(place(memory_->allowed), words_.data(), bitmap_words(own_.size()), stream);
 }
 
-void Sampler::adjust(const Piece& piece) const {
+void Sampler::apply_penalties(const Piece& piece) const {
   kernels::apply_penalties({.rows = piece.rows,
                             .lists = memory_->lists,
                             .allowed = memory_->allowed,
@@ -192,7 +270,7 @@ void Sampler::adjust(const Piece& piece) const {
                            piece.context.stream);
 }
 
-void Sampler::filter(const Piece& piece) const {
+void Sampler::top_k_top_p(const Piece& piece) const {
   Stream& stream = piece.context.stream;
   const std::int64_t rows = piece.range.size();
   const TensorView maxima(memory_->maxima.data, DType::i32, {rows});
@@ -205,7 +283,7 @@ void Sampler::filter(const Piece& piece) const {
                                .all_maxima = all_maxima,
                                .histograms = histograms,
                                .all_histograms = all_histograms,
-                               .state = rows_of(memory_->filter_state, {0, rows}),
+                               .state = rows_of(memory_->truncation_state, {0, rows}),
                                .thresholds = {memory_->thresholds.data, DType::f32, {rows}}};
   if (piece.context.alone()) return kernels::top_k_top_p(args, stream);
   kernels::find_maximum(args, stream);
@@ -220,20 +298,24 @@ void Sampler::filter(const Piece& piece) const {
   }
 }
 
-void Sampler::draw(const Piece& piece) const {
+void Sampler::sample_tokens(const Piece& piece) const {
   const std::int64_t rows = piece.range.size();
   kernels::SampleTokens args{
       .rows = piece.rows,
       .targets = piece.targets,
-      .scratch = {memory_->draw_scratch.data, DType::i64, {kernels::sample_scratch_words(rows)}},
+      .scratch = {memory_->sample_scratch.data, DType::i64, {kernels::sample_scratch_words(rows)}},
       .tokens = piece.tokens,
       .last_tokens = piece.last_tokens};
-  if (piece.step.filter) args.thresholds = {memory_->thresholds.data, DType::f32, {rows}};
+  if (piece.step.top_k_top_p) args.thresholds = {memory_->thresholds.data, DType::f32, {rows}};
   const auto enqueue = [&] {
-    kernels::Matmul& matmul = piece.context.matmul;
+    kernels::Gemm& gemm = piece.context.gemm;
     Stream& stream = piece.context.stream;
-    if (piece.head != nullptr && matmul.draw(*piece.head, args, stream)) return;
-    if (piece.head != nullptr) matmul.linear(*piece.head, stream);
+    if (piece.head != nullptr) {
+      if (piece.head->plan.samples && kernels::samples_in_epilogue(args)) {
+        return gemm.run_and_sample(*piece.head, args, stream);
+      }
+      gemm.run(*piece.head, stream);
+    }
     kernels::sample_tokens(args, stream);
   };
   if (piece.context.alone()) return enqueue();
@@ -250,7 +332,7 @@ void Sampler::draw(const Piece& piece) const {
                           piece.context.stream);
 }
 
-void Sampler::score(const Piece& piece) const {
+void Sampler::log_probabilities(const Piece& piece) const {
   const std::int64_t rows = piece.range.size(), alternatives = piece.step.logprobs;
   const Memory::Exchange records(memory_->records, shard_, rows,
                                  kernels::logprob_record_words(alternatives));
@@ -283,16 +365,17 @@ void Sampler::score(const Piece& piece) const {
 
 Sampled Sampler::sample(const SampleStep& step, TensorView last_tokens, const Context& context) {
   const std::int64_t rows = step.rows();
-  const bool scores = step.logprobs >= 0;
+  const bool logprobs = step.logprobs >= 0;
   NVLLM_CHECK(rows <= limits_.rows, "more rows than the sampler was made for");
   NVLLM_CHECK(step.logprobs <= limits_.max_logprobs, "more logprobs than the sampler was made for");
-  const bool copies = step.adjust && scores;
-  const std::int64_t at_once = copies                  ? kCopiedRows
-                               : scores || step.filter ? kPieceRows
-                                                       : std::max<std::int64_t>(rows, 1);
+  const bool copies = step.penalties && logprobs;
+  const std::int64_t at_once = copies                         ? kCopiedRows
+                               : logprobs || step.top_k_top_p ? kPieceRows
+                                                              : std::max<std::int64_t>(rows, 1);
 
-  const bool draws_only = !step.adjust && !step.filter && !scores;  // of all rows at once
-  if (step.head != nullptr && !draws_only) context.matmul.linear(*step.head, context.stream);
+  const bool samples_only =
+      !step.penalties && !step.top_k_top_p && !logprobs;  // of all rows at once
+  if (step.head != nullptr && !samples_only) context.gemm.run(*step.head, context.stream);
   for (std::int64_t begin = 0; begin < rows; begin += at_once) {
     const Range range{begin, std::min(begin + at_once, rows)};
     Piece piece{
@@ -307,20 +390,20 @@ Sampled Sampler::sample(const SampleStep& step, TensorView last_tokens, const Co
                  .first_id = own_.begin},
         .targets = step.targets.data != nullptr ? rows_of(step.targets, range) : step.targets,
         .tokens = {memory_->tokens.as<std::int32_t>() + range.begin, DType::i32, {range.size()}},
-        .head = draws_only ? step.head : nullptr};
+        .head = samples_only ? step.head : nullptr};
     if (copies) {
-      piece.rows.changed_logits = rows_of(memory_->adjusted, {0, range.size()});
+      piece.rows.changed_logits = rows_of(memory_->changed_logits, {0, range.size()});
       piece.rows.changed_logits.shape[1] = own_.size();
     }
-    if (step.adjust) adjust(piece);
-    if (step.filter) filter(piece);
-    draw(piece);
-    if (scores) score(piece);
+    if (step.penalties) apply_penalties(piece);
+    if (step.top_k_top_p) top_k_top_p(piece);
+    sample_tokens(piece);
+    if (logprobs) log_probabilities(piece);
   }
 
   Sampled sampled;
   sampled.tokens = {memory_->tokens.data, DType::i32, {rows}};
-  if (!scores) return sampled;
+  if (!logprobs) return sampled;
   sampled.logprob = {memory_->logprob.data, DType::f32, {rows}};
   sampled.rank = {memory_->rank.data, DType::i32, {rows}};
   sampled.top_ids = {memory_->top_ids.data, DType::i32, {rows, step.logprobs}};

@@ -1,5 +1,5 @@
-// Sampler: whatever the number of ranks and whatever else is in the batch, the same tokens; and they are
-// among those that a plain reading of the rules leaves.
+// Sampler: whatever the number of ranks and whatever else is in the batch, the same tokens; and
+// they are among those that a plain reading of the rules leaves.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,33 +10,33 @@
 
 #include "layers/embedding.h"
 #include "layers/sampler.h"
-#include "layers/sampler_rank.h"
+#include "layers/testing/sampler_rank.h"
 
 namespace nvllm::layers {
 namespace {
 
-bool scored(const World& world, const Asked& row) {
+bool has_logprobs(const World& world, const TestRow& row) {
   return row.slot < 0 ? row.target >= 0 : world.rules[row.slot].logprobs >= 0;
 }
 
 // "" or where two answers to the same rows differ.
-std::string difference(const World& world, const std::vector<Asked>& rows, const Answer& a,
+std::string difference(const World& world, const std::vector<TestRow>& rows, const Answer& a,
                        const Answer& b) {
   for (std::size_t row = 0; row < rows.size(); ++row) {
     Answer tokens_only = a;
-    if (!scored(world, rows[row])) tokens_only.logprob.clear();
+    if (!has_logprobs(world, rows[row])) tokens_only.logprob.clear();
     const std::string what = tokens_only.difference(row, b, row);
     if (!what.empty()) return what + " of row " + std::to_string(row);
   }
   return "";
 }
 
-TEST_CASE("any number of ranks draws what one draws, with all rules at once") {
+TEST_CASE("any number of ranks samples what one samples, with all rules at once") {
   on_groups([](LayerRank& rank) {
     for (unsigned seed = 1; seed <= 3; ++seed) {
       const World world(70, seed);
       SamplerRank alone(rank, world, true), together(rank, world, false);
-      std::vector<Asked> rows = world.rows;
+      std::vector<TestRow> rows = world.rows;
       rows[5].slot = -1;
       rows[5].target = 77;
       rows[6].slot = -1;
@@ -55,7 +55,7 @@ TEST_CASE("any number of ranks draws what one draws, with all rules at once") {
 }
 
 // A row's logits after bias and penalties, by the words of the documentation.
-std::vector<double> plainly_adjusted(const World& world, const Asked& row) {
+std::vector<double> plain_penalties(const World& world, const TestRow& row) {
   const SamplingRules& rules = world.rules[row.slot];
   std::vector<double> logits(row.logits.begin(), row.logits.end());
   for (const auto& entry : rules.bias) logits[entry.first] += entry.second;
@@ -66,7 +66,7 @@ std::vector<double> plainly_adjusted(const World& world, const Asked& row) {
   }
   std::vector<bool> out(kVocabulary, !rules.allowed.empty());
   for (const std::int32_t id : rules.allowed) out[id] = false;
-  if (row.position < rules.least_length) {
+  if (row.position < rules.min_length) {
     for (const std::int32_t id : rules.ends) out[id] = true;
   }
   for (const auto& word : rules.bad_words) {
@@ -89,13 +89,13 @@ std::vector<double> plainly_adjusted(const World& world, const Asked& row) {
   return logits;
 }
 
-// Which tokens may be drawn then, with room for what rounding does at a boundary.
-std::vector<bool> plainly_kept(const SamplingRules& rules, const std::vector<double>& logits) {
+// Which tokens may be sampled then, with room for what rounding does at a boundary.
+std::vector<bool> plain_truncation(const SamplingRules& rules, const std::vector<double>& logits) {
   std::vector<std::pair<double, std::int64_t>> order;  // relative probability, token
-  const double most = *std::max_element(logits.begin(), logits.end());
+  const double max = *std::max_element(logits.begin(), logits.end());
   const double temperature = rules.temperature > 0 ? rules.temperature : 1e-9;
   for (std::int64_t id = 0; id < kVocabulary; ++id) {
-    order.emplace_back(std::exp((logits[id] - most) / temperature), id);
+    order.emplace_back(std::exp((logits[id] - max) / temperature), id);
   }
   std::sort(order.rbegin(), order.rend());
   while (order.back().first < rules.min_p * 0.9999) order.pop_back();
@@ -120,10 +120,10 @@ TEST_CASE("tokens are among those that the rules leave, and logprobs are those o
       const Answer answer = together.sample(world.rows);
       int forbidden = 0, wrong = 0;
       for (std::size_t r = 0; r < world.rows.size(); ++r) {
-        const Asked& row = world.rows[r];
+        const TestRow& row = world.rows[r];
         const std::int32_t token = answer.tokens[r];
-        forbidden += !plainly_kept(world.rules[row.slot], plainly_adjusted(world, row))[token];
-        if (!scored(world, row)) continue;
+        forbidden += !plain_truncation(world.rules[row.slot], plain_penalties(world, row))[token];
+        if (!has_logprobs(world, row)) continue;
         double sum = 0;
         int higher = 0;
         for (const float logit : row.logits) {
@@ -146,12 +146,12 @@ TEST_CASE("what else is in the batch changes nothing") {
     const World world(60, 4);
     SamplerRank together(rank, world, false);
     const Answer all = together.sample(world.rows);
-    std::vector<Asked> turned(world.rows.rbegin(), world.rows.rend());
+    std::vector<TestRow> turned(world.rows.rbegin(), world.rows.rend());
     const Answer backwards = together.sample(turned);
     for (std::size_t row = 0; row < 60; ++row) {
       CHECK(backwards.tokens[59 - row] == all.tokens[row]);
       if (row % 6 != 0) continue;
-      const std::vector<Asked> single = {world.rows[row]};
+      const std::vector<TestRow> single = {world.rows[row]};
       CHECK(together.sample(single).tokens[0] == all.tokens[row]);
     }
   });
@@ -168,10 +168,10 @@ TEST_CASE("greedy and temperature alone: the short way gives what the long one g
     }
     SamplerRank together(rank, world, false);
     SampleStep step = together.step_of(world.rows);
-    CHECK_FALSE(step.adjust);
-    CHECK_FALSE(step.filter);
+    CHECK_FALSE(step.penalties);
+    CHECK_FALSE(step.top_k_top_p);
     const Answer lean = together.sample(world.rows);
-    step.adjust = step.filter = true;
+    step.penalties = step.top_k_top_p = true;
     step.logprobs = 3;
     const Sampled sampled = together.sampler().sample(step, together.last_tokens_, rank.together());
     CHECK(together.integers(sampled.tokens) == lean.tokens);
@@ -205,17 +205,18 @@ TEST_CASE("logits that are still to be made: tokens are those of logits that are
       step.logits = rank.empty(DType::f32, kRows, head.stride());
       step.logits.shape[1] = head.vocabulary().size();
       const TensorView x = rank.noise_tensor("x", DType::bf16, kRows, kHidden);
-      const kernels::Linear product = head.product(step.logits, {.x = x});
+      const kernels::GemmCall call = head.gemm(step.logits, {.out = {}, .x = x}, there.context_);
 
-      const auto tokens = [&](const kernels::Linear* head, bool filter, std::int32_t logprobs) {
+      const auto tokens = [&](const kernels::GemmCall* head, bool top_k_top_p,
+                              std::int32_t logprobs) {
         step.head = head;
-        step.filter = filter;
+        step.top_k_top_p = top_k_top_p;
         step.logprobs = logprobs;
         return there.integers(sampler.sample(step, there.last_tokens_, there.context_).tokens);
       };
-      const std::vector<std::int32_t> at_once = tokens(&product, false, -1);
-      CHECK(tokens(&product, true, -1) == at_once);
-      CHECK(tokens(&product, false, 2) == at_once);
+      const std::vector<std::int32_t> at_once = tokens(&call, false, -1);
+      CHECK(tokens(&call, true, -1) == at_once);
+      CHECK(tokens(&call, false, 2) == at_once);
       CHECK(tokens(nullptr, false, -1) == at_once);  // the logits are still there
       CHECK(std::ranges::count(at_once, at_once[0]) < kRows);
     }
@@ -244,7 +245,7 @@ TEST_CASE("new rules hold from the next step on; steps that are enqueued keep th
     std::vector<TensorView> tokens;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       steps.push_back(together.step_of(world.rows));
-      steps.back().adjust = true;
+      steps.back().penalties = true;
       tokens.push_back(rank.ids({-1}));
     }
     const auto enqueue = [&] {
@@ -273,13 +274,13 @@ TEST_CASE("new rules hold from the next step on; steps that are enqueued keep th
   });
 }
 
-TEST_CASE("captured in a graph, it draws by the rules of the moment") {
+TEST_CASE("captured in a graph, it samples by the rules of the moment") {
   on_groups([](LayerRank& rank) {
     const World world(20, 9), other(20, 10);
     SamplerRank alone(rank, world, true);
     const SampleStep step = alone.step_of(world.rows);
-    REQUIRE(step.adjust);
-    REQUIRE(step.filter);
+    REQUIRE(step.penalties);
+    REQUIRE(step.top_k_top_p);
     // Rules change logits, so each launch begins with fresh ones.
     const SampleStep fresh = alone.step_of(world.rows);
     Sampled sampled;
@@ -292,8 +293,8 @@ TEST_CASE("captured in a graph, it draws by the rules of the moment") {
         alone.sampler().set(slot, rules->rules[slot], rank.stream());
       }
       graph->launch(rank.stream());
-      const std::vector<std::int32_t> drawn = alone.integers(sampled.tokens);
-      CHECK(drawn == alone.sample(world.rows).tokens);
+      const std::vector<std::int32_t> sampled_tokens = alone.integers(sampled.tokens);
+      CHECK(sampled_tokens == alone.sample(world.rows).tokens);
     }
   });
 }

@@ -1,6 +1,6 @@
-// Decoding on one core: elements per second, and bytes read plus written per second beside those of a plain
-// copy of as many bytes in the same run ("limit"; "of_limit" is the share of it reached). Blocks and
-// elements lie in the second-level cache, as they do while loading.
+// Decoding on one core: elements per second, and bytes read plus written per second beside those of
+// a plain copy of as many bytes in the same run ("limit"; "of_limit" is the share of it reached).
+// Blocks and elements lie in the second-level cache, as they do while loading.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -5,14 +5,14 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "layers/tuning_matmul.h"
 
 namespace nvllm::model {
 namespace {
 
-// Of a step's rows so few go through the last layer's second half alone. A step of more, which decodes sequences beside
-// prompts, would save less, and ask for products of rows that come in no other layer.
-constexpr std::int64_t kMostRowsLeft = 64;
+// Up to so many of a step's rows, those whose logits are wanted, go through the last layer's MLP
+// block alone. More of them, in steps that decode sequences beside prompts, would save less, and
+// ask for GEMMs with numbers of rows that come in no other layer.
+constexpr std::int64_t kMaxSelectedRows = 64;
 
 using layers::Scratch;
 
@@ -70,7 +70,7 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
   return batch;
 }
 
-// Parts of a row whose squares are added up for a norm that is begun; several ranks begin none.
+// Rows of a deferred norm's sums of squares; several ranks defer none.
 std::int64_t squares_of(const Decoder& decoder) {
   return decoder.shard().ranks == 1 ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
 }
@@ -98,13 +98,13 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
   head_->declare(parameters_);
 }
 
-// The layers use it in turn, then the rows of the residual stream whose logits are wanted, with the last
-// layer's second half.
+// The layers use it in turn, then the rows of the residual stream whose logits are wanted, with the
+// last layer's MLP block.
 std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
-  return std::max(layers_.front().scratch_bytes(limits.rows_at_once(), dtype_),
-                  3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
-                      layers_.back().transform_scratch_bytes(
-                          std::min(limits.logit_rows, kMostRowsLeft), dtype_));
+  return std::max(
+      layers_.front().scratch_bytes(limits.rows_at_once(), dtype_),
+      3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
+          layers_.back().mlp_scratch_bytes(std::min(limits.logit_rows, kMaxSelectedRows), dtype_));
 }
 
 void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {
@@ -122,55 +122,58 @@ void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {
 
 TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                             const Device& device, const Observer& observer) const {
-  const kernels::Linear head = forward_to_head(batch, kv, memory, device, observer,
-                                               /*whole=*/static_cast<bool>(observer));
-  device.matmul.linear(head, device.stream);
-  return head.out;
+  const kernels::GemmCall head = forward_to_head(batch, kv, memory, device, observer,
+                                                 /*all_rows=*/static_cast<bool>(observer));
+  device.gemm.run(head, device.stream);
+  return head.operands.out;
 }
 
-kernels::Linear Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                         DecoderMemory& memory, const Device& device) const {
-  return forward_to_head(batch, kv, memory, device, {}, /*whole=*/false);
+kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                           DecoderMemory& memory, const Device& device) const {
+  return forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/false);
 }
 
-kernels::Linear Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                         DecoderMemory& memory, const Device& device,
-                                         const Observer& observer, bool whole) const {
+kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                           DecoderMemory& memory, const Device& device,
+                                           const Observer& observer, bool all_rows) const {
   check(batch, memory.limits_);
-  const layers::Context context{device.stream, device.matmul, memory.scratch_, device.communicator};
+  const layers::Context context{device.stream, device.gemm, memory.scratch_, device.communicator};
   NVLLM_CHECK(context.alone() == (shard_.ranks == 1), shard_.ranks, " ranks");
-  const std::int64_t rows = batch.rows();
 
   kv.begin_pass(context.stream);
-  const TensorView embedded = memory.sum_.rows(0, rows);
-  layers::ResidualStream stream(embedded, memory.normed_.rows(0, rows), memory.part_.rows(0, rows),
-                                context, memory.squares_);
+  layers::ResidualStream stream = stream_of(memory, 0, batch.rows());
   const Scratch::Frame frame(context.scratch);
+  bool select = batch.logit_rows.data != nullptr;  // rows, which has not been done yet
   if (!batch.parts.empty()) {
     run_in_parts(batch, kv, memory, context, device.progress);
-    select_logit_rows(stream, batch, context);
   } else {
-    const bool early = !whole && batch.logits() < rows && batch.logits() <= kMostRowsLeft;
-    embedding_.forward(embedded, batch.tokens, context);
-    if (observer) observer("embed", embedded);
+    const bool early =
+        !all_rows && batch.logits() < batch.rows() && batch.logits() <= kMaxSelectedRows;
+    embedding_.forward(stream.sum, batch.tokens, context);
+    if (observer) observer("embed", stream.sum);
     for (std::size_t n = 0; n < layers_.size(); ++n) {
-      const auto layer = static_cast<std::int64_t>(n);
       const bool last = n + 1 == layers_.size();
-      layers_[n].attend(stream, batch, kv, layer, memory.rope_.cos_sin(), context);
-      if (last && early) select_logit_rows(stream, batch, context);
-      layers_[n].transform(stream, last ? nullptr : &layers_[n + 1], context,
-                           last ? kernels::KvPrefetch{} : layers::read_ahead(batch, kv, layer + 1));
-      if (observer) observer(str("layer", n), stream.sum(norm_));
+      layers_[n].forward(stream,
+                         {.batch = batch,
+                          .kv = kv,
+                          .layer = static_cast<std::int64_t>(n),
+                          .cos_sin = memory.rope_.cos_sin(),
+                          .next = last ? nullptr : &layers_[n + 1],
+                          .select_logit_rows = last && early},
+                         context);
+      if (observer) observer(str("layer", n), sum(stream, norm_, context));
     }
-    if (!early) select_logit_rows(stream, batch, context);
+    select = select && !early;
   }
-  if (observer) observer("norm", stream.normed(norm_));
-  const kernels::Linear head =
-      head_->product(memory.logits(*this, batch.logits()), stream.input(norm_));
+  if (select) select_rows(stream, batch.logit_rows, context);
+  if (observer) observer("norm", normed(stream, norm_, context));
+  const kernels::GemmCall head = head_->gemm(memory.logits(*this, batch.logits()),
+                                             norm_operands(stream, norm_, context), context);
   kv.end_pass(context.stream);
   return head;
 }
 
+// In parts no norm is deferred from one layer to the next: other parts come between them.
 void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                            const layers::Context& context,
                            const std::function<void()>& progress) const {
@@ -180,12 +183,16 @@ void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, Dec
   }
   for (std::size_t n = 0; n < layers_.size(); ++n) {
     for (const layers::BatchPart& part : batch.parts) {
-      layers::ResidualStream stream(memory.sum_.rows(part.first_row, part.rows),
-                                    memory.normed_.rows(0, part.rows),
-                                    memory.part_.rows(0, part.rows), context);
-      layers_[n].forward(stream, batch_of(batch, part), kv, static_cast<std::int64_t>(n),
-                         memory.rope_.cos_sin(), context);
-      stream.sum(norm_);  // what waits to be added is in memory that the next part needs
+      layers::ResidualStream stream = stream_of(memory, part.first_row, part.rows);
+      stream.squares = {};
+      const layers::Batch rows = batch_of(batch, part);
+      layers_[n].forward(stream,
+                         {.batch = rows,
+                          .kv = kv,
+                          .layer = static_cast<std::int64_t>(n),
+                          .cos_sin = memory.rope_.cos_sin()},
+                         context);
+      sum(stream, norm_, context);  // what is pending is in memory that the next part needs
     }
     if (progress) context.stream.host_call(progress);
   }
@@ -193,22 +200,21 @@ void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, Dec
 
 void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                    const Device& device) const {
-  layers::TuningMatmul tuning(device.matmul);
-  // Products of a few rows of one layer would say nothing of those of all layers.
-  const Device noting{device.stream, tuning, device.communicator};
-  tuning.linear(forward_to_head(batch, kv, memory, noting, {}, /*whole=*/true), device.stream);
+  device.gemm.record();
+  // All rows, since GEMMs of a few rows of one layer would say nothing of those of all layers.
+  device.gemm.run(forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/true), device.stream);
   if (device.communicator != nullptr) device.communicator->wait(device.stream);
-  tuning.tune_all(device.stream);
+  device.gemm.tune_recorded(device.stream);
   device.stream.synchronize();
 }
 
-void Decoder::select_logit_rows(layers::ResidualStream& stream, const layers::Batch& batch,
-                                const layers::Context& context) const {
-  if (batch.logit_rows.data == nullptr) return;
-  const auto wanted = [&] {
-    return context.scratch.take(dtype_, batch.logits(), config_.hidden_size);
-  };
-  stream.select(batch.logit_rows, wanted(), wanted(), wanted());
+// The residual stream of some rows; what is not in the sum is memory that other rows use, too.
+layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int64_t first_row,
+                                          std::int64_t rows) {
+  return {.sum = memory.sum_.rows(first_row, rows),
+          .normed = memory.normed_.rows(0, rows),
+          .part = memory.part_.rows(0, rows),
+          .squares = memory.squares_};
 }
 
 std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& limits) {
@@ -236,7 +242,7 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
   Scratch all(activations_.data(), activations_.bytes());
   sum_ = all.take(decoder.dtype(), limits.rows, hidden);
   normed_ = all.take(decoder.dtype(), limits.rows_at_once(), hidden);
-  // One rank adds its products to the sum directly.
+  // With one rank GEMMs add to the sum.
   part_ = decoder.shard().ranks == 1 ? TensorView(nullptr, decoder.dtype(), {0, hidden})
                                      : all.take(decoder.dtype(), limits.rows_at_once(), hidden);
   squares_ = all.take(DType::f32, squares_of(decoder), kernels::kSquaresRows);

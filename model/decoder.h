@@ -5,7 +5,8 @@
 //   load_parameters(decoder.parameters(), checkpoint, backend, {});
 //   DecoderMemory memory(decoder, {.rows = 512, .logit_rows = 16, .positions = 4096}, backend);
 //   cache.begin_step(step, stream);
-//   const TensorView logits = decoder.forward(batch, cache, memory, {stream, matmul, communicator});
+//   const TensorView logits =
+//       decoder.forward(batch, cache, memory, {stream, gemm, communicator});
 #pragma once
 
 #include <algorithm>
@@ -18,10 +19,10 @@
 #include <string_view>
 #include <vector>
 
-#include "layers/batch.h"
+#include "layers/context.h"
 #include "layers/decoder_layer.h"
 #include "layers/embedding.h"
-#include "layers/rope_table.h"
+#include "layers/rope.h"
 #include "model/config/config.h"
 
 namespace nvllm::model {
@@ -31,8 +32,8 @@ struct DecoderLimits {
   std::int64_t rows = 0;
   std::int64_t logit_rows = 0;
   std::int64_t positions = 0;  // every position is below
-  std::int64_t part_rows =
-      0;  // of a part, where rows are in parts (layers::Batch); 0: they never are
+  // Of a part, where rows are in parts (layers::Batch); 0: they never are.
+  std::int64_t part_rows = 0;
 
   std::int64_t rows_at_once() const { return part_rows == 0 ? rows : std::min(rows, part_rows); }
 };
@@ -57,7 +58,7 @@ class DecoderMemory {
   Buffer activations_;
   TensorView sum_;            // [rows, hidden]: of the residual stream
   TensorView normed_, part_;  // [rows at once, hidden]: likewise
-  TensorView squares_;        // of begun norms (kernels::BegunNorm)
+  TensorView squares_;        // of deferred norms (kernels::DeferredNorm)
   TensorView logits_;         // [logit_rows, stride of the head], float32
   layers::Scratch scratch_;
   layers::RopeTable rope_;
@@ -66,19 +67,20 @@ class DecoderMemory {
 // What a forward pass runs on.
 struct Device {
   Stream& stream;
-  kernels::Matmul& matmul;
+  kernels::Gemm& gemm;
   ipc::Communicator* communicator = nullptr;  // nullptr: one rank
-  // Called by the stream behind each layer of a pass in parts, which may take minutes; by what thread is the
-  // stream's affair.
+  // Called by the stream behind each layer of a pass in parts, which may take minutes; by what
+  // thread is the stream's affair.
   std::function<void()> progress = {};
 };
 
-// Sees hidden states as they come: "embed", "layer0", "layer1", ..., each [rows, hidden], and "norm",
-// [logit rows, hidden]. The tensors are good until the stream's work goes on; nothing else changes.
+// Sees hidden states as they come: "embed", "layer0", "layer1", ..., each [rows, hidden], and
+// "norm", [logit rows, hidden]. The tensors are good until the stream's work goes on; nothing else
+// changes.
 using Observer = std::function<void(std::string_view what, TensorView hidden)>;
 
-// Its parameters have no memory until they are bound. forward() may run on any number of threads, each
-// with its own DecoderMemory.
+// Its parameters have no memory until they are bound. forward() may run on any number of threads,
+// each with its own DecoderMemory.
 class Decoder {
  public:
   // dtype: of weights, activations and cache.
@@ -96,20 +98,20 @@ class Decoder {
   const layers::LmHead& head() const { return *head_; }
 
   // Enqueues it; no allocation, no synchronisation, so it may be captured if the cache's plan of
-  // the step allows it. kv: of this rank's KV heads, of all layers. Returns this rank's logits, float32
-  // [logit rows, its part of the vocabulary], rows head().stride() apart, in `memory`. An Error for
-  // more rows than the memory was made for.
+  // the step allows it. kv: of this rank's KV heads, of all layers. Returns this rank's logits,
+  // float32 [logit rows, its part of the vocabulary], rows head().stride() apart, in `memory`. An
+  // Error for more rows than the memory was made for.
   TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                      const Device& device, const Observer& observer = {}) const;
 
-  // The same but for the last product, of the head, which is returned: it is to be enqueued next, or what draws from it
-  // (kernels::Matmul::draw), before `memory` is used again.
-  kernels::Linear forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                  DecoderMemory& memory, const Device& device) const;
+  // The same but for the LM-head GEMM, which is returned: it is to be run next, by itself or with
+  // sampling as its epilogue (kernels::Gemm), before `memory` is used again.
+  kernels::GemmCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                    DecoderMemory& memory, const Device& device) const;
 
-  // Lets the matmul choose how to compute the products of passes of about so many rows
-  // (kernels::Matmul::tune) by running such a pass, whose results are worth nothing. Waits for it. A
-  // collective call, as forward() is.
+  // Chooses how the GEMMs of passes of about so many rows are computed (kernels::Gemm::tune) by
+  // running such a pass, whose results are worth nothing. Waits for it. A collective call, as
+  // forward() is.
   void tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
             const Device& device) const;
 
@@ -117,17 +119,16 @@ class Decoder {
   friend class DecoderMemory;
   std::size_t scratch_bytes(const DecoderLimits& limits) const;
   static void check(const layers::Batch& batch, const DecoderLimits& limits);
-  // All rows through one layer after the other, each in the batch's parts. Of the residual stream nothing
-  // but its sums is left.
+  static layers::ResidualStream stream_of(const DecoderMemory& memory, std::int64_t first_row,
+                                          std::int64_t rows);
+  // All rows through one layer after the other, each in the batch's parts. Of the residual stream
+  // nothing but its sums is left.
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                     const layers::Context& context, const std::function<void()>& progress) const;
-  // The stream goes on with the rows whose logits are wanted, in scratch memory.
-  void select_logit_rows(layers::ResidualStream& stream, const layers::Batch& batch,
-                         const layers::Context& context) const;
-  // whole: all rows go through all of the last layer, not only those whose logits are wanted.
-  kernels::Linear forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                  DecoderMemory& memory, const Device& device,
-                                  const Observer& observer, bool whole) const;
+  // all_rows: all of them go through all of the last layer, not only those whose logits are wanted.
+  kernels::GemmCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                    DecoderMemory& memory, const Device& device,
+                                    const Observer& observer, bool all_rows) const;
 
   ModelConfig config_;
   layers::Shard shard_;

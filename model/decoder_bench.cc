@@ -1,9 +1,10 @@
-// Whole decoders with random weights on 1, 2 and 4 ranks: a step of decoding at a context of 1024, and a
+// Whole decoders with random weights on 1, 2 and 4 ranks: a decode step at a context of 1024, and a
 // prompt of 1024 tokens, in a graph, up to the logits.
 //
-// Counters: us per step; bytes, those of this rank's weights and cache that a step reads, and flops; floor_us,
-// the time that these take at the bandwidth and the speed that the same device reaches in the same run
-// (testing/bench_ranks.h), whichever is longer; of_limit, floor_us / us. All are of rank 0.
+// Counters: us per step; bytes, those of this rank's weights and cache that a step reads, and
+// flops; floor_us, the time that these take at the bandwidth and the speed that the same device
+// reaches in the same run (testing/bench_ranks.h), whichever is longer; of_limit, floor_us / us.
+// All are of rank 0.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "layers/test_batch.h"
+#include "layers/testing/test_batch.h"
 #include "model/decoder.h"
 #include "model/loading/loader.h"
 #include "testing/bench_ranks.h"
@@ -98,7 +99,7 @@ Figures::Figure measure(BenchRank& rank, const Decoder& decoder, const Step& ste
   batch.load(parts, TestBatch::Logits::last, *rank.stream);
   DecoderMemory memory(decoder, {.rows = rows, .logit_rows = step.sequences, .positions = kContext},
                        *rank.backend);
-  const Device device{*rank.stream, *rank.matmul, rank.communicator.get()};
+  const Device device{*rank.stream, *rank.gemm, rank.communicator.get()};
   decoder.tune(batch.batch(), cache.cache(), memory, device);
 
   Figures::Figure figure;

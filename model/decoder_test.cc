@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "layers/test_batch.h"
+#include "layers/testing/test_batch.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/loading/loader.h"
 
@@ -73,15 +73,15 @@ TEST_CASE(
         CAPTURE(tensor);
         REQUIRE(model.checkpoint.find(tensor) != nullptr);
         const auto range = std::minmax_element(item.second.begin(), item.second.end());
-        const int least = *range.first, most = *range.second;
+        const int min = *range.first, max = *range.second;
         const bool kv = contains(tensor, "k_proj") || contains(tensor, "v_proj");
         if (contains(tensor, "norm")) {  // whole on every rank
-          CHECK(least == ranks);
+          CHECK(min == ranks);
         } else if (kv && ranks > model.config.kv_heads) {  // with every query head of theirs
-          CHECK(least >= 1);
+          CHECK(min >= 1);
         } else {
-          CHECK(least == 1);
-          CHECK(most == 1);
+          CHECK(min == 1);
+          CHECK(max == 1);
         }
       }
     }
@@ -116,7 +116,7 @@ TEST_CASE("what a decoder needs for activations is known before it is taken") {
 TEST_CASE("more rows than there is memory for are refused") {
   const auto backend = create_backend(DeviceKind::cpu);
   const auto stream = backend->create_stream();
-  const auto matmul = kernels::create_matmul(*backend);
+  const auto gemm = kernels::create_gemm(*backend);
   const Decoder decoder(golden_models()[0].config, {0, 1}, DType::bf16);
   DecoderMemory memory(decoder, {.rows = 4, .logit_rows = 2, .positions = 16}, *backend);
   kvcache::ViewCache kv;
@@ -124,26 +124,34 @@ TEST_CASE("more rows than there is memory for are refused") {
   batch.tokens = TensorView(nullptr, DType::i32, {5});
   std::int32_t row = 0;
   batch.logit_rows = TensorView(&row, DType::i32, {1});
-  CHECK_THROWS_WITH_AS(decoder.forward(batch, kv, memory, {*stream, *matmul}),
+  CHECK_THROWS_WITH_AS(decoder.forward(batch, kv, memory, {*stream, *gemm}),
                        doctest::Contains("5 rows"), Error);
   batch.tokens = TensorView(nullptr, DType::i32, {4});
   batch.logit_rows = TensorView(&row, DType::i32, {3});
-  CHECK_THROWS_WITH_AS(decoder.forward(batch, kv, memory, {*stream, *matmul}),
+  CHECK_THROWS_WITH_AS(decoder.forward(batch, kv, memory, {*stream, *gemm}),
                        doctest::Contains("logits of 3"), Error);
 }
 
-// Notes what products are told of keys and values to come; computes nothing.
-class NotingMatmul final : public kernels::Matmul {
+// Notes what GEMMs may prefetch; computes nothing.
+class PrefetchNotes final : public kernels::Gemm {
  public:
-  void linear(const kernels::Linear& args, Stream&) override {
-    if (args.ahead.kv.keys.data != nullptr) told.emplace_back(args.weight.data, args.ahead);
-  }
-  void tune(std::span<const kernels::Linear>, Stream&) override {}
+  std::vector<std::pair<void*, kernels::KvPrefetch>> notes;  // by the weight
 
-  std::vector<std::pair<void*, kernels::KvPrefetch>> told;
+ private:
+  kernels::GemmPlan make_plan(const kernels::GemmShape&) override {
+    kernels::GemmPlan plan;
+    plan.kernel = kernels::GemmKernel::cpu;
+    return plan;
+  }
+  void enqueue(const kernels::GemmCall& call, Stream&) override {
+    const kernels::KvPrefetch& prefetch = call.operands.kv_prefetch;
+    if (prefetch.kv.keys.data != nullptr) notes.emplace_back(call.weight.values.data, prefetch);
+  }
+  void measure(std::span<const kernels::GemmCall>, Stream&) override {}
 };
 
-TEST_CASE("products before an attention know what it reads, each another turn, where many decode") {
+TEST_CASE(
+    "the GEMMs ahead of attention may prefetch what it reads, each its share, where many decode") {
   const auto backend = create_backend(DeviceKind::cpu);
   const auto stream = backend->create_stream();
   const Decoder decoder(golden_models()[0].config, {0, 1}, DType::f32);
@@ -170,27 +178,27 @@ TEST_CASE("products before an attention know what it reads, each another turn, w
       batch.load(parts, layers::TestBatch::Logits::last, *stream);
       const std::int64_t rows = sequences * rows_each;
       DecoderMemory memory(decoder, {.rows = rows, .logit_rows = rows, .positions = 32}, *backend);
-      NotingMatmul matmul;
-      decoder.forward(batch.batch(), cache.cache(), memory, {*stream, matmul});
+      PrefetchNotes gemm;
+      decoder.forward(batch.batch(), cache.cache(), memory, {*stream, gemm});
       stream->synchronize();
       if (sequences < 17 || rows_each > 1) {
-        CHECK(matmul.told.empty());
+        CHECK(gemm.notes.empty());
         continue;
       }
       // Layer by layer q, k and v, of this one, then gate and up, of the next one.
-      REQUIRE(std::ssize(matmul.told) == 2 * config.layers - 1);
-      for (std::int64_t i = 0; i < std::ssize(matmul.told); ++i) {
+      REQUIRE(std::ssize(gemm.notes) == 2 * config.layers - 1);
+      for (std::int64_t i = 0; i < std::ssize(gemm.notes); ++i) {
         CAPTURE(i);
-        const auto& [weight, ahead] = matmul.told[static_cast<std::size_t>(i)];
+        const auto& [weight, prefetch] = gemm.notes[static_cast<std::size_t>(i)];
         const std::string layer = str("layers.", i / 2);
         CHECK(weight ==
               named.at(layer + (i % 2 == 0 ? ".attention.qkv.weight" : ".mlp.gate_up.weight")));
         const kernels::KvView& view = cache.views()[static_cast<std::size_t>((i + 1) / 2)];
-        CHECK(ahead.kv.keys.data == view.keys.data);
-        CHECK(ahead.kv.values.data == view.values.data);
-        CHECK(ahead.kv.block_table.data == batch.batch().block_table.data);
-        CHECK(ahead.kv_length.data == batch.batch().kv_length.data);
-        CHECK(ahead.turn == 1 - i % 2);
+        CHECK(prefetch.kv.keys.data == view.keys.data);
+        CHECK(prefetch.kv.values.data == view.values.data);
+        CHECK(prefetch.kv.block_table.data == batch.batch().block_table.data);
+        CHECK(prefetch.kv_length.data == batch.batch().kv_length.data);
+        CHECK(prefetch.share == 1 - i % 2);
       }
     }
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/topology.h"
-#include "kernels/gemm/linear_bench_limits.h"
+#include "kernels/gemm/gemm_bench_limits.h"
 #include "kernels/pointwise/random_fill.h"
 
 namespace nvllm::testing {
@@ -43,7 +43,7 @@ BenchRank::BenchRank(ipc::Member& member, DeviceKind kind)
       ranks(member.size()),
       backend(create_backend(take_device(member, kind))),
       stream(backend->create_stream()),
-      matmul(kernels::create_matmul(*backend)) {
+      gemm(kernels::create_gemm(*backend)) {
   if (member.size() > 1) communicator = ipc::create_communicator(member, *backend, {});
 }
 
@@ -74,12 +74,12 @@ double BenchRank::gemm_seconds(std::int64_t rows, std::int64_t outputs, std::int
   const Buffer x = random_memory(*backend, *stream, rows * inputs);
   const Buffer weight = random_memory(*backend, *stream, outputs * inputs);
   const Buffer out = random_memory(*backend, *stream, rows * outputs);
-  kernels::Linear args;
-  args.x = TensorView(x.data(), DType::bf16, {rows, inputs});
-  args.weight = TensorView(weight.data(), DType::bf16, {outputs, inputs});
-  args.out = TensorView(out.data(), DType::bf16, {rows, outputs});
-  matmul->tune(args, *stream);
-  return seconds([&] { matmul->linear(args, *stream); });
+  const kernels::GemmCall call =
+      gemm->call({.values = TensorView(weight.data(), DType::bf16, {outputs, inputs})},
+                 {.out = TensorView(out.data(), DType::bf16, {rows, outputs}),
+                  .x = TensorView(x.data(), DType::bf16, {rows, inputs})});
+  gemm->tune({&call, 1}, *stream);
+  return seconds([&] { gemm->run(call, *stream); });
 }
 
 DeviceLimits BenchRank::limits() {

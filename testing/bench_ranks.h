@@ -14,7 +14,7 @@
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
 #include "ipc/collective/testing/bench_ranks.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 
 namespace nvllm::testing {
 
@@ -33,7 +33,7 @@ struct BenchRank {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<ipc::Communicator> communicator;  // nullptr for one rank
-  std::unique_ptr<kernels::Matmul> matmul;
+  std::unique_ptr<kernels::Gemm> gemm;
 
   void wait();
   // Of all work that `enqueue` captures in a graph: the median of a few replays, which all ranks

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "device/backend.h"
 #include "kernels/attention/attention.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/pointwise/norm_rope_store.h"
 #include "kernels/pointwise/random_fill.h"
 #include "kernels/testing/bench.h"
@@ -52,17 +52,17 @@ Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements) {
 // The work per second of the fastest of a few runs of `calls` GEMMs.
 double measure_gemm(Backend& backend, Stream& stream, std::int64_t rows, std::int64_t outputs,
                     std::int64_t inputs, int calls, double work) {
-  const auto matmul = create_matmul(backend);
+  const auto gemm = create_gemm(backend);
   const Buffer x = random_memory(backend, stream, rows * inputs);
   const Buffer weight = random_memory(backend, stream, outputs * inputs);
   const Buffer out = random_memory(backend, stream, rows * outputs);
-  Linear call;
-  call.out = TensorView(out.data(), DType::bf16, {rows, outputs});
-  call.x = TensorView(x.data(), DType::bf16, {rows, inputs});
-  call.weight = TensorView(weight.data(), DType::bf16, {outputs, inputs});
-  matmul->tune(call, stream);
+  const GemmCall call =
+      gemm->call({.values = TensorView(weight.data(), DType::bf16, {outputs, inputs})},
+                 {.out = TensorView(out.data(), DType::bf16, {rows, outputs}),
+                  .x = TensorView(x.data(), DType::bf16, {rows, inputs})});
+  gemm->tune({&call, 1}, stream);
   const auto graph = backend.capture(stream, [&] {
-    for (int i = 0; i < calls; ++i) matmul->linear(call, stream);
+    for (int i = 0; i < calls; ++i) gemm->run(call, stream);
   });
   return work * calls / seconds_of(*graph, stream);
 }
@@ -221,7 +221,7 @@ void attention_in_graph(benchmark::State& state, DeviceKind kind, Shape shape) {
 class Layers {
  public:
   Layers(Backend& backend, Stream& stream, const Shape& shape)
-      : work_(backend, stream, shape), matmul_(create_matmul(backend)) {
+      : work_(backend, stream, shape), gemm_(create_gemm(backend)) {
     const std::int64_t rows = shape.sequences, inputs = shape.heads * shape.head_dim;
     const std::int64_t qkv = inputs + 2 * shape.kv_heads * shape.head_dim;
     const auto take = [&](std::int64_t elements) {
@@ -239,10 +239,8 @@ class Layers {
     backend.fill(buffers_.back().data(), 0, bytes, stream);
     store_.slots = TensorView(buffers_.back().data(), DType::i64, {rows});
     store_.positions = TensorView(buffers_.back().data(), DType::i32, {rows});
-    gemm_.out = TensorView(take(rows * kColumns), DType::bf16, {rows, kColumns});
-    gemm_.residual = gemm_.out;
+    sum_ = TensorView(take(rows * kColumns), DType::bf16, {rows, kColumns});
     weights_ = take(kLayers * kColumns * inputs);
-    gemm_.weight = TensorView(weights_, DType::bf16, {kColumns, inputs});
   }
 
   void enqueue(bool with_attention, Stream& stream) {
@@ -252,9 +250,11 @@ class Layers {
       store_.kv = call.kv;
       norm_rope_store(store_, stream);
       if (with_attention) attention(call, stream);
-      gemm_.x = TensorView(call.out.data, DType::bf16, {rows, inputs});
-      gemm_.weight.data = static_cast<Bf16*>(weights_) + layer * kColumns * inputs;
-      matmul_->linear(gemm_, stream);
+      const GemmWeight weight{
+          .values = TensorView(static_cast<Bf16*>(weights_) + layer * kColumns * inputs,
+                               DType::bf16, {kColumns, inputs})};
+      const TensorView x(call.out.data, DType::bf16, {rows, inputs});
+      gemm_->run(gemm_->call(weight, {.out = sum_, .x = x, .residual = sum_}), stream);
     }
   }
 
@@ -264,11 +264,11 @@ class Layers {
   static constexpr std::int64_t kColumns = 1024;
 
   const Work work_;
-  std::unique_ptr<Matmul> matmul_;
+  std::unique_ptr<Gemm> gemm_;
   std::vector<Buffer> buffers_;
   void* weights_ = nullptr;
   NormRopeStore store_;
-  Linear gemm_;
+  TensorView sum_;
 };
 
 void attention_in_layers(benchmark::State& state, DeviceKind kind, Shape shape) {

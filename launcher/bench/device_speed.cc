@@ -19,7 +19,7 @@
 #include "base/unique_fd.h"
 #include "device/backend.h"
 #include "device/topology.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 #include "launcher/supervise/child.h"
 
 namespace nvllm::launcher {
@@ -90,14 +90,12 @@ double gemm_speed(Backend& backend, Stream& stream) {
   const auto tensor = [&](int i) {
     return TensorView(buffers[static_cast<std::size_t>(i)].data(), DType::bf16, {size, size});
   };
-  kernels::Linear gemm;
-  gemm.out = tensor(0);
-  gemm.x = tensor(1);
-  gemm.weight = tensor(2);
-  const auto matmul = kernels::create_matmul(backend);
-  matmul->tune(gemm, stream);
+  const auto gemm = kernels::create_gemm(backend);
+  const kernels::GemmCall call =
+      gemm->call({.values = tensor(2)}, {.out = tensor(0), .x = tensor(1)});
+  gemm->tune({&call, 1}, stream);
   const double seconds = best_seconds([&] {
-    matmul->linear(gemm, stream);
+    gemm->run(call, stream);
     stream.synchronize();
   });
   return 2.0 * static_cast<double>(size * size * size) / seconds;

@@ -30,7 +30,7 @@ TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
                      const TestModelShape& shape)
     : rank_(rank),
       decoder_(config, shard_of(rank), shape.dtype),
-      matmul_(kernels::create_matmul(*rank.backend)),
+      gemm_(kernels::create_gemm(*rank.backend)),
       weights_(bind_parameters(decoder_.parameters(), shape.dtype, *rank.backend)),
       cache_(*rank.backend, {.layers = config.layers,
                              .sequences = shape.sequences,
@@ -54,7 +54,7 @@ void TestModel::load(const Checkpoint& checkpoint) {
 
 TensorView TestModel::enqueue(const Observer& observer) {
   return decoder_.forward(batch_.batch(), cache_.cache(), memory_,
-                          {*rank_.stream, *matmul_, rank_.communicator.get()}, observer);
+                          {*rank_.stream, *gemm_, rank_.communicator.get()}, observer);
 }
 
 std::vector<std::vector<float>> TestModel::forward(const Parts& parts, Logits logits,
@@ -75,7 +75,7 @@ std::vector<std::vector<float>> TestModel::forward_in_graph(const Parts& parts, 
 void TestModel::tune(const Parts& parts, Logits logits) {
   batch_.load(parts, logits, *rank_.stream);
   decoder_.tune(batch_.batch(), cache_.cache(), memory_,
-                {*rank_.stream, *matmul_, rank_.communicator.get()});
+                {*rank_.stream, *gemm_, rank_.communicator.get()});
 }
 
 std::vector<float> TestModel::values(TensorView tensor) {
@@ -93,7 +93,7 @@ std::vector<std::vector<float>> TestModel::gathered(TensorView logits) {
   layers::Scratch no_scratch;
   if (ranks > 1) {
     all.data = all_logits_.data();
-    head.gather(all, logits, {*rank_.stream, *matmul_, no_scratch, rank_.communicator.get()});
+    head.gather(all, logits, {*rank_.stream, *gemm_, no_scratch, rank_.communicator.get()});
   }
   const std::vector<float> flat = values(all);
   std::vector<std::vector<float>> result(static_cast<std::size_t>(rows));

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "layers/test_batch.h"
+#include "layers/testing/test_batch.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/decoder.h"
 #include "testing/device_ranks.h"
@@ -54,7 +54,7 @@ class TestModel {
 
   testing::DeviceRank& rank_;
   Decoder decoder_;
-  std::unique_ptr<kernels::Matmul> matmul_;
+  std::unique_ptr<kernels::Gemm> gemm_;
   Buffer weights_;
   layers::TestCache cache_;
   layers::TestBatch batch_;

@@ -42,7 +42,7 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
   if (gemm_tuning_file.empty()) return;
   GemmTuningCache::Contents tuning = GemmTuningCache(gemm_tuning_file).read();
   tuning_problem_ = std::move(tuning.problem);
-  runner_->adopt(std::move(tuning.choices));
+  runner_->adopt(std::move(tuning.configurations));
 }
 
 void EngineRank::tune_gemms(const TunedSize& size) {

@@ -145,7 +145,7 @@ namespace {
 // Ranks have the same GEMMs, or nearly so, and the same GPU: one configuration is kept of each.
 std::string keep(const std::string& path, const std::vector<GemmTuningReport>& reports) {
   if (path.empty()) return "kept nowhere: neither XDG_CACHE_HOME nor HOME is an absolute path";
-  kernels::ProductChoices all;
+  kernels::GemmConfigurations all;
   for (const GemmTuningReport& report : reports) {
     all.insert(report.measured.begin(), report.measured.end());
   }

@@ -58,7 +58,7 @@ layers::SamplingRules RequestTracker::rules_of(const Request& request, std::uint
       .frequency_penalty = static_cast<float>(sampling.frequency_penalty),
       .seed = seed,
       .prompt_length = prompt_length,
-      .least_length = 0,
+      .min_length = 0,
       .logprobs = sampling.logprobs.value_or(-1),
       .ends = {},
       .bias = sampling.logit_bias,
@@ -66,7 +66,7 @@ layers::SamplingRules RequestTracker::rules_of(const Request& request, std::uint
       .bad_words = sampling.bad_words,
   };
   if (sampling.min_tokens > 0) {
-    rules.least_length = prompt_length + sampling.min_tokens;
+    rules.min_length = prompt_length + sampling.min_tokens;
     if (!sampling.ignore_eos) rules.ends = limits_.eos_ids;
     rules.ends.insert(rules.ends.end(), sampling.stop_token_ids.begin(),
                       sampling.stop_token_ids.end());

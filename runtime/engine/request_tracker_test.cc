@@ -84,7 +84,7 @@ TEST_CASE("before min_tokens neither ends nor stop ids are drawn") {
   CHECK(book_of().open(1, request, 0)[0].rules.ends.empty());
   request.sampling.min_tokens = 5;
   const layers::SamplingRules rules = book_of().open(1, request, 0)[0].rules;
-  CHECK(rules.least_length == 7);
+  CHECK(rules.min_length == 7);
   CHECK(rules.ends == std::vector<std::int32_t>{7, 8, 50});
 }
 

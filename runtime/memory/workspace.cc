@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "base/text.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 #include "layers/sampler.h"
 #include "runtime/runner/decode_graphs.h"
 #include "runtime/runner/runner_cache.h"
@@ -112,7 +112,7 @@ std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& 
          rope_bytes(decoder, options) +
          layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
                                 decoder.shard(), options.sampler_limits()) +
-         StepStaging::bytes(options) + results_bytes(options) + kernels::matmul_bytes(device) +
+         StepStaging::bytes(options) + results_bytes(options) + kernels::gemm_bytes(device) +
          RunnerCache::prompt_policy_bytes(decoder, options, device);
 }
 

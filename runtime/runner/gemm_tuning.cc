@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "kvcache/kv_cache.h"
-#include "layers/batch.h"
+#include "layers/context.h"
 #include "runtime/runner/decode_graphs.h"
 
 namespace nvllm::runtime {
@@ -86,13 +86,13 @@ bool is_text(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-// Adds the choice of a line, given without its end. False: it has none.
-bool parse_line(std::string_view line, kernels::ProductChoices& choices) {
+// Adds the configuration of a line, given without its end. False: it has none.
+bool parse_line(std::string_view line, kernels::GemmConfigurations& configurations) {
   const std::size_t tab = line.find('\t');
   if (tab == std::string_view::npos) return false;
-  const std::string_view key = line.substr(0, tab), choice = line.substr(tab + 1);
-  if (!is_text(key) || !is_text(choice)) return false;
-  choices.insert_or_assign(std::string(key), std::string(choice));
+  const std::string_view key = line.substr(0, tab), configuration = line.substr(tab + 1);
+  if (!is_text(key) || !is_text(configuration)) return false;
+  configurations.insert_or_assign(std::string(key), std::string(configuration));
   return true;
 }
 
@@ -123,7 +123,7 @@ GemmTuningCache::Contents parse(std::string_view text) {
     ++number;
     const std::size_t end = text.find('\n');
     const bool whole = end != std::string_view::npos;  // else it was cut off
-    if (!whole || !parse_line(text.substr(0, end), contents.choices)) {
+    if (!whole || !parse_line(text.substr(0, end), contents.configurations)) {
       if (bad++ == 0) first_bad = number;
     }
     text.remove_prefix(whole ? end + 1 : text.size());
@@ -136,10 +136,10 @@ GemmTuningCache::Contents parse(std::string_view text) {
   return contents;
 }
 
-std::string format(const kernels::ProductChoices& choices) {
+std::string format(const kernels::GemmConfigurations& configurations) {
   std::string text(kHeader);
-  for (const auto& [key, choice] : choices)
-    text.append(key).append("\t").append(choice).append("\n");
+  for (const auto& [key, configuration] : configurations)
+    text.append(key).append("\t").append(configuration).append("\n");
   return text;
 }
 
@@ -174,14 +174,14 @@ GemmTuningCache::Contents GemmTuningCache::read() const {
   return contents;
 }
 
-void GemmTuningCache::add(const kernels::ProductChoices& choices) const {
+void GemmTuningCache::add(const kernels::GemmConfigurations& configurations) const {
   std::error_code error;
   const fs::path folder = fs::path(path_).parent_path();
   fs::create_directories(folder, error);
   if (error) fail(folder.string(), ": ", error.message());
   const UniqueFd locked = lock(path_ + ".lock");
-  kernels::ProductChoices all = read().choices;
-  for (const auto& [key, choice] : choices) all.insert_or_assign(key, choice);
+  kernels::GemmConfigurations all = read().configurations;
+  for (const auto& [key, configuration] : configurations) all.insert_or_assign(key, configuration);
   replace(format(all));
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 #include "model/decoder.h"
 
 namespace nvllm::runtime {
@@ -32,15 +32,15 @@ struct TunedSize {
 std::vector<TunedSize> tuned_sizes(std::int64_t max_num_seqs, std::int64_t rows_at_once);
 
 // Measures the GEMMs of a step of this size whose configurations are not known
-// (kernels::Matmul::tune). Nothing is stored in any KV cache. A collective call.
+// (kernels::Gemm::tune). Nothing is stored in any KV cache. A collective call.
 void tune_gemms(const TunedSize& size, const model::Decoder& decoder, model::DecoderMemory& memory,
                 const model::Device& device, Backend& backend);
 
 // What one rank knows.
 struct GemmTuningReport {
-  std::uint64_t known = 0;           // configurations of earlier runs that may hold here
-  kernels::ProductChoices measured;  // in this one
-  std::string problem;               // with the file of earlier runs; empty: none
+  std::uint64_t known = 0;               // configurations of earlier runs that may hold here
+  kernels::GemmConfigurations measured;  // in this one
+  std::string problem;                   // with the file of earlier runs; empty: none
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -48,8 +48,8 @@ struct GemmTuningReport {
   }
 };
 
-// The GEMM configurations that autotuning has chosen (kernels::ProductChoices), for all devices and
-// models, in one text file:
+// The GEMM configurations that autotuning has chosen (kernels::GemmConfigurations), for all devices
+// and models, in one text file:
 //
 //   nvllm GEMM tuning, version 1
 //   key: device, shape and types of a GEMM <tab> configuration
@@ -64,17 +64,17 @@ class GemmTuningCache {
   const std::string& path() const { return path_; }
 
   struct Contents {
-    kernels::ProductChoices choices;
+    kernels::GemmConfigurations configurations;
     std::string problem;  // one line for people; empty: there is none
   };
   // Skips lines that cannot be parsed, and a file of another format: `problem` says so. A file that
-  // is not there has no choices, which is no problem. Where the file is not there, but one of the
-  // name that earlier versions used is that one is read.
+  // is not there has none, which is no problem; but if there is one of the name that earlier
+  // versions used, that one is read.
   Contents read() const;
 
-  // Adds choices, or replaces those of the same keys; lines that read() skips are dropped. An Error
-  // if it cannot be written; then it is as it was.
-  void add(const kernels::ProductChoices& choices) const;
+  // Adds configurations, or replaces those of the same keys; lines that read() skips are dropped.
+  // An Error if it cannot be written; then it is as it was.
+  void add(const kernels::GemmConfigurations& configurations) const;
 
  private:
   void replace(const std::string& text) const;

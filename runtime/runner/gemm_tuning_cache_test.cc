@@ -13,7 +13,7 @@
 namespace nvllm::runtime {
 namespace {
 
-using kernels::ProductChoices;
+using kernels::GemmConfigurations;
 using model::TestFolder;
 
 const std::string kHeader = "nvllm GEMM tuning, version 1\n";
@@ -26,26 +26,28 @@ TEST_CASE(
     "what is added is read again, by other runs too, and replaces what was there for the same") {
   const TestFolder folder;
   const GemmTuningCache file(folder.path("new/folder/gemm_tuning.txt"));
-  CHECK(file.read().choices.empty());
+  CHECK(file.read().configurations.empty());
   CHECK(file.read().problem == "");
   file.add({{"H200: a", "id=1"}, {"H200: b", "id=2"}});
   file.add({{"H200: b", "id=3"}, {"H100: a", "id=4"}});
   const GemmTuningCache::Contents contents = GemmTuningCache(file.path()).read();
-  CHECK(contents.choices ==
-        ProductChoices{{"H100: a", "id=4"}, {"H200: a", "id=1"}, {"H200: b", "id=3"}});
+  CHECK(contents.configurations ==
+        GemmConfigurations{{"H100: a", "id=4"}, {"H200: a", "id=1"}, {"H200: b", "id=3"}});
   CHECK(contents.problem == "");
 }
 
-TEST_CASE("lines that are no choice are left out and told of in one line; writing drops them") {
+TEST_CASE(
+    "lines that are no configuration are left out and told of in one line; writing drops them") {
   const TestFolder folder;
   const GemmTuningCache file(folder.path("gemm_tuning.txt"));
   put(file.path(), kHeader + "a\t1\nno tab\n\tno key\nno choice\t\nb\t2\nc\t\x01\nd\t3\ncut\toff");
   const GemmTuningCache::Contents contents = file.read();
-  CHECK(contents.choices == ProductChoices{{"a", "1"}, {"b", "2"}, {"d", "3"}});
+  CHECK(contents.configurations == GemmConfigurations{{"a", "1"}, {"b", "2"}, {"d", "3"}});
   CHECK(contents.problem ==
         file.path() + ": line 3 is no GEMM configuration, and 4 more are none; the others count");
   file.add({{"e", "4"}});
-  CHECK(file.read().choices == ProductChoices{{"a", "1"}, {"b", "2"}, {"d", "3"}, {"e", "4"}});
+  CHECK(file.read().configurations ==
+        GemmConfigurations{{"a", "1"}, {"b", "2"}, {"d", "3"}, {"e", "4"}});
   CHECK(file.read().problem == "");
 }
 
@@ -56,11 +58,11 @@ TEST_CASE("a file of another format is ignored and replaced") {
     const TestFolder folder;
     const GemmTuningCache file(folder.path("gemm_tuning.txt"));
     put(file.path(), text);
-    CHECK(file.read().choices.empty());
+    CHECK(file.read().configurations.empty());
     CHECK(file.read().problem ==
           file.path() + ": not a file of GEMM tuning, or of another version; it is ignored");
     file.add({{"a", "2"}});
-    CHECK(file.read().choices == ProductChoices{{"a", "2"}});
+    CHECK(file.read().configurations == GemmConfigurations{{"a", "2"}});
   }
 }
 
@@ -68,18 +70,18 @@ TEST_CASE("a file of the old name is read where there is none of the new one, wh
   const TestFolder folder;
   put(folder.path("products.txt"), "nvllm products, version 1\na\t1\nb\t2\n");
   const GemmTuningCache file(folder.path("gemm_tuning.txt"));
-  CHECK(file.read().choices == ProductChoices{{"a", "1"}, {"b", "2"}});
+  CHECK(file.read().configurations == GemmConfigurations{{"a", "1"}, {"b", "2"}});
   CHECK(file.read().problem == "");
   file.add({{"b", "3"}});
   std::filesystem::remove(folder.path("products.txt"));
-  CHECK(file.read().choices == ProductChoices{{"a", "1"}, {"b", "3"}});
+  CHECK(file.read().configurations == GemmConfigurations{{"a", "1"}, {"b", "3"}});
 }
 
 TEST_CASE("a path that is no file is told of when read, and an error when written") {
   const TestFolder folder;
   const GemmTuningCache a_folder(folder.path("gemm_tuning.txt"));
   std::filesystem::create_directory(a_folder.path());
-  CHECK(a_folder.read().choices.empty());
+  CHECK(a_folder.read().configurations.empty());
   CHECK(a_folder.read().problem == a_folder.path() + ": not a file that can be read");
   CHECK_THROWS_AS(a_folder.add({{"a", "1"}}), Error);
 
@@ -111,13 +113,13 @@ TEST_CASE("of several writers none loses what another added, and readers never s
   bool whole = true;
   while (seen < kWriters * kTimes) {
     const GemmTuningCache::Contents contents = GemmTuningCache(path).read();
-    whole &= contents.problem.empty() && contents.choices.size() >= seen;
+    whole &= contents.problem.empty() && contents.configurations.size() >= seen;
     if (!whole) break;
-    seen = contents.choices.size();
+    seen = contents.configurations.size();
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(whole);
-  CHECK(GemmTuningCache(path).read().choices.size() == kWriters * kTimes);
+  CHECK(GemmTuningCache(path).read().configurations.size() == kWriters * kTimes);
 }
 
 }  // namespace

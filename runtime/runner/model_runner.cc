@@ -25,7 +25,7 @@ ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream
       options_(options),
       trace_(trace),
       progress_(std::move(progress)),
-      matmul_(kernels::create_matmul(backend)),
+      gemm_(kernels::create_gemm(backend)),
       memory_(decoder, options.decoder_limits(), backend),
       sampler_(decoder.head().vocabulary(), decoder.head().stride(), decoder.config().vocab_size,
                decoder.shard(), options.sampler_limits(), backend),
@@ -48,16 +48,16 @@ ModelRunner::~ModelRunner() {
   }
 }
 
-void ModelRunner::adopt(kernels::ProductChoices choices) {
-  matmul_->adopt(std::move(choices));
+void ModelRunner::adopt(kernels::GemmConfigurations configurations) {
+  gemm_->adopt(std::move(configurations));
 }
 
 void ModelRunner::tune_gemms(const TunedSize& size) {
-  runtime::tune_gemms(size, decoder_, memory_, {stream_, *matmul_, communicator_}, backend_);
+  runtime::tune_gemms(size, decoder_, memory_, {stream_, *gemm_, communicator_}, backend_);
 }
 
 GemmTuningReport ModelRunner::gemm_tuning() {
-  return {.known = matmul_->known(), .measured = matmul_->choices(), .problem = {}};
+  return {.known = gemm_->known(), .measured = gemm_->configurations(), .problem = {}};
 }
 
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
@@ -103,7 +103,7 @@ layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart>
     sampled = run_as_graph(parts, shape, plan.graph_key, required);
   } else {
     load(parts, shape);
-    const kernels::Linear head = forward(shape);
+    const kernels::GemmCall head = forward(shape);
     if (shape.logit_rows > 0) sampled = sample(shape, shape.logit_rows, required, &head);
   }
   cache_->end_step(stream_);
@@ -139,15 +139,15 @@ layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepS
   // Sampling with logprobs, which few requests want, would need a graph for each number of
   // alternatives.
   kind.samples = required.logprobs < 0;
-  kind.penalties = kind.samples && required.adjust;
-  kind.top_k_top_p = kind.samples && required.filter;
+  kind.penalties = kind.samples && required.penalties;
+  kind.top_k_top_p = kind.samples && required.top_k_top_p;
   shape.sequences = shape.rows = shape.logit_rows = kind.sequences;
   shape.max_kv_length = kind.max_kv_length;
   shape.all_logits = true;
   load(parts, shape);
   graphs_.run(kind, stream_, [&] {
-    const kernels::Linear head = forward(shape);
-    if (!kind.samples) return matmul_->linear(head, stream_);
+    const kernels::GemmCall head = forward(shape);
+    if (!kind.samples) return gemm_->run(head, stream_);
     tokens_ = sample(shape, kind.sequences, required, &head).tokens;
   });
   if (!kind.samples) return sample(shape, rows, required, nullptr);
@@ -161,13 +161,13 @@ void ModelRunner::load(std::span<const StepPart> parts, const StepShape& shape) 
                 communicator_);
 }
 
-kernels::Linear ModelRunner::forward(const StepShape& shape) {
+kernels::GemmCall ModelRunner::forward(const StepShape& shape) {
   kernels::step_input(staging_.input(shape, *cache_), stream_);
   layers::Batch batch = staging_.batch(shape);
   // The one sequence lies in one block, so kernels need not look up its blocks.
   if (options_.kv_mode == KvMode::contiguous) batch.block_table = {};
   return decoder_.forward_to_head(batch, *cache_, memory_,
-                                  {stream_, *matmul_, communicator_, progress_});
+                                  {stream_, *gemm_, communicator_, progress_});
 }
 
 // What the rows of a step require of the sampler.
@@ -176,8 +176,8 @@ layers::SampleStep ModelRunner::required_sampling(std::span<const StepPart> part
   for (const StepPart& part : parts) {
     const SlotSequence& sequence = slots_[part.slot];
     if (part.samples) {
-      required.adjust |= sequence.penalties;
-      required.filter |= sequence.top_k_top_p;
+      required.penalties |= sequence.penalties;
+      required.top_k_top_p |= sequence.top_k_top_p;
       required.logprobs = std::max(required.logprobs, sequence.logprobs);
     }
     if (part.prompt_logprobs > 0)
@@ -188,16 +188,16 @@ layers::SampleStep ModelRunner::required_sampling(std::span<const StepPart> part
 
 layers::Sampled ModelRunner::sample(const StepShape& shape, std::int64_t rows,
                                     const layers::SampleStep& required,
-                                    const kernels::Linear* head) {
+                                    const kernels::GemmCall* head) {
   layers::SampleStep step = staging_.sample_step(shape, rows, cache_->tokens());
   step.logits = memory_.logits(decoder_, rows);
   step.head = head;
-  step.adjust = required.adjust;
-  step.filter = required.filter;
+  step.penalties = required.penalties;
+  step.top_k_top_p = required.top_k_top_p;
   step.logprobs = required.logprobs;
   layers::Scratch no_scratch;
   const layers::Sampled sampled =
-      sampler_.sample(step, staging_.last_tokens(), {stream_, *matmul_, no_scratch, communicator_});
+      sampler_.sample(step, staging_.last_tokens(), {stream_, *gemm_, no_scratch, communicator_});
   if (results_) {
     kernels::copy_to_ring({.words = sampled.tokens,
                            .index = staging_.result_buffer(shape),

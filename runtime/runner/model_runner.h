@@ -17,7 +17,7 @@
 #include "base/trace.h"
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 #include "kvcache/kv_cache.h"
 #include "layers/sampler.h"
 #include "model/decoder.h"
@@ -49,8 +49,8 @@ class ModelRunner {
   kvcache::BlockShape block_shape() const { return cache_.block_shape(); }
   CacheBytes cache_bytes() const { return cache_.bytes(); }
 
-  // GEMM configurations that earlier runs measured (kernels::Matmul::adopt). Before the first step.
-  void adopt(kernels::ProductChoices choices);
+  // GEMM configurations that earlier runs measured (kernels::Gemm::adopt). Before the first step.
+  void adopt(kernels::GemmConfigurations configurations);
   // Measures the missing ones for steps of this size; between steps, after the weights have been
   // loaded. A collective call.
   void tune_gemms(const TunedSize& size);
@@ -80,11 +80,11 @@ class ModelRunner {
                                std::uint64_t cache_graph_key, const layers::SampleStep& required);
   void load(std::span<const StepPart> parts, const StepShape& shape);
   // All but the LM-head GEMM, which is returned.
-  kernels::Linear forward(const StepShape& shape);
+  kernels::GemmCall forward(const StepShape& shape);
   layers::SampleStep required_sampling(std::span<const StepPart> parts);
   // head: the GEMM that makes the logits; nullptr: they are there.
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
-                         const layers::SampleStep& required, const kernels::Linear* head);
+                         const layers::SampleStep& required, const kernels::GemmCall* head);
 
   const model::Decoder& decoder_;
   Backend& backend_;
@@ -94,7 +94,7 @@ class ModelRunner {
   Trace* trace_;
   std::function<void()> progress_;
 
-  std::unique_ptr<kernels::Matmul> matmul_;
+  std::unique_ptr<kernels::Gemm> gemm_;
   model::DecoderMemory memory_;
   layers::Sampler sampler_;
   StepStaging staging_;

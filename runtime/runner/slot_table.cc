@@ -56,8 +56,8 @@ void SlotTable::start(const SlotStart& start) {
   sequence.prompt_length = start.rules.prompt_length;
   sequence.prompt_logprobs = start.prompt_logprobs;
   sequence.logprobs = start.rules.logprobs;
-  sequence.penalties = start.rules.adjusts();
-  sequence.top_k_top_p = start.rules.filters();
+  sequence.penalties = start.rules.changes_logits();
+  sequence.top_k_top_p = start.rules.truncates();
 }
 
 void SlotTable::add_part(std::uint32_t slot, std::int64_t rows) {

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "layers/scratch.h"
+#include "layers/context.h"
 
 namespace nvllm::runtime {
 namespace {

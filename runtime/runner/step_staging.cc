@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/math.h"
 #include "kernels/pointwise/copy.h"
-#include "layers/scratch.h"
+#include "layers/context.h"
 
 namespace nvllm::runtime {
 namespace {

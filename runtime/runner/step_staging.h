@@ -18,7 +18,7 @@
 #include "ipc/collective/communicator.h"
 #include "kernels/pointwise/step_input.h"
 #include "kvcache/kv_cache.h"
-#include "layers/batch.h"
+#include "layers/context.h"
 #include "layers/sampler.h"
 #include "runtime/runner/runner_options.h"
 #include "runtime/runner/slot_table.h"

@@ -1,4 +1,5 @@
-// What tests of the sampler work with: sequences with all sorts of rules, and a rank that samples for them.
+// What tests of the sampler work with: sequences with all sorts of rules, and a rank that samples
+// for them.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "layers/layer_rank.h"
 #include "layers/sampler.h"
+#include "layers/testing/layer_rank.h"
 
 namespace nvllm::layers {
 
@@ -16,8 +17,8 @@ inline constexpr std::int64_t kVocabulary = 1003;  // no cut is where a word of 
 inline constexpr std::int64_t kBlockSize = 4, kBlocks = 40, kTableBlocks = 10;
 inline constexpr SamplerLimits kLimits{.slots = 80, .rows = 80, .max_logprobs = 7};
 
-// What is asked of one row, everywhere the same.
-struct Asked {
+// A row of a step, with the same logits everywhere.
+struct TestRow {
   std::int32_t slot = 0, position = 0, target = -1;
   std::vector<float> logits;
   std::vector<std::int32_t> blocks;
@@ -48,14 +49,14 @@ struct Answer {
 // Sequences with all sorts of rules and a row of each; the same for the same seed.
 struct World {
   std::vector<SamplingRules> rules;
-  std::vector<Asked> rows;
+  std::vector<TestRow> rows;
   std::vector<std::int32_t> history;
 
   World(std::int64_t count, unsigned seed) : history(kBlocks * kBlockSize) {
     std::mt19937 random(seed);
     for (std::int32_t& token : history) token = static_cast<std::int32_t>(random() % 50 * 20);
     for (std::int64_t slot = 0; slot < count; ++slot) {
-      Asked row;
+      TestRow row;
       row.slot = static_cast<std::int32_t>(slot);
       row.position = 1 + static_cast<std::int32_t>(random() % (kTableBlocks * kBlockSize - 1));
       std::normal_distribution<float> normal(0, 3);
@@ -68,11 +69,11 @@ struct World {
     }
   }
 
-  std::int32_t token(const Asked& row, std::int64_t position) const {
+  std::int32_t token(const TestRow& row, std::int64_t position) const {
     return history[row.blocks[position / kBlockSize] * kBlockSize + position % kBlockSize];
   }
 
-  SamplingRules random_rules(std::mt19937& random, const Asked& row) const {
+  SamplingRules random_rules(std::mt19937& random, const TestRow& row) const {
     const auto chance = [&](int percent) { return static_cast<int>(random() % 100) < percent; };
     const auto id = [&] { return static_cast<std::int32_t>(random() % kVocabulary); };
     SamplingRules rules;
@@ -86,7 +87,7 @@ struct World {
     if (chance(30)) rules.repetition_penalty = 1.4f;
     if (chance(30)) rules.presence_penalty = 0.7f;
     if (chance(30)) rules.frequency_penalty = 0.4f;
-    if (chance(30)) rules.least_length = row.position + 1;
+    if (chance(30)) rules.min_length = row.position + 1;
     if (chance(50)) rules.logprobs = static_cast<std::int32_t>(random() % 8);
     if (chance(60)) rules.ends = {id(), id()};
     if (chance(30)) rules.bias = {{id(), 5.0f}, {id(), -100.0f}};
@@ -121,8 +122,8 @@ class SamplerRank {
   Range own() const { return own_; }
   std::vector<std::int32_t> last_tokens() { return integers(last_tokens_); }
 
-  Answer sample(const std::vector<Asked>& asked) {
-    const SampleStep step = step_of(asked);
+  Answer sample(const std::vector<TestRow>& rows) {
+    const SampleStep step = step_of(rows);
     const Sampled sampled = sampler_.sample(step, last_tokens_, context_);
     Answer answer;
     answer.tokens = integers(sampled.tokens);
@@ -134,12 +135,12 @@ class SamplerRank {
     return answer;
   }
 
-  SampleStep step_of(const std::vector<Asked>& asked) {
-    const auto count = static_cast<std::int64_t>(asked.size());
+  SampleStep step_of(const std::vector<TestRow>& rows) {
+    const auto count = static_cast<std::int64_t>(rows.size());
     std::vector<float> logits;
     std::vector<std::int32_t> slots, positions, targets, table;
     SampleStep step;
-    for (const Asked& row : asked) {
+    for (const TestRow& row : rows) {
       logits.insert(logits.end(), row.logits.begin() + own_.begin, row.logits.begin() + own_.end);
       logits.resize(logits.size() + stride_ - own_.size());
       slots.push_back(row.slot);
@@ -147,8 +148,8 @@ class SamplerRank {
       targets.push_back(row.target);
       table.insert(table.end(), row.blocks.begin(), row.blocks.end());
       if (row.slot >= 0) {
-        step.adjust |= world_.rules[row.slot].adjusts();
-        step.filter |= world_.rules[row.slot].filters();
+        step.penalties |= world_.rules[row.slot].changes_logits();
+        step.top_k_top_p |= world_.rules[row.slot].truncates();
       }
       // All that there may be, so that answers can be compared.
       if (row.slot < 0 || world_.rules[row.slot].logprobs >= 0) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/gemm.h"
 #include "layers/context.h"
 #include "layers/parameter.h"
 #include "layers/partition.h"
@@ -29,11 +29,12 @@ class LayerRank {
   Backend& backend() { return *rank_.backend; }
   Stream& stream() { return *rank_.stream; }
 
-  Context alone() { return {stream(), *matmul_, scratch_, nullptr}; }
-  Context together() { return {stream(), *matmul_, scratch_, rank_.communicator.get()}; }
+  Context alone() { return {stream(), *gemm_, scratch_, nullptr}; }
+  Context together() { return {stream(), *gemm_, scratch_, rank_.communicator.get()}; }
 
-  // Gives parameters memory, and values by the slices that they declare, which must cover them exactly: a
-  // product's weights so that it keeps the size of its inputs, a norm's about 1.
+  // Gives parameters memory, and values by the slices that they declare, which must cover them
+  // exactly: a GEMM's weights so that it keeps the size of its inputs, a norm's about 1, and zeros
+  // if the tensor's name has "zero" in it.
   void bind_all(const std::vector<Parameter*>& parameters, DType dtype);
   template <typename Layer>
   void bind(Layer& layer, DType dtype) {
@@ -42,7 +43,8 @@ class LayerRank {
     bind_all(parameters, dtype);
   }
 
-  // Device memory with these values, or with values that no layer would give; it lives as long as this.
+  // Device memory with these values, or with values that no layer would give; it lives as long as
+  // this.
   TensorView tensor(const std::vector<float>& values, DType dtype, std::int64_t rows,
                     std::int64_t columns);
   TensorView empty(DType dtype, std::int64_t rows, std::int64_t columns);
@@ -57,13 +59,14 @@ class LayerRank {
   TensorView placed(const void* data, DType dtype, std::int64_t rows, std::int64_t columns);
 
   testing::DeviceRank& rank_;
-  std::unique_ptr<kernels::Matmul> matmul_;
+  std::unique_ptr<kernels::Gemm> gemm_;
   Buffer scratch_memory_;
   Scratch scratch_;
   std::vector<Buffer> memory_;
 };
 
-// Runs the body on groups of 2, 3 and 4 ranks, one after the other; skips groups that there cannot be.
+// Runs the body on groups of 2, 3 and 4 ranks, one after the other; skips groups that there cannot
+// be.
 void on_groups(const std::function<void(LayerRank&)>& body);
 
 // How far results of a layer may be from those of the whole one.
@@ -71,8 +74,8 @@ struct Tolerance {
   int roundings;  // of values as large as the largest result, on either way, to the tensors' type
   std::int64_t length;  // of the longest sum in float32
 };
-// "" or which element differs, by how much, and how much it may. Columns [begin, end) of `expected`, which has
-// `columns`, are compared with all of `got`.
+// "" or which element differs, by how much, and how much it may. Columns [begin, end) of
+// `expected`, which has `columns`, are compared with all of `got`.
 std::string difference(const std::vector<float>& got, const std::vector<float>& expected,
                        std::int64_t columns, Range range, DType dtype, const Tolerance& tolerance);
 std::string difference(const std::vector<float>& got, const std::vector<float>& expected,

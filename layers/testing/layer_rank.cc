@@ -1,4 +1,4 @@
-#include "layers/layer_rank.h"
+#include "layers/testing/layer_rank.h"
 
 #include <doctest/doctest.h>
 
@@ -57,6 +57,7 @@ class Noise {
 
 // Those of a weight, by its name.
 Noise weights_of(const std::string& tensor, const std::vector<std::int64_t>& shape) {
+  if (tensor.find("zero") != std::string::npos) return Noise(tensor, 0, 0);
   if (tensor.find("norm") != std::string::npos) return Noise(tensor, 0.3f, 1);
   if (shape.size() == 1) return Noise(tensor, 1, 0);
   if (tensor.find("embed") != std::string::npos) return Noise(tensor, 1.7f, 0);
@@ -71,7 +72,7 @@ float noise(const std::string& name, std::int64_t i, float width) {
 
 LayerRank::LayerRank(testing::DeviceRank& rank)
     : rank_(rank),
-      matmul_(kernels::create_matmul(*rank.backend)),
+      gemm_(kernels::create_gemm(*rank.backend)),
       scratch_memory_(rank.backend->allocate(MemoryKind::device, kScratchBytes, "scratch")),
       scratch_(scratch_memory_.data(), kScratchBytes) {}
 

@@ -1,9 +1,10 @@
-// TestBatch: batches and a cache for tests and benchmarks: sequences of one length at most, in paged or
-// contiguous memory.
+// TestBatch: batches and a cache for tests and benchmarks: sequences of one length at most, in
+// paged or contiguous memory.
 //
 //   TestCache cache(*backend, {.sequences = 2, .tokens = 256, .kv_heads = 2, ...});
 //   TestBatch batch(*backend, cache, 64);
-//   batch.load({{.sequence = 1, .begin = 7, .tokens = {4, 8, 15}}}, TestBatch::Logits::last, *stream);
+//   batch.load({{.sequence = 1, .begin = 7, .tokens = {4, 8, 15}}}, TestBatch::Logits::last,
+//              *stream);
 //   decoder.forward(batch.batch(), cache.cache(), ...);
 #pragma once
 
@@ -14,7 +15,7 @@
 #include "device/backend.h"
 #include "kernels/attention/kv_view.h"
 #include "kvcache/kv_cache.h"
-#include "layers/batch.h"
+#include "layers/context.h"
 
 namespace nvllm::layers {
 
@@ -28,8 +29,8 @@ struct TestCacheShape {
   DType dtype = DType::f32;
 };
 
-// Keys and values of all layers, and where each sequence's blocks lie: in descending order, the sequences'
-// in turn, so that no two neighbours are in order.
+// Keys and values of all layers, and where each sequence's blocks lie: in descending order, the
+// sequences' in turn, so that no two neighbours are in order.
 class TestCache {
  public:
   TestCache(Backend& backend, const TestCacheShape& shape);
@@ -61,8 +62,8 @@ class TestBatch {
 
   TestBatch(Backend& backend, const TestCache& cache, std::int64_t rows);
 
-  // Waits for the stream, whose later work may use the batch. Sequences may be left out and in any order,
-  // but for contiguous memory: there part i is of sequence i.
+  // Waits for the stream, whose later work may use the batch. Sequences may be left out and in any
+  // order, but for contiguous memory: there part i is of sequence i.
   void load(const std::vector<Part>& parts, Logits logits, Stream& stream);
 
   // The tensors stay where they are from load to load; their shapes are those of the last.

@@ -1,4 +1,4 @@
-#include "layers/test_batch.h"
+#include "layers/testing/test_batch.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,0 +1,93 @@
+#include "layers/residual_stream.h"
+
+#include "base/check.h"
+#include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/step_input.h"
+
+namespace nvllm::layers {
+namespace {
+
+// Adds what is pending; whether `normed` is the norm of the sum then.
+bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
+  if (!stream.pending) return false;
+  stream.pending = false;
+  context.communicator->all_reduce_rms_norm({.out = stream.normed,
+                                             .x = stream.part,
+                                             .residual = stream.sum,
+                                             .weight = norm.weight.view,
+                                             .epsilon = norm.epsilon},
+                                            context.stream);
+  return true;
+}
+
+}  // namespace
+
+TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
+  add_pending(stream, norm, context);
+  return stream.sum;
+}
+
+TensorView normed(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
+  stream.deferred = false;
+  if (!add_pending(stream, norm, context)) {
+    kernels::rms_norm({.out = stream.normed,
+                       .x = stream.sum,
+                       .residual = {},
+                       .weight = norm.weight.view,
+                       .epsilon = norm.epsilon},
+                      context.stream);
+  }
+  return stream.normed;
+}
+
+kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
+                                    const Context& context) {
+  kernels::GemmOperands operands;
+  if (!context.alone()) {
+    operands.x = normed(stream, norm, context);
+    return operands;
+  }
+  operands.x = stream.sum;
+  operands.prologue.norm_weight = norm.weight.view;
+  operands.prologue.epsilon = norm.epsilon;
+  operands.prologue.prepared = stream.normed;
+  if (stream.deferred) operands.prologue.deferred = {stream.normed, stream.squares};
+  stream.deferred = false;  // who reads it may use `normed` otherwise
+  return operands;
+}
+
+kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
+                                   const kernels::GemmPlan& plan, const RmsNorm* next,
+                                   const Context& context) {
+  kernels::GemmOperands operands;
+  operands.x = x;
+  if (context.alone()) {
+    operands.out = operands.residual = stream.sum;
+  } else {
+    NVLLM_CHECK(!stream.pending, "the part before has not been read");
+    operands.out = stream.part;
+    stream.pending = true;
+  }
+  stream.deferred = plan.defers_next;
+  if (stream.deferred) {
+    operands.epilogue.norm_weight = next->weight.view;
+    operands.epilogue.deferred = {stream.normed, stream.squares};
+  }
+  return operands;
+}
+
+void select_rows(ResidualStream& stream, TensorView row_ids, const Context& context) {
+  const auto take = [&] {
+    return context.scratch.take(stream.dtype(), row_ids.shape[0], stream.sum.shape[1]);
+  };
+  const TensorView all_sum = stream.sum, all_part = stream.part;
+  stream.sum = take();
+  stream.normed = take();
+  stream.part = take();
+  stream.deferred = false;
+  kernels::embedding({.out = stream.sum, .ids = row_ids, .table = all_sum}, context.stream);
+  if (!stream.pending) return;
+  kernels::embedding({.out = stream.part, .ids = row_ids, .table = all_part}, context.stream);
+}
+
+}  // namespace nvllm::layers

@@ -1,0 +1,51 @@
+// ResidualStream: the sum that runs through a decoder, to which every attention block and every MLP
+// block adds its part, and from which each reads through an RMSNorm.
+//
+// With one rank a GEMM adds its result to the sum, and the norm is the prologue of the GEMM that
+// reads it, or is deferred: started by the one, ended by the other. With several ranks a GEMM
+// leaves this rank's part; when the sum is read next, one collective sums the parts over the ranks,
+// adds them and applies the norm. norm_operands() and add_operands() know which; no other function
+// asks.
+#pragma once
+
+#include "layers/context.h"
+#include "layers/parameter.h"
+
+namespace nvllm::layers {
+
+struct ResidualStream {
+  TensorView sum;     // [rows, hidden], dense, the same on all ranks
+  TensorView normed;  // likewise: the sum's norm, or what a deferred norm has of it
+  TensorView part;    // likewise: what this rank adds next (not used with one rank)
+  // Of deferred norms (kernels::DeferredNorm); data == nullptr: none is deferred.
+  TensorView squares{};
+  bool pending = false;   // `part` waits to be summed over the ranks and added
+  bool deferred = false;  // the norm by which the sum is read next is in `normed` and `squares`
+
+  std::int64_t rows() const { return sum.shape[0]; }
+  DType dtype() const { return sum.dtype; }
+};
+
+// Operands of a column-parallel GEMM that reads the stream through `norm`: x and the prologue.
+kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
+                                    const Context& context);
+
+// Operands of a row-parallel GEMM that adds its result to the stream: x, out, the residual and, if
+// the plan defers the norm by which the sum is read next, the epilogue. next: that norm; nullptr:
+// not known.
+kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
+                                   const kernels::GemmPlan& plan, const RmsNorm* next,
+                                   const Context& context);
+
+// The sum as it is now, with what was pending. No later result changes by it. (With several ranks
+// the collective norms the sum, too: by `norm`, which may be any.)
+TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& context);
+// The norm of that. No later result changes by it, but that a norm that was deferred is applied
+// whole.
+TensorView normed(ResidualStream& stream, const RmsNorm& norm, const Context& context);
+
+// The stream goes on with these rows (int32, any number, in any order), in memory that it takes
+// from the scratch memory, outside of any frame of its own.
+void select_rows(ResidualStream& stream, TensorView row_ids, const Context& context);
+
+}  // namespace nvllm::layers

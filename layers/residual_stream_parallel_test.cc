@@ -1,0 +1,163 @@
+// ResidualStream: what GEMMs read is the norm of the sum over ranks, each of them is added once,
+// and rows may be selected at any time.
+#include <doctest/doctest.h>
+
+#include "layers/linear.h"
+#include "layers/residual_stream.h"
+#include "layers/testing/layer_rank.h"
+
+namespace nvllm::layers {
+namespace {
+
+constexpr std::int64_t kRows = 6, kInputs = 96;
+
+ResidualStream stream_of(LayerRank& rank, const std::string& sum, DType dtype, std::int64_t rows,
+                         std::int64_t hidden) {
+  return {.sum = rank.noise_tensor(sum, dtype, rows, hidden),
+          .normed = rank.empty(dtype, rows, hidden),
+          .part = rank.empty(dtype, rows, hidden)};
+}
+
+void add(ResidualStream& stream, const RowParallelLinear& layer, TensorView x,
+         const Context& context) {
+  const auto operands = add_operands(stream, x, {}, nullptr, context);
+  context.gemm.run(context.gemm.call(layer.weight(), operands), context.stream);
+}
+
+// The result of a layer that reads the stream through a norm.
+void read(ResidualStream& stream, const RmsNorm& norm, const ColumnParallelLinear& layer,
+          TensorView out, const Context& context) {
+  kernels::GemmOperands operands = norm_operands(stream, norm, context);
+  operands.out = out;
+  const kernels::GemmFusion fusion{.prologue = context.alone() ? kernels::Prologue::rms_norm
+                                                               : kernels::Prologue::none};
+  context.gemm.run(context.gemm.call(layer.weight(), operands, fusion), context.stream);
+}
+
+// One layer's result is added to a stream that another layer reads through a norm.
+struct Chain {
+  Chain(LayerRank& rank, std::int64_t hidden, DType dtype, Shard shard)
+      : first("first", "test.first", hidden, kInputs, part_of(kInputs, shard), false, shard),
+        norm("norm", "test.norm", hidden, 1e-6f),
+        second("second", "test.second", 64, hidden, false, {0, 1}),
+        context(shard.ranks == 1 ? rank.alone() : rank.together()),
+        stream(stream_of(rank, "sum", dtype, kRows, hidden)) {
+    rank.bind(first, dtype);
+    rank.bind(norm, dtype);
+    rank.bind(second, dtype);
+    const Range own = part_of(kInputs, shard);
+    std::vector<float> x;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t i = own.begin; i < own.end; ++i) {
+        x.push_back(noise("x", row * kInputs + i, 1.7f));
+      }
+    }
+    add(stream, first, rank.tensor(x, dtype, kRows, own.size()), context);
+  }
+
+  std::vector<float> values(LayerRank& rank, DType dtype) {
+    const TensorView out = rank.empty(dtype, stream.rows(), 64);
+    read(stream, norm, second, out, context);
+    return rank.values(out);
+  }
+
+  RowParallelLinear first;
+  RmsNorm norm;
+  ColumnParallelLinear second;
+  Context context;
+  ResidualStream stream;
+};
+
+// Roundings: each rank's part and their sum, the stream, the norm, the result; on one rank, fewer.
+Tolerance tolerance_of(const LayerRank& rank, std::int64_t hidden) {
+  return {.roundings = 2 * (rank.shard().ranks + 4), .length = kInputs + 2 * hidden};
+}
+
+TEST_CASE("what is read from a stream over ranks is the norm of the whole sum") {
+  on_groups([](LayerRank& rank) {
+    for (const std::int64_t hidden : {72, 128, 200}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        Chain whole(rank, hidden, dtype, {0, 1}), split(rank, hidden, dtype, rank.shard());
+        CHECK(difference(split.values(rank, dtype), whole.values(rank, dtype), dtype,
+                         tolerance_of(rank, hidden)) == "");
+      }
+    }
+  });
+}
+
+TEST_CASE("looking at the sum changes no bit of what is read later") {
+  on_groups([](LayerRank& rank) {
+    Chain looked(rank, 72, DType::bf16, rank.shard()), plain(rank, 72, DType::bf16, rank.shard());
+    sum(looked.stream, looked.norm, looked.context);
+    CHECK(looked.values(rank, DType::bf16) == plain.values(rank, DType::bf16));
+  });
+}
+
+TEST_CASE("selected rows of a stream read as they do among the others") {
+  on_groups([](LayerRank& rank) {
+    const std::int64_t hidden = 72;
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Chain whole(rank, hidden, dtype, {0, 1}), split(rank, hidden, dtype, rank.shard());
+      const std::vector<std::int32_t> chosen = {4, 0, 5};
+      const Scratch::Frame frame(split.context.scratch);
+      select_rows(split.stream, rank.ids(chosen), split.context);
+      const std::vector<float> all = whole.values(rank, dtype);
+      std::vector<float> expected;
+      for (const std::int32_t row : chosen) {
+        expected.insert(expected.end(), all.begin() + row * 64, all.begin() + (row + 1) * 64);
+      }
+      CHECK(difference(split.values(rank, dtype), expected, dtype, tolerance_of(rank, hidden)) ==
+            "");
+    }
+  });
+}
+
+// --- Additions, of row-parallel layers ---
+
+struct Shape {
+  std::int64_t rows, outputs, inputs;
+  bool bias;
+};
+// Even and uneven parts; with two inputs some ranks have none.
+constexpr Shape kShapes[] = {
+    {5, 96, 256, false}, {1, 72, 192, true}, {7, 40, 777, true}, {3, 16, 2, true}};
+
+// The stream after two additions of a layer's result, of which this rank has a part.
+std::vector<float> stream_after(LayerRank& rank, const Shape& shape, DType dtype, Shard shard,
+                                const Context& context) {
+  const Range own = part_of(shape.inputs, shard);
+  RowParallelLinear layer("row", "test.proj", shape.outputs, shape.inputs, own, shape.bias, shard);
+  RmsNorm norm("norm", "test.norm", shape.outputs, 1e-6f);
+  rank.bind(layer, dtype);
+  rank.bind(norm, dtype);
+  std::vector<float> values;
+  for (std::int64_t row = 0; row < shape.rows; ++row) {
+    for (std::int64_t column = own.begin; column < own.end; ++column) {
+      values.push_back(noise("x", row * shape.inputs + column, 1.7f));
+    }
+  }
+  const TensorView x = rank.tensor(values, dtype, shape.rows, own.size());
+  ResidualStream stream = stream_of(rank, "residual", dtype, shape.rows, shape.outputs);
+  add(stream, layer, x, context);
+  norm_operands(stream, norm, context);  // somebody reads it in between
+  add(stream, layer, x, context);
+  return rank.values(sum(stream, norm, context));
+}
+
+TEST_CASE("the result of a row-parallel layer is added to the residual stream once") {
+  on_groups([](LayerRank& rank) {
+    for (const Shape& shape : kShapes) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const auto expected = stream_after(rank, shape, dtype, {0, 1}, rank.alone());
+        const auto got = stream_after(rank, shape, dtype, rank.shard(), rank.together());
+        // Twice: each rank's part, their sum, the whole result and the stream.
+        const Tolerance tolerance{.roundings = 2 * (rank.shard().ranks + 3),
+                                  .length = 2 * shape.inputs};
+        CHECK(difference(got, expected, dtype, tolerance) == "");
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace nvllm::layers
