@@ -106,7 +106,7 @@ def kernel(
     backends = native.glob(["backends.h"])
     native.cc_library(
         name = name,
-        srcs = [name + ".cc", "cpu/%s.cc" % name] + cpu_srcs,
+        srcs = [name + ".cc"] + native.glob(["cpu/%s.cc" % name]) + cpu_srcs,
         hdrs = [name + ".h"] + (backends or ["cpu/%s.h" % name]),
         local_defines = _CUDA_DEFINES,
         deps = _CPU_DEPS + deps + cpu_deps + _if_cuda([":%s_cuda" % name]),

@@ -1,4 +1,4 @@
-// Drawing tokens against its plain definition, on whichever backend is linked.
+// sample_tokens() against its plain definition, on whichever backend is linked.
 #include <algorithm>
 #include <cmath>
 

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "kernels/common/host_device.h"
-#include "kernels/common/random_bits.h"
 #include "kernels/sampling/apply_penalties.h"
 #include "kernels/sampling/log_probabilities.h"
+#include "kernels/sampling/sample_tokens.h"
 #include "kernels/sampling/top_k_top_p.h"
 
 namespace nvllm::kernels {
@@ -36,6 +36,15 @@ NVLLM_HOST_DEVICE float fused(float a, float b, float c) {
 #else
   return __builtin_fmaf(a, b, c);
 #endif
+}
+
+// A polynomial of x by Horner's rule; the coefficient of the highest power comes first.
+NVLLM_HOST_DEVICE float polynomial(float /*x*/, float sum) {
+  return sum;
+}
+template <typename... Floats>
+NVLLM_HOST_DEVICE float polynomial(float x, float sum, float next, Floats... others) {
+  return polynomial(x, fused(sum, x, next), others...);
 }
 
 // Orders floats: a < b exactly if key(a) < key(b), equal zeros; NaN comes before all, as 0.
@@ -65,21 +74,51 @@ NVLLM_HOST_DEVICE float score_of_candidate(std::uint64_t candidate) {
   return value_of_key(static_cast<std::uint32_t>(candidate >> 32));
 }
 
+inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Where the best candidates of rows go: they become tokens, or input of reduce_samples().
+struct SampledTokens {
+  const std::int32_t* targets;  // nullptr: -1
+  std::int32_t* tokens;
+  std::int32_t* last_tokens;
+  unsigned long long* bests;  // nullptr: the rows are whole
+
+  explicit SampledTokens(const SampleTokens& args)
+      : targets(args.targets.as<std::int32_t>()),
+        tokens(args.tokens.as<std::int32_t>()),
+        last_tokens(args.last_tokens.as<std::int32_t>()),
+        bests(args.best.as<unsigned long long>()) {}
+  explicit SampledTokens(const ReduceSamples& args)
+      : targets(args.targets.as<std::int32_t>()),
+        tokens(args.tokens.as<std::int32_t>()),
+        last_tokens(args.last_tokens.as<std::int32_t>()),
+        bests(nullptr) {}
+
+  NVLLM_HOST_DEVICE void set(std::int64_t row, std::int32_t slot, std::uint64_t best) const {
+    if (bests != nullptr) {
+      bests[row] = best;
+    } else if (slot < 0) {
+      tokens[row] = targets != nullptr ? targets[row] : -1;
+    } else {
+      tokens[row] = last_tokens[slot] = token_of(best);
+    }
+  }
+
+  static NVLLM_HOST_DEVICE std::int32_t token_of(std::uint64_t best) {
+    return best == 0 ? 0 : static_cast<std::int32_t>(id_of_candidate(best));
+  }
+};
+
 // ln x, 0 < x < infinity, not subnormal; within 2^-23 of it or of 1, whichever is larger.
 NVLLM_HOST_DEVICE float logarithm(float x) {
   constexpr std::uint32_t kRootOfHalf = 0x3f3504f3;
   const std::uint32_t bits = bits_of_float(x);
   const auto exponent = static_cast<std::int32_t>(bits - kRootOfHalf) >> 23;
   const float f = float_of_bits(bits - (static_cast<std::uint32_t>(exponent) << 23)) - 1.0f;
-  float sum = -0.0767364151f;  // (ln(1 + f) - f) / f^2 at the Chebyshev points, good to 6e-8
-  sum = fused(sum, f, 0.127226728f);
-  sum = fused(sum, f, -0.131275556f);
-  sum = fused(sum, f, 0.14204856f);
-  sum = fused(sum, f, -0.166266456f);
-  sum = fused(sum, f, 0.200012345f);
-  sum = fused(sum, f, -0.250007812f);
-  sum = fused(sum, f, 0.3333333f);
-  sum = fused(sum, f, -0.499999976f);
+  // (ln(1 + f) - f) / f^2 at the Chebyshev points, good to 6e-8.
+  const float sum =
+      polynomial(f, -0.0767364151f, 0.127226728f, -0.131275556f, 0.14204856f, -0.166266456f,
+                 0.200012345f, -0.250007812f, 0.3333333f, -0.499999976f);
   return fused(static_cast<float>(exponent), 0.693147181f, fused(f * f, sum, f));
 }
 
@@ -89,16 +128,10 @@ NVLLM_HOST_DEVICE float gumbel(std::uint32_t bits) {
   float exponential;
   if (bits < 0x80000000u) {
     const float v = fused(static_cast<float>(bits), 0x1p-32f, 0x1p-33f);
-    float sum = 1.73361199f;  // -ln(1 - v) / v, good to 5e-9
-    sum = fused(sum, v, -2.45896198f);
-    sum = fused(sum, v, 1.95987066f);
-    sum = fused(sum, v, -0.590088747f);
-    sum = fused(sum, v, 0.340746484f);
-    sum = fused(sum, v, 0.17544077f);
-    sum = fused(sum, v, 0.251956794f);
-    sum = fused(sum, v, 0.333255162f);
-    sum = fused(sum, v, 0.500001199f);
-    sum = fused(sum, v, 1.0f);
+    // -ln(1 - v) / v, good to 5e-9.
+    const float sum =
+        polynomial(v, 1.73361199f, -2.45896198f, 1.95987066f, -0.590088747f, 0.340746484f,
+                   0.17544077f, 0.251956794f, 0.333255162f, 0.500001199f, 1.0f);
     exponential = v * sum;
   } else {
     exponential = -logarithm(fused(static_cast<float>(~bits), 0x1p-32f, 0x1p-33f));
@@ -135,19 +168,36 @@ NVLLM_HOST_DEVICE std::uint64_t mass_of(float d) {
   const float n = __builtin_rintf(d * kOneByLn2);
 #endif
   const float r = fused(d, kOneByLn2, -n);
-  float power = 0.000154614447f;  // 2^r, |r| <= 1/2, good to 3e-9
-  power = fused(power, r, 0.00134004282f);
-  power = fused(power, r, 0.00961805668f);
-  power = fused(power, r, 0.0555032723f);
-  power = fused(power, r, 0.240226509f);
-  power = fused(power, r, 0.693147207f);
-  power = fused(power, r, 1.0f);
+  // 2^r, |r| <= 1/2, good to 3e-9.
+  const float power = polynomial(r, 0.000154614447f, 0.00134004282f, 0.00961805668f, 0.0555032723f,
+                                 0.240226509f, 0.693147207f, 1.0f);
   const std::uint64_t units = static_cast<std::uint32_t>(power * 0x1p24f);  // exact
   const int shift = kMassBits - 24 + static_cast<int>(n);
   return shift >= 0 ? units << shift : units >> -shift;
 }
 
 // --- penalties
+
+// The arguments as plain pointers, for the backends.
+struct PenaltiesView {
+  SamplingRowsView rows;
+  const std::int32_t* lists;
+  const std::uint32_t* allowed;
+  const std::int32_t* history;
+  const std::int32_t* block_table;
+  std::int64_t list_words, allowed_words, block_size, table_stride;
+
+  explicit PenaltiesView(const ApplyPenalties& args)
+      : rows(args.rows),
+        lists(args.lists.as<std::int32_t>()),
+        allowed(args.allowed.as<std::uint32_t>()),
+        history(args.history.as<std::int32_t>()),
+        block_table(args.block_table.as<std::int32_t>()),
+        list_words(args.lists.shape[1]),
+        allowed_words(args.allowed.shape[1]),
+        block_size(args.history.shape[1]),
+        table_stride(args.block_table.stride[0]) {}
+};
 
 // The history of a row.
 struct RowHistory {
@@ -189,8 +239,6 @@ struct RowLists {
   }
 };
 
-inline constexpr float kOutOfTheQuestion = -std::numeric_limits<float>::infinity();
-
 // How often a token is in the answer, and whether it is in the prompt.
 inline constexpr std::uint32_t kInPrompt = 0x80000000u;
 
@@ -206,6 +254,28 @@ NVLLM_HOST_DEVICE float penalized(float logit, std::uint32_t seen, const SlotPar
 }
 
 // --- truncation by min_p, top_k and top_p
+
+// The arguments as plain pointers, for the backends.
+struct TruncationView {
+  SamplingRowsView rows;
+  std::uint32_t* maxima;
+  const std::uint32_t* all_maxima;
+  unsigned long long* histograms;
+  const unsigned long long* all_histograms;
+  TruncationState* state;
+  float* thresholds;
+  std::int64_t parts;
+
+  explicit TruncationView(const TopKTopP& args)
+      : rows(args.rows),
+        maxima(args.maxima.as<std::uint32_t>()),
+        all_maxima(args.all_maxima.as<std::uint32_t>()),
+        histograms(args.histograms.as<unsigned long long>()),
+        all_histograms(args.all_histograms.as<unsigned long long>()),
+        state(args.state.as<TruncationState>()),
+        thresholds(args.thresholds.as<float>()),
+        parts(args.all_maxima.shape[0]) {}
+};
 
 NVLLM_HOST_DEVICE bool truncates(const SlotParams& params) {
   return (params.flags & SlotParams::kTruncates) != 0 && params.inverse_temperature != 0;
@@ -290,6 +360,35 @@ NVLLM_HOST_DEVICE TruncationState chosen(TruncationState row, std::uint32_t bin,
 
 // --- log-probabilities
 
+// The arguments as plain pointers, for the backends.
+struct LogProbabilitiesView {
+  SamplingRowsView rows;
+  const std::int32_t* tokens;
+  std::int32_t* records;
+  std::int32_t* all_records;
+  std::int32_t* higher;
+  const std::int32_t* all_higher;
+  float* logprob;
+  std::int32_t* rank;
+  std::int32_t* top_ids;
+  float* top_logprobs;
+  std::int64_t parts, alternatives;
+
+  explicit LogProbabilitiesView(const LogProbabilities& args)
+      : rows(args.rows),
+        tokens(args.tokens.as<std::int32_t>()),
+        records(args.records.as<std::int32_t>()),
+        all_records(args.all_records.as<std::int32_t>()),
+        higher(args.higher.as<std::int32_t>()),
+        all_higher(args.all_higher.as<std::int32_t>()),
+        logprob(args.logprob.as<float>()),
+        rank(args.rank.as<std::int32_t>()),
+        top_ids(args.top_ids.as<std::int32_t>()),
+        top_logprobs(args.top_logprobs.as<float>()),
+        parts(args.parts()),
+        alternatives(args.alternatives()) {}
+};
+
 NVLLM_HOST_DEVICE bool wants_logprobs(const SamplingRowsView& rows, std::int64_t row,
                                       std::int32_t token) {
   if (token < 0) return false;
@@ -355,7 +454,7 @@ struct RowRecords {
       const float logit = of(part).token_logit();
       if (logit == logit) return logit;
     }
-    return -std::numeric_limits<float>::infinity();
+    return kMinusInfinity;
   }
 };
 

@@ -62,13 +62,10 @@ inline void check_sampling_rows(const SamplingRows& args, const char* operation)
   check.require(args.logits, "logits", DType::f32, {rows, own});
   if (own > 1 && rows > 0 && args.logits.stride[1] != 1) check.require_dense(args.logits, "logits");
   check.require_memory(args.logits, "logits");
-  check.require(args.slots, "slots", DType::i32, {rows});
-  check.require_dense(args.slots, "slots");
-  check.require(args.positions, "positions", DType::i32, {rows});
-  check.require_dense(args.positions, "positions");
-  check.require(args.params, "params", DType::u8,
-                {args.params.shape[0], static_cast<std::int64_t>(sizeof(SlotParams))});
-  check.require_dense(args.params, "params");
+  check.require_dense(args.slots, "slots", DType::i32, {rows});
+  check.require_dense(args.positions, "positions", DType::i32, {rows});
+  check.require_dense(args.params, "params", DType::u8,
+                      {args.params.shape[0], static_cast<std::int64_t>(sizeof(SlotParams))});
   if (args.changed_logits.data == nullptr) return;
   check.require(args.changed_logits, "changed_logits", DType::f32, {rows, own});
   if (own > 1 && rows > 0 && args.changed_logits.stride[1] != 1) {

@@ -42,6 +42,10 @@ struct SparseAttention {
   std::int64_t row_blocks() const { return (q.shape[0] + kSparseTile - 1) / kSparseTile; }
   // The arguments that it has in common with Attention.
   Attention attention_args() const;
+  // On the host: the listed tokens, ascending, of rows [begin, end) of a block and head, up to the
+  // last of these rows.
+  void find_tokens(std::int64_t begin, std::int64_t end, std::int64_t head,
+                   std::vector<std::int32_t>& tokens) const;
 };
 
 // Enqueues it. Types, sizes and strides are as for Attention, lists are dense. Otherwise it throws

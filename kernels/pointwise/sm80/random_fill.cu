@@ -1,7 +1,7 @@
 // Random values on the GPU. Launched plainly: what they fill may be constants to the kernel behind,
 // which may read those before it waits (kernels/common/sm80/launch.cuh).
 #include "kernels/common/arguments.h"
-#include "kernels/common/random_bits.h"
+#include "kernels/common/host_device.h"
 #include "kernels/common/sm80/row_tiles.cuh"
 #include "kernels/pointwise/backends.h"
 #include "kernels/pointwise/random_fill.h"

@@ -1,4 +1,4 @@
-// Scoring on the GPU: a block per row, in few passes: after the first the second cache holds the
+// Log-probabilities on the GPU: a block per row, in few passes: after the first the second cache holds the
 // row. The best logits are among those that reach the k-th of the threads' own highest, which are
 // few, but where many are equal; only then their boundary is searched for.
 #include "kernels/sampling/backends.h"
@@ -12,33 +12,7 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kBins = 2048;
 
-struct Params {
-  SamplingRowsView rows;
-  const int* tokens;
-  int* records;
-  int* all_records;
-  int* higher;
-  const int* all_higher;
-  float* logprob;
-  int* rank;
-  int* top_ids;
-  float* top_logprobs;
-  long long parts, alternatives;
-
-  explicit Params(const LogProbabilities& args)
-      : rows(args.rows),
-        tokens(args.tokens.as<int>()),
-        records(args.records.as<int>()),
-        all_records(args.all_records.as<int>()),
-        higher(args.higher.as<int>()),
-        all_higher(args.all_higher.as<int>()),
-        logprob(args.logprob.as<float>()),
-        rank(args.rank.as<int>()),
-        top_ids(args.top_ids.as<int>()),
-        top_logprobs(args.top_logprobs.as<float>()),
-        parts(args.parts()),
-        alternatives(args.alternatives()) {}
-};
+using Params = LogProbabilitiesView;
 
 // Calls take(logit, element) for all logits of a row, shared by the block's threads.
 template <typename Take>
@@ -68,7 +42,7 @@ static_assert(kMaxAlternatives <= kThreads);
 struct Shared {
   unsigned bins[kBins];
   unsigned keys[kThreads];
-  unsigned long long found[kMaxFound];  // as scored() has them
+  unsigned long long found[kMaxFound];  // as candidate() packs them
   unsigned found_count;                 // may be larger than there is room for
   float floats[kThreads / 32 + 1];
   unsigned counts[kThreads / 32 + 1];
@@ -205,7 +179,7 @@ __global__ void __launch_bounds__(kThreads) summarize_logits_kernel(const Params
   const auto wanted =
       static_cast<unsigned>(p.alternatives < p.rows.own ? p.alternatives : p.rows.own);
 
-  float mine = -std::numeric_limits<float>::infinity();
+  float mine = kMinusInfinity;
   for_row(logits, p.rows.own, [&](float logit, long long) { mine = Larger()(mine, logit); });
   const float maximum = over_block(mine, Larger(), shared.floats);
   if (threadIdx.x == 0) shared.found_count = 0;
@@ -235,7 +209,7 @@ __device__ void combine_best(const Params& p, long long row, const RowRecords& a
   float* logprobs = p.top_logprobs + row * p.alternatives;
   for (long long i = threadIdx.x; i < p.alternatives; i += kThreads) {
     ids[i] = -1;
-    logprobs[i] = -std::numeric_limits<float>::infinity();
+    logprobs[i] = kMinusInfinity;
   }
   __syncthreads();
   for (long long i = threadIdx.x; i < count; i += kThreads) {

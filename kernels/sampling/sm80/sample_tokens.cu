@@ -1,4 +1,4 @@
-// Drawing tokens on the GPU. All rows' logits are cut into tiles, which blocks share alike,
+// Sampling on the GPU. All rows' logits are cut into tiles, which blocks share alike,
 // neighbours each; the last of a row's blocks to be done makes the token.
 //
 // Few tokens can win, and noise is the expensive part. So bounds tell which could beat the best one
@@ -268,13 +268,13 @@ void sample_tokens(const SampleTokens& args, Stream& stream) {
 }
 
 void reduce_samples(const ReduceSamples& args, Stream& stream) {
-  constexpr int kPickThreads = 64;
+  constexpr int kReduceThreads = 64;
   const long long parts = args.bests.shape[0], rows = args.bests.shape[1];
   launch_early("launching reduce_samples", reduce_samples_kernel,
-               dim3(static_cast<unsigned>((rows + kPickThreads - 1) / kPickThreads)),
-               dim3(kPickThreads), nvllm::cuda::native(stream), args.bests.as<unsigned long long>(),
-               args.slots.as<int>(), args.targets.as<int>(), args.tokens.as<int>(),
-               args.last_tokens.as<int>(), parts, rows);
+               dim3(static_cast<unsigned>((rows + kReduceThreads - 1) / kReduceThreads)),
+               dim3(kReduceThreads), nvllm::cuda::native(stream),
+               args.bests.as<unsigned long long>(), args.slots.as<int>(), args.targets.as<int>(),
+               args.tokens.as<int>(), args.last_tokens.as<int>(), parts, rows);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -1,4 +1,4 @@
-// Filtering on the GPU. A row's blocks count in shared memory, then add what they found to the
+// Truncation by top-k, top-p and min-p on the GPU. A row's blocks count in shared memory, then add what they found to the
 // row's histogram. A block finds the bin of the boundary: where rows are whole, the last of those
 // that counted.
 #include <algorithm>
@@ -14,29 +14,14 @@ namespace {
 constexpr int kThreads = 512;
 constexpr long long kTile = 8192;  // logits of a block
 
-struct Params {
-  SamplingRowsView rows;
-  unsigned* maxima;
-  const unsigned* all_maxima;
-  unsigned long long* histograms;
-  const unsigned long long* all_histograms;
-  TruncationState* state;
-  float* thresholds;
-  long long parts;
+struct Params : TruncationView {
   unsigned tiles;
 
   explicit Params(const TopKTopP& args)
-      : rows(args.rows),
-        maxima(args.maxima.as<unsigned>()),
-        all_maxima(args.all_maxima.as<unsigned>()),
-        histograms(args.histograms.as<unsigned long long>()),
-        all_histograms(args.all_histograms.as<unsigned long long>()),
-        state(args.state.as<TruncationState>()),
-        thresholds(args.thresholds.as<float>()),
-        parts(args.all_maxima.shape[0]),
+      : TruncationView(args),
         tiles(static_cast<unsigned>(std::max<long long>(1, (rows.own + kTile - 1) / kTile))) {}
 
-  // nullptr: this row is not filtered.
+  // nullptr: this row is not truncated.
   __device__ const SlotParams* params_of(long long row) const {
     const int slot = rows.slots[row];
     return slot >= 0 && truncates(rows.params[slot]) ? rows.params + slot : nullptr;

@@ -1,9 +1,9 @@
-// Filtering of whole rows on Hopper: a row lies in the shared memory of a cluster of blocks, which
+// Truncation of whole rows by top-k, top-p and min-p on Hopper: a row lies in the shared memory of a cluster of blocks, which
 // read it once.
 //
 // Hardly ever more than a few logits can be kept, and a bound tells which: the k-th highest of the
 // highest logits that the cluster's warps have. Those that reach it go into a list, which one block
-// sorts (filter_list_sm90.cuh). Where the boundary is not among them, for a large k or a flat
+// sorts. Where the boundary is not among them, for a large k or a flat
 // top_p, all blocks count in rounds, as for parts of rows.
 #include <algorithm>
 
@@ -387,8 +387,8 @@ bool launch(const TopKTopP& args, Stream& stream) {
   const SamplingRowsView rows(args.rows);
   const long long length = std::max<long long>(4, (rows.own + 4 * kBlocks - 1) / (4 * kBlocks) * 4);
   const std::size_t bytes = sizeof(Shared) + length * sizeof(float);
-  const int most_bytes = nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  if (bytes > static_cast<std::size_t>(most_bytes)) return false;
+  const int max_bytes = nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (bytes > static_cast<std::size_t>(max_bytes)) return false;
   nvllm::cuda::check(
       cudaFuncSetAttribute(top_k_top_p_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(bytes)),
