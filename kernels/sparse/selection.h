@@ -72,7 +72,7 @@ void top_k(const Score* scores, std::int64_t all, std::int64_t count,
 // Selects the columns and offsets of a head by their sums, which are overwritten where a line is
 // always kept.
 template <typename Score>
-void select_lines(const VerticalSlash& args, std::int64_t head, Score* by_token, Score* by_offset) {
+void top_k_lines(const VerticalSlash& args, std::int64_t head, Score* by_token, Score* by_offset) {
   const std::int64_t tokens = args.prompt.tokens();
   std::vector<std::int32_t> order;
   const auto select = [&](Score* sums, std::int64_t always, const TensorView& lines) {

@@ -41,7 +41,7 @@ void reference(const VerticalSlash& args, std::int64_t head) {
       by_offset[seen - 1 - j] += weights[j] / sum;
     }
   }
-  select_lines(args, head, by_token.data(), by_offset.data());
+  top_k_lines(args, head, by_token.data(), by_offset.data());
 }
 
 void check_lists(const Arguments& check, const TensorView& tensor, const char* name,

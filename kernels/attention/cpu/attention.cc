@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/math.h"
 #include "device/cpu/stream.h"
 #include "kernels/attention/backends.h"
 #include "kernels/attention/cpu/attention_kernels.h"
@@ -26,10 +27,6 @@ constexpr std::int64_t kMaxSplits = 64;
 // Limits of what is planned before it runs: a few MiB per stream.
 constexpr std::int64_t kPlannedParts = 32768;
 constexpr std::int64_t kPlannedFloats = 2 * kMaxSplits * partial_floats(kTileRows, kMaxHeadDim);
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 std::int64_t tokens_of_split(std::int64_t tokens) {
   const std::int64_t even = divide_up(tokens, kMaxSplits);

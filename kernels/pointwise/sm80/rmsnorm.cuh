@@ -85,7 +85,6 @@ __device__ __forceinline__ Vector<T> rms_norm_apply(const Vector<T>& row, float 
 }
 
 // --- a row per group of threads
-// ------------------------------------------------------------------------
 
 // The threads of a group: a multiple of 32, two vectors each up to 1024 threads.
 __host__ __device__ constexpr int rms_norm_threads(int vectors) {

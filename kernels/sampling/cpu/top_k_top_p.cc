@@ -1,5 +1,5 @@
-// Truncation by top-k, top-p and min-p on the CPU. Eight logits at a time it is found out which a round is about; only those
-// are looked at one by one.
+// Truncation by top-k, top-p and min-p on the CPU. Of eight logits at a time a comparison tells which
+// are in the interval of a round; only those are counted one by one.
 #include "kernels/sampling/top_k_top_p.h"
 
 #include <algorithm>

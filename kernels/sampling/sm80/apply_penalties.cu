@@ -1,5 +1,5 @@
-// Penalties, bias and banned tokens on the GPU: a block for each tile of a row. It counts in shared memory how often
-// its tokens are in the history, marks what is banned, and then changes each logit
+// Penalties, bias and banned tokens on the GPU: a block for each tile of a row. It counts in shared
+// memory how often its tokens are in the history, marks the banned ones, and then changes each logit
 // once.
 #include <algorithm>
 
@@ -114,8 +114,8 @@ void apply_penalties(const ApplyPenalties& args, Stream& stream) {
   const Params p(args);
   if (p.rows.own == 0) return;
   launch_early("launching apply_penalties", apply_penalties_kernel,
-               dim3(static_cast<unsigned>(p.rows.rows) * p.tiles), dim3(kThreads),
-               nvllm::cuda::native(stream), p);
+               static_cast<unsigned>(p.rows.rows) * p.tiles, kThreads, nvllm::cuda::native(stream),
+               p);
 }
 
 }  // namespace nvllm::kernels::cuda

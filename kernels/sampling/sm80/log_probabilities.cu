@@ -1,6 +1,6 @@
-// Log-probabilities on the GPU: a block per row, in few passes: after the first the second cache holds the
-// row. The best logits are among those that reach the k-th of the threads' own highest, which are
-// few, but where many are equal; only then their boundary is searched for.
+// Log-probabilities on the GPU: a block per row, which reads it a few times; after the first time it
+// lies in the L2 cache. The highest logits are among those that reach the k-th of the threads' own
+// maxima. These are few unless many logits are equal; only then the k-th is searched for exactly.
 #include "kernels/sampling/backends.h"
 #include "kernels/sampling/log_probabilities.h"
 #include "kernels/sampling/sampling_math.h"
@@ -275,23 +275,20 @@ __global__ void rank_tokens_kernel(const Params p) {
 void summarize_logits(const LogProbabilities& args, Stream& stream) {
   const Params p(args);
   launch_early("launching summarize_logits", summarize_logits_kernel,
-               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
-               nvllm::cuda::native(stream), p);
+               static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p);
 }
 
 void log_probabilities(const LogProbabilities& args, Stream& stream) {
   const Params p(args);
   launch_early("launching log_probabilities", log_probabilities_kernel,
-               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
-               nvllm::cuda::native(stream), p);
+               static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p);
 }
 
 void rank_tokens(const LogProbabilities& args, Stream& stream) {
   constexpr int kRankThreads = 64;
   const Params p(args);
-  launch_early("launching rank_tokens", rank_tokens_kernel,
-               dim3(static_cast<unsigned>((p.rows.rows + kRankThreads - 1) / kRankThreads)),
-               dim3(kRankThreads), nvllm::cuda::native(stream), p);
+  launch_early("launching rank_tokens", rank_tokens_kernel, blocks_for(p.rows.rows, kRankThreads),
+               kRankThreads, nvllm::cuda::native(stream), p);
 }
 
 }  // namespace nvllm::kernels::cuda

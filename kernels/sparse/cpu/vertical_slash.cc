@@ -77,7 +77,7 @@ void add_weights(const VerticalSlash& args, std::int64_t head, const Sums& sums)
 void choose(const VerticalSlash& args, std::int64_t head) {
   const Sums sums(args, head);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { add_weights<T>(args, head, sums); });
-  select_lines(args, head, sums.by_token, sums.by_offset);
+  top_k_lines(args, head, sums.by_token, sums.by_offset);
 }
 
 void list(const VerticalSlashIndex& args, std::int64_t block, std::int64_t head) {

@@ -182,10 +182,6 @@ __global__ void __launch_bounds__(kTopKThreads) top_k_pages_kernel(const SelectP
       [&](int position, int page) { kept[position] = page; });
 }
 
-unsigned blocks_for(long long items, int per_block) {
-  return static_cast<unsigned>((items + per_block - 1) / per_block);
-}
-
 }  // namespace
 
 void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
