@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "kernels/common/arguments.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels {
 

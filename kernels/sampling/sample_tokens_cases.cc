@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "kernels/pointwise/copy.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sample_tokens.h"
-#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {

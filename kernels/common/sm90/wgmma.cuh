@@ -27,8 +27,8 @@ __device__ __forceinline__ std::uint64_t wgmma_factor(unsigned address, unsigned
          static_cast<std::uint64_t>(stride_bytes >> 4) << 32 | std::uint64_t{1} << 62;
 }
 
-// The descriptor of the same operand so many bytes further on. Addresses are below 2^18, so no carry
-// leaves their part.
+// The descriptor of the same operand so many bytes further on. Addresses are below 2^18, so no
+// carry leaves their part.
 __device__ __forceinline__ std::uint64_t wgmma_factor_behind(std::uint64_t factor, unsigned bytes) {
   const auto low = static_cast<unsigned>(factor) + (bytes >> 4);
   return (factor & 0xffffffff00000000) | low;

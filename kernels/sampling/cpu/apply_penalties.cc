@@ -6,7 +6,7 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

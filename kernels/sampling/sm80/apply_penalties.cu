@@ -1,11 +1,11 @@
 // Penalties, bias and banned tokens on the GPU: a block for each tile of a row. It counts in shared
-// memory how often its tokens are in the history, marks the banned ones, and then changes each logit
-// once.
+// memory how often its tokens are in the history, marks the banned ones, and then changes each
+// logit once.
 #include <algorithm>
 
 #include "kernels/sampling/apply_penalties.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {

@@ -1,9 +1,10 @@
-// Log-probabilities on the GPU: a block per row, which reads it a few times; after the first time it
-// lies in the L2 cache. The highest logits are among those that reach the k-th of the threads' own
-// maxima. These are few unless many logits are equal; only then the k-th is searched for exactly.
+// Log-probabilities on the GPU: a block per row, which reads it a few times; after the first time
+// it lies in the L2 cache. The highest logits are among those that reach the k-th of the threads'
+// own maxima. These are few unless many logits are equal; only then the k-th is searched for
+// exactly.
 #include "kernels/sampling/backends.h"
 #include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {

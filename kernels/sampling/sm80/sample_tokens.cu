@@ -1,10 +1,10 @@
 // Sampling on the GPU. The logits of all rows are cut into tiles, of which each block has an equal
 // number of neighbouring ones; the block of a row that ends last makes the token.
 //
-// Few tokens can win, and noise is the expensive part. So upper bounds tell which could beat the best
-// one that the block has seen: first the highest of four logits with the largest noise there is, then
-// each logit with about the noise of its bits. Noise is computed for those alone, of which there are
-// hardly any after a block's first tile.
+// Few tokens can win, and noise is the expensive part. So upper bounds tell which could beat the
+// best one that the block has seen: first the highest of four logits with the largest noise there
+// is, then each logit with about the noise of its bits. Noise is computed for those alone, of which
+// there are hardly any after a block's first tile.
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 #include "kernels/sampling/top_k_top_p.h"
 

@@ -1,5 +1,5 @@
-// Truncation of whole rows by top-k, top-p and min-p on Hopper: a row lies in the shared memory of a
-// cluster of blocks, which read it once.
+// Truncation of whole rows by top-k, top-p and min-p on Hopper: a row lies in the shared memory of
+// a cluster of blocks, which read it once.
 //
 // Hardly ever more than a few logits can be kept, and a bound tells which: the k-th highest of the
 // highest logits that the cluster's warps have. Those that reach it go into a list, which one block
@@ -9,7 +9,7 @@
 
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 #include "kernels/sampling/top_k_top_p.h"
 

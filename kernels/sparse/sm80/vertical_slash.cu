@@ -314,12 +314,8 @@ void vertical_slash(const VerticalSlash& args, Stream& stream) {
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
     if constexpr (sizeof(T) == 4) {
       choose<T, 64>(args, native);  // float32 has no operand tiles in shared memory
-    } else if (args.prompt.head_dim() <= 64) {
-      choose<T, 64>(args, native);
-    } else if (args.prompt.head_dim() <= 128) {
-      choose<T, 128>(args, native);
     } else {
-      choose<T, 256>(args, native);
+      with_padded_head(args.prompt.head_dim(), [&]<int D>() { choose<T, D>(args, native); });
     }
   });
 }
