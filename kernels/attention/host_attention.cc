@@ -24,7 +24,8 @@ class Run {
  public:
   Run(const HostAttention& args, std::vector<float>& scratch)
       : args_(args),
-        shared_(shared_args(args)),
+        shared_{
+            .q = args.q, .group = args.group, .first_head = args.first_head, .scale = args.scale},
         head_dim_(args.q.shape[2]),
         heads_(args.q.shape[1]),
         kv_heads_(heads_ == 0 ? 0 : (args.first_head + heads_ - 1) / args.group + 1),
@@ -83,15 +84,6 @@ class Run {
     Attention attention = shared_;
     attention.kv = {.keys = tensor(args_.keys), .values = tensor(args_.values), .block_table = {}};
     return attention;
-  }
-
-  static Attention shared_args(const HostAttention& args) {
-    Attention shared;
-    shared.q = args.q;
-    shared.group = args.group;
-    shared.first_head = args.first_head;
-    shared.scale = args.scale;
-    return shared;
   }
 
   void combine(std::int64_t row, std::int64_t head) const {

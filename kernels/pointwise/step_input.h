@@ -50,7 +50,6 @@ struct StepInput {
 // names the argument.
 void step_input(const StepInput& args, Stream& stream);
 void check_step_input(const StepInput& args);
-// The plain definition, which the caller runs at once.
 void step_input_reference(const StepInput& args);
 
 // out[r] = table[ids[r] - first_id], or zeros where the table has no such row: a rank that holds a
@@ -66,7 +65,6 @@ struct Embedding {
 // number of rows, columns and entries. Throws an Error that names the argument.
 void embedding(const Embedding& args, Stream& stream);
 void check_embedding(const Embedding& args);
-// The plain definition, which the caller runs at once.
 void embedding_reference(const Embedding& args);
 
 }  // namespace nvllm::kernels

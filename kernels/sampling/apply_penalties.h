@@ -27,7 +27,6 @@ struct ApplyPenalties {
 // arguments that do not fit.
 void apply_penalties(const ApplyPenalties& args, Stream& stream);
 void check_apply_penalties(const ApplyPenalties& args);
-// The plain definition, which the caller runs at once.
 void apply_penalties_reference(const ApplyPenalties& args);
 
 }  // namespace nvllm::kernels

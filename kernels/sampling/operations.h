@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "kernels/common/host_device.h"
 #include "kernels/sampling/apply_penalties.h"

@@ -1,7 +1,6 @@
 #include "kernels/sampling/sample_tokens.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/common/arguments.h"
 #include "kernels/sampling/backends.h"

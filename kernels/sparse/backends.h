@@ -2,8 +2,6 @@
 // calls the one of the stream's device. All of them take checked arguments and enqueue on `stream`.
 #pragma once
 
-#include <cstdint>
-
 #include "device/backend.h"
 #include "device/tensor_view.h"
 

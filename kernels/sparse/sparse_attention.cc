@@ -27,15 +27,13 @@ void check_lists(const SparseAttention& args, const TensorView& counts, const ch
 }  // namespace
 
 Attention SparseAttention::attention_args() const {
-  Attention args;
-  args.out = out;
-  args.q = q;
-  args.kv = kv;
-  args.lse = lse;
-  args.group = group;
-  args.first_head = first_head;
-  args.scale = scale;
-  return args;
+  return {.out = out,
+          .q = q,
+          .kv = kv,
+          .lse = lse,
+          .group = group,
+          .first_head = first_head,
+          .scale = scale};
 }
 
 void SparseAttention::find_tokens(std::int64_t begin, std::int64_t end, std::int64_t head,
@@ -113,17 +111,15 @@ void sparse_attention_reference(const SparseAttention& args) {
 }
 
 Attention PageAttention::attention_args() const {
-  Attention args;
-  args.out = out;
-  args.q = q;
-  args.kv = kv;
-  args.kv_length = kv_length;
-  args.lse = lse;
-  args.group = group;
-  args.first_head = first_head;
-  args.scale = scale;
-  args.max_query_rows = 1;
-  return args;
+  return {.out = out,
+          .q = q,
+          .kv = kv,
+          .kv_length = kv_length,
+          .lse = lse,
+          .group = group,
+          .first_head = first_head,
+          .scale = scale,
+          .max_query_rows = 1};
 }
 
 void PageAttention::find_tokens(std::int64_t sequence, std::int64_t kv_head,

@@ -51,10 +51,7 @@ struct SparseAttention {
 // Enqueues it. Types, sizes and strides are as for Attention, lists are dense. Otherwise it throws
 // an Error that names the argument.
 void sparse_attention(const SparseAttention& args, Stream& stream);
-
 void check_sparse_attention(const SparseAttention& args);
-
-// The definition in plain C++, run at once by the caller.
 void sparse_attention_reference(const SparseAttention& args);
 
 // Like Attention, with one row per sequence, which attends to the tokens of selected pages: page p
@@ -89,10 +86,7 @@ struct PageAttention {
 // Enqueues it. A captured graph may change lengths and pages. Types, sizes and strides are as for
 // Attention, pages are dense. Otherwise it throws an Error that names the argument.
 void page_attention(const PageAttention& args, Stream& stream);
-
 void check_page_attention(const PageAttention& args);
-
-// The definition in plain C++, run at once by the caller.
 void page_attention_reference(const PageAttention& args);
 
 }  // namespace nvllm::kernels

@@ -4,7 +4,7 @@
 // sequence has no more rows than one tile, as in decode, its tokens are split too (split-KV), into
 // ranges whose length depends on the sequence alone, and the partial results are combined in a
 // second pass. So no bit depends on the number of threads or on other sequences. attention_tile.cc
-// runs a task. Launcher: attention(), at the end.
+// runs a task.
 #include <algorithm>
 #include <vector>
 

@@ -2,7 +2,6 @@
 // its values; for CopyToRing a thread copies a word.
 #include <algorithm>
 
-#include "device/cuda/stream.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/pointwise/backends.h"
 #include "kernels/pointwise/copy.h"

@@ -92,12 +92,6 @@ __host__ __device__ constexpr int rms_norm_threads(int vectors) {
   return threads < kRmsNormMaxThreads ? threads : kRmsNormMaxThreads;
 }
 
-// The vectors that a thread of the group owns at most.
-__host__ __device__ constexpr int rms_norm_vectors_per_thread(int vectors) {
-  const int threads = rms_norm_threads(vectors);
-  return (vectors + threads - 1) / threads;
-}
-
 // The same scale in all threads of a group that holds a row: thread t vectors t, t + threads, ...
 // The groups of a block are all of this size and start at multiples of it. All threads of the block
 // call it together. `scratch` belongs to the group, rms_norm_slots(V * threads / 32) floats; to use

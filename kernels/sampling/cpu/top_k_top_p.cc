@@ -6,7 +6,6 @@
 #include <array>
 #include <bit>
 #include <functional>
-#include <limits>
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"

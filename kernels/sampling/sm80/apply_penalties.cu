@@ -1,7 +1,6 @@
 // Penalties, bias and banned tokens on the GPU: a block for each tile of a row. It counts in shared
 // memory how often its tokens are in the history, marks the banned ones, and then changes each
 // logit once.
-#include <algorithm>
 
 #include "kernels/sampling/apply_penalties.h"
 #include "kernels/sampling/backends.h"

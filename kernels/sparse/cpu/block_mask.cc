@@ -3,7 +3,6 @@
 // A task computes the strided scores of its rows with one tile of tokens after the other, by FMAs
 // on eight lanes, and keeps of them only a log-sum-exp per strided row and tile of tokens, in the
 // workspace. From these it computes the scores of tiles and selects tiles by selection.h.
-// Launcher: block_mask(), at the end.
 #include "kernels/sparse/block_mask.h"
 
 #include <cmath>

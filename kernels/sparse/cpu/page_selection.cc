@@ -1,6 +1,5 @@
 // Page selection of Quest on the CPU. Bounds: a task for each page in which rows lie. Selection: a
-// task for each sequence and KV head, which scores all pages and partially sorts them. Launchers:
-// update_page_bounds() and page_selection(), at the end.
+// task for each sequence and KV head, which scores all pages and partially sorts them.
 #include "kernels/sparse/page_selection.h"
 
 #include <algorithm>

@@ -2,8 +2,7 @@
 // tokens and runs the tasks of dense attention (kernels/attention/cpu/attention_kernels.h) on them.
 //
 // A prompt's rows are taken 64 of a head at a time, in descending order; decode rows one KV head of
-// a sequence at a time. No bit depends on the number of threads. Launchers: sparse_attention() and
-// page_attention(), at the end.
+// a sequence at a time. No bit depends on the number of threads.
 #include "kernels/sparse/sparse_attention.h"
 
 #include <algorithm>

@@ -2,14 +2,12 @@
 //
 // The estimation rows of a head pass over the keys twice: for their log-sum-exps, and for the sums
 // of weights by column and by diagonal. The highest sums are selected by a partial sort. The index
-// is a task for each block of rows and head (slash_bands.h). Launchers: vertical_slash(),
-// slash_bands() and vertical_slash_index(), at the end.
+// is a task for each block of rows and head (slash_bands.h).
 #include "kernels/sparse/vertical_slash.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"

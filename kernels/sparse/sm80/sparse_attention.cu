@@ -5,11 +5,9 @@
 // AttentionPart. With bfloat16 and float16, a prompt's rows run in the prefill loop
 // (kernels/attention/sm80/prefill.cuh): a block has 64 rows of a head; on Hopper
 // ../sm90/sparse_attention.cu is used. Decode rows run in the split-KV decode kernel
-// (kernels/attention/sm80/decode.cuh). float32 has plain kernels (float32_rows.cuh). Launchers:
-// sparse_attention() and page_attention(), at the end.
+// (kernels/attention/sm80/decode.cuh). float32 has plain kernels (float32_rows.cuh).
 #include <bit>
 
-#include "device/cuda/stream.h"
 #include "kernels/attention/sm80/decode.cuh"
 #include "kernels/attention/sm80/float32_rows.cuh"
 #include "kernels/attention/sm80/prefill.cuh"

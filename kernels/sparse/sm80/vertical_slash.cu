@@ -4,8 +4,7 @@
 // and for the sums of weights by column and by diagonal, with mma.sync for the 16-bit types. The
 // block of a tile writes its sums, which are added up in a fixed order. Then one block per head
 // selects the top k columns, another one its diagonals (top_k.cuh). Further kernels merge offsets
-// into bands and list the ranges and columns of each block of rows (slash_bands.h). Launchers:
-// vertical_slash(), slash_bands() and vertical_slash_index(), at the end.
+// into bands and list the ranges and columns of each block of rows (slash_bands.h).
 #include <algorithm>
 
 #include "kernels/attention/sm80/mma_rows.cuh"
