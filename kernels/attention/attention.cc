@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/attention/backends.h"
+#include "kernels/common/arguments.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -55,12 +56,7 @@ void check_dense(const char* operation, const TensorView& tensor, const char* na
   if (tensor.dtype != type || tensor.rank != rank)
     fail(operation, ": ", name, " is ", tensor.describe(), "; it must be ", name_of(type), " of ",
          rank, rank == 1 ? " dimension" : " dimensions");
-  require_contiguous(tensor, operation, name);
-  if (tensor.elements() > 0 && tensor.data == nullptr)
-    fail(operation, ": ", name, " has no memory");
-  if (!tensor.aligned(size_of(type)))
-    fail(operation, ": ", name, " lies at ", tensor.data, ", which is no address of a ",
-         name_of(type));
+  Arguments(operation).require_dense(tensor, name);
 }
 
 void check_heads(const char* operation, const Attention& args) {
@@ -105,18 +101,6 @@ void check_sequences(const Attention& args) {
   }
 }
 
-// Where the key (or value) of a token begins in the cache, in elements.
-std::int64_t kv_offset(const KvView& kv, std::int64_t sequence, std::int64_t token,
-                       std::int64_t kv_head) {
-  const TensorView& table = kv.block_table;
-  std::int64_t block = sequence;
-  if (table.data != nullptr) {
-    block = table.as<std::int32_t>()[sequence * table.shape[1] + token / kv.block_size()];
-  }
-  const auto& stride = kv.keys.stride;
-  return block * stride[0] + token % kv.block_size() * stride[1] + kv_head * stride[2];
-}
-
 // Attention of one head of one row.
 template <typename T, typename Out>
 void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std::int64_t head,
@@ -125,10 +109,13 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   const std::int64_t heads = args.q.shape[1];
   const std::int64_t kv_head = (args.first_head + head) / args.group;
   const T* q = args.q.as<T>() + row * args.q.stride[0] + head * head_dim;
+  const auto offset_of = [&, &kv = args.kv](std::int64_t token) {
+    return kv.offset(kv.block_of(sequence, token), token % kv.block_size(), kv_head);
+  };
   std::vector<double> weights(tokens.size());
   double row_max = -std::numeric_limits<double>::infinity();
   for (std::size_t t = 0; t < tokens.size(); ++t) {
-    const T* k = args.kv.keys.as<T>() + kv_offset(args.kv, sequence, tokens[t], kv_head);
+    const T* k = args.kv.keys.as<T>() + offset_of(tokens[t]);
     double dot = 0;
     for (std::int64_t i = 0; i < head_dim; ++i) dot += double{to_float(q[i])} * to_float(k[i]);
     weights[t] = dot * args.scale;
@@ -142,7 +129,7 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   for (std::int64_t i = 0; i < head_dim; ++i) {
     double value = 0;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const T* v = args.kv.values.as<T>() + kv_offset(args.kv, sequence, tokens[t], kv_head);
+      const T* v = args.kv.values.as<T>() + offset_of(tokens[t]);
       value += weights[t] * to_float(v[i]);
     }
     out[i] = from_float<Out>(sum == 0 ? 0.0f : static_cast<float>(value / sum));
@@ -164,10 +151,7 @@ Attention sequences_of(const Attention& args, std::int64_t first, std::int64_t c
 
 void enqueue(const Attention& args, Stream& stream) {
   if (args.q.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::attention(args, stream);
-#endif
-  cpu::attention(args, stream);
+  NVLLM_ON_BACKEND(stream, attention(args, stream));
 }
 
 }  // namespace
@@ -212,24 +196,18 @@ void attention(const Attention& args, std::int64_t decode_sequences, Stream& str
               sequences, " sequences");
   Attention decode = sequences_of(args, 0, decode_sequences);
   decode.max_query_rows = 1;
-  decode.only_rows_are_new =
-      false;  // they may share blocks that the other sequences have just written
+  // They may share blocks that the other sequences have just written.
+  decode.only_rows_are_new = false;
   enqueue(decode, stream);
   enqueue(sequences_of(args, decode_sequences, sequences - decode_sequences), stream);
 }
 
 void attend_reference(const Attention& args, std::int64_t sequence, std::int64_t row,
                       std::int64_t head, const std::vector<std::int32_t>& tokens) {
-  const bool floats = args.out.dtype == DType::f32;
-  switch (args.q.dtype) {
-    case DType::f32: return attend<float, float>(args, sequence, row, head, tokens);
-    case DType::bf16:
-      return floats ? attend<Bf16, float>(args, sequence, row, head, tokens)
-                    : attend<Bf16, Bf16>(args, sequence, row, head, tokens);
-    default:
-      return floats ? attend<F16, float>(args, sequence, row, head, tokens)
-                    : attend<F16, F16>(args, sequence, row, head, tokens);
-  }
+  with_element_type(args.q.dtype, [&]<typename T>(T) {
+    args.out.dtype == DType::f32 ? attend<T, float>(args, sequence, row, head, tokens)
+                                 : attend<T, T>(args, sequence, row, head, tokens);
+  });
 }
 
 void attention_reference(const Attention& args) {

@@ -24,17 +24,18 @@ namespace nvllm::kernels {
 // NaN, in the heads of its group; a NaN or infinity in a value may also reach earlier rows of its
 // sequence.
 struct Attention {
-  TensorView out;  // [rows, heads, head_dim], of q's type or float32
-  TensorView q;    // [rows, heads, head_dim]; rows may lie apart (stride[0])
-  KvView kv;
+  TensorView out{};  // [rows, heads, head_dim], of q's type or float32
+  TensorView q{};    // [rows, heads, head_dim]; rows may lie apart (stride[0])
+  KvView kv{};
   // [sequences + 1], int32, ascending. Rows before the first or behind the last are not touched.
-  TensorView query_start;
-  TensorView kv_length;  // [sequences], int32: tokens in the view
+  TensorView query_start{};
+  TensorView kv_length{};  // [sequences], int32: tokens in the view
   // [sequences], int32: how many tokens the first row of each sequence attends to. Each later row
   // attends to one more. Any numbers are allowed; they are limited to 0 and kv_length. Without it:
   // kv_length - rows + 1.
   TensorView visible{};
-  TensorView lse;  // [rows, heads], float32: the log of the sum of exp(scale * q · k); may be none
+  // [rows, heads], float32: the log of the sum of exp(scale * q · k); may be none.
+  TensorView lse{};
   std::int64_t group = 1;       // query heads per KV head
   std::int64_t first_head = 0;  // of this rank's first query head in its group
   float scale = 1.0f;
@@ -60,13 +61,10 @@ void attention(const Attention& args, Stream& stream);
 // the cache has a block table, the former run in the decode kernel and the latter in the prefill
 // kernel.
 void attention(const Attention& args, std::int64_t decode_sequences, Stream& stream);
-
 void check_attention(const Attention& args);
 // Checks everything but the sequences, for operations that select tokens in other ways. `operation`
 // is their name, for error texts.
 void check_attention_rows(const Attention& args, const char* operation);
-
-// The definition in plain C++, run at once by the caller.
 void attention_reference(const Attention& args);
 // The definition for one head of one row, which attends to these tokens of a sequence.
 void attend_reference(const Attention& args, std::int64_t sequence, std::int64_t row,

@@ -35,10 +35,7 @@ struct CombineAttention {
 // Enqueues it. All tensors are dense and begin at multiples of 16 bytes, and head_dim is a multiple
 // of 8. Otherwise it throws an Error that names the argument.
 void combine_attention(const CombineAttention& args, Stream& stream);
-
 void check_combine_attention(const CombineAttention& args);
-
-// The definition in plain C++, run at once by the caller.
 void combine_attention_reference(const CombineAttention& args);
 
 }  // namespace nvllm::kernels

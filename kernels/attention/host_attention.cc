@@ -24,6 +24,8 @@ class Run {
  public:
   Run(const HostAttention& args, std::vector<float>& scratch)
       : args_(args),
+        shared_{
+            .q = args.q, .group = args.group, .first_head = args.first_head, .scale = args.scale},
         head_dim_(args.q.shape[2]),
         heads_(args.q.shape[1]),
         kv_heads_(heads_ == 0 ? 0 : (args.first_head + heads_ - 1) / args.group + 1),
@@ -53,15 +55,7 @@ class Run {
 
   // The rows of one KV head that this rank owns.
   AttentionGroup group_of(std::int64_t row, std::int64_t kv_head) const {
-    AttentionGroup group{};
-    group.kv_head = kv_head;
-    group.first_row = row;
-    group.rows = 1;
-    group.first_head = std::max<std::int64_t>(0, kv_head * args_.group - args_.first_head);
-    group.group_heads =
-        std::min(heads_, (kv_head + 1) * args_.group - args_.first_head) - group.first_head;
-    group.tokens = group.first_visible = args_.block_tokens;
-    return group;
+    return cpu::row_group(shared_, 0, kv_head, row, args_.block_tokens);
   }
 
   void attend(std::int64_t number, AttentionScratch& scratch) const {
@@ -71,7 +65,6 @@ class Run {
         args_.blocks[static_cast<std::size_t>(number / tasks_of_block())];
     const AttentionGroup group = group_of(block.row, kv_head);
     AttentionTask task{};
-    task.kv_head = static_cast<std::int32_t>(kv_head);
     task.first_row = tile * cpu::kTileRows;
     if (task.first_row >= group.group_heads) return;
     task.rows = static_cast<std::int32_t>(
@@ -88,12 +81,8 @@ class Run {
       return TensorView(const_cast<unsigned char*>(block.data) + offset, args_.q.dtype,
                         {1, args_.block_tokens, args_.kv_heads, head_dim_});
     };
-    Attention attention;
-    attention.q = args_.q;
+    Attention attention = shared_;
     attention.kv = {.keys = tensor(args_.keys), .values = tensor(args_.values), .block_table = {}};
-    attention.group = args_.group;
-    attention.first_head = args_.first_head;
-    attention.scale = args_.scale;
     return attention;
   }
 
@@ -121,6 +110,7 @@ class Run {
   }
 
   const HostAttention& args_;
+  const Attention shared_;  // what the blocks have in common
   const std::int64_t head_dim_, heads_, kv_heads_, runs_, tiles_, tile_rows_, task_floats_, tasks_;
   const cpu::AttendTask attend_;
   float* partials_ = nullptr;

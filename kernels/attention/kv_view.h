@@ -19,13 +19,22 @@ struct KvView {
   // are free, and the same for keys and values.
   TensorView keys;
   TensorView values;
-  TensorView
-      block_table;  // [sequences, blocks of the longest], int32, dense; data == nullptr: none
+  // [sequences, blocks of the longest], int32, dense; data == nullptr: none.
+  TensorView block_table;
 
   std::int64_t blocks() const { return keys.shape[0]; }
   std::int64_t block_size() const { return keys.shape[1]; }
   std::int64_t kv_heads() const { return keys.shape[2]; }
   std::int64_t head_dim() const { return keys.shape[3]; }
+
+  // On the host: the block of a token, and where a head's key or value begins, in elements.
+  std::int64_t block_of(std::int64_t sequence, std::int64_t token) const {
+    if (block_table.data == nullptr) return sequence;
+    return block_table.as<std::int32_t>()[sequence * block_table.shape[1] + token / block_size()];
+  }
+  std::int64_t offset(std::int64_t block, std::int64_t inside, std::int64_t kv_head) const {
+    return block * keys.stride[0] + inside * keys.stride[1] + kv_head * keys.stride[2];
+  }
 };
 
 // Throws an Error that names `operation` and what is wrong with the view.

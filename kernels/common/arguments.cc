@@ -44,4 +44,11 @@ void Arguments::require_memory(const TensorView& tensor, const char* name) const
   }
 }
 
+void Arguments::require_vectors(const TensorView& tensor, const char* name) const {
+  if (tensor.elements() > 0 && !tensor.aligned(16)) {
+    fail(operation_, ": ", name, " lies at ", tensor.data,
+         "; it must start at a multiple of 16 bytes");
+  }
+}
+
 }  // namespace nvllm::kernels

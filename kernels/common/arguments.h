@@ -1,5 +1,5 @@
-// What the operations share before they start: checks of their arguments, and the way from an
-// element type at run time to one at compile time.
+// What the operations share before they start: checks of their arguments, the choice of a backend,
+// and the way from an element type at run time to one at compile time.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,15 @@ class Arguments {
   // Row-major without gaps, at an address where its elements may lie, and not nowhere if it has
   // any.
   void require_dense(const TensorView& tensor, const char* name) const;
+  void require_dense(const TensorView& tensor, const char* name, DType dtype,
+                     std::initializer_list<std::int64_t> shape) const {
+    require(tensor, name, dtype, shape);
+    require_dense(tensor, name);
+  }
   // The second half of require_dense().
   void require_memory(const TensorView& tensor, const char* name) const;
+  // Each vector of 16 bytes can be loaded at once: it begins at a multiple of 16 bytes.
+  void require_vectors(const TensorView& tensor, const char* name) const;
 
   const char* operation() const { return operation_; }
 
@@ -44,3 +51,12 @@ decltype(auto) with_element_type(DType dtype, Function&& function) {
 }
 
 }  // namespace nvllm::kernels
+
+// cuda::call or cpu::call, whichever is the backend of the stream. A build without CUDA has the
+// latter alone.
+#ifdef NVLLM_CUDA
+#define NVLLM_ON_BACKEND(stream, call) \
+  ((stream).kind() == DeviceKind::cuda ? cuda::call : cpu::call)
+#else
+#define NVLLM_ON_BACKEND(stream, call) cpu::call
+#endif

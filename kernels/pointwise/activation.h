@@ -18,7 +18,6 @@ struct AddBias {
 // Enqueues it. Throws an Error that names the argument that does not fit.
 void add_bias(const AddBias& args, Stream& stream);
 void check_add_bias(const AddBias& args);
-// The plain definition, which the caller runs at once.
 void add_bias_reference(const AddBias& args);
 
 enum class Activation : std::uint8_t {
@@ -39,7 +38,6 @@ struct GatedActivation {
 // Enqueues it. Throws an Error that names the argument that does not fit.
 void gated_activation(const GatedActivation& args, Stream& stream);
 void check_gated_activation(const GatedActivation& args);
-// The plain definition, which the caller runs at once.
 void gated_activation_reference(const GatedActivation& args);
 
 }  // namespace nvllm::kernels

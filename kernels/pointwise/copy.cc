@@ -44,8 +44,7 @@ void check_copy_last_kv(const CopyLastKv& args) {
   require_dense_tokens(args.to.keys, "to");
   require_dense_tokens(args.from.keys, "from");
   const TensorView& table = args.from.block_table;
-  check.require(args.kv_length, "kv_length", DType::i32, {args.kv_length.shape[0]});
-  check.require_dense(args.kv_length, "kv_length");
+  check.require_dense(args.kv_length, "kv_length", DType::i32, {args.kv_length.shape[0]});
   if (table.data != nullptr && table.shape[0] < args.kv_length.shape[0]) {
     fail("copy_last_kv: block_table is ", table.describe(), ", but there are ",
          args.kv_length.shape[0], " sequences");
@@ -70,31 +69,20 @@ void copy_last_kv_reference(const CopyLastKv& args) {
   for (std::int64_t s = 0; s < args.kv_length.shape[0]; ++s) {
     const std::int64_t position = args.kv_length.as<std::int32_t>()[s] - 1;
     if (position < 0 || bytes == 0) continue;
-    const TensorView& table = from.block_table;
-    const std::int64_t block =
-        table.data == nullptr
-            ? s
-            : table.as<std::int32_t>()[s * table.shape[1] + position / from.block_size()];
-    const std::int64_t inside = position % from.block_size();
-    const auto last_token = [&](const TensorView& cache) {
-      return cache.as<char>() + (block * cache.stride[0] + inside * cache.stride[1]) * size;
-    };
-    std::memcpy(last_token(to.keys), last_token(from.keys), static_cast<std::size_t>(bytes));
-    std::memcpy(last_token(to.values), last_token(from.values), static_cast<std::size_t>(bytes));
+    const std::int64_t block = from.block_of(s, position), inside = position % from.block_size();
+    const std::int64_t at = from.offset(block, inside, 0) * size;
+    const std::int64_t to_at = to.offset(block, inside, 0) * size;
+    std::memcpy(to.keys.as<char>() + to_at, from.keys.as<char>() + at, bytes);
+    std::memcpy(to.values.as<char>() + to_at, from.values.as<char>() + at, bytes);
   }
 }
 
 void check_copy_to_ring(const CopyToRing& args) {
   constexpr Arguments check("copy_to_ring");
-  const auto require = [&](const TensorView& tensor, const char* name,
-                           std::initializer_list<std::int64_t> shape) {
-    check.require(tensor, name, DType::i32, shape);
-    check.require_dense(tensor, name);
-  };
   const std::int64_t words = args.words.shape[0];
-  require(args.words, "words", {words});
-  require(args.index, "index", {1});
-  require(args.ring, "ring", {args.ring.shape[0], args.ring.shape[1]});
+  check.require_dense(args.words, "words", DType::i32, {words});
+  check.require_dense(args.index, "index", DType::i32, {1});
+  check.require_dense(args.ring, "ring", DType::i32, {args.ring.shape[0], args.ring.shape[1]});
   if (args.ring.shape[1] < words) {
     fail(check.operation(), ": ring is ", args.ring.describe(), "; its entries must be for ", words,
          " words or more");

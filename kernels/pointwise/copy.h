@@ -28,7 +28,6 @@ struct CopyLastKv {
 // Enqueues it. On a GPU `to` may be pinned host memory. Throws an Error that names the argument.
 void copy_last_kv(const CopyLastKv& args, Stream& stream);
 void check_copy_last_kv(const CopyLastKv& args);
-// The plain definition, which the caller runs at once.
 void copy_last_kv_reference(const CopyLastKv& args);
 
 // Copies words to an entry of a ring buffer. The entry's index lies on the device: so a captured
@@ -44,7 +43,6 @@ struct CopyToRing {
 // argument.
 void copy_to_ring(const CopyToRing& args, Stream& stream);
 void check_copy_to_ring(const CopyToRing& args);
-// The plain definition, which the caller runs at once.
 void copy_to_ring_reference(const CopyToRing& args);
 
 }  // namespace nvllm::kernels

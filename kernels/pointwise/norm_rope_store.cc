@@ -1,9 +1,12 @@
 #include "kernels/pointwise/norm_rope_store.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
+#include "kernels/common/cpu/rows.h"
+#include "kernels/common/cpu/vector.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels {
@@ -13,8 +16,8 @@ constexpr Arguments kCheck("norm_rope_store");
 
 // What happens to one head of q or k, in float32.
 template <typename T>
-void norm_and_rotate(const T* from, const TensorView& norm, float epsilon, const float* cos_sin,
-                     std::int64_t head_dim, float* to) {
+void norm_and_rotate_plainly(const T* from, const TensorView& norm, float epsilon,
+                             const float* cos_sin, std::int64_t head_dim, float* to) {
   float scale = 1;
   if (norm.data != nullptr) {
     double sum = 0;
@@ -39,10 +42,6 @@ template <typename T>
 void reference(const NormRopeStore& args) {
   const std::int64_t head_dim = args.kv.head_dim(), kv_heads = args.kv.kv_heads();
   const std::int64_t block_size = args.kv.block_size();
-  const auto at = [&](const TensorView& cache, std::int64_t slot, std::int64_t head) {
-    return cache.as<T>() + slot / block_size * cache.stride[0] +
-           slot % block_size * cache.stride[1] + head * cache.stride[2];
-  };
   float rotated[kMaxHeadDim];
   for (std::int64_t row = 0; row < args.qkv.shape[0]; ++row) {
     T* q = args.qkv.as<T>() + row * args.qkv.shape[1];
@@ -52,15 +51,17 @@ void reference(const NormRopeStore& args) {
         args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * head_dim;
     for (std::int64_t head = 0; head < args.heads; ++head) {
       T* mine = q + head * head_dim;
-      norm_and_rotate(mine, args.q_norm, args.epsilon, cos_sin, head_dim, rotated);
+      norm_and_rotate_plainly(mine, args.q_norm, args.epsilon, cos_sin, head_dim, rotated);
       for (std::int64_t i = 0; i < head_dim; ++i) mine[i] = from_float<T>(rotated[i]);
     }
     const std::int64_t slot = args.slots.as<std::int64_t>()[row];
     if (slot < 0) continue;
     for (std::int64_t head = 0; head < kv_heads; ++head) {
-      norm_and_rotate(k + head * head_dim, args.k_norm, args.epsilon, cos_sin, head_dim, rotated);
-      T* key = at(args.kv.keys, slot, head);
-      T* value = at(args.kv.values, slot, head);
+      norm_and_rotate_plainly(k + head * head_dim, args.k_norm, args.epsilon, cos_sin, head_dim,
+                              rotated);
+      const std::int64_t to = args.kv.offset(slot / block_size, slot % block_size, head);
+      T* key = args.kv.keys.as<T>() + to;
+      T* value = args.kv.values.as<T>() + to;
       for (std::int64_t i = 0; i < head_dim; ++i) {
         key[i] = from_float<T>(rotated[i]);
         value[i] = v[head * head_dim + i];
@@ -83,33 +84,24 @@ void check_norm_rope_store(const NormRopeStore& args) {
   kCheck.require_floats(args.qkv, "qkv", 2, "[rows, (heads + 2 * kv_heads) * head_dim]");
   const std::int64_t rows = args.qkv.shape[0];
   const DType type = args.kv.keys.dtype;
-  kCheck.require(args.qkv, "qkv", type, {rows, (args.heads + 2 * kv_heads) * head_dim});
-  kCheck.require_dense(args.qkv, "qkv");
+  kCheck.require_dense(args.qkv, "qkv", type, {rows, (args.heads + 2 * kv_heads) * head_dim});
   if ((args.q_norm.data == nullptr) != (args.k_norm.data == nullptr)) {
     fail("norm_rope_store: only ", args.q_norm.data == nullptr ? "k" : "q",
          "_norm is given; q_norm and k_norm go together");
   }
   if (args.q_norm.data != nullptr) {
-    kCheck.require(args.q_norm, "q_norm", type, {head_dim});
-    kCheck.require_dense(args.q_norm, "q_norm");
-    kCheck.require(args.k_norm, "k_norm", type, {head_dim});
-    kCheck.require_dense(args.k_norm, "k_norm");
+    kCheck.require_dense(args.q_norm, "q_norm", type, {head_dim});
+    kCheck.require_dense(args.k_norm, "k_norm", type, {head_dim});
   }
-  kCheck.require(args.cos_sin, "cos_sin", DType::f32, {args.cos_sin.shape[0], head_dim});
-  kCheck.require_dense(args.cos_sin, "cos_sin");
-  kCheck.require(args.positions, "positions", DType::i32, {rows});
-  kCheck.require_dense(args.positions, "positions");
-  kCheck.require(args.slots, "slots", DType::i64, {rows});
-  kCheck.require_dense(args.slots, "slots");
+  kCheck.require_dense(args.cos_sin, "cos_sin", DType::f32, {args.cos_sin.shape[0], head_dim});
+  kCheck.require_dense(args.positions, "positions", DType::i32, {rows});
+  kCheck.require_dense(args.slots, "slots", DType::i64, {rows});
 }
 
 void norm_rope_store(const NormRopeStore& args, Stream& stream) {
   check_norm_rope_store(args);
   if (args.qkv.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::norm_rope_store(args, stream);
-#endif
-  cpu::norm_rope_store(args, stream);
+  NVLLM_ON_BACKEND(stream, norm_rope_store(args, stream));
 }
 
 void norm_rope_store_reference(const NormRopeStore& args) {
@@ -117,4 +109,95 @@ void norm_rope_store_reference(const NormRopeStore& args) {
   with_element_type(args.qkv.dtype, [&]<typename T>(T) { reference<T>(args); });
 }
 
+// Norms, rotation and store on the CPU: head by head, eight elements at a time.
+namespace cpu {
+namespace {
+
+// 1 / sqrt(mean of squares + epsilon) of a head.
+template <typename T>
+float norm_scale(const T* head, std::int64_t head_dim, float epsilon) {
+  __m256 squares = _mm256_setzero_ps();
+  std::int64_t i = 0;
+  for (; i + kLanes <= head_dim; i += kLanes) {
+    const __m256 x = load8(head + i);
+    squares = _mm256_fmadd_ps(x, x, squares);
+  }
+  float sum = sum8(squares);
+  for (; i < head_dim; ++i) sum += to_float(head[i]) * to_float(head[i]);
+  return 1.0f / std::sqrt(sum / static_cast<float>(head_dim) + epsilon);
+}
+
+// `to` may be `from`. norm: nullptr: none.
+template <typename T>
+void norm_and_rotate(const T* from, T* to, const T* norm, float epsilon, const float* cos_sin,
+                     std::int64_t head_dim) {
+  const std::int64_t half = head_dim / 2;
+  const float scale = norm == nullptr ? 1.0f : norm_scale(from, head_dim, epsilon);
+  const __m256 scales = _mm256_set1_ps(scale);
+  std::int64_t i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    __m256 low = load8(from + i), high = load8(from + half + i);
+    if (norm != nullptr) {
+      low = _mm256_mul_ps(_mm256_mul_ps(low, scales), load8(norm + i));
+      high = _mm256_mul_ps(_mm256_mul_ps(high, scales), load8(norm + half + i));
+    }
+    const __m256 cosine = load8(cos_sin + i), sine = load8(cos_sin + half + i);
+    store8(to + i, _mm256_fmsub_ps(low, cosine, _mm256_mul_ps(high, sine)));
+    store8(to + half + i, _mm256_fmadd_ps(high, cosine, _mm256_mul_ps(low, sine)));
+  }
+  for (; i < half; ++i) {
+    float low = to_float(from[i]), high = to_float(from[half + i]);
+    if (norm != nullptr) {
+      low = low * scale * to_float(norm[i]);
+      high = high * scale * to_float(norm[half + i]);
+    }
+    const float cosine = cos_sin[i], sine = cos_sin[half + i];
+    to[i] = from_float<T>(low * cosine - high * sine);
+    to[half + i] = from_float<T>(high * cosine + low * sine);
+  }
+}
+
+template <typename T>
+struct Job {
+  NormRopeStore args;
+
+  void operator()(std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int64_t head_dim = args.kv.head_dim();
+      T* q = args.qkv.as<T>() + row * args.qkv.shape[1];
+      const float* cos_sin =
+          args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * head_dim;
+      for (std::int64_t head = 0; head < args.heads; ++head) {
+        T* mine = q + head * head_dim;
+        norm_and_rotate(mine, mine, args.q_norm.as<T>(), args.epsilon, cos_sin, head_dim);
+      }
+      const std::int64_t slot = args.slots.as<std::int64_t>()[row];
+      if (slot >= 0) store(q + args.heads * head_dim, cos_sin, slot);
+    }
+  }
+
+  // The row's keys, and the values behind them.
+  void store(const T* k, const float* cos_sin, std::int64_t slot) const {
+    const std::int64_t head_dim = args.kv.head_dim(), kv_heads = args.kv.kv_heads();
+    const std::int64_t block = slot / args.kv.block_size(), inside = slot % args.kv.block_size();
+    const T* v = k + kv_heads * head_dim;
+    for (std::int64_t head = 0; head < kv_heads; ++head) {
+      const std::int64_t to = args.kv.offset(block, inside, head);
+      norm_and_rotate(k, args.kv.keys.as<T>() + to, args.k_norm.as<T>(), args.epsilon, cos_sin,
+                      head_dim);
+      std::memcpy(args.kv.values.as<T>() + to, v, head_dim * sizeof(T));
+      k += head_dim, v += head_dim;
+    }
+  }
+};
+
+}  // namespace
+
+void norm_rope_store(const NormRopeStore& args, Stream& stream) {
+  with_element_type(args.qkv.dtype, [&]<typename T>(T) {
+    submit_rows(stream, args.qkv.shape[0], 2 * args.qkv.shape[1] * sizeof(T), Job<T>{args});
+  });
+}
+
+}  // namespace cpu
 }  // namespace nvllm::kernels

@@ -35,10 +35,7 @@ struct NormRopeStore {
 // Enqueues it. qkv, norms and cache of one type (float32, bfloat16 or float16), head_dim even, at
 // most kMaxHeadDim; any number of rows, also 0; otherwise an Error that names the argument.
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
-
 void check_norm_rope_store(const NormRopeStore& args);
-
-// The plain definition, run at once by the caller.
 void norm_rope_store_reference(const NormRopeStore& args);
 
 }  // namespace nvllm::kernels

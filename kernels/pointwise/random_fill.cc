@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
-#include "kernels/common/random_bits.h"
+#include "kernels/common/cpu/rows.h"
+#include "kernels/common/cpu/vector.h"
+#include "kernels/common/host_device.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels {
@@ -24,10 +26,7 @@ void check_random_fill(const RandomFill& args) {
 void random_fill(const RandomFill& args, Stream& stream) {
   check_random_fill(args);
   if (args.out.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::random_fill(args, stream);
-#endif
-  cpu::random_fill(args, stream);
+  NVLLM_ON_BACKEND(stream, random_fill(args, stream));
 }
 
 void random_fill_reference(const RandomFill& args) {
@@ -47,4 +46,67 @@ void random_fill_reference(const RandomFill& args) {
   });
 }
 
+// Random values on the CPU, eight at a time.
+namespace cpu {
+namespace {
+
+template <typename T>
+struct Job {
+  T* out;
+  std::int64_t columns, whole_columns;
+  std::uint64_t seed, first;
+  float center, width;
+
+  // Elements of one block of 2^32 indices.
+  void fill(T* to, std::uint64_t index, std::int64_t count) const {
+    const RandomKeys keys(seed, index >> 32);
+    const auto low = static_cast<std::uint32_t>(index);
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256 scale = _mm256_set1_ps(RandomKeys::kUnit), wide = _mm256_set1_ps(width);
+    const __m256 middle = _mm256_set1_ps(center);
+    std::int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      const auto at = static_cast<int>(low + static_cast<std::uint32_t>(i));
+      const __m256i bits = random_bits8(keys, _mm256_add_epi32(_mm256_set1_epi32(at), lanes));
+      const __m256 unit = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srai_epi32(bits, 8)), scale);
+      store8(to + i, _mm256_fmadd_ps(wide, unit, middle));
+    }
+    for (; i < count; ++i) {
+      const float unit = keys.unit(low + static_cast<std::uint32_t>(i));
+      to[i] = from_float<T>(__builtin_fmaf(width, unit, center));
+    }
+  }
+
+  void operator()(std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::uint64_t index = first + static_cast<std::uint64_t>(row * whole_columns);
+      T* to = out + row * columns;
+      for (std::int64_t left = columns; left > 0;) {
+        const auto to_next_block = static_cast<std::int64_t>((1ull << 32) - (index & 0xffffffffu));
+        const std::int64_t count = std::min(left, to_next_block);
+        fill(to, index, count);
+        index += count, to += count, left -= count;
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void random_fill(const RandomFill& args, Stream& stream) {
+  with_element_type(args.out.dtype, [&]<typename T>(T) {
+    const auto first = args.first_row * args.whole_columns + args.first_column;
+    const Job<T> job{.out = args.out.as<T>(),
+                     .columns = args.out.shape[1],
+                     .whole_columns = args.whole_columns,
+                     .seed = args.seed,
+                     .first = static_cast<std::uint64_t>(first),
+                     .center = args.center,
+                     .width = args.width};
+    // Making a value costs about as much as moving four.
+    submit_rows(stream, args.out.shape[0], 4 * job.columns * sizeof(T), job);
+  });
+}
+
+}  // namespace cpu
 }  // namespace nvllm::kernels

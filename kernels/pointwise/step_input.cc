@@ -30,32 +30,28 @@ void copy_rows(const Embedding& args, std::int64_t begin, std::int64_t end) {
 
 void check_step_input(const StepInput& args) {
   constexpr Arguments check("step_input");
-  const auto require = [&](const TensorView& tensor, const char* name, DType dtype,
-                           std::initializer_list<std::int64_t> shape) {
-    check.require(tensor, name, dtype, shape);
-    check.require_dense(tensor, name);
-  };
   const std::int64_t sequences = args.slots.shape[0], rows = args.tokens.shape[0];
   const std::int64_t slots = args.last_tokens.shape[0], blocks = args.table.shape[1];
-  require(args.slots, "slots", DType::i32, {sequences});
-  require(args.query_start, "query_start", DType::i32, {sequences + 1});
-  require(args.first_position, "first_position", DType::i32, {sequences});
-  require(args.first_token, "first_token", DType::i32, {sequences});
-  require(args.first_block, "first_block", DType::i32, {sequences});
-  require(args.block_start, "block_start", DType::i32, {sequences + 1});
-  require(args.new_tokens, "new_tokens", DType::i32, {args.new_tokens.shape[0]});
-  require(args.new_blocks, "new_blocks", DType::i32, {args.new_blocks.shape[0]});
-  require(args.last_tokens, "last_tokens", DType::i32, {slots});
-  require(args.table, "table", DType::i32, {slots, blocks});
-  require(args.history, "history", DType::i32, {args.history.shape[0], args.history.shape[1]});
+  check.require_dense(args.slots, "slots", DType::i32, {sequences});
+  check.require_dense(args.query_start, "query_start", DType::i32, {sequences + 1});
+  check.require_dense(args.first_position, "first_position", DType::i32, {sequences});
+  check.require_dense(args.first_token, "first_token", DType::i32, {sequences});
+  check.require_dense(args.first_block, "first_block", DType::i32, {sequences});
+  check.require_dense(args.block_start, "block_start", DType::i32, {sequences + 1});
+  check.require_dense(args.new_tokens, "new_tokens", DType::i32, {args.new_tokens.shape[0]});
+  check.require_dense(args.new_blocks, "new_blocks", DType::i32, {args.new_blocks.shape[0]});
+  check.require_dense(args.last_tokens, "last_tokens", DType::i32, {slots});
+  check.require_dense(args.table, "table", DType::i32, {slots, blocks});
+  check.require_dense(args.history, "history", DType::i32,
+                      {args.history.shape[0], args.history.shape[1]});
   if (args.block_map.data != nullptr) {
-    require(args.block_map, "block_map", DType::i32, {args.history.shape[0]});
+    check.require_dense(args.block_map, "block_map", DType::i32, {args.history.shape[0]});
   }
-  require(args.tokens, "tokens", DType::i32, {rows});
-  require(args.positions, "positions", DType::i32, {rows});
-  require(args.slot_mapping, "slot_mapping", DType::i64, {rows});
-  require(args.kv_length, "kv_length", DType::i32, {sequences});
-  require(args.block_table, "block_table", DType::i32, {sequences, blocks});
+  check.require_dense(args.tokens, "tokens", DType::i32, {rows});
+  check.require_dense(args.positions, "positions", DType::i32, {rows});
+  check.require_dense(args.slot_mapping, "slot_mapping", DType::i64, {rows});
+  check.require_dense(args.kv_length, "kv_length", DType::i32, {sequences});
+  check.require_dense(args.block_table, "block_table", DType::i32, {sequences, blocks});
 }
 
 void step_input(const StepInput& args, Stream& stream) {
@@ -120,10 +116,8 @@ void check_embedding(const Embedding& args) {
   check.require_dense(table, "table");
   check.require_floats(args.out, "out", 2, "[rows, columns]");
   const std::int64_t rows = args.out.shape[0];
-  check.require(args.out, "out", table.dtype, {rows, table.shape[1]});
-  check.require_dense(args.out, "out");
-  check.require(args.ids, "ids", DType::i32, {rows});
-  check.require_dense(args.ids, "ids");
+  check.require_dense(args.out, "out", table.dtype, {rows, table.shape[1]});
+  check.require_dense(args.ids, "ids", DType::i32, {rows});
 }
 
 void embedding(const Embedding& args, Stream& stream) {

@@ -12,10 +12,10 @@ namespace nvllm::kernels {
 // Sequence s of the step is the one in slot slots[s]. Its rows are query_start[s] to query_start[s
 // + 1], at positions from first_position[s] on.
 //   Its table gets new blocks: table[slot][first_block[s] + i] = new_blocks[block_start[s] + i].
-//   Row r of it: the token is new_tokens[first_token[s] + r], or last_tokens[slot] if first_token[s] is
-//   negative. Its slot in the cache is the one that the table has for its position; there the token
-//   itself is written down, too (history). With a block map, the keys and values of block b lie in
-//   block block_map[b], or are not stored if that is negative.
+//   Row r of it: the token is new_tokens[first_token[s] + r], or last_tokens[slot] if
+//   first_token[s] is negative. Its slot in the cache is the one that the table has for its
+//   position; the token itself is written there, too (history). With a block map, the keys and
+//   values of block b lie in block block_map[b], or are not stored if that is negative.
 // A sequence without a slot (negative) is padding: its rows have token 0 and no slot in the cache,
 // and nothing is written for it. Sequences have different slots; blocks are added in order, and no
 // block is named before it is there.
@@ -50,7 +50,6 @@ struct StepInput {
 // names the argument.
 void step_input(const StepInput& args, Stream& stream);
 void check_step_input(const StepInput& args);
-// The plain definition, which the caller runs at once.
 void step_input_reference(const StepInput& args);
 
 // out[r] = table[ids[r] - first_id], or zeros where the table has no such row: a rank that holds a
@@ -66,7 +65,6 @@ struct Embedding {
 // number of rows, columns and entries. Throws an Error that names the argument.
 void embedding(const Embedding& args, Stream& stream);
 void check_embedding(const Embedding& args);
-// The plain definition, which the caller runs at once.
 void embedding_reference(const Embedding& args);
 
 }  // namespace nvllm::kernels

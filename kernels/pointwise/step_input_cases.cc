@@ -23,7 +23,7 @@ struct Case {
   Ints block_map;  // empty: there are none
 
   Case(std::int64_t sequences, std::int64_t slots, std::int64_t table_blocks,
-       std::int64_t block_size, std::int64_t most_rows, unsigned seed)
+       std::int64_t block_size, std::int64_t max_rows, unsigned seed)
       : slots(slots),
         table_blocks(table_blocks),
         block_size(block_size),
@@ -40,7 +40,7 @@ struct Case {
     std::shuffle(all_slots.begin(), all_slots.end(), random);
     for (std::int64_t s = 0; s < sequences; ++s) {
       const bool padding = random() % 8 == 0;
-      const auto longest = std::min<std::int64_t>(most_rows, table_blocks * block_size);
+      const auto longest = std::min<std::int64_t>(max_rows, table_blocks * block_size);
       const auto rows = static_cast<std::int32_t>(random() % (longest + 1));
       const auto room = static_cast<std::int32_t>(table_blocks * block_size - rows);
       const auto first = static_cast<std::int32_t>(random() % (room + 1));

@@ -5,7 +5,7 @@
 
 #include "kernels/common/arguments.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels {
 
@@ -13,15 +13,11 @@ void check_apply_penalties(const ApplyPenalties& args) {
   constexpr Arguments check("apply_penalties");
   check_sampling_rows(args.rows, check.operation());
   const std::int64_t slots = args.rows.params.shape[0];
-  const auto require = [&](const TensorView& tensor, const char* name, std::int64_t rows,
-                           std::int64_t columns) {
-    check.require(tensor, name, DType::i32, {rows, columns});
-    check.require_dense(tensor, name);
-  };
-  require(args.lists, "lists", slots, args.lists.shape[1]);
-  require(args.allowed, "allowed", slots,
-          std::max(args.allowed.shape[1], (args.rows.own() + 31) / 32));
-  require(args.history, "history", args.history.shape[0], args.history.shape[1]);
+  check.require_dense(args.lists, "lists", DType::i32, {slots, args.lists.shape[1]});
+  const std::int64_t allowed = std::max(args.allowed.shape[1], (args.rows.own() + 31) / 32);
+  check.require_dense(args.allowed, "allowed", DType::i32, {slots, allowed});
+  check.require_dense(args.history, "history", DType::i32,
+                      {args.history.shape[0], args.history.shape[1]});
   check.require(args.block_table, "block_table", DType::i32,
                 {args.rows.rows(), args.block_table.shape[1]});
 }
@@ -29,10 +25,7 @@ void check_apply_penalties(const ApplyPenalties& args) {
 void apply_penalties(const ApplyPenalties& args, Stream& stream) {
   check_apply_penalties(args);
   if (args.rows.rows() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::apply_penalties(args, stream);
-#endif
-  cpu::apply_penalties(args, stream);
+  NVLLM_ON_BACKEND(stream, apply_penalties(args, stream));
 }
 
 void apply_penalties_reference(const ApplyPenalties& args) {
@@ -87,7 +80,7 @@ void apply_penalties_reference(const ApplyPenalties& args) {
       const bool may =
           (params.flags & SlotParams::kAllowed) == 0 || (allowed[i / 32] >> i % 32 & 1);
       float logit = from[i];
-      if (!may || out[i]) logit = kOutOfTheQuestion;
+      if (!may || out[i]) logit = kMinusInfinity;
       if (bias.count(id) != 0) logit += bias[id];
       if (in_prompt.count(id) != 0 || in_answer.count(id) != 0) {
         logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;

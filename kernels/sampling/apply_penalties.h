@@ -10,7 +10,8 @@ namespace nvllm::kernels {
 //   -infinity for ids that are not allowed, for end tokens while the sequence is shorter than
 //   min_length, and for the last token of a bad word whose other tokens end the history
 //   + bias
-//   repetition penalty: of tokens in the history, positive logits are divided by it, others multiplied
+//   repetition penalty: positive logits of tokens in the history are divided by it, others
+//   multiplied
 //   - frequency_penalty * how often the token is in the answer, - presence_penalty if it is there
 // The history of a row are the tokens before its position; the answer is what comes after the
 // prompt.
@@ -26,7 +27,6 @@ struct ApplyPenalties {
 // arguments that do not fit.
 void apply_penalties(const ApplyPenalties& args, Stream& stream);
 void check_apply_penalties(const ApplyPenalties& args);
-// The plain definition, which the caller runs at once.
 void apply_penalties_reference(const ApplyPenalties& args);
 
 }  // namespace nvllm::kernels

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/sampling/apply_penalties.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {

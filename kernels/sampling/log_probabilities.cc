@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "kernels/common/arguments.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels {
 
@@ -21,47 +21,33 @@ void check_log_probabilities(const LogProbabilities& args) {
     fail("log_probabilities: ", alternatives, " alternatives; at most ", kMaxAlternatives,
          " can be asked for");
   }
-  const auto require = [&](const TensorView& tensor, const char* name, DType dtype,
-                           std::initializer_list<std::int64_t> shape) {
-    check.require(tensor, name, dtype, shape);
-    check.require_dense(tensor, name);
-  };
-  require(args.tokens, "tokens", DType::i32, {rows});
-  require(args.records, "records", DType::i32, {rows, words});
-  require(args.all_records, "all_records", DType::i32, {parts, rows, words});
-  require(args.higher, "higher", DType::i32, {rows});
-  require(args.all_higher, "all_higher", DType::i32, {parts, rows});
-  require(args.logprob, "logprob", DType::f32, {rows});
-  require(args.rank, "rank", DType::i32, {rows});
-  require(args.top_ids, "top_ids", DType::i32, {rows, alternatives});
-  require(args.top_logprobs, "top_logprobs", DType::f32, {rows, alternatives});
+  check.require_dense(args.tokens, "tokens", DType::i32, {rows});
+  check.require_dense(args.records, "records", DType::i32, {rows, words});
+  check.require_dense(args.all_records, "all_records", DType::i32, {parts, rows, words});
+  check.require_dense(args.higher, "higher", DType::i32, {rows});
+  check.require_dense(args.all_higher, "all_higher", DType::i32, {parts, rows});
+  check.require_dense(args.logprob, "logprob", DType::f32, {rows});
+  check.require_dense(args.rank, "rank", DType::i32, {rows});
+  check.require_dense(args.top_ids, "top_ids", DType::i32, {rows, alternatives});
+  check.require_dense(args.top_logprobs, "top_logprobs", DType::f32, {rows, alternatives});
 }
 
 void summarize_logits(const LogProbabilities& args, Stream& stream) {
   check_log_probabilities(args);
   if (args.rows.rows() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::summarize_logits(args, stream);
-#endif
-  cpu::summarize_logits(args, stream);
+  NVLLM_ON_BACKEND(stream, summarize_logits(args, stream));
 }
 
 void log_probabilities(const LogProbabilities& args, Stream& stream) {
   check_log_probabilities(args);
   if (args.rows.rows() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::log_probabilities(args, stream);
-#endif
-  cpu::log_probabilities(args, stream);
+  NVLLM_ON_BACKEND(stream, log_probabilities(args, stream));
 }
 
 void rank_tokens(const LogProbabilities& args, Stream& stream) {
   check_log_probabilities(args);
   if (args.rows.rows() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::rank_tokens(args, stream);
-#endif
-  cpu::rank_tokens(args, stream);
+  NVLLM_ON_BACKEND(stream, rank_tokens(args, stream));
 }
 
 void log_probabilities_reference(const LogProbabilities& args) {
@@ -94,7 +80,7 @@ void log_probabilities_reference(const LogProbabilities& args) {
       args.top_ids.as<std::int32_t>()[row * alternatives + i] =
           is_there ? static_cast<std::int32_t>(id_of_candidate(all[i])) : -1;
       args.top_logprobs.as<float>()[row * alternatives + i] =
-          is_there ? logprob(score_of_candidate(all[i])) : -std::numeric_limits<float>::infinity();
+          is_there ? logprob(score_of_candidate(all[i])) : kMinusInfinity;
     }
   }
 }

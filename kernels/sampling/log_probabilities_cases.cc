@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {

@@ -1,11 +1,10 @@
 #include "kernels/sampling/sample_tokens.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/common/arguments.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -29,16 +28,13 @@ std::uint64_t best_of_row(const SamplingRowsView& rows, std::int64_t row, float 
 
 void require_targets(const Arguments& check, const TensorView& targets, std::int64_t rows) {
   if (targets.data == nullptr) return;
-  check.require(targets, "targets", DType::i32, {rows});
-  check.require_dense(targets, "targets");
+  check.require_dense(targets, "targets", DType::i32, {rows});
 }
 
 void require_tokens(const Arguments& check, const TensorView& tokens, const TensorView& last_tokens,
                     std::int64_t rows) {
-  check.require(tokens, "tokens", DType::i32, {rows});
-  check.require_dense(tokens, "tokens");
-  check.require(last_tokens, "last_tokens", DType::i32, {last_tokens.shape[0]});
-  check.require_dense(last_tokens, "last_tokens");
+  check.require_dense(tokens, "tokens", DType::i32, {rows});
+  check.require_dense(last_tokens, "last_tokens", DType::i32, {last_tokens.shape[0]});
 }
 
 }  // namespace
@@ -48,15 +44,12 @@ void check_sample_tokens(const SampleTokens& args) {
   check_sampling_rows(args.rows, check.operation());
   const std::int64_t rows = args.rows.rows();
   if (args.thresholds.data != nullptr) {
-    check.require(args.thresholds, "thresholds", DType::f32, {rows});
-    check.require_dense(args.thresholds, "thresholds");
+    check.require_dense(args.thresholds, "thresholds", DType::f32, {rows});
   }
   require_targets(check, args.targets, rows);
-  check.require(args.scratch, "scratch", DType::i64, {sample_scratch_words(rows)});
-  check.require_dense(args.scratch, "scratch");
+  check.require_dense(args.scratch, "scratch", DType::i64, {sample_scratch_words(rows)});
   if (args.best.data != nullptr) {
-    check.require(args.best, "best", DType::i64, {rows});
-    check.require_dense(args.best, "best");
+    check.require_dense(args.best, "best", DType::i64, {rows});
   } else {
     require_tokens(check, args.tokens, args.last_tokens, rows);
   }
@@ -65,40 +58,26 @@ void check_sample_tokens(const SampleTokens& args) {
 void sample_tokens(const SampleTokens& args, Stream& stream) {
   check_sample_tokens(args);
   if (args.rows.rows() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::sample_tokens(args, stream);
-#endif
-  cpu::sample_tokens(args, stream);
+  NVLLM_ON_BACKEND(stream, sample_tokens(args, stream));
 }
 
 void sample_tokens_reference(const SampleTokens& args) {
   check_sample_tokens(args);
   const SamplingRowsView rows(args.rows);
-  const auto* targets = args.targets.as<std::int32_t>();
+  const SampledTokens sampled(args);
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     const std::int32_t slot = rows.slots[row];
-    const float threshold = args.thresholds.data != nullptr
-                                ? args.thresholds.as<float>()[row]
-                                : -std::numeric_limits<float>::infinity();
-    const std::uint64_t best = slot < 0 ? 0 : best_of_row(rows, row, threshold);
-    if (args.best.data != nullptr) {
-      args.best.as<std::uint64_t>()[row] = best;
-    } else if (slot < 0) {
-      args.tokens.as<std::int32_t>()[row] = targets != nullptr ? targets[row] : -1;
-    } else {
-      const auto token = best == 0 ? 0 : static_cast<std::int32_t>(id_of_candidate(best));
-      args.tokens.as<std::int32_t>()[row] = args.last_tokens.as<std::int32_t>()[slot] = token;
-    }
+    const float threshold =
+        args.thresholds.data != nullptr ? args.thresholds.as<float>()[row] : kMinusInfinity;
+    sampled.set(row, slot, slot < 0 ? 0 : best_of_row(rows, row, threshold));
   }
 }
 
 void check_reduce_samples(const ReduceSamples& args) {
   constexpr Arguments check("reduce_samples");
   const std::int64_t parts = args.bests.shape[0], rows = args.bests.shape[1];
-  check.require(args.bests, "bests", DType::i64, {parts, rows});
-  check.require_dense(args.bests, "bests");
-  check.require(args.slots, "slots", DType::i32, {rows});
-  check.require_dense(args.slots, "slots");
+  check.require_dense(args.bests, "bests", DType::i64, {parts, rows});
+  check.require_dense(args.slots, "slots", DType::i32, {rows});
   require_targets(check, args.targets, rows);
   require_tokens(check, args.tokens, args.last_tokens, rows);
 }
@@ -106,27 +85,19 @@ void check_reduce_samples(const ReduceSamples& args) {
 void reduce_samples(const ReduceSamples& args, Stream& stream) {
   check_reduce_samples(args);
   if (args.bests.shape[1] == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::reduce_samples(args, stream);
-#endif
-  cpu::reduce_samples(args, stream);
+  NVLLM_ON_BACKEND(stream, reduce_samples(args, stream));
 }
 
 void reduce_samples_reference(const ReduceSamples& args) {
   check_reduce_samples(args);
   const std::int64_t parts = args.bests.shape[0], rows = args.bests.shape[1];
-  const auto* targets = args.targets.as<std::int32_t>();
+  const SampledTokens sampled(args);
   for (std::int64_t row = 0; row < rows; ++row) {
-    const std::int32_t slot = args.slots.as<std::int32_t>()[row];
-    std::int32_t& token = args.tokens.as<std::int32_t>()[row];
-    token = targets != nullptr ? targets[row] : -1;
-    if (slot < 0) continue;
     std::uint64_t best = 0;
     for (std::int64_t part = 0; part < parts; ++part) {
       best = std::max(best, args.bests.as<std::uint64_t>()[part * rows + row]);
     }
-    token = best == 0 ? 0 : static_cast<std::int32_t>(id_of_candidate(best));
-    args.last_tokens.as<std::int32_t>()[slot] = token;
+    sampled.set(row, args.slots.as<std::int32_t>()[row], best);
   }
 }
 

@@ -33,7 +33,6 @@ constexpr std::int64_t sample_scratch_words(std::int64_t rows) {
 // 0. Throws an Error for arguments that do not fit.
 void sample_tokens(const SampleTokens& args, Stream& stream);
 void check_sample_tokens(const SampleTokens& args);
-// The plain definition, which the caller runs at once.
 void sample_tokens_reference(const SampleTokens& args);
 
 // Makes the tokens from the best candidates of all parts of the vocabulary.

@@ -1,10 +1,10 @@
-// Drawing tokens against its plain definition, on whichever backend is linked.
+// sample_tokens() against its plain definition, on whichever backend is linked.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/pointwise/copy.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sample_tokens.h"
-#include "kernels/sampling/sampling_math.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {

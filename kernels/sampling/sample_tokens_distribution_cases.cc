@@ -1,5 +1,5 @@
-// The distribution of drawn tokens, on whichever backend is linked: as often as softmax says, and
-// each draw knowing nothing of the others.
+// The distribution of sampled tokens, on whichever backend is linked: as often as softmax says, and
+// each sample independent of the others.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

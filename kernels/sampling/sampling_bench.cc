@@ -64,7 +64,7 @@ void register_sampling(const std::string& operation, const std::string& what,
   }
 }
 
-// Drawing tokens, in bytes of logits read per second.
+// sample_tokens(), in bytes of logits read per second.
 
 void measure_sample_tokens(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary,
                            float inverse_temperature) {

@@ -1,16 +1,12 @@
-// The arithmetic of sampling, which gives the same bits on every device: order keys, Gumbel noise,
-// masses, and what the backends share of each operation. Every multiplication whose result is added
-// to something is an explicit fused multiply-add, so that no compiler has a choice.
+// The arithmetic of sampling, which gives the same bits on every device: order keys, Gumbel noise
+// and masses. Every multiplication whose result is added to something is an explicit fused
+// multiply-add, so that no compiler has a choice.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 
 #include "kernels/common/host_device.h"
-#include "kernels/common/random_bits.h"
-#include "kernels/sampling/apply_penalties.h"
-#include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/top_k_top_p.h"
 
 namespace nvllm::kernels {
 
@@ -36,6 +32,15 @@ NVLLM_HOST_DEVICE float fused(float a, float b, float c) {
 #else
   return __builtin_fmaf(a, b, c);
 #endif
+}
+
+// A polynomial of x by Horner's rule; the coefficient of the highest power comes first.
+NVLLM_HOST_DEVICE float polynomial(float /*x*/, float sum) {
+  return sum;
+}
+template <typename... Floats>
+NVLLM_HOST_DEVICE float polynomial(float x, float sum, float next, Floats... others) {
+  return polynomial(x, fused(sum, x, next), others...);
 }
 
 // Orders floats: a < b exactly if key(a) < key(b), equal zeros; NaN comes before all, as 0.
@@ -65,21 +70,18 @@ NVLLM_HOST_DEVICE float score_of_candidate(std::uint64_t candidate) {
   return value_of_key(static_cast<std::uint32_t>(candidate >> 32));
 }
 
+inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
 // ln x, 0 < x < infinity, not subnormal; within 2^-23 of it or of 1, whichever is larger.
 NVLLM_HOST_DEVICE float logarithm(float x) {
   constexpr std::uint32_t kRootOfHalf = 0x3f3504f3;
   const std::uint32_t bits = bits_of_float(x);
   const auto exponent = static_cast<std::int32_t>(bits - kRootOfHalf) >> 23;
   const float f = float_of_bits(bits - (static_cast<std::uint32_t>(exponent) << 23)) - 1.0f;
-  float sum = -0.0767364151f;  // (ln(1 + f) - f) / f^2 at the Chebyshev points, good to 6e-8
-  sum = fused(sum, f, 0.127226728f);
-  sum = fused(sum, f, -0.131275556f);
-  sum = fused(sum, f, 0.14204856f);
-  sum = fused(sum, f, -0.166266456f);
-  sum = fused(sum, f, 0.200012345f);
-  sum = fused(sum, f, -0.250007812f);
-  sum = fused(sum, f, 0.3333333f);
-  sum = fused(sum, f, -0.499999976f);
+  // (ln(1 + f) - f) / f^2 at the Chebyshev points, good to 6e-8.
+  const float sum =
+      polynomial(f, -0.0767364151f, 0.127226728f, -0.131275556f, 0.14204856f, -0.166266456f,
+                 0.200012345f, -0.250007812f, 0.3333333f, -0.499999976f);
   return fused(static_cast<float>(exponent), 0.693147181f, fused(f * f, sum, f));
 }
 
@@ -89,16 +91,10 @@ NVLLM_HOST_DEVICE float gumbel(std::uint32_t bits) {
   float exponential;
   if (bits < 0x80000000u) {
     const float v = fused(static_cast<float>(bits), 0x1p-32f, 0x1p-33f);
-    float sum = 1.73361199f;  // -ln(1 - v) / v, good to 5e-9
-    sum = fused(sum, v, -2.45896198f);
-    sum = fused(sum, v, 1.95987066f);
-    sum = fused(sum, v, -0.590088747f);
-    sum = fused(sum, v, 0.340746484f);
-    sum = fused(sum, v, 0.17544077f);
-    sum = fused(sum, v, 0.251956794f);
-    sum = fused(sum, v, 0.333255162f);
-    sum = fused(sum, v, 0.500001199f);
-    sum = fused(sum, v, 1.0f);
+    // -ln(1 - v) / v, good to 5e-9.
+    const float sum =
+        polynomial(v, 1.73361199f, -2.45896198f, 1.95987066f, -0.590088747f, 0.340746484f,
+                   0.17544077f, 0.251956794f, 0.333255162f, 0.500001199f, 1.0f);
     exponential = v * sum;
   } else {
     exponential = -logarithm(fused(static_cast<float>(~bits), 0x1p-32f, 0x1p-33f));
@@ -135,228 +131,12 @@ NVLLM_HOST_DEVICE std::uint64_t mass_of(float d) {
   const float n = __builtin_rintf(d * kOneByLn2);
 #endif
   const float r = fused(d, kOneByLn2, -n);
-  float power = 0.000154614447f;  // 2^r, |r| <= 1/2, good to 3e-9
-  power = fused(power, r, 0.00134004282f);
-  power = fused(power, r, 0.00961805668f);
-  power = fused(power, r, 0.0555032723f);
-  power = fused(power, r, 0.240226509f);
-  power = fused(power, r, 0.693147207f);
-  power = fused(power, r, 1.0f);
+  // 2^r, |r| <= 1/2, good to 3e-9.
+  const float power = polynomial(r, 0.000154614447f, 0.00134004282f, 0.00961805668f, 0.0555032723f,
+                                 0.240226509f, 0.693147207f, 1.0f);
   const std::uint64_t units = static_cast<std::uint32_t>(power * 0x1p24f);  // exact
   const int shift = kMassBits - 24 + static_cast<int>(n);
   return shift >= 0 ? units << shift : units >> -shift;
 }
-
-// --- penalties
-
-// The history of a row.
-struct RowHistory {
-  const std::int32_t* tokens;  // by blocks
-  const std::int32_t* table;   // of this row
-  std::int64_t block_size;
-
-  NVLLM_HOST_DEVICE std::int32_t at(std::int64_t position) const {
-    return tokens[table[position / block_size] * block_size + position % block_size];
-  }
-};
-
-// The lists of a row's slot.
-struct RowLists {
-  const std::int32_t* ends;
-  const std::int32_t* bias_ids;
-  const float* biases;
-  const std::int32_t* word_ends;
-  const std::int32_t* word_tokens;
-
-  NVLLM_HOST_DEVICE RowLists(const std::int32_t* words, const SlotParams& params)
-      : ends(words),
-        bias_ids(ends + params.ends),
-        biases(reinterpret_cast<const float*>(bias_ids + params.biases)),
-        word_ends(bias_ids + 2 * params.biases),
-        word_tokens(word_ends + params.bad_words) {}
-
-  // The token that would complete the bad word; -1: the history does not end with its others.
-  NVLLM_HOST_DEVICE std::int32_t banned_by(int word, const RowHistory& history,
-                                           std::int64_t position) const {
-    const std::int32_t begin = word == 0 ? 0 : word_ends[word - 1];
-    const std::int32_t last = word_ends[word] - 1;
-    const std::int64_t first_position = position - (last - begin);
-    if (first_position < 0) return -1;
-    for (std::int32_t i = begin; i < last; ++i) {
-      if (history.at(first_position + (i - begin)) != word_tokens[i]) return -1;
-    }
-    return word_tokens[last];
-  }
-};
-
-inline constexpr float kOutOfTheQuestion = -std::numeric_limits<float>::infinity();
-
-// How often a token is in the answer, and whether it is in the prompt.
-inline constexpr std::uint32_t kInPrompt = 0x80000000u;
-
-NVLLM_HOST_DEVICE float penalized(float logit, std::uint32_t seen, const SlotParams& params) {
-  if (seen == 0) return logit;
-  const float repetition = params.repetition_penalty;
-  // Dividing by 1 leaves everything as it is.
-  logit = logit > 0 ? logit / repetition : logit * repetition;
-  const std::uint32_t count = seen & ~kInPrompt;
-  if (count == 0) return logit;
-  logit = fused(-params.frequency_penalty, static_cast<float>(count), logit);
-  return logit - params.presence_penalty;
-}
-
-// --- truncation by min_p, top_k and top_p
-
-NVLLM_HOST_DEVICE bool truncates(const SlotParams& params) {
-  return (params.flags & SlotParams::kTruncates) != 0 && params.inverse_temperature != 0;
-}
-
-// The logarithm of the probability relative to the highest one.
-NVLLM_HOST_DEVICE float distance(float logit, float maximum, const SlotParams& params) {
-  return (logit - maximum) * params.inverse_temperature;
-}
-
-// The lowest key that min_p keeps.
-NVLLM_HOST_DEVICE std::uint32_t min_p_threshold(float maximum, const SlotParams& params) {
-  std::uint32_t kept = order_key(maximum), dropped = kLowestKey - 1;
-  while (kept - dropped > 1) {
-    const std::uint32_t middle = dropped + (kept - dropped) / 2;
-    const bool keeps = distance(value_of_key(middle), maximum, params) >= params.log_min_p;
-    (keeps ? kept : dropped) = middle;
-  }
-  return kept;
-}
-
-// The state with which the truncation of a row begins, given the key of its highest logit.
-NVLLM_HOST_DEVICE TruncationState initial_state(std::uint32_t maximum, const SlotParams& params) {
-  TruncationState row;
-  row.threshold = kLowestKey;
-  if (!truncates(params)) return row;
-  row.maximum = value_of_key(maximum);
-  if (maximum <= kLowestKey || maximum >= kHighestKey) {
-    // Infinite, or all NaN: only equals of the highest can be sampled.
-    row.threshold = maximum < kLowestKey ? kLowestKey : maximum;
-    return row;
-  }
-  row.active = 1;
-  if (params.has_min_p != 0) row.threshold = min_p_threshold(row.maximum, params);
-  return row;
-}
-
-// Whether a row takes part in a round.
-NVLLM_HOST_DEVICE bool takes_part(const TruncationState& row, const SlotParams& params,
-                                  TruncationKind kind, int round) {
-  const bool is_on = kind == TruncationKind::top_k ? params.top_k > 0 : params.top_p != 0;
-  return is_on && row.active != 0 && (round == 0 || row.wanted != 0);
-}
-
-// The order keys that a round divides into bins.
-struct KeyRange {
-  std::uint32_t low, high;
-  NVLLM_HOST_DEVICE bool holds(std::uint32_t key) const { return key >= low && key <= high; }
-};
-NVLLM_HOST_DEVICE KeyRange keys_of_round(const TruncationState& row, int round) {
-  KeyRange keys{kLowestKey, kHighestKey};
-  if (round > 0) {
-    const int shift = truncation_shift(round - 1);
-    keys.low = row.prefix << shift;
-    keys.high = keys.low + ((std::uint32_t{1} << shift) - 1);
-  }
-  if (keys.low < row.threshold) keys.low = row.threshold;
-  if (keys.high > kHighestKey) keys.high = kHighestKey;
-  return keys;
-}
-
-// How much a row keeps of everything that is left, `total`; 0: all of it.
-NVLLM_HOST_DEVICE std::uint64_t wanted_of(std::uint64_t total, const SlotParams& params,
-                                          TruncationKind kind) {
-  if (kind == TruncationKind::top_k) {
-    const auto k = static_cast<std::uint64_t>(params.top_k);
-    return total >= k ? k : 0;
-  }
-  const std::uint64_t share =
-      (total >> 32) * params.top_p + ((total & 0xffffffffu) * params.top_p >> 32);
-  return share > 0 ? share : 1;
-}
-
-// The row after a round whose boundary fell in `bin`, with `above` in the bins above it.
-NVLLM_HOST_DEVICE TruncationState chosen(TruncationState row, std::uint32_t bin,
-                                         std::uint64_t above, int round) {
-  row.prefix = round == 0 ? bin : row.prefix << (round == 1 ? 11 : 10) | bin;
-  row.wanted -= above;
-  if (round == kTruncationRounds - 1) row.threshold = row.prefix;
-  return row;
-}
-
-// --- log-probabilities
-
-NVLLM_HOST_DEVICE bool wants_logprobs(const SamplingRowsView& rows, std::int64_t row,
-                                      std::int32_t token) {
-  if (token < 0) return false;
-  return rows.slots[row] < 0 || rows.params[rows.slots[row]].logprobs >= 0;
-}
-
-// NaN is -infinity; zeros are equal.
-NVLLM_HOST_DEVICE float plain_logit(float logit) {
-  return value_of_key(order_key(logit));
-}
-
-// Infinite equals are at no distance.
-NVLLM_HOST_DEVICE float logit_distance(float logit, float maximum) {
-  return logit == maximum ? 0.0f : logit - maximum;
-}
-
-// A row's record (kernels/sampling/log_probabilities.h).
-struct RecordView {
-  std::int32_t* words;
-  std::int64_t alternatives;
-
-  NVLLM_HOST_DEVICE float number(int i) const {
-    return float_of_bits(static_cast<std::uint32_t>(words[i]));
-  }
-  NVLLM_HOST_DEVICE void set(int i, float value) const {
-    words[i] = static_cast<std::int32_t>(bits_of_float(value));
-  }
-  NVLLM_HOST_DEVICE float max_logit() const { return number(0); }
-  NVLLM_HOST_DEVICE float sum() const { return number(1); }
-  NVLLM_HOST_DEVICE float token_logit() const { return number(2); }
-  // As candidate() packs them; 0: no more.
-  NVLLM_HOST_DEVICE std::uint64_t alternative(std::int64_t i) const {
-    const std::int32_t id = words[3 + i];
-    if (id < 0) return 0;
-    return candidate(float_of_bits(static_cast<std::uint32_t>(words[3 + alternatives + i])),
-                     static_cast<std::uint32_t>(id));
-  }
-  NVLLM_HOST_DEVICE void set_alternative(std::int64_t i, std::uint64_t value) const {
-    words[3 + i] = value == 0 ? -1 : static_cast<std::int32_t>(id_of_candidate(value));
-    words[3 + alternatives + i] =
-        static_cast<std::int32_t>(bits_of_float(score_of_candidate(value)));
-  }
-};
-
-// The records of one row, of all parts.
-struct RowRecords {
-  std::int32_t* all;
-  std::int64_t parts, rows, row, alternatives;
-
-  NVLLM_HOST_DEVICE RecordView of(std::int64_t part) const {
-    return {all + (part * rows + row) * logprob_record_words(alternatives), alternatives};
-  }
-  NVLLM_HOST_DEVICE float max_logit() const {
-    float maximum = of(0).max_logit();
-    for (std::int64_t part = 1; part < parts; ++part) {
-      const float theirs = of(part).max_logit();
-      maximum = theirs > maximum ? theirs : maximum;
-    }
-    return maximum;
-  }
-  NVLLM_HOST_DEVICE float token_logit() const {
-    for (std::int64_t part = 0; part < parts; ++part) {
-      const float logit = of(part).token_logit();
-      if (logit == logit) return logit;
-    }
-    return -std::numeric_limits<float>::infinity();
-  }
-};
 
 }  // namespace nvllm::kernels

@@ -62,54 +62,15 @@ inline void check_sampling_rows(const SamplingRows& args, const char* operation)
   check.require(args.logits, "logits", DType::f32, {rows, own});
   if (own > 1 && rows > 0 && args.logits.stride[1] != 1) check.require_dense(args.logits, "logits");
   check.require_memory(args.logits, "logits");
-  check.require(args.slots, "slots", DType::i32, {rows});
-  check.require_dense(args.slots, "slots");
-  check.require(args.positions, "positions", DType::i32, {rows});
-  check.require_dense(args.positions, "positions");
-  check.require(args.params, "params", DType::u8,
-                {args.params.shape[0], static_cast<std::int64_t>(sizeof(SlotParams))});
-  check.require_dense(args.params, "params");
+  check.require_dense(args.slots, "slots", DType::i32, {rows});
+  check.require_dense(args.positions, "positions", DType::i32, {rows});
+  check.require_dense(args.params, "params", DType::u8,
+                      {args.params.shape[0], static_cast<std::int64_t>(sizeof(SlotParams))});
   if (args.changed_logits.data == nullptr) return;
   check.require(args.changed_logits, "changed_logits", DType::f32, {rows, own});
   if (own > 1 && rows > 0 && args.changed_logits.stride[1] != 1) {
     check.require_dense(args.changed_logits, "changed_logits");
   }
 }
-
-// The same rows as plain pointers, for kernels.
-struct SamplingRowsView {
-  const float* logits;
-  const float* changed_logits;  // nullptr: in place
-  const std::int32_t* slots;
-  const std::int32_t* positions;
-  const SlotParams* params;
-  std::int64_t rows, own, stride, changed_stride;
-  std::uint32_t first_id;
-
-  SamplingRowsView() = default;
-  explicit SamplingRowsView(const SamplingRows& args)
-      : logits(args.logits.as<float>()),
-        changed_logits(args.changed_logits.as<float>()),
-        slots(args.slots.as<std::int32_t>()),
-        positions(args.positions.as<std::int32_t>()),
-        params(args.params.as<SlotParams>()),
-        rows(args.rows()),
-        own(args.own()),
-        stride(args.logits.stride[0]),
-        changed_stride(args.changed_logits.stride[0]),
-        first_id(static_cast<std::uint32_t>(args.first_id)) {}
-
-  // The logits of a row to sample from: those with penalties where the slot's flags ask for them.
-#ifdef __CUDACC__
-  __host__ __device__
-#endif
-      const float*
-      sampled_logits(std::int64_t row, std::uint32_t flags) const {
-    if (changed_logits != nullptr && (flags & SlotParams::kChangesLogits) != 0) {
-      return changed_logits + row * changed_stride;
-    }
-    return logits + row * stride;
-  }
-};
 
 }  // namespace nvllm::kernels

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "kernels/common/arguments.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -48,27 +48,15 @@ void check_top_k_top_p(const TopKTopP& args) {
   constexpr Arguments check("top_k_top_p");
   check_sampling_rows(args.rows, check.operation());
   const std::int64_t rows = args.rows.rows(), parts = args.all_maxima.shape[0];
-  const auto require = [&](const TensorView& tensor, const char* name, DType dtype,
-                           std::initializer_list<std::int64_t> shape) {
-    check.require(tensor, name, dtype, shape);
-    check.require_dense(tensor, name);
-  };
-  require(args.maxima, "maxima", DType::i32, {rows});
-  require(args.all_maxima, "all_maxima", DType::i32, {parts, rows});
-  require(args.histograms, "histograms", DType::i64, {rows, kTruncationBins});
-  require(args.all_histograms, "all_histograms", DType::i64, {parts, rows, kTruncationBins});
-  require(args.state, "state", DType::u8,
-          {rows, static_cast<std::int64_t>(sizeof(TruncationState))});
-  require(args.thresholds, "thresholds", DType::f32, {rows});
+  check.require_dense(args.maxima, "maxima", DType::i32, {rows});
+  check.require_dense(args.all_maxima, "all_maxima", DType::i32, {parts, rows});
+  check.require_dense(args.histograms, "histograms", DType::i64, {rows, kTruncationBins});
+  check.require_dense(args.all_histograms, "all_histograms", DType::i64,
+                      {parts, rows, kTruncationBins});
+  check.require_dense(args.state, "state", DType::u8,
+                      {rows, static_cast<std::int64_t>(sizeof(TruncationState))});
+  check.require_dense(args.thresholds, "thresholds", DType::f32, {rows});
 }
-
-#ifdef NVLLM_CUDA
-#define NVLLM_ON_BACKEND(call)                              \
-  if (stream.kind() == DeviceKind::cuda) return cuda::call; \
-  cpu::call
-#else
-#define NVLLM_ON_BACKEND(call) cpu::call
-#endif
 
 void top_k_top_p(const TopKTopP& args, Stream& stream) {
   check_top_k_top_p(args);
@@ -87,25 +75,25 @@ void top_k_top_p(const TopKTopP& args, Stream& stream) {
 void find_maximum(const TopKTopP& args, Stream& stream) {
   check_top_k_top_p(args);
   if (args.rows.rows() == 0) return;
-  NVLLM_ON_BACKEND(find_maximum(args, stream));
+  NVLLM_ON_BACKEND(stream, find_maximum(args, stream));
 }
 
 void begin_truncation(const TopKTopP& args, Stream& stream) {
   check_top_k_top_p(args);
   if (args.rows.rows() == 0) return;
-  NVLLM_ON_BACKEND(begin_truncation(args, stream));
+  NVLLM_ON_BACKEND(stream, begin_truncation(args, stream));
 }
 
 void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
   check_top_k_top_p(args);
   if (args.rows.rows() == 0) return;
-  NVLLM_ON_BACKEND(count_truncation_round(args, kind, round, stream));
+  NVLLM_ON_BACKEND(stream, count_truncation_round(args, kind, round, stream));
 }
 
 void choose_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
   check_top_k_top_p(args);
   if (args.rows.rows() == 0) return;
-  NVLLM_ON_BACKEND(choose_truncation_round(args, kind, round, stream));
+  NVLLM_ON_BACKEND(stream, choose_truncation_round(args, kind, round, stream));
 }
 
 void top_k_top_p_reference(const TopKTopP& args) {

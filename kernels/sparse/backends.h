@@ -2,8 +2,6 @@
 // calls the one of the stream's device. All of them take checked arguments and enqueue on `stream`.
 #pragma once
 
-#include <cstdint>
-
 #include "device/backend.h"
 #include "device/tensor_view.h"
 
@@ -22,8 +20,6 @@ namespace cpu {
 
 void block_mask(const BlockMask& args, Stream& stream);
 void gather_pages(const GatherPages& args, Stream& stream);
-// Gathers the pages of one sequence and KV head at once, on the calling thread.
-void gather_head(const GatherPages& args, std::int64_t sequence, std::int64_t kv_head);
 void page_attention(const PageAttention& args, Stream& stream);
 void page_selection(const PageSelection& args, Stream& stream);
 void slash_bands(const TensorView& bands, const TensorView& offsets, Stream& stream);

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/sparse/backends.h"
-#include "kernels/sparse/block_selection.h"
+#include "kernels/sparse/selection.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -78,10 +78,8 @@ void check_block_mask(const BlockMask& args) {
   check_prompt_rows(args.prompt, kCheck);
   const std::int64_t heads = args.prompt.heads();
   const std::int64_t capacity = args.tiles.rank == 3 ? args.tiles.shape[2] : 0;
-  kCheck.require(args.tiles, "tiles", DType::i32, {args.row_tiles(), heads, capacity});
-  kCheck.require_dense(args.tiles, "tiles");
-  kCheck.require(args.tile_counts, "tile_counts", DType::i32, {args.row_tiles(), heads});
-  kCheck.require_dense(args.tile_counts, "tile_counts");
+  kCheck.require_dense(args.tiles, "tiles", DType::i32, {args.row_tiles(), heads, capacity});
+  kCheck.require_dense(args.tile_counts, "tile_counts", DType::i32, {args.row_tiles(), heads});
   if (capacity < args.token_tiles()) {
     fail("block_mask: tiles is ", args.tiles.describe(), ", but there may be ", args.token_tiles(),
          " of them");
@@ -94,9 +92,8 @@ void check_block_mask(const BlockMask& args) {
   if (args.gathered.data != nullptr) {
     const KvView& kv = args.prompt.kv;
     const std::int64_t gathered_capacity = args.gathered.rank == 3 ? args.gathered.shape[0] : 0;
-    kCheck.require(args.gathered, "gathered", args.prompt.q.dtype,
-                   {gathered_capacity, kv.kv_heads(), kv.head_dim()});
-    kCheck.require_dense(args.gathered, "gathered");
+    kCheck.require_dense(args.gathered, "gathered", args.prompt.q.dtype,
+                         {gathered_capacity, kv.kv_heads(), kv.head_dim()});
     if (gathered_capacity < args.token_tiles() * kMaskTile || !args.gathered.aligned(16)) {
       fail("block_mask: gathered is ", args.gathered.describe(),
            "; it must have gathered_tokens for ", args.token_tiles() * kMaskTile,
@@ -117,10 +114,7 @@ void check_block_mask(const BlockMask& args) {
 void block_mask(const BlockMask& args, Stream& stream) {
   check_block_mask(args);
   if (args.prompt.q.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::block_mask(args, stream);
-#endif
-  cpu::block_mask(args, stream);
+  NVLLM_ON_BACKEND(stream, block_mask(args, stream));
 }
 
 void block_mask_reference(const BlockMask& args, double* scores) {

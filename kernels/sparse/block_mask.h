@@ -56,7 +56,6 @@ std::size_t block_mask_workspace(std::int64_t rows, std::int64_t heads, std::int
 
 // Enqueues it. The capacity of tiles must be at least token_tiles().
 void block_mask(const BlockMask& args, Stream& stream);
-
 void check_block_mask(const BlockMask& args);
 
 // The definition in plain C++, run at once by the caller; does not touch the workspace. scores:

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/sparse/backends.h"
+#include "kernels/sparse/selection.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -17,8 +17,7 @@ constexpr Arguments kSelect("page_selection");
 void check_bounds(const Arguments& check, const TensorView& bounds, DType dtype,
                   std::int64_t kv_heads, std::int64_t head_dim) {
   const std::int64_t pages = bounds.rank == 4 ? bounds.shape[0] : 0;
-  check.require(bounds, "bounds", dtype, {pages, kv_heads, 2, head_dim});
-  check.require_dense(bounds, "bounds");
+  check.require_dense(bounds, "bounds", dtype, {pages, kv_heads, 2, head_dim});
   constexpr std::size_t kAlignment = 16;
   if (!bounds.aligned(kAlignment) || head_dim % 8 != 0 || head_dim > kMaxHeadDim) {
     fail(check.operation(), ": bounds is ", bounds.describe(), " at ", bounds.data,
@@ -36,29 +35,18 @@ void check_page(const Arguments& check, std::int64_t page_tokens, std::int64_t b
   }
 }
 
-std::int64_t block_of(const TensorView& table, std::int64_t sequence, std::int64_t index) {
-  if (table.data == nullptr) return sequence;
-  return table.as<std::int32_t>()[sequence * table.shape[1] + index];
-}
-
 // The bounds of one page, of which the first `count` tokens exist.
 template <typename T>
 void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t page,
            std::int64_t count) {
   const KvView& kv = args.kv;
-  const auto& stride = kv.keys.stride;
-  const std::int64_t head_dim = kv.head_dim(), first = page * args.page_tokens;
-  const std::int64_t index = first / kv.block_size(), inside = first % kv.block_size();
-  const std::int64_t table_block = block_of(kv.block_table, sequence, index);
-  const std::int64_t block =
-      args.block_map.data == nullptr ? table_block : args.block_map.as<std::int32_t>()[table_block];
-  const std::int64_t number = (table_block * kv.block_size() + inside) / args.page_tokens;
+  const std::int64_t head_dim = kv.head_dim();
+  const auto [number, block, inside] = args.locate(sequence, page * args.page_tokens);
   for (std::int64_t head = 0; head < kv.kv_heads(); ++head) {
     T* min_key = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
     T* max_key = min_key + head_dim;
     for (std::int64_t t = 0; t < count; ++t) {
-      const T* key =
-          kv.keys.as<T>() + block * stride[0] + (inside + t) * stride[1] + head * stride[2];
+      const T* key = kv.keys.as<T>() + kv.offset(block, inside + t, head);
       for (std::int64_t d = 0; d < head_dim; ++d) {
         if (t == 0 || to_float(key[d]) < to_float(min_key[d])) min_key[d] = key[d];
         if (t == 0 || to_float(key[d]) > to_float(max_key[d])) max_key[d] = key[d];
@@ -75,15 +63,9 @@ void select(const PageSelection& args, std::int64_t sequence, std::int64_t kv_he
   const std::int64_t pages = (length + args.page_tokens - 1) / args.page_tokens;
   constexpr double kAlways = std::numeric_limits<double>::infinity();
   std::vector<double> scores(pages, -kAlways);
-  const auto* table = args.block_table.as<std::int32_t>();
   for (std::int64_t page = 0; page < pages; ++page) {
-    const std::int64_t first = page * args.page_tokens;
-    const std::int64_t block =
-        table == nullptr ? sequence
-                         : table[sequence * args.block_table.shape[1] + first / args.block_size];
-    const std::int64_t table_block =
-        (block * args.block_size + first % args.block_size) / args.page_tokens;
-    const T* min_key = args.bounds.as<T>() + (table_block * kv_heads + kv_head) * 2 * head_dim;
+    const T* min_key =
+        args.bounds.as<T>() + (args.bounds_of(sequence, page) * kv_heads + kv_head) * 2 * head_dim;
     for (std::int64_t head = 0; head < heads; ++head) {
       if ((args.first_head + head) / args.group != kv_head) continue;
       const T* q = args.q.as<T>() + sequence * args.q.stride[0] + head * head_dim;
@@ -96,15 +78,10 @@ void select(const PageSelection& args, std::int64_t sequence, std::int64_t kv_he
     }
     if (page == 0 || page == pages - 1) scores[page] = kAlways;
   }
-  std::vector<std::int32_t> order(pages);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; });
   const std::int64_t count = std::min(pages, args.budget);
   const std::int64_t at = sequence * kv_heads + kv_head;
-  auto* kept = args.pages.as<std::int32_t>() + at * args.budget;
-  std::copy_n(order.begin(), count, kept);
-  std::sort(kept, kept + count);
+  std::vector<std::int32_t> order;
+  top_k(scores.data(), pages, count, order, args.pages.as<std::int32_t>() + at * args.budget);
   args.page_counts.as<std::int32_t>()[at] = static_cast<std::int32_t>(count);
 }
 
@@ -116,22 +93,16 @@ void check_update_page_bounds(const UpdatePageBounds& args) {
              args.kv.block_table.data == nullptr && args.kv.blocks() == 1);
   check_bounds(kBound, args.bounds, args.kv.keys.dtype, args.kv.kv_heads(), args.kv.head_dim());
   const std::int64_t sequences = args.kv_length.rank == 1 ? args.kv_length.shape[0] : 0;
-  kBound.require(args.kv_length, "kv_length", DType::i32, {sequences});
-  kBound.require_dense(args.kv_length, "kv_length");
-  kBound.require(args.query_start, "query_start", DType::i32, {sequences + 1});
-  kBound.require_dense(args.query_start, "query_start");
+  kBound.require_dense(args.kv_length, "kv_length", DType::i32, {sequences});
+  kBound.require_dense(args.query_start, "query_start", DType::i32, {sequences + 1});
   if (args.block_map.data == nullptr) return;
-  kBound.require(args.block_map, "block_map", DType::i32, {args.block_map.shape[0]});
-  kBound.require_dense(args.block_map, "block_map");
+  kBound.require_dense(args.block_map, "block_map", DType::i32, {args.block_map.shape[0]});
 }
 
 void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
   check_update_page_bounds(args);
   if (args.kv_length.shape[0] == 0 || args.max_query_rows == 0 || args.kv.kv_heads() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::update_page_bounds(args, stream);
-#endif
-  cpu::update_page_bounds(args, stream);
+  NVLLM_ON_BACKEND(stream, update_page_bounds(args, stream));
 }
 
 void update_page_bounds_reference(const UpdatePageBounds& args) {
@@ -170,18 +141,14 @@ void check_page_selection(const PageSelection& args) {
          "; that does not fit groups of ", args.group, " from head ", args.first_head);
   }
   if (args.budget < 2)
-    fail("page_selection: budget is ", args.budget, "; it must be at min_key 2 pages");
-  kSelect.require(args.kv_length, "kv_length", DType::i32, {sequences});
-  kSelect.require_dense(args.kv_length, "kv_length");
+    fail("page_selection: budget is ", args.budget, "; it must be at least 2 pages");
+  kSelect.require_dense(args.kv_length, "kv_length", DType::i32, {sequences});
   if (args.block_table.data != nullptr) {
     const std::int64_t blocks = args.block_table.rank == 2 ? args.block_table.shape[1] : 0;
-    kSelect.require(args.block_table, "block_table", DType::i32, {sequences, blocks});
-    kSelect.require_dense(args.block_table, "block_table");
+    kSelect.require_dense(args.block_table, "block_table", DType::i32, {sequences, blocks});
   }
-  kSelect.require(args.pages, "pages", DType::i32, {sequences, kv_heads, args.budget});
-  kSelect.require_dense(args.pages, "pages");
-  kSelect.require(args.page_counts, "page_counts", DType::i32, {sequences, kv_heads});
-  kSelect.require_dense(args.page_counts, "page_counts");
+  kSelect.require_dense(args.pages, "pages", DType::i32, {sequences, kv_heads, args.budget});
+  kSelect.require_dense(args.page_counts, "page_counts", DType::i32, {sequences, kv_heads});
   const std::size_t needed =
       page_selection_workspace(sequences, kv_heads, args.max_kv_length, args.page_tokens);
   if (args.workspace.bytes() < needed || !args.workspace.aligned(sizeof(float))) {
@@ -193,10 +160,7 @@ void check_page_selection(const PageSelection& args) {
 void page_selection(const PageSelection& args, Stream& stream) {
   check_page_selection(args);
   if (args.page_counts.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::page_selection(args, stream);
-#endif
-  cpu::page_selection(args, stream);
+  NVLLM_ON_BACKEND(stream, page_selection(args, stream));
 }
 
 void page_selection_reference(const PageSelection& args) {

@@ -23,8 +23,8 @@ struct UpdatePageBounds {
   KvView kv;
   TensorView query_start;  // [sequences + 1], int32, ascending
   TensorView kv_length;    // [sequences], int32
-  TensorView
-      block_map;  // [blocks], int32: the block of kv for each block of the table; none: the same
+  // [blocks], int32: the block of kv for each block of the table; none: the same.
+  TensorView block_map;
   // By block of the table: [pages, kv_heads, 2, head_dim], of the keys' type: minimum, maximum.
   TensorView bounds;
   std::int64_t page_tokens = 16;
@@ -33,6 +33,17 @@ struct UpdatePageBounds {
 
   // How many pages a sequence's rows may lie in.
   std::int64_t max_pages() const { return (max_query_rows + page_tokens - 2) / page_tokens + 1; }
+
+  // On the host: the page of a token, by its number in `bounds`; and where its keys lie.
+  struct Page {
+    std::int64_t number, block, inside;
+  };
+  Page locate(std::int64_t sequence, std::int64_t token) const {
+    const std::int64_t inside = token % kv.block_size();
+    const std::int64_t block = kv.block_of(sequence, token);
+    return {(block * kv.block_size() + inside) / page_tokens,
+            block_map.data == nullptr ? block : block_map.as<std::int32_t>()[block], inside};
+  }
 };
 
 // Enqueues it. page_tokens divides the block size, unless the only block is a whole sequence.
@@ -63,6 +74,14 @@ struct PageSelection {
   TensorView workspace;    // [page_selection_workspace(...)], uint8: scores
 
   std::int64_t max_pages() const { return (max_kv_length + page_tokens - 1) / page_tokens; }
+
+  // On the host: the number in `bounds` of a page of a sequence.
+  std::int64_t bounds_of(std::int64_t sequence, std::int64_t page) const {
+    const std::int64_t first = page * page_tokens;
+    const auto* table = block_table.as<std::int32_t>() + sequence * block_table.shape[1];
+    const std::int64_t block = block_table.data == nullptr ? sequence : table[first / block_size];
+    return (block * block_size + first % block_size) / page_tokens;
+  }
 };
 
 std::size_t page_selection_workspace(std::int64_t sequences, std::int64_t kv_heads,

@@ -41,11 +41,7 @@ const T* query_of(const PromptRows& rows, std::int64_t row, std::int64_t head) {
 template <typename T>
 const T* key_of(const PromptRows& rows, std::int64_t token, std::int64_t kv_head) {
   const KvView& kv = rows.kv;
-  const auto& stride = kv.keys.stride;
-  const std::int64_t size = kv.block_size();
-  const std::int64_t block =
-      kv.block_table.data == nullptr ? 0 : kv.block_table.as<std::int32_t>()[token / size];
-  return kv.keys.as<T>() + block * stride[0] + token % size * stride[1] + kv_head * stride[2];
+  return kv.keys.as<T>() + kv.offset(kv.block_of(0, token), token % kv.block_size(), kv_head);
 }
 
 }  // namespace nvllm::kernels

@@ -15,54 +15,52 @@ void check_lists(const SparseAttention& args, const TensorView& counts, const ch
                  const TensorView& lists, const char* name, int rank) {
   constexpr Arguments check("sparse_attention");
   const std::int64_t blocks = args.row_blocks(), heads = args.q.shape[1];
-  check.require(counts, counts_name, DType::i32, {blocks, heads});
-  check.require_dense(counts, counts_name);
+  check.require_dense(counts, counts_name, DType::i32, {blocks, heads});
   if (lists.rank != rank) {
     fail("sparse_attention: ", name, " is ", lists.describe(), "; it must have ", rank,
          " dimensions");
   }
-  if (rank == 3) check.require(lists, name, DType::i32, {blocks, heads, lists.shape[2]});
-  if (rank == 4) check.require(lists, name, DType::i32, {blocks, heads, lists.shape[2], 2});
-  check.require_dense(lists, name);
-}
-
-// The tokens that a row block's and head's lists contain, ascending.
-std::vector<std::int32_t> listed_tokens(const SparseAttention& args, std::int64_t block,
-                                        std::int64_t head) {
-  const std::int64_t list = block * args.q.shape[1] + head;
-  std::vector<std::int32_t> tokens;
-  const auto add = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) tokens.push_back(static_cast<std::int32_t>(t));
-  };
-  if (args.by_tiles()) {
-    const auto* tiles = args.tiles.as<std::int32_t>() + list * args.tiles.shape[2];
-    for (int i = 0; i < args.tile_counts.as<std::int32_t>()[list]; ++i) {
-      add(tiles[i] * kSparseTile, (tiles[i] + 1) * kSparseTile);
-    }
-  } else {
-    const auto* ranges = args.ranges.as<std::int32_t>() + list * args.ranges.shape[2] * 2;
-    for (int i = 0; i < args.range_counts.as<std::int32_t>()[list]; ++i) {
-      add(ranges[2 * i], ranges[2 * i + 1]);
-    }
-    const auto* columns = args.columns.as<std::int32_t>() + list * args.columns.shape[2];
-    tokens.insert(tokens.end(), columns, columns + args.column_counts.as<std::int32_t>()[list]);
-    std::sort(tokens.begin(), tokens.end());
-  }
-  return tokens;
+  if (rank == 3) check.require_dense(lists, name, DType::i32, {blocks, heads, lists.shape[2]});
+  if (rank == 4) check.require_dense(lists, name, DType::i32, {blocks, heads, lists.shape[2], 2});
 }
 
 }  // namespace
 
 Attention SparseAttention::attention_args() const {
-  Attention args;
-  args.out = out;
-  args.q = q;
-  args.kv = kv;
-  args.lse = lse;
-  args.group = group;
-  args.first_head = first_head;
-  args.scale = scale;
-  return args;
+  return {.out = out,
+          .q = q,
+          .kv = kv,
+          .lse = lse,
+          .group = group,
+          .first_head = first_head,
+          .scale = scale};
+}
+
+void SparseAttention::find_tokens(std::int64_t begin, std::int64_t end, std::int64_t head,
+                                  std::vector<std::int32_t>& tokens) const {
+  tokens.clear();
+  const std::int64_t token_end = first_position + end;
+  const auto add = [&](std::int64_t from, std::int64_t to) {
+    for (std::int64_t t = from; t < std::min(to, token_end); ++t) {
+      tokens.push_back(static_cast<std::int32_t>(t));
+    }
+  };
+  const std::int64_t list = begin / kSparseTile * q.shape[1] + head;
+  if (by_tiles()) {
+    const auto* tile = tiles.as<std::int32_t>() + list * tiles.shape[2];
+    for (int i = 0; i < tile_counts.as<std::int32_t>()[list]; ++i) {
+      add(tile[i] * kSparseTile, (tile[i] + 1) * kSparseTile);
+    }
+    return;
+  }
+  const auto* range = ranges.as<std::int32_t>() + list * ranges.shape[2] * 2;
+  const auto* column = columns.as<std::int32_t>() + list * columns.shape[2];
+  const auto* end_column = column + column_counts.as<std::int32_t>()[list];
+  for (int i = 0; i < range_counts.as<std::int32_t>()[list]; ++i) {
+    for (; column != end_column && *column < range[2 * i]; ++column) add(*column, *column + 1);
+    add(range[2 * i], range[2 * i + 1]);
+  }
+  for (; column != end_column; ++column) add(*column, *column + 1);
 }
 
 void check_sparse_attention(const SparseAttention& args) {
@@ -91,10 +89,7 @@ void check_sparse_attention(const SparseAttention& args) {
 void sparse_attention(const SparseAttention& args, Stream& stream) {
   check_sparse_attention(args);
   if (args.q.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::sparse_attention(args, stream);
-#endif
-  cpu::sparse_attention(args, stream);
+  NVLLM_ON_BACKEND(stream, sparse_attention(args, stream));
 }
 
 void sparse_attention_reference(const SparseAttention& args) {
@@ -104,7 +99,8 @@ void sparse_attention_reference(const SparseAttention& args) {
     const std::int64_t begin = block * kSparseTile;
     const std::int64_t end = std::min(args.q.shape[0], begin + kSparseTile);
     for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
-      const std::vector<std::int32_t> tokens = listed_tokens(args, block, head);
+      std::vector<std::int32_t> tokens;
+      args.find_tokens(begin, end, head, tokens);
       for (std::int64_t row = begin; row < end; ++row) {
         const auto later =
             std::upper_bound(tokens.begin(), tokens.end(), args.first_position + row);
@@ -115,17 +111,15 @@ void sparse_attention_reference(const SparseAttention& args) {
 }
 
 Attention PageAttention::attention_args() const {
-  Attention args;
-  args.out = out;
-  args.q = q;
-  args.kv = kv;
-  args.kv_length = kv_length;
-  args.lse = lse;
-  args.group = group;
-  args.first_head = first_head;
-  args.scale = scale;
-  args.max_query_rows = 1;
-  return args;
+  return {.out = out,
+          .q = q,
+          .kv = kv,
+          .kv_length = kv_length,
+          .lse = lse,
+          .group = group,
+          .first_head = first_head,
+          .scale = scale,
+          .max_query_rows = 1};
 }
 
 void PageAttention::find_tokens(std::int64_t sequence, std::int64_t kv_head,
@@ -146,8 +140,7 @@ void check_page_attention(const PageAttention& args) {
   constexpr Arguments check("page_attention");
   check_attention_rows(args.attention_args(), "page_attention");
   const std::int64_t sequences = args.q.shape[0], kv_heads = args.kv_heads();
-  check.require(args.kv_length, "kv_length", DType::i32, {sequences});
-  check.require_dense(args.kv_length, "kv_length");
+  check.require_dense(args.kv_length, "kv_length", DType::i32, {sequences});
   const TensorView& table = args.kv.block_table;
   const std::int64_t held = table.data != nullptr ? table.shape[0] : args.kv.blocks();
   if (held < sequences) {
@@ -157,22 +150,17 @@ void check_page_attention(const PageAttention& args) {
   if (page < 8 || (page & (page - 1)) != 0) {
     fail("page_attention: page_tokens is ", page, "; it must be a power of two, at least 8");
   }
-  check.require(args.page_counts, "page_counts", DType::i32, {sequences, kv_heads});
-  check.require_dense(args.page_counts, "page_counts");
+  check.require_dense(args.page_counts, "page_counts", DType::i32, {sequences, kv_heads});
   if (args.pages.rank != 3) {
     fail("page_attention: pages is ", args.pages.describe(), "; it must have 3 dimensions");
   }
-  check.require(args.pages, "pages", DType::i32, {sequences, kv_heads, args.pages.shape[2]});
-  check.require_dense(args.pages, "pages");
+  check.require_dense(args.pages, "pages", DType::i32, {sequences, kv_heads, args.pages.shape[2]});
 }
 
 void page_attention(const PageAttention& args, Stream& stream) {
   check_page_attention(args);
   if (args.q.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::page_attention(args, stream);
-#endif
-  cpu::page_attention(args, stream);
+  NVLLM_ON_BACKEND(stream, page_attention(args, stream));
 }
 
 void page_attention_reference(const PageAttention& args) {

@@ -42,15 +42,16 @@ struct SparseAttention {
   std::int64_t row_blocks() const { return (q.shape[0] + kSparseTile - 1) / kSparseTile; }
   // The arguments that it has in common with Attention.
   Attention attention_args() const;
+  // On the host: the listed tokens, ascending, of rows [begin, end) of a block and head, up to the
+  // last of these rows.
+  void find_tokens(std::int64_t begin, std::int64_t end, std::int64_t head,
+                   std::vector<std::int32_t>& tokens) const;
 };
 
 // Enqueues it. Types, sizes and strides are as for Attention, lists are dense. Otherwise it throws
 // an Error that names the argument.
 void sparse_attention(const SparseAttention& args, Stream& stream);
-
 void check_sparse_attention(const SparseAttention& args);
-
-// The definition in plain C++, run at once by the caller.
 void sparse_attention_reference(const SparseAttention& args);
 
 // Like Attention, with one row per sequence, which attends to the tokens of selected pages: page p
@@ -85,10 +86,7 @@ struct PageAttention {
 // Enqueues it. A captured graph may change lengths and pages. Types, sizes and strides are as for
 // Attention, pages are dense. Otherwise it throws an Error that names the argument.
 void page_attention(const PageAttention& args, Stream& stream);
-
 void check_page_attention(const PageAttention& args);
-
-// The definition in plain C++, run at once by the caller.
 void page_attention_reference(const PageAttention& args);
 
 }  // namespace nvllm::kernels

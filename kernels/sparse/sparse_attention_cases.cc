@@ -94,10 +94,10 @@ TEST_CASE_TEMPLATE("rows attend to bands and columns of a long prompt", T, float
   std::mt19937 random(27);
   for (const std::int64_t head_dim : {64, 128, 128}) {
     const std::int64_t rows = 130 + random() % 200;
-    const std::int64_t least = nvllm::testing::kSanitized ? 1000 : 2000;
+    const std::int64_t min_length = nvllm::testing::kSanitized ? 1000 : 2000;
     const AttentionShape shape =
-        whole_groups({{rows, least + static_cast<std::int64_t>(random() % 500)}}, 2, 2, head_dim,
-                     head_dim == 64 ? 48 : 16);
+        whole_groups({{rows, min_length + static_cast<std::int64_t>(random() % 500)}}, 2, 2,
+                     head_dim, head_dim == 64 ? 48 : 16);
     SparseCase<T> c{AttentionCase<T>::random(shape, random()), lines_of_prompt(random, shape)};
     c.dense.as_float = random() % 2 == 0;
     CAPTURE(head_dim);

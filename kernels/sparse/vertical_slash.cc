@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/sparse/backends.h"
+#include "kernels/sparse/selection.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -17,19 +16,6 @@ constexpr Arguments kList("vertical_slash_index");
 
 constexpr std::int64_t padded(std::int64_t tokens) {
   return (tokens + kEstimationRows - 1) / kEstimationRows * kEstimationRows;
-}
-
-// Selects the `count` highest sums, the first `always` of them in any case; ascending.
-void top_k(std::vector<double> sums, std::int64_t always, std::int64_t count, std::int32_t* taken) {
-  for (std::int64_t i = 0; i < std::min<std::int64_t>(always, sums.size()); ++i) {
-    sums[i] = std::numeric_limits<double>::infinity();
-  }
-  std::vector<std::int32_t> order(sums.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int32_t a, std::int32_t b) { return sums[a] > sums[b]; });
-  std::copy_n(order.begin(), count, taken);
-  std::sort(taken, taken + count);
 }
 
 template <typename T>
@@ -55,18 +41,13 @@ void reference(const VerticalSlash& args, std::int64_t head) {
       by_offset[seen - 1 - j] += weights[j] / sum;
     }
   }
-  const std::int64_t verticals = args.columns.shape[1], slashes = args.offsets.shape[1];
-  top_k(std::move(by_token), kFirstVerticals, verticals,
-        args.columns.as<std::int32_t>() + head * verticals);
-  top_k(std::move(by_offset), kFirstSlashes, slashes,
-        args.offsets.as<std::int32_t>() + head * slashes);
+  top_k_lines(args, head, by_token.data(), by_offset.data());
 }
 
 void check_lists(const Arguments& check, const TensorView& tensor, const char* name,
                  std::int64_t heads) {
   const std::int64_t count = tensor.rank == 2 ? tensor.shape[1] : 0;
-  check.require(tensor, name, DType::i32, {heads, count});
-  check.require_dense(tensor, name);
+  check.require_dense(tensor, name, DType::i32, {heads, count});
 }
 
 }  // namespace
@@ -116,10 +97,7 @@ void check_vertical_slash(const VerticalSlash& args) {
 void vertical_slash(const VerticalSlash& args, Stream& stream) {
   check_vertical_slash(args);
   if (args.prompt.q.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::vertical_slash(args, stream);
-#endif
-  cpu::vertical_slash(args, stream);
+  NVLLM_ON_BACKEND(stream, vertical_slash(args, stream));
 }
 
 void vertical_slash_reference(const VerticalSlash& args) {
@@ -137,13 +115,9 @@ void slash_bands(TensorView bands, TensorView offsets, Stream& stream) {
   constexpr Arguments check("slash_bands");
   const std::int64_t heads = offsets.shape[0];
   check_lists(check, offsets, "offsets", heads);
-  check.require(bands, "bands", DType::i32, {heads, offsets.shape[1] + 1, 2});
-  check.require_dense(bands, "bands");
+  check.require_dense(bands, "bands", DType::i32, {heads, offsets.shape[1] + 1, 2});
   if (heads == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::slash_bands(bands, offsets, stream);
-#endif
-  cpu::slash_bands(bands, offsets, stream);
+  NVLLM_ON_BACKEND(stream, slash_bands(bands, offsets, stream));
 }
 
 void check_vertical_slash_index(const VerticalSlashIndex& args) {
@@ -151,21 +125,16 @@ void check_vertical_slash_index(const VerticalSlashIndex& args) {
   check_lists(kList, args.columns, "columns", heads);
   check_lists(kList, args.offsets, "offsets", heads);
   const std::int64_t slashes = args.offsets.shape[1], verticals = args.columns.shape[1];
-  kList.require(args.bands, "bands", DType::i32, {heads, slashes + 1, 2});
-  kList.require_dense(args.bands, "bands");
+  kList.require_dense(args.bands, "bands", DType::i32, {heads, slashes + 1, 2});
   if (args.first_position < 0 || args.rows < 0) {
     fail("vertical_slash_index: rows are ", args.rows, " from ", args.first_position,
          "; both must be at least 0");
   }
   const std::int64_t capacity = args.ranges.rank == 4 ? args.ranges.shape[2] : 0;
-  kList.require(args.ranges, "ranges", DType::i32, {args.blocks(), heads, capacity, 2});
-  kList.require_dense(args.ranges, "ranges");
-  kList.require(args.range_counts, "range_counts", DType::i32, {args.blocks(), heads});
-  kList.require_dense(args.range_counts, "range_counts");
-  kList.require(args.singles, "singles", DType::i32, {args.blocks(), heads, verticals});
-  kList.require_dense(args.singles, "singles");
-  kList.require(args.single_counts, "single_counts", DType::i32, {args.blocks(), heads});
-  kList.require_dense(args.single_counts, "single_counts");
+  kList.require_dense(args.ranges, "ranges", DType::i32, {args.blocks(), heads, capacity, 2});
+  kList.require_dense(args.range_counts, "range_counts", DType::i32, {args.blocks(), heads});
+  kList.require_dense(args.singles, "singles", DType::i32, {args.blocks(), heads, verticals});
+  kList.require_dense(args.single_counts, "single_counts", DType::i32, {args.blocks(), heads});
   const std::int64_t max_ranges = max_slash_ranges(args.first_position + args.rows, slashes);
   if (capacity < max_ranges) {
     fail("vertical_slash_index: ranges is ", args.ranges.describe(), ", but a block may have ",
@@ -176,10 +145,7 @@ void check_vertical_slash_index(const VerticalSlashIndex& args) {
 void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream) {
   check_vertical_slash_index(args);
   if (args.rows == 0 || args.heads() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::vertical_slash_index(args, stream);
-#endif
-  cpu::vertical_slash_index(args, stream);
+  NVLLM_ON_BACKEND(stream, vertical_slash_index(args, stream));
 }
 
 }  // namespace nvllm::kernels

@@ -4,13 +4,15 @@
 // sequence has no more rows than one tile, as in decode, its tokens are split too (split-KV), into
 // ranges whose length depends on the sequence alone, and the partial results are combined in a
 // second pass. So no bit depends on the number of threads or on other sequences. attention_tile.cc
-// runs a task. Launcher: attention(), at the end.
+// runs a task.
 #include <algorithm>
 #include <vector>
 
+#include "base/math.h"
 #include "device/cpu/stream.h"
 #include "kernels/attention/backends.h"
 #include "kernels/attention/cpu/attention_kernels.h"
+#include "kernels/common/arguments.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -25,10 +27,6 @@ constexpr std::int64_t kMaxSplits = 64;
 // Limits of what is planned before it runs: a few MiB per stream.
 constexpr std::int64_t kPlannedParts = 32768;
 constexpr std::int64_t kPlannedFloats = 2 * kMaxSplits * partial_floats(kTileRows, kMaxHeadDim);
-
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 std::int64_t tokens_of_split(std::int64_t tokens) {
   const std::int64_t even = divide_up(tokens, kMaxSplits);
@@ -92,10 +90,7 @@ class Run {
     AttentionTask task{.sequence = static_cast<std::int32_t>(group.sequence),
                        .kv_head = static_cast<std::int32_t>(group.kv_head),
                        .rows = static_cast<std::int32_t>(rows),
-                       .first_row = 0,
-                       .first_token = 0,
-                       .end_token = group.tokens,
-                       .partial = nullptr};
+                       .end_token = group.tokens};
     const std::int64_t length = tokens_of_split(group.tokens);
     if (rows <= kTileRows && group.tokens > length) return plan_splits(task, length);
     // The last rows see the most tokens, so they start first.
@@ -150,11 +145,8 @@ class Run {
 
   void combine_splits(const SplitRange& combine) const {
     const AttentionTask* tasks = &plan_.tasks[combine.first];
-    switch (args_.out.dtype) {
-      case DType::f32: return cpu::combine<float>(args_, tasks, combine.count);
-      case DType::bf16: return cpu::combine<Bf16>(args_, tasks, combine.count);
-      default: return cpu::combine<F16>(args_, tasks, combine.count);
-    }
+    with_element_type(args_.out.dtype,
+                      [&]<typename T>(T) { cpu::combine<T>(args_, tasks, combine.count); });
   }
 
   static Plan& plan_of_this_thread() {
@@ -171,20 +163,29 @@ class Run {
 }  // namespace
 
 AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head) {
-  AttentionGroup group{};
-  group.sequence = sequence;
-  group.kv_head = kv_head;
   const auto* start = args.query_start.as<std::int32_t>() + sequence;
-  group.first_row = start[0];
-  group.rows = start[1] - start[0];
-  group.first_head = std::max<std::int64_t>(0, kv_head * args.group - args.first_head);
-  group.group_heads =
-      std::min(args.q.shape[1], (kv_head + 1) * args.group - args.first_head) - group.first_head;
   const std::int64_t length = args.kv_length.as<std::int32_t>()[sequence];
+  AttentionGroup group = row_group(args, sequence, kv_head, start[0], length);
+  group.rows = start[1] - start[0];
   group.first_visible = args.visible.data == nullptr ? length - group.rows + 1
                                                      : args.visible.as<std::int32_t>()[sequence];
   group.tokens = std::clamp<std::int64_t>(group.first_visible + group.rows - 1, 0, length);
   return group;
+}
+
+AttentionGroup row_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head,
+                         std::int64_t row, std::int64_t tokens) {
+  const std::int64_t first_head = std::max<std::int64_t>(0, kv_head * args.group - args.first_head);
+  const std::int64_t end_head =
+      std::min(args.q.shape[1], (kv_head + 1) * args.group - args.first_head);
+  return {.sequence = sequence,
+          .kv_head = kv_head,
+          .first_row = row,
+          .rows = 1,
+          .first_head = first_head,
+          .group_heads = end_head - first_head,
+          .tokens = tokens,
+          .first_visible = tokens};
 }
 
 AttendTask attend_task(DType type, std::optional<InstructionSet> set) {

@@ -52,6 +52,9 @@ struct AttentionGroup {
 
 // The group of one sequence and one KV head of checked arguments.
 AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head);
+// The group of a single row of q, which sees `tokens` tokens; it reads no lengths of sequences.
+AttentionGroup row_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head,
+                         std::int64_t row, std::int64_t tokens);
 
 // Weighted values of some rows, not yet divided by the sums of their weights, which are relative to
 // 2^row_max.
@@ -64,13 +67,13 @@ struct PartialRows {
 // Up to kTileRows packed rows from first_row on, and the tokens [first_token, end_token). With a
 // list, the tokens are the list's entries with these indices.
 struct AttentionTask {
-  std::int32_t sequence, kv_head;
-  std::int32_t rows;
-  std::int64_t first_row;
-  std::int64_t first_token, end_token;
+  std::int32_t sequence = 0, kv_head = 0;
+  std::int32_t rows = 0;
+  std::int64_t first_row = 0;
+  std::int64_t first_token = 0, end_token = 0;
   // For a split of the tokens: [rows][head_dim, padded], then [rows] row_max, [rows] sum. nullptr:
   // these are all tokens, and the result goes to out and lse.
-  float* partial;
+  float* partial = nullptr;
   const std::int32_t* list = nullptr;  // of tokens, ascending; nullptr: all tokens
 };
 

@@ -1,15 +1,16 @@
-// Attention on the GPU: selects a kernel, and holds the kernels for float32 and for decode.
+// Attention on the GPU: the kernels for Ampere and later, and the choice of a kernel.
 //
 // float32 has a kernel of its own (float32_rows.cuh), which serves as a check. With bfloat16 and
-// float16, few packed rows per sequence run in the decode kernels (decode.cuh here, on Hopper
-// ../sm90/decode.cu), more rows in the prefill kernels (prefill.cu, on Hopper ../sm90/prefill.cu).
-// The Hopper kernels decline heads that they do not support. Shapes are those of
-// kernels::Attention. Launcher: attention(), at the end.
+// float16, few packed rows per sequence run in the decode kernels (decode.cuh, on Hopper
+// ../sm90/decode.cu), more rows in the prefill kernels (prefill.cuh, on Hopper ../sm90/prefill.cu).
+// The Hopper kernels decline heads that they do not support. Heads are padded to 64, 128 or 256.
 #include <algorithm>
 
 #include "kernels/attention/backends.h"
 #include "kernels/attention/sm80/decode.cuh"
 #include "kernels/attention/sm80/float32_rows.cuh"
+#include "kernels/attention/sm80/prefill.cuh"
+#include "kernels/common/sm80/launch.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(plain::kWarps * 32)
 void attention_float32(const Attention& args, cudaStream_t stream) {
   const AttentionParams<float> p(args);
   const long long rows = args.max_query_rows * p.max_group_heads();
-  const dim3 blocks(static_cast<unsigned>((rows + plain::kWarps - 1) / plain::kWarps), p.kv_heads(),
+  const dim3 blocks(blocks_for(rows, plain::kWarps), p.kv_heads(),
                     static_cast<unsigned>(args.kv_length.shape[0]));
   attention_float32_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
@@ -39,18 +40,44 @@ __global__ void __launch_bounds__(decode::kWarps<D> * 32)
   decode::attend<T, D>(AttentionPart<T>(p, blockIdx.z, blockIdx.y));
 }
 
-template <int D, typename T>
-void launch_decode(const Attention& args, const AttentionParams<T>& p, cudaStream_t stream) {
-  decode::launch<D>(decode_kernel<T, D>, p, args.max_query_rows, args.kv_length.shape[0],
-                    args.max_kv_length, stream);
-}
-
 template <typename T>
 void attention_decode(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
-  if (p.head_dim <= 64) return launch_decode<64>(args, p, stream);
-  if (p.head_dim <= 128) return launch_decode<128>(args, p, stream);
-  launch_decode<256>(args, p, stream);
+  with_padded_head(p.head_dim, [&]<int D>() {
+    decode::launch<D>(decode_kernel<T, D>, p, args.max_query_rows, args.kv_length.shape[0],
+                      args.max_kv_length, stream);
+  });
+}
+
+// The grid has an upper bound of the blocks of all sequences. Blocks find their rows themselves, so
+// a captured graph may change the lengths.
+template <typename T, int D>
+__global__ void __launch_bounds__(prefill::kWarps * 32) prefill_kernel(const AttentionParams<T> p) {
+  using namespace prefill;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const RowBlock block =
+      find_row_block(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), kRows);
+  if (block.sequence < 0) return;
+  const AttentionPart<T> part(p, block.sequence, blockIdx.y);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const unsigned queries = shared_address(shared);
+  Rows<T, D> rows(queries, warp * 16, lane, p.scale);
+  bool started = false;
+  add_tokens<T, D>(part, block.first_row, queries, started, rows);
+  write_rows<T, D>(part, block.first_row + warp * 16, rows);
+}
+
+template <typename T>
+void attention_prefill(const Attention& args, cudaStream_t stream) {
+  const AttentionParams<T> p(args);
+  const dim3 blocks(static_cast<unsigned>(p.max_row_blocks(args.q.shape[0], prefill::kRows)),
+                    p.kv_heads());
+  with_padded_head(p.head_dim, [&]<int D>() {
+    const auto kernel = prefill_kernel<T, D>;
+    allow_shared_memory(kernel, prefill::kSharedBytes<D>, "preparing attention");
+    kernel<<<blocks, prefill::kWarps * 32, prefill::kSharedBytes<D>, stream>>>(p);
+    nvllm::cuda::check(cudaGetLastError(), "launching attention");
+  });
 }
 
 // Up to this many packed rows per sequence the decode kernel is faster, which reads the tokens once

@@ -213,14 +213,20 @@ struct AttentionPart : AttentionRows<T> {
   }
 };
 
-// The kernels for bfloat16 and float16 that lie in files of their own. Those of Hopper return
-// false, with nothing enqueued, on another device or with heads that they do not support.
-template <typename T>
-void attention_prefill(const Attention& args, cudaStream_t stream);
+// The kernels of Hopper for bfloat16 and float16. They return false, with nothing enqueued, on
+// another device or with heads that they do not support.
 template <typename T>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
 template <typename T>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
+
+// Calls function.operator()<D>() for the length D to which kernels pad heads with zeros.
+template <typename Function>
+void with_padded_head(std::int64_t head_dim, const Function& function) {
+  if (head_dim <= 64) return function.template operator()<64>();
+  if (head_dim <= 128) return function.template operator()<128>();
+  function.template operator()<256>();
+}
 
 // Lets a kernel use this much dynamic shared memory. `doing` is for the error text.
 template <typename Kernel>

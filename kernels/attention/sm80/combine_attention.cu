@@ -1,7 +1,7 @@
 // Combines partial attention results on the GPU: a warp per head of a row, 4 elements per lane at a
 // time. It is bound by memory: every part is read once and the result is written once. Element
 // types are dispatched at run time, which costs nothing beside that. Shapes are those of
-// kernels::CombineAttention. Launcher: combine_attention(), at the end.
+// kernels::CombineAttention.
 #include "device/cuda/stream.h"
 #include "kernels/attention/backends.h"
 #include "kernels/attention/combine_attention.h"

@@ -10,6 +10,7 @@
 
 #include "device/cuda/stream.h"
 #include "kernels/attention/sm80/mma_rows.cuh"
+#include "kernels/common/sm90/sync.cuh"
 
 namespace nvllm::kernels::cuda::decode {
 
@@ -33,10 +34,10 @@ template <int D>
 inline constexpr int kSharedBytes = kQueryBytes<D> + kWarps<D>* kWarpBytes<D>;
 
 // A partial result in shared memory: the weighted values of 16 rows, not yet divided by the sums of
-// their weights.
-template <int D>
+// their weights. Padding of the rows avoids bank conflicts between lanes that store them.
+template <int D, int kPadding = 0>
 struct Part {
-  float out[kRows][D];
+  float out[kRows][D + kPadding];
   float row_max[kRows];
   float sum[kRows];
 };
@@ -55,8 +56,7 @@ __device__ __forceinline__ int cluster_blocks() {
 __device__ __forceinline__ void synchronize_cluster(int blocks) {
 #if __CUDA_ARCH__ >= 900
   if (blocks > 1) {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    sync_cluster();
     return;
   }
 #endif
@@ -66,9 +66,8 @@ __device__ __forceinline__ void synchronize_cluster(int blocks) {
 // Reads the float at the same address in the shared memory of another block of the cluster.
 __device__ __forceinline__ float read_shared(const float* here, int block) {
 #if __CUDA_ARCH__ >= 900
-  unsigned there;
+  const unsigned there = address_in(shared_address(here), block);
   float value;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(block));
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there) : "memory");
   return value;
 #else
@@ -134,11 +133,14 @@ __device__ void combine_blocks(const AttentionRows<T>& part, int first_row, cons
   }
 }
 
-template <typename T, int D>
-__device__ void store_part(const WarpRows<T, D, kTokens<D>>& rows, int lane, Part<D>& to) {
+// Stores the first `count` of a warp's rows (a WarpRows).
+template <typename Rows, int D, int kPadding>
+__device__ __forceinline__ void store_part(const Rows& rows, int count, int lane,
+                                           Part<D, kPadding>& to) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = lane / 4 + 8 * i;
+    if (row >= count) continue;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       *reinterpret_cast<float2*>(&to.out[row][n * 8 + 2 * (lane % 4)]) =
@@ -198,7 +200,7 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
 
   auto* parts = reinterpret_cast<Part<D>*>(shared);
   Part<D>& combined = parts[kWarps<D>];
-  store_part(rows, lane, parts[warp]);
+  store_part(rows, kRows, lane, parts[warp]);
   __syncthreads();
   combine_warps(parts, combined);
   synchronize_cluster(blocks);

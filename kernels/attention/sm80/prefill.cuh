@@ -1,6 +1,6 @@
 // The loop of a prefill block: 64 packed rows, 16 per warp, go through the tokens that they see,
 // tile by tile. While one tile is computed, the next one is copied asynchronously (double
-// buffering). prefill.cu uses it for dense attention, kernels/sparse/sm80/sparse_attention.cu for
+// buffering). attention.cu uses it for dense attention, kernels/sparse/sm80/sparse_attention.cu for
 // listed tokens.
 #pragma once
 

@@ -2,7 +2,6 @@
 // configuration and tensor maps.
 //
 // bfloat16 and float16, head_dim 64 or 128, up to 16 packed rows per sequence and KV head.
-// Launcher: attention_decode_sm90(), at the end.
 #include <algorithm>
 #include <array>
 

@@ -17,7 +17,7 @@
 
 namespace nvllm::kernels::cuda::decode_sm90 {
 
-inline constexpr int kRows = 16;
+using decode::kRows;
 inline constexpr int kTokens = 16;     // of a tile
 inline constexpr int kMaxBlocks = 16;  // of a cluster
 inline constexpr int kStages = 3;      // tiles that a warp copies ahead
@@ -39,14 +39,9 @@ struct Tile<D, Copy::boxes> {
   }
 };
 
-// The partial result of a warp: weighted values, not yet divided by the sum of their weights. The
-// padding of the rows avoids bank conflicts between lanes that store them.
+// The partial result of a warp.
 template <int D>
-struct Part {
-  float out[kRows][D + 8];
-  float row_max[kRows];
-  float sum[kRows];
-};
+using Part = decode::Part<D, 8>;
 
 // The layout of a block's shared memory, in bytes.
 template <int D, int kWarps>
@@ -169,22 +164,6 @@ class Ring {
   int lane_;
   LeavesFirst leaves_first_;  // the L2 cache: no other block reads the tiles
 };
-
-template <typename T, int D, typename Layout>
-__device__ __forceinline__ void store_part(const WarpRows<T, D, kTokens, Layout>& sums, int rows,
-                                           int lane, Part<D>& to) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = lane / 4 + 8 * i;
-    if (row >= rows) continue;
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      *reinterpret_cast<float2*>(&to.out[row][n * 8 + 2 * (lane % 4)]) =
-          make_float2(sums.out[n][2 * i], sums.out[n][2 * i + 1]);
-    }
-    if (lane % 4 == 0) to.row_max[row] = sums.row_max[i], to.sum[row] = sums.sum[i];
-  }
-}
 
 // Combines the partial results of a block's warps and of a cluster's blocks. Quads of neighbouring
 // floats of the rows are numbered; block i % blocks finishes quad i as its quad i / blocks.
@@ -369,7 +348,7 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   sums.finish();
   if (kCopy == Copy::chunks) wait_for_copies<0>();
   __syncwarp();  // the warp's partial result overwrites its tiles
-  store_part(sums, part.packed_rows, lane, combine.part_of(warp));
+  decode::store_part(sums, part.packed_rows, lane, combine.part_of(warp));
   if (blocks > 1) wait_for_cluster();
   __syncthreads();
   combine.run(part);

@@ -6,7 +6,7 @@
 // queries and KV tiles with TMA, and its two consumer warpgroups (consumer.cuh) compute. The
 // producer finds the next work tile and publishes it in shared memory, so its first copies overlap
 // the end of the one before. The grid is an upper bound for all lengths that a captured graph may
-// see. Launcher: attention_prefill_sm90(), at the end.
+// see.
 #include <algorithm>
 #include <cstdint>
 

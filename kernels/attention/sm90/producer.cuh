@@ -69,7 +69,7 @@ __device__ __forceinline__ int own_group() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
 }
 
-// Numbers of named barriers (sync_threads.cuh).
+// Numbers of named barriers (kernels/common/sm90/sync.cuh).
 inline constexpr int kAllConsumers = 1;
 inline constexpr int kFirstGroup = 2;                         // of each warpgroup alone
 inline constexpr int kFirstOrder = kFirstGroup + kConsumers;  // orders the warpgroups (ping-pong)

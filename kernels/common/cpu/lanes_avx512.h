@@ -107,7 +107,8 @@ struct Lanes {
   }
   static __m256i narrow_to_bf16(Floats value) {
 #ifdef __AVX512BF16__
-    return (__m256i)_mm512_cvtneps_pbh(value);  // makes subnormals zero, as the products with it do
+    return (__m256i)_mm512_cvtneps_pbh(
+        value);  // makes subnormals zero, as the dot instruction does
 #else
     const __m512i bits = _mm512_castps_si512(value);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "device/dtype.h"
+#include "kernels/common/host_device.h"
 
 namespace nvllm::kernels {
 
@@ -112,6 +113,16 @@ inline __m256 exp8(__m256 x) {
   }
   const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
   return _mm256_mul_ps(sum, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+}
+
+// RandomKeys::bits() of eight indices.
+inline __m256i random_bits8(const RandomKeys& keys, __m256i low) {
+  const auto all = [](std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); };
+  __m256i x = _mm256_xor_si256(low, all(keys.first));
+  x = _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 16)), all(RandomKeys::kFactor1));
+  x = _mm256_xor_si256(_mm256_xor_si256(x, _mm256_srli_epi32(x, 15)), all(keys.second));
+  x = _mm256_mullo_epi32(x, all(RandomKeys::kFactor2));
+  return _mm256_xor_si256(x, _mm256_srli_epi32(x, 15));
 }
 
 // (1 + erf(x / sqrt(2))) / 2, the share of a normal distribution below x, within 8 units; results

@@ -49,6 +49,11 @@ __device__ __forceinline__ void begin_after_previous_kernel() {
   begin_after_previous_kernel(false);
 }
 
+// The blocks that it takes for all items, with `per_block` of them each.
+inline unsigned blocks_for(long long items, long long per_block) {
+  return static_cast<unsigned>((items + per_block - 1) / per_block);
+}
+
 struct LaunchShape {
   dim3 grid, block;
   std::size_t shared_bytes = 0;  // besides those that the kernel declares

@@ -14,7 +14,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// --- on the host: tensors of 16-bit floats, in boxes that lie in shared memory with the 128-byte swizzle
+// --- on the host: tensors of 16-bit floats, in boxes that lie in shared memory with the swizzle of
+// 128 bytes
 
 // One dimension of a tensor and of its boxes, which take each step-th element of it.
 struct Dimension {

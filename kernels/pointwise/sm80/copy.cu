@@ -2,7 +2,6 @@
 // its values; for CopyToRing a thread copies a word.
 #include <algorithm>
 
-#include "device/cuda/stream.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/pointwise/backends.h"
 #include "kernels/pointwise/copy.h"
@@ -93,9 +92,8 @@ void copy_last_kv(const CopyLastKv& args, Stream& stream) {
 
 void copy_to_ring(const CopyToRing& args, Stream& stream) {
   const long long count = args.words.shape[0];
-  launch_early("launching copy_to_ring", copy_to_ring_kernel,
-               dim3(static_cast<unsigned>((count + kRingThreads - 1) / kRingThreads)),
-               dim3(kRingThreads), nvllm::cuda::native(stream), args.words.as<int>(),
+  launch_early("launching copy_to_ring", copy_to_ring_kernel, blocks_for(count, kRingThreads),
+               kRingThreads, nvllm::cuda::native(stream), args.words.as<int>(),
                args.index.as<int>(), args.ring.as<int>(),
                static_cast<long long>(args.ring.shape[1]), count);
 }

@@ -288,8 +288,8 @@ void launch(const NormRopeStore& args, cudaStream_t stream) {
       !vectors ? elements_kernel<T>
       : few    ? (norm ? vectors_kernel<T, 1, true> : vectors_kernel<T, 1, false>)
             : (norm ? vectors_kernel<T, kManyHeads, true> : vectors_kernel<T, kManyHeads, false>);
-  const auto blocks = static_cast<unsigned>((threads + kBlockThreads - 1) / kBlockThreads);
-  launch_early("launching norm_rope_store", kernel, blocks, kBlockThreads, stream, p);
+  launch_early("launching norm_rope_store", kernel, blocks_for(threads, kBlockThreads),
+               kBlockThreads, stream, p);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Random values on the GPU. Launched plainly: what they fill may be constants to the kernel behind,
 // which may read those before it waits (kernels/common/sm80/launch.cuh).
 #include "kernels/common/arguments.h"
-#include "kernels/common/random_bits.h"
+#include "kernels/common/host_device.h"
 #include "kernels/common/sm80/row_tiles.cuh"
 #include "kernels/pointwise/backends.h"
 #include "kernels/pointwise/random_fill.h"
@@ -47,13 +47,9 @@ __global__ void __launch_bounds__(kTileBlockThreads)
 }  // namespace
 
 void random_fill(const RandomFill& args, Stream& stream) {
-  Params p;
-  p.seed = args.seed;
-  p.first =
-      static_cast<unsigned long long>(args.first_row * args.whole_columns + args.first_column);
-  p.whole_columns = args.whole_columns;
-  p.center = args.center;
-  p.width = args.width;
+  const auto first = args.first_row * args.whole_columns + args.first_column;
+  const Params p{args.seed, static_cast<unsigned long long>(first), args.whole_columns, args.center,
+                 args.width};
   with_element_type(args.out.dtype, [&]<typename T>(T) {
     constexpr int kElements = Vector<T>::kElements;
     const RowTiles tiles(args.out.shape[0], args.out.shape[1], kElements, kVectors);

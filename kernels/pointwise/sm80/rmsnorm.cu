@@ -110,9 +110,8 @@ template <typename T, int V, int kThreads, bool kAligned>
 void launch(const Params<T>& p, cudaStream_t stream) {
   const int threads = ((p.vectors + V - 1) / V + 31) / 32 * 32;
   const int rows_per_block = threads < kBlockThreads ? kBlockThreads / threads : 1;
-  const long long blocks = (p.rows + rows_per_block - 1) / rows_per_block;
   launch_early("launching rms_norm", rms_norm_kernel<T, V, kThreads, kAligned>,
-               dim3(static_cast<unsigned>(blocks)), dim3(threads, rows_per_block), stream, p);
+               blocks_for(p.rows, rows_per_block), dim3(threads, rows_per_block), stream, p);
 }
 
 template <typename T>

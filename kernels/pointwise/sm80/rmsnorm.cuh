@@ -85,18 +85,11 @@ __device__ __forceinline__ Vector<T> rms_norm_apply(const Vector<T>& row, float 
 }
 
 // --- a row per group of threads
-// ------------------------------------------------------------------------
 
 // The threads of a group: a multiple of 32, two vectors each up to 1024 threads.
 __host__ __device__ constexpr int rms_norm_threads(int vectors) {
   const int threads = (vectors + 63) / 64 * 32;
   return threads < kRmsNormMaxThreads ? threads : kRmsNormMaxThreads;
-}
-
-// The vectors that a thread of the group owns at most.
-__host__ __device__ constexpr int rms_norm_vectors_per_thread(int vectors) {
-  const int threads = rms_norm_threads(vectors);
-  return (vectors + threads - 1) / threads;
 }
 
 // The same scale in all threads of a group that holds a row: thread t vectors t, t + threads, ...

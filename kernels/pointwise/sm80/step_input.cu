@@ -5,8 +5,6 @@
 // this kernel writes.
 #include <algorithm>
 
-#include "device/cuda/stream.h"
-#include "kernels/common/arguments.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/row_tiles.cuh"
 #include "kernels/pointwise/backends.h"

@@ -1,4 +1,4 @@
-// Adjusting logits on the CPU: all but the allowed ids touches single logits.
+// Penalties, bias and banned tokens on the CPU: all but the allowed ids touches single logits.
 #include "kernels/sampling/apply_penalties.h"
 
 #include <algorithm>
@@ -6,32 +6,13 @@
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
 
-struct Job {
-  SamplingRowsView rows;
-  const std::int32_t* lists;
-  std::int64_t list_words;
-  const std::uint32_t* allowed;
-  std::int64_t allowed_words;
-  const std::int32_t* history;
-  std::int64_t block_size;
-  const std::int32_t* block_table;
-  std::int64_t table_stride;
-
-  explicit Job(const ApplyPenalties& args)
-      : rows(args.rows),
-        lists(args.lists.as<std::int32_t>()),
-        list_words(args.lists.shape[1]),
-        allowed(args.allowed.as<std::uint32_t>()),
-        allowed_words(args.allowed.shape[1]),
-        history(args.history.as<std::int32_t>()),
-        block_size(args.history.shape[1]),
-        block_table(args.block_table.as<std::int32_t>()),
-        table_stride(args.block_table.stride[0]) {}
+struct Job : PenaltiesView {
+  using PenaltiesView::PenaltiesView;
 
   // The place of an id's logit; nullptr: it is not here.
   float* find(float* logits, std::int32_t id) const {
@@ -41,7 +22,7 @@ struct Job {
 
   void keep_allowed(float* logits, const std::uint32_t* bits) const {
     for (std::int64_t i = 0; i < rows.own; ++i) {
-      if ((bits[i / 32] >> i % 32 & 1) == 0) logits[i] = kOutOfTheQuestion;
+      if ((bits[i / 32] >> i % 32 & 1) == 0) logits[i] = kMinusInfinity;
     }
   }
 
@@ -57,7 +38,7 @@ struct Job {
     }
   }
 
-  void adjust(std::int64_t row) const {
+  void penalize_row(std::int64_t row) const {
     const std::int32_t slot = rows.slots[row];
     if (slot < 0 || (rows.params[slot].flags & SlotParams::kChangesLogits) == 0) return;
     const SlotParams& params = rows.params[slot];
@@ -69,7 +50,7 @@ struct Job {
     if (rows.changed_logits != nullptr)
       std::copy_n(rows.logits + row * rows.stride, rows.own, logits);
     const auto ban = [&](std::int32_t id) {
-      if (float* logit = find(logits, id)) *logit = kOutOfTheQuestion;
+      if (float* logit = find(logits, id)) *logit = kMinusInfinity;
     };
     if ((params.flags & SlotParams::kAllowed) != 0) {
       keep_allowed(logits, allowed + slot * allowed_words);
@@ -83,7 +64,7 @@ struct Job {
   }
 
   void operator()(std::int64_t begin, std::int64_t end) const {
-    for (std::int64_t row = begin; row < end; ++row) adjust(row);
+    for (std::int64_t row = begin; row < end; ++row) penalize_row(row);
   }
 };
 

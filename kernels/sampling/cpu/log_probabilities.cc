@@ -1,4 +1,4 @@
-// Scoring on the CPU.
+// Log-probabilities on the CPU.
 #include "kernels/sampling/log_probabilities.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -50,7 +50,7 @@ class Best {
   explicit Best(std::int64_t count) : count_(count) {}
 
   // Others cannot get in; NaN: anything can.
-  float minimum() const { return least_; }
+  float minimum() const { return minimum_; }
 
   void offer(float logit, std::uint32_t id) {
     const std::uint64_t value = candidate(logit, id);
@@ -61,7 +61,7 @@ class Best {
     }
     heap_[size_++] = value;
     std::push_heap(heap_.begin(), heap_.begin() + size_, std::greater<>());
-    if (size_ == count_) least_ = score_of_candidate(heap_[0]);
+    if (size_ == count_) minimum_ = score_of_candidate(heap_[0]);
   }
 
   // In order; afterwards it takes no more.
@@ -75,7 +75,7 @@ class Best {
  private:
   const std::int64_t count_;
   std::int64_t size_ = 0;
-  float least_ = std::numeric_limits<float>::quiet_NaN();
+  float minimum_ = std::numeric_limits<float>::quiet_NaN();
   std::array<std::uint64_t, kMaxAlternatives> heap_;  // the worst first
 };
 
@@ -108,32 +108,8 @@ std::int32_t count_higher(const float* logits, std::int64_t count, float than) {
   return higher;
 }
 
-struct Tables {
-  SamplingRowsView rows;
-  const std::int32_t* tokens;
-  std::int32_t* records;
-  std::int32_t* all_records;
-  std::int32_t* higher;
-  const std::int32_t* all_higher;
-  float* logprob;
-  std::int32_t* rank;
-  std::int32_t* top_ids;
-  float* top_logprobs;
-  std::int64_t parts, alternatives;
-
-  explicit Tables(const LogProbabilities& args)
-      : rows(args.rows),
-        tokens(args.tokens.as<std::int32_t>()),
-        records(args.records.as<std::int32_t>()),
-        all_records(args.all_records.as<std::int32_t>()),
-        higher(args.higher.as<std::int32_t>()),
-        all_higher(args.all_higher.as<std::int32_t>()),
-        logprob(args.logprob.as<float>()),
-        rank(args.rank.as<std::int32_t>()),
-        top_ids(args.top_ids.as<std::int32_t>()),
-        top_logprobs(args.top_logprobs.as<float>()),
-        parts(args.parts()),
-        alternatives(args.alternatives()) {}
+struct Tables : LogProbabilitiesView {
+  using LogProbabilitiesView::LogProbabilitiesView;
 
   void summarize(std::int64_t row) const {
     const RecordView record{records + row * logprob_record_words(alternatives), alternatives};
@@ -141,9 +117,8 @@ struct Tables {
     const float maximum = max_of(logits, rows.own);
     record.set(0, maximum);
     // Where nothing is above -infinity, NaN is its equal.
-    record.set(1, maximum > -std::numeric_limits<float>::infinity()
-                      ? sum_of_powers(logits, rows.own, maximum)
-                      : static_cast<float>(rows.own));
+    record.set(1, maximum > kMinusInfinity ? sum_of_powers(logits, rows.own, maximum)
+                                           : static_cast<float>(rows.own));
     const std::int64_t own = std::int64_t{tokens[row]} - rows.first_id;
     record.set(2, own >= 0 && own < rows.own ? plain_logit(logits[own])
                                              : std::numeric_limits<float>::quiet_NaN());
@@ -186,7 +161,7 @@ struct Tables {
           is_there ? static_cast<std::int32_t>(id_of_candidate(best[i])) : -1;
       top_logprobs[row * alternatives + i] =
           is_there ? logit_distance(score_of_candidate(best[i]), maximum) - log_sum
-                   : -std::numeric_limits<float>::infinity();
+                   : kMinusInfinity;
     }
   }
 

@@ -1,5 +1,5 @@
-// Drawing tokens on the CPU: eight at a time it is found out which cannot win, and the few others
-// are judged one by one, with the arithmetic that all devices share.
+// Sampling on the CPU: of eight tokens at a time a bound tells which cannot win; the few others are
+// compared one by one, with the arithmetic that all devices share.
 #include "kernels/sampling/sample_tokens.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -30,17 +30,6 @@ std::uint64_t greedy(const float* logits, std::int64_t count, std::uint32_t firs
     if (logits[i] == best) return candidate(best, first_id + static_cast<std::uint32_t>(i));
   }
   return count == 0 ? 0 : candidate(std::numeric_limits<float>::quiet_NaN(), first_id);
-}
-
-// RandomKeys::bits() of eight ids.
-__m256i bits8(const RandomKeys& keys, __m256i ids) {
-  const auto spread = [](std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); };
-  __m256i x = _mm256_xor_si256(ids, spread(keys.first));
-  x = _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 16)),
-                         spread(RandomKeys::kFactor1));
-  x = _mm256_xor_si256(_mm256_xor_si256(x, _mm256_srli_epi32(x, 15)), spread(keys.second));
-  x = _mm256_mullo_epi32(x, spread(RandomKeys::kFactor2));
-  return _mm256_xor_si256(x, _mm256_srli_epi32(x, 15));
 }
 
 // max_gumbel() of eight, by their upper 24 bits, which conversion takes for numbers without a sign.
@@ -81,7 +70,7 @@ struct RowSampler {
       if (_mm256_movemask_ps(hopeful) == 0) continue;
       const __m256i ids = _mm256_add_epi32(
           in_order, _mm256_set1_epi32(static_cast<int>(first_id + static_cast<std::uint32_t>(i))));
-      const __m256 gumbel_noise_bound = max_gumbel8(bits8(noise, ids));
+      const __m256 gumbel_noise_bound = max_gumbel8(random_bits8(noise, ids));
       const __m256 reach =
           _mm256_cmp_ps(_mm256_fmadd_ps(logit, factor, gumbel_noise_bound), to_beat, _CMP_GE_OQ);
       auto left = static_cast<unsigned>(_mm256_movemask_ps(_mm256_and_ps(hopeful, reach)));
@@ -96,11 +85,8 @@ struct RowSampler {
 
 struct Job {
   SamplingRowsView rows;
-  const float* thresholds;      // nullptr: none
-  const std::int32_t* targets;  // nullptr: -1
-  std::int32_t* tokens;
-  std::int32_t* last_tokens;
-  std::uint64_t* bests;  // nullptr: the rows are whole
+  const float* thresholds;  // nullptr: none
+  SampledTokens sampled;
 
   std::uint64_t best_of(std::int64_t row, const SlotParams& params) const {
     const float* logits = rows.sampled_logits(row, params.flags);
@@ -117,15 +103,7 @@ struct Job {
   void operator()(std::int64_t begin, std::int64_t end) const {
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int32_t slot = rows.slots[row];
-      const std::uint64_t best = slot < 0 ? 0 : best_of(row, rows.params[slot]);
-      if (bests != nullptr) {
-        bests[row] = best;
-      } else if (slot < 0) {
-        tokens[row] = targets != nullptr ? targets[row] : -1;
-      } else {
-        tokens[row] = best == 0 ? 0 : static_cast<std::int32_t>(id_of_candidate(best));
-        last_tokens[slot] = tokens[row];
-      }
+      sampled.set(row, slot, slot < 0 ? 0 : best_of(row, rows.params[slot]));
     }
   }
 };
@@ -135,28 +113,20 @@ struct Job {
 void sample_tokens(const SampleTokens& args, Stream& stream) {
   const Job job{.rows = SamplingRowsView(args.rows),
                 .thresholds = args.thresholds.as<float>(),
-                .targets = args.targets.as<std::int32_t>(),
-                .tokens = args.tokens.as<std::int32_t>(),
-                .last_tokens = args.last_tokens.as<std::int32_t>(),
-                .bests = args.best.as<std::uint64_t>()};
+                .sampled = SampledTokens(args)};
   submit_rows(stream, job.rows.rows, job.rows.own * static_cast<std::int64_t>(sizeof(float)), job);
 }
 
 void reduce_samples(const ReduceSamples& args, Stream& stream) {
   nvllm::cpu::stream(stream).submit(
       [bests = args.bests.as<std::uint64_t>(), slots = args.slots.as<std::int32_t>(),
-       targets = args.targets.as<std::int32_t>(), tokens = args.tokens.as<std::int32_t>(),
-       last_tokens = args.last_tokens.as<std::int32_t>(), parts = args.bests.shape[0],
-       rows = args.bests.shape[1]] {
+       sampled = SampledTokens(args), parts = args.bests.shape[0], rows = args.bests.shape[1]] {
         for (std::int64_t row = 0; row < rows; ++row) {
-          tokens[row] = targets != nullptr ? targets[row] : -1;
-          if (slots[row] < 0) continue;
           std::uint64_t best = 0;
           for (std::int64_t part = 0; part < parts; ++part) {
             best = std::max(best, bests[part * rows + row]);
           }
-          tokens[row] = best == 0 ? 0 : static_cast<std::int32_t>(id_of_candidate(best));
-          last_tokens[slots[row]] = tokens[row];
+          sampled.set(row, slots[row], best);
         }
       });
 }

@@ -1,17 +1,16 @@
-// Filtering on the CPU. Eight logits at a time it is found out which a round is about; only those
-// are looked at one by one.
+// Truncation by top-k, top-p and min-p on the CPU. Of eight logits at a time a comparison tells
+// which are in the interval of a round; only those are counted one by one.
 #include "kernels/sampling/top_k_top_p.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <functional>
-#include <limits>
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -71,7 +70,7 @@ struct Masses8 {
 float reached_by(const float* logits, std::int64_t count, std::int64_t k) {
   constexpr std::int64_t kMaxParts = 512, kMinLength = 32;
   const std::int64_t parts = std::max<std::int64_t>(2 * k, 64), length = count / parts;
-  if (parts > kMaxParts || length < kMinLength) return -std::numeric_limits<float>::infinity();
+  if (parts > kMaxParts || length < kMinLength) return kMinusInfinity;
   std::array<float, kMaxParts> maximum;
   for (std::int64_t part = 0; part < parts; ++part) {
     maximum[part] = max_of(logits + part * length, length);
@@ -81,25 +80,8 @@ float reached_by(const float* logits, std::int64_t count, std::int64_t k) {
   return *wanted;
 }
 
-struct Tables {
-  SamplingRowsView rows;
-  std::uint32_t* maxima;
-  const std::uint32_t* all_maxima;
-  std::uint64_t* histograms;
-  const std::uint64_t* all_histograms;
-  TruncationState* state;
-  float* thresholds;
-  std::int64_t parts;
-
-  explicit Tables(const TopKTopP& args)
-      : rows(args.rows),
-        maxima(args.maxima.as<std::uint32_t>()),
-        all_maxima(args.all_maxima.as<std::uint32_t>()),
-        histograms(args.histograms.as<std::uint64_t>()),
-        all_histograms(args.all_histograms.as<std::uint64_t>()),
-        state(args.state.as<TruncationState>()),
-        thresholds(args.thresholds.as<float>()),
-        parts(args.all_maxima.shape[0]) {}
+struct Tables : TruncationView {
+  using TruncationView::TruncationView;
 
   const SlotParams* params_of(std::int64_t row) const {
     return rows.slots[row] < 0 ? nullptr : rows.params + rows.slots[row];
@@ -121,7 +103,7 @@ struct Tables {
     const float* logits = rows.sampled_logits(row, params->flags);
     const float maximum = max_of(logits, rows.own);
     // -infinity may also mean that there is nothing but NaN.
-    const bool is_there = maximum > -std::numeric_limits<float>::infinity() ||
+    const bool is_there = maximum > kMinusInfinity ||
                           std::find(logits, logits + rows.own, maximum) != logits + rows.own;
     maxima[row] = is_there ? order_key(maximum) : 0;
   }
@@ -148,7 +130,7 @@ struct Tables {
     const TruncationState known = state[row];
     const KeyRange keys = keys_of_round(known, round);
     const float* logits = rows.sampled_logits(row, params->flags);
-    std::uint64_t* bins = histograms + row * kTruncationBins;
+    unsigned long long* bins = histograms + row * kTruncationBins;
     if (kind == TruncationKind::top_p)
       return count_masses(logits, known, *params, keys, round, bins);
     LogitRange range(keys);
@@ -165,7 +147,7 @@ struct Tables {
   }
 
   void count_masses(const float* logits, const TruncationState& known, const SlotParams& params,
-                    const KeyRange& keys, int round, std::uint64_t* bins) const {
+                    const KeyRange& keys, int round, unsigned long long* bins) const {
     const __m256 maximum = _mm256_set1_ps(known.maximum);
     const __m256 factor = _mm256_set1_ps(params.inverse_temperature);
     for_each_in(LogitRange(keys), logits, [&](unsigned chosen, __m256 eight) {
@@ -179,7 +161,7 @@ struct Tables {
     });
   }
 
-  static void add(std::uint64_t* bins, const KeyRange& keys, std::uint32_t key, int round,
+  static void add(unsigned long long* bins, const KeyRange& keys, std::uint32_t key, int round,
                   std::uint64_t amount) {
     if (keys.holds(key)) bins[key >> truncation_shift(round) & truncation_mask(round)] += amount;
   }

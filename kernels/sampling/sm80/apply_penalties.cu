@@ -1,11 +1,10 @@
-// Adjusting logits on the GPU: a block for each tile of a row. It counts in shared memory how often
-// its tokens are in the history, marks what is out of the question, and then changes each logit
-// once.
-#include <algorithm>
+// Penalties, bias and banned tokens on the GPU: a block for each tile of a row. It counts in shared
+// memory how often its tokens are in the history, marks the banned ones, and then changes each
+// logit once.
 
 #include "kernels/sampling/apply_penalties.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -14,26 +13,11 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kTile = 8192;  // logits of a block
 
-struct Params {
-  SamplingRowsView rows;
-  const int* lists;
-  const unsigned* allowed;
-  const int* history;
-  const int* block_table;
-  long long list_words, allowed_words, block_size, table_stride;
+struct Params : PenaltiesView {
   unsigned tiles;
 
   explicit Params(const ApplyPenalties& args)
-      : rows(args.rows),
-        lists(args.lists.as<int>()),
-        allowed(args.allowed.as<unsigned>()),
-        history(args.history.as<int>()),
-        block_table(args.block_table.as<int>()),
-        list_words(args.lists.shape[1]),
-        allowed_words(args.allowed.shape[1]),
-        block_size(args.history.shape[1]),
-        table_stride(args.block_table.stride[0]),
-        tiles(static_cast<unsigned>((rows.own + kTile - 1) / kTile)) {}
+      : PenaltiesView(args), tiles(static_cast<unsigned>((rows.own + kTile - 1) / kTile)) {}
 };
 
 // One tile's tokens.
@@ -106,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) apply_penalties_kernel(const Params 
   const float* from = p.rows.logits + row * p.rows.stride + first;
   float* to = const_cast<float*>(p.rows.sampled_logits(row, params.flags)) + first;
   const auto changed = [&](float logit, int i, float bias) {
-    if (banned[i / 32] >> i % 32 & 1) logit = kOutOfTheQuestion;
+    if (banned[i / 32] >> i % 32 & 1) logit = kMinusInfinity;
     logit += bias;  // of 0 for most, which at most makes -0 a 0
     return penalizes ? penalized(logit, seen[i], params) : logit;
   };
@@ -129,8 +113,8 @@ void apply_penalties(const ApplyPenalties& args, Stream& stream) {
   const Params p(args);
   if (p.rows.own == 0) return;
   launch_early("launching apply_penalties", apply_penalties_kernel,
-               dim3(static_cast<unsigned>(p.rows.rows) * p.tiles), dim3(kThreads),
-               nvllm::cuda::native(stream), p);
+               static_cast<unsigned>(p.rows.rows) * p.tiles, kThreads, nvllm::cuda::native(stream),
+               p);
 }
 
 }  // namespace nvllm::kernels::cuda

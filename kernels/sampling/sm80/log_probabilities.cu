@@ -1,9 +1,10 @@
-// Scoring on the GPU: a block per row, in few passes: after the first the second cache holds the
-// row. The best logits are among those that reach the k-th of the threads' own highest, which are
-// few, but where many are equal; only then their boundary is searched for.
+// Log-probabilities on the GPU: a block per row, which reads it a few times; after the first time
+// it lies in the L2 cache. The highest logits are among those that reach the k-th of the threads'
+// own maxima. These are few unless many logits are equal; only then the k-th is searched for
+// exactly.
 #include "kernels/sampling/backends.h"
 #include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -12,33 +13,7 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kBins = 2048;
 
-struct Params {
-  SamplingRowsView rows;
-  const int* tokens;
-  int* records;
-  int* all_records;
-  int* higher;
-  const int* all_higher;
-  float* logprob;
-  int* rank;
-  int* top_ids;
-  float* top_logprobs;
-  long long parts, alternatives;
-
-  explicit Params(const LogProbabilities& args)
-      : rows(args.rows),
-        tokens(args.tokens.as<int>()),
-        records(args.records.as<int>()),
-        all_records(args.all_records.as<int>()),
-        higher(args.higher.as<int>()),
-        all_higher(args.all_higher.as<int>()),
-        logprob(args.logprob.as<float>()),
-        rank(args.rank.as<int>()),
-        top_ids(args.top_ids.as<int>()),
-        top_logprobs(args.top_logprobs.as<float>()),
-        parts(args.parts()),
-        alternatives(args.alternatives()) {}
-};
+using Params = LogProbabilitiesView;
 
 // Calls take(logit, element) for all logits of a row, shared by the block's threads.
 template <typename Take>
@@ -68,7 +43,7 @@ static_assert(kMaxAlternatives <= kThreads);
 struct Shared {
   unsigned bins[kBins];
   unsigned keys[kThreads];
-  unsigned long long found[kMaxFound];  // as scored() has them
+  unsigned long long found[kMaxFound];  // as candidate() packs them
   unsigned found_count;                 // may be larger than there is room for
   float floats[kThreads / 32 + 1];
   unsigned counts[kThreads / 32 + 1];
@@ -205,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) summarize_logits_kernel(const Params
   const auto wanted =
       static_cast<unsigned>(p.alternatives < p.rows.own ? p.alternatives : p.rows.own);
 
-  float mine = -std::numeric_limits<float>::infinity();
+  float mine = kMinusInfinity;
   for_row(logits, p.rows.own, [&](float logit, long long) { mine = Larger()(mine, logit); });
   const float maximum = over_block(mine, Larger(), shared.floats);
   if (threadIdx.x == 0) shared.found_count = 0;
@@ -235,7 +210,7 @@ __device__ void combine_best(const Params& p, long long row, const RowRecords& a
   float* logprobs = p.top_logprobs + row * p.alternatives;
   for (long long i = threadIdx.x; i < p.alternatives; i += kThreads) {
     ids[i] = -1;
-    logprobs[i] = -std::numeric_limits<float>::infinity();
+    logprobs[i] = kMinusInfinity;
   }
   __syncthreads();
   for (long long i = threadIdx.x; i < count; i += kThreads) {
@@ -301,23 +276,20 @@ __global__ void rank_tokens_kernel(const Params p) {
 void summarize_logits(const LogProbabilities& args, Stream& stream) {
   const Params p(args);
   launch_early("launching summarize_logits", summarize_logits_kernel,
-               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
-               nvllm::cuda::native(stream), p);
+               static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p);
 }
 
 void log_probabilities(const LogProbabilities& args, Stream& stream) {
   const Params p(args);
   launch_early("launching log_probabilities", log_probabilities_kernel,
-               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
-               nvllm::cuda::native(stream), p);
+               static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p);
 }
 
 void rank_tokens(const LogProbabilities& args, Stream& stream) {
   constexpr int kRankThreads = 64;
   const Params p(args);
-  launch_early("launching rank_tokens", rank_tokens_kernel,
-               dim3(static_cast<unsigned>((p.rows.rows + kRankThreads - 1) / kRankThreads)),
-               dim3(kRankThreads), nvllm::cuda::native(stream), p);
+  launch_early("launching rank_tokens", rank_tokens_kernel, blocks_for(p.rows.rows, kRankThreads),
+               kRankThreads, nvllm::cuda::native(stream), p);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -1,10 +1,10 @@
-// Drawing tokens on the GPU. All rows' logits are cut into tiles, which blocks share alike,
-// neighbours each; the last of a row's blocks to be done makes the token.
+// Sampling on the GPU. The logits of all rows are cut into tiles, of which each block has an equal
+// number of neighbouring ones; the block of a row that ends last makes the token.
 //
-// Few tokens can win, and noise is the expensive part. So bounds tell which could beat the best one
-// that the block has seen: of four logits the highest with the largest noise there is, then each
-// with about the noise of its bits. Only those are judged, and after a block's first tile there are
-// hardly any.
+// Few tokens can win, and noise is the expensive part. So upper bounds tell which could beat the
+// best one that the block has seen: first the highest of four logits with the largest noise there
+// is, then each logit with about the noise of its bits. Noise is computed for those alone, of which
+// there are hardly any after a block's first tile.
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"
@@ -268,11 +268,10 @@ void sample_tokens(const SampleTokens& args, Stream& stream) {
 }
 
 void reduce_samples(const ReduceSamples& args, Stream& stream) {
-  constexpr int kPickThreads = 64;
+  constexpr int kReduceThreads = 64;
   const long long parts = args.bests.shape[0], rows = args.bests.shape[1];
-  launch_early("launching reduce_samples", reduce_samples_kernel,
-               dim3(static_cast<unsigned>((rows + kPickThreads - 1) / kPickThreads)),
-               dim3(kPickThreads), nvllm::cuda::native(stream), args.bests.as<unsigned long long>(),
+  launch_early("launching reduce_samples", reduce_samples_kernel, blocks_for(rows, kReduceThreads),
+               kReduceThreads, nvllm::cuda::native(stream), args.bests.as<unsigned long long>(),
                args.slots.as<int>(), args.targets.as<int>(), args.tokens.as<int>(),
                args.last_tokens.as<int>(), parts, rows);
 }

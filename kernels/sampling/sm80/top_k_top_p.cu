@@ -1,10 +1,10 @@
-// Filtering on the GPU. A row's blocks count in shared memory, then add what they found to the
-// row's histogram. A block finds the bin of the boundary: where rows are whole, the last of those
-// that counted.
+// Truncation by top-k, top-p and min-p on the GPU. The blocks of a row count in shared memory, then
+// add their counts to the row's histogram. One block finds the bin of the boundary: where rows are
+// whole, the last of those that counted.
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 #include "kernels/sampling/top_k_top_p.h"
 
@@ -14,29 +14,14 @@ namespace {
 constexpr int kThreads = 512;
 constexpr long long kTile = 8192;  // logits of a block
 
-struct Params {
-  SamplingRowsView rows;
-  unsigned* maxima;
-  const unsigned* all_maxima;
-  unsigned long long* histograms;
-  const unsigned long long* all_histograms;
-  TruncationState* state;
-  float* thresholds;
-  long long parts;
+struct Params : TruncationView {
   unsigned tiles;
 
   explicit Params(const TopKTopP& args)
-      : rows(args.rows),
-        maxima(args.maxima.as<unsigned>()),
-        all_maxima(args.all_maxima.as<unsigned>()),
-        histograms(args.histograms.as<unsigned long long>()),
-        all_histograms(args.all_histograms.as<unsigned long long>()),
-        state(args.state.as<TruncationState>()),
-        thresholds(args.thresholds.as<float>()),
-        parts(args.all_maxima.shape[0]),
+      : TruncationView(args),
         tiles(static_cast<unsigned>(std::max<long long>(1, (rows.own + kTile - 1) / kTile))) {}
 
-  // nullptr: this row is not filtered.
+  // nullptr: this row is not truncated.
   __device__ const SlotParams* params_of(long long row) const {
     const int slot = rows.slots[row];
     return slot >= 0 && truncates(rows.params[slot]) ? rows.params + slot : nullptr;
@@ -219,15 +204,15 @@ __global__ void __launch_bounds__(kThreads)
   choose_bin(p, row, *params, known, kind, round);
 }
 
-dim3 all_tiles(const Params& p) {
-  return dim3(static_cast<unsigned>(p.rows.rows) * p.tiles);
+unsigned all_tiles(const Params& p) {
+  return static_cast<unsigned>(p.rows.rows) * p.tiles;
 }
 
 }  // namespace
 
 void find_maximum(const TopKTopP& args, Stream& stream) {
   const Params p(args);
-  launch_early("launching find_maximum", find_maximum_kernel, all_tiles(p), dim3(kThreads),
+  launch_early("launching find_maximum", find_maximum_kernel, all_tiles(p), kThreads,
                nvllm::cuda::native(stream), p);
 }
 
@@ -235,8 +220,8 @@ void begin_truncation(const TopKTopP& args, Stream& stream) {
   constexpr int kBeginThreads = 64;
   const Params p(args);
   launch_early("launching begin_truncation", begin_truncation_kernel,
-               dim3(static_cast<unsigned>((p.rows.rows + kBeginThreads - 1) / kBeginThreads)),
-               dim3(kBeginThreads), nvllm::cuda::native(stream), p);
+               blocks_for(p.rows.rows, kBeginThreads), kBeginThreads, nvllm::cuda::native(stream),
+               p);
 }
 
 void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
@@ -244,15 +229,15 @@ void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round
   const auto kernel = kind == TruncationKind::top_k
                           ? count_truncation_round_kernel<TruncationKind::top_k>
                           : count_truncation_round_kernel<TruncationKind::top_p>;
-  launch_early("launching count_truncation_round", kernel, all_tiles(p), dim3(kThreads),
+  launch_early("launching count_truncation_round", kernel, all_tiles(p), kThreads,
                nvllm::cuda::native(stream), p, round);
 }
 
 void choose_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
   const Params p(args);
   launch_early("launching choose_truncation_round", choose_truncation_round_kernel,
-               dim3(static_cast<unsigned>(p.rows.rows)), dim3(kThreads),
-               nvllm::cuda::native(stream), p, kind, round);
+               static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p, kind,
+               round);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -1,15 +1,15 @@
-// Filtering of whole rows on Hopper: a row lies in the shared memory of a cluster of blocks, which
-// read it once.
+// Truncation of whole rows by top-k, top-p and min-p on Hopper: a row lies in the shared memory of
+// a cluster of blocks, which read it once.
 //
 // Hardly ever more than a few logits can be kept, and a bound tells which: the k-th highest of the
 // highest logits that the cluster's warps have. Those that reach it go into a list, which one block
-// sorts (filter_list_sm90.cuh). Where the boundary is not among them, for a large k or a flat
-// top_p, all blocks count in rounds, as for parts of rows.
+// sorts. Where the boundary is not among them, for a large k or a flat top_p, all blocks count in
+// rounds, as for parts of rows.
 #include <algorithm>
 
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sampling_math.h"
+#include "kernels/sampling/operations.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 #include "kernels/sampling/top_k_top_p.h"
 
@@ -382,13 +382,17 @@ __global__ void __launch_bounds__(kThreads, 2) top_k_top_p_kernel(const Params p
 #endif
 }
 
-bool launch(const TopKTopP& args, Stream& stream) {
+}  // namespace
+}  // namespace hopper
+
+bool top_k_top_p_sm90(const TopKTopP& args, Stream& stream) {
+  using namespace hopper;
   if (nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
   const SamplingRowsView rows(args.rows);
   const long long length = std::max<long long>(4, (rows.own + 4 * kBlocks - 1) / (4 * kBlocks) * 4);
   const std::size_t bytes = sizeof(Shared) + length * sizeof(float);
-  const int most_bytes = nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  if (bytes > static_cast<std::size_t>(most_bytes)) return false;
+  const int max_bytes = nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (bytes > static_cast<std::size_t>(max_bytes)) return false;
   nvllm::cuda::check(
       cudaFuncSetAttribute(top_k_top_p_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(bytes)),
@@ -399,13 +403,6 @@ bool launch(const TopKTopP& args, Stream& stream) {
       LaunchShape{dim3(static_cast<unsigned>(rows.rows) * kBlocks), dim3(kThreads), bytes, kBlocks},
       nvllm::cuda::native(stream), p);
   return true;
-}
-
-}  // namespace
-}  // namespace hopper
-
-bool top_k_top_p_sm90(const TopKTopP& args, Stream& stream) {
-  return hopper::launch(args, stream);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -2,8 +2,7 @@
 //
 // A task computes the strided scores of its rows with one tile of tokens after the other, by FMAs
 // on eight lanes, and keeps of them only a log-sum-exp per strided row and tile of tokens, in the
-// workspace. From these it computes the scores of tiles and selects tiles by block_selection.h.
-// Launcher: block_mask(), at the end.
+// workspace. From these it computes the scores of tiles and selects tiles by selection.h.
 #include "kernels/sparse/block_mask.h"
 
 #include <cmath>
@@ -13,7 +12,7 @@
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sparse/backends.h"
-#include "kernels/sparse/block_selection.h"
+#include "kernels/sparse/selection.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -116,13 +115,11 @@ void run_tasks(const BlockMask& args, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 void block_mask(const BlockMask& args, Stream& stream) {
-  nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &pool = queue.thread_pool()] {
-    pool.run(args.row_tiles() * args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
-      with_element_type(args.prompt.q.dtype,
-                        [&]<typename T>(T) { run_tasks<T>(args, begin, end); });
-    });
-  });
+  submit_tasks(stream, args.row_tiles() * args.prompt.heads(),
+               [args](std::int64_t begin, std::int64_t end) {
+                 with_element_type(args.prompt.q.dtype,
+                                   [&]<typename T>(T) { run_tasks<T>(args, begin, end); });
+               });
 }
 
 }  // namespace nvllm::kernels::cpu

@@ -2,18 +2,17 @@
 //
 // The estimation rows of a head pass over the keys twice: for their log-sum-exps, and for the sums
 // of weights by column and by diagonal. The highest sums are selected by a partial sort. The index
-// is a task for each block of rows and head (slash_bands.h). Launchers: vertical_slash(),
-// slash_bands() and vertical_slash_index(), at the end.
+// is a task for each block of rows and head (slash_bands.h).
 #include "kernels/sparse/vertical_slash.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sparse/backends.h"
+#include "kernels/sparse/selection.h"
 #include "kernels/sparse/slash_bands.h"
 
 namespace nvllm::kernels::cpu {
@@ -73,29 +72,10 @@ void add_weights(const VerticalSlash& args, std::int64_t head, const Sums& sums)
   }
 }
 
-void top_k(float* sums, std::int64_t tokens, std::int64_t always, std::int64_t count,
-           std::vector<std::int32_t>& order, std::int32_t* taken) {
-  std::fill_n(sums, std::min(always, tokens), std::numeric_limits<float>::infinity());
-  order.resize(tokens);
-  for (std::int64_t i = 0; i < tokens; ++i) order[i] = static_cast<std::int32_t>(i);
-  std::nth_element(order.begin(), order.begin() + (count - 1), order.end(),
-                   [&](std::int32_t a, std::int32_t b) {
-                     return sums[a] != sums[b] ? sums[a] > sums[b] : a < b;
-                   });
-  std::copy_n(order.begin(), count, taken);
-  std::sort(taken, taken + count);
-}
-
 void choose(const VerticalSlash& args, std::int64_t head) {
   const Sums sums(args, head);
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { add_weights<T>(args, head, sums); });
-  const std::int64_t tokens = args.prompt.tokens();
-  const std::int64_t verticals = args.columns.shape[1], slashes = args.offsets.shape[1];
-  std::vector<std::int32_t> order;
-  top_k(sums.by_token, tokens, kFirstVerticals, verticals, order,
-        args.columns.as<std::int32_t>() + head * verticals);
-  top_k(sums.by_offset, tokens, kFirstSlashes, slashes, order,
-        args.offsets.as<std::int32_t>() + head * slashes);
+  top_k_lines(args, head, sums.by_token, sums.by_offset);
 }
 
 void list(const VerticalSlashIndex& args, std::int64_t block, std::int64_t head) {
@@ -121,11 +101,8 @@ void list(const VerticalSlashIndex& args, std::int64_t block, std::int64_t head)
 }  // namespace
 
 void vertical_slash(const VerticalSlash& args, Stream& stream) {
-  nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &pool = queue.thread_pool()] {
-    pool.run(args.prompt.heads(), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t head = begin; head < end; ++head) choose(args, head);
-    });
+  submit_tasks(stream, args.prompt.heads(), [args](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t head = begin; head < end; ++head) choose(args, head);
   });
 }
 
@@ -141,12 +118,8 @@ void slash_bands(const TensorView& bands, const TensorView& offsets, Stream& str
 }
 
 void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream) {
-  nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
-  queue.submit([args, &pool = queue.thread_pool()] {
-    pool.run(args.blocks() * args.heads(), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t at = begin; at < end; ++at)
-        list(args, at / args.heads(), at % args.heads());
-    });
+  submit_tasks(stream, args.blocks() * args.heads(), [args](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) list(args, i / args.heads(), i % args.heads());
   });
 }
 

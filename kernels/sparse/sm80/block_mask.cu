@@ -6,7 +6,7 @@
 // 128 of them with mma.sync, copying asynchronously in kStages stages (on Hopper
 // ../sm90/block_mask.cu does it), and leaves one log-sum-exp in base 2 for each strided row and
 // tile of kTile strided tokens. A second kernel (block_mask.cuh) selects tiles by these. float32
-// has a plain kernel. Launcher: block_mask(), at the end.
+// has a plain kernel.
 #include "kernels/attention/sm80/mma_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"

@@ -4,7 +4,7 @@
 // A block of the selection kernel has a tile of rows and a head. It computes scores of tiles from
 // the log-sum-exps of its strided rows, then searches, in bits of the score, the highest cut at
 // which the tiles above it reach the threshold (top-p), and writes the kept tiles in ascending
-// order. Launcher: top_p_tiles(), at the end.
+// order.
 #pragma once
 
 #include "kernels/attention/sm80/attention_params.cuh"

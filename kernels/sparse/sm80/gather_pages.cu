@@ -1,6 +1,6 @@
 // Gathers pages on the GPU: a block for each page of a sequence and KV head, 16 bytes per thread at
 // a time. Pinned host memory is read in place; this many threads keep the link busy. Shapes are
-// those of kernels::GatherPages. Launcher: gather_pages(), at the end.
+// those of kernels::GatherPages.
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/gather_pages.h"

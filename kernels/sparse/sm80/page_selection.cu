@@ -1,7 +1,6 @@
 // Page selection of Quest on the GPU. Bounds: a warp for each page in which rows lie, sequence and
 // KV head. Selection: a few lanes compute the score of each page, then a block for each sequence
-// and KV head selects the top k (top_k.cuh). Shapes are those of page_selection.h. Launchers:
-// update_page_bounds() and page_selection(), at the end.
+// and KV head selects the top k (top_k.cuh). Shapes are those of page_selection.h.
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/page_selection.h"
@@ -180,10 +179,6 @@ __global__ void __launch_bounds__(kTopKThreads) top_k_pages_kernel(const SelectP
   top_k(
       shared, pages, p.budget, [&](int page) { return order_key(scores[page]); },
       [&](int position, int page) { kept[position] = page; });
-}
-
-unsigned blocks_for(long long items, int per_block) {
-  return static_cast<unsigned>((items + per_block - 1) / per_block);
 }
 
 }  // namespace

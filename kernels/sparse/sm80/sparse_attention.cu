@@ -5,15 +5,13 @@
 // AttentionPart. With bfloat16 and float16, a prompt's rows run in the prefill loop
 // (kernels/attention/sm80/prefill.cuh): a block has 64 rows of a head; on Hopper
 // ../sm90/sparse_attention.cu is used. Decode rows run in the split-KV decode kernel
-// (kernels/attention/sm80/decode.cuh). float32 has plain kernels (float32_rows.cuh). Launchers:
-// sparse_attention() and page_attention(), at the end.
+// (kernels/attention/sm80/decode.cuh). float32 has plain kernels (float32_rows.cuh).
 #include <bit>
-#include <type_traits>
 
-#include "device/cuda/stream.h"
 #include "kernels/attention/sm80/decode.cuh"
 #include "kernels/attention/sm80/float32_rows.cuh"
 #include "kernels/attention/sm80/prefill.cuh"
+#include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/sm80/token_lists.cuh"
 
@@ -42,28 +40,22 @@ __global__ void __launch_bounds__(kWarps * 32)
   write_rows<T, D>(part, warp * 16, rows);
 }
 
-template <typename T, int D>
+template <typename T>
 void launch(const SparseAttention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args.attention_args());
-  const auto kernel = sparse_kernel<T, D>;
-  allow_shared_memory(kernel, kSharedBytes<D>, "preparing sparse_attention");
-  const dim3 blocks(p.heads, static_cast<unsigned>((args.q.shape[0] + kRows - 1) / kRows));
-  kernel<<<blocks, kWarps * 32, kSharedBytes<D>, stream>>>(p, SparseLists(args));
-  nvllm::cuda::check(cudaGetLastError(), "launching sparse_attention");
+  const dim3 blocks(p.heads, blocks_for(args.q.shape[0], kRows));
+  with_padded_head(p.head_dim, [&]<int D>() {
+    const auto kernel = sparse_kernel<T, D>;
+    allow_shared_memory(kernel, kSharedBytes<D>, "preparing sparse_attention");
+    kernel<<<blocks, kWarps * 32, kSharedBytes<D>, stream>>>(p, SparseLists(args));
+    nvllm::cuda::check(cudaGetLastError(), "launching sparse_attention");
+  });
 }
 
 }  // namespace
 }  // namespace prefill
 
 namespace {
-
-template <typename T>
-void sparse_attention_prefill(const SparseAttention& args, cudaStream_t stream) {
-  const std::int64_t head_dim = args.q.shape[2];
-  if (head_dim <= 64) return prefill::launch<T, 64>(args, stream);
-  if (head_dim <= 128) return prefill::launch<T, 128>(args, stream);
-  prefill::launch<T, 256>(args, stream);
-}
 
 constexpr int kTileRows = static_cast<int>(kSparseTile);
 
@@ -83,15 +75,14 @@ __global__ void __launch_bounds__(plain::kWarps * 32)
 
 void sparse_float32(const SparseAttention& args, cudaStream_t stream) {
   const AttentionParams<float> p(args.attention_args());
-  const dim3 blocks(p.heads,
-                    static_cast<unsigned>((args.q.shape[0] + plain::kWarps - 1) / plain::kWarps));
+  const dim3 blocks(p.heads, blocks_for(args.q.shape[0], plain::kWarps));
   sparse_float32_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p, SparseLists(args));
   nvllm::cuda::check(cudaGetLastError(), "launching sparse_attention");
 }
 
 template <typename T>
 void on_tensor_cores(const SparseAttention& args, cudaStream_t stream) {
-  if (!sparse_attention_sm90<T>(args, stream)) sparse_attention_prefill<T>(args, stream);
+  if (!sparse_attention_sm90<T>(args, stream)) prefill::launch<T>(args, stream);
 }
 
 struct PageLists {
@@ -138,7 +129,7 @@ __global__ void __launch_bounds__(decode::kWarps<D> * 32)
 
 void page_float32(const PageAttention& args, cudaStream_t stream) {
   const AttentionParams<float> p(args.attention_args());
-  const dim3 blocks((p.max_group_heads() + plain::kWarps - 1) / plain::kWarps, p.kv_heads(),
+  const dim3 blocks(blocks_for(p.max_group_heads(), plain::kWarps), p.kv_heads(),
                     static_cast<unsigned>(args.q.shape[0]));
   page_float32_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p, PageLists(args));
   nvllm::cuda::check(cudaGetLastError(), "launching page_attention");
@@ -147,13 +138,10 @@ void page_float32(const PageAttention& args, cudaStream_t stream) {
 template <typename T>
 void on_tensor_cores(const PageAttention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args.attention_args());
-  const auto launch = [&]<int D>(std::integral_constant<int, D>) {
+  with_padded_head(p.head_dim, [&]<int D>() {
     decode::launch<D>(page_kernel<T, D>, p, 1, args.q.shape[0],
                       args.pages.shape[2] * args.page_tokens, stream, PageLists(args));
-  };
-  if (p.head_dim <= 64) return launch(std::integral_constant<int, 64>{});
-  if (p.head_dim <= 128) return launch(std::integral_constant<int, 128>{});
-  launch(std::integral_constant<int, 256>{});
+  });
 }
 
 }  // namespace

@@ -159,11 +159,8 @@ __device__ __forceinline__ TokenList list_of(const AttentionRows<T>& rows, const
   return number == 0 ? ranges_of(rows, lists) : columns_of(rows, lists);
 }
 
-// The kernel for bfloat16 and float16.
-template <typename T>
-void sparse_attention_prefill(const SparseAttention& args, cudaStream_t stream);
-// The same on Hopper. Returns false, with nothing enqueued, on another device or with a head_dim
-// that it does not support.
+// The kernels of Hopper for bfloat16 and float16. Returns false, with nothing enqueued, on another
+// device or with a head_dim that they do not support.
 template <typename T>
 bool sparse_attention_sm90(const SparseAttention& args, cudaStream_t stream);
 

@@ -4,8 +4,7 @@
 // and for the sums of weights by column and by diagonal, with mma.sync for the 16-bit types. The
 // block of a tile writes its sums, which are added up in a fixed order. Then one block per head
 // selects the top k columns, another one its diagonals (top_k.cuh). Further kernels merge offsets
-// into bands and list the ranges and columns of each block of rows (slash_bands.h). Launchers:
-// vertical_slash(), slash_bands() and vertical_slash_index(), at the end.
+// into bands and list the ranges and columns of each block of rows (slash_bands.h).
 #include <algorithm>
 
 #include "kernels/attention/sm80/mma_rows.cuh"
@@ -314,12 +313,8 @@ void vertical_slash(const VerticalSlash& args, Stream& stream) {
   with_element_type(args.prompt.q.dtype, [&]<typename T>(T) {
     if constexpr (sizeof(T) == 4) {
       choose<T, 64>(args, native);  // float32 has no operand tiles in shared memory
-    } else if (args.prompt.head_dim() <= 64) {
-      choose<T, 64>(args, native);
-    } else if (args.prompt.head_dim() <= 128) {
-      choose<T, 128>(args, native);
     } else {
-      choose<T, 256>(args, native);
+      with_padded_head(args.prompt.head_dim(), [&]<int D>() { choose<T, D>(args, native); });
     }
   });
 }

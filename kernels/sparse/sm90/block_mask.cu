@@ -9,7 +9,7 @@
 //
 // A strided token is kStride keys at a constant distance, so a TMA box takes the same key of each
 // of them. For this a first kernel gathers keys that lie in cache blocks into one contiguous
-// tensor. Launcher: score_tiles_sm90(), at the end.
+// tensor.
 #include <algorithm>
 #include <array>
 

@@ -7,7 +7,7 @@
 // columns; KV tile i has the numbers [128 i, 128 i + 128), and a producer warpgroup copies it token
 // by token with cp.async, each thread finding one token. Positions lie beside each tile in shared
 // memory, so that consumers can mask the tokens after a row; only tiles that have tokens after the
-// block's first row are masked. Launcher: sparse_attention_sm90(), at the end.
+// block's first row are masked.
 #include <algorithm>
 #include <type_traits>
 

@@ -1,13 +1,15 @@
-// What the reference and the CPU implementation of block_mask share: the selection of tiles by
+// What the references and the CPU implementations share: the selection of tiles, tokens or pages by
 // their scores.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <vector>
 
 #include "kernels/sparse/block_mask.h"
+#include "kernels/sparse/vertical_slash.h"
 
 namespace nvllm::kernels {
 
@@ -48,6 +50,38 @@ std::int32_t top_p_tiles(const Score* scores, const TileReach& reach, float thre
   }
   std::sort(kept, kept + count);
   return count;
+}
+
+// Selects the `count` highest scores, lower indices first where they are equal, and writes their
+// indices in ascending order. `order` is scratch memory.
+template <typename Score>
+void top_k(const Score* scores, std::int64_t all, std::int64_t count,
+           std::vector<std::int32_t>& order, std::int32_t* kept) {
+  order.resize(all);
+  std::iota(order.begin(), order.end(), 0);
+  if (count < all) {
+    std::nth_element(order.begin(), order.begin() + (count - 1), order.end(),
+                     [&](std::int32_t a, std::int32_t b) {
+                       return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+                     });
+  }
+  std::copy_n(order.begin(), count, kept);
+  std::sort(kept, kept + count);
+}
+
+// Selects the columns and offsets of a head by their sums, which are overwritten where a line is
+// always kept.
+template <typename Score>
+void top_k_lines(const VerticalSlash& args, std::int64_t head, Score* by_token, Score* by_offset) {
+  const std::int64_t tokens = args.prompt.tokens();
+  std::vector<std::int32_t> order;
+  const auto select = [&](Score* sums, std::int64_t always, const TensorView& lines) {
+    std::fill_n(sums, std::min(always, tokens), std::numeric_limits<Score>::infinity());
+    const std::int64_t count = lines.shape[1];
+    top_k(sums, tokens, count, order, lines.as<std::int32_t>() + head * count);
+  };
+  select(by_token, kFirstVerticals, args.columns);
+  select(by_offset, kFirstSlashes, args.offsets);
 }
 
 }  // namespace nvllm::kernels

@@ -1,0 +1,237 @@
+// The rows of a consumer thread of attention on Hopper: their scores against a KV tile, the online
+// softmax, and the weighted values, all in registers. consumer.cuh has the loop over the tiles.
+#pragma once
+
+#include "kernels/attention/sm90/producer.cuh"
+#include "kernels/common/sm90/wgmma.cuh"
+
+namespace nvllm::kernels::cuda::sm90 {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The registers of a thread (layout: wgmma.cuh): its parts of two rows, their scores against a tile
+// and the softmax so far.
+template <typename T, int D>
+struct Rows {
+  float scores[kTokens / 2];
+  float out[D / 2];
+  unsigned weights[kTokens / 16][4];  // as A operands
+  // A weight is 2^(score * scale - reference). The reference of a row is the maximum exponent of
+  // the first tile that it sees. It stays for later tiles and is raised only if weights become too
+  // large (needs_rescale()).
+  float reference[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};  // of the weights of this thread's columns
+  // Sums of the last tile's weights, in two parts, which add_row_sums() adds to `sum`. They start
+  // as infinity, so that the first tile sets the reference.
+  float tile_sums[2][2] = {{INFINITY, INFINITY}, {INFINITY, INFINITY}};
+
+  // scores = q k^T, enqueued.
+  __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys) {
+    const std::uint64_t left = wgmma_factor(queries, 16, 1024);
+    const std::uint64_t right = wgmma_factor(keys, 16, 1024);
+    hold(scores);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      const unsigned half = k / 4, step = k % 4 * 32;
+      wgmma<T>(scores, wgmma_factor_behind(left, half * kRows * kRowBytes + step),
+               wgmma_factor_behind(right, half * kTokens * kRowBytes + step), k > 0);
+    }
+    wgmma_commit();
+  }
+
+  // out += weights v, enqueued.
+  __device__ __forceinline__ void multiply_values(unsigned values, bool first) {
+    const std::uint64_t right = wgmma_factor(values, kTokens * kRowBytes, 1024);
+    hold(out);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kTokens / 16; ++k) {
+      wgmma<T>(out, weights[k], wgmma_factor_behind(right, k * 16 * kRowBytes), !first || k > 0);
+    }
+    wgmma_commit();
+  }
+
+  // Masks the columns from visible[i] on.
+  __device__ __forceinline__ void mask(const int (&visible)[2], int lane) {
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = j * 8 + lane % 4 * 2 + i % 2;
+        if (column >= visible[i / 2]) scores[4 * j + i] = -INFINITY;
+      }
+    }
+  }
+
+  // Turns the scores of columns 8 * kFrom to 8 * kTo into weights, relative to these references.
+  template <int kFrom, int kTo>
+  __device__ __forceinline__ void exponentiate(float scale, const float (&references)[2]) {
+#pragma unroll
+    for (int j = kFrom; j < kTo; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& score = scores[4 * j + i];
+        score = power_of_2(score * scale - references[i / 2]);
+        float& total = tile_sums[i / 2][i % 2];
+        total = j == 0 ? score : total + score;
+      }
+    }
+  }
+
+  // Whether a row's weights of the last tile are so large that it needs a new reference, or it had
+  // none.
+  __device__ __forceinline__ bool needs_rescale() const {
+    return needs_rescale(0) || needs_rescale(1);
+  }
+
+  // Turns all scores of a tile into weights, after rows that need it have taken the maximum
+  // exponent so far as their reference; their earlier sums are rescaled. The result of a row does
+  // not depend on other rows.
+  __device__ __forceinline__ void rescale_and_exponentiate(float scale) {
+    float maxima[2], references[2], rescale[2];
+    find_row_max(maxima);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float before = reference[row];
+      unsigned raised = needs_rescale(row);
+      raised |= __shfl_xor_sync(~0u, raised, 1);
+      raised |= __shfl_xor_sync(~0u, raised, 2);
+      if (raised) reference[row] = fmaxf(before, maxima[row] * scale);
+      references[row] = reference_of(reference[row]);
+      rescale[row] = power_of_2(before - references[row]);
+      sum[row] *= rescale[row];
+    }
+    exponentiate<0, kTokens / 8>(scale, references);
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[4 * j + i] *= rescale[i / 2];
+    }
+  }
+
+  __device__ __forceinline__ void add_row_sums() {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) sum[row] += tile_sums[row][0] + tile_sums[row][1];
+  }
+
+  __device__ __forceinline__ void pack_weights() {
+#pragma unroll
+    for (int k = 0; k < kTokens / 16; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        weights[k][i] = pack(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write(const AttentionRows<T>& part, int row, int lane) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
+      sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
+      const int packed_row = row + lane / 4 + 8 * i;
+      const bool exists = packed_row < part.packed_rows;
+      const long long index = part.index(exists ? packed_row : 0);
+      const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
+      if (part.p.floats != nullptr) {
+        if (exists) write_floats(part.p.floats + index * D + lane % 4 * 2, i, factor);
+      } else {
+        write_rounded(part.p.out + index * D, i, factor, exists, lane % 4);
+      }
+      if (exists && part.p.lse != nullptr && lane % 4 == 0) {
+        part.p.lse[index] = log_sum_exp(reference[i], sum[i]);
+      }
+    }
+  }
+
+ private:
+  // A bound of the sum of a thread's weights of a row and a tile: below it all fit into T, and
+  // multiplied by values below 2^80 into floats.
+  static constexpr float kMaxWeight = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
+
+  // Also true if the sum is NaN.
+  __device__ __forceinline__ bool needs_rescale(int row) const {
+    return !(tile_sums[row][0] + tile_sums[row][1] <= kMaxWeight);
+  }
+
+  // The maximum over all columns of a row, which four lanes share.
+  __device__ __forceinline__ void find_row_max(float (&maxima)[2]) const {
+    // Several independent maxima per row: a single one would be a long chain of dependent
+    // instructions.
+    constexpr int kAtOnce = 4;
+    float new_max[2][kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float& row_max = new_max[row][j % kAtOnce];
+        const float here = fmaxf(scores[4 * j + 2 * row], scores[4 * j + 2 * row + 1]);
+        row_max = j < kAtOnce ? here : fmaxf(row_max, here);
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      maxima[row] =
+          fmaxf(fmaxf(new_max[row][0], new_max[row][1]), fmaxf(new_max[row][2], new_max[row][3]));
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        maxima[row] = fmaxf(maxima[row], __shfl_xor_sync(~0u, maxima[row], lanes));
+      }
+    }
+  }
+
+  // Writes one of the thread's two rows: its two columns of each 8.
+  __device__ __forceinline__ void write_floats(float* to, int i, float factor) const {
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      *reinterpret_cast<float2*>(to + j * 8) =
+          make_float2(out[4 * j + 2 * i] * factor, out[4 * j + 2 * i + 1] * factor);
+    }
+  }
+
+  // Of each 32 columns a thread has 4 words, one of each 8 columns. The four threads of a row
+  // exchange words, so that each has 8 neighbouring columns.
+  __device__ __forceinline__ void write_rounded(T* to, int i, float factor, bool exists,
+                                                int lane_in_row) const {
+#pragma unroll
+    for (int j = 0; j < D / 8; j += 4) {
+      unsigned word[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        word[k] = pack(out[4 * (j + k) + 2 * i] * factor, out[4 * (j + k) + 2 * i + 1] * factor);
+      }
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        const bool upper = (lane_in_row & step) != 0;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (k & step) continue;
+          const unsigned got = __shfl_xor_sync(~0u, upper ? word[k] : word[k + step], step);
+          (upper ? word[k] : word[k + step]) = got;
+        }
+      }
+      if (exists) {
+        *reinterpret_cast<uint4*>(to + (j + lane_in_row) * 8) =
+            make_uint4(word[0], word[1], word[2], word[3]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static unsigned pack(float low, float high) {
+    unsigned word;
+    if constexpr (dtype_of<T> == DType::bf16) {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    } else {
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    }
+    return word;
+  }
+};
+
+#endif
+
+}  // namespace nvllm::kernels::cuda::sm90
