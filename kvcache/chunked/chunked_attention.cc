@@ -153,10 +153,10 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
 void ChunkedCache::consume_reads(std::int64_t layer, std::size_t first, std::size_t end,
                                  const kernels::Attention& args, Stream& stream) {
   const std::vector<Read>& reads = reads_.through_ring();
-  const auto most = static_cast<std::size_t>(LoadRing::at_once(ring_.slots()));
+  const auto at_once = static_cast<std::size_t>(LoadRing::at_once(ring_.slots()));
   std::size_t count = 0;
   for (std::size_t i = first; i < end; i += count) {
-    count = reads_.run_length(i, std::min(end, i + most));
+    count = reads_.run_length(i, std::min(end, i + at_once));
     const std::size_t load = static_cast<std::size_t>(layer) * reads.size() + i;
     ring_.take(load, count, stream);
     if (reads[i].staged != StepReads::kNotStaged) {

@@ -25,17 +25,17 @@ std::size_t PartialAttention::bytes(const Limits& limits) {
 
 PartialAttention::Sums PartialAttention::sums() const {
   auto* data = static_cast<unsigned char*>(memory_.data());
-  const auto next = [&](std::int64_t most, std::initializer_list<std::int64_t> shape) {
+  const auto next = [&](std::int64_t max_floats, std::initializer_list<std::int64_t> shape) {
     const TensorView tensor(data, DType::f32, shape);
-    data += floats(most);
+    data += floats(max_floats);
     return tensor;
   };
-  const std::int64_t heads = limits_.heads, most = limits_.rows * heads;
+  const std::int64_t heads = limits_.heads, max_heads = limits_.rows * heads;
   Sums all;
-  all.sum = next(most * limits_.head_dim, {rows_, heads, limits_.head_dim});
-  all.sum_lse = next(most, {rows_, heads});
-  all.part = next(most * limits_.head_dim, {rows_, heads, limits_.head_dim});
-  all.part_lse = next(most, {rows_, heads});
+  all.sum = next(max_heads * limits_.head_dim, {rows_, heads, limits_.head_dim});
+  all.sum_lse = next(max_heads, {rows_, heads});
+  all.part = next(max_heads * limits_.head_dim, {rows_, heads, limits_.head_dim});
+  all.part_lse = next(max_heads, {rows_, heads});
   return all;
 }
 
