@@ -70,8 +70,8 @@ class BlockManager {
   // Gives the sequence blocks for so many tokens in all. Returns false, and changes nothing, if
   // there are not enough.
   bool allocate(SequenceId id, std::int64_t tokens);
-  // Puts the sequence's full blocks into the prefix cache. tokens: the sequence's from its start, all
-  // computed, or to be computed by work that is enqueued before any that could find them.
+  // Puts the sequence's full blocks into the prefix cache. tokens: the sequence's from its start,
+  // all computed, or to be computed by work that is enqueued before any that could find them.
   void cache_full_blocks(SequenceId id, std::span<const std::int32_t> tokens);
   void remove_sequence(SequenceId id);
 

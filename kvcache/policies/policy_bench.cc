@@ -1,6 +1,6 @@
 // Prompt policies beside dense attention: a whole synthetic prompt
-// (kernels/sparse/testing/synthetic_prompt.h), selection and attention together, and attention to all of
-// it, in one run.
+// (kernels/sparse/testing/synthetic_prompt.h), with selection and attention together, and dense
+// attention to all of it, in one run.
 //   us_per_call, dense_us, times_dense   dense_us / us_per_call
 //   choice_us, attention_us              each alone, of us_per_call; list_us is the part of
 //                                        MInference's selection that every block of rows repeats

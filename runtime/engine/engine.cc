@@ -202,7 +202,7 @@ bool Engine::enqueue_step() {
   }
   statistics_.step_message_bytes += caller_.last_message_bytes();
   const std::int64_t now = now_ns();
-  for (const SequenceId sequence : scheduler_->started()) tracker_->scheduled(sequence, now);
+  for (const SequenceId sequence : scheduler_->started()) tracker_->note_scheduled(sequence, now);
   if (first) device_began_ns_ = now;
   settled_ = false;
   return true;
@@ -215,8 +215,8 @@ void Engine::finish_step() {
   statistics_.device_busy_s += static_cast<double>(now - device_began_ns_) * 1e-9;
   device_began_ns_ = now;
   const Trace::Span span(own_.trace(), "host", "complete", result.number);
-  for (SequenceOutput& progress : scheduler_->complete(result)) {
-    tracker_->report(std::move(progress), now, updates_);
+  for (SequenceOutput& output : scheduler_->complete(result)) {
+    tracker_->add_update(std::move(output), now, updates_);
   }
 }
 

@@ -12,8 +12,8 @@ namespace nvllm::runtime {
 namespace {
 
 // Parts that may be under way without an acknowledgement. The ring's other half is for other calls,
-// so no send ever waits for room: it would wait for rank 0, which may be waiting for this process to
-// read.
+// so no send ever waits for room: it would wait for rank 0, which may itself be waiting for this
+// process to read.
 constexpr std::size_t kMaxUnacknowledged = ipc::kRequestsShape.slots / 2;
 
 // How often rank 0's signs of life are checked.

@@ -26,7 +26,7 @@ struct EngineInfo {
   std::int64_t resident_blocks = 0;      // chunked: how many of the blocks may stay on the device
   std::uint64_t kv_bytes_per_token = 0;  // of all ranks together
   std::uint64_t weight_bytes = 0;        // of all ranks together
-  std::uint64_t gemm_configs_known = 0, gemm_configs_measured = 0;  // runtime/engine/engine_setup.h
+  std::uint64_t gemm_configs_known = 0, gemm_configs_measured = 0;  // of rank 0
   std::vector<RankLoad> ranks;                                      // memory reports are in there
   std::vector<std::string> notes;  // one line each, for people: "max_model_len is 8192: ..."
   std::int64_t ready_ns = 0;
@@ -59,11 +59,11 @@ struct EngineStatistics {
 };
 
 // The request stream: requests and aborts cross the requests ring as one stream of bytes, cut into
-// parts that fit a slot of the ring. So a prompt may be of any length, and many short requests share
-// a part.
+// parts that fit a slot of the ring. So a prompt may be of any length, and many short requests
+// share a part.
 //
-//   RequestPacker packer;                       RequestUnpacker unpacker;
-//   packer.add(1, request);                     unpacker.unpack(part, [&](RequestFrame frame) { ... });
+//   RequestPacker packer;                    RequestUnpacker unpacker;
+//   packer.add(1, request);                  unpacker.unpack(part, [&](RequestFrame frame) {...});
 //   while (auto part = packer.next()) ...
 
 // A request, or the abort of one.

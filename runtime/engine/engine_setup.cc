@@ -18,18 +18,18 @@
 namespace nvllm::runtime {
 namespace {
 
-// Logit rows of a step beside one per sequence: so many of a prompt's own log-probabilities are
-// computed at a time. Each takes a float per token of the vocabulary.
+// How many rows of a prompt's own log-probabilities a step computes, beside one logit row for each
+// sequence. Each takes a float per token of the vocabulary.
 constexpr std::int64_t kPromptLogitRows = 64;
 
-// Where no prompt can be long enough for it, `auto` is full.
+// Resolves `auto` to full where no prompt can be long enough for sparse attention.
 PrefillAttention prefill_attention(const EngineOptions& options, std::int64_t max_model_len) {
   const bool never = max_model_len < kAutomaticSparseTokens;
   const bool automatic = options.prefill_attention == PrefillAttention::automatic;
   return automatic && never ? PrefillAttention::full : options.prefill_attention;
 }
 
-// part_rows: of a mode that takes whole prompts through one layer after the other.
+// part_rows: how many rows a layer takes at a time, in layer-wise mode.
 RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len,
                              std::int64_t part_rows) {
   return {
@@ -72,7 +72,64 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
   };
 }
 
-// The options that the engine goes by, and every rank's runner for them.
+// GEMM configurations of rank 0 that earlier runs or this one measured.
+struct GemmTuning {
+  std::uint64_t known = 0, measured = 0;
+  std::vector<std::string> notes = {};  // one line each, for people
+};
+
+// Adds what the ranks have measured to the file, and says in words where it is kept. Ranks have the
+// same GEMMs, or nearly so, and the same GPU, so one configuration of each is kept.
+std::string keep(const std::string& path, const std::vector<GemmTuningReport>& reports) {
+  if (path.empty()) return "kept nowhere: neither XDG_CACHE_HOME nor HOME is an absolute path";
+  kernels::ProductChoices all;
+  for (const GemmTuningReport& report : reports) {
+    all.insert(report.measured.begin(), report.measured.end());
+  }
+  try {
+    if (!all.empty()) GemmTuningCache(path).add(all);
+  } catch (const Error& error) {
+    return str("not kept: ", error.what());
+  }
+  return "kept in " + path;
+}
+
+// The file that each rank reads when its runner is made; empty: none.
+std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device) {
+  // On the CPU there is nothing to choose.
+  const bool any = options.tuning != Tuning::off && device == DeviceKind::cuda;
+  return any ? options.gemm_tuning_file : "";
+}
+
+// With --tune full, measures the missing GEMM configurations on all ranks and keeps them. All ranks
+// must have made their runners and loaded their weights.
+GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner, DeviceKind device,
+                       ipc::GroupCaller& caller) {
+  GemmTuning tuning;
+  if (options.tuning == Tuning::off || device == DeviceKind::cpu) return tuning;
+  const std::int64_t start = now_ns();
+  if (options.tuning == Tuning::full) {
+    const std::int64_t rows = std::max(runner.max_num_batched_tokens, runner.max_num_seqs);
+    const std::int64_t at_once = runner.part_rows == 0 ? rows : std::min(rows, runner.part_rows);
+    for (const TunedSize& size : tuned_sizes(runner.max_num_seqs, at_once)) {
+      caller.call<void>("tune_gemms", size);
+    }
+  }
+  const double seconds = seconds_since(start);
+  const auto reports = caller.call<GemmTuningReport>("gemm_tuning_report");
+  const GemmTuningReport& first = reports.front();
+  if (!first.problem.empty()) tuning.notes.push_back(first.problem);
+  tuning.known = first.known;
+  tuning.measured = first.measured.size();
+  if (options.tuning == Tuning::full) {
+    tuning.notes.push_back(str("GEMM tuning: ", tuning.known, " measurements of earlier runs, ",
+                               tuning.measured, " new ones in ", std::lround(seconds * 10) / 10.0,
+                               " s, ", keep(options.gemm_tuning_file, reports)));
+  }
+  return tuning;
+}
+
+// The options after automatic choices, and those of the runners that every rank has made for them.
 struct Runners {
   EngineOptions options;
   RunnerOptions runner;
@@ -93,7 +150,7 @@ Runners make_runners(EngineOptions requested, std::int64_t model_limit, ipc::Gro
   };
   make();
   if (requested.kv_offload != KvOffload::automatic) return made;
-  // Which depends on what such a runner leaves of the devices.
+  // The choice depends on how much memory a runner of a paged cache leaves on the devices.
   const auto memory = caller.call<RankMemory>("engine_memory");
   requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes);
   check_host_attention(requested);
@@ -138,57 +195,6 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
   info.notes.insert(info.notes.end(), tuning.notes.begin(), tuning.notes.end());
   info.notes.insert(info.notes.end(), plan.notes.begin(), plan.notes.end());
   return setup;
-}
-
-namespace {
-
-// Ranks have the same GEMMs, or nearly so, and the same GPU: one configuration is kept of each.
-std::string keep(const std::string& path, const std::vector<GemmTuningReport>& reports) {
-  if (path.empty()) return "kept nowhere: neither XDG_CACHE_HOME nor HOME is an absolute path";
-  kernels::ProductChoices all;
-  for (const GemmTuningReport& report : reports) {
-    all.insert(report.measured.begin(), report.measured.end());
-  }
-  try {
-    if (!all.empty()) GemmTuningCache(path).add(all);
-  } catch (const Error& error) {
-    return str("not kept: ", error.what());
-  }
-  return "kept in " + path;
-}
-
-}  // namespace
-
-std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device) {
-  // On the CPU there is nothing to choose.
-  const bool any = options.tuning != Tuning::off && device == DeviceKind::cuda;
-  return any ? options.gemm_tuning_file : "";
-}
-
-GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner, DeviceKind device,
-                       ipc::GroupCaller& caller) {
-  GemmTuning tuning;
-  if (options.tuning == Tuning::off || device == DeviceKind::cpu) return tuning;
-  const std::int64_t start = now_ns();
-  if (options.tuning == Tuning::full) {
-    const std::int64_t rows = std::max(runner.max_num_batched_tokens, runner.max_num_seqs);
-    const std::int64_t at_once = runner.part_rows == 0 ? rows : std::min(rows, runner.part_rows);
-    for (const TunedSize& size : tuned_sizes(runner.max_num_seqs, at_once)) {
-      caller.call<void>("tune_gemms", size);
-    }
-  }
-  const double seconds = seconds_since(start);
-  const auto reports = caller.call<GemmTuningReport>("gemm_tuning_report");
-  const GemmTuningReport& first = reports.front();
-  if (!first.problem.empty()) tuning.notes.push_back(first.problem);
-  tuning.known = first.known;
-  tuning.measured = first.measured.size();
-  if (options.tuning == Tuning::full) {
-    tuning.notes.push_back(str("GEMM tuning: ", tuning.known, " measurements of earlier runs, ",
-                               tuning.measured, " new ones in ", std::lround(seconds * 10) / 10.0,
-                               " s, ", keep(options.gemm_tuning_file, reports)));
-  }
-  return tuning;
 }
 
 }  // namespace nvllm::runtime

@@ -94,7 +94,7 @@ namespace {
 // How long a call that waits for the ranks takes at most; less where the step timeout is short.
 constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
 constexpr Nanoseconds kBetweenPushes = 2 * kRound;
-// A round that took longer than this was stopped in between (Ctrl-Z), for which no rank is to blame.
+// A round that took longer than this was stopped in between (Ctrl-Z); no rank is to blame for that.
 constexpr Nanoseconds kLongestRound = 4 * kRound;
 
 LoadState sum_of(const std::vector<LoadState>& states) {

@@ -132,8 +132,8 @@ class LoadWatch {
 };
 
 // ModelLoading: rank 0's side. The ranks load by themselves from their start on; this waits for
-// them, tells the launcher how far they are, and fails if a rank makes no progress. Used by rank 0's
-// main thread. Every rank has bound a ModelRank and its report (rank_report.h).
+// them, tells the launcher how far they are, and fails if a rank makes no progress. Used by rank
+// 0's main thread. Every rank has bound a ModelRank and its report (rank_report.h).
 class ModelLoading {
  public:
   // All must outlive it.
