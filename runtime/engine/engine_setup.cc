@@ -78,56 +78,13 @@ struct GemmTuning {
   std::vector<std::string> notes = {};  // one line each, for people
 };
 
-// Adds what the ranks have measured to the file, and says in words where it is kept. Ranks have the
-// same GEMMs, or nearly so, and the same GPU, so one configuration of each is kept.
-std::string keep(const std::string& path, const std::vector<GemmTuningReport>& reports) {
-  if (path.empty()) return "kept nowhere: neither XDG_CACHE_HOME nor HOME is an absolute path";
-  kernels::ProductChoices all;
-  for (const GemmTuningReport& report : reports) {
-    all.insert(report.measured.begin(), report.measured.end());
-  }
-  try {
-    if (!all.empty()) GemmTuningCache(path).add(all);
-  } catch (const Error& error) {
-    return str("not kept: ", error.what());
-  }
-  return "kept in " + path;
-}
-
 // The file that each rank reads when its runner is made; empty: none.
-std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device) {
-  // On the CPU there is nothing to choose.
-  const bool any = options.tuning != Tuning::off && device == DeviceKind::cuda;
-  return any ? options.gemm_tuning_file : "";
-}
+std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device);
 
 // With --tune full, measures the missing GEMM configurations on all ranks and keeps them. All ranks
 // must have made their runners and loaded their weights.
 GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner, DeviceKind device,
-                       ipc::GroupCaller& caller) {
-  GemmTuning tuning;
-  if (options.tuning == Tuning::off || device == DeviceKind::cpu) return tuning;
-  const std::int64_t start = now_ns();
-  if (options.tuning == Tuning::full) {
-    const std::int64_t rows = std::max(runner.max_num_batched_tokens, runner.max_num_seqs);
-    const std::int64_t at_once = runner.part_rows == 0 ? rows : std::min(rows, runner.part_rows);
-    for (const TunedSize& size : tuned_sizes(runner.max_num_seqs, at_once)) {
-      caller.call<void>("tune_gemms", size);
-    }
-  }
-  const double seconds = seconds_since(start);
-  const auto reports = caller.call<GemmTuningReport>("gemm_tuning_report");
-  const GemmTuningReport& first = reports.front();
-  if (!first.problem.empty()) tuning.notes.push_back(first.problem);
-  tuning.known = first.known;
-  tuning.measured = first.measured.size();
-  if (options.tuning == Tuning::full) {
-    tuning.notes.push_back(str("GEMM tuning: ", tuning.known, " measurements of earlier runs, ",
-                               tuning.measured, " new ones in ", std::lround(seconds * 10) / 10.0,
-                               " s, ", keep(options.gemm_tuning_file, reports)));
-  }
-  return tuning;
-}
+                       ipc::GroupCaller& caller);
 
 // The options after automatic choices, and those of the runners that every rank has made for them.
 struct Runners {
@@ -196,5 +153,57 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
   info.notes.insert(info.notes.end(), plan.notes.begin(), plan.notes.end());
   return setup;
 }
+
+namespace {
+
+// Adds what the ranks have measured to the file, and says in words where it is kept. Ranks have the
+// same GEMMs, or nearly so, and the same GPU, so one configuration of each is kept.
+std::string keep(const std::string& path, const std::vector<GemmTuningReport>& reports) {
+  if (path.empty()) return "kept nowhere: neither XDG_CACHE_HOME nor HOME is an absolute path";
+  kernels::ProductChoices all;
+  for (const GemmTuningReport& report : reports) {
+    all.insert(report.measured.begin(), report.measured.end());
+  }
+  try {
+    if (!all.empty()) GemmTuningCache(path).add(all);
+  } catch (const Error& error) {
+    return str("not kept: ", error.what());
+  }
+  return "kept in " + path;
+}
+
+std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device) {
+  // On the CPU there is nothing to choose.
+  const bool any = options.tuning != Tuning::off && device == DeviceKind::cuda;
+  return any ? options.gemm_tuning_file : "";
+}
+
+GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner, DeviceKind device,
+                       ipc::GroupCaller& caller) {
+  GemmTuning tuning;
+  if (options.tuning == Tuning::off || device == DeviceKind::cpu) return tuning;
+  const std::int64_t start = now_ns();
+  if (options.tuning == Tuning::full) {
+    const std::int64_t rows = std::max(runner.max_num_batched_tokens, runner.max_num_seqs);
+    const std::int64_t at_once = runner.part_rows == 0 ? rows : std::min(rows, runner.part_rows);
+    for (const TunedSize& size : tuned_sizes(runner.max_num_seqs, at_once)) {
+      caller.call<void>("tune_gemms", size);
+    }
+  }
+  const double seconds = seconds_since(start);
+  const auto reports = caller.call<GemmTuningReport>("gemm_tuning_report");
+  const GemmTuningReport& first = reports.front();
+  if (!first.problem.empty()) tuning.notes.push_back(first.problem);
+  tuning.known = first.known;
+  tuning.measured = first.measured.size();
+  if (options.tuning == Tuning::full) {
+    tuning.notes.push_back(str("GEMM tuning: ", tuning.known, " measurements of earlier runs, ",
+                               tuning.measured, " new ones in ", std::lround(seconds * 10) / 10.0,
+                               " s, ", keep(options.gemm_tuning_file, reports)));
+  }
+  return tuning;
+}
+
+}  // namespace
 
 }  // namespace nvllm::runtime
