@@ -104,7 +104,7 @@ void HostAttention::launch(std::int64_t layer, const kernels::Attention& args, c
 }
 
 kernels::CombineAttention::Part HostAttention::result(Stream& stream) {
-  hooks_.wait(OffloadWait::merge_of_host, stream, *results_ready_);
+  hooks_.wait(OffloadWait::combine_of_host, stream, *results_ready_);
   const kernels::HostAttention results = attention(plan_->rows);
   return {results.out, results.lse};
 }
