@@ -16,10 +16,13 @@
 // are never mistaken for each other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
+
+#include "base/math.h"
 
 namespace nvllm::kvcache {
 
@@ -38,9 +41,9 @@ struct BlockManagerOptions {
 
 // Counted since the start.
 struct PrefixStatistics {
-  std::uint64_t query_tokens = 0;    // of the sequences that began with a look-up
-  std::uint64_t hit_tokens = 0;      // of those: were in the cache
-  std::uint64_t evicted_blocks = 0;  // cached blocks that were given away
+  std::uint64_t query_tokens = 0;    // of sequences whose prefix was looked up
+  std::uint64_t hit_tokens = 0;      // of these, how many were in the cache
+  std::uint64_t evicted_blocks = 0;  // cached blocks that other tokens took
 };
 
 // Not thread-safe. Operations cost O(1) per block they touch. Wrong use (an id added twice, an
@@ -48,44 +51,121 @@ struct PrefixStatistics {
 class BlockManager {
  public:
   explicit BlockManager(const BlockManagerOptions& options);
-  ~BlockManager();
   BlockManager(const BlockManager&) = delete;
   BlockManager& operator=(const BlockManager&) = delete;
 
-  // Begins a sequence with the longest prefix of `tokens` that is cached in full blocks, but never
-  // all of them: at least one token is left to be computed. `look_up` false: with nothing. Returns
-  // how many tokens that are; takes no other block.
+  // Adds a sequence that starts with the longest prefix of `tokens` that is cached in full blocks,
+  // but never all of them: at least one token is left to be computed. With look_up == false it
+  // starts with nothing. Returns how many tokens the prefix has. The sequence gets no other block.
   std::int64_t add_sequence(SequenceId id, std::span<const std::int32_t> tokens,
                             bool look_up = true);
-  // What begin() would find, and how many of those blocks are free now (taking them leaves fewer).
+  // The prefix that add_sequence() would find, and how many of its blocks are free now: adding the
+  // sequence leaves that many fewer.
   struct Prefix {
     std::int64_t tokens = 0;
     std::int64_t free_blocks = 0;
   };
   Prefix find_prefix(std::span<const std::int32_t> tokens) const;
 
-  // Gives it blocks for so many tokens in all. False, with nothing changed: there are not enough.
+  // Gives the sequence blocks for so many tokens in all. Returns false, and changes nothing, if
+  // there are not enough.
   bool allocate(SequenceId id, std::int64_t tokens);
-  // `tokens`: the sequence's from its start, all computed, or to be computed by work that is
-  // enqueued before any that could find them. Its full blocks can be found from now on.
+  // Puts the sequence's full blocks into the prefix cache. tokens: the sequence's from its start,
+  // all computed, or to be computed by work that is enqueued before any that could find them.
   void cache_full_blocks(SequenceId id, std::span<const std::int32_t> tokens);
   void remove_sequence(SequenceId id);
 
   std::span<const BlockId> blocks_of(SequenceId id) const;
-  std::int64_t blocks_for(std::int64_t tokens) const;  // how many hold so many tokens
-  std::int64_t free_blocks() const;
-  std::int64_t total_blocks() const;
-  std::int64_t block_size() const;
-  std::int64_t ref_count(BlockId block) const;  // sequences that use it
-  PrefixStatistics statistics() const;
+  // How many blocks hold so many tokens.
+  std::int64_t blocks_for(std::int64_t tokens) const {
+    return divide_up(tokens, options_.block_size);
+  }
+  std::int64_t free_blocks() const { return free_; }
+  std::int64_t total_blocks() const { return options_.blocks; }
+  std::int64_t block_size() const { return options_.block_size; }
+  std::int64_t ref_count(BlockId block) const;  // how many sequences use it
+  PrefixStatistics statistics() const { return statistics_; }
   void reset_prefix_cache();  // nothing that is cached now is found any more
 
   // For tests: everything that must always hold, or a failed check.
   void check_invariants() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  static constexpr BlockId kNone = -1;
+
+  // A number for what a block holds: its tokens and all tokens before them. No number is used
+  // twice, so a block that names its predecessor's content cannot be taken for the successor of
+  // anything else.
+  using Content = std::uint64_t;
+  static constexpr Content kNoContent = 0;    // of a block without tokens
+  static constexpr Content kBeforeAll = 0;    // the predecessor of a sequence's first block
+  static constexpr std::uint64_t kSeed = 17;  // the hash before a sequence's first block
+
+  // A position in a chain of blocks: after the block with this content and hash.
+  struct ChainPosition {
+    Content content = kBeforeAll;
+    std::uint64_t hash = kSeed;
+  };
+  struct Block {
+    std::int64_t references = 0;
+    BlockId before = kNone, after = kNone;  // in the list of free blocks
+    ChainPosition position;                 // the content, if it can be found, and its hash
+    Content predecessor = kBeforeAll;
+    BlockId same_bucket = kNone;  // the next block in its bucket
+  };
+  struct Sequence {
+    std::vector<BlockId> blocks;
+    std::size_t committed = 0;  // blocks
+    ChainPosition position;     // after the committed ones
+    bool shares = true;  // false: its prefix was forgotten, so no block after it can be found
+  };
+
+  Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
+  const Block& at(BlockId block) const { return blocks_[static_cast<std::size_t>(block)]; }
+  BlockId& bucket(std::uint64_t hash) { return buckets_[hash & (buckets_.size() - 1)]; }
+  BlockId bucket(std::uint64_t hash) const { return buckets_[hash & (buckets_.size() - 1)]; }
+  Sequence& find_sequence(SequenceId id);
+  // The tokens of block number `index` of a sequence, and of a block that can be found.
+  std::span<const std::int32_t> block_of(std::span<const std::int32_t> all,
+                                         std::size_t index) const {
+    const auto size = static_cast<std::size_t>(options_.block_size);
+    return all.subspan(index * size, size);
+  }
+  std::span<const std::int32_t> tokens_of(BlockId block) const {
+    return block_of(tokens_, static_cast<std::size_t>(block));
+  }
+
+  // The block, except `without`, that holds these tokens after that position; hash: theirs.
+  BlockId find(const ChainPosition& before, std::uint64_t hash,
+               std::span<const std::int32_t> tokens, BlockId without = kNone) const;
+  // Calls take(block) for each block of the longest prefix that can be found, but never for all
+  // tokens.
+  template <class Take>
+  void walk(std::span<const std::int32_t> tokens, const Take& take) const;
+  ChainPosition publish(BlockId block, const ChainPosition& before,
+                        std::span<const std::int32_t> tokens);
+  void unpublish(BlockId block);
+
+  void unlink(BlockId block);
+  void link_first(BlockId block);  // the next block to be allocated
+  void link_last(BlockId block);
+  BlockId allocate_free_block();
+  void refer(BlockId block);
+  void release(BlockId block);
+
+  BlockManagerOptions options_;
+  std::vector<Block> blocks_;
+  std::vector<std::int32_t> tokens_;  // [blocks, block_size], of blocks that can be found
+  // Blocks that can be found, by hash; their number is a power of two. Blocks in use may hold the
+  // same content several times, if several sequences computed it at the same time. A free block
+  // never holds what another block holds.
+  std::vector<BlockId> buckets_;
+  // The list of free blocks: those without tokens, then the least recently used.
+  BlockId first_ = kNone, last_ = kNone;
+  std::int64_t free_ = 0;
+  Content contents_ = kNoContent;  // numbers used so far
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  PrefixStatistics statistics_;
 };
 
 }  // namespace nvllm::kvcache

@@ -171,7 +171,7 @@ TEST_CASE("prefixes: forgotten ones are not found, also not through sequences th
   CHECK(blocks.find_prefix(counted(9)).tokens == 8);
 }
 
-TEST_CASE("order: blocks without tokens are given away before those that hold some") {
+TEST_CASE("order: blocks without tokens are evicted before those that hold some") {
   BlockManager blocks({.blocks = 4, .block_size = 4});
   run_and_end(blocks, 1, counted(7));  // one full block, one that is not
   blocks.add_sequence(2, {});
@@ -208,7 +208,7 @@ TEST_CASE("order: a prefix outlives what follows it") {
   CHECK(blocks.find_prefix(counted(13)).tokens == 4);
 }
 
-TEST_CASE("order: blocks in use are never given away") {
+TEST_CASE("order: blocks in use are never evicted") {
   BlockManager blocks({.blocks = 2, .block_size = 4});
   run(blocks, 1, counted(8));
   blocks.add_sequence(2, {});
@@ -223,7 +223,7 @@ TEST_CASE(
   run(blocks, 2, counted(8));
   CHECK(blocks.blocks_of(1)[0] == blocks.blocks_of(2)[0]);
   CHECK(blocks.blocks_of(1)[1] != blocks.blocks_of(2)[1]);
-  // The second goes on, the first one's blocks are given away: what follows is still found.
+  // The second goes on, the first one's blocks are evicted: what follows is still found.
   REQUIRE(blocks.allocate(2, 12));
   blocks.cache_full_blocks(2, counted(12));
   blocks.remove_sequence(1);

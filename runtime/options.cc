@@ -20,19 +20,19 @@ void check_sparse_attention(const EngineOptions& options) {
 
 std::string host_attention_refusal(const EngineOptions& options) {
   if (options.host_attention == 0.0) return "";
-  const std::string asked = options.host_attention
-                                ? str("--kv-host-attention ", *options.host_attention)
-                                : "--kv-host-attention auto";
+  const std::string option = options.host_attention
+                                 ? str("--kv-host-attention ", *options.host_attention)
+                                 : "--kv-host-attention auto";
   if (options.decode_attention == DecodeAttention::quest) {
     return str(
-        asked,
+        option,
         ": --decode-attention quest gathers what it chooses; pass --decode-attention full, or "
         "--kv-host-attention off");
   }
   if (options.kv_offload == KvOffload::automatic && options.max_seq_len == 0) return "";
   const KvMode mode = options.kv_mode();
   if (mode == KvMode::chunked) return "";
-  return str(asked, ": keys and values are ", name_of(mode),
+  return str(option, ": keys and values are ", name_of(mode),
              ", which the host's cores cannot attend to; pass --kv-offload chunked, or "
              "--kv-host-attention off");
 }

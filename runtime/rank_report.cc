@@ -6,21 +6,20 @@
 
 namespace nvllm::runtime {
 
-void RankReporter::bind(ipc::Registry& methods) {
-  methods.bind<&RankReporter::report>("report", this);
-}
-
-RankReport RankReporter::report() {
-  RankReport report{.pid = ::getpid(),
-                    .device = backend_.description(),
-                    .collectives = communicator_.name(),
-                    .cores = allowed_cores(),
-                    .start = start_,
-                    .memory = {}};
-  for (const Ledger::Entry& entry : backend_.ledger().entries()) {
-    report.memory.push_back({name_of(entry.kind), entry.purpose, entry.bytes, entry.buffers});
-  }
-  return report;
+void bind_rank_report(ipc::Registry& methods, Backend& backend, ipc::Communicator& communicator,
+                      const StartTimes& start) {
+  methods.bind("report", [&backend, &communicator, start] {
+    RankReport report{.pid = ::getpid(),
+                      .device = backend.description(),
+                      .collectives = communicator.name(),
+                      .cores = allowed_cores(),
+                      .start = start,
+                      .memory = {}};
+    for (const Ledger::Entry& entry : backend.ledger().entries()) {
+      report.memory.push_back({name_of(entry.kind), entry.purpose, entry.bytes, entry.buffers});
+    }
+    return report;
+  });
 }
 
 }  // namespace nvllm::runtime

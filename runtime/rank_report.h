@@ -1,4 +1,4 @@
-// What every rank can say of itself, whatever it is there for.
+// RankReport: a rank about itself: its process, device, cores, start and memory.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace nvllm::runtime {
 
-// When a rank had come how far, in now_ns(): one clock for all processes of a machine.
+// When a rank had reached which point of its start, in now_ns(): one clock for all processes of a
+// machine.
 struct StartTimes {
   std::int64_t joined_ns = 0;
   std::int64_t backend_ns = 0;
@@ -36,7 +37,6 @@ struct MemoryLine {
   }
 };
 
-// A rank about itself.
 struct RankReport {
   int pid = 0;
   std::string device;
@@ -51,21 +51,8 @@ struct RankReport {
   }
 };
 
-// Binds "report", which gives a RankReport. Used by the rank's main thread.
-class RankReporter {
- public:
-  // Both must outlive it.
-  RankReporter(Backend& backend, ipc::Communicator& communicator, const StartTimes& start)
-      : backend_(backend), communicator_(communicator), start_(start) {}
-
-  void bind(ipc::Registry& methods);
-
- private:
-  RankReport report();
-
-  Backend& backend_;
-  ipc::Communicator& communicator_;
-  StartTimes start_;
-};
+// Binds "report", which returns a RankReport. Backend and communicator must outlive the registry.
+void bind_rank_report(ipc::Registry& methods, Backend& backend, ipc::Communicator& communicator,
+                      const StartTimes& start);
 
 }  // namespace nvllm::runtime

@@ -8,7 +8,7 @@
 namespace nvllm::kvcache {
 
 void ChunkedCache::begin_pass(Stream& stream) {
-  ring_.begin(loads_, capturable_, stream);
+  ring_.begin_pass(loads_, capturable_, stream);
 }
 
 kernels::KvView ChunkedCache::store_view(std::int64_t layer, Stream& stream) {
@@ -132,7 +132,7 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
   const bool in_parts = !reads_.none();
   if (in_parts) {
     residents.max_kv_length = reads_.residents() * shape_.block_size;
-    sums_.begin(residents, stream);
+    sums_.compute_first_part(residents, stream);
   } else {
     kernels::attention(residents, stream);
   }
@@ -153,19 +153,19 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
 void ChunkedCache::consume_reads(std::int64_t layer, std::size_t first, std::size_t end,
                                  const kernels::Attention& args, Stream& stream) {
   const std::vector<Read>& reads = reads_.through_ring();
-  const auto most = static_cast<std::size_t>(LoadRing::at_once(ring_.slots()));
+  const auto at_once = static_cast<std::size_t>(LoadRing::at_once(ring_.slots()));
   std::size_t count = 0;
   for (std::size_t i = first; i < end; i += count) {
-    count = reads_.run_length(i, std::min(end, i + most));
+    count = reads_.run_length(i, std::min(end, i + at_once));
     const std::size_t load = static_cast<std::size_t>(layer) * reads.size() + i;
-    ring_.take(load, count, stream);
+    ring_.await_loads(load, count, stream);
     if (reads[i].staged != StepReads::kNotStaged) {
       staging_->put(reads[i].staged, ring_.place(load), stream);
     }
     for (const std::size_t sequence : reads[i].sequences) {
       add_part(load, count, sequence, args, stream);
     }
-    ring_.done(load, count, stream);
+    ring_.release_slots(load, count, stream);
   }
 }
 
@@ -197,10 +197,10 @@ void ChunkedCache::stage_slots(std::int64_t layer, const Part& part, Stream& str
 void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
   const kernels::CombineAttention::Part last =
       by_host() ? host_attention_->result(stream) : kernels::CombineAttention::Part{};
-  if (!reads_.any(Kind::prompt)) return sums_.finish(args, 0, stream, last);
+  if (!reads_.any(Kind::prompt)) return sums_.combine(args, 0, stream, last);
   for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
     const Part& part = reads_.parts()[s];
-    if (part.kind == Kind::everything) sums_.finish(rows_of(args, s), part.begin, stream, last);
+    if (part.kind == Kind::everything) sums_.combine(rows_of(args, s), part.begin, stream, last);
   }
 }
 
@@ -216,11 +216,11 @@ void ChunkedCache::add_part(std::size_t load, std::size_t count, std::size_t seq
   part.kv_length = part.visible = tables_.whole(blocks);
   part.max_query_rows = own.rows;
   part.max_kv_length = blocks * shape_.block_size;
-  sums_.add(part, own.begin, stream);
+  sums_.compute_part(part, own.begin, stream);
 }
 
 void ChunkedCache::end_pass(Stream& stream) {
-  ring_.end(stream);
+  ring_.end_pass(stream);
 }
 
 }  // namespace nvllm::kvcache

@@ -113,10 +113,10 @@ ChunkedCache::~ChunkedCache() {
 // Measures with more host memory than any processor cache holds.
 void ChunkedCache::measure_host() {
   constexpr std::size_t kMemory = std::size_t{512} << 20;
-  const auto most =
+  const auto enough =
       static_cast<std::int64_t>(std::max(kMemory / shape_.kv_bytes(), std::size_t{1}));
   std::vector<const unsigned char*> parts;
-  for (BlockId block = 0; block < std::min(most, host_.blocks()); ++block) {
+  for (BlockId block = 0; block < std::min(enough, host_.blocks()); ++block) {
     for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
       parts.push_back(static_cast<const unsigned char*>(host_.part(block, layer)));
     }

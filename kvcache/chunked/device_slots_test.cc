@@ -54,7 +54,7 @@ TEST_CASE("a block stays until the last of its holders releases it") {
   CHECK(slots.free() == 2);
 }
 
-TEST_CASE("the slot that has been free for longest is given away first") {
+TEST_CASE("the slot that has been free for longest is taken first") {
   DeviceSlots slots(3, 8);
   std::vector<DeviceSlot> block_map;
   for (const BlockId block : {0, 1, 2}) {

@@ -104,14 +104,14 @@ void HostAttention::launch(std::int64_t layer, const kernels::Attention& args, c
 }
 
 kernels::CombineAttention::Part HostAttention::result(Stream& stream) {
-  hooks_.wait(OffloadWait::merge_of_host, stream, *results_ready_);
+  hooks_.wait(OffloadWait::combine_of_host, stream, *results_ready_);
   const kernels::HostAttention results = attention(plan_->rows);
   return {results.out, results.lse};
 }
 
 HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* const> parts,
                                              void* device) {
-  constexpr std::int64_t kCopied = std::int64_t{1} << 30, kMostCopies = 4096;
+  constexpr std::int64_t kCopied = std::int64_t{1} << 30, kMaxCopies = 4096;
   std::vector<kernels::HostAttentionBlock> blocks;
   for (const unsigned char* part : parts) blocks.push_back({0, part});
   kernels::HostAttention call = attention(1);
@@ -122,7 +122,7 @@ HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* cons
   kernels::host_attention(call, pool_, scratch_);  // the threads come
   call.blocks = blocks;
 
-  const std::int64_t copies = std::clamp<std::int64_t>(kCopied / part_bytes_, 1, kMostCopies);
+  const std::int64_t copies = std::clamp<std::int64_t>(kCopied / part_bytes_, 1, kMaxCopies);
   const auto started = backend_.create_event(true), copied = backend_.create_event(true);
   const std::int64_t start = now_ns();
   started->record(*stream_);

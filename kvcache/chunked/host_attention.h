@@ -5,7 +5,7 @@
 //   for each layer:
 //     host.launch(layer, args, written, stream);  // args: the layer's attention, queries computed
 //     ... enqueue other parts of the layer's attention ...
-//     parts.finish(args, stream, host.result(stream));
+//     parts.combine(args, stream, host.result(stream));
 //
 // It has a stream of its own, on which the queries are copied to the host and a host call computes
 // with a pool of threads. The results stay in pinned memory, where the device's combine kernel

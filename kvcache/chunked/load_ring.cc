@@ -37,7 +37,7 @@ void* LoadRing::place(std::size_t load) const {
          static_cast<std::size_t>(slot_of(load)) * part_bytes_;
 }
 
-void LoadRing::begin(const std::vector<Load>& loads, bool capturable, Stream& stream) {
+void LoadRing::begin_pass(const std::vector<Load>& loads, bool capturable, Stream& stream) {
   // Loads go on where the last pass ended, so that none waits for the slot that was read last; a
   // graph always does the same.
   first_ = capturable ? 0 : loads_ == nullptr ? 0 : slot_of(enqueued_);
@@ -73,14 +73,14 @@ void LoadRing::enqueue(std::size_t load) {
 }
 
 // Loads are done in their order, so the last one's event stands for all.
-void LoadRing::take(std::size_t first, std::size_t count, Stream& stream) {
+void LoadRing::await_loads(std::size_t first, std::size_t count, Stream& stream) {
   const std::size_t last = first + count - 1;
   NVLLM_CHECK_LT(last, enqueued_);
   hooks_.wait(OffloadWait::attention_of_load, stream,
               *ready_[capturable_][static_cast<std::size_t>(slot_of(last))]);
 }
 
-void LoadRing::done(std::size_t first, std::size_t count, Stream& stream) {
+void LoadRing::release_slots(std::size_t first, std::size_t count, Stream& stream) {
   for (std::size_t load = first; load < first + count; ++load) {
     read_[capturable_][static_cast<std::size_t>(slot_of(load))]->record(stream);
     const std::size_t next = load + ready_[0].size();
@@ -88,7 +88,7 @@ void LoadRing::done(std::size_t first, std::size_t count, Stream& stream) {
   }
 }
 
-void LoadRing::end(Stream& stream) {
+void LoadRing::end_pass(Stream& stream) {
   NVLLM_CHECK_EQ(enqueued_, loads_->size());
   if (!capturable_ || loads_->empty()) return;
   ended_->record(*copies_);

@@ -5,17 +5,17 @@
 // LoadRing has a few slots. The order of the loads is known before a pass begins. Loads run on a
 // stream of their own, as far ahead as there are slots.
 //
-//   ring.begin(loads, capturable, stream);
+//   ring.begin_pass(loads, capturable, stream);
 //   for (i = 0; i < loads.size(); i += count) {
-//     ring.take(i, count, stream);     // the stream's work finds these loads in their slots now
+//     ring.await_loads(i, count, stream);    // later work of the stream finds them in their slots
 //     ... enqueue what reads them ...
-//     ring.done(i, count, stream);     // the slots' next loads may start behind that
+//     ring.release_slots(i, count, stream);  // the slots' next loads may start behind that
 //   }
-//   ring.end(stream);
+//   ring.end_pass(stream);
 //
 // Two events per slot order the two streams: `ready`, when its load is done, and `read`, when the
-// work that was enqueued between take() and done() has run. Load i + 1 uses the slot after that of
-// load i, or the first one.
+// work that was enqueued between await_loads() and release_slots() has run. Load i + 1 uses the
+// slot after that of load i, or the first one.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ enum class OffloadWait : std::uint8_t {
 
   queries_of_host,  // the host's cores wait until a layer's queries are there
   host_of_write,    // and until the blocks that they read have been written out
-  merge_of_host,    // results are combined when the cores are done
+  combine_of_host,  // results are combined when the cores are done
 };
 inline constexpr std::size_t kOffloadWaits = 6;        // of loads and write-outs
 inline constexpr std::size_t kHostAttentionWaits = 3;  // and of the host's cores, behind them
@@ -76,14 +76,14 @@ class LoadRing {
   // At least two slots. Ledger: "kv ring" (device).
   LoadRing(Backend& backend, std::int64_t slots, std::size_t part_bytes, const OffloadHooks& hooks);
 
-  // Starts a pass. `loads`, of part_bytes each, must not change until end(). capturable: the pass
-  // may be captured; it starts behind the stream's work, ends before what follows, and needs
+  // Starts a pass. `loads`, of part_bytes each, must not change until end_pass(). capturable: the
+  // pass may be captured; it starts behind the stream's work, ends before what follows, and needs
   // nothing from any other pass. Otherwise its first loads start as soon as their slots are free,
   // however far the stream is.
-  void begin(const std::vector<Load>& loads, bool capturable, Stream& stream);
-  void take(std::size_t first, std::size_t count, Stream& stream);
-  void done(std::size_t first, std::size_t count, Stream& stream);
-  void end(Stream& stream);
+  void begin_pass(const std::vector<Load>& loads, bool capturable, Stream& stream);
+  void await_loads(std::size_t first, std::size_t count, Stream& stream);
+  void release_slots(std::size_t first, std::size_t count, Stream& stream);
+  void end_pass(Stream& stream);
 
   // How many loads to take at once; as many are under way meanwhile. From 16 slots on it is 8.
   static std::int64_t at_once(std::int64_t slots) { return std::min<std::int64_t>(slots / 2, 8); }

@@ -25,21 +25,21 @@ std::size_t PartialAttention::bytes(const Limits& limits) {
 
 PartialAttention::Sums PartialAttention::sums() const {
   auto* data = static_cast<unsigned char*>(memory_.data());
-  const auto next = [&](std::int64_t most, std::initializer_list<std::int64_t> shape) {
+  const auto next = [&](std::int64_t max_floats, std::initializer_list<std::int64_t> shape) {
     const TensorView tensor(data, DType::f32, shape);
-    data += floats(most);
+    data += floats(max_floats);
     return tensor;
   };
-  const std::int64_t heads = limits_.heads, most = limits_.rows * heads;
+  const std::int64_t heads = limits_.heads, max_heads = limits_.rows * heads;
   Sums all;
-  all.sum = next(most * limits_.head_dim, {rows_, heads, limits_.head_dim});
-  all.sum_lse = next(most, {rows_, heads});
-  all.part = next(most * limits_.head_dim, {rows_, heads, limits_.head_dim});
-  all.part_lse = next(most, {rows_, heads});
+  all.sum = next(max_heads * limits_.head_dim, {rows_, heads, limits_.head_dim});
+  all.sum_lse = next(max_heads, {rows_, heads});
+  all.part = next(max_heads * limits_.head_dim, {rows_, heads, limits_.head_dim});
+  all.part_lse = next(max_heads, {rows_, heads});
   return all;
 }
 
-void PartialAttention::begin(kernels::Attention args, Stream& stream) {
+void PartialAttention::compute_first_part(kernels::Attention args, Stream& stream) {
   rows_ = args.q.shape[0];
   beside_.clear();
   NVLLM_CHECK(rows_ <= limits_.rows, rows_, " rows of ", limits_.rows);
@@ -49,7 +49,8 @@ void PartialAttention::begin(kernels::Attention args, Stream& stream) {
   kernels::attention(args, stream);
 }
 
-void PartialAttention::add(kernels::Attention args, std::int64_t first_row, Stream& stream) {
+void PartialAttention::compute_part(kernels::Attention args, std::int64_t first_row,
+                                    Stream& stream) {
   const std::int64_t rows = args.q.shape[0], end = first_row + rows;
   std::erase_if(beside_, [&](const Range& range) {
     const bool there = range.first < end && first_row < range.end;
@@ -70,18 +71,18 @@ void PartialAttention::add(kernels::Attention args, std::int64_t first_row, Stre
 void PartialAttention::sum_up(const Range& rows, Stream& stream) {
   const Sums all = sums();
   const std::int64_t count = rows.end - rows.first;
-  kernels::CombineAttention merge;
-  merge.out = all.sum.rows(rows.first, count);
-  merge.lse = all.sum_lse.rows(rows.first, count);
-  merge.parts[0] = {merge.out, merge.lse};
-  merge.parts[1] = {all.part.rows(rows.first, count), all.part_lse.rows(rows.first, count)};
-  merge.count = 2;
-  kernels::combine_attention(merge, stream);
+  kernels::CombineAttention call;
+  call.out = all.sum.rows(rows.first, count);
+  call.lse = all.sum_lse.rows(rows.first, count);
+  call.parts[0] = {call.out, call.lse};
+  call.parts[1] = {all.part.rows(rows.first, count), all.part_lse.rows(rows.first, count)};
+  call.count = 2;
+  kernels::combine_attention(call, stream);
 }
 
 // One combine for each range of rows that have the same parts.
-void PartialAttention::finish(const kernels::Attention& args, std::int64_t first_row,
-                              Stream& stream, const kernels::CombineAttention::Part& last) {
+void PartialAttention::combine(const kernels::Attention& args, std::int64_t first_row,
+                               Stream& stream, const kernels::CombineAttention::Part& last) {
   const Sums all = sums();
   const std::int64_t last_end = last.out.data == nullptr ? 0 : last.out.shape[0];
   const std::int64_t end = first_row + args.q.shape[0];
@@ -96,17 +97,17 @@ void PartialAttention::finish(const kernels::Attention& args, std::int64_t first
       }
     }
     const std::int64_t rows = next - row;
-    kernels::CombineAttention merge;
+    kernels::CombineAttention call;
     const auto add = [&](const TensorView& out, const TensorView& lse) {
-      merge.parts[static_cast<std::size_t>(merge.count++)] = {out.rows(row, rows),
-                                                              lse.rows(row, rows)};
+      call.parts[static_cast<std::size_t>(call.count++)] = {out.rows(row, rows),
+                                                            lse.rows(row, rows)};
     };
-    merge.out = args.out.rows(row - first_row, rows);
-    if (args.lse.data != nullptr) merge.lse = args.lse.rows(row - first_row, rows);
+    call.out = args.out.rows(row - first_row, rows);
+    if (args.lse.data != nullptr) call.lse = args.lse.rows(row - first_row, rows);
     add(all.sum, all.sum_lse);
     if (beside) add(all.part, all.part_lse);
     if (row < last_end) add(last.out, last.lse);
-    kernels::combine_attention(merge, stream);
+    kernels::combine_attention(call, stream);
   }
 }
 

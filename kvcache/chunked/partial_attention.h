@@ -1,13 +1,13 @@
 // PartialAttention: computes the attention of a step's rows in parts, as one part of their tokens
 // after the other becomes readable, and combines the parts by their log-sum-exp.
 //
-//   parts.begin(attention over what is readable at once, stream);     // of all rows
-//   parts.add(attention of some rows over other tokens, row, stream); // once per further part
-//   parts.finish(args, first row, stream, last);                      // to args.out and args.lse
+//   parts.compute_first_part(attention over what is readable at once, stream);  // of all rows
+//   parts.compute_part(attention of some rows over other tokens, row, stream);  // per further part
+//   parts.combine(args, first row, stream, last);                 // to args.out and args.lse
 //
 // The parts of a row are disjoint and cover all of its tokens. They are combined in the order of
 // these calls, in float32, so no bit of a result depends on when a part came. The last part of a
-// row stays separate until finish(), which combines it and the sum in one pass: the sums of
+// row stays separate until combine(), which combines it and the sum in one pass: the sums of
 // thousands of rows do not fit caches.
 #pragma once
 
@@ -35,13 +35,13 @@ class PartialAttention {
   static std::size_t bytes(const Limits& limits);
 
   // `args.out` and `args.lse` of these two are set here.
-  void begin(kernels::Attention args, Stream& stream);
+  void compute_first_part(kernels::Attention args, Stream& stream);
   // `args`: of rows [first_row, first_row + args.q.shape[0]) of the step.
-  void add(kernels::Attention args, std::int64_t first_row, Stream& stream);
+  void compute_part(kernels::Attention args, std::int64_t first_row, Stream& stream);
   // `args`: of those rows that are wanted, [first_row, first_row + args.q.shape[0]). last: a part
   // of the step's first rows that came to be elsewhere; may be none.
-  void finish(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
-              const kernels::CombineAttention::Part& last = {});
+  void combine(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
+               const kernels::CombineAttention::Part& last = {});
 
  private:
   // Accumulators and a partial, for so many rows.
@@ -57,7 +57,8 @@ class PartialAttention {
 
   const Limits limits_;
   Buffer memory_;
-  // Since begin(): the step's rows, and those that have a part beside their sum; disjoint ranges.
+  // Since compute_first_part(): the step's rows, and the disjoint ranges of those that have a part
+  // beside their sum.
   std::int64_t rows_ = 0;
   std::vector<Range> beside_;
 };

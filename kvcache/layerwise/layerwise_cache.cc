@@ -229,9 +229,9 @@ void LayerwiseCache::run_attention(std::int64_t layer, const kernels::Attention&
 std::span<const BlockId> LayerwiseCache::write_newest(std::int64_t layer,
                                                       const TensorView& kv_length, Stream& stream) {
   const kernels::KvView from = store_view(layer, stream);
-  const auto most = static_cast<std::size_t>(kv_length.shape[0]);
+  const auto sequences = static_cast<std::size_t>(kv_length.shape[0]);
   const auto blocks =
-      std::span(newest_).subspan(written_, std::min(most, newest_.size() - written_));
+      std::span(newest_).subspan(written_, std::min(sequences, newest_.size() - written_));
   written_ += blocks.size();
   std::int64_t sequence = 0;
   for (const BlockId block : blocks) {

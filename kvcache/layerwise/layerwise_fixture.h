@@ -26,7 +26,7 @@ namespace nvllm::kvcache {
 // pass's.
 struct Late {
   bool load = false, write = false, pass = false;
-  std::chrono::microseconds most{200};
+  std::chrono::microseconds max{200};
 };
 
 // A backend on which some copies come late.
@@ -41,7 +41,7 @@ class SlowCopies : public WrappedBackend {
   }
   void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
     if (is_late(stream)) {
-      const std::chrono::microseconds time(random_() % late_.most.count());
+      const std::chrono::microseconds time(random_() % late_.max.count());
       stream.host_call([time] { std::this_thread::sleep_for(time); });
     }
     WrappedBackend::copy(to, from, bytes, stream);
@@ -160,7 +160,8 @@ class Sequences {
 
  private:
   static constexpr std::size_t kRoom = std::size_t{8} << 20, kDeviceRoom = 4096;
-  static constexpr std::int64_t kMost = 4;  // sequences of a captured step, and blocks of each
+  static constexpr std::int64_t kMaxSequences =
+      4;  // sequences of a captured step, and blocks of each
   struct Shared {
     std::uint32_t of;
     std::int64_t tokens;
@@ -188,7 +189,7 @@ class Sequences {
     for (std::size_t i = 0; i <= step.size(); ++i) *word++ = static_cast<std::int32_t>(i);
     for (const StepSequence& each : step) *word++ = static_cast<std::int32_t>(each.length());
     for (const StepSequence& each : step) {
-      for (std::size_t i = 0; i < kMost; ++i) {
+      for (std::size_t i = 0; i < kMaxSequences; ++i) {
         *word++ = i < each.blocks.size() ? each.blocks[i] : 0;
       }
     }
@@ -206,13 +207,14 @@ class Sequences {
     auto* const floats = reinterpret_cast<float*>(words + 64);
     kernels::Attention args;
     args.q = TensorView(floats, DType::f32, {count, 1, kTokenFloats});
-    args.out = TensorView(floats + kMost * kTokenFloats, DType::f32, {count, 1, kTokenFloats});
+    args.out =
+        TensorView(floats + kMaxSequences * kTokenFloats, DType::f32, {count, 1, kTokenFloats});
     args.query_start = TensorView(words, DType::i32, {count + 1});
     args.kv_length = TensorView(words + all + 1, DType::i32, {all}).rows(first, count);
     args.kv.block_table =
-        TensorView(words + 2 * all + 1, DType::i32, {all, kMost}).rows(first, count);
+        TensorView(words + 2 * all + 1, DType::i32, {all, kMaxSequences}).rows(first, count);
     args.max_query_rows = 1;
-    args.max_kv_length = kMost * kShape.block_size;
+    args.max_kv_length = kMaxSequences * kShape.block_size;
     if (storage.on_host()) {
       storage.write_newest(layer, args.kv_length, *pass_);
     } else {

@@ -26,9 +26,9 @@ struct Missing {
 };
 
 std::vector<Missing> all_waits() {
-  constexpr std::chrono::milliseconds kMost(2);
-  const Late load{.load = true, .most = kMost}, write{.write = true, .most = kMost},
-      pass{.pass = true, .most = kMost};
+  constexpr std::chrono::milliseconds kMaxDelay(2);
+  const Late load{.load = true, .max = kMaxDelay}, write{.write = true, .max = kMaxDelay},
+      pass{.pass = true, .max = kMaxDelay};
   return {
       // A captured pass has nothing on the write stream, which would wait for as much.
       {.wait = LayerwiseWait::load_of_reading, .late = pass, .how = How::graph},

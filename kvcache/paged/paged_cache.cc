@@ -73,9 +73,9 @@ void PagedCache::check_blocks(const BlockCopy& copy, bool out) const {
 std::size_t PagedCache::run_length(std::span<const BlockCopy> copies, bool out) const {
   const BlockCopy& first = copies.front();
   const auto inside = (out ? first.to : first.from) % piece_blocks_;
-  const auto most = std::min(copies.size(), static_cast<std::size_t>(piece_blocks_ - inside));
+  const auto max_count = std::min(copies.size(), static_cast<std::size_t>(piece_blocks_ - inside));
   std::size_t count = 1;
-  while (count < most && copies[count].from == first.from + static_cast<BlockId>(count) &&
+  while (count < max_count && copies[count].from == first.from + static_cast<BlockId>(count) &&
          copies[count].to == first.to + static_cast<BlockId>(count)) {
     ++count;
   }

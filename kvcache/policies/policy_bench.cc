@@ -1,6 +1,6 @@
 // Prompt policies beside dense attention: a whole synthetic prompt
-// (kernels/sparse/testing/synthetic_prompt.h), selection and attention together, and attention to all of
-// it, in one run.
+// (kernels/sparse/testing/synthetic_prompt.h), with selection and attention together, and dense
+// attention to all of it, in one run.
 //   us_per_call, dense_us, times_dense   dense_us / us_per_call
 //   choice_us, attention_us              each alone, of us_per_call; list_us is the part of
 //                                        MInference's selection that every block of rows repeats
@@ -143,12 +143,13 @@ class Bench {
     list.offsets = choose.offsets;
     list.bands = TensorView(bands.data(), DType::i32, {heads, budget.slashes + 1, 2});
     list.rows = shape_.tokens;
-    const std::int64_t most = kernels::max_slash_ranges(shape_.tokens, budget.slashes);
+    const std::int64_t max_ranges = kernels::max_slash_ranges(shape_.tokens, budget.slashes);
     const std::int64_t blocks = list.blocks();
-    const Buffer ranges = ints(blocks * heads * most * 2), range_counts = ints(blocks * heads);
+    const Buffer ranges = ints(blocks * heads * max_ranges * 2),
+                 range_counts = ints(blocks * heads);
     const Buffer singles = ints(blocks * heads * budget.verticals);
     const Buffer single_counts = ints(blocks * heads);
-    list.ranges = TensorView(ranges.data(), DType::i32, {blocks, heads, most, 2});
+    list.ranges = TensorView(ranges.data(), DType::i32, {blocks, heads, max_ranges, 2});
     list.range_counts = TensorView(range_counts.data(), DType::i32, {blocks, heads});
     list.singles = TensorView(singles.data(), DType::i32, {blocks, heads, budget.verticals});
     list.single_counts = TensorView(single_counts.data(), DType::i32, {blocks, heads});
@@ -261,7 +262,7 @@ class Bench {
 
   // Pairs that are attended to, by the lists of every 16th block of rows.
   double kept_by_lines(const kernels::VerticalSlashIndex& list) {
-    const std::int64_t heads = shape_.heads, most = list.ranges.shape[2];
+    const std::int64_t heads = shape_.heads, max_ranges = list.ranges.shape[2];
     const auto ranges_of = fetch<std::int32_t>(list.range_counts.data, list.range_counts.bytes());
     const auto singles_of =
         fetch<std::int32_t>(list.single_counts.data, list.single_counts.bytes());
@@ -274,7 +275,7 @@ class Bench {
         const std::int64_t at = block * heads + head;
         kept += singles_of[at];
         for (std::int32_t i = 0; i < ranges_of[at]; ++i) {
-          const std::int32_t* range = &ranges[(head * most + i) * 2];
+          const std::int32_t* range = &ranges[(head * max_ranges + i) * 2];
           kept += range[1] - range[0];
         }
         kept -= static_cast<double>(kernels::kSlashRows) / 2;  // half of those on the diagonal

@@ -20,8 +20,8 @@ constexpr std::int64_t kSegmentBytes = std::int64_t{64} << 20;
 // As many rows as need no more than kSegmentBytes, or kSegmentRows if that is more.
 std::int64_t segment_rows(std::int64_t rows, std::int64_t bytes_of_row) {
   const std::int64_t fitting = kSegmentBytes / std::max<std::int64_t>(bytes_of_row, 1);
-  const std::int64_t most = std::max(fitting / kSegmentRows, std::int64_t{1}) * kSegmentRows;
-  return std::min(rows, most);
+  const std::int64_t max_rows = std::max(fitting / kSegmentRows, std::int64_t{1}) * kSegmentRows;
+  return std::min(rows, max_rows);
 }
 
 // Rows [first, first + count) of a call.
@@ -144,8 +144,8 @@ struct MInferenceSizes {
   MInferenceSizes(const PromptLimits& limits, float budget) {
     constexpr std::size_t kInt = sizeof(std::int32_t);
     const kernels::VerticalSlashBudget lines = MInference::lines(limits.tokens, budget);
-    const std::int64_t most = kernels::max_slash_ranges(limits.tokens, lines.slashes);
-    const std::int64_t list_bytes = limits.heads * (2 * most + lines.verticals) * 4;
+    const std::int64_t max_ranges = kernels::max_slash_ranges(limits.tokens, lines.slashes);
+    const std::int64_t list_bytes = limits.heads * (2 * max_ranges + lines.verticals) * 4;
     rows = segment_rows(limits.rows, list_bytes / kernels::kSlashRows);
     const auto heads = static_cast<std::size_t>(limits.heads);
     columns = heads * static_cast<std::size_t>(lines.verticals) * kInt;
@@ -154,7 +154,7 @@ struct MInferenceSizes {
     workspace = kernels::vertical_slash_workspace(limits.heads, limits.tokens);
     const auto blocks = static_cast<std::size_t>(divide_up(rows, kernels::kSlashRows));
     counts = blocks * heads * kInt;
-    ranges = counts * static_cast<std::size_t>(most) * 2;
+    ranges = counts * static_cast<std::size_t>(max_ranges) * 2;
     singles = counts * static_cast<std::size_t>(lines.verticals);
   }
   std::size_t bytes() const {
@@ -210,8 +210,9 @@ class MInferencePolicy final : public PromptPolicy {
     lists.rows = rows.rows();
     const std::int64_t heads = rows.heads(), blocks = lists.blocks();
     const std::int64_t verticals = lists.columns.shape[1];
-    const std::int64_t most = kernels::max_slash_ranges(rows.tokens(), lists.offsets.shape[1]);
-    lists.ranges = TensorView(ranges_, DType::i32, {blocks, heads, most, 2});
+    const std::int64_t max_ranges =
+        kernels::max_slash_ranges(rows.tokens(), lists.offsets.shape[1]);
+    lists.ranges = TensorView(ranges_, DType::i32, {blocks, heads, max_ranges, 2});
     lists.range_counts = TensorView(range_counts_, DType::i32, {blocks, heads});
     lists.singles = TensorView(singles_, DType::i32, {blocks, heads, verticals});
     lists.single_counts = TensorView(single_counts_, DType::i32, {blocks, heads});

@@ -43,8 +43,8 @@ class Quest {
   void update_bounds(std::int64_t layer, const kernels::Attention& args, Stream& stream,
                      const TensorView& block_map = {});
 
-  // The pages that one row per sequence attends to (kernels/sparse/page_selection.h). They stay until the
-  // next call.
+  // The pages that one row per sequence attends to (kernels/sparse/page_selection.h). They stay
+  // until the next call.
   struct Selection {
     TensorView pages, counts;
   };

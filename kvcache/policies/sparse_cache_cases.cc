@@ -40,16 +40,16 @@ void play(CachePlayer& player, Sequence& a, Sequence& b, Sequence& c) {
 constexpr double kRoundings = 2e-5;
 
 // From a row on.
-double most_apart(const Sequence& a, const Sequence& b, std::size_t row = 0) {
-  double most = 0;
+double max_difference(const Sequence& a, const Sequence& b, std::size_t row = 0) {
+  double max = 0;
   for (std::size_t layer = 0; layer < kLayers; ++layer) {
     REQUIRE(a.results[layer].size() == b.results[layer].size());
     for (std::size_t i = row * kHeads * kHeadDim; i < a.results[layer].size(); ++i) {
       const double apart = std::fabs(double{a.results[layer][i]} - b.results[layer][i]);
-      if (!(apart <= most)) most = apart;
+      if (!(apart <= max)) max = apart;
     }
   }
-  return most;
+  return max;
 }
 
 bool same_bits(const Sequence& a, const Sequence& b) {
@@ -74,15 +74,15 @@ TEST_CASE("with budgets for everything, policies attend to everything, wherever 
   BACKEND_OR_SKIP(backend);
   const std::vector<Sequence> right = played(*backend, {}, Where::paged);
   Policies all = xattention(1);
-  all.quest_budget = kMostTokens;
+  all.quest_budget = kMaxTokens;
   Policies lines = minference(MInference::kEverything);
-  lines.quest_budget = kMostTokens;
+  lines.quest_budget = kMaxTokens;
   for (const Where where : kEverywhere) {
     CAPTURE(static_cast<int>(where));
     for (const Policies& policies : {all, lines}) {
       const std::vector<Sequence> got = played(*backend, policies, where);
       for (std::size_t i = 0; i < right.size(); ++i) {
-        CHECK(most_apart(got[i], right[i]) < kRoundings);
+        CHECK(max_difference(got[i], right[i]) < kRoundings);
       }
     }
   }
@@ -103,8 +103,8 @@ TEST_CASE("with less, they attend to less") {
   const std::vector<Sequence> full = played(*backend, {}, Where::paged);
   for (const Policies& policies : frugal()) {
     const std::vector<Sequence> got = played(*backend, policies, Where::paged);
-    CHECK(most_apart(got[0], full[0]) > 1e-3);
-    CHECK(most_apart(got[2], full[2]) > 1e-3);
+    CHECK(max_difference(got[0], full[0]) > 1e-3);
+    CHECK(max_difference(got[2], full[2]) > 1e-3);
   }
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("of keys and values in host memory they choose the same") {
       CAPTURE(static_cast<int>(where));
       const std::vector<Sequence> got = played(*backend, policies, where);
       for (std::size_t i = 0; i < right.size(); ++i) {
-        CHECK(most_apart(got[i], right[i]) < kRoundings);
+        CHECK(max_difference(got[i], right[i]) < kRoundings);
       }
     }
   }
@@ -135,11 +135,11 @@ TEST_CASE("layer by layer, parts of a step are chosen for as steps are") {
     steps.step({{&right[1], 1}, {&right[2], 139}});
     steps.step({{&right[2], 121}});
     for (int i = 0; i < 3; ++i) {
-      parts.step({{&got[1], 1}, {&got[0], 1}, {&got[2], 1}}, i == 1 ? 2 : kMostRows);
+      parts.step({{&got[1], 1}, {&got[0], 1}, {&got[2], 1}}, i == 1 ? 2 : kMaxRows);
       steps.step({{&right[1], 1}, {&right[0], 1}, {&right[2], 1}});
     }
     for (std::size_t i = 0; i < right.size(); ++i) {
-      CHECK(most_apart(got[i], right[i]) < kRoundings);
+      CHECK(max_difference(got[i], right[i]) < kRoundings);
     }
   }
 }
@@ -149,16 +149,16 @@ TEST_CASE("the last 128 rows of a prompt attend to everything, wherever it is ke
   BACKEND_OR_SKIP(backend);
   for (const Where where : kEverywhere) {
     CAPTURE(static_cast<int>(where));
-    const std::int64_t part_rows = where == Where::layerwise ? 150 : kMostRows;
+    const std::int64_t part_rows = where == Where::layerwise ? 150 : kMaxRows;
     CachePlayer sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
     std::vector<Sequence> got = three(), right = three();
     sparse.step({{&got[0], 300}, {&got[1], 30}}, part_rows);
     sparse.step({{&got[1], 1}, {&got[0], 49}, {&got[2], 350}}, part_rows, 0);
     dense.step({{&right[0], 300}, {&right[1], 30}});
     dense.step({{&right[1], 1}, {&right[0], 49}, {&right[2], 350}});
-    CHECK(most_apart(got[0], right[0]) > 1e-3);
-    CHECK(most_apart(got[0], right[0], 300) < kRoundings);
-    CHECK(most_apart(got[2], right[2], where == Where::layerwise ? 250 : 128) < kRoundings);
+    CHECK(max_difference(got[0], right[0]) > 1e-3);
+    CHECK(max_difference(got[0], right[0], 300) < kRoundings);
+    CHECK(max_difference(got[2], right[2], where == Where::layerwise ? 250 : 128) < kRoundings);
   }
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("a prompt's last 128 rows may come in several steps") {
   BACKEND_OR_SKIP(backend);
   for (const Where where : kEverywhere) {
     CAPTURE(static_cast<int>(where));
-    const std::int64_t part_rows = where == Where::layerwise ? 150 : kMostRows;
+    const std::int64_t part_rows = where == Where::layerwise ? 150 : kMaxRows;
     CachePlayer sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
     Sequence got(0, 1);
     for (BlockId block = 0; block < 36; ++block) got.blocks.push_back(block * 7 % 157);
@@ -176,8 +176,8 @@ TEST_CASE("a prompt's last 128 rows may come in several steps") {
     sparse.step({{&got, 40}}, part_rows, 9);
     sparse.step({{&got, 9}}, part_rows, 0);
     for (const std::int64_t rows : {500, 40, 9}) dense.step({{&right, rows}});
-    CHECK(most_apart(got, right) > 1e-3);
-    CHECK(most_apart(got, right, 549 - 128) < kRoundings);
+    CHECK(max_difference(got, right) > 1e-3);
+    CHECK(max_difference(got, right, 549 - 128) < kRoundings);
   }
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("prompts that share prefixes find each its own") {
     }
     for (const std::vector<Sequence>& got : all) {
       for (std::size_t i = 0; i < got.size(); ++i) {
-        CHECK(most_apart(got[i], all.front()[i]) < kRoundings);
+        CHECK(max_difference(got[i], all.front()[i]) < kRoundings);
       }
     }
   }
@@ -220,7 +220,7 @@ TEST_CASE("what a sequence gets does not depend on what runs beside it") {
       }
       // Where one step loads layers and another reads on the host, tokens are attended to by two
       // kernels.
-      CHECK((where == Where::layerwise ? most_apart(a, a_alone) < kRoundings
+      CHECK((where == Where::layerwise ? max_difference(a, a_alone) < kRoundings
                                        : same_bits(a, a_alone)));
     }
   }
@@ -254,7 +254,7 @@ TEST_CASE("chunked: prompts are chosen for beside rows that the host's cores att
     policies.host_share = 0.5;
     const std::vector<Sequence> got = played(*backend, policies, Where::chunked);
     for (std::size_t i = 0; i < right.size(); ++i) {
-      CHECK(most_apart(got[i], right[i]) < kRoundings);
+      CHECK(max_difference(got[i], right[i]) < kRoundings);
     }
   }
 }

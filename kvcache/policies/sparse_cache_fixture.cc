@@ -38,13 +38,13 @@ CachePlayer::CachePlayer(Backend& backend, const Policies& policies, std::int64_
     quest = QuestLimits{.shape = shape_,
                         .blocks = kBlocks,
                         .sequences = kSequences,
-                        .tokens = kMostTokens,
+                        .tokens = kMaxTokens,
                         .budget = policies.quest_budget};
   }
   const std::size_t before = backend.ledger().total(MemoryKind::device);
   if (policies.prompts) prompts_ = policies.prompts(backend, kPromptLimits);
   policy_bytes_ = backend.ledger().total(MemoryKind::device) - before;
-  const SparseLimits limits{.rows = kMostRows, .sequences = kSequences, .min_tokens = kLeastTokens};
+  const SparseLimits limits{.rows = kMaxRows, .sequences = kSequences, .min_tokens = kMinTokens};
   if (where == Where::paged) {
     auto storage = std::make_unique<PagedCache>(backend, shape_, kBlocks, 0);
     cache_ =
@@ -63,16 +63,16 @@ CachePlayer::CachePlayer(Backend& backend, const Policies& policies, std::int64_
     ChunkedOptions options;
     options.blocks = kBlocks;
     options.device_slots =
-        max_write_slots(kSequences, kMostRows, block_size) + (hybrid_ ? kKept[0] + kKept[1] : 0);
+        max_write_slots(kSequences, kMaxRows, block_size) + (hybrid_ ? kKept[0] + kKept[1] : 0);
     options.ring_slots = kRingSlots;
     options.sequences = kSequences;
-    options.rows = kMostRows;
+    options.rows = kMaxRows;
     options.heads = kHeads;
     options.quest = quest.has_value();
     if (quest) options.quest_budget = quest->budget;
     options.prompts = prompts_.get();
-    options.min_tokens = kLeastTokens;
-    options.tokens = kMostTokens;
+    options.min_tokens = kMinTokens;
+    options.tokens = kMaxTokens;
     options.host_share = policies.host_share;
     options.host_threads = 1;
     cache_ = std::make_unique<ChunkedCache>(backend, shape_, options);
@@ -157,7 +157,7 @@ void CachePlayer::run_attention(std::int64_t layer, const Call& call) {
   args.kv.block_table = tables_there.view({sequences, width});
   args.group = kGroup;
   args.scale = 0.125f;
-  args.max_kv_length = kMostTokens;
+  args.max_kv_length = kMaxTokens;
   const std::int64_t count = starts.back();
   const Placed<float> q_there(backend_, *stream_, q);
   Placed<float> out(backend_, *stream_, std::vector<float>(q.size(), -77));

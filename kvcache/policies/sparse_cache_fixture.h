@@ -14,7 +14,7 @@
 namespace nvllm::kvcache::sparse_test {
 
 inline constexpr std::int64_t kLayers = 2, kKvHeads = 2, kGroup = 2, kHeads = 4, kHeadDim = 64;
-inline constexpr std::int64_t kBlocks = 160, kSequences = 6, kMostRows = 700, kMostTokens = 1024;
+inline constexpr std::int64_t kBlocks = 160, kSequences = 6, kMaxRows = 700, kMaxTokens = 1024;
 
 // Its values depend on its seed and its places alone.
 struct Sequence {
@@ -61,7 +61,7 @@ struct Policies {
 Policies xattention(float threshold);
 Policies minference(float budget);
 
-inline const PromptLimits kPromptLimits{.rows = kMostRows, .tokens = kMostTokens, .heads = kHeads};
+inline const PromptLimits kPromptLimits{.rows = kMaxRows, .tokens = kMaxTokens, .heads = kHeads};
 
 // hybrid: chunked, but some sequences keep blocks on the device: those of slot 0 all, and of slot 1
 // the first.
@@ -70,7 +70,7 @@ inline constexpr Where kEverywhere[] = {Where::paged, Where::chunked, Where::hyb
                                         Where::layerwise};
 inline constexpr std::int64_t kKept[] = {64, 3, 0, 0, 0, 0};
 // Of kMostRows in a step, layer-wise in one part.
-inline constexpr std::int64_t kLeastTokens = 100, kRingSlots = 2, kBuffers = 2;
+inline constexpr std::int64_t kMinTokens = 100, kRingSlots = 2, kBuffers = 2;
 // Of a layer-wise cache: boundaries between neighbouring blocks, and a last group that is shorter.
 inline constexpr GroupSizes kGroups = {.blocks = 7};
 
@@ -84,8 +84,7 @@ class CachePlayer {
 
   // The next rows of some sequences; their results are added to them. part_rows: a layer takes so
   // many at a time. to_come: so many rows of each come later.
-  void step(const Rows& rows, std::int64_t part_rows = kMostRows,
-            std::int64_t to_come = kMostTokens);
+  void step(const Rows& rows, std::int64_t part_rows = kMaxRows, std::int64_t to_come = kMaxTokens);
 
   // Its slot and its blocks are free.
   void end(const Sequence& sequence) { cache_->end_sequence(sequence.slot); }

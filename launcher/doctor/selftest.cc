@@ -140,9 +140,8 @@ int run_selftest(const Options& options, std::int64_t started_ns) {
                         .result = {}};
   const int exit_code = run_workers(options.group, plan, nullptr, [&](WorkerGroup& workers) {
     report.forked_ns = now_ns();
-    report.result = ask_rank0<runtime::SelftestResult>(
-        workers.member(), "selftest",
-        runtime::SelftestRequest{.seconds = options.selftest_seconds});
+    report.result =
+        ask_rank0<runtime::SelftestResult>(workers.member(), "selftest", options.selftest_seconds);
   });
   if (exit_code != kExitFine) return exit_code;
   write_results(options.json ? format_json(report) : format_table(report));

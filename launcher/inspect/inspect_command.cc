@@ -17,8 +17,7 @@ namespace {
 std::vector<runtime::RankLoad> load(WorkerGroup& workers, const Options& options) {
   LoadDisplay progress(workers.console());
   return ask_rank0<std::vector<runtime::RankLoad>>(
-      workers.member(), "load", runtime::LoadRequest{.checksums = options.inspect_checksums},
-      [&](const ipc::RequestEvent& pushed) {
+      workers.member(), "load", options.inspect_checksums, [&](const ipc::RequestEvent& pushed) {
         if (pushed.name() == "load_state") progress.show(pushed.get<runtime::LoadState>());
       });
 }

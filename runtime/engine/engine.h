@@ -1,39 +1,84 @@
-// Engine: rank 0's loop. It takes requests from the front end, lets the scheduler choose each step,
-// broadcasts it, and sends back what came out. While the device runs one step, the next one is
-// already chosen and enqueued.
+// Engine: rank 0's loop. It receives requests from the front end, has the scheduler choose each
+// step, broadcasts the step to all ranks, and pushes the new tokens to the front end. The next step
+// is chosen and enqueued while the device still runs the one before.
 //
-// From the front end, through ipc::RequestClient (see engine_client.h, the other side):
-//   open(EngineOptions) -> EngineInfo     once; waits for the weights, sizes the cache
-//   add(part of a request), abort(id), statistics() -> EngineStatistics, take_trace()
-// To the front end: pushes "load_state" while it opens, then "updates": vector<Update> per step.
+// The front end (engine_client.h) calls through ipc::RequestClient:
+//   open(EngineOptions) -> EngineInfo     once; waits for the weights and sizes the cache
+//   add(part of the request stream), statistics() -> EngineStatistics, take_trace()
+// The engine pushes "load_state" while it opens, then "updates", a vector<Update>, for each step.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "base/trace.h"
 #include "ipc/registry.h"
 #include "ipc/rpc.h"
 #include "runtime/engine/engine_messages.h"
+#include "runtime/engine/request_tracker.h"
+#include "runtime/options.h"
+#include "runtime/scheduler/scheduler.h"
 
 namespace nvllm::runtime {
 
-class EngineRank;  // what every rank binds (engine_rank.h)
+class EngineRank;  // the methods that every rank binds (engine_rank.h)
 
 // Used by rank 0's main thread.
 class Engine {
  public:
   // All must outlive it.
-  Engine(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server, EngineRank& own);
-  ~Engine();
+  Engine(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server, EngineRank& own)
+      : me_(me), caller_(caller), server_(server), own_(own) {}
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   void bind(ipc::Registry& requests);
 
-  // Runs steps and requests until the launcher wants the group to stop. Idle, it sleeps on the
-  // ring.
+  // Runs steps and serves requests until the launcher wants the group to stop. When there is
+  // nothing to compute, it sleeps on the requests ring.
   void serve(const ipc::Registry& requests);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  // Methods that the front end calls.
+  EngineInfo open(const EngineOptions& requested);
+  void receive_part(const RequestPart& part);
+  EngineStatistics statistics();
+  std::vector<ProcessTrace> take_trace();
+
+  void start_request(std::uint64_t id, Request request);
+  void refuse_request(std::uint64_t id, const std::string& why);
+  void abort_request(std::uint64_t id);
+  void gather_requests(const ipc::Registry& requests);
+
+  // Whether there is a step to schedule or to wait for. A step whose results nobody wants any more
+  // is waited for, too, because the next step may need its slots.
+  bool busy() const { return scheduler_ && (!scheduler_->idle() || scheduler_->in_flight() > 0); }
+  void run_round(const ipc::Registry& requests);
+  void enqueue_steps();
+  bool enqueue_step();
+  void finish_step();
+  StepResult await_result();
+  void poll_result();
+  void push_updates();
+  void settle();
+
+  ipc::Member& me_;
+  ipc::GroupCaller& caller_;
+  ipc::RequestServer& server_;
+  EngineRank& own_;
+
+  EngineOptions options_;
+  std::optional<Scheduler> scheduler_;  // from open() on, like tracker_
+  std::optional<RequestTracker> tracker_;
+  RequestUnpacker unpacker_;
+  bool more_follows_ = false;  // the front end has announced another part
+  std::vector<Update> updates_;
+  bool settled_ = true;  // no step was enqueued since all ranks have waited for their devices
+
+  EngineStatistics statistics_;
+  std::int64_t device_began_ns_ = 0;  // when the device began the step that it runs
 };
 
 }  // namespace nvllm::runtime

@@ -1,6 +1,6 @@
 // EngineClient: the front end's side of the engine. It never blocks on the engine while the engine
-// may be blocked on it: long requests go in parts, and only as many as the engine has acknowledged
-// are on the way.
+// may be blocked on it: requests are sent in parts, and only few parts that the engine has not
+// acknowledged are under way at a time.
 //
 //   EngineClient client(workers.member());
 //   const EngineInfo info = client.open(options, on_load_state);
@@ -9,17 +9,21 @@
 //     for (Update& update : client.poll(std::chrono::milliseconds(100))) ...
 //
 // When the group is aborted, or rank 0 is silent for the step timeout, any call throws
-// (GroupAborted, PeerTimeout): the run is over, and what was received before is all there is.
+// (GroupAborted, PeerTimeout). The run is over then; poll() still returns what came before.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/trace.h"
 #include "ipc/group.h"
+#include "ipc/rpc.h"
 #include "runtime/engine/engine_messages.h"
 #include "runtime/options.h"
 #include "runtime/request.h"
@@ -29,8 +33,10 @@ namespace nvllm::runtime {
 // Used by the launcher's main thread.
 class EngineClient {
  public:
-  explicit EngineClient(ipc::Member& launcher);
-  ~EngineClient();
+  // The member must outlive it.
+  explicit EngineClient(ipc::Member& launcher) : member_(launcher), requests_(launcher) {}
+  EngineClient(const EngineClient&) = delete;
+  EngineClient& operator=(const EngineClient&) = delete;
 
   using OnLoadState = std::function<void(const LoadState&)>;
   EngineInfo open(const EngineOptions& options, const OnLoadState& on_load_state = {});
@@ -38,20 +44,40 @@ class EngineClient {
   // Queues a request under a number that no unfinished one has. What is wrong with it comes back as
   // an Update with an error.
   void submit(std::uint64_t id, const Request& request);
-  // Its updates end with FinishReason::abort, unless it ended before.
+  // The request's updates end with FinishReason::abort, unless it ended before.
   void abort(std::uint64_t id);
 
   // Sends what can be sent and returns what has come; waits for something up to the limit.
   std::vector<Update> poll(Nanoseconds limit);
-  std::size_t unfinished() const;  // requests submitted whose last update poll() has not returned
+  // How many requests were submitted whose last update poll() has not returned.
+  std::size_t unfinished() const { return unfinished_.size(); }
 
   // The next two wait for the answer; updates that come meanwhile are kept for poll().
   EngineStatistics statistics();
   std::vector<ProcessTrace> take_trace();  // of all ranks
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void send_parts();
+  void send_full_parts();
+  void send(const RequestPart& part);
+  void await_updates(Nanoseconds limit);
+  bool receive(Nanoseconds limit);
+  void handle(ipc::RequestEvent event);
+  void check_life(std::int64_t waiting_since_ns) const;
+  void note_end(const Update& update);
+  template <typename Return, typename... Args>
+  Return call(std::string_view method, const Args&... args);
+
+  ipc::Member& member_;
+  ipc::RequestClient requests_;
+  RequestPacker packer_;
+  std::size_t unacknowledged_ = 0;                              // parts
+  std::unordered_map<std::uint64_t, std::int32_t> unfinished_;  // by request: unfinished answers
+  std::vector<Update> updates_;                                 // that poll() has not returned
+  OnLoadState on_load_state_;
+  std::uint64_t call_id_ = 0;  // the call whose reply call() waits for; 0: none
+  std::optional<ipc::RequestEvent> reply_;
+  std::int64_t last_heard_ns_ = now_ns();
 };
 
 }  // namespace nvllm::runtime

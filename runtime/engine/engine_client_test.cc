@@ -38,15 +38,15 @@ class Echo {
 
  private:
   void add(const RequestPart& part) {
-    unpacker_.take(part, [this](RequestFrame asked) { answer(std::move(asked)); });
+    unpacker_.unpack(part, [this](RequestFrame frame) { answer(std::move(frame)); });
   }
-  void answer(RequestFrame asked) {
-    if (asked.abort) return;
+  void answer(RequestFrame frame) {
+    if (frame.abort) return;
     ++requests_;
-    const std::vector<std::int32_t>& prompt = asked.request.prompt;
+    const std::vector<std::int32_t>& prompt = frame.request.prompt;
     for (std::size_t at = 0; at < prompt.size(); at += per_update_) {
       Update update;
-      update.request = asked.id;
+      update.request = frame.id;
       const std::size_t end = std::min(at + per_update_, prompt.size());
       update.tokens.assign(prompt.begin() + static_cast<std::ptrdiff_t>(at),
                            prompt.begin() + static_cast<std::ptrdiff_t>(end));

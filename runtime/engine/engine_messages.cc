@@ -8,7 +8,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// A frame: how many bytes follow, then those bytes, an archive of an RequestFrame.
+// A frame in the stream: how many bytes follow, then those bytes, an archive of a RequestFrame.
 using FrameLength = std::uint64_t;
 
 void append(std::vector<std::byte>& stream, const void* data, std::size_t bytes) {
@@ -19,19 +19,19 @@ void append(std::vector<std::byte>& stream, const void* data, std::size_t bytes)
 }  // namespace
 
 void RequestPacker::add(std::uint64_t id, const Request& request) {
-  put({.id = id, .abort = false, .request = request});
+  append_frame({.id = id, .abort = false, .request = request});
 }
 
 void RequestPacker::abort(std::uint64_t id) {
-  put({.id = id, .abort = true, .request = {}});
+  append_frame({.id = id, .abort = true, .request = {}});
 }
 
-void RequestPacker::put(const RequestFrame& asked) {
-  frame_.clear();
-  frame_(asked);
-  const FrameLength length = frame_.bytes().size();
+void RequestPacker::append_frame(const RequestFrame& frame) {
+  archive_.clear();
+  archive_(frame);
+  const FrameLength length = archive_.bytes().size();
   append(stream_, &length, sizeof length);
-  append(stream_, frame_.bytes().data(), frame_.bytes().size());
+  append(stream_, archive_.bytes().data(), archive_.bytes().size());
 }
 
 std::optional<RequestPart> RequestPacker::next() {
@@ -41,7 +41,7 @@ std::optional<RequestPart> RequestPacker::next() {
   append(part.bytes, stream_.data() + sent_, bytes);
   sent_ += bytes;
   part.more = waiting_bytes() > 0;
-  // What was sent goes away now and then, so that each byte is moved once or twice.
+  // Bytes that were sent are removed only now and then, so that each byte is moved once or twice.
   if (2 * sent_ >= stream_.size()) {
     stream_.erase(stream_.begin(), stream_.begin() + static_cast<std::ptrdiff_t>(sent_));
     sent_ = 0;
@@ -49,18 +49,18 @@ std::optional<RequestPart> RequestPacker::next() {
   return part;
 }
 
-void RequestUnpacker::take(const RequestPart& part, const OnFrame& on_frame) {
+void RequestUnpacker::unpack(const RequestPart& part, const OnFrame& on_frame) {
   append(stream_, part.bytes.data(), part.bytes.size());
   std::span<const std::byte> left = stream_;
   while (left.size() >= sizeof(FrameLength)) {
     FrameLength length = 0;
     std::memcpy(&length, left.data(), sizeof length);
     if (left.size() - sizeof length < length) break;
-    ipc::ArchiveReader frame(left.subspan(sizeof length, length));
-    auto asked = frame.get<RequestFrame>();
-    frame.finish();
+    ipc::ArchiveReader archive(left.subspan(sizeof length, length));
+    auto frame = archive.get<RequestFrame>();
+    archive.finish();
     left = left.subspan(sizeof length + length);
-    on_frame(std::move(asked));
+    on_frame(std::move(frame));
   }
   stream_.erase(stream_.begin(), stream_.end() - static_cast<std::ptrdiff_t>(left.size()));
 }

@@ -1,4 +1,6 @@
-// What the front end and the engine tell each other beside requests and updates.
+// Messages between the front end and the engine: EngineInfo and EngineStatistics, which the engine
+// returns, and the request stream, in which requests and aborts reach it. Requests themselves and
+// their updates are in runtime/request.h.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +18,15 @@
 
 namespace nvllm::runtime {
 
-// What the engine came to be.
+// How the engine was set up: the result of open().
 struct EngineInfo {
   KvMode kv_mode = KvMode::paged;
   std::int64_t max_model_len = 0;
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
-  std::int64_t resident_blocks = 0;      // chunked: of these, so many may stay on the device
+  std::int64_t resident_blocks = 0;      // chunked: how many of the blocks may stay on the device
   std::uint64_t kv_bytes_per_token = 0;  // of all ranks together
   std::uint64_t weight_bytes = 0;        // of all ranks together
-  std::uint64_t gemm_configs_known = 0, gemm_configs_measured = 0;  // runtime/engine/engine_setup.h
+  std::uint64_t gemm_configs_known = 0, gemm_configs_measured = 0;  // of rank 0
   std::vector<RankLoad> ranks;                                      // memory reports are in there
   std::vector<std::string> notes;  // one line each, for people: "max_model_len is 8192: ..."
   std::int64_t ready_ns = 0;
@@ -39,14 +41,14 @@ struct EngineInfo {
 
 struct EngineStatistics {
   SchedulerStatistics scheduler;
-  // Of all steps so far, seconds of rank 0.
-  double device_busy_s = 0;  // the device had a step to work on
-  double host_s = 0;         // scheduling, messages, results: the main thread's own work
-  double waiting_s = 0;      // the main thread waited for the device
+  // Seconds of rank 0, in all steps so far.
+  double device_busy_s = 0;  // its device had a step to run
+  double host_s = 0;         // its main thread scheduled steps and handled messages and results
+  double waiting_s = 0;      // its main thread waited for the device
   std::uint64_t step_message_bytes = 0;
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
-  // Of keys, values and their tokens, of all ranks together, that crossed between host and device;
-  // and of keys and values that the host's cores read instead.
+  // Bytes of the KV cache, of all ranks together: copied between host and device, and read in host
+  // memory by the host's cores.
   std::uint64_t kv_bytes_to_host = 0, kv_bytes_to_device = 0, kv_bytes_by_host = 0;
 
   template <class Archive>
@@ -56,14 +58,15 @@ struct EngineStatistics {
   }
 };
 
-// How requests cross the requests ring: as one stream of bytes, cut into parts that fit a slot. So
-// a prompt may be of any length, and many short requests share a part.
+// The request stream: requests and aborts cross the requests ring as one stream of bytes, cut into
+// parts that fit a slot of the ring. So a prompt may be of any length, and many short requests
+// share a part.
 //
-//   RequestPacker packer;                       RequestUnpacker unpacker;
-//   packer.add(1, request);               unpacker.take(part, [&](RequestFrame frame) { ... });
+//   RequestPacker packer;                    RequestUnpacker unpacker;
+//   packer.add(1, request);                  unpacker.unpack(part, [&](RequestFrame frame) {...});
 //   while (auto part = packer.next()) ...
 
-// One thing that is asked for: a request, or the end of one.
+// A request, or the abort of one.
 struct RequestFrame {
   std::uint64_t id = 0;
   bool abort = false;
@@ -76,7 +79,7 @@ struct RequestFrame {
   }
 };
 
-// A part as the ring carries it.
+// A part of the stream, as the ring carries it.
 struct RequestPart {
   std::vector<std::byte> bytes;
   bool more = false;  // others are waiting to be sent
@@ -90,21 +93,21 @@ struct RequestPart {
 // Used by one thread.
 class RequestPacker {
  public:
-  // Of a part's bytes at most: together with the call around it, it fits one slot.
+  // The bytes of a part at most: with the call around them they fit one slot.
   static constexpr std::size_t kPartBytes = ipc::kRequestsShape.slot_bytes - 128;
 
   void add(std::uint64_t id, const Request& request);
   void abort(std::uint64_t id);
 
   std::size_t waiting_bytes() const { return stream_.size() - sent_; }
-  // The next part, as full as it can be. Nothing: all have been given.
+  // The next part, as full as it can be; nothing if no bytes are waiting.
   std::optional<RequestPart> next();
 
  private:
-  void put(const RequestFrame& asked);
+  void append_frame(const RequestFrame& frame);
 
-  ipc::ArchiveWriter frame_;
-  std::vector<std::byte> stream_;  // of which `sent_` bytes have been given
+  ipc::ArchiveWriter archive_;     // of one frame; kept for its memory
+  std::vector<std::byte> stream_;  // its first sent_ bytes have been returned by next()
   std::size_t sent_ = 0;
 };
 
@@ -113,11 +116,11 @@ class RequestUnpacker {
  public:
   using OnFrame = std::function<void(RequestFrame)>;
 
-  // Hands on, in order, what is complete with this part.
-  void take(const RequestPart& part, const OnFrame& on_frame);
+  // Calls on_frame, in order, for each frame that is complete with this part.
+  void unpack(const RequestPart& part, const OnFrame& on_frame);
 
  private:
-  std::vector<std::byte> stream_;  // begins with a frame of which something is still missing
+  std::vector<std::byte> stream_;  // begins with an incomplete frame
 };
 
 }  // namespace nvllm::runtime

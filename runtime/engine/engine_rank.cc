@@ -46,7 +46,7 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
 }
 
 void EngineRank::tune_gemms(const TunedSize& size) {
-  take_part("tune_gemms", [&] { runner_->tune_gemms(size); });
+  run_collective("tune_gemms", [&] { runner_->tune_gemms(size); });
 }
 
 GemmTuningReport EngineRank::gemm_tuning_report() {
@@ -71,12 +71,10 @@ RankMemory EngineRank::memory() {
   };
 }
 
-// Runs what all ranks take part in. A rank that fails leaves the others waiting in a collective
-// where nobody will come: they are told at once.
-template <typename Part>
-void EngineRank::take_part(const char* what, const Part& part) {
+template <typename Work>
+void EngineRank::run_collective(const char* what, const Work& work) {
   try {
-    part();
+    work();
   } catch (const Error& error) {
     const std::string words = str("rank ", me_.rank(), " in ", what, ": ", error.what());
     me_.set_last_words(words);
@@ -88,15 +86,15 @@ void EngineRank::take_part(const char* what, const Part& part) {
 void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
                             std::int64_t device_slots, bool all_resident) {
   const Trace::Span span(trace(), "host", "make cache");
-  take_part("make_cache",
-            [&] { runner_->make_cache(blocks, host_blocks, device_slots, all_resident); });
+  run_collective("make_cache",
+                 [&] { runner_->make_cache(blocks, host_blocks, device_slots, all_resident); });
 }
 
 void EngineRank::step(const StepMessage& message) {
   if (trace_ && last_step_ns_ != 0 && me_.rank() > 0) {
     trace_->add_span("rings", "await call", last_step_ns_, now_ns(), message.number);
   }
-  take_part("step", [&] { runner_->step(message); });
+  run_collective("step", [&] { runner_->step(message); });
   last_step_ns_ = now_ns();
 }
 

@@ -1,5 +1,5 @@
-// EngineRank: what every rank, rank 0 too, does for the engine: it makes the runner and the cache,
-// runs the steps it is told, and keeps a trace.
+// EngineRank: the methods that rank 0's engine calls on every rank, rank 0 included. They make the
+// runner and the cache, run steps, and keep a trace.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@
 
 namespace nvllm::runtime {
 
-// Used by the rank's main thread. What rank 0 calls, in this order: make_runner, tune_gemms and
-// gemm_tuning_report, engine_memory, make_cache, then step as often as it likes; settle whenever no
-// step is under way.
+// Used by the rank's main thread. Rank 0 calls, in this order: make_runner, tune_gemms and
+// gemm_tuning_report, engine_memory, make_cache, then step any number of times. It calls settle
+// when no step is under way.
 class EngineRank {
  public:
   // All must outlive it.
@@ -35,24 +35,26 @@ class EngineRank {
   const OpenModel& model() const { return model_.model(); }
 
  private:
-  // The weights may still be loading. With `profile` this rank records a trace from now on.
-  // gemm_tuning_file: runtime/runner/gemm_tuning.h; empty: there is none.
+  // May be called while the weights are still loading. With `profile` this rank records a trace
+  // from now on. gemm_tuning_file: see runtime/runner/gemm_tuning.h; empty: there is none.
   void make_runner(const RunnerOptions& options, const std::string& gemm_tuning_file, bool profile);
   void tune_gemms(const TunedSize& size);
   GemmTuningReport gemm_tuning_report();
-  // What the cache is sized from: as it is with weights and runner there.
+  // The memory that the cache is sized by; call it when weights and runner have theirs.
   RankMemory memory();
   void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
                   bool all_resident);
   void step(const StepMessage& message);
-  // Waits for the device, and lets go of what its last collective was: an idle rank is not waiting.
+  // Waits for the device. The rank's record then no longer says that it is in a collective.
   void settle();
   kvcache::KvTraffic kv_traffic();
   ProcessTrace take_trace();
 
-  template <typename Part>
-  void take_part(const char* what, const Part& part);
-  ipc::Communicator* partners();  // nullptr: there are none
+  // Runs work in which all ranks take part. If it throws, the group is aborted, because the others
+  // may be waiting for this rank in a collective.
+  template <typename Work>
+  void run_collective(const char* what, const Work& work);
+  ipc::Communicator* partners();  // nullptr if there is one rank
 
   ipc::Member& me_;
   ModelRank& model_;

@@ -18,18 +18,18 @@
 namespace nvllm::runtime {
 namespace {
 
-// Logit rows of a step beside one per sequence: so many of a prompt's own log-probabilities are
-// computed at a time. Each takes a float per token of the vocabulary.
+// How many rows of a prompt's own log-probabilities a step computes, beside one logit row for each
+// sequence. Each takes a float per token of the vocabulary.
 constexpr std::int64_t kPromptLogitRows = 64;
 
-// Where no prompt can be long enough for it, `auto` is full.
+// Resolves `auto` to full where no prompt can be long enough for sparse attention.
 PrefillAttention prefill_attention(const EngineOptions& options, std::int64_t max_model_len) {
   const bool never = max_model_len < kAutomaticSparseTokens;
   const bool automatic = options.prefill_attention == PrefillAttention::automatic;
   return automatic && never ? PrefillAttention::full : options.prefill_attention;
 }
 
-// part_rows: of a mode that takes whole prompts through one layer after the other.
+// part_rows: how many rows a layer takes at a time, in layer-wise mode.
 RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len,
                              std::int64_t part_rows) {
   return {
@@ -72,7 +72,21 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
   };
 }
 
-// The options that the engine goes by, and every rank's runner for them.
+// GEMM configurations of rank 0 that earlier runs or this one measured.
+struct GemmTuning {
+  std::uint64_t known = 0, measured = 0;
+  std::vector<std::string> notes = {};  // one line each, for people
+};
+
+// The file that each rank reads when its runner is made; empty: none.
+std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device);
+
+// With --tune full, measures the missing GEMM configurations on all ranks and keeps them. All ranks
+// must have made their runners and loaded their weights.
+GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner, DeviceKind device,
+                       ipc::GroupCaller& caller);
+
+// The options after automatic choices, and those of the runners that every rank has made for them.
 struct Runners {
   EngineOptions options;
   RunnerOptions runner;
@@ -93,7 +107,7 @@ Runners make_runners(EngineOptions requested, std::int64_t model_limit, ipc::Gro
   };
   make();
   if (requested.kv_offload != KvOffload::automatic) return made;
-  // Which depends on what such a runner leaves of the devices.
+  // The choice depends on how much memory a runner of a paged cache leaves on the devices.
   const auto memory = caller.call<RankMemory>("engine_memory");
   requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes);
   check_host_attention(requested);
@@ -142,7 +156,8 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
 
 namespace {
 
-// Ranks have the same GEMMs, or nearly so, and the same GPU: one configuration is kept of each.
+// Adds what the ranks have measured to the file, and says in words where it is kept. Ranks have the
+// same GEMMs, or nearly so, and the same GPU, so one configuration of each is kept.
 std::string keep(const std::string& path, const std::vector<GemmTuningReport>& reports) {
   if (path.empty()) return "kept nowhere: neither XDG_CACHE_HOME nor HOME is an absolute path";
   kernels::GemmConfigurations all;
@@ -156,8 +171,6 @@ std::string keep(const std::string& path, const std::vector<GemmTuningReport>& r
   }
   return "kept in " + path;
 }
-
-}  // namespace
 
 std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device) {
   // On the CPU there is nothing to choose.
@@ -190,5 +203,7 @@ GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner
   }
   return tuning;
 }
+
+}  // namespace
 
 }  // namespace nvllm::runtime

@@ -43,7 +43,7 @@ OpenModel open_float32() {
 
 std::vector<Request> random_requests(const OpenModel& model, std::uint32_t seed) {
   RandomRequests random(
-      {.vocabulary = model.config.vocab_size, .most_prompt = 100, .most_answer = 48}, seed);
+      {.vocabulary = model.config.vocab_size, .max_prompt = 100, .max_answer = 48}, seed);
   return random.next(kRequests);
 }
 

@@ -27,7 +27,7 @@ std::vector<RequestFrame> through(RequestPacker& packer, std::size_t* parts = nu
     writer(std::uint64_t{1});
     ipc::write_call(writer, "add", *part);
     CHECK(writer.bytes().size() <= ipc::kRequestsShape.slot_bytes);
-    unpacker.take(*part, [&](RequestFrame asked) { all.push_back(std::move(asked)); });
+    unpacker.unpack(*part, [&](RequestFrame frame) { all.push_back(std::move(frame)); });
     if (parts != nullptr) ++*parts;
   }
   return all;

@@ -106,7 +106,7 @@ std::vector<Sequence> RequestTracker::open(std::uint64_t id, Request request, st
     Sequence& sequence = sequences[static_cast<std::size_t>(index)];
     sequence.id = ++last_sequence_;
     sequence.rules.seed = seed + static_cast<std::uint64_t>(index);
-    // The answers have the same prompt, whose own log-probabilities come with the first of them.
+    // The answers share the prompt; its own log-probabilities come with the first answer.
     if (index > 0) sequence.prompt_logprobs = -1;
     answers_[sequence.id] = {.request = id,
                              .index = index,
@@ -118,43 +118,43 @@ std::vector<Sequence> RequestTracker::open(std::uint64_t id, Request request, st
   return sequences;
 }
 
-void RequestTracker::scheduled(SequenceId sequence, std::int64_t now) {
+void RequestTracker::note_scheduled(SequenceId sequence, std::int64_t now) {
   const auto found = answers_.find(sequence);
   if (found != answers_.end() && found->second.times.scheduled_ns == 0) {
     found->second.times.scheduled_ns = now;
   }
 }
 
-void RequestTracker::report(SequenceOutput progress, std::int64_t now,
-                            std::vector<Update>& updates) {
-  const auto found = answers_.find(progress.id);
-  NVLLM_CHECK(found != answers_.end(), "sequence ", progress.id, " belongs to no request");
+void RequestTracker::add_update(SequenceOutput output, std::int64_t now,
+                                std::vector<Update>& updates) {
+  const auto found = answers_.find(output.id);
+  NVLLM_CHECK(found != answers_.end(), "sequence ", output.id, " belongs to no request");
   Answer& answer = found->second;
-  // Who ends it from outside knows nothing of it.
-  if (progress.finish != FinishReason::abort) answer.residence = progress.residence;
+  // An abort from outside does not know it.
+  if (output.finish != FinishReason::abort) answer.residence = output.residence;
   auto& kept = answer.prompt_logprobs;
-  kept.insert(kept.end(), std::make_move_iterator(progress.prompt_logprobs.begin()),
-              std::make_move_iterator(progress.prompt_logprobs.end()));
-  if (progress.tokens.empty() && progress.finish == FinishReason::none) return;
+  kept.insert(kept.end(), std::make_move_iterator(output.prompt_logprobs.begin()),
+              std::make_move_iterator(output.prompt_logprobs.end()));
+  if (output.tokens.empty() && output.finish == FinishReason::none) return;
 
-  generated_tokens_ += progress.tokens.size();
-  if (!progress.tokens.empty()) {
+  generated_tokens_ += output.tokens.size();
+  if (!output.tokens.empty()) {
     if (answer.times.first_token_ns == 0) answer.times.first_token_ns = now;
     answer.times.last_token_ns = now;
   }
   Update& update = updates.emplace_back();
   update.request = answer.request;
   update.index = answer.index;
-  update.tokens = std::move(progress.tokens);
-  update.logprobs = std::move(progress.logprobs);
+  update.tokens = std::move(output.tokens);
+  update.logprobs = std::move(output.logprobs);
   update.prompt_logprobs = std::exchange(kept, {});
-  update.finish = progress.finish;
-  if (progress.finish == FinishReason::none) return;
-  update.cached_tokens = progress.cached_tokens;
-  update.preemptions = progress.preemptions;
+  update.finish = output.finish;
+  if (output.finish == FinishReason::none) return;
+  update.cached_tokens = output.cached_tokens;
+  update.preemptions = output.preemptions;
   update.kv_mode = name_of(limits_.kv_mode, answer.residence);
   update.times = answer.times;
-  forget(progress.id);
+  forget(output.id);
 }
 
 RequestTracker::Closed RequestTracker::close(std::uint64_t id, std::int64_t now) {
@@ -166,7 +166,7 @@ RequestTracker::Closed RequestTracker::close(std::uint64_t id, std::int64_t now)
     SequenceOutput end;
     end.id = sequence;
     end.finish = FinishReason::abort;
-    report(std::move(end), now, closed.updates);
+    add_update(std::move(end), now, closed.updates);
   }
   return closed;
 }

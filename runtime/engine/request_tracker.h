@@ -1,5 +1,6 @@
-// RequestTracker: the requests that are under way, on rank 0. It checks what is asked, makes
-// sequences of it, and writes what the scheduler says of the sequences as updates of the requests.
+// RequestTracker: the unfinished requests, on rank 0. It checks a request, makes a sequence for
+// each of its answers, and turns the scheduler's outputs of these sequences into updates of the
+// request.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace nvllm::runtime {
 
-// What requests must agree with.
+// What the model and the engine say about requests.
 struct RequestLimits {
   std::int64_t vocabulary = 0;
   std::vector<std::int32_t> eos_ids;
@@ -23,7 +24,7 @@ struct RequestLimits {
   KvMode kv_mode = KvMode::paged;
 };
 
-// The seed of a request that has none: another one for each number.
+// The seed of a request that has none; it differs from request to request.
 std::uint64_t derived_seed(std::uint64_t seed, std::uint64_t request);
 
 // Used by one thread. Times are now_ns().
@@ -31,24 +32,24 @@ class RequestTracker {
  public:
   explicit RequestTracker(RequestLimits limits) : limits_(std::move(limits)) {}
 
-  // The request's sequences, one per answer, with ids of the book's own. An Error says why it is
-  // refused; then it is as if it had never been asked.
+  // Makes the request's sequences, one per answer, with new sequence ids. An Error says why the
+  // request is refused; nothing of it is kept then.
   std::vector<Sequence> open(std::uint64_t id, Request request, std::int64_t now);
   bool knows(std::uint64_t id) const { return requests_.contains(id); }
 
-  // The sequence's first row has been enqueued.
-  void scheduled(SequenceId sequence, std::int64_t now);
-  // What is new of a sequence, as the update of its request.
-  void report(SequenceOutput progress, std::int64_t now, std::vector<Update>& updates);
-  // Ends what is not over of a request; `sequences` are those to be ended.
+  // Notes when the sequence's first row was enqueued.
+  void note_scheduled(SequenceId sequence, std::int64_t now);
+  // Appends an update of the request for the sequence's output, if it has anything new.
+  void add_update(SequenceOutput output, std::int64_t now, std::vector<Update>& updates);
+  // Ends the unfinished answers of a request. The caller aborts their sequences.
   struct Closed {
     std::vector<SequenceId> sequences;
-    std::vector<Update> updates;  // one of each, as aborted
+    std::vector<Update> updates;  // one for each: aborted
   };
   Closed close(std::uint64_t id, std::int64_t now);
 
   std::size_t size() const { return requests_.size(); }
-  std::uint64_t prompt_tokens() const { return prompt_tokens_; }        // of all that were taken
+  std::uint64_t prompt_tokens() const { return prompt_tokens_; }        // of all accepted ones
   std::uint64_t generated_tokens() const { return generated_tokens_; }  // so far
 
  private:
@@ -66,8 +67,8 @@ class RequestTracker {
   void forget(SequenceId sequence);
 
   RequestLimits limits_;
-  std::unordered_map<SequenceId, Answer> answers_;                       // that are not over
-  std::unordered_map<std::uint64_t, std::vector<SequenceId>> requests_;  // theirs
+  std::unordered_map<SequenceId, Answer> answers_;                       // unfinished ones
+  std::unordered_map<std::uint64_t, std::vector<SequenceId>> requests_;  // by id
   SequenceId last_sequence_ = 0;
   std::uint64_t prompt_tokens_ = 0, generated_tokens_ = 0;
 };

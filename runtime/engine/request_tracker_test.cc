@@ -22,11 +22,11 @@ Request request_of(std::vector<std::int32_t> prompt) {
 }
 
 std::string refusal_of(const Request& request) {
-  RequestTracker book = book_of();
+  RequestTracker tracker = book_of();
   try {
-    book.open(1, request, 0);
+    tracker.open(1, request, 0);
   } catch (const Error& error) {
-    CHECK_FALSE(book.knows(1));
+    CHECK_FALSE(tracker.knows(1));
     return error.what();
   }
   return {};
@@ -44,12 +44,12 @@ SequenceOutput progress_of(SequenceId id, std::vector<std::int32_t> tokens,
 }  // namespace
 
 TEST_CASE("a request becomes one sequence per answer, each with a seed of its own") {
-  RequestTracker book = book_of();
+  RequestTracker tracker = book_of();
   Request request = request_of({1, 2, 3});
   request.sampling.n = 3;
   request.sampling.seed = 40;
   request.sampling.prompt_logprobs = 2;
-  const std::vector<Sequence> sequences = book.open(9, request, 0);
+  const std::vector<Sequence> sequences = tracker.open(9, request, 0);
   REQUIRE(sequences.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) {
     CHECK(sequences[i].tokens == request.prompt);
@@ -118,11 +118,11 @@ TEST_CASE("what is wrong with a request is said with the value and the fix") {
 }
 
 TEST_CASE("a number that is taken is refused, and the first request goes on") {
-  RequestTracker book = book_of();
-  const SequenceId sequence = book.open(1, request_of({1}), 0)[0].id;
-  CHECK_THROWS_AS(book.open(1, request_of({2}), 0), Error);
+  RequestTracker tracker = book_of();
+  const SequenceId sequence = tracker.open(1, request_of({1}), 0)[0].id;
+  CHECK_THROWS_AS(tracker.open(1, request_of({2}), 0), Error);
   std::vector<Update> updates;
-  book.report(progress_of(sequence, {5}), 1, updates);
+  tracker.add_update(progress_of(sequence, {5}), 1, updates);
   CHECK(updates.size() == 1);
 }
 
@@ -131,30 +131,30 @@ TEST_CASE(
   for (const auto& [residence, name] :
        {std::pair(Residence::all, "resident"), std::pair(Residence::some, "hybrid"),
         std::pair(Residence::none, "chunked")}) {
-    RequestTracker book({.vocabulary = 100, .eos_ids = {}, .kv_mode = KvMode::chunked});
-    const auto ended = book.open(1, request_of({1, 2}), 100);
-    const auto aborted = book.open(2, request_of({1, 2}), 100);
+    RequestTracker tracker({.vocabulary = 100, .eos_ids = {}, .kv_mode = KvMode::chunked});
+    const auto ended = tracker.open(1, request_of({1, 2}), 100);
+    const auto aborted = tracker.open(2, request_of({1, 2}), 100);
     std::vector<Update> updates;
     SequenceOutput progress = progress_of(ended[0].id, {7}, FinishReason::length);
     progress.residence = residence;
-    book.report(progress, 200, updates);
+    tracker.add_update(progress, 200, updates);
     progress = progress_of(aborted[0].id, {7});
     progress.residence = residence;
-    book.report(progress, 200, updates);
+    tracker.add_update(progress, 200, updates);
     CHECK(updates[0].kv_mode == name);
-    CHECK(book.close(2, 300).updates[0].kv_mode == name);
+    CHECK(tracker.close(2, 300).updates[0].kv_mode == name);
   }
 }
 
 TEST_CASE("progress becomes updates, the last of which tells the whole life") {
-  RequestTracker book = book_of();
+  RequestTracker tracker = book_of();
   Request request = request_of({1, 2});
   request.sampling.n = 2;
-  const auto sequences = book.open(4, request, 100);
-  book.scheduled(sequences[1].id, 150);
+  const auto sequences = tracker.open(4, request, 100);
+  tracker.note_scheduled(sequences[1].id, 150);
   std::vector<Update> updates;
-  book.report(progress_of(sequences[1].id, {10}), 200, updates);
-  book.report(progress_of(sequences[1].id, {7}, FinishReason::stop), 300, updates);
+  tracker.add_update(progress_of(sequences[1].id, {10}), 200, updates);
+  tracker.add_update(progress_of(sequences[1].id, {7}, FinishReason::stop), 300, updates);
   REQUIRE(updates.size() == 2);
   CHECK(updates[0].request == 4);
   CHECK(updates[0].index == 1);
@@ -166,24 +166,24 @@ TEST_CASE("progress becomes updates, the last of which tells the whole life") {
   CHECK(updates[1].times.scheduled_ns == 150);
   CHECK(updates[1].times.first_token_ns == 200);
   CHECK(updates[1].times.last_token_ns == 300);
-  CHECK(book.knows(4));
-  book.report(progress_of(sequences[0].id, {7}, FinishReason::stop), 300, updates);
-  CHECK_FALSE(book.knows(4));
-  CHECK(book.prompt_tokens() == 2);
-  CHECK(book.generated_tokens() == 3);
+  CHECK(tracker.knows(4));
+  tracker.add_update(progress_of(sequences[0].id, {7}, FinishReason::stop), 300, updates);
+  CHECK_FALSE(tracker.knows(4));
+  CHECK(tracker.prompt_tokens() == 2);
+  CHECK(tracker.generated_tokens() == 3);
 }
 
 TEST_CASE("log-probabilities of a prompt that came over many steps go with its first token") {
-  RequestTracker book = book_of();
-  const SequenceId sequence = book.open(1, request_of({1, 2, 3}), 0)[0].id;
+  RequestTracker tracker = book_of();
+  const SequenceId sequence = tracker.open(1, request_of({1, 2, 3}), 0)[0].id;
   std::vector<Update> updates;
   for (std::int32_t token : {2, 3}) {
     SequenceOutput progress = progress_of(sequence, {});
     progress.prompt_logprobs.push_back({.chosen = {.token = token}, .top = {}});
-    book.report(progress, 1, updates);
+    tracker.add_update(progress, 1, updates);
   }
   CHECK(updates.empty());
-  book.report(progress_of(sequence, {9}), 2, updates);
+  tracker.add_update(progress_of(sequence, {9}), 2, updates);
   REQUIRE(updates.size() == 1);
   REQUIRE(updates[0].prompt_logprobs.size() == 2);
   CHECK(updates[0].prompt_logprobs[0].chosen.token == 2);
@@ -191,20 +191,20 @@ TEST_CASE("log-probabilities of a prompt that came over many steps go with its f
 }
 
 TEST_CASE("closing a request aborts those of its answers that are not over") {
-  RequestTracker book = book_of();
+  RequestTracker tracker = book_of();
   Request request = request_of({1});
   request.sampling.n = 3;
-  const auto sequences = book.open(1, request, 0);
+  const auto sequences = tracker.open(1, request, 0);
   std::vector<Update> updates;
-  book.report(progress_of(sequences[1].id, {7}, FinishReason::stop), 1, updates);
-  const RequestTracker::Closed closed = book.close(1, 2);
+  tracker.add_update(progress_of(sequences[1].id, {7}, FinishReason::stop), 1, updates);
+  const RequestTracker::Closed closed = tracker.close(1, 2);
   CHECK(closed.sequences == std::vector<SequenceId>{sequences[0].id, sequences[2].id});
   REQUIRE(closed.updates.size() == 2);
   CHECK(closed.updates[0].finish == FinishReason::abort);
   CHECK(closed.updates[0].index == 0);
   CHECK(closed.updates[1].index == 2);
-  CHECK_FALSE(book.knows(1));
-  CHECK(book.close(1, 3).sequences.empty());
+  CHECK_FALSE(tracker.knows(1));
+  CHECK(tracker.close(1, 3).sequences.empty());
 }
 
 }  // namespace nvllm::runtime

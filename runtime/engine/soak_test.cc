@@ -61,7 +61,7 @@ class Soak {
 
   void run_to(std::uint64_t last) {
     while (finished_ < last) {
-      while (asked_ < last && asked_ - finished_ < kUnderWay) ask();
+      while (submitted_ < last && submitted_ - finished_ < kUnderWay) ask();
       TestEngine::Book book;
       const std::size_t before = engine_.client().unfinished();
       engine_.poll_into(book);
@@ -75,9 +75,9 @@ class Soak {
 
  private:
   void ask() {
-    engine_.client().submit(++asked_, requests_.next());
+    engine_.client().submit(++submitted_, requests_.next());
     if (random_() % 30 == 0)
-      engine_.client().abort(asked_ - random_() % std::min(asked_, kUnderWay));
+      engine_.client().abort(submitted_ - random_() % std::min(submitted_, kUnderWay));
   }
   void take(const std::vector<Answer>& answers) {
     for (const Answer& answer : answers) {
@@ -89,7 +89,7 @@ class Soak {
   TestEngine& engine_;
   RandomRequests requests_;
   std::mt19937 random_;
-  std::uint64_t asked_ = 0, finished_ = 0, errors_ = 0, tokens_ = 0;
+  std::uint64_t submitted_ = 0, finished_ = 0, errors_ = 0, tokens_ = 0;
 };
 
 // Sanitizers keep what was freed, to catch whoever still uses it: then memory grows.

@@ -166,17 +166,17 @@ std::vector<Answer> long_answers(const OpenModel& model, int ranks, const Engine
 }
 
 // Between the log-probabilities of the same tokens; of others: infinitely.
-double most_apart(const std::vector<Answer>& a, const std::vector<Answer>& b) {
-  double most = 0;
+double max_difference(const std::vector<Answer>& a, const std::vector<Answer>& b) {
+  double max = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (a[i].tokens != b[i].tokens) return std::numeric_limits<double>::infinity();
     for (std::size_t t = 0; t < a[i].tokens.size(); ++t) {
       const float one = a[i].logprobs.at(t).chosen.logprob,
                   other = b[i].logprobs.at(t).chosen.logprob;
-      most = std::max(most, std::fabs(double{one} - other));
+      max = std::max(max, std::fabs(double{one} - other));
     }
   }
-  return most;
+  return max;
 }
 
 TEST_CASE("long prompts get the same tokens of a policy wherever their keys and values are") {
@@ -191,7 +191,7 @@ TEST_CASE("long prompts get the same tokens of a policy wherever their keys and 
     CAPTURE(static_cast<int>(prefill));
     const auto right = long_answers(model, 1, long_options(prefill));
     // Of tiles, the model's weights, which are random, make it keep all.
-    if (prefill == PrefillAttention::minference) CHECK(most_apart(right, full) > 1e-3);
+    if (prefill == PrefillAttention::minference) CHECK(max_difference(right, full) > 1e-3);
     for (const KvOffload offload : {KvOffload::chunked, KvOffload::layerwise}) {
       CAPTURE(static_cast<int>(offload));
       const int ranks = offload == KvOffload::chunked ? 2 : 3;
@@ -202,10 +202,10 @@ TEST_CASE("long prompts get the same tokens of a policy wherever their keys and 
       options.ring_slots = 2;
       options.kv_buffers = 2;
       options.resident_blocks = 0;
-      CHECK(most_apart(long_answers(model, ranks, options), right) < 1e-4);
+      CHECK(max_difference(long_answers(model, ranks, options), right) < 1e-4);
       if (offload != KvOffload::chunked) continue;
       options.resident_blocks = 5;  // less than half of a prompt
-      CHECK(most_apart(long_answers(model, ranks, options), right) < 1e-4);
+      CHECK(max_difference(long_answers(model, ranks, options), right) < 1e-4);
     }
   }
 }

@@ -133,9 +133,9 @@ TEST_CASE("length: never more than the model's") {
 }
 
 TEST_CASE("contiguous: one block of the length, whatever else was asked for") {
-  EngineOptions asked;
-  asked.max_seq_len = 5000;
-  const EngineOptions options = resolve_options(asked, kModelLimit);
+  EngineOptions requested;
+  requested.max_seq_len = 5000;
+  const EngineOptions options = resolve_options(requested, kModelLimit);
   CHECK(options.max_num_seqs == 1);
   CHECK(options.block_size == 5000);
   CHECK_FALSE(options.prefix_caching);
@@ -147,8 +147,9 @@ TEST_CASE("contiguous: one block of the length, whatever else was asked for") {
     CHECK(got.host_blocks == 0);
     CHECK(got.max_model_len == 5000);
   }
-  asked.max_model_len = 4000;
-  CHECK(plan(resolve_options(asked, kModelLimit), DeviceKind::cuda, {gpu()}).max_model_len == 4000);
+  requested.max_model_len = 4000;
+  CHECK(plan(resolve_options(requested, kModelLimit), DeviceKind::cuda, {gpu()}).max_model_len ==
+        4000);
 }
 
 TEST_CASE("contiguous: a length beyond the model's or the memory is refused") {

@@ -10,14 +10,14 @@
 namespace nvllm::runtime {
 namespace {
 
-// Of the random values of a dummy: the same in every run.
+// The seed of a dummy's random values, which are the same in every run.
 constexpr std::uint64_t kDummySeed = 0;
 
 }  // namespace
 
 ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, Backend& backend)
     : model_(model), backend_(backend), decoder_(model.config, shard, model.dtype) {
-  times_.begun_ns = now_ns();
+  times_.started_ns = now_ns();
   thread_ = start_thread("that loads the model", [this] {
     std::exception_ptr error;
     try {
@@ -28,7 +28,7 @@ ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, Backend& backe
     const std::lock_guard lock(mutex_);
     error_ = error;
     done_ = true;
-    news_.notify_all();
+    changed_.notify_all();
   });
 }
 
@@ -48,7 +48,7 @@ void ModelRank::load() {
   {
     const std::lock_guard lock(mutex_);
     bound_ = true;
-    news_.notify_all();
+    changed_.notify_all();
   }
   const auto note = [this](const model::LoadProgress& progress) { bytes_ = progress.bytes; };
   const model::LoadReport report =
@@ -64,13 +64,13 @@ void ModelRank::load() {
 
 void ModelRank::await_bound() {
   std::unique_lock lock(mutex_);
-  news_.wait(lock, [this] { return bound_ || done_; });
+  changed_.wait(lock, [this] { return bound_ || done_; });
   if (error_) std::rethrow_exception(error_);
 }
 
 LoadState ModelRank::await_load(std::int64_t limit_ns) {
   std::unique_lock lock(mutex_);
-  news_.wait_for(lock, Nanoseconds(limit_ns), [this] { return done_; });
+  changed_.wait_for(lock, Nanoseconds(limit_ns), [this] { return done_; });
   // A rank of a group that breaks later leaves without destructors: no thread is left behind until
   // then.
   if (done_ && thread_.joinable()) {
@@ -91,11 +91,10 @@ ParameterChecksum ModelRank::checksum_of(std::uint64_t index) {
 
 namespace {
 
-// Between two looks at all ranks; less where the step timeout is short, since this is how long a
-// call takes.
+// How long a call that waits for the ranks takes at most; less where the step timeout is short.
 constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
 constexpr Nanoseconds kBetweenPushes = 2 * kRound;
-// A round that took longer than this was stopped in between (Ctrl-Z): no rank is to blame for that.
+// A round that took longer than this was stopped in between (Ctrl-Z); no rank is to blame for that.
 constexpr Nanoseconds kLongestRound = 4 * kRound;
 
 LoadState sum_of(const std::vector<LoadState>& states) {
@@ -110,7 +109,7 @@ LoadState sum_of(const std::vector<LoadState>& states) {
 
 }  // namespace
 
-void LoadWatch::look(const std::vector<LoadState>& states, Nanoseconds since) {
+void LoadWatch::check(const std::vector<LoadState>& states, Nanoseconds since) {
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     const LoadState& state = states[rank];
     Rank& last = ranks_[rank];
@@ -131,10 +130,10 @@ void ModelLoading::bind(ipc::Registry& requests) {
   requests.bind<&ModelLoading::load>("load", this);
 }
 
-std::vector<RankLoad> ModelLoading::load(LoadRequest request) {
+std::vector<RankLoad> ModelLoading::load(bool checksums) {
   await_all();
   std::vector<RankLoad> ranks = report();
-  if (request.checksums) add_checksums(ranks);
+  if (checksums) add_checksums(ranks);
   return ranks;
 }
 
@@ -153,15 +152,15 @@ void ModelLoading::await_all() {
   const Nanoseconds round = std::min(kRound, limit / 4);
   LoadWatch watch(me_.size(), limit);
   std::int64_t last_push_ns = 0;
-  std::int64_t last_look_ns = now_ns();
+  std::int64_t last_check_ns = now_ns();
   while (true) {
     const std::vector<LoadState> states =
         caller_.call<LoadState>("await_load", std::int64_t{round.count()});
     const LoadState all = sum_of(states);
     if (all.done) return;
     const std::int64_t now = now_ns();
-    watch.look(states, Nanoseconds(now - last_look_ns));
-    last_look_ns = now;
+    watch.check(states, Nanoseconds(now - last_check_ns));
+    last_check_ns = now;
     if (Nanoseconds(now - last_push_ns) < kBetweenPushes) continue;
     server_.push("load_state", all);
     last_push_ns = now;

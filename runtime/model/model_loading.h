@@ -1,4 +1,5 @@
-// What the launcher, rank 0 and the other ranks tell each other while a model is loaded.
+// Loading a model: ModelRank loads one rank's part, ModelLoading waits for all ranks on rank 0 and
+// reports their progress to the launcher. Above them are the messages that they exchange.
 #pragma once
 
 #include <atomic>
@@ -33,17 +34,17 @@ struct LoadState {
   }
 };
 
-// One rank's load, from its first step until its parameters could be used. Times in now_ns().
+// One rank's load, from its start until its parameters could be used. Times in now_ns().
 struct LoadTimes {
-  std::int64_t begun_ns = 0;
+  std::int64_t started_ns = 0;
   std::int64_t loaded_ns = 0;
   std::uint64_t bytes_read = 0;    // from files
   std::uint64_t bytes_loaded = 0;  // of parameters
 
-  double seconds() const { return static_cast<double>(loaded_ns - begun_ns) * 1e-9; }
+  double seconds() const { return static_cast<double>(loaded_ns - started_ns) * 1e-9; }
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(begun_ns, loaded_ns, bytes_read, bytes_loaded);
+    archive(started_ns, loaded_ns, bytes_read, bytes_loaded);
   }
 };
 
@@ -68,33 +69,23 @@ struct RankLoad {
   }
 };
 
-struct LoadRequest {
-  bool checksums = false;
-
-  template <class Archive>
-  void serialize(Archive& archive) {
-    archive(checksums);
-  }
-};
-
 // ModelRank: one rank's part of a model. It loads on a thread of its own, so that the rank can
-// start its communicator, give signs of life and answer how far it is, all at the same time.
-
-// Used by the rank's main thread.
+// start its communicator, give signs of life and say how far it is, all at the same time. Used by
+// the rank's main thread.
 class ModelRank {
  public:
-  // Begins to load. Both must outlive it.
+  // Starts to load. Both must outlive it.
   ModelRank(const OpenModel& model, layers::Shard shard, Backend& backend);
   ModelRank(const ModelRank&) = delete;
   ModelRank& operator=(const ModelRank&) = delete;
-  ~ModelRank();  // waits until it has been loaded
+  ~ModelRank();  // waits until loading has ended
 
-  // What rank 0 calls on all ranks. What loading threw is thrown by the first of them.
+  // Binds what rank 0 calls on all ranks. The first call throws what loading threw.
   void bind(ipc::Registry& methods);
 
   const OpenModel& model() const { return model_; }
   const model::Decoder& decoder() const { return decoder_; }
-  // Until the parameters have their memory, though perhaps not their values.
+  // Waits until the parameters have their memory, though perhaps not their values.
   void await_bound();
 
  private:
@@ -102,9 +93,9 @@ class ModelRank {
 
   // Returns when loading has ended, or after the limit.
   LoadState await_load(std::int64_t limit_ns);
-  // The following two only after the load.
+  // Call these two only after the load.
   LoadTimes load_times() const { return times_; }
-  // Of parameter `index`, or of no name where there is none any more.
+  // The checksum of parameter `index`; without a name if there are no more parameters.
   ParameterChecksum checksum_of(std::uint64_t index);
 
   const OpenModel& model_;
@@ -115,25 +106,21 @@ class ModelRank {
   std::atomic<std::uint64_t> bytes_ = 0;  // of parameters filled so far
 
   std::mutex mutex_;
-  std::condition_variable news_;
+  std::condition_variable changed_;
   bool bound_ = false;  // guarded by mutex_, as are the next two
   bool done_ = false;
   std::exception_ptr error_;  // why it failed
   std::thread thread_;
 };
 
-// ModelLoading: what rank 0 runs when the launcher asks for a loaded model. The ranks load by
-// themselves from their start on; this waits for them, tells the launcher how far they are, and
-// notices a rank that does not get on.
-
-// Notices the rank that loads, but has not got on for longer than a limit.
+// LoadWatch: finds a rank whose load has made no progress for longer than a limit.
 class LoadWatch {
  public:
   LoadWatch(int ranks, Nanoseconds limit)
       : ranks_(static_cast<std::size_t>(ranks)), limit_(limit) {}
 
-  // What all ranks say, `since` the last time. An Error names who has hung.
-  void look(const std::vector<LoadState>& states, Nanoseconds since);
+  // Checks the states of all ranks, `since` the last check. An Error names the rank that hangs.
+  void check(const std::vector<LoadState>& states, Nanoseconds since);
 
  private:
   struct Rank {
@@ -144,24 +131,26 @@ class LoadWatch {
   Nanoseconds limit_;
 };
 
-// Used by rank 0's main thread. Every rank has bound a ModelRank and a RankReporter.
+// ModelLoading: rank 0's side. The ranks load by themselves from their start on; this waits for
+// them, tells the launcher how far they are, and fails if a rank makes no progress. Used by rank
+// 0's main thread. Every rank has bound a ModelRank and its report (rank_report.h).
 class ModelLoading {
  public:
   // All must outlive it.
   ModelLoading(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server)
       : me_(me), caller_(caller), server_(server) {}
 
-  // "load": takes a LoadRequest, gives a RankLoad of every rank, and pushes a LoadState of all
-  // ranks together, "load_state", ten times a second.
+  // "load": takes a bool, whether checksums are wanted, returns a RankLoad of every rank, and
+  // pushes a LoadState of all ranks together, "load_state", ten times a second.
   void bind(ipc::Registry& requests);
 
-  // Waits for all ranks, with those pushes.
+  // Waits for all ranks, and pushes as "load" does.
   void await_all();
-  // What each rank says of itself, once all have loaded.
+  // The report of each rank, once all have loaded.
   std::vector<RankLoad> report();
 
  private:
-  std::vector<RankLoad> load(LoadRequest request);
+  std::vector<RankLoad> load(bool checksums);
   void add_checksums(std::vector<RankLoad>& ranks);
 
   ipc::Member& me_;

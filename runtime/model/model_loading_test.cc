@@ -17,7 +17,7 @@ using std::chrono::seconds;
 std::string after(LoadWatch& watch, const std::vector<LoadState>& states, Nanoseconds time) {
   constexpr Nanoseconds kRound = milliseconds(100);
   try {
-    for (; time.count() > 0; time -= kRound) watch.look(states, kRound);
+    for (; time.count() > 0; time -= kRound) watch.check(states, kRound);
   } catch (const Error& error) {
     return error.what();
   }
@@ -44,7 +44,7 @@ TEST_CASE("who gets on, however slowly, and who is done may take any time") {
 TEST_CASE("time in which everything was stopped is no rank's") {
   LoadWatch watch(1, seconds(2));
   // A round counts as a fifth of a second at most.
-  for (int i = 0; i < 5; ++i) watch.look({{1, 9, false}}, seconds(3600));
+  for (int i = 0; i < 5; ++i) watch.check({{1, 9, false}}, seconds(3600));
   CHECK(after(watch, {{1, 9, false}}, milliseconds(900)) == "fine");
   CHECK(after(watch, {{1, 9, false}}, seconds(1)) != "fine");
 }

@@ -184,7 +184,7 @@ std::vector<LeftOut> all_waits() {
   const microseconds none(0), some(500), long_time(5000);
   return {{OffloadWait::queries_of_host, none, none},
           {OffloadWait::host_of_write, none, long_time},
-          {OffloadWait::merge_of_host, some, none}};
+          {OffloadWait::combine_of_host, some, none}};
 }
 
 // What is wrong with the tokens that come without these waits. Not in graphs, to which a stream

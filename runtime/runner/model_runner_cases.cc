@@ -95,10 +95,10 @@ TEST_CASE("blocks of other sizes give the same tokens") {
 
 // What slot's tokens are, against a prompt's continuation; on rank 0.
 void check_tokens(DeviceRank& rank, RunnerUnderTest& runner, std::uint32_t slot,
-                  const GoldenModel::Prompt& prompt, std::size_t least) {
+                  const GoldenModel::Prompt& prompt, std::size_t min_tokens) {
   if (rank.member.rank() > 0) return;
   CHECK(why_not_golden(prompt, runner.tokens(slot), 0) == "");
-  CHECK(runner.tokens(slot).size() >= least);
+  CHECK(runner.tokens(slot).size() >= min_tokens);
 }
 
 TEST_CASE("GEMMs tuned between steps: the same tokens, so no cache was written to") {

@@ -189,8 +189,8 @@ TEST_CASE("resident: slots come back from hundreds of sequences that come and go
       std::vector<kvcache::BlockId> prefix;
       if (prompt_of[other] == which && below(3) > 0) {
         const auto& blocks = runner.blocks(other);
-        const auto most = (static_cast<std::int64_t>(prompt.size()) - 1) / block;
-        prefix.assign(blocks.begin(), blocks.begin() + below(most + 1));
+        const auto max_blocks = (static_cast<std::int64_t>(prompt.size()) - 1) / block;
+        prefix.assign(blocks.begin(), blocks.begin() + below(max_blocks + 1));
       }
       runner.start(slot, prompt, prefix).keep(below(options.resident + 1));
       prompt_of[slot] = which;

@@ -40,9 +40,9 @@ class RunnerCache {
   kvcache::BlockShape block_shape() const;
   CacheBytes bytes() const;
 
-  // Once. blocks: of the device, or of the host if the mode keeps them there; then there is nothing
-  // to swap to. device_slots: chunked: of whole blocks (kvcache/chunked/device_slots.h); all_resident:
-  // there is one for each block, for good.
+  // Makes the cache, once. blocks: on the device, or in host memory if the mode keeps them there;
+  // then there are no host_blocks to swap to. device_slots: in chunked mode, slots for whole blocks
+  // (kvcache/chunked/device_slots.h). all_resident: every block has a slot of its own for good.
   void make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
             bool all_resident);
   bool made() const { return cache_ != nullptr; }

@@ -123,12 +123,12 @@ TEST_CASE("decode steps are padded to few sizes, which always hold them") {
   CHECK(padded_sequences(256, 256) == 256);
   CHECK(padded_sequences(3, 3) == 3);
   CHECK(padded_sequences(99, 100) == 100);
-  for (std::int64_t most = 1; most <= 300; ++most) {
-    for (std::int64_t some = 1; some <= most; ++some) {
-      CHECK(padded_sequences(some, most) >= some);
-      CHECK(padded_sequences(some, most) <= most);
-      CHECK(padded_sequences(some, most) >=
-            padded_sequences(std::max<std::int64_t>(some - 1, 1), most));
+  for (std::int64_t max_sequences = 1; max_sequences <= 300; ++max_sequences) {
+    for (std::int64_t sequences = 1; sequences <= max_sequences; ++sequences) {
+      CHECK(padded_sequences(sequences, max_sequences) >= sequences);
+      CHECK(padded_sequences(sequences, max_sequences) <= max_sequences);
+      CHECK(padded_sequences(sequences, max_sequences) >=
+            padded_sequences(std::max<std::int64_t>(sequences - 1, 1), max_sequences));
     }
   }
   CHECK(DecodeGraphs::max_graphs(8, 100) == 2 * 4);

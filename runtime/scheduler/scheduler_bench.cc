@@ -76,7 +76,7 @@ class Results {
   std::int32_t token_ = 100;
 };
 
-// Steps of decoding, one step ahead.
+// Decode steps, one step ahead.
 void decode(benchmark::State& state) {
   const std::int64_t sequences = state.range(0);
   Scheduler scheduler(limits_for(sequences));

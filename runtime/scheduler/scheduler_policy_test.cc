@@ -162,8 +162,8 @@ TEST_CASE("the newest gives way, and comes back before anybody newer starts") {
   while (!group.scheduler.idle()) {
     for (const SlotStart& start : group.schedule().started)
       started.push_back(start.tokens.at(0) / 10'000);
-    for (const SequenceOutput& news : group.complete())
-      if (news.preemptions > 0) preempted.push_back(news.id);
+    for (const SequenceOutput& output : group.complete())
+      if (output.preemptions > 0) preempted.push_back(output.id);
   }
   CHECK(started.front() == 3);  // fits beside them
   CHECK(started.back() == 2);
@@ -181,8 +181,8 @@ TEST_CASE("answers to one prompt share its blocks from their first step on") {
   }
   group.schedule();
   CHECK(group.rows() == Rows{{0, 18}, {1, 2}, {2, 2}});
-  for (const SequenceOutput& news : group.complete())
-    CHECK(news.cached_tokens == (news.id == 1 ? 0 : 16));
+  for (const SequenceOutput& output : group.complete())
+    CHECK(output.cached_tokens == (output.id == 1 ? 0 : 16));
   const SchedulerStatistics now = group.scheduler.statistics();
   CHECK(now.prefix.hit_tokens == 32);
   CHECK(now.total_blocks - now.free_blocks == 4 + 3);  // four shared ones, and each one's last
@@ -198,8 +198,8 @@ TEST_CASE("what one sequence draws others find, as soon as it fills a block") {
   follower.tokens.insert(follower.tokens.end(), group.answers[1].begin(), group.answers[1].end());
   group.scheduler.add(follower);
   group.schedule();
-  for (const SequenceOutput& news : group.complete())
-    CHECK(news.cached_tokens == (news.id == 1 ? 0 : 8));
+  for (const SequenceOutput& output : group.complete())
+    CHECK(output.cached_tokens == (output.id == 1 ? 0 : 8));
 }
 
 TEST_CASE("logprobs of a prompt: every row is computed, no more of them in a step than asked for") {
@@ -217,9 +217,9 @@ TEST_CASE("logprobs of a prompt: every row is computed, no more of them in a ste
   while (!group.scheduler.idle()) {
     group.schedule();
     rows.push_back(group.rows().at(0));
-    for (const SequenceOutput& news : group.complete()) {
-      logprobs += news.prompt_logprobs.size();
-      CHECK(news.cached_tokens == 0);
+    for (const SequenceOutput& output : group.complete()) {
+      logprobs += output.prompt_logprobs.size();
+      CHECK(output.cached_tokens == 0);
     }
   }
   CHECK(rows == std::vector<std::uint32_t>{10, 10, 4, 1});

@@ -61,7 +61,7 @@ struct Workload {
   SchedulerLimits limits;
   MockModel model;
   std::vector<Sequence> arrivals;
-  std::int64_t most_in_flight = 0;  // steps, when another one is scheduled
+  std::int64_t max_in_flight = 0;  // steps, when another one is scheduled
   std::int64_t arrival_percent = 0, abort_percent = 0, wait_percent = 0;
 };
 
@@ -113,7 +113,7 @@ Workload random_workload(std::uint64_t seed) {
   Workload workload;
   workload.limits = random_limits(random);
   workload.model.vocabulary = static_cast<std::int32_t>(random.from(2, 60));
-  workload.most_in_flight = random.from(0, 2);
+  workload.max_in_flight = random.from(0, 2);
   workload.arrival_percent = random.from(5, 100);
   workload.abort_percent = random.chance(50) ? 0 : random.from(1, 8);
   workload.wait_percent = random.from(0, 60);
@@ -196,7 +196,7 @@ class Simulation {
     require(refused != fits, "a prompt that fits was refused, or one that does not was taken");
     if (refused) return;
     answer_alone(watched, workload_);
-    most_turns_ += 400 + 40 * (prompt + static_cast<std::int64_t>(watched.expected.size()));
+    max_rounds_ += 400 + 40 * (prompt + static_cast<std::int64_t>(watched.expected.size()));
     const SequenceId id = watched.given.id;
     watched_.emplace(id, std::move(watched));
   }
@@ -212,8 +212,8 @@ class Simulation {
 
   // Schedules a step, or takes a result.
   void turn() {
-    require(++turns_ < most_turns_ + 1000, "it never ends");
-    const bool full = scheduler_.in_flight() > workload_.most_in_flight;
+    require(++rounds_ < max_rounds_ + 1000, "it never ends");
+    const bool full = scheduler_.in_flight() > workload_.max_in_flight;
     if (!full && !(scheduler_.in_flight() > 0 && random_.chance(workload_.wait_percent))) {
       if (const auto step = scheduler_.schedule()) {
         results_.push_back(rank_.step(*step));
@@ -236,17 +236,18 @@ class Simulation {
   void complete() {
     const StepResult result = std::move(results_.front());
     results_.pop_front();
-    for (SequenceOutput& news : scheduler_.complete(result)) {
-      Watched& watched = watched_.at(news.id);
+    for (SequenceOutput& output : scheduler_.complete(result)) {
+      Watched& watched = watched_.at(output.id);
       require(!watched.over(), "news of a sequence that is over");
-      watched.answer.insert(watched.answer.end(), news.tokens.begin(), news.tokens.end());
-      watched.logprobs.insert(watched.logprobs.end(), news.logprobs.begin(), news.logprobs.end());
-      require(news.prompt_logprobs.empty() || watched.answer.size() <= 1,
+      watched.answer.insert(watched.answer.end(), output.tokens.begin(), output.tokens.end());
+      watched.logprobs.insert(watched.logprobs.end(), output.logprobs.begin(),
+                              output.logprobs.end());
+      require(output.prompt_logprobs.empty() || watched.answer.size() <= 1,
               "logprobs of the prompt after the first token");
-      watched.prompt_logprobs.insert(watched.prompt_logprobs.end(), news.prompt_logprobs.begin(),
-                                     news.prompt_logprobs.end());
-      watched.finish = news.finish;
-      require(news.cached_tokens >= 0, "it runs, but never began");
+      watched.prompt_logprobs.insert(watched.prompt_logprobs.end(), output.prompt_logprobs.begin(),
+                                     output.prompt_logprobs.end());
+      watched.finish = output.finish;
+      require(output.cached_tokens >= 0, "it runs, but never began");
     }
   }
 
@@ -292,7 +293,7 @@ class Simulation {
   MockRank rank_;
   std::map<SequenceId, Watched> watched_;
   std::deque<StepResult> results_;
-  std::int64_t turns_ = 0, most_turns_ = 0;
+  std::int64_t rounds_ = 0, max_rounds_ = 0;
   SequenceId last_started_ = 0;
 };
 

@@ -194,16 +194,16 @@ TEST_CASE("256 sequences that decode: a step is at most 4 KiB, and usually a few
     const auto place = static_cast<std::int32_t>(id);
     group.scheduler.add(sequence(id, 20 + place % 37, 64 + place % 50));
   }
-  std::size_t most = 0, all = 0, steps = 0;
+  std::size_t max = 0, all = 0, steps = 0;
   group.run([&](const StepMessage& message) {
     if (!message.started.empty()) return;
     const std::size_t bytes = bytes_of(message);
-    most = std::max(most, bytes);
+    max = std::max(max, bytes);
     all += bytes;
     ++steps;
   });
   CHECK(steps > 100);
-  CHECK(most <= 4096);
+  CHECK(max <= 4096);
   CHECK(all / steps <= 400);
 }
 

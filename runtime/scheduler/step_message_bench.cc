@@ -1,8 +1,9 @@
 // A step message's way from rank 0 to three other ranks that spin: its bytes, and how long it takes
 // from before it is encoded until the last of them has read it all. Of 256 sequences.
 //
-//   steady: all decode, one in 16 gets a block; changing: so do they, but one in 16 ends, and a new one with a
-//   prompt of 16 tokens takes its place, so that all rows are said.
+//   steady    all decode, and one in 16 gets a block
+//   changing  the same, but one in 16 ends and a new one with a prompt of 16 tokens replaces it, so
+//             that the message lists all rows
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

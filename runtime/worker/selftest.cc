@@ -15,7 +15,7 @@
 namespace nvllm::runtime {
 namespace {
 
-constexpr std::size_t kMostFailures = 20;  // that are told; one is usually followed by many
+constexpr std::size_t kMaxFailures = 20;  // that are told; one is usually followed by many
 
 constexpr int kMessages = 1000;  // of which the median is taken
 
@@ -58,7 +58,7 @@ void Selftest::bind(ipc::Registry& requests) {
   requests.bind<&Selftest::run>("selftest", this);
 }
 
-SelftestResult Selftest::run(SelftestRequest request) {
+SelftestResult Selftest::run(double seconds) {
   result_ = {};
   checks_ = collectives_ = 0;
   // The first call: it returns when all ranks are ready.
@@ -70,7 +70,7 @@ SelftestResult Selftest::run(SelftestRequest request) {
   check_collectives();
   measure_calls();
   measure_collectives();
-  if (request.seconds > 0) keep_going(request.seconds);
+  if (seconds > 0) keep_going(seconds);
   add_row("calls checked", static_cast<double>(checks_), "");
   add_row("collectives checked", static_cast<double>(collectives_), "");
   result_.ranks = caller_.call<RankReport>("report");  // again: with the memory taken since
@@ -84,7 +84,7 @@ std::uint64_t Selftest::fresh_seed() {
 
 void Selftest::expect(bool good, const std::string& what) {
   ++checks_;
-  if (good || result_.failures.size() >= kMostFailures) return;
+  if (good || result_.failures.size() >= kMaxFailures) return;
   log_error("selftest: ", what);
   result_.failures.push_back(what);
 }
@@ -251,7 +251,7 @@ void Selftest::measure_collectives() {
 void Selftest::keep_going(double seconds) {
   const std::int64_t start = now_ns();
   double next_line = 1;
-  while (seconds_since(start) < seconds && result_.failures.size() < kMostFailures &&
+  while (seconds_since(start) < seconds && result_.failures.size() < kMaxFailures &&
          !me_.group().stop_requested()) {
     const std::uint64_t random = fresh_seed();
     CollectiveCase which{

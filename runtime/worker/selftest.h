@@ -24,7 +24,8 @@ class Selftest {
   Selftest(ipc::Member& me, ipc::GroupCaller& caller) : me_(me), caller_(caller) {}
 
   void bind(ipc::Registry& requests);
-  SelftestResult run(SelftestRequest request);
+  // seconds: how long to keep going after the checks and measurements.
+  SelftestResult run(double seconds);
 
  private:
   void check_calls();
@@ -52,9 +53,8 @@ class Selftest {
   std::uint64_t seed_ = 0;
 };
 
-// SelftestRank: what every rank offers to the selftest. Rank 0 calls these methods on all ranks.
-
-// Used by the rank's main thread.
+// SelftestRank: the methods that rank 0's selftest calls on every rank. Used by the rank's main
+// thread.
 class SelftestRank {
  public:
   // All must outlive it.

@@ -1,4 +1,5 @@
-// What the launcher, rank 0 and the other ranks tell each other during a selftest.
+// Messages of a selftest, between the launcher, rank 0 and the other ranks; and the values that its
+// collectives work on.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +13,6 @@
 #include "runtime/rank_report.h"
 
 namespace nvllm::runtime {
-
-struct SelftestRequest {
-  double seconds = 0;  // how long to keep going after the checks and measurements
-
-  template <class Archive>
-  void serialize(Archive& archive) {
-    archive(seconds);
-  }
-};
 
 struct SelftestRow {
   std::string name;
@@ -123,8 +115,8 @@ struct TimingCase {
   }
 };
 
-// The values that a selftest's collectives work on: functions of a seed, so that every rank can
-// compute what the others hold, and what must come out.
+// The values are functions of a seed, so that every rank can compute what the others hold, and what
+// must come out.
 
 // A hash of bytes, for comparing results of different ranks.
 std::uint64_t hash_bytes(const void* data, std::size_t bytes);

@@ -61,8 +61,7 @@ SelftestResult run_selftest(ipc::Member& me, int spoiled_rank) {
   ipc::Registry methods;
   SelftestRank rank(me, *backend, *communicator, *stream);
   rank.bind(methods);
-  RankReporter reporter(*backend, *communicator, {});
-  reporter.bind(methods);
+  bind_rank_report(methods, *backend, *communicator, {});
   if (me.rank() > 0) {
     ipc::GroupServer(me, methods).serve();
     return {};

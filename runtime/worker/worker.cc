@@ -127,8 +127,7 @@ void live(ipc::Member& me, const WorkerOptions& options) {
     engine_rank->bind(methods);
   }
   start.ready_ns = now_ns();
-  RankReporter reporter(*backend, *communicator, start);
-  reporter.bind(methods);
+  bind_rank_report(methods, *backend, *communicator, start);
   me.set_phase(ipc::Phase::ready);
   log_debug("ready: ", backend->description(), ", ", communicator->name());
 

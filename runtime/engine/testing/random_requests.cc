@@ -6,11 +6,11 @@ namespace nvllm::runtime {
 
 RandomRequests::RandomRequests(const RequestShapes& shapes, std::uint32_t seed)
     : shapes_(shapes), random_(seed) {
-  for (int i = 0; i < 4; ++i) prefixes_.push_back(tokens(shapes.most_prompt / 6 * (i + 1)));
+  for (int i = 0; i < 4; ++i) prefixes_.push_back(tokens(shapes.max_prompt / 6 * (i + 1)));
 }
 
-double RandomRequests::between(double least, double most) {
-  return least + (most - least) * static_cast<double>(random_() >> 11) * 0x1p-53;
+double RandomRequests::between(double min, double max) {
+  return min + (max - min) * static_cast<double>(random_() >> 11) * 0x1p-53;
 }
 
 bool RandomRequests::chance(double probability) {
@@ -30,7 +30,7 @@ std::vector<std::int32_t> RandomRequests::tokens(std::int64_t count) {
 std::vector<std::int32_t> RandomRequests::prompt() {
   std::vector<std::int32_t> all;
   if (below(2) == 0) all = prefixes_[static_cast<std::size_t>(below(std::ssize(prefixes_)))];
-  const std::int64_t room = shapes_.most_prompt - std::ssize(all);
+  const std::int64_t room = shapes_.max_prompt - std::ssize(all);
   // Mostly short, now and then as long as they may be.
   const std::vector<std::int32_t> rest =
       tokens(1 + below(below(4) == 0 ? room : std::min<std::int64_t>(room, 16)));
@@ -77,7 +77,7 @@ void RandomRequests::choose_adjustments(SamplingParams& sampling,
 }
 
 void RandomRequests::choose_end(SamplingParams& sampling) {
-  sampling.max_tokens = static_cast<std::int32_t>(1 + below(shapes_.most_answer));
+  sampling.max_tokens = static_cast<std::int32_t>(1 + below(shapes_.max_answer));
   if (chance(0.3)) sampling.min_tokens = static_cast<std::int32_t>(below(*sampling.max_tokens + 1));
   sampling.ignore_eos = chance(0.3);
   if (chance(0.3)) sampling.stop_token_ids = tokens(1 + below(40));

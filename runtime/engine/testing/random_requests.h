@@ -12,8 +12,8 @@ namespace nvllm::runtime {
 
 struct RequestShapes {
   std::int64_t vocabulary = 0;
-  std::int64_t most_prompt = 120;  // tokens
-  std::int64_t most_answer = 24;
+  std::int64_t max_prompt = 120;  // tokens
+  std::int64_t max_answer = 24;
   double features = 1;  // how likely each feature is, of its usual probability
 };
 
@@ -28,7 +28,7 @@ class RandomRequests {
 
  private:
   std::int64_t below(std::int64_t limit) { return static_cast<std::int64_t>(random_() % limit); }
-  double between(double least, double most);
+  double between(double min, double max);
   bool chance(double probability);
   std::int32_t token();
   std::vector<std::int32_t> tokens(std::int64_t count);

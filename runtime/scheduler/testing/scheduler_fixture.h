@@ -58,10 +58,10 @@ class Group {
     results_.pop_front();
     auto progress = scheduler.complete(result);
     scheduler.check_invariants();
-    for (const SequenceOutput& news : progress) {
-      auto& tokens = answers[news.id];
-      tokens.insert(tokens.end(), news.tokens.begin(), news.tokens.end());
-      if (news.finish != FinishReason::none) finished[news.id] = news.finish;
+    for (const SequenceOutput& output : progress) {
+      auto& tokens = answers[output.id];
+      tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
+      if (output.finish != FinishReason::none) finished[output.id] = output.finish;
     }
     return progress;
   }
