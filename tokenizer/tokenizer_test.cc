@@ -38,7 +38,8 @@ TEST_CASE("tokenizer.json: what is not supported or broken is refused by name") 
        "StripAccents, "
        "Prepend, Strip, Replace, Sequence"},
       {with(
-           R"(,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"Bert"}]})"),
+           R"(,"pre_tokenizer":{"type":"Sequence",
+               "pretokenizers":[{"type":"Digits"},{"type":"Bert"}]})"),
        "pre_tokenizer \"Bert\" is not supported; supported are ByteLevel, Split, Digits, "
        "Punctuation, "
        "Whitespace, WhitespaceSplit, Metaspace, Sequence"},
@@ -51,7 +52,8 @@ TEST_CASE("tokenizer.json: what is not supported or broken is refused by name") 
        "ByteLevel, "
        "Sequence"},
       {with(
-           R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\p{Han}"},"behavior":"Isolated"})"),
+           R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\p{Han}"},
+               "behavior":"Isolated"})"),
        "regular expression \"\\p{Han}\": at byte 7: \\p{Han} is not supported"},
       {with(R"(,"pre_tokenizer":{"type":"Split","pattern":{"String":"x"}})"),
        "\"behavior\" is missing in {\"pattern\":{\"String\":\"x\"},\"type\":\"Split\"}"},
@@ -96,13 +98,15 @@ TEST_CASE("tokens and ids can be looked up") {
 
 TEST_CASE("added tokens: the longest at a place counts, and ids are given as the reference does") {
   const auto tokenizer = parse_tokenizer(with(
-      R"(,"added_tokens":[{"id":9,"content":"<x>","special":true},{"id":7,"content":"<x>y","special":true}])"));
+      R"(,"added_tokens":[{"id":9,"content":"<x>","special":true},
+                          {"id":7,"content":"<x>y","special":true}])"));
   CHECK(tokenizer->encode("a<x>yb<x>", false) == Ids{0, 4, 1, 3});
 }
 
 TEST_CASE("tokens of tokenizer_config.json are added") {
   const TokenizerConfig config = parse_tokenizer_config(
-      R"({"bos_token":{"content":"<s>"},"add_bos_token":true,"chat_template":[{"name":"default","template":"T"}],
+      R"({"bos_token":{"content":"<s>"},"add_bos_token":true,
+          "chat_template":[{"name":"default","template":"T"}],
           "added_tokens_decoder":{"10":{"content":"<y>","special":true},"3":{"content":"<x>"}}})");
   CHECK(config.bos_token == "<s>");
   CHECK(config.add_bos_token == true);

@@ -134,10 +134,9 @@ TEST_CASE("every byte of the data belongs to one tensor") {
         "the one before at 8");
   CHECK(error_of_two("[0,8]", "[8,16]", 17) ==
         "DIR/model.safetensors: the tensors end at byte 132 of the file, which has 133");
-  CHECK(
-      error_of_file(safetensors(
-          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-          4)) == "DIR/model.safetensors: header: \"a\" is there twice");
+  CHECK(error_of_file(safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                                  R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                                  4)) == "DIR/model.safetensors: header: \"a\" is there twice");
 }
 
 TEST_CASE("empty tensors and scalars are tensors") {
