@@ -70,9 +70,11 @@ TEST_CASE("Of several templates the default one is taken, and a given one instea
   CHECK(ChatTemplate::from_config(config, "mine")->render(request) == "mine");
   CHECK_FALSE(ChatTemplate::from_config("{}", std::nullopt));
   CHECK_THROWS_WITH_AS(
-      ChatTemplate::from_config(R"({"chat_template": [{"name": "rag", "template": "x"}]})",
+      ChatTemplate::from_config(R"({"chat_template": [{"name": "rag", "template": "x"},
+                                                      {"name": "tool_use", "template": "y"}]})",
                                 std::nullopt),
-      "tokenizer_config.json: chat_template has rag but no template named default; pass one with "
+      "tokenizer_config.json: chat_template has rag, tool_use but no template named default; pass "
+      "one with "
       "--chat-template",
       Error);
 }

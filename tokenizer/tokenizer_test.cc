@@ -105,12 +105,9 @@ TEST_CASE("added tokens: the longest at a place counts, and ids are given as the
 
 TEST_CASE("tokens of tokenizer_config.json are added") {
   const TokenizerConfig config = parse_tokenizer_config(
-      R"({"bos_token":{"content":"<s>"},"add_bos_token":true,
-          "chat_template":[{"name":"default","template":"T"}],
+      R"({"bos_token":{"content":"<s>"},
           "added_tokens_decoder":{"10":{"content":"<y>","special":true},"3":{"content":"<x>"}}})");
   CHECK(config.bos_token == "<s>");
-  CHECK(config.add_bos_token == true);
-  CHECK(config.chat_template == "T");
   const auto tokenizer = parse_tokenizer(with(""), &config);
   CHECK(tokenizer->token_id("<x>") == 3);
   CHECK(tokenizer->token_id("<y>") == 4);

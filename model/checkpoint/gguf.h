@@ -53,7 +53,10 @@ class GgufMetadata {
 
  private:
   const GgufValue* find(std::string_view key) const;
-  [[noreturn]] void fail_missing(std::string_view key) const;
+  template <typename T>
+  const T* find_kind(std::string_view key, std::string_view expected) const;
+  template <typename T>
+  T required(std::string_view key, std::optional<T> value) const;
   [[noreturn]] void fail_kind(std::string_view key, std::string_view expected) const;
 
   std::string where_;

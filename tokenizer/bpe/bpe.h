@@ -109,6 +109,10 @@ class Bpe {
  private:
   static constexpr TokenId kNoToken = static_cast<TokenId>(-1);
 
+  // Appends the ids from the cache, or else those that encode() puts into scratch.ids.
+  template <typename Encode>
+  void encode_cached(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out,
+                     const Encode& encode) const;
   void encode_segment(std::string_view text, BpeScratch& scratch, std::vector<TokenId>& out) const;
   void start_with_chars(std::string_view text, std::vector<TokenId>& ids) const;
   TokenId find_char(std::string_view c) const;

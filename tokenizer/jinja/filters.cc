@@ -224,8 +224,8 @@ Value batched(I& interpreter, V& value, A& arguments) {
 Value items(I& interpreter, V& value, A&) {
   if (value.undefined()) return List{};
   if (value.dict() == nullptr) fail("items takes a dict, not ", value.type_name());
-  Arguments none;
-  return interpreter.call(*method_of(value, "items"), none);
+  interpreter.charge(value.weight());
+  return pairs_of(*value.dict());
 }
 
 Value percent(I& interpreter, V& value, Arguments& arguments) {

@@ -232,9 +232,8 @@ Value attribute(const Value& value, const std::string& name) {
   if (auto found = attribute_of(value, name)) return *std::move(found);
   if (const Dict* dict = value.dict()) {
     if (const Value* found = dict->get(name)) return *found;
-  } else if (!name.empty() && name.find_first_not_of("0123456789") == std::string::npos &&
-             name.size() < 10) {
-    if (auto found = item_of(value, std::int64_t{std::stoll(name)})) return *std::move(found);
+  } else if (const auto index = small_index(name)) {
+    if (auto found = item_of(value, *index)) return *std::move(found);
   }
   return Undefined{str("'", value.type_name(), " object' has no attribute '", name, "', which")};
 }
@@ -283,6 +282,13 @@ std::vector<Value> items_of(Interpreter& interpreter, const Value& value) {
   }
   interpreter.reserve(items.size() * sizeof(Value));
   return items;
+}
+
+List pairs_of(const Dict& dict) {
+  List list;
+  for (const auto& [key, item] : dict.items())
+    list.items.emplace_back(List{.items = {key, item}, .tuple = true});
+  return list;
 }
 
 }  // namespace nvllm::jinja

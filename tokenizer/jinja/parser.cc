@@ -114,17 +114,7 @@ class Parser : private ExpressionParser {
     StatementPtr made = make(Kind::loop, at);
     made->target = parse_target(false);
     expect_name("in");
-    const Position values_at = token().at;
-    ExpressionPtr values = parse_or();
-    if (at_symbol(",")) {
-      auto tuple = std::make_unique<Expression>();
-      tuple->kind = Expression::Kind::tuple;
-      tuple->at = values_at;
-      tuple->operands.push_back(std::move(values));
-      while (accept_symbol(",")) tuple->operands.push_back(parse_or());
-      values = std::move(tuple);
-    }
-    made->expression = std::move(values);
+    made->expression = parse_tuple([this] { return parse_or(); }, [] { return false; });
     if (accept_name("if")) made->condition = parse_expression();
     made->recursive = accept_name("recursive");
     end_block();

@@ -11,16 +11,10 @@
 namespace nvllm::jinja {
 namespace {
 
+using tokenizer::append_lower_case;
 using tokenizer::append_utf8;
 using tokenizer::decode_utf8;
-
-bool continues(char c) {
-  return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
-}
-
-bool is_letter(char32_t c) {
-  return tokenizer::char_record(c).in(tokenizer::kLetters);
-}
+using tokenizer::for_each_char;
 
 char32_t upper_of(char32_t c) {
   if (c >= 'a' && c <= 'z') return c - 32;
@@ -51,26 +45,12 @@ void append_upper(std::string& out, char32_t c) {
   }
 }
 
-void append_lower(std::string& out, char32_t c) {
-  const std::u32string_view lower = tokenizer::lower_case(c);
-  if (lower.empty()) return append_utf8(out, c);
-  for (const char32_t l : lower) append_utf8(out, l);
-}
-
-template <typename Function>
-void for_each_char(std::string_view text, const Function& function) {
-  for (std::size_t at = 0; at < text.size();) {
-    const auto next = decode_utf8(text.data() + at);
-    function(next.c);
-    at += next.size;
-  }
-}
-
-// The last character's first byte.
-std::size_t last_start(std::string_view text) {
-  std::size_t at = text.size() - 1;
-  while (at > 0 && continues(text[at])) --at;
-  return at;
+// A text whose characters append(out, c) makes of those of another.
+template <typename Append>
+std::string mapped(std::string_view text, const Append& append) {
+  std::string out;
+  for_each_char(text, [&](char32_t c, std::string_view) { append(out, c); });
+  return out;
 }
 
 // One conversion of a % format.
@@ -134,16 +114,12 @@ int small_number(std::string_view format, std::size_t& i) {
 
 std::size_t length_of(std::string_view text) {
   return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return !continues(c); }));
+      std::ranges::count_if(text, [](char c) { return !tokenizer::is_utf8_continuation(c); }));
 }
 
 std::vector<std::string_view> split_characters(std::string_view text) {
   std::vector<std::string_view> letters;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t size = decode_utf8(text.data() + at).size;
-    letters.push_back(text.substr(at, size));
-    at += size;
-  }
+  for_each_char(text, [&](char32_t, std::string_view letter) { letters.push_back(letter); });
   return letters;
 }
 
@@ -172,7 +148,7 @@ std::string_view stripped(std::string_view text, std::string_view set, Side side
     text.remove_prefix(size);
   }
   while (side != Side::left && !text.empty()) {
-    const std::size_t at = last_start(text);
+    const std::size_t at = tokenizer::previous_char(text, text.size());
     if (!goes(text.substr(at))) break;
     text.remove_suffix(text.size() - at);
   }
@@ -180,40 +156,46 @@ std::string_view stripped(std::string_view text, std::string_view set, Side side
 }
 
 std::string lower(std::string_view text) {
-  std::string out;
-  for_each_char(text, [&](char32_t c) { append_lower(out, c); });
-  return out;
+  return mapped(text, append_lower_case);
 }
 
 std::string upper(std::string_view text) {
-  std::string out;
-  for_each_char(text, [&](char32_t c) { append_upper(out, c); });
-  return out;
+  return mapped(text, append_upper);
 }
 
 std::string swapped_case(std::string_view text) {
-  std::string out;
-  for_each_char(text, [&](char32_t c) {
-    tokenizer::lower_case(c).empty() ? append_upper(out, c) : append_lower(out, c);
+  return mapped(text, [](std::string& out, char32_t c) {
+    tokenizer::lower_case(c).empty() ? append_upper(out, c) : append_lower_case(out, c);
   });
-  return out;
 }
 
 std::string capitalized(std::string_view text) {
-  std::string out;
-  for_each_char(text,
-                [&](char32_t c) { out.empty() ? append_upper(out, c) : append_lower(out, c); });
-  return out;
+  return mapped(text, [](std::string& out, char32_t c) {
+    out.empty() ? append_upper(out, c) : append_lower_case(out, c);
+  });
 }
 
 std::string titled(std::string_view text) {
-  std::string out;
   bool inside = false;
-  for_each_char(text, [&](char32_t c) {
-    inside ? append_lower(out, c) : append_upper(out, c);
-    inside = is_letter(c);
+  return mapped(text, [&](std::string& out, char32_t c) {
+    inside ? append_lower_case(out, c) : append_upper(out, c);
+    inside = tokenizer::is_letter(c);
   });
-  return out;
+}
+
+bool is_lower(std::string_view text) {
+  return lower(text) == text && upper(text) != text;
+}
+
+bool is_upper(std::string_view text) {
+  return upper(text) == text && lower(text) != text;
+}
+
+std::optional<std::int64_t> small_index(std::string_view text) {
+  if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != text.npos) {
+    return std::nullopt;
+  }
+  return std::stoll(std::string(text));
 }
 
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
@@ -369,9 +351,8 @@ std::string brace_format(Interpreter& interpreter, std::string_view format,
           field.empty() ? automatic++ : static_cast<std::size_t>(small_number(field, at));
       if (index < arguments.positional.size()) value = &arguments.positional[index];
     } else {
-      for (const auto& [name, given] : arguments.named) {
-        if (name == field) value = &given;
-      }
+      const auto named = arguments.find(field);
+      if (named != arguments.named.end()) value = &named->second;
     }
     if (value == nullptr) fail("format: nothing was given for {", field, "}");
     Conversion how;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,12 @@ std::string upper(std::string_view text);  // of Latin, Greek and Cyrillic lette
 std::string swapped_case(std::string_view text);
 std::string capitalized(std::string_view text);
 std::string titled(std::string_view text);
+// There are letters with case, and all are in this one.
+bool is_lower(std::string_view text);
+bool is_upper(std::string_view text);
+
+// The number that up to nine digits, and nothing else, make.
+std::optional<std::int64_t> small_index(std::string_view text);
 
 // limit: at most so many cuts; negative: any number.
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,

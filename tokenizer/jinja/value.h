@@ -1,6 +1,7 @@
 // Value: what a template computes with. Behaves as Python's values do in Jinja.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@ namespace nvllm::jinja {
 
 class Value;
 class Interpreter;
+struct Arguments;
 
 // Nothing was found under a name: printed as nothing, false, and an error in any other use.
 struct Undefined {
@@ -63,12 +65,6 @@ struct Namespace {
   Dict values;
   bool changeable = true;
   Extent extent = {};  // of a loop; what can be changed ends a walk
-};
-
-// What a call was given.
-struct Arguments {
-  std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
 };
 
 struct Callable {
@@ -128,6 +124,20 @@ class Value {
   }
 
   Data data_;
+};
+
+// What a call was given.
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+
+  // The place of a name among the named ones, or their end.
+  auto find(std::string_view name) {
+    return std::ranges::find(named, name, &std::pair<std::string, Value>::first);
+  }
+  auto find(std::string_view name) const {
+    return std::ranges::find(named, name, &std::pair<std::string, Value>::first);
+  }
 };
 
 inline std::size_t Dict::size() const {

@@ -312,9 +312,6 @@ LoadedTokenizer make_tokenizer(const GgufVocabulary& vocabulary) {
   loaded.config.eos_token = token_text(vocabulary, "eos", vocabulary.eos_id);
   loaded.config.unk_token = token_text(vocabulary, "unknown", vocabulary.unk_id);
   loaded.config.pad_token = token_text(vocabulary, "padding", vocabulary.pad_id);
-  loaded.config.add_bos_token = vocabulary.add_bos;
-  loaded.config.add_eos_token = vocabulary.add_eos;
-  loaded.config.chat_template = vocabulary.chat_template;
 
   TokenizerParts parts =
       vocabulary.model == "gpt2" ? byte_level_parts(vocabulary) : sentencepiece_parts(vocabulary);

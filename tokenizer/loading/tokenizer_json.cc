@@ -215,23 +215,6 @@ std::optional<std::string> token_at(const Json& json, const char* key) {
   return (found->is_object() ? found->at("content") : *found).get<std::string>();
 }
 
-std::optional<bool> bool_at(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  return found->get<bool>();
-}
-
-// One template, or a list of named ones, of which "default" is meant.
-std::optional<std::string> chat_template(const Json& json) {
-  const auto found = json.find("chat_template");
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  if (found->is_string()) return found->get<std::string>();
-  for (const Json& item : *found) {
-    if (item.at("name") == "default") return item.at("template").get<std::string>();
-  }
-  return std::nullopt;
-}
-
 std::vector<AddedToken> added_tokens(const Json& json) {
   const auto found = json.find("added_tokens_decoder");
   if (found == json.end() || found->is_null()) return {};
@@ -277,9 +260,6 @@ TokenizerConfig parse_tokenizer_config(std::string_view text) {
             .eos_token = token_at(json, "eos_token"),
             .pad_token = token_at(json, "pad_token"),
             .unk_token = token_at(json, "unk_token"),
-            .add_bos_token = bool_at(json, "add_bos_token"),
-            .add_eos_token = bool_at(json, "add_eos_token"),
-            .chat_template = chat_template(json),
             .added_tokens = added_tokens(json)};
   } catch (const Json::exception& error) {
     fail(error.what());

@@ -31,7 +31,6 @@ class CharSet {
   void add_range(char32_t first, char32_t last) { ranges_.push_back({first, last}); }
   void add_categories(CategoryMask mask) { categories_ |= mask; }
   void add_flags(std::uint16_t any_of) { flags_ |= any_of; }
-  void add_without_flag(std::uint16_t flag) { without_flags_.push_back(flag); }
   void add_set(CharSet set) { sets_.push_back(std::move(set)); }
   void negate() { negated_ = !negated_; }
 
@@ -58,9 +57,6 @@ class CharSet {
     for (const Range& range : ranges_) {
       if (range.first <= c && c <= range.last) return !negated_;
     }
-    for (const std::uint16_t flag : without_flags_) {
-      if (!record.has(flag)) return !negated_;
-    }
     for (const CharSet& set : sets_) {
       if (set.evaluate(c)) return !negated_;
     }
@@ -72,7 +68,6 @@ class CharSet {
   std::uint16_t flags_ = 0;
   bool negated_ = false;
   std::vector<Range> ranges_;
-  std::vector<std::uint16_t> without_flags_;
   std::vector<CharSet> sets_;
 };
 

@@ -147,11 +147,8 @@ void compose(std::u32string& text) {
 void append_normalized(std::string& out, std::string_view piece, NormalForm form,
                        std::u32string& scratch) {
   scratch.clear();
-  for (std::size_t at = 0; at < piece.size();) {
-    const DecodedChar next = decode_utf8(piece.data() + at);
-    append_decomposed(scratch, next.c, is_compat(form));
-    at += next.size;
-  }
+  for_each_char(
+      piece, [&](char32_t c, std::string_view) { append_decomposed(scratch, c, is_compat(form)); });
   order_marks(scratch);
   if (composes(form)) compose(scratch);
   for (const char32_t c : scratch) append_utf8(out, c);
@@ -189,6 +186,30 @@ std::u32string_view compat_decomposition(char32_t c) {
 std::u32string_view lower_case(char32_t c) {
   if (!char_record(c).has(kLower)) return {};
   return kLowerTexts.find(c);
+}
+
+void append_lower_case(std::string& out, char32_t c) {
+  const std::u32string_view lower = lower_case(c);
+  if (lower.empty()) append_utf8(out, c);
+  for (const char32_t l : lower) append_utf8(out, l);
+}
+
+std::size_t skip_white_space(std::string_view text, std::size_t at) {
+  while (at < text.size()) {
+    const DecodedChar next = decode_utf8(text.data() + at);
+    if (!is_white_space(next.c)) break;
+    at += next.size;
+  }
+  return at;
+}
+
+std::size_t skip_white_space_before(std::string_view text, std::size_t at) {
+  while (at > 0) {
+    const std::size_t previous = previous_char(text, at);
+    if (!is_white_space(decode_utf8(text.data() + previous).c)) break;
+    at = previous;
+  }
+  return at;
 }
 
 char32_t composition(char32_t first, char32_t second) {

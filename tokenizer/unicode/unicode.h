@@ -82,12 +82,20 @@ const CharRecord& char_record(char32_t c);
 inline bool is_white_space(char32_t c) {
   return char_record(c).has(kWhiteSpace);
 }
+inline bool is_letter(char32_t c) {
+  return char_record(c).in(kLetters);
+}
+
+// Where the white space that begins at `at` ends, and where that which ends at `at` begins.
+std::size_t skip_white_space(std::string_view text, std::size_t at);
+std::size_t skip_white_space_before(std::string_view text, std::size_t at);
 
 // The full decompositions and the lower case; empty: the character itself. Hangul syllables, whose
 // decomposition is arithmetic, are not in these tables.
 std::u32string_view canonical_decomposition(char32_t c);
 std::u32string_view compat_decomposition(char32_t c);
 std::u32string_view lower_case(char32_t c);
+void append_lower_case(std::string& out, char32_t c);
 
 // The character that NFC makes of two; 0 if none. Without Hangul.
 char32_t composition(char32_t first, char32_t second);
