@@ -103,6 +103,10 @@ void find_matches(const CharSplit& split, std::string_view text, Found&& found) 
 
 }  // namespace
 
+RegexSplit word_split(std::string_view regex) {
+  return {.program = compile_regex(regex), .fast = known_word_pattern(regex)};
+}
+
 // Runs one step and passes each of its pieces to the next step.
 class PreTokenizer::StepRunner {
  public:

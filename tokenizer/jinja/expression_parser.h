@@ -68,7 +68,7 @@ class ExpressionParser : protected TokenReader {
   };
 
   void begin_statement() { operators_ = 0; }
-  // What parse_item() reads, or a tuple if a comma follows. A comma ends a tuple where ends() holds.
+  // What parse_item() reads, or a tuple if a comma follows; a comma ends it where ends() holds.
   template <typename ParseItem, typename Ends>
   ExpressionPtr parse_tuple(const ParseItem& parse_item, const Ends& ends) {
     ExpressionPtr first = parse_item();

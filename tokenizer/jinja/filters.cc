@@ -17,9 +17,9 @@ using V = const Value;
 using A = ArgumentReader;
 
 Value length(I&, V& value, A&) {
-  if (const std::string* text = value.string()) return static_cast<std::int64_t>(length_of(*text));
-  if (const List* list = value.list()) return static_cast<std::int64_t>(list->items.size());
-  if (const Dict* dict = value.dict()) return static_cast<std::int64_t>(dict->size());
+  if (const std::string* text = value.string()) return length_of(*text);
+  if (const List* list = value.list()) return list->items.size();
+  if (const Dict* dict = value.dict()) return dict->size();
   if (value.undefined()) return 0;
   fail("length: a ", value.type_name(), " has none");
 }
@@ -144,32 +144,37 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
+// The number that the text spells, between white space.
+bool parse_real(std::string_view spelled, double& real) {
+  const std::string text(stripped(spelled, {}, Side::both));
+  char* end = nullptr;
+  real = std::strtod(text.c_str(), &end);
+  return !text.empty() && *end == '\0';
+}
+
 Value whole_number(I&, V& value, A& arguments) {
   Value fallback = arguments.take("default", 0);
   double real = 0;
   if (value.get<std::int64_t>() != nullptr) return value;
-  if (value.number(real))
-    return real > -9.2e18 && real < 9.2e18 ? Value(static_cast<std::int64_t>(real)) : fallback;
-  if (value.string() == nullptr) return fallback;
-  const std::string text(stripped(*value.string(), {}, Side::both));
-  char* end = nullptr;
-  errno = 0;
-  const long long whole = std::strtoll(text.c_str(), &end, 10);
-  if (!text.empty() && *end == '\0' && errno == 0) return std::int64_t{whole};
-  real = std::strtod(text.c_str(), &end);
-  const bool good = !text.empty() && *end == '\0' && real > -9.2e18 && real < 9.2e18;
-  return good ? Value(static_cast<std::int64_t>(real)) : fallback;
+  if (!value.number(real)) {
+    if (value.string() == nullptr) return fallback;
+    const std::string text(stripped(*value.string(), {}, Side::both));
+    char* end = nullptr;
+    errno = 0;
+    const long long whole = std::strtoll(text.c_str(), &end, 10);
+    if (!text.empty() && *end == '\0' && errno == 0) return std::int64_t{whole};
+    if (!parse_real(text, real)) return fallback;
+  }
+  return real > -9.2e18 && real < 9.2e18 ? Value(static_cast<std::int64_t>(real)) : fallback;
 }
 
 Value real_number(I&, V& value, A& arguments) {
   Value fallback = arguments.take("default", 0.0);
   double real = 0;
-  if (value.number(real)) return real;
-  if (value.string() == nullptr) return fallback;
-  const std::string text(stripped(*value.string(), {}, Side::both));
-  char* end = nullptr;
-  real = std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == '\0' ? Value(real) : fallback;
+  if (value.number(real) || (value.string() != nullptr && parse_real(*value.string(), real))) {
+    return real;
+  }
+  return fallback;
 }
 
 Value absolute(I&, V& value, A&) {
@@ -296,10 +301,7 @@ const std::map<std::string_view, Value (*)(I&, V&, A&)>& simple_filters() {
       {"unique", unique},
       {"upper", [](I&, V& v, A&) { return Value(upper(to_text(v))); }},
       {"urlencode", url_encoded},
-      {"wordcount",
-       [](I&, V& v, A&) {
-         return Value(static_cast<std::int64_t>(split_words(to_text(v), -1).size()));
-       }},
+      {"wordcount", [](I&, V& v, A&) { return Value(split_words(to_text(v), -1).size()); }},
   };
   return filters;
 }

@@ -114,8 +114,8 @@ Value join(Interpreter& interpreter, const std::string& text, ArgumentReader& ar
 Value count(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments) {
   const std::string what = arguments.take_text("sub");
   interpreter.reserve(text.size());
-  if (what.empty()) return static_cast<std::int64_t>(length_of(text)) + 1;
-  return static_cast<std::int64_t>(split_at(text, what, -1).size()) - 1;
+  if (what.empty()) return length_of(text) + 1;
+  return split_at(text, what, -1).size() - 1;
 }
 
 Value zero_filled(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments) {
@@ -238,9 +238,8 @@ const std::map<std::string_view, AnyMethod>& list_methods() {
        [](I& i, V& v, A& a) {
          const Value what = a.take("value");
          const auto& items = v.list()->items;
-         i.charge(static_cast<std::int64_t>(items.size()) * 32);
-         const auto at = std::find_if(items.begin(), items.end(),
-                                      [&](const Value& item) { return equal(item, what); });
+         i.reserve(items.size() * 32);
+         const auto at = std::ranges::find_if(items, [&](V& item) { return equal(item, what); });
          if (at == items.end()) fail("index: the value is not in the list");
          return Value(static_cast<std::int64_t>(at - items.begin()));
        }},
@@ -248,9 +247,9 @@ const std::map<std::string_view, AnyMethod>& list_methods() {
        [](I& i, V& v, A& a) {
          const Value what = a.take("value");
          const auto& items = v.list()->items;
-         i.charge(static_cast<std::int64_t>(items.size()) * 32);
-         return Value(static_cast<std::int64_t>(std::count_if(
-             items.begin(), items.end(), [&](const Value& item) { return equal(item, what); })));
+         i.reserve(items.size() * 32);
+         return Value(std::int64_t{
+             std::ranges::count_if(items, [&](V& item) { return equal(item, what); })});
        }},
       {"copy", [](I&, V& v, A&) { return v; }},
   };

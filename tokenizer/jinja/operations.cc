@@ -211,7 +211,7 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ite
   if (const std::string* text = container.string()) {
     if (item.undefined()) fail_undefined(item);
     if (item.string() == nullptr) fail("'in' a string takes a string, not ", item.type_name());
-    interpreter.charge(static_cast<std::int64_t>(text->size()));
+    interpreter.reserve(text->size());
     return text->find(*item.string()) != std::string::npos;
   }
   if (const List* list = container.list()) {

@@ -86,6 +86,7 @@ class Value {
   Value(bool value) : data_(value) {}
   Value(int value) : data_(std::int64_t{value}) {}
   Value(std::int64_t value) : data_(value) {}
+  Value(std::size_t value) : data_(static_cast<std::int64_t>(value)) {}
   Value(double value) : data_(value) {}
   Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
   Value(std::string_view value) : Value(std::string(value)) {}

@@ -51,7 +51,7 @@ constexpr std::string_view kSpacesAtEnd = R"re(\s+$)re";
 // Cuts at each pattern in order: words are its matches, and the text between them.
 void split(PreTokenizer& out, std::initializer_list<std::string_view> patterns) {
   for (const std::string_view regex : patterns) {
-    out.add(RegexSplit{.program = compile_regex(regex), .fast = known_word_pattern(regex)});
+    out.add(word_split(regex));
   }
 }
 
