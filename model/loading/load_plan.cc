@@ -37,8 +37,7 @@ void check_slices(const Parameter& parameter) {
                 slice.tensor);
     covered.push_back({slice.to_row, slice.to_row + slice.rows.size()});
   }
-  std::sort(covered.begin(), covered.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::ranges::sort(covered, {}, &Range::begin);
   std::int64_t row = 0;
   for (const Range& range : covered) {
     NVLLM_CHECK(range.begin == row, parameter.name, " row ", row);
@@ -130,9 +129,8 @@ LoadPlan plan_load(std::span<Parameter* const> parameters, const Checkpoint& che
       cut(piece, piece_bytes, plan.pieces);
     }
   }
-  std::sort(plan.pieces.begin(), plan.pieces.end(), [](const LoadPiece& a, const LoadPiece& b) {
-    return a.tensor->file != b.tensor->file ? a.tensor->file < b.tensor->file
-                                            : file_offset(a) < file_offset(b);
+  std::ranges::sort(plan.pieces, {}, [](const LoadPiece& piece) {
+    return std::pair(piece.tensor->file, file_offset(piece));
   });
   return plan;
 }

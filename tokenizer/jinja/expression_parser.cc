@@ -329,27 +329,17 @@ bool TokenReader::next_item(std::string_view close, bool first) {
   return !accept_symbol(close);
 }
 
-bool TokenReader::accept_symbol(std::string_view text) {
-  if (!at_symbol(text)) return false;
+bool TokenReader::accept(Token::Kind kind, std::string_view text) {
+  if (!at(kind, text)) return false;
   take();
   return true;
 }
 
-bool TokenReader::accept_name(std::string_view text) {
-  if (!at_name(text)) return false;
-  take();
-  return true;
+void TokenReader::expect(Token::Kind kind, std::string_view text) {
+  if (!accept(kind, text)) fail_expected(str("'", text, "'"));
 }
 
-void TokenReader::expect_symbol(std::string_view text) {
-  if (!accept_symbol(text)) fail_expected(str("'", text, "'"));
-}
-
-void TokenReader::expect_name(std::string_view text) {
-  if (!accept_name(text)) fail_expected(str("'", text, "'"));
-}
-
-void TokenReader::expect(Token::Kind kind, std::string_view what) {
+void TokenReader::expect_end(Token::Kind kind, std::string_view what) {
   if (token().kind != kind) fail_expected(what);
   take();
 }

@@ -22,24 +22,26 @@ class TokenReader {
   const Token& token() const { return tokens_[at_]; }
   const Token& following() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
   Token take() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
-  bool at_symbol(std::string_view text) const {
-    return token().kind == Token::Kind::symbol && token().text == text;
+  bool at(Token::Kind kind, std::string_view text) const {
+    return token().kind == kind && token().text == text;
   }
-  bool at_name(std::string_view text) const {
-    return token().kind == Token::Kind::name && token().text == text;
-  }
-  bool accept_symbol(std::string_view text);
-  bool accept_name(std::string_view text);
-  void expect_symbol(std::string_view text);
+  bool at_symbol(std::string_view text) const { return at(Token::Kind::symbol, text); }
+  bool at_name(std::string_view text) const { return at(Token::Kind::name, text); }
+  bool accept_symbol(std::string_view text) { return accept(Token::Kind::symbol, text); }
+  bool accept_name(std::string_view text) { return accept(Token::Kind::name, text); }
+  void expect_symbol(std::string_view text) { expect(Token::Kind::symbol, text); }
+  void expect_name(std::string_view text) { expect(Token::Kind::name, text); }
   // Whether another item of a list stands here. Items are separated by commas, a comma may end the
   // list, and `close` does. `first`: no item was read yet.
   bool next_item(std::string_view close, bool first);
-  void expect_name(std::string_view text);
-  void expect(Token::Kind kind, std::string_view what);
+  void expect_end(Token::Kind kind, std::string_view what);
   std::string take_name(std::string_view what);
   [[noreturn]] void fail_expected(std::string_view what) const;
 
  private:
+  bool accept(Token::Kind kind, std::string_view text);
+  void expect(Token::Kind kind, std::string_view text);
+
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
 };

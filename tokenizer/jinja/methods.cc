@@ -100,13 +100,11 @@ Value justify(Interpreter& interpreter, const std::string& text, ArgumentReader&
 
 Value join(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments) {
   std::string out;
-  bool first = true;
+  std::string_view before;  // the next item
   for (const Value& item : items_of(interpreter, arguments.take("iterable"))) {
     if (item.string() == nullptr) fail("join takes strings, not ", item.type_name());
     interpreter.reserve(text.size() + item.string()->size());
-    if (!first) out += text;
-    first = false;
-    out += *item.string();
+    out.append(std::exchange(before, text)).append(*item.string());
   }
   return out;
 }

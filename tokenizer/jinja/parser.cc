@@ -40,7 +40,7 @@ class Parser : private ExpressionParser {
       } else if (token().kind == Token::Kind::print_begin) {
         StatementPtr print = make(Kind::print, take().at);
         print->expression = parse_list_expression();
-        expect(Token::Kind::print_end, "'}}'");
+        expect_end(Token::Kind::print_end, "'}}'");
         block.push_back(std::move(print));
       } else {
         const Position at = take().at;
@@ -54,7 +54,7 @@ class Parser : private ExpressionParser {
     return block;
   }
 
-  void end_block() { expect(Token::Kind::block_end, "'%}'"); }
+  void end_block() { expect_end(Token::Kind::block_end, "'%}'"); }
   // The body of a block, through its end tag.
   Block parse_body(std::string_view end) {
     end_block();

@@ -71,19 +71,19 @@ std::string padded(std::string text, const Conversion& how) {
 
 std::string formatted_number(const Conversion& how, const Value& value) {
   char buffer[512];
-  double real = 0;
-  if (!value.number(real)) fail("'%", how.kind, "' takes a number, not ", value.type_name());
+  const auto real = value.number();
+  if (!real) fail("'%", how.kind, "' takes a number, not ", value.type_name());
   if (how.kind == 'd' || how.kind == 'i' || how.kind == 'x' || how.kind == 'X' || how.kind == 'o') {
     const auto whole = value.integer();
-    if (!whole && !(real > -9e18 && real < 9e18))
+    if (!whole && !(*real > -9e18 && *real < 9e18))
       fail("'%", how.kind, "': the number is too large");
     const std::string format = "%" + how.flags + "*ll" + how.kind;
     std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,
-                  whole ? static_cast<long long>(*whole) : static_cast<long long>(real));
+                  whole ? static_cast<long long>(*whole) : static_cast<long long>(*real));
   } else {
     const std::string format = "%" + how.flags + "*.*" + how.kind;
     std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,
-                  how.precision < 0 ? 6 : how.precision, real);
+                  how.precision < 0 ? 6 : how.precision, *real);
   }
   return buffer;
 }

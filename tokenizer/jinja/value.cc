@@ -70,16 +70,10 @@ std::optional<std::int64_t> Value::integer() const {
   return std::nullopt;
 }
 
-bool Value::number(double& value) const {
-  if (const auto whole = integer()) {
-    value = static_cast<double>(*whole);
-    return true;
-  }
-  if (const double* real = get<double>()) {
-    value = *real;
-    return true;
-  }
-  return false;
+std::optional<double> Value::number() const {
+  if (const auto whole = integer()) return static_cast<double>(*whole);
+  if (const double* real = get<double>()) return *real;
+  return std::nullopt;
 }
 
 bool Value::truth() const {
@@ -103,19 +97,16 @@ bool equal(const Value& a, const Value& b) {
   const auto whole_a = a.integer();
   const auto whole_b = b.integer();
   if (whole_a && whole_b) return *whole_a == *whole_b;
-  double x = 0;
-  double y = 0;
-  if (a.number(x)) return b.number(y) && x == y;
+  if (const auto x = a.number()) return x == b.number();
   if (const List* list = a.list()) {
     const List* other = b.list();
     return other != nullptr && list->tuple == other->tuple &&
-           std::equal(list->items.begin(), list->items.end(), other->items.begin(),
-                      other->items.end(), equal);
+           std::ranges::equal(list->items, other->items, equal);
   }
   if (const Dict* dict = a.dict()) {
     const Dict* other = b.dict();
     return other != nullptr && dict->size() == other->size() &&
-           std::all_of(dict->items().begin(), dict->items().end(), [&](const auto& item) {
+           std::ranges::all_of(dict->items(), [&](const auto& item) {
              const Value* found = other->find(item.first);
              return found != nullptr && equal(item.second, *found);
            });
@@ -130,9 +121,8 @@ int compare(const Value& a, const Value& b) {
   const auto whole_a = a.integer();
   const auto whole_b = b.integer();
   if (whole_a && whole_b) return *whole_a < *whole_b ? -1 : *whole_a > *whole_b;
-  double x = 0;
-  double y = 0;
-  if (a.number(x) && b.number(y)) return x < y ? -1 : x > y;
+  const auto x = a.number(), y = b.number();
+  if (x && y) return *x < *y ? -1 : *x > *y;
   if (a.string() != nullptr && b.string() != nullptr) return a.string()->compare(*b.string());
   const List* left = a.list();
   const List* right = b.list();

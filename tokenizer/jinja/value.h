@@ -109,7 +109,7 @@ class Value {
   const Callable* callable() const { return pointed<const Callable>(); }
   // Integers, and truth values as 0 and 1.
   std::optional<std::int64_t> integer() const;
-  bool number(double& value) const;  // of any kind
+  std::optional<double> number() const;  // of any kind
 
   bool truth() const;
   Extent extent() const;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 #include "tokenizer/unicode/utf8.h"
 
@@ -213,15 +214,10 @@ std::size_t skip_white_space_before(std::string_view text, std::size_t at) {
 }
 
 char32_t composition(char32_t first, char32_t second) {
-  const auto before = [](const Composition& a, const Composition& b) {
-    return a.first != b.first ? a.first < b.first : a.second < b.second;
-  };
-  const Composition wanted{first, second, 0};
-  const auto* found =
-      std::lower_bound(std::begin(kCompositions), std::end(kCompositions), wanted, before);
-  if (found == std::end(kCompositions) || found->first != first || found->second != second)
-    return 0;
-  return found->composed;
+  const auto pair_of = [](const Composition& c) { return std::pair(c.first, c.second); };
+  const std::pair wanted(first, second);
+  const auto* found = std::ranges::lower_bound(kCompositions, wanted, {}, pair_of);
+  return found == std::end(kCompositions) || pair_of(*found) != wanted ? 0 : found->composed;
 }
 
 std::string normalize_unicode(std::string_view text, NormalForm form) {
