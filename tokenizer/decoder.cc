@@ -133,8 +133,7 @@ class DecoderStream::StepRunner {
   }
 
  private:
-  // For steps that need the whole of a fused token: collects its fragments until the end, then
-  // presents the whole.
+  // For steps that need the whole of a fused token: collects fragments, and presents it at the end.
   bool collected() {
     if (!finishing_) {
       state_.held += token_;

@@ -260,8 +260,7 @@ std::optional<std::string_view> look_up(const Pair (&names)[n], std::string_view
   return found->second;
 }
 
-// "12." at the front of `text`, taken off it. No number begins with a needless 0: names stay
-// different.
+// Takes "12." off the front of `text`. "012." is no layer, so that two names never mean the same.
 std::optional<std::string_view> take_layer(std::string_view& text) {
   const std::size_t dot = text.find('.');
   if (dot == std::string_view::npos || dot == 0 || dot > 6) return std::nullopt;

@@ -1,5 +1,4 @@
-// The header of GGUF files: what is read of it, and what is said of everything that is wrong with
-// one.
+// The header of GGUF files: what is read of it, and the error text of everything wrong with one.
 #include "model/checkpoint/gguf.h"
 
 #include <doctest/doctest.h>

@@ -72,8 +72,7 @@ class WordCache {
   std::vector<Entry> entries_;  // allocated when the first word is stored
 };
 
-// Buffers that encoding uses, and the cache that it keeps between words. One per thread, and for
-// one Bpe only.
+// Buffers of encoding, and the cache that it keeps between words. One per thread, for one Bpe only.
 class BpeScratch {
  private:
   friend class Bpe;

@@ -1,5 +1,4 @@
-// The part of the parser that reads expressions. parser.cc derives the parser of statements from
-// it.
+// The part of the parser that reads expressions; parser.cc derives the rest from it.
 #pragma once
 
 #include <cstddef>

@@ -44,10 +44,9 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
 std::string replaced(Interpreter& interpreter, std::string_view text, std::string_view what,
                      std::string_view with, std::int64_t limit);
 
-// Values written into texts by a format.
+// Values written into texts by a format (format.cc).
 
-// format % values, as Python has it: %s %r %d %i %f %e %g %x %o %c %%, with flags, width and
-// precision.
+// format % values, as in Python: %s %r %d %i %f %e %g %x %o %c %% with flags, width and precision.
 Value percent_format(Interpreter& interpreter, std::string_view format, const Value& values);
 // format.format(...): {} {0} {name} {{ }}, without formats behind a colon but for .Nf, d and s.
 std::string brace_format(Interpreter& interpreter, std::string_view format,

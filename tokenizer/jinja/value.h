@@ -59,8 +59,7 @@ class Dict {
   Extent extent_;
 };
 
-// namespace(...), the one thing that a template can change; also what `loop` is, which cannot be
-// changed.
+// namespace(...), the one thing that a template can change; and `loop`, which it cannot change.
 struct Namespace {
   Dict values;
   bool changeable = true;

@@ -159,8 +159,7 @@ class JsonText {
     out_ += '"';
   }
 
-  // Between items. Without an indent the separator as it is; with one, Python drops its trailing
-  // space.
+  // Before an item. With an indent, Python drops the separator's trailing space.
   void separate(bool first, int depth) {
     if (style_.indent < 0) {
       if (!first) out_ += style_.item_separator;

@@ -6,9 +6,8 @@
 //
 // Matching is leftmost and tries alternatives in order, as a backtracking matcher does, but a walk
 // over a whole text takes time proportional to pattern x text: a point (instruction, position) that
-// failed once is remembered and never tried again, not even by later matches. That is sound because
-// there are no captures and back references, so a failure does not depend on how the point was
-// reached.
+// failed once is remembered and never tried again, not even by later matches. That is sound, since
+// without captures and back references a failure does not depend on how the point was reached.
 //
 // Read first: this header; then regex_compiler.cc (pattern to program) and regex.cc (the matcher).
 #pragma once
@@ -143,9 +142,8 @@ class RegexMatcher {
   std::size_t last_end_ = kNoMatch;
 };
 
-// The patterns with which most byte-level tokenizers split text into words. word_scanner.cc has
-// hand-written matchers for them that give exactly what the generic matcher gives, about ten times
-// faster.
+// The patterns with which most byte-level tokenizers split text into words. The matchers that
+// word_scanner.cc has for them give what the generic matcher gives, about ten times faster.
 enum class WordPattern {
   kNone,         // any other pattern
   kGpt2,         // GPT-2, SmolLM2: contractions, letters, digits, others, spaces
@@ -157,8 +155,7 @@ enum class WordPattern {
 std::string_view pattern_text(WordPattern pattern);
 WordPattern known_word_pattern(std::string_view pattern);
 
-// The end of the match that begins at `begin` < text.size(). These patterns match at every
-// position.
+// The end of the match at `begin` < text.size(). These patterns match at every position.
 std::size_t word_end(WordPattern pattern, std::string_view text, std::size_t begin);
 
 }  // namespace nvllm::tokenizer

@@ -120,8 +120,7 @@ bool is_cased(char32_t c) {
   return char_record(c).in(category_bits(Category::kLu, Category::kLt));
 }
 
-// Adds a character, and under (?i) its other spellings. Those of letters beyond ASCII are not
-// known.
+// Adds a character, and under (?i) its other spellings, which are known of ASCII's letters only.
 void add_literal(PatternReader& in, CharSet& set, char32_t c, bool ignore_case) {
   set.add_range(c, c);
   if (!ignore_case || !is_cased(c)) return;

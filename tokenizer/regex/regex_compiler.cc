@@ -64,8 +64,7 @@ class Parser {
     return node;
   }
 
-  // Under (?i) some pairs of letters also match a single character (ss: ß). No tokenizer needs
-  // that.
+  // Under (?i) some pairs of letters match a single character (ss: ß), which no tokenizer needs.
   void refuse_joint_folding(const Node& a, const Node& b) const {
     static constexpr std::array<const char*, 5> kJoint = {"ss", "ff", "fi", "fl", "st"};
     for (const char* pair : kJoint) {

@@ -17,8 +17,7 @@ struct Composition {
 
 #include "tokenizer/unicode/unicode_tables.inc"
 
-// The tables are expanded by the compiler: runs (value, count), and steps from one number to the
-// next.
+// The compiler expands the tables: runs (value, count), and steps from one number to the next.
 template <typename T, std::size_t kSize, std::size_t kRuns>
 constexpr std::array<T, kSize> expand_runs(const std::uint16_t (&runs)[kRuns]) {
   std::array<T, kSize> values{};

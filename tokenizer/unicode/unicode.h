@@ -104,8 +104,7 @@ char32_t composition(char32_t first, char32_t second);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Time is linear in the text, but for sorting runs of combining marks (n log n in the run's
-// length).
+// Takes linear time, but for sorting each run of combining marks (n log n).
 std::string normalize_unicode(std::string_view text, NormalForm form);
 
 }  // namespace nvllm::tokenizer
