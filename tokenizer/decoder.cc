@@ -53,7 +53,8 @@ class DecoderStream::StepRunner {
 
   void finish() {
     finishing_ = true;
-    push({});
+    token_ = {};
+    std::visit(*this, stream_.decoder_.steps()[step_]);
   }
 
   void operator()(const FromByteChars&) {

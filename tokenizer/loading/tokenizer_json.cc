@@ -142,8 +142,7 @@ BpeVocabulary read_model(JsonReader& in, std::size_t file_size) {
     } else if (key == "ignore_merges") {
       model.ignore_merges = in.read_bool();
     } else if (key == "continuing_subword_prefix" || key == "end_of_word_suffix") {
-      refuse_affix(
-          in, key == "end_of_word_suffix" ? "end_of_word_suffix" : "continuing_subword_prefix");
+      refuse_affix(in, std::string(key));
     } else if (key == "dropout") {
       refuse_dropout(in);
     } else {

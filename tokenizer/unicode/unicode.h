@@ -9,38 +9,17 @@
 namespace nvllm::tokenizer {
 
 // General categories; make_unicode_tables.py has the same order.
+// clang-format off
 enum class Category : std::uint8_t {
-  kLu,
-  kLl,
-  kLt,
-  kLm,
-  kLo,  // letters
-  kMn,
-  kMc,
-  kMe,  // marks
-  kNd,
-  kNl,
-  kNo,  // numbers
-  kPc,
-  kPd,
-  kPs,
-  kPe,
-  kPi,
-  kPf,
-  kPo,  // punctuation
-  kSm,
-  kSc,
-  kSk,
-  kSo,  // symbols
-  kZs,
-  kZl,
-  kZp,  // separators
-  kCc,
-  kCf,
-  kCs,
-  kCo,
-  kCn,  // others
+  kLu, kLl, kLt, kLm, kLo,            // letters
+  kMn, kMc, kMe,                      // marks
+  kNd, kNl, kNo,                      // numbers
+  kPc, kPd, kPs, kPe, kPi, kPf, kPo,  // punctuation
+  kSm, kSc, kSk, kSo,                 // symbols
+  kZs, kZl, kZp,                      // separators
+  kCc, kCf, kCs, kCo, kCn,            // others
 };
+// clang-format on
 
 // Sets of categories, one bit each.
 using CategoryMask = std::uint32_t;
