@@ -95,6 +95,8 @@ TEST_CASE("Templates that want too much are stopped") {
            "{{ 'a' | indent(1000) | replace('', 'b' * 1000000) | replace('b', 'c' * 1000) }}",
            "{{ '%300d' % 1 * 100000000 }}",
            "{{ 2 ** 2 ** 100 }}",
+           "{{ 'a'.ljust(4611686018427387904, '') }}",
+           "{{ 'a'.ljust(4611686018427387905, 'xxxx') }}",
        }) {
     CAPTURE(std::string(source));
     CHECK(error_of(source, {.work = 1 << 25}).starts_with("line 1"));

@@ -88,6 +88,7 @@ Value justify(Interpreter& interpreter, const std::string& text, ArgumentReader&
   const auto length = static_cast<std::int64_t>(length_of(text));
   if (width <= length) return text;
   const auto missing = static_cast<std::size_t>(width - length);
+  interpreter.reserve(missing);  // bounds the loops of an empty fill, and makes the next line exact
   interpreter.reserve(missing * fill.size());
   std::size_t left = side == Side::left ? 0 : missing;
   if (side == Side::both) left = missing / 2 + (missing & static_cast<std::size_t>(width) & 1);
