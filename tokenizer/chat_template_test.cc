@@ -74,8 +74,7 @@ TEST_CASE("Of several templates the default one is taken, and a given one instea
                                                       {"name": "tool_use", "template": "y"}]})",
                                 std::nullopt),
       "tokenizer_config.json: chat_template has rag, tool_use but no template named default; pass "
-      "one with "
-      "--chat-template",
+      "one with --chat-template",
       Error);
 }
 

@@ -35,22 +35,18 @@ TEST_CASE("tokenizer.json: what is not supported or broken is refused by name") 
   const std::pair<std::string, const char*> cases[] = {
       {with(R"(,"normalizer":{"type":"Nmt"})"),
        "normalizer \"Nmt\" is not supported; supported are NFC, NFD, NFKC, NFKD, Lowercase, "
-       "StripAccents, "
-       "Prepend, Strip, Replace, Sequence"},
+       "StripAccents, Prepend, Strip, Replace, Sequence"},
       {with(
            R"(,"pre_tokenizer":{"type":"Sequence",
                "pretokenizers":[{"type":"Digits"},{"type":"Bert"}]})"),
        "pre_tokenizer \"Bert\" is not supported; supported are ByteLevel, Split, Digits, "
-       "Punctuation, "
-       "Whitespace, WhitespaceSplit, Metaspace, Sequence"},
+       "Punctuation, Whitespace, WhitespaceSplit, Metaspace, Sequence"},
       {with(R"(,"decoder":{"type":"WordPiece"})"),
        "decoder \"WordPiece\" is not supported; supported are ByteLevel, ByteFallback, Fuse, "
-       "Strip, Replace, "
-       "Metaspace, Sequence"},
+       "Strip, Replace, Metaspace, Sequence"},
       {with(R"(,"post_processor":{"type":"RobertaProcessing"})"),
        "post_processor \"RobertaProcessing\" is not supported; supported are TemplateProcessing, "
-       "ByteLevel, "
-       "Sequence"},
+       "ByteLevel, Sequence"},
       {with(
            R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\p{Han}"},
                "behavior":"Isolated"})"),
