@@ -54,9 +54,8 @@ ExpressionPtr ExpressionParser::parse_chain(std::initializer_list<std::string_vi
                                             Parse operand) {
   ExpressionPtr value = (this->*operand)();
   while (true) {
-    const auto* const found = std::ranges::find_if(operators, [this](std::string_view name) {
-      return at_symbol(name) || ((name == "or" || name == "and") && at_name(name));
-    });
+    const auto* const found = std::ranges::find_if(
+        operators, [this](std::string_view name) { return at_symbol(name) || at_name(name); });
     if (found == operators.end()) return value;
     take();
     count_operator();

@@ -209,16 +209,15 @@ using Json = nlohmann::json;
 
 // A token is written as a string, or as an object with its content.
 std::optional<std::string> token_at(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  return (found->is_object() ? found->at("content") : *found).get<std::string>();
+  const Json token = json.value(key, Json());
+  if (token.is_null()) return std::nullopt;
+  return (token.is_object() ? token.at("content") : token).get<std::string>();
 }
 
 std::vector<AddedToken> added_tokens(const Json& json) {
-  const auto found = json.find("added_tokens_decoder");
-  if (found == json.end() || found->is_null()) return {};
+  const Json tokens = json.value("added_tokens_decoder", Json());
   std::vector<std::pair<unsigned long, Json>> by_id;
-  for (const auto& [id, token] : found->items()) {
+  for (const auto& [id, token] : tokens.items()) {
     if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos) {
       fail("added_tokens_decoder: \"", id, "\" is not a token id");
     }
