@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/quantization_reference.h"
 
 namespace nvllm::model {
 namespace {

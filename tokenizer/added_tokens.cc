@@ -8,32 +8,12 @@
 namespace nvllm::tokenizer {
 namespace {
 
-bool is_word(char32_t c) {
-  return char_record(c).has(kRustWord);
-}
-
 bool stands_alone(std::string_view text, std::size_t begin, std::size_t end) {
-  const auto word_at = [&](std::size_t at) { return is_word(decode_utf8(text.data() + at).c); };
+  const auto word_at = [&](std::size_t at) {
+    return char_record(decode_utf8(text.data() + at).c).has(kRustWord);
+  };
   return (begin == 0 || !word_at(previous_char(text, begin))) &&
          (end == text.size() || !word_at(end));
-}
-
-std::size_t without_spaces_before(std::string_view text, std::size_t at) {
-  while (at > 0) {
-    const std::size_t previous = previous_char(text, at);
-    if (!is_white_space(decode_utf8(text.data() + previous).c)) break;
-    at = previous;
-  }
-  return at;
-}
-
-std::size_t without_spaces_after(std::string_view text, std::size_t at) {
-  while (at < text.size()) {
-    const DecodedChar next = decode_utf8(text.data() + at);
-    if (!is_white_space(next.c)) break;
-    at += next.size;
-  }
-  return at;
 }
 
 }  // namespace
@@ -144,8 +124,8 @@ void AddedTokens::split(const TokenFinder& finder, std::string_view text,
     std::size_t begin = match->begin, end = match->end;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
     // Spaces may belong to the token before already.
-    if (token.lstrip) begin = std::max(without_spaces_before(text, begin), done);
-    if (token.rstrip) end = without_spaces_after(text, end);
+    if (token.lstrip) begin = std::max(skip_white_space_before(text, begin), done);
+    if (token.rstrip) end = skip_white_space(text, end);
     if (done < begin) sink({done, begin, std::nullopt});
     sink({begin, end, id});
     done = end;

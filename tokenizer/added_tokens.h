@@ -1,5 +1,4 @@
-// Added tokens are found in text as a whole, before it is cut into words: <|im_start|> and the
-// like.
+// Added tokens, such as <|im_start|>, are found in text as a whole, before it is cut into words.
 #pragma once
 
 #include <array>

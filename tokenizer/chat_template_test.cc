@@ -53,7 +53,8 @@ TEST_CASE("Qwen3's conversations give its text and its ids") {
 TEST_CASE("Special tokens are there as text, however the config writes them") {
   const auto chat = ChatTemplate::from_config(
       R"({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}, "pad_token": null,
-          "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token is defined }}"})",
+          "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }})"
+      R"({{ pad_token is defined }}"})",
       std::nullopt);
   REQUIRE(chat);
   CHECK(chat->render({.messages = one_message("user", "hi"), .tools = {}, .options = {}}) ==
@@ -62,16 +63,18 @@ TEST_CASE("Special tokens are there as text, however the config writes them") {
 
 TEST_CASE("Of several templates the default one is taken, and a given one instead of all") {
   const std::string config =
-      R"({"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]})";
+      R"({"chat_template": [{"name": "tool_use", "template": "no"},
+                            {"name": "default", "template": "yes"}]})";
   const ChatTemplate::Request request{.messages = List{}, .tools = {}, .options = {}};
   CHECK(ChatTemplate::from_config(config, std::nullopt)->render(request) == "yes");
   CHECK(ChatTemplate::from_config(config, "mine")->render(request) == "mine");
   CHECK_FALSE(ChatTemplate::from_config("{}", std::nullopt));
   CHECK_THROWS_WITH_AS(
-      ChatTemplate::from_config(R"({"chat_template": [{"name": "rag", "template": "x"}]})",
+      ChatTemplate::from_config(R"({"chat_template": [{"name": "rag", "template": "x"},
+                                                      {"name": "tool_use", "template": "y"}]})",
                                 std::nullopt),
-      "tokenizer_config.json: chat_template has rag but no template named default; pass one with "
-      "--chat-template",
+      "tokenizer_config.json: chat_template has rag, tool_use but no template named default; pass "
+      "one with --chat-template",
       Error);
 }
 

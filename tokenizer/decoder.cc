@@ -93,27 +93,24 @@ class DecoderStream::StepRunner {
     const bool drop =
         metaspace.drops_first && (state_.fused || !std::exchange(state_.started, true));
     std::string text;
-    for (std::size_t at = 0; at < token_.size();) {
-      const std::string_view c = token_.substr(at, utf8_size(token_[at]));
-      at += c.size();
+    for_each_char(token_, [&](char32_t, std::string_view c) {
       if (c != metaspace.replacement) {
         text += c;
       } else if (!drop) {
         text += ' ';
       }
-    }
+    });
     emit(text);
   }
 
   void operator()(const StripChar& strip) {
+    if (finishing_) return;  // what is held is what the end loses
     if (!state_.fused) {
-      if (finishing_) return;
       std::string_view text = token_;
       strip_front(text, strip.c, strip.start);
       strip_back(text, strip.c, strip.stop);
       return emit(text);
     }
-    if (finishing_) return;  // what is held is what the end loses
     std::string_view fragment = token_;
     if (!state_.started) {
       state_.stripped += strip_front(fragment, strip.c, strip.start - state_.stripped);
@@ -137,8 +134,7 @@ class DecoderStream::StepRunner {
   }
 
  private:
-  // For steps that need the whole of a fused token: collects its fragments until the end, then
-  // presents the whole.
+  // For steps that need the whole of a fused token: collects fragments, and presents it at the end.
   bool collected() {
     if (!finishing_) {
       state_.held += token_;

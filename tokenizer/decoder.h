@@ -1,5 +1,4 @@
-// The decoder turns tokens back into text, token by token: decoding a whole text is running the
-// stream to its end.
+// The decoder turns tokens back into text, one by one; a whole text is a stream run to its end.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 #include "tokenizer/normalizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tokenizer/unicode/unicode.h"
@@ -7,15 +8,6 @@
 
 namespace nvllm::tokenizer {
 namespace {
-
-template <typename Function>  // function(char32_t, its bytes)
-void for_each_char(std::string_view text, Function&& function) {
-  for (std::size_t at = 0; at < text.size();) {
-    const DecodedChar next = decode_utf8(text.data() + at);
-    function(next.c, text.substr(at, next.size));
-    at += next.size;
-  }
-}
 
 class StepRunner {
  public:
@@ -26,14 +18,12 @@ class StepRunner {
   void operator()(Lowercase) {
     std::string out;
     out.reserve(in_.text.size());
-    for_each_char(in_.text, [&](char32_t c, std::string_view bytes) {
+    for_each_char(in_.text, [&](char32_t c, std::string_view) {
       if (c < 128) {
         out += static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
         return;
       }
-      const std::u32string_view lower = lower_case(c);
-      if (lower.empty()) out += bytes;
-      for (const char32_t l : lower) append_utf8(out, l);
+      append_lower_case(out, c);
     });
     in_.text = std::move(out);
   }
@@ -57,17 +47,9 @@ class StepRunner {
 
   void operator()(const StripSpace& strip) {
     const std::string_view text = in_.text;
-    std::size_t begin = 0, end = text.size();
-    while (strip.left && begin < end) {
-      const DecodedChar next = decode_utf8(text.data() + begin);
-      if (!is_white_space(next.c)) break;
-      begin += next.size;
-    }
-    while (strip.right && begin < end) {
-      const std::size_t last = previous_char(text, end);
-      if (!is_white_space(decode_utf8(text.data() + last).c)) break;
-      end = last;
-    }
+    const std::size_t begin = strip.left ? skip_white_space(text, 0) : 0;
+    const std::size_t end =
+        strip.right ? std::max(begin, skip_white_space_before(text, text.size())) : text.size();
     if (begin > 0) in_.keeps_start = false;
     in_.text = std::string(text.substr(begin, end - begin));
   }

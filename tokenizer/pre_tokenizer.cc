@@ -94,14 +94,18 @@ void find_matches(const RegexSplit& split, std::string_view text, Found&& found)
 
 template <typename Found>
 void find_matches(const CharSplit& split, std::string_view text, Found&& found) {
-  for (std::size_t at = 0; at < text.size();) {
-    const DecodedChar next = decode_utf8(text.data() + at);
-    if (is_of_kind(next.c, split.kind)) found(at, at + next.size);
-    at += next.size;
-  }
+  std::size_t at = 0;
+  for_each_char(text, [&](char32_t c, std::string_view bytes) {
+    if (is_of_kind(c, split.kind)) found(at, at + bytes.size());
+    at += bytes.size();
+  });
 }
 
 }  // namespace
+
+RegexSplit word_split(std::string_view regex) {
+  return {.program = compile_regex(regex), .fast = known_word_pattern(regex)};
+}
 
 // Runs one step and passes each of its pieces to the next step.
 class PreTokenizer::StepRunner {
@@ -110,19 +114,8 @@ class PreTokenizer::StepRunner {
              const WordSink& sink)
       : all_(all), step_(step), text_(text), at_start_(at_start), sink_(sink) {}
 
-  void operator()(const RegexSplit& split) const {
-    Splitter splitter(split.behavior, split.invert,
-                      [this](std::size_t begin, std::size_t end) { piece(begin, end); });
-    find_matches(split, text_, splitter.matches());
-    splitter.finish(text_.size());
-  }
-
-  void operator()(const CharSplit& split) const {
-    Splitter splitter(split.behavior, false,
-                      [this](std::size_t begin, std::size_t end) { piece(begin, end); });
-    find_matches(split, text_, splitter.matches());
-    splitter.finish(text_.size());
-  }
+  void operator()(const RegexSplit& split) const { run_split(split, split.invert); }
+  void operator()(const CharSplit& split) const { run_split(split, false); }
 
   void operator()(const WhitespaceWords&) const {
     enum class Kind { kWord, kSpace, kOther };
@@ -158,11 +151,8 @@ class PreTokenizer::StepRunner {
         text += c;
       }
     }
+    if (!metaspace.split) return replace_by(text);
     const StepRunner next(all_, step_, text, at_start_, sink_);
-    if (!metaspace.split) {
-      next.piece(0, text.size());
-      return;
-    }
     std::size_t begin = 0;
     for (std::size_t at; (at = text.find(metaspace.replacement, begin + 1)) != std::string::npos;) {
       next.piece(begin, at);
@@ -173,20 +163,26 @@ class PreTokenizer::StepRunner {
 
   void operator()(const PrefixSpace&) const {
     if (text_.front() == ' ') return piece(0, text_.size());
-    const std::string text = str(' ', text_);
-    StepRunner(all_, step_, text, at_start_, sink_).piece(0, text.size());
+    replace_by(std::string(" ").append(text_));
   }
 
   void operator()(const ToByteChars&) const {
     std::string text;
     append_byte_chars(text, text_);
-    StepRunner(all_, step_, text, at_start_, sink_).piece(0, text.size());
+    replace_by(text);
   }
 
  private:
-  static std::string str(char first, std::string_view rest) {
-    std::string text(1, first);
-    return text.append(rest);
+  template <typename Split>
+  void run_split(const Split& split, bool invert) const {
+    Splitter splitter(split.behavior, invert,
+                      [this](std::size_t begin, std::size_t end) { piece(begin, end); });
+    find_matches(split, text_, splitter.matches());
+    splitter.finish(text_.size());
+  }
+  // Passes a changed text on, as one piece.
+  void replace_by(std::string_view text) const {
+    StepRunner(all_, step_, text, at_start_, sink_).piece(0, text.size());
   }
   void piece(std::size_t begin, std::size_t end) const {
     all_.run_step(step_ + 1, text_.substr(begin, end - begin), at_start_ && begin == 0, sink_);

@@ -29,6 +29,9 @@ struct RegexSplit {
   bool invert = false;  // matches and the text between them swap roles
 };
 
+// Isolates the matches of a regular expression.
+RegexSplit word_split(std::string_view regex);
+
 // Cuts at single characters of a kind.
 struct CharSplit {
   enum Kind { kPunctuation, kNumber, kWhiteSpace } kind;

@@ -1,5 +1,4 @@
-// StreamDetokenizer gives the text of a sequence whose tokens arrive one by one, up to a stop
-// string.
+// StreamDetokenizer gives the text of tokens that arrive one by one, up to a stop string.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +21,7 @@ class StopStrings {
   static constexpr State kStart = 0;
 
   State next(State state, char byte) const;
-  // How many of the last bytes are the beginning of a stop string, or all of one. These must be
-  // held back.
+  // How many of the last bytes must be held back: they begin a stop string, or are all of one.
   std::uint32_t held(State state) const { return nodes_[state].depth; }
   // The length of the longest stop string that ends here; 0 if none does.
   std::uint32_t found(State state) const { return nodes_[state].found; }

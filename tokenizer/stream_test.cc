@@ -153,9 +153,9 @@ TEST_CASE("decoders: Strip takes from both ends, of tokens or of the whole") {
   const auto tokens =
       parse_tokenizer(model + R"({"type":"Strip","content":"_","start":1,"stop":1}})");
   CHECK(tokens->decode({0, 1, 0}, false) == "aa");
-  const auto whole = parse_tokenizer(
-      model +
-      R"({"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"_","start":3,"stop":2}]}})");
+  const auto whole = parse_tokenizer(model +
+                                     R"({"type":"Sequence","decoders":[{"type":"Fuse"},
+          {"type":"Strip","content":"_","start":3,"stop":2}]}})");
   CHECK(whole->decode({1, 1, 0, 1}, false) == "__a_");
   CHECK(stream(*whole, {1, 1, 0, 1}).pieces == std::vector<std::string>{"", "", "__a", "_", ""});
 }

@@ -22,17 +22,25 @@ void require(bool condition) {
 }
 
 const char* const kTokenizers[] = {
-    R"({"model":{"vocab":{"a":0,"b":1,"ab":2,"\u2581":3,"\u2581a":4,"<0xC3>":5,"<0xA9>":6,"<unk>":7},
-        "merges":["a b","\u2581 a"],"byte_fallback":true,"unk_token":"<unk>","fuse_unk":true},
-        "added_tokens":[{"content":"<s>","special":true,"lstrip":true},{"content":"b b","rstrip":true}],
-        "normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Prepend","prepend":"\u2581"},
-        {"type":"Replace","pattern":{"String":" "},"content":"\u2581"}]},
-        "decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"\u2581"},"content":" "},
-        {"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}})",
+    R"({"model":{"vocab":{"a":0,"b":1,"ab":2,"\u2581":3,"\u2581a":4,"<0xC3>":5,"<0xA9>":6,
+                          "<unk>":7},
+                 "merges":["a b","\u2581 a"],"byte_fallback":true,"unk_token":"<unk>",
+                 "fuse_unk":true},
+        "added_tokens":[{"content":"<s>","special":true,"lstrip":true},
+                        {"content":"b b","rstrip":true}],
+        "normalizer":{"type":"Sequence","normalizers":[
+            {"type":"NFKC"},{"type":"Prepend","prepend":"\u2581"},
+            {"type":"Replace","pattern":{"String":" "},"content":"\u2581"}]},
+        "decoder":{"type":"Sequence","decoders":[
+            {"type":"Replace","pattern":{"String":"\u2581"},"content":" "},
+            {"type":"ByteFallback"},{"type":"Fuse"},
+            {"type":"Strip","content":" ","start":1,"stop":0}]}})",
     R"({"model":{"vocab":{"a":0,"b":1,"ab":2,"\u0120":3,"\u0120a":4,"\u00c3":5,"\u00a9":6,"?":7},
-        "merges":["a b","\u0120 a"],"unk_token":"?"},
-        "added_tokens":[{"content":"ab","single_word":true},{"content":"a\u00e9","normalized":true}],
-        "normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":true},
+                 "merges":["a b","\u0120 a"],"unk_token":"?"},
+        "added_tokens":[{"content":"ab","single_word":true},
+                        {"content":"a\u00e9","normalized":true}],
+        "normalizer":{"type":"NFC"},
+        "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":true},
         "decoder":{"type":"ByteLevel"}})"};
 
 void fuzz_text(const Tokenizer& tokenizer, std::string_view text) {

@@ -71,8 +71,7 @@ class Tokenizer {
   // The text of ids. Ids that no token has are skipped.
   std::string decode(const std::vector<TokenId>& ids, bool skip_special_tokens) const;
 
-  // The token as the vocabulary spells it (byte-level alphabet, U+2581); nullopt if no token has
-  // the id.
+  // The token as the vocabulary spells it (byte-level alphabet, U+2581); nullopt: none has the id.
   std::optional<std::string_view> token_text(TokenId id) const;
   std::optional<TokenId> token_id(std::string_view token) const;
   bool is_special(TokenId id) const;

@@ -35,23 +35,21 @@ TEST_CASE("tokenizer.json: what is not supported or broken is refused by name") 
   const std::pair<std::string, const char*> cases[] = {
       {with(R"(,"normalizer":{"type":"Nmt"})"),
        "normalizer \"Nmt\" is not supported; supported are NFC, NFD, NFKC, NFKD, Lowercase, "
-       "StripAccents, "
-       "Prepend, Strip, Replace, Sequence"},
+       "StripAccents, Prepend, Strip, Replace, Sequence"},
       {with(
-           R"(,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"Bert"}]})"),
+           R"(,"pre_tokenizer":{"type":"Sequence",
+               "pretokenizers":[{"type":"Digits"},{"type":"Bert"}]})"),
        "pre_tokenizer \"Bert\" is not supported; supported are ByteLevel, Split, Digits, "
-       "Punctuation, "
-       "Whitespace, WhitespaceSplit, Metaspace, Sequence"},
+       "Punctuation, Whitespace, WhitespaceSplit, Metaspace, Sequence"},
       {with(R"(,"decoder":{"type":"WordPiece"})"),
        "decoder \"WordPiece\" is not supported; supported are ByteLevel, ByteFallback, Fuse, "
-       "Strip, Replace, "
-       "Metaspace, Sequence"},
+       "Strip, Replace, Metaspace, Sequence"},
       {with(R"(,"post_processor":{"type":"RobertaProcessing"})"),
        "post_processor \"RobertaProcessing\" is not supported; supported are TemplateProcessing, "
-       "ByteLevel, "
-       "Sequence"},
+       "ByteLevel, Sequence"},
       {with(
-           R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\p{Han}"},"behavior":"Isolated"})"),
+           R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"\\p{Han}"},
+               "behavior":"Isolated"})"),
        "regular expression \"\\p{Han}\": at byte 7: \\p{Han} is not supported"},
       {with(R"(,"pre_tokenizer":{"type":"Split","pattern":{"String":"x"}})"),
        "\"behavior\" is missing in {\"pattern\":{\"String\":\"x\"},\"type\":\"Split\"}"},
@@ -96,17 +94,16 @@ TEST_CASE("tokens and ids can be looked up") {
 
 TEST_CASE("added tokens: the longest at a place counts, and ids are given as the reference does") {
   const auto tokenizer = parse_tokenizer(with(
-      R"(,"added_tokens":[{"id":9,"content":"<x>","special":true},{"id":7,"content":"<x>y","special":true}])"));
+      R"(,"added_tokens":[{"id":9,"content":"<x>","special":true},
+                          {"id":7,"content":"<x>y","special":true}])"));
   CHECK(tokenizer->encode("a<x>yb<x>", false) == Ids{0, 4, 1, 3});
 }
 
 TEST_CASE("tokens of tokenizer_config.json are added") {
   const TokenizerConfig config = parse_tokenizer_config(
-      R"({"bos_token":{"content":"<s>"},"add_bos_token":true,"chat_template":[{"name":"default","template":"T"}],
+      R"({"bos_token":{"content":"<s>"},
           "added_tokens_decoder":{"10":{"content":"<y>","special":true},"3":{"content":"<x>"}}})");
   CHECK(config.bos_token == "<s>");
-  CHECK(config.add_bos_token == true);
-  CHECK(config.chat_template == "T");
   const auto tokenizer = parse_tokenizer(with(""), &config);
   CHECK(tokenizer->token_id("<x>") == 3);
   CHECK(tokenizer->token_id("<y>") == 4);

@@ -54,8 +54,7 @@ std::vector<std::string> names_in(const std::string& folder, std::string_view en
   return names;
 }
 
-// "model-" and "-of-00003.gguf" of "model-00001-of-00003.gguf"; the whole name of a file that is
-// not split.
+// "model-" and "-of-00003.gguf" of "model-00001-of-00003.gguf"; of another name all, and nothing.
 std::pair<std::string, std::string> ends_of_split(const std::string& name) {
   constexpr std::size_t kNumber = 5, kTail = sizeof("-of-00003.gguf") - 1;
   if (name.size() < kNumber + kTail) return {name, ""};

@@ -40,9 +40,6 @@ std::int64_t block_bytes(Encoding encoding);
 // and rounded once). `elements` is a multiple of block_elements(); `from` need not be aligned.
 // Thread-safe.
 void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DType to, void* out);
-// The reference for decode(), one element after the other; both give the same bits.
-void decode_plain(Encoding encoding, const std::byte* from, std::int64_t elements, DType to,
-                  void* out);
 
 struct StoredTensor {
   std::string name;  // Hugging Face's

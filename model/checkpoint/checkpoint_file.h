@@ -27,8 +27,7 @@ std::string read_text(const std::string& path, std::uint64_t limit);
 // The text of a config.json, whose length is bounded.
 std::string read_config_json(const std::string& path);
 
-// The path of the .gguf file in a folder, or of its first part; empty if there is none. An Error if
-// there are several.
+// The path of a folder's .gguf file, or of its first part; empty: none. Several are an Error.
 std::string find_gguf(const std::string& folder);
 
 // Open one format each; open_checkpoint() chooses between them.

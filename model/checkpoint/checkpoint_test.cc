@@ -120,18 +120,15 @@ TEST_CASE("every byte of the data belongs to one tensor") {
                                      bytes));
   };
   CHECK(error_of_two("[8,16]", "[0,8]", 16) == "no error");
-  CHECK(
-      error_of_two("[0,8]", "[4,12]", 12) ==
-      "DIR/model.safetensors: tensor b: begins at byte 4 of the data, inside the one before, which "
-      "ends at 8");
-  CHECK(
-      error_of_two("[0,8]", "[0,8]", 8) ==
-      "DIR/model.safetensors: tensor b: begins at byte 0 of the data, inside the one before, which "
-      "ends at 8");
+  CHECK(error_of_two("[0,8]", "[4,12]", 12) ==
+        "DIR/model.safetensors: tensor b: begins at byte 4 of the data, inside the one before, "
+        "which ends at 8");
+  CHECK(error_of_two("[0,8]", "[0,8]", 8) ==
+        "DIR/model.safetensors: tensor b: begins at byte 0 of the data, inside the one before, "
+        "which ends at 8");
   CHECK(error_of_two("[0,8]", "[12,20]", 20) ==
         "DIR/model.safetensors: tensor b: begins at byte 12 of the data, after a hole from the end "
-        "of "
-        "the one before at 8");
+        "of the one before at 8");
   CHECK(error_of_two("[0,8]", "[8,16]", 17) ==
         "DIR/model.safetensors: the tensors end at byte 132 of the file, which has 133");
   CHECK(error_of_file(safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
@@ -180,8 +177,7 @@ TEST_CASE("an index that is wrong") {
         where + "tensor a: expected the name of a file beside the index, found 7");
   CHECK(error_of(sharded(R"({"a":"../a.safetensors"})")) ==
         where +
-            "tensor a: expected the name of a file beside the index, found "
-            "\"../a.safetensors\"");
+            "tensor a: expected the name of a file beside the index, found \"../a.safetensors\"");
   CHECK(error_of(sharded(R"({"a":"a.safetensors","b":"b.safetensors","c":"c.safetensors"})")) ==
         where + "tensor c: DIR/c.safetensors: No such file or directory (ENOENT)");
   CHECK(error_of(sharded(R"({"a":"a.safetensors","b":"b.safetensors","c":"b.safetensors"})")) ==

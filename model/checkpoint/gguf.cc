@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -103,21 +102,10 @@ enum ValueType : std::uint32_t {
   kF64
 };
 
+// Bytes of a value of each type; 0 if they depend on the value, or the type is unknown.
 std::uint64_t size_of_type(std::uint32_t type) {
-  switch (type) {
-    case kU8:
-    case kI8:
-    case kBool: return 1;
-    case kU16:
-    case kI16: return 2;
-    case kU32:
-    case kI32:
-    case kF32: return 4;
-    case kU64:
-    case kI64:
-    case kF64: return 8;
-    default: return 0;
-  }
+  constexpr std::array<std::uint64_t, 13> kSizes = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+  return type < kSizes.size() ? kSizes[type] : 0;
 }
 
 // The shortest decimal number that gives this float32: 1e-05, not 9.99999974737875e-06.
@@ -128,18 +116,21 @@ double widened(float value) {
   return std::strtod(text.data(), nullptr);
 }
 
-double read_number(Cursor& cursor, std::uint32_t type, const std::string& what) {
+using Scalar = std::variant<std::uint64_t, std::int64_t, double, bool>;
+
+// `type`: one that has a size.
+Scalar read_scalar(Cursor& cursor, std::uint32_t type, const std::string& what) {
   switch (type) {
-    case kU8:
-    case kBool: return cursor.read<std::uint8_t>(what);
-    case kI8: return cursor.read<std::int8_t>(what);
-    case kU16: return cursor.read<std::uint16_t>(what);
-    case kI16: return cursor.read<std::int16_t>(what);
-    case kU32: return cursor.read<std::uint32_t>(what);
-    case kI32: return cursor.read<std::int32_t>(what);
+    case kU8: return std::uint64_t{cursor.read<std::uint8_t>(what)};
+    case kU16: return std::uint64_t{cursor.read<std::uint16_t>(what)};
+    case kU32: return std::uint64_t{cursor.read<std::uint32_t>(what)};
+    case kU64: return cursor.read<std::uint64_t>(what);
+    case kI8: return std::int64_t{cursor.read<std::int8_t>(what)};
+    case kI16: return std::int64_t{cursor.read<std::int16_t>(what)};
+    case kI32: return std::int64_t{cursor.read<std::int32_t>(what)};
+    case kI64: return cursor.read<std::int64_t>(what);
     case kF32: return widened(cursor.read<float>(what));
-    case kU64: return static_cast<double>(cursor.read<std::uint64_t>(what));
-    case kI64: return static_cast<double>(cursor.read<std::int64_t>(what));
+    case kBool: return cursor.read<std::uint8_t>(what) != 0;
     default: return cursor.read<double>(what);
   }
 }
@@ -157,7 +148,8 @@ GgufArray read_array(Cursor& cursor, GgufArrays arrays, const std::string& what,
     }
   } else if (kept && size_of_type(type) != 0) {
     for (std::uint64_t i = 0; i < array.count; ++i) {
-      array.numbers.push_back(read_number(cursor, type, what));
+      array.numbers.push_back(std::visit([](auto value) { return static_cast<double>(value); },
+                                         read_scalar(cursor, type, what)));
     }
   } else if (const std::uint64_t size = size_of_type(type); size != 0) {
     cursor.skip(array.count, size, what);
@@ -169,41 +161,20 @@ GgufArray read_array(Cursor& cursor, GgufArrays arrays, const std::string& what,
 
 GgufValue read_value(Cursor& cursor, GgufArrays arrays, const std::string& what,
                      const std::string& where) {
-  const auto unsigned_ = [](auto value) { return GgufValue(std::uint64_t{value}); };
-  const auto signed_ = [](auto value) { return GgufValue(std::int64_t{value}); };
   const auto type = cursor.read<std::uint32_t>(what);
-  switch (type) {
-    case kU8: return unsigned_(cursor.read<std::uint8_t>(what));
-    case kU16: return unsigned_(cursor.read<std::uint16_t>(what));
-    case kU32: return unsigned_(cursor.read<std::uint32_t>(what));
-    case kU64: return unsigned_(cursor.read<std::uint64_t>(what));
-    case kI8: return signed_(cursor.read<std::int8_t>(what));
-    case kI16: return signed_(cursor.read<std::int16_t>(what));
-    case kI32: return signed_(cursor.read<std::int32_t>(what));
-    case kI64: return signed_(cursor.read<std::int64_t>(what));
-    case kF32: return widened(cursor.read<float>(what));
-    case kF64: return cursor.read<double>(what);
-    case kBool: return cursor.read<std::uint8_t>(what) != 0;
-    case kString: return std::string(cursor.read_string(what));
-    case kArray: return read_array(cursor, arrays, what, where);
-    default: fail(where, ": ", what, ": value type ", type, " is unknown here");
-  }
+  if (type == kString) return std::string(cursor.read_string(what));
+  if (type == kArray) return read_array(cursor, arrays, what, where);
+  if (size_of_type(type) == 0) fail(where, ": ", what, ": value type ", type, " is unknown here");
+  return std::visit([](auto value) { return GgufValue(value); }, read_scalar(cursor, type, what));
 }
 
 Encoding encoding_of(std::uint32_t type, const std::string& tensor) {
-  switch (type) {
-    case 0: return Encoding::f32;
-    case 1: return Encoding::f16;
-    case 2: return Encoding::q4_0;
-    case 3: return Encoding::q4_1;
-    case 6: return Encoding::q5_0;
-    case 7: return Encoding::q5_1;
-    case 8: return Encoding::q8_0;
-    case 12: return Encoding::q4_k;
-    case 13: return Encoding::q5_k;
-    case 14: return Encoding::q6_k;
-    case 30: return Encoding::bf16;
-    default: break;
+  constexpr std::pair<std::uint32_t, Encoding> kKnown[] = {
+      {0, Encoding::f32},   {1, Encoding::f16},   {2, Encoding::q4_0}, {3, Encoding::q4_1},
+      {6, Encoding::q5_0},  {7, Encoding::q5_1},  {8, Encoding::q8_0}, {12, Encoding::q4_k},
+      {13, Encoding::q5_k}, {14, Encoding::q6_k}, {30, Encoding::bf16}};
+  for (const auto& [known, encoding] : kKnown) {
+    if (type == known) return encoding;
   }
   constexpr std::pair<std::uint32_t, const char*> kOthers[] = {
       {9, "Q8_1"},    {10, "Q2_K"},    {11, "Q3_K"},  {15, "Q8_K"},   {16, "IQ2_XXS"},
@@ -327,20 +298,6 @@ GgufHeader parse(Cursor& cursor, std::uint64_t file_size, const std::string& whe
   return header;
 }
 
-std::string describe(const GgufValue& value) {
-  struct Describe {
-    std::string operator()(std::uint64_t number) const { return str(number); }
-    std::string operator()(std::int64_t number) const { return str(number); }
-    std::string operator()(double number) const { return str(number); }
-    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
-    std::string operator()(const std::string& text) const { return '"' + printable(text) + '"'; }
-    std::string operator()(const GgufArray& array) const {
-      return str("an array of ", array.count);
-    }
-  };
-  return std::visit(Describe{}, value);
-}
-
 }  // namespace
 
 std::optional<GgufHeader> parse_gguf(std::span<const std::byte> bytes, std::uint64_t file_size,
@@ -351,94 +308,6 @@ std::optional<GgufHeader> parse_gguf(std::span<const std::byte> bytes, std::uint
   } catch (const MoreNeeded&) {
     return std::nullopt;
   }
-}
-
-void GgufMetadata::insert(std::string key, GgufValue value) {
-  const auto [at, is_new] = values_.try_emplace(std::move(key), std::move(value));
-  if (!is_new) fail(where_, ": metadata ", printable(at->first), " is there twice");
-}
-
-const GgufValue* GgufMetadata::find(std::string_view key) const {
-  const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
-}
-
-void GgufMetadata::fail_missing(std::string_view key) const {
-  fail(where_, ": metadata ", key, " is missing");
-}
-
-void GgufMetadata::fail_kind(std::string_view key, std::string_view expected) const {
-  fail(where_, ": metadata ", key, ": expected ", expected, ", found ", describe(*find(key)));
-}
-
-std::optional<std::int64_t> GgufMetadata::integer(std::string_view key) const {
-  const GgufValue* const value = find(key);
-  if (value == nullptr) return std::nullopt;
-  if (const auto* number = std::get_if<std::int64_t>(value)) return *number;
-  if (const auto* number = std::get_if<std::uint64_t>(value)) {
-    constexpr auto kMax = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
-    if (*number <= kMax) return static_cast<std::int64_t>(*number);
-  }
-  fail_kind(key, "a whole number");
-}
-
-std::optional<double> GgufMetadata::number(std::string_view key) const {
-  const GgufValue* const value = find(key);
-  if (value == nullptr) return std::nullopt;
-  if (const auto* number = std::get_if<double>(value)) {
-    if (std::isfinite(*number)) return *number;
-  }
-  if (const auto* number = std::get_if<std::int64_t>(value)) return static_cast<double>(*number);
-  if (const auto* number = std::get_if<std::uint64_t>(value)) return static_cast<double>(*number);
-  fail_kind(key, "a finite number");
-}
-
-std::optional<std::string> GgufMetadata::text(std::string_view key) const {
-  const GgufValue* const value = find(key);
-  if (value == nullptr) return std::nullopt;
-  if (const auto* text = std::get_if<std::string>(value)) return *text;
-  fail_kind(key, "a text");
-}
-
-std::optional<bool> GgufMetadata::flag(std::string_view key) const {
-  const GgufValue* const value = find(key);
-  if (value == nullptr) return std::nullopt;
-  if (const auto* flag = std::get_if<bool>(value)) return *flag;
-  fail_kind(key, "true or false");
-}
-
-std::optional<std::vector<std::string>> GgufMetadata::texts(std::string_view key) const {
-  const GgufValue* const value = find(key);
-  if (value == nullptr) return std::nullopt;
-  const auto* array = std::get_if<GgufArray>(value);
-  if (array == nullptr || array->texts.size() != array->count) fail_kind(key, "texts");
-  return array->texts;
-}
-
-std::optional<std::vector<double>> GgufMetadata::numbers(std::string_view key) const {
-  const GgufValue* const value = find(key);
-  if (value == nullptr) return std::nullopt;
-  const auto* array = std::get_if<GgufArray>(value);
-  if (array == nullptr || array->numbers.size() != array->count) fail_kind(key, "numbers");
-  return array->numbers;
-}
-
-std::int64_t GgufMetadata::required_integer(std::string_view key) const {
-  const auto value = integer(key);
-  if (!value) fail_missing(key);
-  return *value;
-}
-
-double GgufMetadata::required_number(std::string_view key) const {
-  const auto value = number(key);
-  if (!value) fail_missing(key);
-  return *value;
-}
-
-std::string GgufMetadata::required_text(std::string_view key) const {
-  auto value = text(key);
-  if (!value) fail_missing(key);
-  return std::move(*value);
 }
 
 }  // namespace nvllm::model

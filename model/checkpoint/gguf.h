@@ -36,8 +36,7 @@ class GgufMetadata {
 
   void insert(std::string key, GgufValue value);  // an Error if the key is there already
 
-  // The value of a key. nullopt: there is no such key. A value of another kind is an Error that
-  // names it.
+  // The value of a key; nullopt: there is no such key. An Error names a value of another kind.
   std::optional<std::int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;  // finite; integers too
   std::optional<std::string> text(std::string_view key) const;
@@ -53,7 +52,10 @@ class GgufMetadata {
 
  private:
   const GgufValue* find(std::string_view key) const;
-  [[noreturn]] void fail_missing(std::string_view key) const;
+  template <typename T>
+  const T* find_kind(std::string_view key, std::string_view expected) const;
+  template <typename T>
+  T required(std::string_view key, std::optional<T> value) const;
   [[noreturn]] void fail_kind(std::string_view key, std::string_view expected) const;
 
   std::string where_;
@@ -67,8 +69,7 @@ struct GgufHeader {
   std::vector<StoredTensor> tensors;
 };
 
-// `bytes`: the first of a file of file_size. nullopt: the header goes on beyond them; call again
-// with more.
+// `bytes`: the first of a file of file_size. nullopt: the header is longer; call again with more.
 std::optional<GgufHeader> parse_gguf(std::span<const std::byte> bytes, std::uint64_t file_size,
                                      const std::string& where,
                                      GgufArrays arrays = GgufArrays::skipped);

@@ -72,7 +72,7 @@ class ConfigMaker {
   }
 
  private:
-  std::string key(std::string_view name) const { return std::string(family_.gguf).append(name); }
+  std::string key(std::string_view name) const { return str(family_.gguf, name); }
 
   std::int64_t size(std::string_view name) const {
     const std::int64_t value = metadata_.required_integer(key(name));
@@ -163,15 +163,13 @@ class ConfigMaker {
 
   Json yarn() const {
     Json scaling{{"rope_type", "yarn"}, {"factor", factor()}};
-    if (const auto length = metadata_.integer(key(".rope.scaling.original_context_length"))) {
-      scaling["original_max_position_embeddings"] = *length;
-    }
-    if (const auto fast = metadata_.number(key(".rope.scaling.yarn_beta_fast"))) {
-      scaling["beta_fast"] = *fast;
-    }
-    if (const auto slow = metadata_.number(key(".rope.scaling.yarn_beta_slow"))) {
-      scaling["beta_slow"] = *slow;
-    }
+    const auto set = [&](const char* name, const auto& value) {
+      if (value) scaling[name] = *value;
+    };
+    set("original_max_position_embeddings",
+        metadata_.integer(key(".rope.scaling.original_context_length")));
+    set("beta_fast", metadata_.number(key(".rope.scaling.yarn_beta_fast")));
+    set("beta_slow", metadata_.number(key(".rope.scaling.yarn_beta_slow")));
     // These factors multiply YaRN's own attention factor; config.json holds the result.
     double attention = 1;
     for (const char* const name : {".rope.scaling.attn_factor", ".rope.scaling.yarn_attn_factor"}) {
@@ -262,8 +260,7 @@ std::optional<std::string_view> look_up(const Pair (&names)[n], std::string_view
   return found->second;
 }
 
-// "12." at the front of `text`, taken off it. No number begins with a needless 0: names stay
-// different.
+// Takes "12." off the front of `text`. "012." is no layer, so that two names never mean the same.
 std::optional<std::string_view> take_layer(std::string_view& text) {
   const std::size_t dot = text.find('.');
   if (dot == std::string_view::npos || dot == 0 || dot > 6) return std::nullopt;

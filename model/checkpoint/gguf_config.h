@@ -27,8 +27,7 @@ std::string gguf_config_json(const GgufHeader& header, std::span<const float> ro
 // The tensor that holds the factors of Llama 3's RoPE scaling. It is a part of the configuration.
 inline constexpr std::string_view kRopeFactors = "rope_freqs.weight";
 
-// "blk.3.attn_q.weight" is "model.layers.3.self_attn.q_proj.weight"; nullopt: a name not known
-// here.
+// "model.layers.3.self_attn.q_proj.weight" for "blk.3.attn_q.weight"; nullopt: an unknown name.
 std::optional<std::string> hugging_face_name(std::string_view stored);
 
 // Llama 3's RoPE scaling as config.json describes it. Frequencies whose wavelength is above
@@ -45,8 +44,7 @@ struct Llama3Scaling {
 double llama3_divisor(const Llama3Scaling& scaling, double wavelength);
 
 // The scaling that has these divisors, one for each frequency theta^(-2i / head_dim), within the
-// precision of float32. GGUF stores the divisors instead of the scaling. nullopt: they are of
-// another kind.
+// precision of float32. GGUF stores the divisors instead of the scaling. nullopt: there is none.
 std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors, double theta);
 
 }  // namespace nvllm::model

@@ -1,5 +1,4 @@
-// Any bytes as a GGUF file: refused with an Error, or a checkpoint all of whose tensors can be
-// decoded.
+// Any bytes as a GGUF file: an Error refuses them, or all tensors of the checkpoint can be decoded.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -182,13 +182,12 @@ TEST_CASE("tensors that do not belong") {
   unknown.counting("blk.0.ffn_gate_exps.weight", {2, 2, 2});
   CHECK(error_of_file(unknown) == where +
                                       "tensor blk.0.ffn_gate_exps.weight: expected a tensor of a "
-                                      "llama, qwen2 or qwen3, found a "
-                                      "name unknown here");
+                                      "llama, qwen2 or qwen3, found a name unknown here");
   GgufBuilder odd = b;
   odd.counting("blk.0.attn_q.weight", {8, 6});
-  CHECK(error_of_file(odd) == where +
-                                  "tensor blk.0.attn_q.weight: expected rows of 2 heads, an even "
-                                  "number each, found 6");
+  CHECK(error_of_file(odd) ==
+        where +
+            "tensor blk.0.attn_q.weight: expected rows of 2 heads, an even number each, found 6");
 }
 
 TEST_CASE("metadata that is missing or makes no sense") {

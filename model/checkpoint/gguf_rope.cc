@@ -1,9 +1,9 @@
+// Finds Llama 3's RoPE scaling from the divisors that a GGUF file stores.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
 
-// Finds Llama 3's RoPE scaling from the divisors that a GGUF file stores.
 #include "model/checkpoint/gguf_config.h"
 
 namespace nvllm::model {
@@ -45,8 +45,7 @@ std::optional<Llama3Scaling> with_bounds(double factor, double short_wavelength,
   return scaling;
 }
 
-// From the blended frequencies: `kept` is linear in 1 / wavelength, 0 at the long bound, 1 at the
-// short.
+// From blended frequencies: kept() is linear in 1 / wavelength, from 0 to 1 between the bounds.
 std::optional<Llama3Scaling> from_line(const Point& first, const Point& last, double factor) {
   const double x0 = 1 / first.wavelength, x1 = 1 / last.wavelength;
   const double slope = (kept(first, factor) - kept(last, factor)) / (x0 - x1);
@@ -85,24 +84,22 @@ std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors
   if (auto scaling = accept(Llama3Scaling{.factor = factor})) return scaling;
   if (factor == 1) return std::nullopt;
 
-  // Wavelengths grow: first the kept frequencies, then the blended, then the divided, if it is
-  // Llama 3's.
+  // Wavelengths grow. Llama 3's scaling keeps the first frequencies, blends some, divides the rest.
   const auto divided = std::ranges::find_if(
       points, [&](const Point& point) { return kept(point, factor) <= kTolerance; });
   const auto blended = std::ranges::find_if(
       points, [&](const Point& point) { return kept(point, factor) < 1 - kTolerance; });
   if (divided - blended >= 2) return accept(from_line(*blended, *(divided - 1), factor));
 
-  // There are too few blended frequencies to tell, so any bounds that separate the points so will
-  // do.
+  // Too few frequencies are blended to tell the bounds, so any that separate the points so will do.
   const double longest = divided->wavelength;
   const double shortest = blended == points.begin() ? 1 : (blended - 1)->wavelength;
   if (divided == blended) {
     const double ratio = std::cbrt(longest / shortest);
     return accept(with_bounds(factor, shortest * ratio, shortest * ratio * ratio));
   }
-  // The line through the one blended frequency gives one bound from the other. Both get half of the
-  // distance to the neighbouring frequencies.
+  // The line through the one blended frequency gives one bound from the other. Both lie halfway to
+  // the neighbouring frequencies.
   const double keep = kept(*blended, factor), inverse = 1 / blended->wavelength;
   const double margin =
       std::min(inverse - 1 / longest, (1 / shortest - inverse) * keep / (1 - keep)) / 2;

@@ -1,5 +1,4 @@
-// The header of GGUF files: what is read of it, and what is said of everything that is wrong with
-// one.
+// The header of GGUF files: what is read of it, and the error text of everything wrong with one.
 #include "model/checkpoint/gguf.h"
 
 #include <doctest/doctest.h>
@@ -131,8 +130,7 @@ TEST_CASE("every truncation of a file is an error") {
         "FILE: a metadata key at byte 24 needs 8 bytes, the file has 6 more: truncated or corrupt");
   CHECK(error_of(file.substr(0, file.size() - 1)) ==
         "FILE: tensor a: F32 [8]: 32 bytes at byte 0 of the data, which has 31: the file is "
-        "truncated "
-        "or its header wrong");
+        "truncated or its header wrong");
 }
 
 TEST_CASE("other kinds of files") {
@@ -148,10 +146,9 @@ TEST_CASE("other kinds of files") {
 TEST_CASE("counts that no file of this size can have") {
   GgufBuilder b;
   b.tensor_count = 1'000'000'000'000;
-  CHECK(
-      error_of(b.file()) ==
-      "FILE: 1000000000000 tensors and 0 metadata do not fit into a file of 32 bytes: truncated or "
-      "corrupt");
+  CHECK(error_of(b.file()) ==
+        "FILE: 1000000000000 tensors and 0 metadata do not fit into a file of 32 bytes: truncated "
+        "or corrupt");
   b.tensor_count = 0;
   b.pair_count = std::uint64_t{1} << 63;
   CHECK(error_of(b.file()) ==
@@ -166,12 +163,10 @@ TEST_CASE("values that lie about their length, or have no known type") {
   };
   CHECK(error_of(B().raw("k", 8, B::bytes_of(~std::uint64_t{0})).file()) ==
         "FILE: metadata k at byte 45 needs 18446744073709551615 bytes, the file has 19 more: "
-        "truncated "
-        "or corrupt");
-  CHECK(
-      error_of(B().raw("k", 9, array(4, std::uint64_t{1} << 62)).file()) ==
-      "FILE: metadata k at byte 49 needs 4611686018427387904 times 4 bytes, the file has 15 more: "
-      "truncated or corrupt");
+        "truncated or corrupt");
+  CHECK(error_of(B().raw("k", 9, array(4, std::uint64_t{1} << 62)).file()) ==
+        "FILE: metadata k at byte 49 needs 4611686018427387904 times 4 bytes, the file has 15 "
+        "more: truncated or corrupt");
   CHECK(error_of(B().raw("k", 9, array(8, std::uint64_t{1} << 60)).file()) ==
         "FILE: metadata k at byte 57 needs 8 bytes, the file has 7 more: truncated or corrupt");
   CHECK(error_of(B().raw("k", 9, array(9, 1)).file()) ==
@@ -215,8 +210,7 @@ TEST_CASE("tensors that cannot be") {
         "truncated or its header wrong");
   CHECK(error_of_tensor(0, {4}, 64) ==
         "FILE: tensor t: F32 [4]: 16 bytes at byte 64 of the data, which has 64: the file is "
-        "truncated "
-        "or its header wrong");
+        "truncated or its header wrong");
   CHECK(error_of_tensor(0, {4}, ~std::uint64_t{31})
             .starts_with(
                 "FILE: tensor t: F32 [4]: 16 bytes at byte 18446744073709551584 of the data"));

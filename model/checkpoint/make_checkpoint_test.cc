@@ -1,5 +1,4 @@
-// benchmarks/make_checkpoint writes checkpoints that open, with the tensors that their config asks
-// for.
+// benchmarks/make_checkpoint writes checkpoints that open, with all tensors that they need.
 #include <doctest/doctest.h>
 
 #include <algorithm>

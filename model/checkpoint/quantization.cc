@@ -2,8 +2,8 @@
 //
 // Every encoding is first unpacked to small signed integers; a value is integer x scale + offset.
 // integer x scale is exact in float32 (a scale has 11 bits, a scale of a K block 19, an integer at
-// most 8), so a fused multiply-add changes nothing: there is one rounding or none, as in the
-// reference.
+// most 8), so a fused multiply-add changes nothing: as in the reference, there is at most one
+// rounding.
 #include <immintrin.h>
 
 #include <array>
@@ -139,8 +139,8 @@ void decode_block_q5_1(const std::byte* block, T* out) {
   emit_32(out, integers, load_f16(block), load_f16(block + 2));
 }
 
-// Scales and minima of the 8 parts of a Q4_K or Q5_K block; quantization_reference.cc describes how
-// they are packed.
+// Scales and minima of the 8 parts of a Q4_K or Q5_K block, packed as part_of_k() of the reference
+// describes.
 struct Parts {
   std::array<std::uint8_t, 8> scales, minima;
 };

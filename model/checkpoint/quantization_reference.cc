@@ -1,14 +1,13 @@
-// decode_plain(): the reference for decode(). It shows where each value of a block lies, by its
-// index.
+// Shows where each value of a block lies, by its index.
 //
 // Blocks of 32: a scale d (F16); for the _1 types an offset m (F16); for 5 bits the upper bits (32
 // of them, little endian); then 16 bytes that hold value i in their low and value i + 16 in their
-// high halves. Blocks of 256 (K): parts of 32 or 16 values, each with small integer scales of its
-// own.
+// high halves. Blocks of 256 (K): parts of 32 or 16 values, each with its own small integer scales.
+#include "model/checkpoint/quantization_reference.h"
+
 #include <cstring>
 
 #include "base/check.h"
-#include "model/checkpoint/checkpoint.h"
 
 namespace nvllm::model {
 namespace {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/quantization_reference.h"
 
 namespace nvllm::model {
 namespace {

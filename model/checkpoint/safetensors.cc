@@ -221,20 +221,18 @@ Checkpoint open_safetensors(const std::string& folder) {
   const auto path_of = [&](const std::string& name) { return (fs::path(folder) / name).string(); };
   std::vector<CheckpointFile> files;
   std::vector<StoredTensor> tensors;
-  const auto add = [&](CheckpointFile file, std::vector<StoredTensor> of_file) {
-    for (StoredTensor& tensor : of_file) {
-      tensor.file = files.size();
-      tensors.push_back(std::move(tensor));
-    }
+  const auto add = [&](CheckpointFile file) {
+    std::vector<StoredTensor> of_file = read_tensors(file);
+    for (StoredTensor& tensor : of_file) tensor.file = files.size();
+    tensors.insert(tensors.end(), of_file.begin(), of_file.end());
     files.push_back(std::move(file));
+    return of_file;
   };
   std::string config = read_config_json(path_of("config.json"));
 
   // A single file takes precedence over an index, as in transformers.
   if (const std::string path = path_of("model.safetensors"); is_there(path)) {
-    CheckpointFile file = open_file(path);
-    std::vector<StoredTensor> of_file = read_tensors(file);
-    add(std::move(file), std::move(of_file));
+    add(open_file(path));
     return Checkpoint(std::move(files), std::move(tensors), std::move(config));
   }
   const std::string index_path = path_of("model.safetensors.index.json");
@@ -248,9 +246,7 @@ Checkpoint open_safetensors(const std::string& folder) {
     const std::string& name = entry.first;
     CheckpointFile file = with_context(str(index_path, ": tensor ", printable(entry.second)),
                                        [&] { return open_file(path_of(name)); });
-    std::vector<StoredTensor> of_file = read_tensors(file);
-    check_against_index(index_path, index, name, of_file);
-    add(std::move(file), std::move(of_file));
+    check_against_index(index_path, index, name, add(std::move(file)));
   }
   return Checkpoint(std::move(files), std::move(tensors), std::move(config));
 }

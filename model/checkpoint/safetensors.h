@@ -1,6 +1,5 @@
 // Safetensors: a JSON header says where each tensor lies in the rest of the file; an index lists
-// the tensors of a checkpoint of several files. Both parsers take bytes, so that they can be
-// fuzzed.
+// the tensors of a checkpoint of several files. Both parsers take bytes, for fuzzing.
 #pragma once
 
 #include <cstddef>

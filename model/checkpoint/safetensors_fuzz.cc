@@ -1,5 +1,4 @@
-// Any bytes as a safetensors file and as an index: refused with an Error, or every promise of the
-// header holds.
+// Any bytes as a safetensors file and as an index: an Error, or every promise of the header holds.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -186,8 +186,7 @@ void read_llama3(const ConfigKeys& rope, RopeConfig& config) {
   }
 }
 
-// Reads RoPE's part of a config. Types, and keys of a type, that this program cannot compute are
-// refused.
+// Reads RoPE's part of a config, and refuses types and keys that this program cannot compute.
 layers::RopeConfig read_rope(const ConfigKeys& keys, std::int64_t max_position_embeddings) {
   const ConfigKeys rope = keys.rope();
   for (const char* part : {"full_attention", "sliding_attention"}) {

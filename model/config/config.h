@@ -41,8 +41,7 @@ struct TensorNames {
   }
 };
 
-// A dense decoder: embedding, layers of attention and gated MLP with RMSNorm before each, norm, LM
-// head.
+// A dense decoder: embedding, layers (RMSNorm, attention, RMSNorm, gated MLP), norm, LM head.
 struct ModelConfig {
   std::string architecture;  // "Qwen3ForCausalLM"
   std::int64_t hidden_size = 0;

@@ -1,5 +1,5 @@
 // config.json and overrides: anything is either refused with an Error in one line, or gives a
-// configuration that keeps its promises. The first line of an input are the overrides, the rest is
+// configuration that keeps its promises. The first line of an input holds the overrides, the rest
 // the file.
 #include <cstddef>
 #include <cstdint>

@@ -32,9 +32,8 @@ std::string shown_text(std::string_view text);
 class ConfigKeys {
  public:
   // `text` and `overrides` (empty: none) are JSON objects; a key of the overrides replaces the
-  // text's, and an object is merged into an object. RoPE's keys may be spelled in the older way
-  // (rope_theta, rope_scaling) or the newer (rope_parameters) in either; rope() gives them as one
-  // object.
+  // text's, and an object is merged into an object. RoPE's keys may have the older spelling
+  // (rope_theta, rope_scaling) or the newer (rope_parameters) in either; rope() joins them.
   static ConfigKeys parse(std::string_view text, std::string_view overrides,
                           const std::string& where);
 

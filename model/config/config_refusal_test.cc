@@ -29,8 +29,7 @@ TEST_CASE("whatever is not computed here is refused by name") {
       {"rope_scaling",
        {{"rope_type", "longrope"}},
        "rope_scaling.rope_type \"longrope\": not supported; known are default, linear, dynamic, "
-       "yarn "
-       "and llama3"},
+       "yarn and llama3"},
       {"rope_scaling",
        {{"type", "mrope"}},
        "rope_scaling.rope_type \"mrope\": not supported; known are default, linear, dynamic, yarn "
@@ -95,8 +94,7 @@ TEST_CASE("a value that cannot be is refused with file, key, value and what it m
       {"head_dim", 0, "head_dim 0: must be a whole number from 1 to 256"},
       {"head_dim", 512, "head_dim 512: must be a whole number from 1 to 256"},
       {"head_dim", 33,
-       "head_dim 33: gives heads of 33 elements; they must have a multiple of 8, at "
-       "most 256"},
+       "head_dim 33: gives heads of 33 elements; they must have a multiple of 8, at most 256"},
       {"vocab_size", -1, "vocab_size -1: must be a whole number from 1 to 16777216"},
       {"max_position_embeddings", 0,
        "max_position_embeddings 0: must be a whole number from 1 to 2147483648"},
@@ -148,10 +146,9 @@ TEST_CASE("a missing key is refused") {
   CHECK(refusal(json_text(nameless))
             .starts_with("DIR/config.json: architectures: missing; known are "));
   const Json odd = without(with(qwen3(), "hidden_size", 100), "head_dim");
-  CHECK(
-      refusal(json_text(odd)) ==
-      "DIR/config.json: hidden_size 100: no multiple of num_attention_heads, which is 8, and there "
-      "is no head_dim");
+  CHECK(refusal(json_text(odd)) ==
+        "DIR/config.json: hidden_size 100: no multiple of num_attention_heads, which is 8, and "
+        "there is no head_dim");
 }
 
 TEST_CASE("text that is no JSON object is refused with its place") {
@@ -185,8 +182,7 @@ TEST_CASE("bad overrides are refused in one line, with what was given") {
         "16777216");
   CHECK(refusal(good, R"({"rope_scaling": 3})") ==
         "--hf-overrides \"{\\\"rope_scaling\\\": 3}\": rope_scaling 3: not an object; it must be "
-        "null "
-        "or {...}");
+        "null or {...}");
 }
 
 }  // namespace nvllm::model

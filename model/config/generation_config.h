@@ -1,5 +1,4 @@
-// GenerationConfig: the sampling defaults of a checkpoint's generation_config.json, and the tokens
-// that end an answer.
+// GenerationConfig: a checkpoint's sampling defaults, and the tokens that end an answer.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // Family: how one kind of decoder differs from the common config.json. Each family is one short
-// file of this folder; it is declared below and listed in families.cc. docs/add-a-model.md shows
-// how to add one.
+// file of this folder, declared below and listed in families.cc; docs/add-a-model.md adds one.
 #pragma once
 
 #include <span>

@@ -21,8 +21,7 @@ bool within(const Range& range, std::int64_t size) {
   return 0 <= range.begin && range.begin <= range.end && range.end <= size;
 }
 
-// Checks that the slices cover the parameter exactly. Layers declare both, so a mistake is the
-// program's.
+// Checks that the slices cover the parameter exactly; layers declare both.
 void check_slices(const Parameter& parameter) {
   const bool matrix = parameter.shape.size() == 2;
   NVLLM_CHECK(matrix || parameter.shape.size() == 1, parameter.name);
@@ -37,8 +36,7 @@ void check_slices(const Parameter& parameter) {
                 slice.tensor);
     covered.push_back({slice.to_row, slice.to_row + slice.rows.size()});
   }
-  std::sort(covered.begin(), covered.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::ranges::sort(covered, {}, &Range::begin);
   std::int64_t row = 0;
   for (const Range& range : covered) {
     NVLLM_CHECK(range.begin == row, parameter.name, " row ", row);
@@ -59,8 +57,7 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
   const StoredRows stored(whole);
 
   // A piece has several rows (whole heads where the file permutes the rows of a head), or a part of
-  // one row that is too long. Cuts lie at multiples counted in the whole tensor, where heads and
-  // blocks begin.
+  // one row that is too long. Cuts lie where heads and blocks of the whole tensor begin.
   std::int64_t rows = max_count(stored.part, whole.columns.size() * element);
   std::int64_t columns = whole.columns.end;
   const std::int64_t unit = rows >= stored.period ? stored.period : 1;
@@ -130,9 +127,8 @@ LoadPlan plan_load(std::span<Parameter* const> parameters, const Checkpoint& che
       cut(piece, piece_bytes, plan.pieces);
     }
   }
-  std::sort(plan.pieces.begin(), plan.pieces.end(), [](const LoadPiece& a, const LoadPiece& b) {
-    return a.tensor->file != b.tensor->file ? a.tensor->file < b.tensor->file
-                                            : file_offset(a) < file_offset(b);
+  std::ranges::sort(plan.pieces, {}, [](const LoadPiece& piece) {
+    return std::pair(piece.tensor->file, file_offset(piece));
   });
   return plan;
 }

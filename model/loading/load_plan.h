@@ -1,6 +1,5 @@
-// The plan of a load: every slice that the parameters name, cut into pieces small enough to be
-// read, converted and copied as one, in the order in which they lie in the files; and what executes
-// the plan.
+// The plan of a load, and its execution: every slice that the parameters name is cut into pieces,
+// each of which is read, converted and copied as one, in the order in which they lie in the files.
 #pragma once
 
 #include <cstddef>

@@ -41,6 +41,12 @@ TensorView view_of(const Parameter& parameter, DType dtype, void* data) {
   return TensorView(data, dtype, {parameter.shape[0], parameter.shape[1]});
 }
 
+std::uint64_t view_bytes(std::span<Parameter* const> parameters) {
+  std::uint64_t bytes = 0;
+  for (const Parameter* parameter : parameters) bytes += parameter->view.bytes();
+  return bytes;
+}
+
 std::uint64_t read_parameters(std::span<Parameter* const> parameters, const Checkpoint& checkpoint,
                               Backend& backend, const LoadOptions& options,
                               const std::function<void(std::uint64_t)>& progress) {
@@ -105,8 +111,7 @@ Buffer bind_parameters(std::span<Parameter* const> parameters, DType dtype, Back
 LoadReport load_parameters(std::span<Parameter* const> parameters, const Checkpoint& checkpoint,
                            Backend& backend, const LoadOptions& options) {
   const std::int64_t start = now_ns();
-  LoadReport report;
-  for (const Parameter* parameter : parameters) report.bytes_loaded += parameter->view.bytes();
+  LoadReport report{.bytes_loaded = view_bytes(parameters)};
   std::function<void(std::uint64_t)> progress;
   if (options.progress) {
     progress = [&](std::uint64_t bytes) { options.progress({bytes, report.bytes_loaded}); };
@@ -151,8 +156,7 @@ LoadReport load_dummy(std::span<Parameter* const> parameters, Backend& backend,
                       const std::function<void(const LoadProgress&)>& progress) {
   const std::int64_t start = now_ns();
   LoadReport report;
-  std::uint64_t total = 0;
-  for (const Parameter* parameter : parameters) total += parameter->view.bytes();
+  const std::uint64_t total = view_bytes(parameters);
   const float width = std::sqrt(3.0f) * standard_deviation;  // of a uniform distribution
   const auto stream = backend.create_stream();
   for (const Parameter* parameter : parameters) {

@@ -92,8 +92,7 @@ class Assembly {
   int disagreements_ = 0;
 };
 
-// The reference for load_parameters(), in few lines: row by row through pageable memory, on the
-// caller's thread.
+// The reference for load_parameters(): row by row through pageable memory, on the caller's thread.
 void reference_load(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
                     Backend& backend);
 

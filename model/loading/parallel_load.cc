@@ -22,8 +22,7 @@ namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 
-// Copies one thread's data to the device through two pinned buffers: one is filled while the other
-// is being copied.
+// Copies one thread's data through two pinned buffers: one is filled while the other is copied.
 //
 //   read(piece, staging.next());
 //   staging.send(piece.to, piece.bytes());

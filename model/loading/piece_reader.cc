@@ -16,8 +16,7 @@ using layers::Range;
 // Rows are converted in runs of about this size, which stay in a core's cache.
 constexpr std::uint64_t kRunBytes = 512 << 10;
 
-// Gaps between parts of rows that are shorter than a page are read too: the system fetches whole
-// pages.
+// Shorter gaps between parts of rows are read too: the system fetches whole pages.
 constexpr std::uint64_t kPage = 4096;
 
 bool in_one_run(const StoredRows& stored) {

@@ -1,5 +1,4 @@
-// Checks that a checkpoint is this model's: every tensor is there, in the right shape, and no
-// other.
+// Checks that a checkpoint has exactly the tensors of this model, in the right shapes.
 #pragma once
 
 #include <span>

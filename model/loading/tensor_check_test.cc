@@ -62,19 +62,17 @@ TEST_CASE("a whole checkpoint is fine") {
 }
 
 TEST_CASE("a missing tensor and one of another shape are named with file and shapes") {
-  CHECK(
-      verdict({kWhole[0]}) ==
-      "a.safetensors: expected a tensor model.layers.0.mlp.up_proj.weight [6, 4], found none among "
-      "1");
+  CHECK(verdict({kWhole[0]}) ==
+        "a.safetensors: expected a tensor model.layers.0.mlp.up_proj.weight [6, 4], found none "
+        "among 1");
   CHECK(verdict(kWhole, false, {4, 6}) ==
         "a.safetensors: tensor model.embed_tokens.weight: expected shape [6, 4], found [4, 6]");
 }
 
 TEST_CASE("a tensor too many is named, with what may be wrong") {
-  CHECK(
-      verdict_with("model.layers.1.mlp.up_proj.weight") ==
-      "a.safetensors: tensor model.layers.1.mlp.up_proj.weight is one too many; the configuration "
-      "has num_hidden_layers 1");
+  CHECK(verdict_with("model.layers.1.mlp.up_proj.weight") ==
+        "a.safetensors: tensor model.layers.1.mlp.up_proj.weight is one too many; the "
+        "configuration has num_hidden_layers 1");
   CHECK(verdict_with("model.layers.0.mlp.up_proj.bias") ==
         "a.safetensors: tensor model.layers.0.mlp.up_proj.bias is one too many; the configuration "
         "says that there is no such bias");

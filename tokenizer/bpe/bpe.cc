@@ -64,8 +64,9 @@ Bpe::Bpe(BpeVocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {
   words_start_at_metaspace_ = none_vanish && metaspace_only_leads(vocabulary_);
 }
 
-void Bpe::encode_bytes(std::string_view word, BpeScratch& scratch,
-                       std::vector<TokenId>& out) const {
+template <typename Encode>
+void Bpe::encode_cached(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out,
+                        const Encode& encode) const {
   const WordCache::Slot slot = scratch.cache.slot_of(word);
   const auto known = scratch.cache.find(slot, word);
   if (!known.empty()) {
@@ -73,18 +74,23 @@ void Bpe::encode_bytes(std::string_view word, BpeScratch& scratch,
     return;
   }
   scratch.ids.clear();
-  if (vocabulary_.ignore_merges) {
-    scratch.chars.clear();
-    append_byte_chars(scratch.chars, word);
-    if (const auto id = tokens().find(scratch.chars)) scratch.ids.push_back(*id);
-  }
-  if (scratch.ids.empty()) {
+  encode();
+  scratch.cache.store(slot, word, scratch.ids);
+  out.insert(out.end(), scratch.ids.begin(), scratch.ids.end());
+}
+
+void Bpe::encode_bytes(std::string_view word, BpeScratch& scratch,
+                       std::vector<TokenId>& out) const {
+  encode_cached(word, scratch, out, [&] {
+    if (vocabulary_.ignore_merges) {
+      scratch.chars.clear();
+      append_byte_chars(scratch.chars, word);
+      if (const auto id = tokens().find(scratch.chars)) return scratch.ids.push_back(*id);
+    }
     for (const char byte : word)
       scratch.ids.push_back(byte_tokens_[static_cast<unsigned char>(byte)]);
     merge(scratch);
-  }
-  scratch.cache.store(slot, word, scratch.ids);
-  out.insert(out.end(), scratch.ids.begin(), scratch.ids.end());
+  });
 }
 
 void Bpe::encode_text(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out) const {
@@ -109,17 +115,10 @@ void Bpe::encode_text(std::string_view word, BpeScratch& scratch, std::vector<To
 
 void Bpe::encode_segment(std::string_view text, BpeScratch& scratch,
                          std::vector<TokenId>& out) const {
-  const WordCache::Slot slot = scratch.cache.slot_of(text);
-  const auto known = scratch.cache.find(slot, text);
-  if (!known.empty()) {
-    out.insert(out.end(), known.begin(), known.end());
-    return;
-  }
-  scratch.ids.clear();
-  start_with_chars(text, scratch.ids);
-  merge(scratch);
-  scratch.cache.store(slot, text, scratch.ids);
-  out.insert(out.end(), scratch.ids.begin(), scratch.ids.end());
+  encode_cached(text, scratch, out, [&] {
+    start_with_chars(text, scratch.ids);
+    merge(scratch);
+  });
 }
 
 TokenId Bpe::find_char(std::string_view c) const {

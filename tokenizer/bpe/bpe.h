@@ -72,8 +72,7 @@ class WordCache {
   std::vector<Entry> entries_;  // allocated when the first word is stored
 };
 
-// Buffers that encoding uses, and the cache that it keeps between words. One per thread, and for
-// one Bpe only.
+// Buffers of encoding, and the cache that it keeps between words. One per thread, for one Bpe only.
 class BpeScratch {
  private:
   friend class Bpe;
@@ -109,6 +108,10 @@ class Bpe {
  private:
   static constexpr TokenId kNoToken = static_cast<TokenId>(-1);
 
+  // Appends the ids from the cache, or else those that encode() puts into scratch.ids.
+  template <typename Encode>
+  void encode_cached(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out,
+                     const Encode& encode) const;
   void encode_segment(std::string_view text, BpeScratch& scratch, std::vector<TokenId>& out) const;
   void start_with_chars(std::string_view text, std::vector<TokenId>& ids) const;
   TokenId find_char(std::string_view c) const;

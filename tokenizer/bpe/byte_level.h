@@ -39,8 +39,7 @@ inline void append_byte_chars(std::string& out, std::string_view bytes) {
   for (const char byte : bytes) append_utf8(out, kByteChars[static_cast<unsigned char>(byte)]);
 }
 
-// Appends the bytes that a token stands for. A token with characters outside the alphabet stands
-// for itself.
+// Appends a token's bytes. A token with characters outside the alphabet stands for itself.
 inline void append_token_bytes(std::string& out, std::string_view token) {
   const std::size_t before = out.size();
   for (std::size_t at = 0; at < token.size();) {

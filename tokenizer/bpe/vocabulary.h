@@ -12,8 +12,7 @@ namespace nvllm::tokenizer {
 
 using TokenId = std::uint32_t;
 
-// All texts lie in one string; a hash table with open addressing finds ids. Thread-safe for
-// readers.
+// All texts lie in one string; an open-addressing hash table finds ids. Thread-safe for readers.
 class TokenTable {
  public:
   // Larger ids are refused: tables are as long as the largest id.
@@ -60,9 +59,8 @@ class TokenTable {
   std::size_t count_ = 0;
 };
 
-// Which two neighbouring tokens merge, how early, and into what.
-
-// A hash table with open addressing. Concurrent readers are fine.
+// Which two neighbouring tokens merge, how early, and into what: a hash table with open addressing.
+// Thread-safe for readers.
 class MergeTable {
  public:
   using Rank = std::uint32_t;

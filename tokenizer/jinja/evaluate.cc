@@ -147,7 +147,7 @@ Value Interpreter::call(const Value& function, Arguments& arguments) {
     if (function.undefined()) fail_undefined(function);
     fail("a ", function.type_name(), " cannot be called");
   }
-  if (++depth_ > limits_.depth) fail("calls are nested more than ", limits_.depth, " deep");
+  enter_call();
   Value result = callable->call(*this, arguments);
   --depth_;
   return result;

@@ -1,5 +1,6 @@
 #include "tokenizer/jinja/expression_parser.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
@@ -27,35 +28,12 @@ void ExpressionParser::count_operator() {
   if (++operators_ > kMaxOperators) fail_at(token().at, "this statement is too long");
 }
 
-ExpressionPtr ExpressionParser::make(Kind kind, Position at) const {
-  auto made = std::make_unique<Expression>();
-  made->kind = kind;
-  made->at = at;
-  return made;
-}
-
-ExpressionPtr ExpressionParser::binary(std::string operation, ExpressionPtr left,
-                                       ExpressionPtr right) const {
-  ExpressionPtr made = make(Kind::binary, left->at);
-  made->text = std::move(operation);
-  made->operands.push_back(std::move(left));
-  made->operands.push_back(std::move(right));
-  return made;
-}
-
 ExpressionPtr ExpressionParser::parse_list_expression() {
-  const Position at = token().at;
-  ExpressionPtr first = parse_expression();
-  if (!at_symbol(",")) return first;
-  ExpressionPtr tuple = make(Kind::tuple, at);
-  tuple->operands.push_back(std::move(first));
-  while (accept_symbol(",")) {
-    if (token().kind == Token::Kind::block_end || token().kind == Token::Kind::print_end ||
-        at_symbol(")"))
-      break;
-    tuple->operands.push_back(parse_expression());
-  }
-  return tuple;
+  return parse_tuple([this] { return parse_expression(); },
+                     [this] {
+                       return token().kind == Token::Kind::block_end ||
+                              token().kind == Token::Kind::print_end || at_symbol(")");
+                     });
 }
 
 ExpressionPtr ExpressionParser::parse_expression() {
@@ -63,12 +41,11 @@ ExpressionPtr ExpressionParser::parse_expression() {
   ExpressionPtr value = parse_or();
   while (at_name("if")) {
     count_operator();
-    const Position at = take().at;
-    ExpressionPtr made = make(Kind::conditional, at);
-    made->operands.push_back(std::move(value));
-    made->operands.push_back(parse_or());
-    made->operands.push_back(accept_name("else") ? parse_expression() : nullptr);
-    value = std::move(made);
+    take();
+    ExpressionPtr condition = parse_or();
+    ExpressionPtr otherwise = accept_name("else") ? parse_expression() : nullptr;
+    value =
+        make(Kind::conditional, "", std::move(value), std::move(condition), std::move(otherwise));
   }
   return value;
 }
@@ -77,16 +54,13 @@ ExpressionPtr ExpressionParser::parse_chain(std::initializer_list<std::string_vi
                                             Parse operand) {
   ExpressionPtr value = (this->*operand)();
   while (true) {
-    bool found = false;
-    for (const std::string_view name : operators) {
-      if (!at_symbol(name) && !(name == "or" || name == "and" ? at_name(name) : false)) continue;
-      take();
-      count_operator();
-      value = binary(std::string(name), std::move(value), (this->*operand)());
-      found = true;
-      break;
-    }
-    if (!found) return value;
+    const auto* const found = std::ranges::find_if(
+        operators, [this](std::string_view name) { return at_symbol(name) || at_name(name); });
+    if (found == operators.end()) return value;
+    take();
+    count_operator();
+    ExpressionPtr right = (this->*operand)();
+    value = make(Kind::binary, std::string(*found), std::move(value), std::move(right));
   }
 }
 
@@ -100,10 +74,8 @@ ExpressionPtr ExpressionParser::parse_and() {
 ExpressionPtr ExpressionParser::parse_not() {
   if (!at_name("not")) return parse_comparison();
   const Level level(*this);
-  ExpressionPtr made = make(Kind::unary, take().at);
-  made->text = "not";
-  made->operands.push_back(parse_not());
-  return made;
+  take();
+  return make(Kind::unary, "not", parse_not());
 }
 
 std::string ExpressionParser::accept_comparison() {
@@ -123,8 +95,7 @@ ExpressionPtr ExpressionParser::parse_comparison() {
   ExpressionPtr first = parse_sum();
   std::string operation = accept_comparison();
   if (operation.empty()) return first;
-  ExpressionPtr made = make(Kind::comparison, first->at);
-  made->operands.push_back(std::move(first));
+  ExpressionPtr made = make(Kind::comparison, "", std::move(first));
   for (; !operation.empty(); operation = accept_comparison()) {
     made->texts.push_back(operation);
     made->operands.push_back(parse_sum());
@@ -149,10 +120,8 @@ ExpressionPtr ExpressionParser::parse_signed(bool with_filters) {
   const Level level(*this);
   ExpressionPtr value;
   if (at_symbol("-") || at_symbol("+")) {
-    const Token sign = take();
-    value = make(Kind::unary, sign.at);
-    value->text = sign.text;
-    value->operands.push_back(parse_signed(false));
+    std::string sign = take().text;
+    value = make(Kind::unary, std::move(sign), parse_signed(false));
   } else {
     value = parse_primary();
   }
@@ -161,82 +130,56 @@ ExpressionPtr ExpressionParser::parse_signed(bool with_filters) {
 }
 
 ExpressionPtr ExpressionParser::parse_primary() {
-  const Position at = token().at;
-  ExpressionPtr made = make(Kind::literal, at);
   switch (token().kind) {
     case Token::Kind::name: {
-      const std::string name = take().text;
-      if (name == "true" || name == "True") {
-        made->value = true;
-      } else if (name == "false" || name == "False") {
-        made->value = false;
-      } else if (name != "none" && name != "None") {
-        made->kind = Kind::name;
-        made->text = name;
-      }
-      return made;
+      std::string name = take().text;
+      if (name == "true" || name == "True") return literal(true);
+      if (name == "false" || name == "False") return literal(false);
+      if (name == "none" || name == "None") return literal(Value());
+      return make(Kind::name, std::move(name));
     }
     case Token::Kind::string: {
       std::string text = take().text;
       while (token().kind == Token::Kind::string) text += take().text;
-      made->value = std::move(text);
-      return made;
+      return literal(std::move(text));
     }
     case Token::Kind::integer:
     case Token::Kind::real: return parse_number();
     default: break;
   }
-  if (at_symbol("(")) return parse_parenthesis();
-  if (at_symbol("[")) return parse_list();
-  if (at_symbol("{")) return parse_dict();
+  if (accept_symbol("(")) {
+    if (accept_symbol(")")) return make(Kind::tuple);
+    ExpressionPtr value = parse_list_expression();
+    expect_symbol(")");
+    return value;
+  }
+  if (accept_symbol("[")) {
+    ExpressionPtr list = make(Kind::list);
+    while (next_item("]", list->operands.empty())) list->operands.push_back(parse_expression());
+    return list;
+  }
+  if (accept_symbol("{")) return parse_dict();
   fail_expected("a value");
 }
 
 ExpressionPtr ExpressionParser::parse_number() {
   const Token number = take();
-  ExpressionPtr made = make(Kind::literal, number.at);
   const char* end = number.text.data() + number.text.size();
   if (number.kind == Token::Kind::integer) {
     std::int64_t value = 0;
     const auto result = std::from_chars(number.text.data(), end, value);
     if (result.ec != std::errc() || result.ptr != end)
       fail_at(number.at, str(number.text, " is too large"));
-    made->value = value;
-  } else {
-    double value = 0;
-    std::from_chars(number.text.data(), end, value);
-    made->value = value;
+    return literal(value);
   }
-  return made;
-}
-
-ExpressionPtr ExpressionParser::parse_parenthesis() {
-  const Position at = take().at;
-  if (accept_symbol(")")) return make(Kind::tuple, at);
-  ExpressionPtr value = parse_list_expression();
-  expect_symbol(")");
-  return value;
-}
-
-ExpressionPtr ExpressionParser::parse_list() {
-  ExpressionPtr list = make(Kind::list, take().at);
-  while (!accept_symbol("]")) {
-    if (!list->operands.empty()) {
-      expect_symbol(",");
-      if (accept_symbol("]")) break;
-    }
-    list->operands.push_back(parse_expression());
-  }
-  return list;
+  double value = 0;
+  std::from_chars(number.text.data(), end, value);
+  return literal(value);
 }
 
 ExpressionPtr ExpressionParser::parse_dict() {
-  ExpressionPtr dict = make(Kind::dict, take().at);
-  while (!accept_symbol("}")) {
-    if (!dict->operands.empty()) {
-      expect_symbol(",");
-      if (accept_symbol("}")) break;
-    }
+  ExpressionPtr dict = make(Kind::dict);
+  while (next_item("}", dict->operands.empty())) {
     dict->operands.push_back(parse_expression());
     expect_symbol(":");
     dict->operands.push_back(parse_expression());
@@ -247,12 +190,10 @@ ExpressionPtr ExpressionParser::parse_dict() {
 ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr value) {
   while (true) {
     count_operator();
-    if (at_symbol(".")) {
-      ExpressionPtr made = make(Kind::attribute, take().at);
-      made->text = token().kind == Token::Kind::integer ? take().text : take_name("a name");
-      made->operands.push_back(std::move(value));
-      value = std::move(made);
-    } else if (at_symbol("[")) {
+    if (accept_symbol(".")) {
+      std::string name = token().kind == Token::Kind::integer ? take().text : take_name("a name");
+      value = make(Kind::attribute, std::move(name), std::move(value));
+    } else if (accept_symbol("[")) {
       value = parse_subscript(std::move(value));
     } else if (at_symbol("(")) {
       value = parse_call(std::move(value));
@@ -263,8 +204,7 @@ ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr value) {
 }
 
 ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr value) {
-  ExpressionPtr made = make(Kind::subscript, take().at);
-  made->operands.push_back(std::move(value));
+  ExpressionPtr made = make(Kind::subscript, "", std::move(value));
   const auto part = [&]() -> ExpressionPtr {
     return at_symbol(":") || at_symbol("]") ? nullptr : parse_expression();
   };
@@ -281,8 +221,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr value) {
 }
 
 ExpressionPtr ExpressionParser::parse_call(ExpressionPtr function) {
-  ExpressionPtr made = make(Kind::call, token().at);
-  made->operands.push_back(std::move(function));
+  ExpressionPtr made = make(Kind::call, "", std::move(function));
   made->arguments = parse_arguments();
   return made;
 }
@@ -290,11 +229,7 @@ ExpressionPtr ExpressionParser::parse_call(ExpressionPtr function) {
 CallArguments ExpressionParser::parse_arguments() {
   CallArguments arguments;
   expect_symbol("(");
-  for (bool first = true; !accept_symbol(")"); first = false) {
-    if (!first) {
-      expect_symbol(",");
-      if (accept_symbol(")")) break;
-    }
+  for (bool first = true; next_item(")", first); first = false) {
     if (accept_symbol("**")) {
       arguments.more_named = parse_expression();
     } else if (accept_symbol("*")) {
@@ -329,10 +264,9 @@ ExpressionPtr ExpressionParser::parse_tests_and_filters(ExpressionPtr value) {
 }
 
 ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr input) {
-  ExpressionPtr made = make(Kind::filter, token().at);
-  made->text = take_name("a filter's name");
-  while (accept_symbol(".")) made->text.append(".").append(take_name("a filter's name"));
-  made->operands.push_back(std::move(input));
+  std::string name = take_name("a filter's name");
+  while (accept_symbol(".")) name.append(".").append(take_name("a filter's name"));
+  ExpressionPtr made = make(Kind::filter, std::move(name), std::move(input));
   if (at_symbol("(")) made->arguments = parse_arguments();
   return made;
 }
@@ -347,11 +281,10 @@ ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr input) {
 }
 
 ExpressionPtr ExpressionParser::parse_test(ExpressionPtr value) {
-  const Position at = token().at;
   const bool negated = accept_name("not");
-  ExpressionPtr made = make(Kind::test, token().at);
-  made->text = take_name("a test's name");
-  made->operands.push_back(std::move(value));
+  ExpressionPtr made = make(Kind::test, take_name("a test's name"), std::move(value));
+  constexpr std::string_view kAfterTest[] = {"else", "or", "and", "if",
+                                             "is",   "in", "not", "recursive"};
   const auto starts_value = [&] {
     switch (token().kind) {
       case Token::Kind::string:
@@ -359,9 +292,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr value) {
       case Token::Kind::real: return true;
       case Token::Kind::symbol: return token().text == "[" || token().text == "{";
       case Token::Kind::name:
-        return token().text != "else" && token().text != "or" && token().text != "and" &&
-               token().text != "if" && token().text != "is" && token().text != "in" &&
-               token().text != "not" && token().text != "recursive";
+        return std::ranges::find(kAfterTest, token().text) == std::end(kAfterTest);
       default: return false;
     }
   };
@@ -370,24 +301,13 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr value) {
   } else if (starts_value()) {
     made->arguments.positional.push_back(parse_postfix(parse_primary()));
   }
-  if (!negated) return made;
-  ExpressionPtr inverse = make(Kind::unary, at);
-  inverse->text = "not";
-  inverse->operands.push_back(std::move(made));
-  return inverse;
+  return negated ? make(Kind::unary, "not", std::move(made)) : std::move(made);
 }
 
 ExpressionPtr ExpressionParser::parse_target(bool attributes) {
   const Level level(*this);
-  ExpressionPtr first = parse_one_target(attributes);
-  if (!at_symbol(",")) return first;
-  ExpressionPtr tuple = make(Kind::tuple, first->at);
-  tuple->operands.push_back(std::move(first));
-  while (accept_symbol(",")) {
-    if (at_symbol(")") || at_symbol("=") || at_name("in")) break;
-    tuple->operands.push_back(parse_one_target(attributes));
-  }
-  return tuple;
+  return parse_tuple([&] { return parse_one_target(attributes); },
+                     [this] { return at_symbol(")") || at_symbol("=") || at_name("in"); });
 }
 
 ExpressionPtr ExpressionParser::parse_one_target(bool attributes) {
@@ -396,36 +316,29 @@ ExpressionPtr ExpressionParser::parse_one_target(bool attributes) {
     expect_symbol(")");
     return inner;
   }
-  ExpressionPtr name = make(Kind::name, token().at);
-  name->text = take_name("a name");
+  ExpressionPtr name = make(Kind::name, take_name("a name"));
   if (!attributes || !accept_symbol(".")) return name;
-  ExpressionPtr attribute = make(Kind::attribute, name->at);
-  attribute->text = take_name("a name");
-  attribute->operands.push_back(std::move(name));
-  return attribute;
+  return make(Kind::attribute, take_name("a name"), std::move(name));
 }
 
-bool TokenReader::accept_symbol(std::string_view text) {
-  if (!at_symbol(text)) return false;
+bool TokenReader::next_item(std::string_view close, bool first) {
+  if (accept_symbol(close)) return false;
+  if (first) return true;
+  expect_symbol(",");
+  return !accept_symbol(close);
+}
+
+bool TokenReader::accept(Token::Kind kind, std::string_view text) {
+  if (!at(kind, text)) return false;
   take();
   return true;
 }
 
-bool TokenReader::accept_name(std::string_view text) {
-  if (!at_name(text)) return false;
-  take();
-  return true;
+void TokenReader::expect(Token::Kind kind, std::string_view text) {
+  if (!accept(kind, text)) fail_expected(str("'", text, "'"));
 }
 
-void TokenReader::expect_symbol(std::string_view text) {
-  if (!accept_symbol(text)) fail_expected(str("'", text, "'"));
-}
-
-void TokenReader::expect_name(std::string_view text) {
-  if (!accept_name(text)) fail_expected(str("'", text, "'"));
-}
-
-void TokenReader::expect(Token::Kind kind, std::string_view what) {
+void TokenReader::expect_end(Token::Kind kind, std::string_view what) {
   if (token().kind != kind) fail_expected(what);
   take();
 }

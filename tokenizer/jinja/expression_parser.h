@@ -1,5 +1,4 @@
-// The part of the parser that reads expressions. parser.cc derives the parser of statements from
-// it.
+// The part of the parser that reads expressions; parser.cc derives the rest from it.
 #pragma once
 
 #include <cstddef>
@@ -22,21 +21,26 @@ class TokenReader {
   const Token& token() const { return tokens_[at_]; }
   const Token& following() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
   Token take() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
-  bool at_symbol(std::string_view text) const {
-    return token().kind == Token::Kind::symbol && token().text == text;
+  bool at(Token::Kind kind, std::string_view text) const {
+    return token().kind == kind && token().text == text;
   }
-  bool at_name(std::string_view text) const {
-    return token().kind == Token::Kind::name && token().text == text;
-  }
-  bool accept_symbol(std::string_view text);
-  bool accept_name(std::string_view text);
-  void expect_symbol(std::string_view text);
-  void expect_name(std::string_view text);
-  void expect(Token::Kind kind, std::string_view what);
+  bool at_symbol(std::string_view text) const { return at(Token::Kind::symbol, text); }
+  bool at_name(std::string_view text) const { return at(Token::Kind::name, text); }
+  bool accept_symbol(std::string_view text) { return accept(Token::Kind::symbol, text); }
+  bool accept_name(std::string_view text) { return accept(Token::Kind::name, text); }
+  void expect_symbol(std::string_view text) { expect(Token::Kind::symbol, text); }
+  void expect_name(std::string_view text) { expect(Token::Kind::name, text); }
+  // Whether another item of a list stands here. Items are separated by commas, a comma may end the
+  // list, and `close` does. `first`: no item was read yet.
+  bool next_item(std::string_view close, bool first);
+  void expect_end(Token::Kind kind, std::string_view what);
   std::string take_name(std::string_view what);
   [[noreturn]] void fail_expected(std::string_view what) const;
 
  private:
+  bool accept(Token::Kind kind, std::string_view text);
+  void expect(Token::Kind kind, std::string_view text);
+
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
 };
@@ -65,6 +69,15 @@ class ExpressionParser : protected TokenReader {
   };
 
   void begin_statement() { operators_ = 0; }
+  // What parse_item() reads, or a tuple if a comma follows; a comma ends it where ends() holds.
+  template <typename ParseItem, typename Ends>
+  ExpressionPtr parse_tuple(const ParseItem& parse_item, const Ends& ends) {
+    ExpressionPtr first = parse_item();
+    if (!at_symbol(",")) return first;
+    ExpressionPtr tuple = make(Expression::Kind::tuple, "", std::move(first));
+    while (accept_symbol(",") && !ends()) tuple->operands.push_back(parse_item());
+    return tuple;
+  }
 
   // With tuples: "a, b".
   ExpressionPtr parse_list_expression();
@@ -80,8 +93,19 @@ class ExpressionParser : protected TokenReader {
  private:
   void count_operator();
   ExpressionPtr parse_one_target(bool attributes);
-  ExpressionPtr make(Expression::Kind kind, Position at) const;
-  ExpressionPtr binary(std::string operation, ExpressionPtr left, ExpressionPtr right) const;
+  template <typename... Operands>
+  static ExpressionPtr make(Expression::Kind kind, std::string text = {}, Operands... operands) {
+    auto made = std::make_unique<Expression>();
+    made->kind = kind;
+    made->text = std::move(text);
+    (made->operands.push_back(std::move(operands)), ...);
+    return made;
+  }
+  static ExpressionPtr literal(Value value) {
+    ExpressionPtr made = make(Expression::Kind::literal);
+    made->value = std::move(value);
+    return made;
+  }
   using Parse = ExpressionPtr (ExpressionParser::*)();
   // Operators of one rank, from left to right.
   ExpressionPtr parse_chain(std::initializer_list<std::string_view> operators, Parse operand);
@@ -97,8 +121,6 @@ class ExpressionParser : protected TokenReader {
   ExpressionPtr parse_signed(bool with_filters);
   ExpressionPtr parse_primary();
   ExpressionPtr parse_number();
-  ExpressionPtr parse_parenthesis();
-  ExpressionPtr parse_list();
   ExpressionPtr parse_dict();
   ExpressionPtr parse_postfix(ExpressionPtr value);
   ExpressionPtr parse_subscript(ExpressionPtr value);

@@ -17,9 +17,9 @@ using V = const Value;
 using A = ArgumentReader;
 
 Value length(I&, V& value, A&) {
-  if (const std::string* text = value.string()) return static_cast<std::int64_t>(length_of(*text));
-  if (const List* list = value.list()) return static_cast<std::int64_t>(list->items.size());
-  if (const Dict* dict = value.dict()) return static_cast<std::int64_t>(dict->size());
+  if (const std::string* text = value.string()) return length_of(*text);
+  if (const List* list = value.list()) return list->items.size();
+  if (const Dict* dict = value.dict()) return dict->size();
   if (value.undefined()) return 0;
   fail("length: a ", value.type_name(), " has none");
 }
@@ -44,13 +44,11 @@ Value join(I& interpreter, V& value, A& arguments) {
   const std::string separator = arguments.take_text("d", "");
   const Value path = arguments.take("attribute", Value());
   std::string out;
-  bool is_first = true;
+  std::string_view before;  // the next item
   for (const Value& item : items_of(interpreter, value)) {
     const std::string text = to_text(path.none() ? item : part_of(item, path));
     interpreter.reserve(separator.size() + text.size());
-    if (!is_first) out += separator;
-    is_first = false;
-    out += text;
+    out.append(std::exchange(before, separator)).append(text);
   }
   return out;
 }
@@ -144,32 +142,33 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-Value whole_number(I&, V& value, A& arguments) {
-  Value fallback = arguments.take("default", 0);
-  double real = 0;
-  if (value.get<std::int64_t>() != nullptr) return value;
-  if (value.number(real))
-    return real > -9.2e18 && real < 9.2e18 ? Value(static_cast<std::int64_t>(real)) : fallback;
-  if (value.string() == nullptr) return fallback;
+// A number, or the one that a text spells between white space.
+std::optional<double> as_real(const Value& value) {
+  if (value.string() == nullptr) return value.number();
   const std::string text(stripped(*value.string(), {}, Side::both));
   char* end = nullptr;
-  errno = 0;
-  const long long whole = std::strtoll(text.c_str(), &end, 10);
-  if (!text.empty() && *end == '\0' && errno == 0) return std::int64_t{whole};
-  real = std::strtod(text.c_str(), &end);
-  const bool good = !text.empty() && *end == '\0' && real > -9.2e18 && real < 9.2e18;
-  return good ? Value(static_cast<std::int64_t>(real)) : fallback;
+  const double real = std::strtod(text.c_str(), &end);
+  return text.empty() || *end != '\0' ? std::nullopt : std::optional(real);
+}
+
+Value whole_number(I&, V& value, A& arguments) {
+  Value fallback = arguments.take("default", 0);
+  if (value.get<std::int64_t>() != nullptr) return value;
+  if (value.string() != nullptr) {
+    const std::string text(stripped(*value.string(), {}, Side::both));
+    char* end = nullptr;
+    errno = 0;
+    const long long whole = std::strtoll(text.c_str(), &end, 10);
+    if (!text.empty() && *end == '\0' && errno == 0) return std::int64_t{whole};
+  }
+  const double real = as_real(value).value_or(INFINITY);
+  return real > -9.2e18 && real < 9.2e18 ? Value(static_cast<std::int64_t>(real)) : fallback;
 }
 
 Value real_number(I&, V& value, A& arguments) {
   Value fallback = arguments.take("default", 0.0);
-  double real = 0;
-  if (value.number(real)) return real;
-  if (value.string() == nullptr) return fallback;
-  const std::string text(stripped(*value.string(), {}, Side::both));
-  char* end = nullptr;
-  real = std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == '\0' ? Value(real) : fallback;
+  const auto real = as_real(value);
+  return real ? Value(*real) : fallback;
 }
 
 Value absolute(I&, V& value, A&) {
@@ -182,13 +181,13 @@ Value absolute(I&, V& value, A&) {
 Value rounded(I&, V& value, A& arguments) {
   const std::int64_t places = arguments.take_integer("precision", 0);
   const std::string method = arguments.take_text("method", "common");
-  double real = 0;
-  if (!value.number(real)) fail("round takes a number, not ", value.type_name());
+  const auto real = value.number();
+  if (!real) fail("round takes a number, not ", value.type_name());
   const double scale = std::pow(10.0, static_cast<double>(places));
-  if (method == "ceil") return std::ceil(real * scale) / scale;
-  if (method == "floor") return std::floor(real * scale) / scale;
+  if (method == "ceil") return std::ceil(*real * scale) / scale;
+  if (method == "floor") return std::floor(*real * scale) / scale;
   if (method != "common") fail("round: 'method' is common, ceil or floor, not '", method, "'");
-  return std::nearbyint(real * scale) / scale;
+  return std::nearbyint(*real * scale) / scale;
 }
 
 Value reversed(I& interpreter, V& value, A&) {
@@ -224,8 +223,8 @@ Value batched(I& interpreter, V& value, A& arguments) {
 Value items(I& interpreter, V& value, A&) {
   if (value.undefined()) return List{};
   if (value.dict() == nullptr) fail("items takes a dict, not ", value.type_name());
-  Arguments none;
-  return interpreter.call(*method_of(value, "items"), none);
+  interpreter.charge(value.weight());
+  return pairs_of(*value.dict());
 }
 
 Value percent(I& interpreter, V& value, Arguments& arguments) {
@@ -296,10 +295,7 @@ const std::map<std::string_view, Value (*)(I&, V&, A&)>& simple_filters() {
       {"unique", unique},
       {"upper", [](I&, V& v, A&) { return Value(upper(to_text(v))); }},
       {"urlencode", url_encoded},
-      {"wordcount",
-       [](I&, V& v, A&) {
-         return Value(static_cast<std::int64_t>(split_words(to_text(v), -1).size()));
-       }},
+      {"wordcount", [](I&, V& v, A&) { return Value(split_words(to_text(v), -1).size()); }},
   };
   return filters;
 }

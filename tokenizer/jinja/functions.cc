@@ -1,5 +1,6 @@
 #include "tokenizer/jinja/functions.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string_view>
@@ -48,6 +49,14 @@ Dict named_values(Interpreter& interpreter, std::string_view function, Arguments
   return values;
 }
 
+Value dict(Interpreter& interpreter, Arguments& arguments) {
+  return named_values(interpreter, "dict", arguments);
+}
+
+Value name_space(Interpreter& interpreter, Arguments& arguments) {
+  return interpreter.make_namespace(named_values(interpreter, "namespace", arguments));
+}
+
 Value joiner(Interpreter&, Arguments& arguments) {
   ArgumentReader reader("joiner", arguments);
   const std::string separator = reader.take_text("sep", ", ");
@@ -86,16 +95,18 @@ std::int64_t remainder(const Value& value, std::int64_t by) {
   return by == -1 ? 0 : *whole % by;
 }
 
+// Whether the value stands in this order to the argument.
+template <typename Order>
+bool compares(Interpreter&, const Value& value, ArgumentReader& arguments) {
+  return Order()(compare(value, arguments.take("other")), 0);
+}
+
 const std::map<std::string_view, Test>& all() {
   using I = Interpreter;
   using V = const Value;
   using A = ArgumentReader;
   constexpr Test kEqual = [](I&, V& v, A& a) { return equal(v, a.take("other")); };
   constexpr Test kNotEqual = [](I&, V& v, A& a) { return !equal(v, a.take("other")); };
-  constexpr Test kLess = [](I&, V& v, A& a) { return compare(v, a.take("other")) < 0; };
-  constexpr Test kGreater = [](I&, V& v, A& a) { return compare(v, a.take("other")) > 0; };
-  constexpr Test kAtMost = [](I&, V& v, A& a) { return compare(v, a.take("other")) <= 0; };
-  constexpr Test kAtLeast = [](I&, V& v, A& a) { return compare(v, a.take("other")) >= 0; };
   static const std::map<std::string_view, Test> tests = {
       {"defined", [](I&, V& v, A&) { return !v.undefined(); }},
       {"undefined", [](I&, V& v, A&) { return v.undefined(); }},
@@ -105,11 +116,7 @@ const std::map<std::string_view, Test>& all() {
       {"false", [](I&, V& v, A&) { return v.get<bool>() != nullptr && !*v.get<bool>(); }},
       {"integer", [](I&, V& v, A&) { return v.get<std::int64_t>() != nullptr; }},
       {"float", [](I&, V& v, A&) { return v.get<double>() != nullptr; }},
-      {"number",
-       [](I&, V& v, A&) {
-         double number = 0;
-         return v.number(number);
-       }},
+      {"number", [](I&, V& v, A&) { return v.number().has_value(); }},
       {"string", [](I&, V& v, A&) { return v.string() != nullptr; }},
       {"mapping", [](I&, V& v, A&) { return v.dict() != nullptr; }},
       {"sequence", [](I&, V& v, A&) { return is_sequence(v); }},
@@ -118,14 +125,8 @@ const std::map<std::string_view, Test>& all() {
       {"odd", [](I&, V& v, A&) { return remainder(v, 2) != 0; }},
       {"even", [](I&, V& v, A&) { return remainder(v, 2) == 0; }},
       {"divisibleby", [](I&, V& v, A& a) { return remainder(v, a.take_integer("num", 1)) == 0; }},
-      {"lower",
-       [](I&, V& v, A&) {
-         return lower(to_text(v)) == to_text(v) && upper(to_text(v)) != to_text(v);
-       }},
-      {"upper",
-       [](I&, V& v, A&) {
-         return upper(to_text(v)) == to_text(v) && lower(to_text(v)) != to_text(v);
-       }},
+      {"lower", [](I&, V& v, A&) { return is_lower(to_text(v)); }},
+      {"upper", [](I&, V& v, A&) { return is_upper(to_text(v)); }},
       {"in", [](I& i, V& v, A& a) { return contains(i, a.take("seq"), v); }},
       {"sameas",
        [](I&, V& v, A& a) {
@@ -137,16 +138,16 @@ const std::map<std::string_view, Test>& all() {
       {"==", kEqual},
       {"ne", kNotEqual},
       {"!=", kNotEqual},
-      {"lt", kLess},
-      {"lessthan", kLess},
-      {"<", kLess},
-      {"gt", kGreater},
-      {"greaterthan", kGreater},
-      {">", kGreater},
-      {"le", kAtMost},
-      {"<=", kAtMost},
-      {"ge", kAtLeast},
-      {">=", kAtLeast},
+      {"lt", compares<std::less<>>},
+      {"lessthan", compares<std::less<>>},
+      {"<", compares<std::less<>>},
+      {"gt", compares<std::greater<>>},
+      {"greaterthan", compares<std::greater<>>},
+      {">", compares<std::greater<>>},
+      {"le", compares<std::less_equal<>>},
+      {"<=", compares<std::less_equal<>>},
+      {"ge", compares<std::greater_equal<>>},
+      {">=", compares<std::greater_equal<>>},
   };
   return tests;
 }
@@ -154,20 +155,15 @@ const std::map<std::string_view, Test>& all() {
 }  // namespace
 
 Dict global_functions() {
+  using Function = Value (*)(Interpreter&, Arguments&);
+  constexpr std::pair<const char*, Function> kFunctions[] = {
+      {"range", range},           {"dict", dict},
+      {"namespace", name_space},  {"joiner", joiner},
+      {"raise_exception", raise}, {"strftime_now", now}};
   Dict globals;
-  globals.set("range", Callable{.name = "range", .call = range});
-  globals.set("dict",
-              Callable{.name = "dict", .call = [](Interpreter& interpreter, Arguments& arguments) {
-                         return Value(named_values(interpreter, "dict", arguments));
-                       }});
-  globals.set("namespace", Callable{.name = "namespace",
-                                    .call = [](Interpreter& interpreter, Arguments& arguments) {
-                                      return interpreter.make_namespace(
-                                          named_values(interpreter, "namespace", arguments));
-                                    }});
-  globals.set("joiner", Callable{.name = "joiner", .call = joiner});
-  globals.set("raise_exception", Callable{.name = "raise_exception", .call = raise});
-  globals.set("strftime_now", Callable{.name = "strftime_now", .call = now});
+  for (const auto& [name, function] : kFunctions) {
+    globals.set(name, Callable{.name = name, .call = function});
+  }
   return globals;
 }
 

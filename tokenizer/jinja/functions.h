@@ -1,7 +1,6 @@
 // The functions behind the interpreter: operators, and what templates call by name.
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,7 +21,7 @@ class ArgumentReader {
       : function_(function), arguments_(arguments) {}
 
   bool next_is_given(std::string_view name) const {
-    return next_ < arguments_.positional.size() || named(name) != arguments_.named.end();
+    return next_ < arguments_.positional.size() || arguments_.find(name) != arguments_.named.end();
   }
 
   Value take(std::string_view name) {
@@ -59,13 +58,9 @@ class ArgumentReader {
   }
 
  private:
-  std::vector<std::pair<std::string, Value>>::iterator named(std::string_view name) const {
-    return std::find_if(arguments_.named.begin(), arguments_.named.end(),
-                        [&](const auto& argument) { return argument.first == name; });
-  }
   std::optional<Value> find(std::string_view name) {
     if (next_ < arguments_.positional.size()) return arguments_.positional[next_++];
-    const auto found = named(name);
+    const auto found = arguments_.find(name);
     if (found == arguments_.named.end()) return std::nullopt;
     Value value = std::move(found->second);
     arguments_.named.erase(found);
@@ -98,6 +93,7 @@ Value slice(Interpreter& interpreter, const Value& value, const Value& from, con
 
 // What a loop over the value gives: items, keys, characters; of an undefined value nothing.
 std::vector<Value> items_of(Interpreter& interpreter, const Value& value);
+List pairs_of(const Dict& dict);  // tuples (key, value)
 
 // A bound method of a string, list or dict, if there is one of this name (methods.cc).
 std::optional<Value> method_of(const Value& value, const std::string& name);

@@ -90,6 +90,19 @@ void Interpreter::print(std::string_view text) {
   *out_ += text;
 }
 
+template <typename Print>
+std::string Interpreter::captured(const Print& print) {
+  std::string out;
+  std::string* const before = std::exchange(out_, &out);
+  print();
+  out_ = before;
+  return out;
+}
+
+void Interpreter::enter_call() {
+  if (++depth_ > limits_.depth) fail("calls are nested more than ", limits_.depth, " deep");
+}
+
 Value Interpreter::make_namespace(Dict values) {
   charge(kStepWork * 8);
   auto made = std::make_shared<Namespace>();
@@ -134,7 +147,7 @@ Interpreter::Flow Interpreter::run(const Statement& statement) {
     case Statement::Kind::macro: set(statement.text, make_macro(statement, statement.text)); break;
     case Statement::Kind::call: run_call(statement); break;
     case Statement::Kind::filter:
-      print(to_text(apply_filters(*statement.expression, Value(captured(statement.body)))));
+      print(to_text(apply_filters(*statement.expression, Value(captured_block(statement.body)))));
       break;
     case Statement::Kind::with: run_with(statement); break;
     case Statement::Kind::body: return run(statement.body);
@@ -157,14 +170,11 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement) {
 
 std::string Interpreter::run_recursive_loop(const Statement& statement, const ScopePtr& scope,
                                             const Value& values, int depth) {
-  if (++depth_ > limits_.depth) fail("calls are nested more than ", limits_.depth, " deep");
-  std::string out;
-  std::string* const before = std::exchange(out_, &out);
-  {
+  enter_call();
+  std::string out = captured([&] {
     const Frame frame(*this, scope);
     run_loop_over(statement, items_of(*this, values), depth);
-  }
-  out_ = before;
+  });
   --depth_;
   return out;
 }
@@ -247,7 +257,7 @@ Value Interpreter::loop_value(const Statement& statement, const std::vector<Valu
 }
 
 void Interpreter::run_set_block(const Statement& statement) {
-  Value text(captured(statement.body));
+  Value text(captured_block(statement.body));
   assign(*statement.target,
          statement.expression == nullptr ? text : apply_filters(*statement.expression, text));
 }
@@ -284,11 +294,7 @@ Value Interpreter::call_macro(const Statement& statement, const std::string& nam
                               const ScopePtr& scope, Arguments& arguments) {
   const Frame frame(*this, scope);
   bind_parameters(statement, name, arguments);
-  std::string out;
-  std::string* const before = std::exchange(out_, &out);
-  run(statement.body);
-  out_ = before;
-  return out;
+  return captured([&] { run(statement.body); });
 }
 
 void Interpreter::bind_parameters(const Statement& statement, const std::string& name,
@@ -301,23 +307,17 @@ void Interpreter::bind_parameters(const Statement& statement, const std::string&
   }
   set("varargs", std::move(more));
   Dict others;
-  for (const auto& named : arguments.named) {
-    const std::string& given = named.first;
-    const Value& value = named.second;
-    const bool known = std::any_of(parameters.begin(), parameters.end(),
-                                   [&](const auto& p) { return p.name == given; });
+  for (const auto& [given, value] : arguments.named) {
     if (given == "caller") {
       set(given, value);
-    } else if (!known) {
+    } else if (std::ranges::find(parameters, given, &MacroParameter::name) == parameters.end()) {
       others.set(given, value);
     }
   }
   set("kwargs", std::move(others));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const MacroParameter& parameter = parameters[i];
-    const auto named =
-        std::find_if(arguments.named.begin(), arguments.named.end(),
-                     [&](const auto& argument) { return argument.first == parameter.name; });
+    const auto named = arguments.find(parameter.name);
     if (i < arguments.positional.size()) {
       if (named != arguments.named.end()) fail(name, ": '", parameter.name, "' is given twice");
       set(parameter.name, arguments.positional[i]);
@@ -331,13 +331,9 @@ void Interpreter::bind_parameters(const Statement& statement, const std::string&
   }
 }
 
-std::string Interpreter::captured(const Block& block) {
+std::string Interpreter::captured_block(const Block& block) {
   const Frame frame(*this);
-  std::string out;
-  std::string* const before = std::exchange(out_, &out);
-  run(block);
-  out_ = before;
-  return out;
+  return captured([&] { run(block); });
 }
 
 // --- variables

@@ -63,7 +63,11 @@ class Interpreter {
   Value call_macro(const Statement& statement, const std::string& name, const ScopePtr& scope,
                    Arguments& arguments);
   void bind_parameters(const Statement& statement, const std::string& name, Arguments& arguments);
-  std::string captured(const Block& block);  // in a scope of its own
+  // What print() prints, and what a block does in a scope of its own.
+  template <typename Print>
+  std::string captured(const Print& print);
+  std::string captured_block(const Block& block);
+  void enter_call();  // an Error if calls are nested too deep
   void print(std::string_view text);
 
   Value evaluate(const Expression& expression);

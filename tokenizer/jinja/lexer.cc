@@ -35,7 +35,7 @@ class Lexer {
   // Text up to the next bracket, and what the bracket holds.
   void outside() {
     const std::size_t open = next_bracket();
-    std::string_view text = source_.substr(at_, open - at_);
+    const std::string_view text = source_.substr(at_, open - at_);
     if (open == source_.size()) {
       add_text(text);
       move_to(open);
@@ -43,12 +43,7 @@ class Lexer {
     }
     const char kind = source_[open + 1];
     const char sign = open + 2 < source_.size() ? source_[open + 2] : '\0';
-    if (sign == '-') {
-      while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-    } else if (kind != '{' && sign != '+') {
-      text = without_indent(text, open);
-    }
-    add_text(text);
+    add_text(text_before(text, sign, open, kind != '{'));
     move_to(open);
     const Position begin = position_;
     move_to(open + 2 + (sign == '-' || sign == '+' ? 1 : 0));
@@ -65,6 +60,14 @@ class Lexer {
         return i;
     }
     return source_.size();
+  }
+
+  // The text before an opening bracket that `sign` follows: - takes white space off its end.
+  std::string_view text_before(std::string_view text, char sign, std::size_t open,
+                               bool trim_indent) const {
+    if (sign != '-') return trim_indent && sign != '+' ? without_indent(text, open) : text;
+    while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+    return text;
   }
 
   // lstrip_blocks: white space between the start of a line and a block goes.
@@ -119,13 +122,7 @@ class Lexer {
       char after = '\0';
       if (j < source_.size() && (source_[j] == '-' || source_[j] == '+')) after = source_[j++];
       if (source_.substr(j, 2) != "%}") continue;
-      std::string_view text = source_.substr(at_, open - at_);
-      if (before == '-') {
-        while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-      } else if (before != '+') {
-        text = without_indent(text, open);
-      }
-      add_text(text);
+      add_text(text_before(source_.substr(at_, open - at_), before, open, true));
       move_to(j + 2);
       after_closing(after, true);
       return true;

@@ -48,10 +48,8 @@ Value part_of(const Value& item, const Value& path) {
   if (path.string() == nullptr) return subscript(item, path);
   Value value = item;
   for (const std::string_view name : split_at(*path.string(), ".", -1)) {
-    const bool index = !name.empty() && name.size() < 10 &&
-                       name.find_first_not_of("0123456789") == std::string_view::npos;
-    value = index ? subscript(value, Value(std::int64_t{std::stoll(std::string(name))}))
-                  : subscript(value, Value(name));
+    const auto index = small_index(name);
+    value = subscript(value, index ? Value(*index) : Value(name));
   }
   return value;
 }
@@ -72,11 +70,8 @@ Value dict_sorted(Interpreter& interpreter, const Value& value, ArgumentReader& 
   const std::string by = arguments.take_text("by", "key");
   const bool reverse = arguments.take_truth("reverse", false);
   if (by != "key" && by != "value") fail("dictsort: 'by' is key or value, not '", by, "'");
-  List pairs;
-  for (const auto& [key, item] : dict->items())
-    pairs.items.emplace_back(List{.items = {key, item}, .tuple = true});
-  auto keyed = keyed_items(interpreter, Value(std::move(pairs)), by == "key" ? Value(0) : Value(1),
-                           case_sensitive);
+  auto keyed =
+      keyed_items(interpreter, Value(pairs_of(*dict)), Value(by == "key" ? 0 : 1), case_sensitive);
   sort_keyed(keyed, reverse);
   return items_only(keyed);
 }

@@ -11,8 +11,6 @@
 namespace nvllm::jinja {
 namespace {
 
-using TextMethod = Value (*)(Interpreter&, const std::string&, ArgumentReader&);
-
 List list_of(const std::vector<std::string_view>& parts, bool tuple = false) {
   List list{.items = {}, .tuple = tuple};
   for (const std::string_view part : parts) list.items.emplace_back(part);
@@ -35,19 +33,13 @@ bool any_fits(const Value& candidates, std::string_view method, const Fits& fits
 // Not empty, and all characters pass.
 template <typename Pass>
 bool all_pass(std::string_view text, const Pass& pass) {
-  for (std::size_t at = 0; at < text.size();) {
-    const auto next = tokenizer::decode_utf8(text.data() + at);
-    if (!pass(next.c)) return false;
-    at += next.size;
-  }
-  return !text.empty();
+  bool all = !text.empty();
+  tokenizer::for_each_char(text, [&](char32_t c, std::string_view) { all = all && pass(c); });
+  return all;
 }
 
 bool is_digit(char32_t c) {
   return tokenizer::char_record(c).in(tokenizer::category_bit(tokenizer::Category::kNd));
-}
-bool is_letter(char32_t c) {
-  return tokenizer::char_record(c).in(tokenizer::kLetters);
 }
 
 Value strip(const std::string& text, ArgumentReader& arguments, Side side) {
@@ -88,18 +80,18 @@ std::int64_t found_at(const std::string& text, std::size_t at) {
              : static_cast<std::int64_t>(length_of(std::string_view(text).substr(0, at)));
 }
 
+// `side`: where the text stands in the width.
 Value justify(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments,
-              int left_share) {
+              Side side) {
   const std::int64_t width = arguments.take_integer("width", 0);
   const std::string fill = arguments.take_text("fillchar", " ");
   const auto length = static_cast<std::int64_t>(length_of(text));
   if (width <= length) return text;
   const auto missing = static_cast<std::size_t>(width - length);
+  interpreter.reserve(missing);  // bounds the loops of an empty fill, and makes the next line exact
   interpreter.reserve(missing * fill.size());
-  const std::size_t left = left_share == 0 ? 0
-                           : left_share == 2
-                               ? missing
-                               : missing / 2 + (missing & static_cast<std::size_t>(width) & 1);
+  std::size_t left = side == Side::left ? 0 : missing;
+  if (side == Side::both) left = missing / 2 + (missing & static_cast<std::size_t>(width) & 1);
   std::string out;
   for (std::size_t i = 0; i < left; ++i) out += fill;
   out += text;
@@ -109,13 +101,11 @@ Value justify(Interpreter& interpreter, const std::string& text, ArgumentReader&
 
 Value join(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments) {
   std::string out;
-  bool first = true;
+  std::string_view before;  // the next item
   for (const Value& item : items_of(interpreter, arguments.take("iterable"))) {
     if (item.string() == nullptr) fail("join takes strings, not ", item.type_name());
     interpreter.reserve(text.size() + item.string()->size());
-    if (!first) out += text;
-    first = false;
-    out += *item.string();
+    out.append(std::exchange(before, text)).append(*item.string());
   }
   return out;
 }
@@ -123,8 +113,8 @@ Value join(Interpreter& interpreter, const std::string& text, ArgumentReader& ar
 Value count(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments) {
   const std::string what = arguments.take_text("sub");
   interpreter.reserve(text.size());
-  if (what.empty()) return static_cast<std::int64_t>(length_of(text)) + 1;
-  return static_cast<std::int64_t>(split_at(text, what, -1).size()) - 1;
+  if (what.empty()) return length_of(text) + 1;
+  return split_at(text, what, -1).size() - 1;
 }
 
 Value zero_filled(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments) {
@@ -137,10 +127,13 @@ Value zero_filled(Interpreter& interpreter, const std::string& text, ArgumentRea
          text.substr(sign);
 }
 
+using I = Interpreter;
+using A = ArgumentReader;
+using TextMethod = Value (*)(I&, const std::string&, A&);
+using AnyMethod = Value (*)(I&, const Value&, A&);
+
 const std::map<std::string_view, TextMethod>& text_methods() {
-  using I = Interpreter;
   using T = const std::string;
-  using A = ArgumentReader;
   static const std::map<std::string_view, TextMethod> methods = {
       {"split", [](I& i, T& t, A& a) { return split(i, t, a, false); }},
       {"rsplit", [](I& i, T& t, A& a) { return split(i, t, a, true); }},
@@ -197,37 +190,27 @@ const std::map<std::string_view, TextMethod>& text_methods() {
        }},
       {"isdigit", [](I&, T& t, A&) { return Value(all_pass(t, is_digit)); }},
       {"isnumeric", [](I&, T& t, A&) { return Value(all_pass(t, is_digit)); }},
-      {"isalpha", [](I&, T& t, A&) { return Value(all_pass(t, is_letter)); }},
+      {"isalpha", [](I&, T& t, A&) { return Value(all_pass(t, tokenizer::is_letter)); }},
       {"isalnum",
        [](I&, T& t, A&) {
-         return Value(all_pass(t, [](char32_t c) { return is_letter(c) || is_digit(c); }));
+         return Value(
+             all_pass(t, [](char32_t c) { return tokenizer::is_letter(c) || is_digit(c); }));
        }},
       {"isspace", [](I&, T& t, A&) { return Value(all_pass(t, is_space)); }},
-      {"islower", [](I&, T& t, A&) { return Value(lower(t) == t && upper(t) != t); }},
-      {"isupper", [](I&, T& t, A&) { return Value(upper(t) == t && lower(t) != t); }},
-      {"ljust", [](I& i, T& t, A& a) { return justify(i, t, a, 0); }},
-      {"center", [](I& i, T& t, A& a) { return justify(i, t, a, 1); }},
-      {"rjust", [](I& i, T& t, A& a) { return justify(i, t, a, 2); }},
+      {"islower", [](I&, T& t, A&) { return Value(is_lower(t)); }},
+      {"isupper", [](I&, T& t, A&) { return Value(is_upper(t)); }},
+      {"ljust", [](I& i, T& t, A& a) { return justify(i, t, a, Side::left); }},
+      {"center", [](I& i, T& t, A& a) { return justify(i, t, a, Side::both); }},
+      {"rjust", [](I& i, T& t, A& a) { return justify(i, t, a, Side::right); }},
       {"zfill", zero_filled},
   };
   return methods;
 }
 
-using AnyMethod = Value (*)(Interpreter&, const Value&, ArgumentReader&);
-
-Value pairs_of(const Dict& dict) {
-  List list;
-  for (const auto& [key, item] : dict.items())
-    list.items.emplace_back(List{.items = {key, item}, .tuple = true});
-  return list;
-}
-
 const std::map<std::string_view, AnyMethod>& dict_methods() {
-  using I = Interpreter;
   using V = const Value;
-  using A = ArgumentReader;
   static const std::map<std::string_view, AnyMethod> methods = {
-      {"items", [](I&, V& v, A&) { return pairs_of(*v.dict()); }},
+      {"items", [](I&, V& v, A&) { return Value(pairs_of(*v.dict())); }},
       {"keys", [](I& i, V& v, A&) { return Value(List{.items = items_of(i, v)}); }},
       {"values",
        [](I&, V& v, A&) {
@@ -248,17 +231,14 @@ const std::map<std::string_view, AnyMethod>& dict_methods() {
 }
 
 const std::map<std::string_view, AnyMethod>& list_methods() {
-  using I = Interpreter;
   using V = const Value;
-  using A = ArgumentReader;
   static const std::map<std::string_view, AnyMethod> methods = {
       {"index",
        [](I& i, V& v, A& a) {
          const Value what = a.take("value");
          const auto& items = v.list()->items;
-         i.charge(static_cast<std::int64_t>(items.size()) * 32);
-         const auto at = std::find_if(items.begin(), items.end(),
-                                      [&](const Value& item) { return equal(item, what); });
+         i.reserve(items.size() * 32);
+         const auto at = std::ranges::find_if(items, [&](V& item) { return equal(item, what); });
          if (at == items.end()) fail("index: the value is not in the list");
          return Value(static_cast<std::int64_t>(at - items.begin()));
        }},
@@ -266,62 +246,61 @@ const std::map<std::string_view, AnyMethod>& list_methods() {
        [](I& i, V& v, A& a) {
          const Value what = a.take("value");
          const auto& items = v.list()->items;
-         i.charge(static_cast<std::int64_t>(items.size()) * 32);
-         return Value(static_cast<std::int64_t>(std::count_if(
-             items.begin(), items.end(), [&](const Value& item) { return equal(item, what); })));
+         i.reserve(items.size() * 32);
+         return Value(std::int64_t{
+             std::ranges::count_if(items, [&](V& item) { return equal(item, what); })});
        }},
       {"copy", [](I&, V& v, A&) { return v; }},
   };
   return methods;
 }
 
-Extent holding(const Value& value) {
-  Extent extent;
-  extent.add(value);
-  return extent;
+// A method bound to its value: run(interpreter, arguments) must read all of the arguments.
+template <typename Run>
+Value bound(const std::string& name, Extent extent, Run run) {
+  return Callable{.name = name,
+                  .call =
+                      [name, run = std::move(run)](I& interpreter, Arguments& arguments) {
+                        ArgumentReader reader(name, arguments);
+                        Value result = run(interpreter, reader);
+                        reader.finish();
+                        return result;
+                      },
+                  .extent = extent};
 }
 
-std::optional<Value> bound(const std::map<std::string_view, AnyMethod>& methods, const Value& value,
-                           const std::string& name) {
+std::optional<Value> method_of_text(const Value& value, const std::string& name) {
+  if (name == "format") {
+    return Callable{.name = name, .call = [value](I& interpreter, Arguments& arguments) {
+                      return Value(brace_format(interpreter, *value.string(), arguments));
+                    }};
+  }
+  const auto found = text_methods().find(name);
+  if (found == text_methods().end()) return std::nullopt;
+  return bound(name, {}, [value, method = found->second](I& interpreter, A& arguments) {
+    interpreter.reserve(value.string()->size());
+    return method(interpreter, *value.string(), arguments);
+  });
+}
+
+std::optional<Value> method_among(const std::map<std::string_view, AnyMethod>& methods,
+                                  const Value& value, const std::string& name) {
   const auto found = methods.find(name);
   if (found == methods.end()) return std::nullopt;
-  return Callable{
-      .name = name,
-      .call =
-          [value, name, method = found->second](Interpreter& interpreter, Arguments& arguments) {
-            interpreter.charge(value.weight());
-            ArgumentReader reader(name, arguments);
-            Value result = method(interpreter, value, reader);
-            reader.finish();
-            return result;
-          },
-      .extent = holding(value)};
+  Extent extent;
+  extent.add(value);
+  return bound(name, extent, [value, method = found->second](I& interpreter, A& arguments) {
+    interpreter.charge(value.weight());
+    return method(interpreter, value, arguments);
+  });
 }
 
 }  // namespace
 
 std::optional<Value> method_of(const Value& value, const std::string& name) {
-  if (value.string() != nullptr) {
-    if (name == "format") {
-      return Callable{.name = name,
-                      .call = [value](Interpreter& interpreter, Arguments& arguments) {
-                        return Value(brace_format(interpreter, *value.string(), arguments));
-                      }};
-    }
-    const auto found = text_methods().find(name);
-    if (found == text_methods().end()) return std::nullopt;
-    return Callable{.name = name,
-                    .call = [value, name, method = found->second](Interpreter& interpreter,
-                                                                  Arguments& arguments) {
-                      interpreter.reserve(value.string()->size());
-                      ArgumentReader reader(name, arguments);
-                      Value result = method(interpreter, *value.string(), reader);
-                      reader.finish();
-                      return result;
-                    }};
-  }
-  if (value.dict() != nullptr) return bound(dict_methods(), value, name);
-  if (value.list() != nullptr) return bound(list_methods(), value, name);
+  if (value.string() != nullptr) return method_of_text(value, name);
+  if (value.dict() != nullptr) return method_among(dict_methods(), value, name);
+  if (value.list() != nullptr) return method_among(list_methods(), value, name);
   return std::nullopt;
 }
 

@@ -16,21 +16,21 @@ namespace {
 
 Value repeated(Interpreter& interpreter, const Value& what, std::int64_t times) {
   times = std::max<std::int64_t>(times, 0);
-  if (const std::string* text = what.string()) {
+  const auto reserve = [&](std::size_t bytes_each) {
     std::size_t bytes = 0;
-    if (__builtin_mul_overflow(text->size(), static_cast<std::size_t>(times), &bytes))
-      bytes = SIZE_MAX / 2;
-    interpreter.reserve(bytes);
+    const bool overflow =
+        __builtin_mul_overflow(bytes_each, static_cast<std::size_t>(times), &bytes);
+    interpreter.reserve(overflow ? SIZE_MAX / 2 : bytes);
+    return bytes;
+  };
+  if (const std::string* text = what.string()) {
     std::string out;
-    out.reserve(bytes);
+    out.reserve(reserve(text->size()));
     for (std::int64_t i = 0; i < times && !text->empty(); ++i) out += *text;
     return out;
   }
   const List& list = *what.list();
-  std::size_t count = 0;
-  if (__builtin_mul_overflow(list.items.size(), static_cast<std::size_t>(times) * 64, &count))
-    count = SIZE_MAX / 2;
-  interpreter.reserve(count);
+  reserve(list.items.size() * 64);
   List out{.items = {}, .tuple = list.tuple};
   for (std::int64_t i = 0; i < times && !list.items.empty(); ++i) {
     out.items.insert(out.items.end(), list.items.begin(), list.items.end());
@@ -172,9 +172,8 @@ Value arithmetic(Interpreter& interpreter, std::string_view operation, const Val
   if (whole_a && whole_b) {
     if (auto result = whole_arithmetic(operation, *whole_a, *whole_b)) return *std::move(result);
   }
-  double x = 0;
-  double y = 0;
-  if (a.number(x) && b.number(y)) return real_arithmetic(operation, x, y);
+  const auto x = a.number(), y = b.number();
+  if (x && y) return real_arithmetic(operation, *x, *y);
   if (operation == "+") {
     if (a.string() != nullptr && b.string() != nullptr) {
       interpreter.reserve(a.string()->size() + b.string()->size());
@@ -211,7 +210,7 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ite
   if (const std::string* text = container.string()) {
     if (item.undefined()) fail_undefined(item);
     if (item.string() == nullptr) fail("'in' a string takes a string, not ", item.type_name());
-    interpreter.charge(static_cast<std::int64_t>(text->size()));
+    interpreter.reserve(text->size());
     return text->find(*item.string()) != std::string::npos;
   }
   if (const List* list = container.list()) {
@@ -232,9 +231,8 @@ Value attribute(const Value& value, const std::string& name) {
   if (auto found = attribute_of(value, name)) return *std::move(found);
   if (const Dict* dict = value.dict()) {
     if (const Value* found = dict->get(name)) return *found;
-  } else if (!name.empty() && name.find_first_not_of("0123456789") == std::string::npos &&
-             name.size() < 10) {
-    if (auto found = item_of(value, std::int64_t{std::stoll(name)})) return *std::move(found);
+  } else if (const auto index = small_index(name)) {
+    if (auto found = item_of(value, *index)) return *std::move(found);
   }
   return Undefined{str("'", value.type_name(), " object' has no attribute '", name, "', which")};
 }
@@ -283,6 +281,13 @@ std::vector<Value> items_of(Interpreter& interpreter, const Value& value) {
   }
   interpreter.reserve(items.size() * sizeof(Value));
   return items;
+}
+
+List pairs_of(const Dict& dict) {
+  List list;
+  for (const auto& [key, item] : dict.items())
+    list.items.emplace_back(List{.items = {key, item}, .tuple = true});
+  return list;
 }
 
 }  // namespace nvllm::jinja

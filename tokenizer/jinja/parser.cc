@@ -40,7 +40,7 @@ class Parser : private ExpressionParser {
       } else if (token().kind == Token::Kind::print_begin) {
         StatementPtr print = make(Kind::print, take().at);
         print->expression = parse_list_expression();
-        expect(Token::Kind::print_end, "'}}'");
+        expect_end(Token::Kind::print_end, "'}}'");
         block.push_back(std::move(print));
       } else {
         const Position at = take().at;
@@ -54,7 +54,7 @@ class Parser : private ExpressionParser {
     return block;
   }
 
-  void end_block() { expect(Token::Kind::block_end, "'%}'"); }
+  void end_block() { expect_end(Token::Kind::block_end, "'%}'"); }
   // The body of a block, through its end tag.
   Block parse_body(std::string_view end) {
     end_block();
@@ -114,17 +114,7 @@ class Parser : private ExpressionParser {
     StatementPtr made = make(Kind::loop, at);
     made->target = parse_target(false);
     expect_name("in");
-    const Position values_at = token().at;
-    ExpressionPtr values = parse_or();
-    if (at_symbol(",")) {
-      auto tuple = std::make_unique<Expression>();
-      tuple->kind = Expression::Kind::tuple;
-      tuple->at = values_at;
-      tuple->operands.push_back(std::move(values));
-      while (accept_symbol(",")) tuple->operands.push_back(parse_or());
-      values = std::move(tuple);
-    }
-    made->expression = std::move(values);
+    made->expression = parse_tuple([this] { return parse_or(); }, [] { return false; });
     if (accept_name("if")) made->condition = parse_expression();
     made->recursive = accept_name("recursive");
     end_block();

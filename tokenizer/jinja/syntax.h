@@ -72,7 +72,6 @@ struct Expression {
     conditional,  // operands[0] if operands[1] else operands[2]; the last may be null
   };
   Kind kind;
-  Position at;
   Value value;
   std::string text;
   std::vector<std::string> texts;

@@ -28,8 +28,7 @@ class Template {
   // Throws an Error that begins with "line 3, column 14: ".
   static Template parse(std::string_view source);
 
-  // `context`: the variables. An Error for what goes wrong says where; TemplateRaised is thrown as
-  // it is.
+  // `context`: the variables. An Error says where a template fails; TemplateRaised passes as it is.
   std::string render(const Dict& context, const Limits& limits = {}) const;
 
  private:

@@ -1,8 +1,7 @@
+// Strings as sequences of characters.
 #include "tokenizer/jinja/text.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <ctime>
 
 #include "base/error.h"
 #include "tokenizer/unicode/unicode.h"
@@ -11,16 +10,10 @@
 namespace nvllm::jinja {
 namespace {
 
+using tokenizer::append_lower_case;
 using tokenizer::append_utf8;
 using tokenizer::decode_utf8;
-
-bool continues(char c) {
-  return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
-}
-
-bool is_letter(char32_t c) {
-  return tokenizer::char_record(c).in(tokenizer::kLetters);
-}
+using tokenizer::for_each_char;
 
 char32_t upper_of(char32_t c) {
   if (c >= 'a' && c <= 'z') return c - 32;
@@ -51,99 +44,24 @@ void append_upper(std::string& out, char32_t c) {
   }
 }
 
-void append_lower(std::string& out, char32_t c) {
-  const std::u32string_view lower = tokenizer::lower_case(c);
-  if (lower.empty()) return append_utf8(out, c);
-  for (const char32_t l : lower) append_utf8(out, l);
-}
-
-template <typename Function>
-void for_each_char(std::string_view text, const Function& function) {
-  for (std::size_t at = 0; at < text.size();) {
-    const auto next = decode_utf8(text.data() + at);
-    function(next.c);
-    at += next.size;
-  }
-}
-
-// The last character's first byte.
-std::size_t last_start(std::string_view text) {
-  std::size_t at = text.size() - 1;
-  while (at > 0 && continues(text[at])) --at;
-  return at;
-}
-
-// One conversion of a % format.
-struct Conversion {
-  std::string flags;
-  int width = 0;
-  int precision = -1;
-  char kind = 's';
-};
-
-std::string padded(std::string text, const Conversion& how) {
-  const std::size_t length = length_of(text);
-  const auto width = static_cast<std::size_t>(how.width);
-  if (length >= width) return text;
-  if (how.flags.find('-') != std::string::npos) return text + std::string(width - length, ' ');
-  return std::string(width - length, ' ') + text;
-}
-
-std::string formatted_number(const Conversion& how, const Value& value) {
-  char buffer[512];
-  double real = 0;
-  if (!value.number(real)) fail("'%", how.kind, "' takes a number, not ", value.type_name());
-  if (how.kind == 'd' || how.kind == 'i' || how.kind == 'x' || how.kind == 'X' || how.kind == 'o') {
-    const auto whole = value.integer();
-    if (!whole && !(real > -9e18 && real < 9e18))
-      fail("'%", how.kind, "': the number is too large");
-    const std::string format = "%" + how.flags + "*ll" + how.kind;
-    std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,
-                  whole ? static_cast<long long>(*whole) : static_cast<long long>(real));
-  } else {
-    const std::string format = "%" + how.flags + "*.*" + how.kind;
-    std::snprintf(buffer, sizeof buffer, format.c_str(), how.width,
-                  how.precision < 0 ? 6 : how.precision, real);
-  }
-  return buffer;
-}
-
-std::string converted(const Conversion& how, const Value& value) {
-  if (how.kind == 's' || how.kind == 'r') {
-    std::string text = how.kind == 's' ? to_text(value) : to_repr(value);
-    if (how.precision >= 0) text = characters(text, 0, static_cast<std::size_t>(how.precision));
-    return padded(std::move(text), how);
-  }
-  if (how.kind == 'c' && value.string() != nullptr) return padded(*value.string(), how);
-  if (std::string_view("dixXoeEfFgG").find(how.kind) == std::string_view::npos) {
-    fail("'%", how.kind, "' is no conversion");
-  }
-  return formatted_number(how, value);
-}
-
-int small_number(std::string_view format, std::size_t& i) {
-  int number = 0;
-  for (; i < format.size() && format[i] >= '0' && format[i] <= '9'; ++i) {
-    number = number * 10 + (format[i] - '0');
-    if (number > 300) fail("a format's width or precision is more than 300");
-  }
-  return number;
+// A text whose characters append(out, c) makes of those of another.
+template <typename Append>
+std::string mapped(std::string_view text, const Append& append) {
+  std::string out;
+  for_each_char(text, [&](char32_t c, std::string_view) { append(out, c); });
+  return out;
 }
 
 }  // namespace
 
 std::size_t length_of(std::string_view text) {
   return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return !continues(c); }));
+      std::ranges::count_if(text, [](char c) { return !tokenizer::is_utf8_continuation(c); }));
 }
 
 std::vector<std::string_view> split_characters(std::string_view text) {
   std::vector<std::string_view> letters;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t size = decode_utf8(text.data() + at).size;
-    letters.push_back(text.substr(at, size));
-    at += size;
-  }
+  for_each_char(text, [&](char32_t, std::string_view letter) { letters.push_back(letter); });
   return letters;
 }
 
@@ -172,7 +90,7 @@ std::string_view stripped(std::string_view text, std::string_view set, Side side
     text.remove_prefix(size);
   }
   while (side != Side::left && !text.empty()) {
-    const std::size_t at = last_start(text);
+    const std::size_t at = tokenizer::previous_char(text, text.size());
     if (!goes(text.substr(at))) break;
     text.remove_suffix(text.size() - at);
   }
@@ -180,40 +98,46 @@ std::string_view stripped(std::string_view text, std::string_view set, Side side
 }
 
 std::string lower(std::string_view text) {
-  std::string out;
-  for_each_char(text, [&](char32_t c) { append_lower(out, c); });
-  return out;
+  return mapped(text, append_lower_case);
 }
 
 std::string upper(std::string_view text) {
-  std::string out;
-  for_each_char(text, [&](char32_t c) { append_upper(out, c); });
-  return out;
+  return mapped(text, append_upper);
 }
 
 std::string swapped_case(std::string_view text) {
-  std::string out;
-  for_each_char(text, [&](char32_t c) {
-    tokenizer::lower_case(c).empty() ? append_upper(out, c) : append_lower(out, c);
+  return mapped(text, [](std::string& out, char32_t c) {
+    tokenizer::lower_case(c).empty() ? append_upper(out, c) : append_lower_case(out, c);
   });
-  return out;
 }
 
 std::string capitalized(std::string_view text) {
-  std::string out;
-  for_each_char(text,
-                [&](char32_t c) { out.empty() ? append_upper(out, c) : append_lower(out, c); });
-  return out;
+  return mapped(text, [](std::string& out, char32_t c) {
+    out.empty() ? append_upper(out, c) : append_lower_case(out, c);
+  });
 }
 
 std::string titled(std::string_view text) {
-  std::string out;
   bool inside = false;
-  for_each_char(text, [&](char32_t c) {
-    inside ? append_lower(out, c) : append_upper(out, c);
-    inside = is_letter(c);
+  return mapped(text, [&](std::string& out, char32_t c) {
+    inside ? append_lower_case(out, c) : append_upper(out, c);
+    inside = tokenizer::is_letter(c);
   });
-  return out;
+}
+
+bool is_lower(std::string_view text) {
+  return lower(text) == text && upper(text) != text;
+}
+
+bool is_upper(std::string_view text) {
+  return upper(text) == text && lower(text) != text;
+}
+
+std::optional<std::int64_t> small_index(std::string_view text) {
+  if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != text.npos) {
+    return std::nullopt;
+  }
+  return std::stoll(std::string(text));
 }
 
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
@@ -300,106 +224,6 @@ std::string replaced(Interpreter& interpreter, std::string_view text, std::strin
     text.remove_prefix(at + what.size());
   }
   return out += text;
-}
-
-Value percent_format(Interpreter& interpreter, std::string_view format, const Value& values) {
-  const List* list = values.list() != nullptr && values.list()->tuple ? values.list() : nullptr;
-  std::size_t next = 0;
-  const auto take = [&]() -> const Value& {
-    const std::size_t have = list != nullptr ? list->items.size() : 1;
-    if (next >= have) fail("'%' has more conversions than values");
-    return list != nullptr ? list->items[next++] : (++next, values);
-  };
-  std::string out;
-  for (std::size_t i = 0; i < format.size();) {
-    if (format[i] != '%') {
-      out += format[i++];
-      continue;
-    }
-    if (format.substr(i, 2) == "%%") {
-      out += '%';
-      i += 2;
-      continue;
-    }
-    Conversion how;
-    for (++i;
-         i < format.size() && std::string_view("-+ 0#").find(format[i]) != std::string_view::npos;
-         ++i) {
-      if (how.flags.find(format[i]) == std::string::npos) how.flags += format[i];
-    }
-    how.width = small_number(format, i);
-    if (i < format.size() && format[i] == '.') how.precision = small_number(format, ++i);
-    if (i == format.size()) fail("'%' stands at the end of a format");
-    how.kind = format[i++];
-    const std::string text = converted(how, take());
-    interpreter.reserve(text.size());
-    out += text;
-  }
-  if (list != nullptr && next != list->items.size()) fail("'%' has fewer conversions than values");
-  return out;
-}
-
-std::string brace_format(Interpreter& interpreter, std::string_view format,
-                         const Arguments& arguments) {
-  std::string out;
-  std::size_t automatic = 0;
-  for (std::size_t i = 0; i < format.size(); ++i) {
-    const char c = format[i];
-    if (c != '{' && c != '}') {
-      out += c;
-      continue;
-    }
-    if (i + 1 < format.size() && format[i + 1] == c) {
-      out += c;
-      ++i;
-      continue;
-    }
-    const std::size_t close = format.find('}', i);
-    if (c == '}' || close == std::string_view::npos) fail("format: a single '", c, "'");
-    std::string_view field = format.substr(i + 1, close - i - 1);
-    std::string_view style;
-    if (const std::size_t colon = field.find(':'); colon != std::string_view::npos) {
-      style = field.substr(colon + 1);
-      field = field.substr(0, colon);
-    }
-    const Value* value = nullptr;
-    if (field.empty() || field.find_first_not_of("0123456789") == std::string_view::npos) {
-      std::size_t at = 0;
-      const std::size_t index =
-          field.empty() ? automatic++ : static_cast<std::size_t>(small_number(field, at));
-      if (index < arguments.positional.size()) value = &arguments.positional[index];
-    } else {
-      for (const auto& [name, given] : arguments.named) {
-        if (name == field) value = &given;
-      }
-    }
-    if (value == nullptr) fail("format: nothing was given for {", field, "}");
-    Conversion how;
-    std::size_t at = 0;
-    if (at < style.size() && style[at] == '0') how.flags = "0";
-    how.width = small_number(style, at);
-    if (at < style.size() && style[at] == '.') how.precision = small_number(style, ++at);
-    if (at < style.size()) how.kind = style[at++];
-    if (at < style.size() || (how.kind == 's' && value->string() == nullptr && !style.empty())) {
-      fail("format: '", style, "' is not supported");
-    }
-    const std::string text = converted(how, *value);
-    interpreter.reserve(text.size());
-    out += text;
-    i = close;
-  }
-  return out;
-}
-
-std::string time_text(const std::string& format) {
-  if (format.empty()) return {};
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char buffer[1024];
-  const std::size_t size = std::strftime(buffer, sizeof buffer, format.c_str(), &local);
-  if (size == 0) fail("strftime_now: '", format, "' gives nothing, or more than 1023 bytes");
-  return std::string(buffer, size);
 }
 
 }  // namespace nvllm::jinja

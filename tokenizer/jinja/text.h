@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,12 @@ std::string upper(std::string_view text);  // of Latin, Greek and Cyrillic lette
 std::string swapped_case(std::string_view text);
 std::string capitalized(std::string_view text);
 std::string titled(std::string_view text);
+// There are letters with case, and all are in this one.
+bool is_lower(std::string_view text);
+bool is_upper(std::string_view text);
+
+// The number that up to nine digits, and nothing else, make.
+std::optional<std::int64_t> small_index(std::string_view text);
 
 // limit: at most so many cuts; negative: any number.
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
@@ -37,10 +44,9 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
 std::string replaced(Interpreter& interpreter, std::string_view text, std::string_view what,
                      std::string_view with, std::int64_t limit);
 
-// Values written into texts by a format.
+// Values written into texts by a format (format.cc).
 
-// format % values, as Python has it: %s %r %d %i %f %e %g %x %o %c %%, with flags, width and
-// precision.
+// format % values, as in Python: %s %r %d %i %f %e %g %x %o %c %% with flags, width and precision.
 Value percent_format(Interpreter& interpreter, std::string_view format, const Value& values);
 // format.format(...): {} {0} {name} {{ }}, without formats behind a colon but for .Nf, d and s.
 std::string brace_format(Interpreter& interpreter, std::string_view format,

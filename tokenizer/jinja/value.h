@@ -1,6 +1,7 @@
 // Value: what a template computes with. Behaves as Python's values do in Jinja.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@ namespace nvllm::jinja {
 
 class Value;
 class Interpreter;
+struct Arguments;
 
 // Nothing was found under a name: printed as nothing, false, and an error in any other use.
 struct Undefined {
@@ -57,18 +59,11 @@ class Dict {
   Extent extent_;
 };
 
-// namespace(...), the one thing that a template can change; also what `loop` is, which cannot be
-// changed.
+// namespace(...), the one thing that a template can change; and `loop`, which it cannot change.
 struct Namespace {
   Dict values;
   bool changeable = true;
   Extent extent = {};  // of a loop; what can be changed ends a walk
-};
-
-// What a call was given.
-struct Arguments {
-  std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
 };
 
 struct Callable {
@@ -90,6 +85,7 @@ class Value {
   Value(bool value) : data_(value) {}
   Value(int value) : data_(std::int64_t{value}) {}
   Value(std::int64_t value) : data_(value) {}
+  Value(std::size_t value) : data_(static_cast<std::int64_t>(value)) {}
   Value(double value) : data_(value) {}
   Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
   Value(std::string_view value) : Value(std::string(value)) {}
@@ -112,7 +108,7 @@ class Value {
   const Callable* callable() const { return pointed<const Callable>(); }
   // Integers, and truth values as 0 and 1.
   std::optional<std::int64_t> integer() const;
-  bool number(double& value) const;  // of any kind
+  std::optional<double> number() const;  // of any kind
 
   bool truth() const;
   Extent extent() const;
@@ -128,6 +124,20 @@ class Value {
   }
 
   Data data_;
+};
+
+// What a call was given.
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+
+  // The place of a name among the named ones, or their end.
+  auto find(std::string_view name) {
+    return std::ranges::find(named, name, &std::pair<std::string, Value>::first);
+  }
+  auto find(std::string_view name) const {
+    return std::ranges::find(named, name, &std::pair<std::string, Value>::first);
+  }
 };
 
 inline std::size_t Dict::size() const {

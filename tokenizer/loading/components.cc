@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -44,19 +45,42 @@ bool bool_at(const Json& json, const char* key, bool otherwise) {
   return found == json.end() || found->is_null() ? otherwise : found->get<bool>();
 }
 
-// Calls make(type, json) for the part, or for each of a Sequence's parts. null is no part.
-template <typename Make>
-void for_each_part(std::string_view what, const char* list, const Json& json, Make&& make,
-                   int depth = 0) {
+// A type that tokenizer.json may name, and what adds a part of this type.
+template <typename Component>
+struct PartType {
+  std::string_view name;
+  void (*add)(Component& out, const Json& json);
+};
+
+// Adds a part, or each of a Sequence's parts; null is no part. `list`: where a Sequence has them.
+template <typename Component>
+void add_parts(Component& out, std::string_view what, const char* list, const Json& json,
+               std::span<const PartType<Component>> types, int depth = 0) {
   if (json.is_null()) return;
   if (depth > kMaxDepth) fail(what, ": more than ", kMaxDepth, " nested Sequences");
-  const std::string type = string_at(json, "type");
-  if (type != "Sequence") return make(type, json);
-  for (const Json& part : member(json, list)) for_each_part(what, list, part, make, depth + 1);
+  const std::string name = string_at(json, "type");
+  if (name == "Sequence") {
+    for (const Json& part : member(json, list)) {
+      add_parts(out, what, list, part, types, depth + 1);
+    }
+    return;
+  }
+  std::string known;
+  for (const PartType<Component>& type : types) {
+    if (name == type.name) return type.add(out, json);
+    known.append(type.name).append(", ");
+  }
+  fail(what, " \"", name, "\" is not supported; supported are ", known, "Sequence");
 }
 
-[[noreturn]] void fail_type(std::string_view what, std::string_view type, std::string_view known) {
-  fail(what, " \"", type, "\" is not supported; supported are ", known);
+template <typename Component, std::size_t n>
+Component parse_component(std::string_view what, const char* list, std::string_view text,
+                          const PartType<Component> (&types)[n]) {
+  return with_json(what, text, [&](const Json& json) {
+    Component out;
+    add_parts(out, what, list, json, std::span<const PartType<Component>>(types));
+    return out;
+  });
 }
 
 Replacement parse_replacement(const Json& json) {
@@ -82,19 +106,13 @@ SplitBehavior parse_behavior(const Json& json) {
   fail("behavior \"", name, "\" is not supported");
 }
 
-RegexSplit word_split(WordPattern pattern) {
-  return {.program = compile_regex(pattern_text(pattern)), .fast = pattern};
-}
-
 RegexSplit parse_split(const Json& json) {
   RegexSplit split;
   const Json& pattern = member(json, "pattern");
   if (pattern.contains("String")) {
     split.program = literal_regex(string_at(pattern, "String"));
   } else {
-    const std::string regex = string_at(pattern, "Regex");
-    split.program = compile_regex(regex);
-    split.fast = known_word_pattern(regex);
+    split = word_split(string_at(pattern, "Regex"));
   }
   split.behavior = parse_behavior(member(json, "behavior"));
   split.invert = bool_at(json, "invert", false);
@@ -119,80 +137,70 @@ std::string one_char_at(const Json& json, const char* key) {
   return text;
 }
 
-void add_pre_tokenizer(PreTokenizer& out, const std::string& type, const Json& json) {
-  if (type == "ByteLevel") {
-    if (bool_at(json, "add_prefix_space", true)) out.add(PrefixSpace{});
-    if (bool_at(json, "use_regex", true)) out.add(word_split(WordPattern::kGpt2));
-    out.add(ToByteChars{});
-  } else if (type == "Split") {
-    out.add(parse_split(json));
-  } else if (type == "Digits") {
-    const bool individual = bool_at(json, "individual_digits", false);
-    out.add(CharSplit{CharSplit::kNumber,
-                      individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
-  } else if (type == "Punctuation") {
-    out.add(CharSplit{CharSplit::kPunctuation, json.contains("behavior")
-                                                   ? parse_behavior(json["behavior"])
-                                                   : SplitBehavior::kIsolated});
-  } else if (type == "Whitespace") {
-    out.add(WhitespaceWords{});
-  } else if (type == "WhitespaceSplit") {
-    out.add(CharSplit{CharSplit::kWhiteSpace, SplitBehavior::kRemoved});
-  } else if (type == "Metaspace") {
-    out.add(Metaspace{one_char_at(json, "replacement"), parse_prepend_scheme(json),
-                      bool_at(json, "split", true)});
-  } else {
-    fail_type(
-        "pre_tokenizer", type,
-        "ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, Metaspace, Sequence");
-  }
-}
+constexpr PartType<PreTokenizer> kPreTokenizers[] = {
+    {"ByteLevel",
+     [](PreTokenizer& out, const Json& json) {
+       if (bool_at(json, "add_prefix_space", true)) out.add(PrefixSpace{});
+       if (bool_at(json, "use_regex", true)) out.add(word_split(pattern_text(WordPattern::kGpt2)));
+       out.add(ToByteChars{});
+     }},
+    {"Split", [](PreTokenizer& out, const Json& json) { out.add(parse_split(json)); }},
+    {"Digits",
+     [](PreTokenizer& out, const Json& json) {
+       const bool individual = bool_at(json, "individual_digits", false);
+       out.add(CharSplit{CharSplit::kNumber,
+                         individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
+     }},
+    {"Punctuation",
+     [](PreTokenizer& out, const Json& json) {
+       out.add(CharSplit{CharSplit::kPunctuation, json.contains("behavior")
+                                                      ? parse_behavior(json["behavior"])
+                                                      : SplitBehavior::kIsolated});
+     }},
+    {"Whitespace", [](PreTokenizer& out, const Json&) { out.add(WhitespaceWords{}); }},
+    {"WhitespaceSplit",
+     [](PreTokenizer& out, const Json&) {
+       out.add(CharSplit{CharSplit::kWhiteSpace, SplitBehavior::kRemoved});
+     }},
+    {"Metaspace",
+     [](PreTokenizer& out, const Json& json) {
+       out.add(Metaspace{one_char_at(json, "replacement"), parse_prepend_scheme(json),
+                         bool_at(json, "split", true)});
+     }},
+};
 
-void add_normalizer(Normalizer& out, const std::string& type, const Json& json) {
-  static constexpr std::array<std::pair<std::string_view, NormalForm>, 4> kForms = {
-      {{"NFC", NormalForm::kNfc},
-       {"NFD", NormalForm::kNfd},
-       {"NFKC", NormalForm::kNfkc},
-       {"NFKD", NormalForm::kNfkd}}};
-  for (const auto& [name, form] : kForms) {
-    if (type == name) return out.add(form);
-  }
-  if (type == "Lowercase") {
-    out.add(Lowercase{});
-  } else if (type == "StripAccents") {
-    out.add(StripAccents{});
-  } else if (type == "Prepend") {
-    out.add(Prepend{string_at(json, "prepend")});
-  } else if (type == "Strip") {
-    out.add(StripSpace{bool_at(json, "strip_left", true), bool_at(json, "strip_right", true)});
-  } else if (type == "Replace") {
-    out.add(parse_replacement(json));
-  } else {
-    fail_type("normalizer", type,
-              "NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Prepend, Strip, Replace, Sequence");
-  }
-}
+constexpr PartType<Normalizer> kNormalizers[] = {
+    {"NFC", [](Normalizer& out, const Json&) { out.add(NormalForm::kNfc); }},
+    {"NFD", [](Normalizer& out, const Json&) { out.add(NormalForm::kNfd); }},
+    {"NFKC", [](Normalizer& out, const Json&) { out.add(NormalForm::kNfkc); }},
+    {"NFKD", [](Normalizer& out, const Json&) { out.add(NormalForm::kNfkd); }},
+    {"Lowercase", [](Normalizer& out, const Json&) { out.add(Lowercase{}); }},
+    {"StripAccents", [](Normalizer& out, const Json&) { out.add(StripAccents{}); }},
+    {"Prepend",
+     [](Normalizer& out, const Json& json) { out.add(Prepend{string_at(json, "prepend")}); }},
+    {"Strip",
+     [](Normalizer& out, const Json& json) {
+       out.add(StripSpace{bool_at(json, "strip_left", true), bool_at(json, "strip_right", true)});
+     }},
+    {"Replace", [](Normalizer& out, const Json& json) { out.add(parse_replacement(json)); }},
+};
 
-void add_decoder(Decoder& out, const std::string& type, const Json& json) {
-  if (type == "ByteLevel") {
-    out.add(FromByteChars{});
-  } else if (type == "ByteFallback") {
-    out.add(ByteFallback{});
-  } else if (type == "Fuse") {
-    out.add(Fuse{});
-  } else if (type == "Strip") {
-    out.add(StripChar{one_char_at(json, "content"), member(json, "start").get<std::size_t>(),
-                      member(json, "stop").get<std::size_t>()});
-  } else if (type == "Replace") {
-    out.add(parse_replacement(json));
-  } else if (type == "Metaspace") {
-    out.add(FromMetaspace{one_char_at(json, "replacement"),
-                          parse_prepend_scheme(json) != PrependScheme::kNever});
-  } else {
-    fail_type("decoder", type,
-              "ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, Sequence");
-  }
-}
+constexpr PartType<Decoder> kDecoders[] = {
+    {"ByteLevel", [](Decoder& out, const Json&) { out.add(FromByteChars{}); }},
+    {"ByteFallback", [](Decoder& out, const Json&) { out.add(ByteFallback{}); }},
+    {"Fuse", [](Decoder& out, const Json&) { out.add(Fuse{}); }},
+    {"Strip",
+     [](Decoder& out, const Json& json) {
+       out.add(StripChar{one_char_at(json, "content"), member(json, "start").get<std::size_t>(),
+                         member(json, "stop").get<std::size_t>()});
+     }},
+    {"Replace", [](Decoder& out, const Json& json) { out.add(parse_replacement(json)); }},
+    {"Metaspace",
+     [](Decoder& out, const Json& json) {
+       out.add(FromMetaspace{one_char_at(json, "replacement"),
+                             parse_prepend_scheme(json) != PrependScheme::kNever});
+     }},
+};
 
 PostProcessor::Template parse_template(const Json& json) {
   PostProcessor::Template result;
@@ -211,47 +219,29 @@ PostProcessor::Template parse_template(const Json& json) {
   return result;
 }
 
+constexpr PartType<PostProcessor> kPostProcessors[] = {
+    {"TemplateProcessing",
+     [](PostProcessor& out, const Json& json) { out.add(parse_template(json)); }},
+    // This one is about offsets, which are not computed here.
+    {"ByteLevel", [](PostProcessor&, const Json&) {}},
+};
+
 }  // namespace
 
 Normalizer parse_normalizer(std::string_view text) {
-  return with_json("normalizer", text, [](const Json& json) {
-    Normalizer out;
-    for_each_part("normalizer", "normalizers", json,
-                  [&](const auto& type, const Json& part) { add_normalizer(out, type, part); });
-    return out;
-  });
+  return parse_component("normalizer", "normalizers", text, kNormalizers);
 }
 
 PreTokenizer parse_pre_tokenizer(std::string_view text) {
-  return with_json("pre_tokenizer", text, [](const Json& json) {
-    PreTokenizer out;
-    for_each_part("pre_tokenizer", "pretokenizers", json,
-                  [&](const auto& type, const Json& part) { add_pre_tokenizer(out, type, part); });
-    return out;
-  });
+  return parse_component("pre_tokenizer", "pretokenizers", text, kPreTokenizers);
 }
 
 PostProcessor parse_post_processor(std::string_view text) {
-  return with_json("post_processor", text, [](const Json& json) {
-    PostProcessor out;
-    for_each_part("post_processor", "processors", json, [&](const auto& type, const Json& part) {
-      if (type == "TemplateProcessing") {
-        out.add(parse_template(part));
-      } else if (type != "ByteLevel") {  // that one is about offsets, which are not computed here
-        fail_type("post_processor", type, "TemplateProcessing, ByteLevel, Sequence");
-      }
-    });
-    return out;
-  });
+  return parse_component("post_processor", "processors", text, kPostProcessors);
 }
 
 Decoder parse_decoder(std::string_view text) {
-  return with_json("decoder", text, [](const Json& json) {
-    Decoder out;
-    for_each_part("decoder", "decoders", json,
-                  [&](const auto& type, const Json& part) { add_decoder(out, type, part); });
-    return out;
-  });
+  return parse_component("decoder", "decoders", text, kDecoders);
 }
 
 std::vector<AddedToken> parse_added_tokens(std::string_view text) {

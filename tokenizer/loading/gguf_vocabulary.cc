@@ -48,65 +48,37 @@ constexpr std::string_view kLlmPunctuation =
     R"re(\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+)re";
 constexpr std::string_view kSpacesAtEnd = R"re(\s+$)re";
 
-// Cuts at each pattern in order: words are its matches, and the text between them.
-void split(PreTokenizer& out, std::initializer_list<std::string_view> patterns) {
-  for (const std::string_view regex : patterns) {
-    out.add(RegexSplit{.program = compile_regex(regex), .fast = known_word_pattern(regex)});
-  }
-}
-
-void split_digits(PreTokenizer& out) {
-  out.add(CharSplit{CharSplit::kNumber, SplitBehavior::kIsolated});
-}
-
 // What tokenizer.ggml.pre means: how the byte-level tokenizers of a family cut text into words.
 struct GgufPreTokenizer {
   std::vector<const char*> names;  // of the family, in files
-  void (*add_splits)(PreTokenizer& out);
+  // Text is cut at each pattern in order: words are its matches, and the text between them.
+  std::vector<std::string_view> patterns;
+  bool digits_first = false, digits_last = false;  // cut single digits before or after all patterns
   bool nfc = false;
   bool ignore_merges = false;
   bool add_bos = false;  // where the file does not say it
 };
 
 const std::vector<GgufPreTokenizer>& known_pre_tokenizers() {
-  using Out = PreTokenizer&;
   static const std::vector<GgufPreTokenizer> known = {
-      {.names = {"gpt-2", "gpt2"},
-       .add_splits = [](Out out) { split(out, {pattern_text(WordPattern::kGpt2)}); }},
-      {.names = {"smollm"},
-       .add_splits =
-           [](Out out) {
-             split_digits(out);
-             split(out, {pattern_text(WordPattern::kGpt2)});
-           }},
+      {.names = {"gpt-2", "gpt2"}, .patterns = {pattern_text(WordPattern::kGpt2)}},
+      {.names = {"smollm"}, .patterns = {pattern_text(WordPattern::kGpt2)}, .digits_first = true},
       {.names = {"qwen2", "deepseek-r1-qwen"},
-       .add_splits = [](Out out) { split(out, {pattern_text(WordPattern::kOneDigit)}); },
+       .patterns = {pattern_text(WordPattern::kOneDigit)},
        .nfc = true},
       {.names = {"llama-bpe", "llama3", "llama-v3"},
-       .add_splits = [](Out out) { split(out, {pattern_text(WordPattern::kThreeDigits)}); },
+       .patterns = {pattern_text(WordPattern::kThreeDigits)},
        .ignore_merges = true,
        .add_bos = true},
-      {.names = {"tekken"},
-       .add_splits = [](Out out) { split(out, {kTekken}); },
-       .ignore_merges = true,
-       .add_bos = true},
+      {.names = {"tekken"}, .patterns = {kTekken}, .ignore_merges = true, .add_bos = true},
       {.names = {"deepseek-v3"},
-       .add_splits =
-           [](Out out) {
-             split(out, {kDeepSeekNumbers, kDeepSeekIdeographs, kDeepSeekWords});
-           }},
+       .patterns = {kDeepSeekNumbers, kDeepSeekIdeographs, kDeepSeekWords}},
       {.names = {"deepseek-llm"},
-       .add_splits =
-           [](Out out) {
-             split(out, {kLineBreaks, kLlmWords, kLlmPunctuation, kSpacesAtEnd, kOldIdeographs});
-             split_digits(out);
-           }},
+       .patterns = {kLineBreaks, kLlmWords, kLlmPunctuation, kSpacesAtEnd, kOldIdeographs},
+       .digits_last = true},
       {.names = {"deepseek-coder"},
-       .add_splits =
-           [](Out out) {
-             split(out, {kLineBreaks, kCoderWords, kCoderPunctuation, kOldIdeographs});
-             split_digits(out);
-           }},
+       .patterns = {kLineBreaks, kCoderWords, kCoderPunctuation, kOldIdeographs},
+       .digits_last = true},
   };
   return known;
 }
@@ -244,7 +216,10 @@ TokenizerParts byte_level_parts(const GgufVocabulary& vocabulary) {
   parts.vocabulary.ignore_merges = pre.ignore_merges;
   add_written_merges(vocabulary, parts.vocabulary);
   if (pre.nfc) parts.normalizer.add(NormalForm::kNfc);
-  pre.add_splits(parts.pre_tokenizer);
+  constexpr CharSplit kDigits{CharSplit::kNumber, SplitBehavior::kIsolated};
+  if (pre.digits_first) parts.pre_tokenizer.add(kDigits);
+  for (const std::string_view regex : pre.patterns) parts.pre_tokenizer.add(word_split(regex));
+  if (pre.digits_last) parts.pre_tokenizer.add(kDigits);
   parts.pre_tokenizer.add(ToByteChars{});
   parts.decoder.add(FromByteChars{});
   add_template(vocabulary, pre.add_bos, parts);
@@ -312,9 +287,6 @@ LoadedTokenizer make_tokenizer(const GgufVocabulary& vocabulary) {
   loaded.config.eos_token = token_text(vocabulary, "eos", vocabulary.eos_id);
   loaded.config.unk_token = token_text(vocabulary, "unknown", vocabulary.unk_id);
   loaded.config.pad_token = token_text(vocabulary, "padding", vocabulary.pad_id);
-  loaded.config.add_bos_token = vocabulary.add_bos;
-  loaded.config.add_eos_token = vocabulary.add_eos;
-  loaded.config.chat_template = vocabulary.chat_template;
 
   TokenizerParts parts =
       vocabulary.model == "gpt2" ? byte_level_parts(vocabulary) : sentencepiece_parts(vocabulary);

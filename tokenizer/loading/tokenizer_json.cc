@@ -142,8 +142,7 @@ BpeVocabulary read_model(JsonReader& in, std::size_t file_size) {
     } else if (key == "ignore_merges") {
       model.ignore_merges = in.read_bool();
     } else if (key == "continuing_subword_prefix" || key == "end_of_word_suffix") {
-      refuse_affix(
-          in, key == "end_of_word_suffix" ? "end_of_word_suffix" : "continuing_subword_prefix");
+      refuse_affix(in, std::string(key));
     } else if (key == "dropout") {
       refuse_dropout(in);
     } else {
@@ -210,33 +209,15 @@ using Json = nlohmann::json;
 
 // A token is written as a string, or as an object with its content.
 std::optional<std::string> token_at(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  return (found->is_object() ? found->at("content") : *found).get<std::string>();
-}
-
-std::optional<bool> bool_at(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  return found->get<bool>();
-}
-
-// One template, or a list of named ones, of which "default" is meant.
-std::optional<std::string> chat_template(const Json& json) {
-  const auto found = json.find("chat_template");
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  if (found->is_string()) return found->get<std::string>();
-  for (const Json& item : *found) {
-    if (item.at("name") == "default") return item.at("template").get<std::string>();
-  }
-  return std::nullopt;
+  const Json token = json.value(key, Json());
+  if (token.is_null()) return std::nullopt;
+  return (token.is_object() ? token.at("content") : token).get<std::string>();
 }
 
 std::vector<AddedToken> added_tokens(const Json& json) {
-  const auto found = json.find("added_tokens_decoder");
-  if (found == json.end() || found->is_null()) return {};
+  const Json tokens = json.value("added_tokens_decoder", Json());
   std::vector<std::pair<unsigned long, Json>> by_id;
-  for (const auto& [id, token] : found->items()) {
+  for (const auto& [id, token] : tokens.items()) {
     if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos) {
       fail("added_tokens_decoder: \"", id, "\" is not a token id");
     }
@@ -277,9 +258,6 @@ TokenizerConfig parse_tokenizer_config(std::string_view text) {
             .eos_token = token_at(json, "eos_token"),
             .pad_token = token_at(json, "pad_token"),
             .unk_token = token_at(json, "unk_token"),
-            .add_bos_token = bool_at(json, "add_bos_token"),
-            .add_eos_token = bool_at(json, "add_eos_token"),
-            .chat_template = chat_template(json),
             .added_tokens = added_tokens(json)};
   } catch (const Json::exception& error) {
     fail(error.what());

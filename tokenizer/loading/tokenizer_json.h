@@ -16,12 +16,10 @@
 
 namespace nvllm::tokenizer {
 
-// What tokenizer_config.json adds to tokenizer.json.
+// What tokenizer_config.json adds to tokenizer.json. ChatTemplate::from_config() reads its chat
+// template; whether BOS and EOS are added is for the post-processor of tokenizer.json to say.
 struct TokenizerConfig {
   std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
-  // As written in the file; what counts is the post-processor of tokenizer.json.
-  std::optional<bool> add_bos_token, add_eos_token;
-  std::optional<std::string> chat_template;
   // Tokens to add to those of tokenizer.json, in the order of their ids.
   std::vector<AddedToken> added_tokens;
 };

@@ -47,8 +47,7 @@ void RegexMatcher::forget_marks(std::size_t end) {
     marks_base_ = end;
     return;
   }
-  // The points at the end of a match belong to what succeeded; those behind it have failed for
-  // good.
+  // Points at the end of a match belong to what succeeded; those behind it have failed for good.
   const auto at = [&](std::size_t word) {
     return marks_.begin() + static_cast<std::ptrdiff_t>(word);
   };

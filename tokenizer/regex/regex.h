@@ -6,9 +6,8 @@
 //
 // Matching is leftmost and tries alternatives in order, as a backtracking matcher does, but a walk
 // over a whole text takes time proportional to pattern x text: a point (instruction, position) that
-// failed once is remembered and never tried again, not even by later matches. That is sound because
-// there are no captures and back references, so a failure does not depend on how the point was
-// reached.
+// failed once is remembered and never tried again, not even by later matches. That is sound, since
+// without captures and back references a failure does not depend on how the point was reached.
 //
 // Read first: this header; then regex_compiler.cc (pattern to program) and regex.cc (the matcher).
 #pragma once
@@ -31,7 +30,6 @@ class CharSet {
   void add_range(char32_t first, char32_t last) { ranges_.push_back({first, last}); }
   void add_categories(CategoryMask mask) { categories_ |= mask; }
   void add_flags(std::uint16_t any_of) { flags_ |= any_of; }
-  void add_without_flag(std::uint16_t flag) { without_flags_.push_back(flag); }
   void add_set(CharSet set) { sets_.push_back(std::move(set)); }
   void negate() { negated_ = !negated_; }
 
@@ -58,9 +56,6 @@ class CharSet {
     for (const Range& range : ranges_) {
       if (range.first <= c && c <= range.last) return !negated_;
     }
-    for (const std::uint16_t flag : without_flags_) {
-      if (!record.has(flag)) return !negated_;
-    }
     for (const CharSet& set : sets_) {
       if (set.evaluate(c)) return !negated_;
     }
@@ -72,7 +67,6 @@ class CharSet {
   std::uint16_t flags_ = 0;
   bool negated_ = false;
   std::vector<Range> ranges_;
-  std::vector<std::uint16_t> without_flags_;
   std::vector<CharSet> sets_;
 };
 
@@ -148,9 +142,8 @@ class RegexMatcher {
   std::size_t last_end_ = kNoMatch;
 };
 
-// The patterns with which most byte-level tokenizers split text into words. word_scanner.cc has
-// hand-written matchers for them that give exactly what the generic matcher gives, about ten times
-// faster.
+// The patterns with which most byte-level tokenizers split text into words. The matchers that
+// word_scanner.cc has for them give what the generic matcher gives, about ten times faster.
 enum class WordPattern {
   kNone,         // any other pattern
   kGpt2,         // GPT-2, SmolLM2: contractions, letters, digits, others, spaces
@@ -162,8 +155,7 @@ enum class WordPattern {
 std::string_view pattern_text(WordPattern pattern);
 WordPattern known_word_pattern(std::string_view pattern);
 
-// The end of the match that begins at `begin` < text.size(). These patterns match at every
-// position.
+// The end of the match at `begin` < text.size(). These patterns match at every position.
 std::size_t word_end(WordPattern pattern, std::string_view text, std::size_t begin);
 
 }  // namespace nvllm::tokenizer

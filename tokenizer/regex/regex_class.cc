@@ -65,11 +65,8 @@ Item property(PatternReader& in, bool negated, bool ignore_case) {
 
 Item flag_item(std::uint16_t flag, bool negated) {
   Item item;
-  if (negated) {
-    item.set.add_without_flag(flag);
-  } else {
-    item.set.add_flags(flag);
-  }
+  item.set.add_flags(flag);
+  if (negated) item.set.negate();
   return item;
 }
 
@@ -115,12 +112,15 @@ Item escape(PatternReader& in, bool ignore_case) {
   }
 }
 
+Item take_item(PatternReader& in, bool ignore_case) {
+  return in.accept("\\") ? escape(in, ignore_case) : Item{in.take_char(), {}};
+}
+
 bool is_cased(char32_t c) {
   return char_record(c).in(category_bits(Category::kLu, Category::kLt));
 }
 
-// Adds a character, and under (?i) its other spellings. Those of letters beyond ASCII are not
-// known.
+// Adds a character, and under (?i) its other spellings, which are known of ASCII's letters only.
 void add_literal(PatternReader& in, CharSet& set, char32_t c, bool ignore_case) {
   set.add_range(c, c);
   if (!ignore_case || !is_cased(c)) return;
@@ -156,21 +156,18 @@ CharSet bracket_class(PatternReader& in, bool ignore_case, int depth) {
       set.add_set(bracket_class(in, ignore_case, depth + 1));
       continue;
     }
-    Item item = in.accept("\\") ? escape(in, ignore_case) : Item{in.take_char(), {}};
+    Item item = take_item(in, ignore_case);
     if (!item.literal) {
       set.add_set(std::move(item.set));
       continue;
     }
-    if (!in.accept("-")) {
+    const bool dash = in.accept("-");
+    if (!dash || in.peek() == ']') {  // a last - is itself
       add_literal(in, set, *item.literal, ignore_case);
+      if (dash) set.add_range('-', '-');
       continue;
     }
-    if (in.peek() == ']') {  // a last - is itself
-      add_literal(in, set, *item.literal, ignore_case);
-      set.add_range('-', '-');
-      continue;
-    }
-    const Item last = in.accept("\\") ? escape(in, ignore_case) : Item{in.take_char(), {}};
+    const Item last = take_item(in, ignore_case);
     if (!last.literal) in.fail_at("a range that ends in a class");
     add_range(in, set, *item.literal, *last.literal, ignore_case);
   }
@@ -229,7 +226,7 @@ ParsedClass parse_class(PatternReader& in, bool ignore_case) {
   } else if (in.accept("[")) {
     parsed.set = bracket_class(in, ignore_case, 0);
   } else {
-    Item item = in.accept("\\") ? escape(in, ignore_case) : Item{in.take_char(), {}};
+    Item item = take_item(in, ignore_case);
     if (item.literal) {
       add_literal(in, parsed.set, *item.literal, ignore_case);
       if (ignore_case && is_cased(*item.literal)) parsed.folded_literal = *item.literal | 0x20;

@@ -64,8 +64,7 @@ class Parser {
     return node;
   }
 
-  // Under (?i) some pairs of letters also match a single character (ss: ß). No tokenizer needs
-  // that.
+  // Under (?i) some pairs of letters match a single character (ss: ß), which no tokenizer needs.
   void refuse_joint_folding(const Node& a, const Node& b) const {
     static constexpr std::array<const char*, 5> kJoint = {"ss", "ff", "fi", "fl", "st"};
     for (const char* pair : kJoint) {
@@ -270,15 +269,13 @@ RegexProgram compile_regex(std::string_view pattern) {
 
 RegexProgram literal_regex(std::string_view text) {
   RegexProgram program;
-  for (std::size_t at = 0; at < text.size();) {
-    const DecodedChar next = decode_utf8(text.data() + at);
+  for_each_char(text, [&](char32_t c, std::string_view) {
     CharSet set;
-    set.add_range(next.c, next.c);
+    set.add_range(c, c);
     set.finish();
     program.code.push_back({.op = Op::kSet, .x = static_cast<std::uint32_t>(program.sets.size())});
     program.sets.push_back(std::move(set));
-    at += next.size;
-  }
+  });
   program.code.push_back({.op = Op::kMatch});
   return program;
 }

@@ -69,8 +69,8 @@ class Scanner {
     return at;
   }
 
-  // 's 't 're 've 'm 'll 'd after an apostrophe at `at`; 0 if none. U+017F is an s, too, if case is
-  // ignored.
+  // Where 's 't 're 've 'm 'll 'd, which begins at `at`, ends; 0 if it is none of them. If case is
+  // ignored, U+017F is an s, too.
   std::size_t contraction_end(std::size_t at, bool ignore_case) const {
     const auto letter = [&](std::size_t i) {
       const char c = byte(i);

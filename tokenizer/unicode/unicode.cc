@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 #include "tokenizer/unicode/utf8.h"
 
@@ -16,8 +17,7 @@ struct Composition {
 
 #include "tokenizer/unicode/unicode_tables.inc"
 
-// The tables are expanded by the compiler: runs (value, count), and steps from one number to the
-// next.
+// The compiler expands the tables: runs (value, count), and steps from one number to the next.
 template <typename T, std::size_t kSize, std::size_t kRuns>
 constexpr std::array<T, kSize> expand_runs(const std::uint16_t (&runs)[kRuns]) {
   std::array<T, kSize> values{};
@@ -147,11 +147,8 @@ void compose(std::u32string& text) {
 void append_normalized(std::string& out, std::string_view piece, NormalForm form,
                        std::u32string& scratch) {
   scratch.clear();
-  for (std::size_t at = 0; at < piece.size();) {
-    const DecodedChar next = decode_utf8(piece.data() + at);
-    append_decomposed(scratch, next.c, is_compat(form));
-    at += next.size;
-  }
+  for_each_char(
+      piece, [&](char32_t c, std::string_view) { append_decomposed(scratch, c, is_compat(form)); });
   order_marks(scratch);
   if (composes(form)) compose(scratch);
   for (const char32_t c : scratch) append_utf8(out, c);
@@ -191,16 +188,35 @@ std::u32string_view lower_case(char32_t c) {
   return kLowerTexts.find(c);
 }
 
+void append_lower_case(std::string& out, char32_t c) {
+  const std::u32string_view lower = lower_case(c);
+  if (lower.empty()) append_utf8(out, c);
+  for (const char32_t l : lower) append_utf8(out, l);
+}
+
+std::size_t skip_white_space(std::string_view text, std::size_t at) {
+  while (at < text.size()) {
+    const DecodedChar next = decode_utf8(text.data() + at);
+    if (!is_white_space(next.c)) break;
+    at += next.size;
+  }
+  return at;
+}
+
+std::size_t skip_white_space_before(std::string_view text, std::size_t at) {
+  while (at > 0) {
+    const std::size_t previous = previous_char(text, at);
+    if (!is_white_space(decode_utf8(text.data() + previous).c)) break;
+    at = previous;
+  }
+  return at;
+}
+
 char32_t composition(char32_t first, char32_t second) {
-  const auto before = [](const Composition& a, const Composition& b) {
-    return a.first != b.first ? a.first < b.first : a.second < b.second;
-  };
-  const Composition wanted{first, second, 0};
-  const auto* found =
-      std::lower_bound(std::begin(kCompositions), std::end(kCompositions), wanted, before);
-  if (found == std::end(kCompositions) || found->first != first || found->second != second)
-    return 0;
-  return found->composed;
+  const auto pair_of = [](const Composition& c) { return std::pair(c.first, c.second); };
+  const std::pair wanted(first, second);
+  const auto* found = std::ranges::lower_bound(kCompositions, wanted, {}, pair_of);
+  return found == std::end(kCompositions) || pair_of(*found) != wanted ? 0 : found->composed;
 }
 
 std::string normalize_unicode(std::string_view text, NormalForm form) {

@@ -9,38 +9,17 @@
 namespace nvllm::tokenizer {
 
 // General categories; make_unicode_tables.py has the same order.
+// clang-format off
 enum class Category : std::uint8_t {
-  kLu,
-  kLl,
-  kLt,
-  kLm,
-  kLo,  // letters
-  kMn,
-  kMc,
-  kMe,  // marks
-  kNd,
-  kNl,
-  kNo,  // numbers
-  kPc,
-  kPd,
-  kPs,
-  kPe,
-  kPi,
-  kPf,
-  kPo,  // punctuation
-  kSm,
-  kSc,
-  kSk,
-  kSo,  // symbols
-  kZs,
-  kZl,
-  kZp,  // separators
-  kCc,
-  kCf,
-  kCs,
-  kCo,
-  kCn,  // others
+  kLu, kLl, kLt, kLm, kLo,            // letters
+  kMn, kMc, kMe,                      // marks
+  kNd, kNl, kNo,                      // numbers
+  kPc, kPd, kPs, kPe, kPi, kPf, kPo,  // punctuation
+  kSm, kSc, kSk, kSo,                 // symbols
+  kZs, kZl, kZp,                      // separators
+  kCc, kCf, kCs, kCo, kCn,            // others
 };
+// clang-format on
 
 // Sets of categories, one bit each.
 using CategoryMask = std::uint32_t;
@@ -82,12 +61,20 @@ const CharRecord& char_record(char32_t c);
 inline bool is_white_space(char32_t c) {
   return char_record(c).has(kWhiteSpace);
 }
+inline bool is_letter(char32_t c) {
+  return char_record(c).in(kLetters);
+}
+
+// Where the white space that begins at `at` ends, and where that which ends at `at` begins.
+std::size_t skip_white_space(std::string_view text, std::size_t at);
+std::size_t skip_white_space_before(std::string_view text, std::size_t at);
 
 // The full decompositions and the lower case; empty: the character itself. Hangul syllables, whose
 // decomposition is arithmetic, are not in these tables.
 std::u32string_view canonical_decomposition(char32_t c);
 std::u32string_view compat_decomposition(char32_t c);
 std::u32string_view lower_case(char32_t c);
+void append_lower_case(std::string& out, char32_t c);
 
 // The character that NFC makes of two; 0 if none. Without Hangul.
 char32_t composition(char32_t first, char32_t second);
@@ -96,8 +83,7 @@ char32_t composition(char32_t first, char32_t second);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Time is linear in the text, but for sorting runs of combining marks (n log n in the run's
-// length).
+// Takes linear time, but for sorting each run of combining marks (n log n).
 std::string normalize_unicode(std::string_view text, NormalForm form);
 
 }  // namespace nvllm::tokenizer

@@ -42,6 +42,16 @@ inline std::size_t previous_char(std::string_view text, std::size_t end) {
   return end;
 }
 
+// Calls function(char32_t, its bytes) for each character of a valid text.
+template <typename Function>
+void for_each_char(std::string_view text, Function&& function) {
+  for (std::size_t at = 0; at < text.size();) {
+    const DecodedChar next = decode_utf8(text.data() + at);
+    function(next.c, text.substr(at, next.size));
+    at += next.size;
+  }
+}
+
 void append_utf8(std::string& out, char32_t c);
 
 // What a prefix of bytes is: a whole character (valid), the beginning of one that the end of the
