@@ -12,7 +12,7 @@ namespace nvllm {
 namespace {
 
 constexpr unsigned kTextBytes = 96;
-constexpr unsigned kMostLinks = 18;  // of any GPU so far
+constexpr unsigned kMaxLinks = 18;  // of any GPU so far
 
 // nvmlPciInfo_t
 struct PciInfo {
@@ -157,7 +157,7 @@ std::optional<int> Nvml::compute_mode(Device device) const {
 int Nvml::active_nvlinks(Device device) const {
   if (functions_->link_state == nullptr) return 0;
   int links = 0;
-  for (unsigned link = 0; link < kMostLinks; ++link) {
+  for (unsigned link = 0; link < kMaxLinks; ++link) {
     int active = 0;
     if (functions_->link_state(device, link, &active) == 0 && active == 1) ++links;
   }

@@ -37,8 +37,8 @@ Json engine_of(const BenchSubject& subject) {
       {"graphs", options.graphs},
       {"async_scheduling", options.async_scheduling},
       {"tune", name_of(options.tuning)},
-      {"products_known", subject.info.gemm_configs_known},
-      {"products_measured", subject.info.gemm_configs_measured},
+      {"gemm_configs_known", subject.info.gemm_configs_known},
+      {"gemm_configs_measured", subject.info.gemm_configs_measured},
       {"weight_bytes", subject.info.weight_bytes},
       {"kv_bytes_per_token", subject.info.kv_bytes_per_token}};
 }

@@ -161,12 +161,12 @@ TEST_CASE("the machine decides what the defaults are") {
 }
 
 TEST_CASE("a CPU run does not ask for GPUs") {
-  bool asked = false;
+  bool looked = false;
   plan_launch(selftest({"--device", "cpu"}).group, true, [&](std::string*) {
-    asked = true;
+    looked = true;
     return std::vector<std::string>{"0"};
   });
-  CHECK_FALSE(asked);
+  CHECK_FALSE(looked);
 }
 
 TEST_CASE("who only looks may plan for more than the machine has") {

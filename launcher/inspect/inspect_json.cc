@@ -121,7 +121,7 @@ Json load_of(const RankLoad& load, std::int64_t started_ns) {
       {"bytes_loaded", load.times.bytes_loaded},
       {"seconds", seconds},
       {"gb_per_s", static_cast<double>(load.times.bytes_loaded) * 1e-9 / seconds},
-      {"begun_s", static_cast<double>(load.times.begun_ns - started_ns) * 1e-9},
+      {"started_s", static_cast<double>(load.times.started_ns - started_ns) * 1e-9},
       {"loaded_s", static_cast<double>(load.times.loaded_ns - started_ns) * 1e-9},
       {"memory", Json::array()},
   };
@@ -149,10 +149,10 @@ std::string format_checksum(std::uint64_t checksum) {
 LoadSummary summary_of(const InspectReport& report) {
   LoadSummary summary;
   if (report.loads.empty()) return summary;
-  std::int64_t first = report.loads.front().times.begun_ns;
+  std::int64_t first = report.loads.front().times.started_ns;
   std::int64_t loaded = 0;
   for (const RankLoad& load : report.loads) {
-    first = std::min(first, load.times.begun_ns);
+    first = std::min(first, load.times.started_ns);
     loaded = std::max(loaded, load.times.loaded_ns);
     summary.bytes_read += load.times.bytes_read;
     summary.bytes_loaded += load.times.bytes_loaded;

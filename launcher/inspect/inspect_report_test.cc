@@ -79,7 +79,7 @@ InspectReport loaded() {
     load.report.pid = 100 + rank;
     load.report.device = "CPU, 2 cores";
     load.report.memory = {{"device", "weights", 512, 1}};
-    load.times = {.begun_ns = 1'500'000'000,
+    load.times = {.started_ns = 1'500'000'000,
                   .loaded_ns = 2'000'000'000 + rank * std::int64_t{500'000'000},
                   .bytes_read = 1'000'000'000,
                   .bytes_loaded = 2'000'000'000};

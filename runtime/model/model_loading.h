@@ -35,15 +35,15 @@ struct LoadState {
 
 // One rank's load, from its first step until its parameters could be used. Times in now_ns().
 struct LoadTimes {
-  std::int64_t begun_ns = 0;
+  std::int64_t started_ns = 0;
   std::int64_t loaded_ns = 0;
   std::uint64_t bytes_read = 0;    // from files
   std::uint64_t bytes_loaded = 0;  // of parameters
 
-  double seconds() const { return static_cast<double>(loaded_ns - begun_ns) * 1e-9; }
+  double seconds() const { return static_cast<double>(loaded_ns - started_ns) * 1e-9; }
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(begun_ns, loaded_ns, bytes_read, bytes_loaded);
+    archive(started_ns, loaded_ns, bytes_read, bytes_loaded);
   }
 };
 
