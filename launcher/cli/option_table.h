@@ -1,9 +1,12 @@
 // The tables of options: every command's options, and the rows that several commands share.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "launcher/cli/option_value.h"
@@ -11,16 +14,17 @@
 
 namespace nvllm::launcher {
 
+using StoreOption = std::function<void(Options& options, const OptionValue& value)>;
+
 // One row of a command's table.
 struct OptionRow {
-  const char* name;  // "--tp"
-  // "--tensor-parallel-size"; for a switch what turns it off, "--no-..."; nullptr: there is none
-  const char* second_name;
+  const char* name;      // "--tp"
   const char* value;     // placeholder of the value in the help, "N"; nullptr: a switch
   const char* help;      // lines of at most 72 characters
   const char* fallback;  // what holds without the option; nullptr: nothing to say
-  // Checks the value and stores it.
-  void (*store)(Options& options, const OptionValue& value);
+  StoreOption store;     // checks the value and stores it
+  // "--tensor-parallel-size"; for a switch what turns it off, "--no-..."; nullptr: there is none
+  const char* second_name = nullptr;
   bool repeats = false;         // each occurrence adds a value; otherwise the last one counts
   const char* group = nullptr;  // heading in the help, "Engine"; nullptr: the command's own option
 };
@@ -38,6 +42,50 @@ struct Command {
   void (*store_word)(Options& options, const std::string& word) = nullptr;
 };
 
+// Makes the store functions of rows whose value is a field of one part of the options:
+//   Into(&Options::engine).whole(&runtime::EngineOptions::max_num_seqs, 1, 65536)
+template <typename Part>
+class Into {
+ public:
+  explicit Into(Part Options::*part) : part_(part) {}
+
+  template <typename Field>
+  StoreOption whole(Field Part::*field, std::int64_t min, std::int64_t max) const {
+    return store(field, [=](const OptionValue& value) { return value.whole(min, max); });
+  }
+  template <typename Field>
+  StoreOption amount(Field Part::*field, std::int64_t min, std::int64_t max) const {
+    return store(field, [=](const OptionValue& value) { return value.amount(min, max); });
+  }
+  template <typename Field>
+  StoreOption real(Field Part::*field, double min, double max) const {
+    return store(field, [=](const OptionValue& value) { return value.real(min, max); });
+  }
+  template <typename Field>
+  StoreOption path(Field Part::*field, const char* fix) const {
+    return store(field, [=](const OptionValue& value) { return value.path(fix); });
+  }
+  StoreOption on(bool Part::*field) const {
+    return store(field, [](const OptionValue& value) { return value.on(); });
+  }
+  // what: what each choice is, "policy".
+  template <typename Choice>
+  StoreOption one_of(Choice Part::*field, const char* what,
+                     std::vector<std::pair<std::string_view, Choice>> choices) const {
+    return store(field, [=](const OptionValue& value) { return value.one_of(what, choices); });
+  }
+
+ private:
+  template <typename Field, typename Read>
+  StoreOption store(Field Part::*field, Read read) const {
+    return [part = part_, field, read](Options& options, const OptionValue& value) {
+      options.*part.*field = static_cast<Field>(read(value));
+    };
+  }
+
+  Part Options::*part_;
+};
+
 // All commands of this program, in the order of the help.
 const std::vector<Command>& commands();
 
@@ -52,6 +100,7 @@ OptionRow config_row();           // every command
 OptionRow chat_template_row();
 OptionRow json_row(const char* help = "prints the result as JSON");
 OptionRow memory_report_row();
+OptionRow switch_row(const char* name, const char* help, bool Options::*field);
 
 OptionRows join_rows(std::initializer_list<OptionRows> tables);
 OptionRows in_group(const char* group, OptionRows rows);

@@ -17,17 +17,16 @@
 
 #include "base/clock.h"
 #include "base/logging.h"
+#include "device/backend.h"
 #include "runtime/options.h"
 #include "runtime/request.h"
 
 namespace nvllm::launcher {
 
-enum class DeviceChoice { automatic, cpu, cuda };
-
 // The worker group.
 struct GroupOptions {
-  std::optional<int> ranks;  // absent: every GPU, or one rank on the CPU
-  DeviceChoice device = DeviceChoice::automatic;
+  std::optional<int> ranks = std::nullopt;          // absent: every GPU, or one rank on the CPU
+  std::optional<DeviceKind> device = std::nullopt;  // absent: GPUs where there are any
   Nanoseconds step_timeout = std::chrono::seconds(60);
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;

@@ -133,8 +133,7 @@ void survey_gpu_side(Machine& machine, const fs::path& root) {
   machine.cublaslt = find_cublaslt();
   machine.nccl = find_nccl();
   for (const GpuFacts& gpu : machine.gpus.gpus) {
-    const fs::path file = root / "sys/bus/pci/devices" / gpu.pci / "numa_node";
-    machine.gpu_nodes.push_back(number_or(first_line(file), -1));
+    machine.gpu_nodes.push_back(node_of_pci_device(gpu.pci, root.string()));
   }
 }
 
