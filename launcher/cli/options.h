@@ -5,7 +5,7 @@
 //
 // A command is one word, or two where several share the first ("bench latency", "bench startup").
 // Every command has one table of its options (option_table.h). Parsing, the help, shell completion
-// (completion.h) and --config (config_file.h) all work from that table.
+// and --config all work from that table.
 #pragma once
 
 #include <cstdint>
