@@ -45,8 +45,9 @@ struct ProcessBells {
   Line collective;
 };
 
-// Who wants to abort takes a ticket, writes its reason into that slot and tries to set `aborted` to
-// the slot's number + 1. One of them wins, with a whole reason, even if another dies in the middle.
+// A process that aborts the group takes a ticket, writes its reason into that slot and tries to set
+// `aborted` to the slot's number + 1. One of them wins, with a whole reason, even if another dies
+// in the middle.
 struct AbortState {
   static constexpr std::uint32_t kReasons = 16;
   struct Reason {
@@ -86,7 +87,8 @@ struct GroupMemory {
   std::array<RankMemory, kMaxRanks> ranks;
 };
 
-// Then follow the rings, then the staging memory of each rank, on pages of their own.
+// Where the parts of the segment begin: GroupMemory, then the rings, then the staging memory of
+// each rank, each on pages of its own.
 struct GroupLayout {
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t round_up(std::size_t bytes) {
@@ -105,7 +107,7 @@ struct GroupLayout {
   }
 };
 
-// The process's handle of all that; all members of a process share it.
+// How one process reaches all that. Its members share the object.
 struct Group::Shared {
   Segment segment;
   GroupLayout layout;

@@ -33,7 +33,8 @@ void take_gpu(const Member& me, const std::vector<std::string>& gpus) {
 
 constexpr CallLimits kSmall{.elements = 20'000};
 
-// Fused rows in two trips, whatever their size, up to `max_elements` elements: more than an area holds.
+// Fused rows in two trips, whatever their size, up to `max_elements` elements: more than an area
+// holds.
 void fused_in_two_trips(Rig& rig, std::uint64_t seed, std::int64_t max_elements) {
   auto* const peer = dynamic_cast<PeerCommunicator*>(rig.comm.get());
   if (peer == nullptr) return;

@@ -18,8 +18,8 @@ namespace nvllm::launcher {
 namespace {
 
 // The goal is 0.7 s on two cores with the file in the page cache, which take 0.2 s with nothing
-// else to do. Here it is the shortest of some starts, on a machine that may build and run other tests
-// meanwhile: with twelve others for each core a start took 2.2 s.
+// else to do. Here it is the shortest of some starts, on a machine that may build and run other
+// tests meanwhile: with twelve others for each core a start took 2.2 s.
 constexpr double kMaxSeconds = 3 * 0.7 * testing::kLoad;
 
 std::string run(std::vector<std::string> words, const std::string& model, int ranks) {
