@@ -59,8 +59,8 @@ TEST_CASE("division upwards: what is a multiple stays one") {
   CHECK(divide_up(16, 16) == 1);
   CHECK(divide_up(17, 16) == 2);
   CHECK(round_up(std::int64_t{17}, 16) == 32);
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-  CHECK(divide_up(kMost, std::uint64_t{1} << 63) == 2);  // nothing overflows on the way
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+  CHECK(divide_up(kMax, std::uint64_t{1} << 63) == 2);  // nothing overflows on the way
 }
 
 TEST_CASE("str prints its parts one after the other") {

@@ -1,5 +1,6 @@
-// Backend: one device as the rest of the program sees it. Memory, streams, events, graphs. There
-// are two: the CPU (device/cpu) and CUDA (device/cuda); code above this folder does not know which.
+// Backend: one device as the rest of the program sees it: its memory, streams, events and graphs.
+// There are two backends, the CPU (device/cpu) and CUDA (device/cuda); code above this folder does
+// not know which one it uses.
 //
 //   auto backend = create_backend(DeviceKind::cuda);
 //   Buffer weights = backend->allocate(MemoryKind::device, bytes, "weights");
@@ -35,7 +36,7 @@ enum class MemoryKind {
 };  // pinned: host memory that the device can copy from
 const char* name_of(MemoryKind kind);
 
-// Every byte that a backend has handed out, by memory kind and purpose. Thread-safe.
+// Ledger counts every byte that a backend has handed out, by memory kind and purpose. Thread-safe.
 class Ledger {
  public:
   struct Entry {
@@ -64,8 +65,8 @@ class Ledger {
   std::uint64_t next_id_ = 1;
 };
 
-// Owns memory; gives it back, and its line in the ledger, when destroyed. Must not outlive its
-// backend.
+// Buffer owns memory, and gives it and its entry in the ledger back when it is destroyed. It must
+// not outlive its backend.
 class Buffer {
  public:
   using Release = std::function<void(void*)>;
@@ -88,12 +89,12 @@ class Buffer {
   Release release_;
 };
 
-// Hands out parts of one Buffer, aligned to 256 bytes, until it is full (an Error that says what
-// was asked, of what, and what is left). Not thread-safe.
+// Arena hands out parts of one Buffer, aligned to 256 bytes. When it is full it throws an Error
+// that says how much was asked for, of what, and what is left. Not thread-safe.
 class Arena {
  public:
   static constexpr std::size_t kAlignment = 256;
-  // What a part takes beside others.
+  // The bytes that a part of this size takes up.
   static constexpr std::size_t rounded(std::size_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
@@ -112,8 +113,8 @@ class Arena {
 
 class Event;
 
-// A queue of work that runs in order, asynchronously to the caller and to other streams. A stream
-// is used by one thread at a time.
+// Stream is a queue of work that runs in order, asynchronously to the caller and to other streams.
+// It is used by one thread at a time.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -125,13 +126,13 @@ class Stream {
   virtual void host_call(std::function<void()> function) = 0;
   // Waits until all work enqueued so far has run; throws the first Error of that work.
   virtual void synchronize() = 0;
-  // The same with a limit: false if the work did not finish in time.
+  // Waits likewise, but returns false if the work did not finish within the limit.
   virtual bool synchronize_for(Nanoseconds limit) = 0;
   // Whether all work enqueued so far has run. Does not wait.
   virtual bool idle() = 0;
 };
 
-// A point in a stream's work. Recording again moves the point.
+// Event is a point in a stream's work. Recording it again moves the point.
 class Event {
  public:
   virtual ~Event() = default;
@@ -142,7 +143,7 @@ class Event {
   virtual double seconds_since(const Event& earlier) const = 0;
 };
 
-// Recorded work that can be enqueued again as a whole, at little cost.
+// Graph is recorded work that can be enqueued again as a whole, at little cost.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -165,15 +166,15 @@ class Backend {
   virtual std::string pci_bus_id() const { return {}; }  // "0000:3b:00.0"; empty: not on a PCI bus
   virtual DeviceMemory memory() const = 0;               // of MemoryKind::device
 
-  // Uninitialised memory, aligned to 256 bytes. More than there is: an Error that says how much was
-  // asked, for what, and what there is. Zero bytes give an empty Buffer.
+  // Allocates uninitialised memory, aligned to 256 bytes. If there is not as much, throws an Error
+  // that says how much was asked for, why, and what there is. Zero bytes give an empty Buffer.
   virtual Buffer allocate(MemoryKind kind, std::size_t bytes, const std::string& purpose) = 0;
   virtual std::unique_ptr<Stream> create_stream(
       StreamPriority priority = StreamPriority::normal) = 0;
   virtual std::unique_ptr<Event> create_event(bool timing = false) = 0;
 
-  // Between any two kinds of memory of this backend. On CUDA it blocks until it is done when either
-  // side is pageable, or both sides are host memory.
+  // Copies between any two kinds of memory of this backend. On CUDA it blocks until it is done when
+  // either side is pageable, or both sides are host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream& stream) = 0;
   virtual void fill(void* to, unsigned char value, std::size_t bytes, Stream& stream) = 0;
 
@@ -188,14 +189,15 @@ class Backend {
   Ledger ledger_;
 };
 
-// cuda: the first GPU that this process may see. Throws an Error that says what is missing.
+// Opens the CPU, or the first GPU that this process may see. Throws an Error that says what is
+// missing.
 std::unique_ptr<Backend> create_backend(DeviceKind kind);
 
 // Whether this program was built with the CUDA backend.
 bool cuda_built();
 
-// What create_backend() chooses from. Without CUDA in the build, cuda::create_backend() throws an
-// Error that says so.
+// The two functions that create_backend() calls. Without CUDA in the build, cuda::create_backend()
+// throws an Error that says so.
 namespace cpu {
 std::unique_ptr<Backend> create_backend();
 }

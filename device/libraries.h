@@ -1,5 +1,5 @@
-// cuBLASLt and NCCL, which programs load when they first need them, so that they start, and run on
-// the CPU, where these libraries are not installed.
+// Programs load cuBLASLt and NCCL when they first need them. So they start, and run on the CPU, on
+// machines where these libraries are not installed.
 //
 // load_cublaslt() or load_nccl() must have returned nullptr before any function of <cublasLt.h> or
 // <nccl.h> is called; an earlier call aborts. Callers use the libraries' own headers.

@@ -5,14 +5,18 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <memory>
+#include <optional>
 
 #include "base/text.h"
 
 namespace nvllm {
 namespace {
 
-constexpr unsigned kTextBytes = 96;
-constexpr unsigned kMostLinks = 18;  // of any GPU so far
+constexpr unsigned kMaxLinks = 18;  // of any GPU so far
+constexpr int kProhibited = 2;      // the compute mode in which no program may compute
+
+using Device = void*;  // nullptr: it does not answer
 
 // nvmlPciInfo_t
 struct PciInfo {
@@ -24,13 +28,11 @@ struct PciInfo {
 // nvmlGpuP2PCapsIndex_t
 constexpr int kRead = 0, kNvlink = 2;
 
-using Text = std::array<char, kTextBytes>;
-
-}  // namespace
-
-// Not every driver has all of them.
-struct Nvml::Functions {
-  std::unique_ptr<void, int (*)(void*)> library{nullptr, &dlclose};
+// NVML, started as long as the object lives. Its header comes with the driver's development files,
+// which a build machine need not have; what is used here is part of its stable interface. Not every
+// driver has all of the functions.
+struct Nvml {
+  std::unique_ptr<void, int (*)(void*)> library{dlopen("libnvidia-ml.so.1", RTLD_NOW), &dlclose};
 
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
@@ -41,7 +43,7 @@ struct Nvml::Functions {
   int (*handle)(unsigned, Device*) = nullptr;
   int (*uuid)(Device, char*, unsigned) = nullptr;
   int (*name)(Device, char*, unsigned) = nullptr;
-  int (*memory)(Device, std::uint64_t[3]) = nullptr;  // total, free, used
+  int (*memory)(Device, std::uint64_t*) = nullptr;  // total, free, used
   int (*pci)(Device, PciInfo*) = nullptr;
   int (*capability)(Device, int*, int*) = nullptr;
   int (*compute_mode)(Device, int*) = nullptr;
@@ -49,96 +51,90 @@ struct Nvml::Functions {
   int (*peer_status)(Device, Device, int, int*) = nullptr;
   int (*ancestor)(Device, Device, int*) = nullptr;
 
+  Nvml() = default;
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+  ~Nvml() {
+    if (started) shutdown();
+  }
+
+  // False, with the reason, if the library is missing or does not start.
+  bool start(std::string* why);
+  std::vector<Device> devices() const;
+
+ private:
   template <typename Function>
-  void load(Function& function, const char* symbol) const {
+  void load(Function& function, const char* symbol) {
     function = reinterpret_cast<Function>(dlsym(library.get(), symbol));
   }
+  void load_all();
 
-  void load_all() {
-    load(init, "nvmlInit_v2");
-    load(shutdown, "nvmlShutdown");
-    load(error_string, "nvmlErrorString");
-    load(driver_version, "nvmlSystemGetDriverVersion");
-    load(cuda_version, "nvmlSystemGetCudaDriverVersion_v2");
-    load(count, "nvmlDeviceGetCount_v2");
-    load(handle, "nvmlDeviceGetHandleByIndex_v2");
-    load(uuid, "nvmlDeviceGetUUID");
-    load(name, "nvmlDeviceGetName");
-    load(memory, "nvmlDeviceGetMemoryInfo");
-    load(pci, "nvmlDeviceGetPciInfo_v3");
-    load(capability, "nvmlDeviceGetCudaComputeCapability");
-    load(compute_mode, "nvmlDeviceGetComputeMode");
-    load(link_state, "nvmlDeviceGetNvLinkState");
-    load(peer_status, "nvmlDeviceGetP2PStatus");
-    load(ancestor, "nvmlDeviceGetTopologyCommonAncestor");
-  }
-
-  bool has_what_is_needed() const {
-    return init && shutdown && error_string && count && handle && uuid;
-  }
+  bool started = false;
 };
 
-Nvml::Nvml(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
-
-Nvml::~Nvml() {
-  functions_->shutdown();
+// Calls a function of the driver. False if it has none, or does not answer.
+template <typename Function, typename... Arguments>
+bool ask(Function* function, Arguments... arguments) {
+  return function != nullptr && function(arguments...) == 0;
 }
 
-std::unique_ptr<Nvml> Nvml::start(std::string* why) {
-  auto functions = std::make_unique<Functions>();
-  functions->library.reset(dlopen("libnvidia-ml.so.1", RTLD_NOW));
-  if (functions->library == nullptr) {
+// The text that a function of the driver writes; empty if there is none.
+template <typename Function, typename... Arguments>
+std::string ask_text(Function* function, Arguments... arguments) {
+  std::array<char, 96> text{};
+  const auto size = static_cast<unsigned>(text.size());
+  return ask(function, arguments..., text.data(), size) ? text.data() : "";
+}
+
+void Nvml::load_all() {
+  load(init, "nvmlInit_v2");
+  load(shutdown, "nvmlShutdown");
+  load(error_string, "nvmlErrorString");
+  load(driver_version, "nvmlSystemGetDriverVersion");
+  load(cuda_version, "nvmlSystemGetCudaDriverVersion_v2");
+  load(count, "nvmlDeviceGetCount_v2");
+  load(handle, "nvmlDeviceGetHandleByIndex_v2");
+  load(uuid, "nvmlDeviceGetUUID");
+  load(name, "nvmlDeviceGetName");
+  load(memory, "nvmlDeviceGetMemoryInfo");
+  load(pci, "nvmlDeviceGetPciInfo_v3");
+  load(capability, "nvmlDeviceGetCudaComputeCapability");
+  load(compute_mode, "nvmlDeviceGetComputeMode");
+  load(link_state, "nvmlDeviceGetNvLinkState");
+  load(peer_status, "nvmlDeviceGetP2PStatus");
+  load(ancestor, "nvmlDeviceGetTopologyCommonAncestor");
+}
+
+bool Nvml::start(std::string* why) {
+  if (library == nullptr) {
     *why = str("no NVIDIA driver: ", dlerror());
-    return nullptr;
+    return false;
   }
-  functions->load_all();
-  if (!functions->has_what_is_needed()) {
+  load_all();
+  if (!(init && shutdown && error_string && count && handle && uuid)) {
     *why = "libnvidia-ml.so.1 lacks functions that are needed; update the NVIDIA driver";
-    return nullptr;
+    return false;
   }
-  if (const int error = functions->init(); error != 0) {
-    *why = str("no NVIDIA GPU: ", functions->error_string(error));
-    return nullptr;
+  const int error = init();
+  if (error != 0) *why = str("no NVIDIA GPU: ", error_string(error));
+  started = error == 0;
+  return started;
+}
+
+std::vector<Device> Nvml::devices() const {
+  unsigned number = 0;
+  if (!ask(count, &number)) return {};
+  std::vector<Device> all(number);
+  for (unsigned index = 0; index < number; ++index) {
+    if (!ask(handle, index, &all[index])) all[index] = nullptr;
   }
-  return std::unique_ptr<Nvml>(new Nvml(std::move(functions)));
+  return all;
 }
 
-unsigned Nvml::count() const {
-  unsigned count = 0;
-  return functions_->count(&count) == 0 ? count : 0;
-}
-
-Nvml::Device Nvml::device(unsigned index) const {
-  Device device = nullptr;
-  return functions_->handle(index, &device) == 0 ? device : nullptr;
-}
-
-std::string Nvml::driver_version() const {
-  Text text{};
-  if (functions_->driver_version == nullptr) return "";
-  return functions_->driver_version(text.data(), kTextBytes) == 0 ? text.data() : "";
-}
-
-std::optional<int> Nvml::cuda_version() const {
-  int version = 0;
-  if (functions_->cuda_version == nullptr || functions_->cuda_version(&version) != 0) return {};
-  return version;
-}
-
-std::string Nvml::uuid(Device device) const {
-  Text text{};
-  return functions_->uuid(device, text.data(), kTextBytes) == 0 ? text.data() : "";
-}
-
-std::string Nvml::name(Device device) const {
-  Text text{};
-  if (functions_->name == nullptr) return "";
-  return functions_->name(device, text.data(), kTextBytes) == 0 ? text.data() : "";
-}
-
-std::string Nvml::pci_address(Device device) const {
+// "0000:3b:00.0", as Linux writes it.
+std::string pci_address(const Nvml& nvml, Device device) {
   PciInfo info{};
-  if (functions_->pci == nullptr || functions_->pci(device, &info) != 0) return "";
+  if (!ask(nvml.pci, device, &info)) return "";
   // NVML writes eight digits of domain, and capitals.
   std::string address(info.address);
   if (address.size() > 12) address.erase(0, address.size() - 12);
@@ -147,83 +143,49 @@ std::string Nvml::pci_address(Device device) const {
   return address;
 }
 
-std::optional<int> Nvml::compute_mode(Device device) const {
-  int mode = 0;
-  if (functions_->compute_mode == nullptr || functions_->compute_mode(device, &mode) != 0)
-    return {};
-  return mode;
-}
-
-int Nvml::active_nvlinks(Device device) const {
-  if (functions_->link_state == nullptr) return 0;
+int active_nvlinks(const Nvml& nvml, Device device) {
   int links = 0;
-  for (unsigned link = 0; link < kMostLinks; ++link) {
+  for (unsigned link = 0; link < kMaxLinks; ++link) {
     int active = 0;
-    if (functions_->link_state(device, link, &active) == 0 && active == 1) ++links;
+    if (ask(nvml.link_state, device, link, &active) && active == 1) ++links;
   }
   return links;
 }
 
-std::optional<Nvml::Memory> Nvml::memory(Device device) const {
-  std::uint64_t bytes[3] = {};
-  if (functions_->memory == nullptr || functions_->memory(device, bytes) != 0) return {};
-  return Memory{.total = bytes[0], .free = bytes[1]};
-}
-
-std::optional<Nvml::Capability> Nvml::capability(Device device) const {
-  Capability capability{};
-  if (functions_->capability == nullptr ||
-      functions_->capability(device, &capability.major, &capability.minor) != 0) {
-    return {};
-  }
-  return capability;
-}
-
-bool Nvml::can_read(Device from, Device to) const {
+// Whether the path from one GPU to another can do this.
+bool peers(const Nvml& nvml, Device from, Device to, int what) {
   int status = -1;
-  return functions_->peer_status != nullptr &&
-         functions_->peer_status(from, to, kRead, &status) == 0 && status == 0;
+  return ask(nvml.peer_status, from, to, what, &status) && status == 0;
 }
 
-bool Nvml::joined_by_nvlink(Device a, Device b) const {
-  int status = -1;
-  return functions_->peer_status != nullptr &&
-         functions_->peer_status(a, b, kNvlink, &status) == 0 && status == 0;
-}
-
-std::optional<int> Nvml::common_ancestor(Device a, Device b) const {
+// What lies between two GPUs on PCIe.
+std::string path_between(const Nvml& nvml, Device a, Device b) {
   int level = 0;
-  if (functions_->ancestor == nullptr || functions_->ancestor(a, b, &level) != 0) return {};
-  return level;
-}
-
-namespace {
-
-std::string path_of(std::optional<int> level) {
-  if (!level) return "a way that the driver does not tell";
-  if (*level < 10) return "one board";
-  if (*level < 20) return "one PCIe switch";
-  if (*level < 30) return "several PCIe switches";
-  if (*level < 40) return "a PCIe host bridge";
-  if (*level < 50) return "PCIe within a NUMA node";
+  if (!ask(nvml.ancestor, a, b, &level)) return "a way that the driver does not tell";
+  if (level < 10) return "one board";
+  if (level < 20) return "one PCIe switch";
+  if (level < 30) return "several PCIe switches";
+  if (level < 40) return "a PCIe host bridge";
+  if (level < 50) return "PCIe within a NUMA node";
   return "PCIe across NUMA nodes";
 }
 
-GpuFacts facts_of(const Nvml& nvml, Nvml::Device device) {
+GpuFacts facts_of(const Nvml& nvml, Device device) {
   GpuFacts facts;
   if (device == nullptr) return facts;
-  facts.name = nvml.name(device);
-  facts.uuid = nvml.uuid(device);
-  facts.pci = nvml.pci_address(device);
-  if (const auto memory = nvml.memory(device)) {
-    facts.total_bytes = memory->total;
-    facts.free_bytes = memory->free;
+  facts.name = ask_text(nvml.name, device);
+  facts.uuid = ask_text(nvml.uuid, device);
+  facts.pci = pci_address(nvml, device);
+  if (std::uint64_t bytes[3] = {}; ask(nvml.memory, device, bytes)) {
+    facts.total_bytes = bytes[0];
+    facts.free_bytes = bytes[1];
   }
-  if (const auto capability = nvml.capability(device)) {
-    facts.capability = capability->major * 10 + capability->minor;
+  if (int major = 0, minor = 0; ask(nvml.capability, device, &major, &minor)) {
+    facts.capability = major * 10 + minor;
   }
-  facts.prohibited = nvml.compute_mode(device) == Nvml::kProhibited;
-  facts.nvlinks = nvml.active_nvlinks(device);
+  int mode = 0;
+  facts.prohibited = ask(nvml.compute_mode, device, &mode) && mode == kProhibited;
+  facts.nvlinks = active_nvlinks(nvml, device);
   return facts;
 }
 
@@ -231,27 +193,34 @@ GpuFacts facts_of(const Nvml& nvml, Nvml::Device device) {
 
 GpuSurvey survey_gpus() {
   GpuSurvey survey;
-  const std::unique_ptr<Nvml> nvml = Nvml::start(&survey.why_none);
-  if (nvml == nullptr) return survey;
-  survey.driver = nvml->driver_version();
-  survey.cuda_version = nvml->cuda_version().value_or(0);
-  std::vector<Nvml::Device> devices;
-  for (unsigned index = 0; index < nvml->count(); ++index) {
-    devices.push_back(nvml->device(index));
-    survey.gpus.push_back(facts_of(*nvml, devices.back()));
-  }
-  for (std::size_t b = 1; b < devices.size(); ++b) {
-    for (std::size_t a = 0; a < b; ++a) {
-      if (devices[a] == nullptr || devices[b] == nullptr) continue;
-      survey.pairs.push_back({.first = static_cast<int>(a),
-                              .second = static_cast<int>(b),
-                              .nvlink = nvml->joined_by_nvlink(devices[a], devices[b]),
-                              .path = path_of(nvml->common_ancestor(devices[a], devices[b])),
-                              .peer_access = nvml->can_read(devices[a], devices[b]) &&
-                                             nvml->can_read(devices[b], devices[a])});
+  Nvml nvml;
+  if (!nvml.start(&survey.why_none)) return survey;
+  survey.driver = ask_text(nvml.driver_version);
+  if (!ask(nvml.cuda_version, &survey.cuda_version)) survey.cuda_version = 0;
+  const std::vector<Device> devices = nvml.devices();
+  for (const Device device : devices) survey.gpus.push_back(facts_of(nvml, device));
+  for (std::size_t second = 1; second < devices.size(); ++second) {
+    for (std::size_t first = 0; first < second; ++first) {
+      const Device a = devices[first], b = devices[second];
+      if (a == nullptr || b == nullptr) continue;
+      survey.pairs.push_back({.first = static_cast<int>(first),
+                              .second = static_cast<int>(second),
+                              .nvlink = peers(nvml, a, b, kNvlink),
+                              .path = path_between(nvml, a, b),
+                              .peer_access = peers(nvml, a, b, kRead) && peers(nvml, b, a, kRead)});
     }
   }
   return survey;
+}
+
+std::vector<std::string> nvml_uuids(std::string* why_none) {
+  std::vector<std::string> uuids;
+  Nvml nvml;
+  if (!nvml.start(why_none)) return uuids;
+  for (const Device device : nvml.devices()) {
+    uuids.push_back(device == nullptr ? "" : ask_text(nvml.uuid, device));
+  }
+  return uuids;
 }
 
 }  // namespace nvllm

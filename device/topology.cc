@@ -83,6 +83,15 @@ std::map<std::string, std::string> read_fields(const std::filesystem::path& path
   return fields;
 }
 
+// CUDA and NVML write "00000000:3B:00.0" or "0000:3B:00.0", sysfs "0000:3b:00.0".
+std::string folder_of_pci_device(std::string bus_id, const std::string& root) {
+  for (char& c : bus_id) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (const std::size_t colon = bus_id.find(':'); colon != std::string::npos && colon > 4) {
+    bus_id.erase(0, colon - 4);
+  }
+  return root + "/sys/bus/pci/devices/" + bus_id;
+}
+
 // A set of cores of any size; the fixed cpu_set_t ends at 1,024.
 class CoreSet {
  public:
@@ -142,15 +151,7 @@ std::optional<std::vector<std::string>> gpu_uuids_of_driver(const std::string& p
 std::vector<std::string> gpu_uuids(std::string* why_none) {
   const auto listed = gpu_uuids_of_driver();
   if (listed && !listed->empty()) return *listed;
-  const std::unique_ptr<Nvml> nvml = Nvml::start(why_none);
-  std::vector<std::string> uuids;
-  if (nvml == nullptr) return uuids;
-  for (unsigned index = 0; index < nvml->count(); ++index) {
-    // A GPU that does not answer keeps its place, without a name.
-    const Nvml::Device device = nvml->device(index);
-    uuids.push_back(device == nullptr ? "" : nvml->uuid(device));
-  }
-  return uuids;
+  return nvml_uuids(why_none);
 }
 
 std::vector<std::string> visible_gpus(std::string* why_none) {
@@ -254,16 +255,9 @@ std::vector<int> parse_core_list(std::string_view text) {
 }
 
 std::vector<int> cores_near_pci_device(const std::string& bus_id) {
-  // CUDA and NVML write hexadecimal digits in upper case and may give the domain eight digits;
-  // sysfs has lower case and four.
-  std::string name = bus_id;
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (const std::size_t colon = name.find(':'); colon != std::string::npos && colon > 4) {
-    name.erase(0, colon - 4);
-  }
-  std::ifstream file("/sys/bus/pci/devices/" + name + "/local_cpulist");
+  std::ifstream file(folder_of_pci_device(bus_id, "") + "/local_cpulist");
   std::string list;
-  if (name.find('/') != std::string::npos || !std::getline(file, list)) return {};
+  if (bus_id.find('/') != std::string::npos || !std::getline(file, list)) return {};
   const std::vector<int> allowed = allowed_cores();
   std::vector<int> near;
   for (const int core : parse_core_list(list)) {
@@ -273,13 +267,7 @@ std::vector<int> cores_near_pci_device(const std::string& bus_id) {
 }
 
 int node_of_pci_device(const std::string& bus_id, const std::string& root) {
-  // CUDA writes "00000000:3B:00.0" or "0000:3B:00.0", sysfs "0000:3b:00.0".
-  std::string name = bus_id;
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (const std::size_t colon = name.find(':'); colon != std::string::npos && colon > 4) {
-    name.erase(0, colon - 4);
-  }
-  std::ifstream file(root + "/sys/bus/pci/devices/" + name + "/numa_node");
+  std::ifstream file(folder_of_pci_device(bus_id, root) + "/numa_node");
   int node = kNoNode;
   return file >> node && node >= 0 && node < static_cast<int>(kNodes) ? node : kNoNode;
 }

@@ -26,9 +26,9 @@ std::vector<std::string> select_gpus(std::optional<std::string_view> visible_dev
 // where they do not tell (50 ms). Empty, with the reason, without a driver or a GPU.
 std::vector<std::string> gpu_uuids(std::string* why_none);
 
-// The same from the driver's files alone: every GPU below `proc` whose device file below `dev` this
-// process may use, by bus address. Nothing if the files do not tell: no such folder, a GPU that has
-// not been started since boot.
+// Reads the same from the driver's files alone: every GPU below `proc` whose device file below
+// `dev` this process may use, by bus address. Nothing if the files do not tell: no such folder, a
+// GPU that has not been started since boot.
 std::optional<std::vector<std::string>> gpu_uuids_of_driver(
     const std::string& proc = "/proc/driver/nvidia/gpus", const std::string& dev = "/dev");
 
@@ -51,7 +51,8 @@ std::vector<int> parse_core_list(std::string_view text);
 
 inline constexpr int kNoNode = -1;
 
-// kNoNode where the system does not say, as on machines with one node. `root` is "/" but in tests.
+// Returns the NUMA node beside a PCI device; kNoNode where the system does not say, as on machines
+// with one node. `root` is "/" but in tests.
 int node_of_pci_device(const std::string& bus_id, const std::string& root = "/");
 
 // From now on new pages of the calling thread, and of threads that it starts, come from this node

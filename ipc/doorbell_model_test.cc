@@ -49,7 +49,7 @@ class Model {
 
   std::size_t states() const { return seen_.size(); }
   bool loses_wake_up() const { return stuck_ != 0; }
-  int most_tokens() const { return most_tokens_; }
+  int max_tokens() const { return max_tokens_; }
 
  private:
   void explore() {
@@ -60,7 +60,7 @@ class Model {
     while (!open.empty()) {
       const State state = open.back();
       open.pop_back();
-      most_tokens_ = std::max(most_tokens_, int{state.tokens});
+      max_tokens_ = std::max(max_tokens_, int{state.tokens});
       std::vector<State> next;
       step_waiter(state, next);
       for (std::size_t i = 0; i < kRingers; ++i) step_ringer(state, i, next);
@@ -167,7 +167,7 @@ class Model {
   const int turns_;
   std::set<State> seen_;
   int stuck_ = 0;
-  int most_tokens_ = 0;
+  int max_tokens_ = 0;
 };
 
 }  // namespace
@@ -182,8 +182,8 @@ TEST_CASE("no interleaving of the doorbell's steps loses a wake-up") {
 TEST_CASE("stale tokens stay bounded, however long the doorbell is used") {
   const Model few(Protocol{}, 3);
   const Model many(Protocol{}, 8);
-  CHECK(few.most_tokens() == many.most_tokens());
-  CHECK(many.most_tokens() <= 1 + kRingers);
+  CHECK(few.max_tokens() == many.max_tokens());
+  CHECK(many.max_tokens() <= 1 + kRingers);
 }
 
 TEST_CASE("the model finds the lost wake-up of a waiter that does not look again") {
@@ -209,7 +209,7 @@ TEST_CASE("the model finds the growing tokens of a ringer that does not reset th
   broken.exchange_sleeping = false;
   broken.drain_before_declaring = true;
   CHECK(!Model(broken, 3).loses_wake_up());
-  CHECK(Model(broken, 3).most_tokens() > Model(Protocol{}, 3).most_tokens());
+  CHECK(Model(broken, 3).max_tokens() > Model(Protocol{}, 3).max_tokens());
 }
 
 }  // namespace nvllm::ipc

@@ -1,22 +1,14 @@
 #include "ipc/group.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <mutex>
 #include <utility>
 
-#include "base/check.h"
-#include "base/thread.h"
 #include "ipc/group_memory.h"
-#include "ipc/segment.h"
 
 namespace nvllm::ipc {
 namespace {
-
-constexpr const char* kKind = "group";
 
 void validate(const GroupOptions& options) {
   if (options.size < 1 || options.size > kMaxRanks) {
@@ -36,10 +28,6 @@ int usable_cores() {
 ActivitySnapshot snapshot_of(const ActivityCell& cell) {
   const ActivityCell::Value value = cell.read();
   return {std::string(value.view()), value.number, value.since_ns};
-}
-
-std::string name_of_rank(int rank) {
-  return rank == kLauncher ? "launcher" : str("rank ", rank);
 }
 
 std::string duration_since(std::int64_t start_ns) {
@@ -78,50 +66,19 @@ std::string RankSnapshot::describe() const {
   return text;
 }
 
-// --- Group ---
-
-struct Group::Shared {
-  Segment segment;
-  GroupLayout layout;
-  std::vector<Doorbell> main_bells;  // by record_index
-  std::vector<Doorbell> collective_bells;
-
-  explicit Shared(const GroupOptions& options)
-      : segment(Segment::create(GroupLayout(options).bytes, kKind, Segment::Name::removed)),
-        layout(options) {
-    auto* group = new (segment.payload().data()) GroupMemory;  // zeroed pages are its initial state
-    group->size = options.size;
-    group->cores = usable_cores();
-    group->step_timeout_ns = options.step_timeout.count();
-    group->staging_bytes = options.staging_bytes;
-    for (std::size_t i = 0; i <= static_cast<std::size_t>(options.size); ++i) {
-      main_bells.emplace_back(group->bells[i].main.sleeping);
-      collective_bells.emplace_back(group->bells[i].collective.sleeping);
-    }
+Group::Shared::Shared(const GroupOptions& options)
+    : segment(Segment::create(GroupLayout(options).bytes, kGroupKind, Segment::Name::removed)),
+      layout(options) {
+  auto* group = new (segment.payload().data()) GroupMemory;  // zeroed pages are its initial state
+  group->size = options.size;
+  group->cores = usable_cores();
+  group->step_timeout_ns = options.step_timeout.count();
+  group->staging_bytes = options.staging_bytes;
+  for (std::size_t i = 0; i <= static_cast<std::size_t>(options.size); ++i) {
+    main_bells.emplace_back(group->bells[i].main.sleeping);
+    collective_bells.emplace_back(group->bells[i].collective.sleeping);
   }
-
-  GroupMemory& memory() const { return *reinterpret_cast<GroupMemory*>(segment.payload().data()); }
-  ProcessRecord& record(int rank) const { return memory().records[record_index(rank)]; }
-  RankMemory& rank(int rank) const { return memory().ranks[static_cast<std::size_t>(rank)]; }
-
-  void check_rank(int rank, int lowest) const {
-    NVLLM_CHECK(rank >= lowest && rank < memory().size, "rank ", rank, " of ", memory().size);
-  }
-
-  std::uint32_t aborted() const { return memory().abort.aborted.load(std::memory_order_seq_cst); }
-
-  std::string abort_reason() const {
-    const std::uint32_t slot = aborted();
-    if (slot == 0) return "";
-    const AbortState::Reason& reason = memory().abort.reasons[slot - 1];
-    return {reason.text.data(), std::min<std::size_t>(reason.length, reason.text.size())};
-  }
-
-  void check_abort() const {
-    if (aborted() != 0) [[unlikely]]
-      throw GroupAborted(abort_reason());
-  }
-};
+}
 
 Group::Group(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 Group::Group(Group&&) noexcept = default;
@@ -193,236 +150,6 @@ void Group::request_stop() const {
 
 bool Group::stop_requested() const {
   return shared_->memory().stop_wanted.load(std::memory_order_seq_cst) != 0;
-}
-
-// --- Member ---
-
-struct Member::State {
-  Group group;
-  int rank;
-  pid_t pid = getpid();
-  bool crowded;  // more ranks than cores: whoever spins holds up the one it waits for
-  std::uint64_t exchanges = 0;
-  std::mutex last_words_mutex;
-
-  const Group::Shared& shared() const { return *group.shared_; }
-  ProcessRecord& record() const { return shared().record(rank); }
-};
-
-Member Group::join(int rank) const {
-  shared_->segment.check(kKind);
-  if (rank < kLauncher || rank >= size()) {
-    fail("rank ", rank, " cannot join a group of ", size(), " ranks");
-  }
-  ProcessRecord& record = shared_->record(rank);
-  std::int32_t joined_pid = 0;
-  if (!record.pid.compare_exchange_strong(joined_pid, getpid())) {
-    fail(name_of_rank(rank), " has joined already, as pid ", joined_pid);
-  }
-  record.heartbeat_ns.store(now_ns());
-  record.phase.store(static_cast<std::uint32_t>(Phase::starting));
-  const bool crowded = shared_->memory().cores < size();
-  return Member(std::unique_ptr<Member::State>(
-      new Member::State{Group(shared_), rank, getpid(), crowded, 0, {}}));
-}
-
-Member::Member(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Member::Member(Member&&) noexcept = default;
-
-Member& Member::operator=(Member&& other) noexcept {
-  Member(std::move(other)).state_.swap(state_);
-  return *this;
-}
-
-Member::~Member() {
-  // A child that inherited this object through fork() does not speak for its parent.
-  if (state_ && state_->pid == getpid()) set_phase(Phase::ended);
-}
-
-int Member::rank() const {
-  return state_->rank;
-}
-int Member::size() const {
-  return state_->group.size();
-}
-const Group& Member::group() const {
-  return state_->group;
-}
-
-void Member::set_phase(Phase phase) {
-  state_->record().phase.store(static_cast<std::uint32_t>(phase));
-}
-
-void Member::set_step(std::uint64_t step) {
-  state_->record().step.store(step, std::memory_order_release);
-}
-
-void Member::note_progress() {
-  state_->record().progress.fetch_add(1, std::memory_order_release);
-}
-
-std::uint64_t Member::progress() const {
-  return state_->record().progress.load(std::memory_order_acquire);
-}
-
-void Member::set_last_words(std::string_view text) {
-  const std::lock_guard lock(state_->last_words_mutex);
-  state_->record().last_words.write(1, now_ns(), text);
-}
-
-void Member::beat() {
-  state_->record().heartbeat_ns.store(now_ns(), std::memory_order_release);
-}
-
-Member::ActivityScope::ActivityScope(Member& member, Activity activity, std::string_view text)
-    : cell_(activity == Activity::call ? member.state_->record().call
-                                       : member.state_->record().collective),
-      before_(cell_.read()) {
-  cell_.write(before_.number + 1, now_ns(), text);
-}
-
-Member::ActivityScope::~ActivityScope() {
-  // An outer activity goes on under its own number; the count itself never goes back once idle.
-  const std::uint64_t number = before_.length != 0 ? before_.number : cell_.read().number;
-  cell_.write(number, before_.since_ns, before_.view());
-}
-
-void Member::check_abort() const {
-  state_->shared().check_abort();
-}
-
-bool Member::wait_until(Doorbell& bell, Condition ready, Nanoseconds limit, Nanoseconds spin,
-                        int peer) {
-  const Group::Shared& shared = state_->shared();
-  shared.check_abort();
-  if (ready()) return true;
-
-  WaitClock clock(limit, now_ns());
-  std::atomic<std::int32_t>& waits_for = state_->record().waits_for;
-  if (peer != RankSnapshot::kNobody) waits_for.store(peer - RankSnapshot::kNobody);
-  const auto found = [&] {
-    if (peer != RankSnapshot::kNobody) waits_for.store(0);
-    return true;
-  };
-
-  // A look at the clock costs as much as a few looks at the condition.
-  constexpr int kSpins = 64;
-  constexpr Nanoseconds kAlone = std::chrono::microseconds(20);  // then others may need this core
-  while (clock.elapsed() < spin && !clock.expired()) {
-    for (int i = 0; i < kSpins; ++i) {
-      cpu_relax();
-      if (ready()) return found();
-    }
-    shared.check_abort();
-    if (state_->crowded || clock.elapsed() > kAlone) sched_yield();
-    clock.look(now_ns());
-  }
-
-  while (true) {
-    Doorbell::Sleeper sleeper(bell);
-    if (ready()) return found();
-    shared.check_abort();
-    clock.look(now_ns());
-    if (clock.expired()) return false;
-    sleeper.sleep(clock.slice());
-  }
-}
-
-void Member::timed_out(int peer, const char* what) const {
-  throw PeerTimeout(
-      peer,
-      str("waited ",
-          format_duration(std::chrono::duration<double>(state_->group.step_timeout()).count()),
-          " for ", what, " from ", state_->group.snapshot(peer).describe()));
-}
-
-std::vector<std::vector<std::byte>> Member::exchange(std::span<const std::byte> mine,
-                                                     const char* what) {
-  const Group::Shared& shared = state_->shared();
-  NVLLM_CHECK(rank() != kLauncher, "exchange() is for ranks");
-  NVLLM_CHECK_LE(mine.size(), kExchangeBytes);
-  const std::uint64_t round = state_->exchanges++;
-  ExchangeBox& box = shared.rank(rank()).exchange;
-  ExchangeBox::Blob& blob = box.blobs[round % 2];
-  blob.bytes = mine.size();
-  std::copy(mine.begin(), mine.end(), blob.data.begin());
-  box.published.store(round + 1, std::memory_order_seq_cst);
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) main_bell(peer).ring();
-  }
-
-  std::vector<std::vector<std::byte>> all(static_cast<std::size_t>(size()));
-  for (int peer = 0; peer < size(); ++peer) {
-    const ExchangeBox& theirs = shared.rank(peer).exchange;
-    wait(
-        main_bell(rank()), [&] { return theirs.published.load(std::memory_order_seq_cst) > round; },
-        peer, what);
-    const ExchangeBox::Blob& received = theirs.blobs[round % 2];
-    const auto bytes = std::min<std::size_t>(received.bytes, kExchangeBytes);
-    all[static_cast<std::size_t>(peer)].assign(
-        received.data.begin(), received.data.begin() + static_cast<std::ptrdiff_t>(bytes));
-  }
-  return all;
-}
-
-std::span<std::byte> Member::staging(int rank) const {
-  const Group::Shared& shared = state_->shared();
-  shared.check_rank(rank, 0);
-  return shared.segment.payload().subspan(
-      shared.layout.staging + static_cast<std::size_t>(rank) * shared.layout.staging_stride,
-      shared.memory().staging_bytes);
-}
-
-std::span<Member::Flag> Member::flags(int rank) const {
-  state_->shared().check_rank(rank, 0);
-  return state_->shared().rank(rank).flags;
-}
-
-Doorbell& Member::collective_bell(int rank) const {
-  state_->shared().check_rank(rank, kLauncher);
-  return state_->group.shared_->collective_bells[record_index(rank)];
-}
-
-Doorbell& Member::main_bell(int rank) const {
-  state_->shared().check_rank(rank, kLauncher);
-  return state_->group.shared_->main_bells[record_index(rank)];
-}
-
-std::span<std::byte> Member::channel_memory() const {
-  const Group::Shared& shared = state_->shared();
-  return shared.segment.payload().subspan(shared.layout.channels, ChannelsLayout(size()).bytes);
-}
-
-// --- Heartbeat ---
-
-Heartbeat::Heartbeat(Member& member)
-    : thread_(start_thread("of the heartbeat", [this, &member] { run(member); })) {}
-
-Heartbeat::~Heartbeat() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  stop_wanted_.notify_one();
-  thread_.join();
-}
-
-Nanoseconds Heartbeat::interval(Nanoseconds step_timeout) {
-  return std::clamp<Nanoseconds>(step_timeout / 8, std::chrono::milliseconds(20),
-                                 std::chrono::milliseconds(500));
-}
-
-void Heartbeat::run(Member& member) {
-  const Nanoseconds pause = interval(member.group().step_timeout());
-  std::unique_lock lock(mutex_);
-  while (!stop_) {
-    member.beat();
-    // Sleepers look at their deadline after a slice of the wall clock (doorbell.cc). If somebody
-    // has set that clock back, they look now.
-    member.main_bell(member.rank()).ring();
-    member.collective_bell(member.rank()).ring();
-    stop_wanted_.wait_for(lock, pause, [this] { return stop_; });
-  }
 }
 
 }  // namespace nvllm::ipc

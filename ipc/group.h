@@ -60,8 +60,8 @@ class PeerTimeout : public Error {
 enum class Phase : std::uint32_t { absent, starting, ready, stopping, ended };
 const char* name_of(Phase phase);
 
-// What a process says of one of its activities: a call (its main thread) or a collective (the
-// thread that runs its stream). Readable by others at any time, also after its death.
+// One activity of a process: a call (of its main thread) or a collective (of the thread that runs
+// its stream). Others can read it at any time, also after the process has died.
 struct ActivitySnapshot {
   std::string text;           // "all_reduce 4096 float32"; empty: idle
   std::uint64_t number = 0;   // how many such activities it has started
@@ -92,15 +92,16 @@ class Member;
 
 class Group {
  public:
-  // Errors: no room or no permission in /dev/shm, a size out of range. Each names the fix.
+  // Throws an Error that names the fix if /dev/shm has no room or forbids writing, or if a size is
+  // out of range.
   static Group create(const GroupOptions& options);
 
   Group(Group&&) noexcept;
   Group& operator=(Group&&) noexcept;
   ~Group();
 
-  // Joins as this rank, once per process and rank. Checks that the segment is whole and of this
-  // version.
+  // Makes this process the member of that rank, once per process and rank. It checks that the
+  // segment is whole and of this version.
   Member join(int rank) const;
 
   int size() const;
@@ -141,14 +142,14 @@ class Member {
 
   void set_phase(Phase phase);
   void set_step(std::uint64_t step);
-  // A long step gets on: the step timeout begins again, for everybody who waits for it. Callable
-  // from any thread.
+  // Tells that a long step makes progress, so that the step timeout begins again for everybody who
+  // waits for it. Callable from any thread.
   void note_progress();
   std::uint64_t progress() const;  // of this member
   void set_last_words(std::string_view text);
-  void beat();  // a sign of life; a Heartbeat (ipc/group.h) gives them regularly
+  void beat();  // gives a sign of life; a Heartbeat does so regularly
 
-  // Says what this process is doing, for as long as the object lives; then what it was doing
+  // Records what this process is doing for as long as the object lives, and then what it was doing
   // before. Each activity belongs to one thread.
   enum class Activity { call, collective };
   class ActivityScope {
@@ -173,12 +174,12 @@ class Member {
     if (!wait_until(bell, Condition(ready), group().step_timeout(), spin, peer))
       timed_out(peer, what);
   }
-  // The same without a time limit: for an idle worker that waits for its next call.
+  // Waits without a time limit, as an idle worker does for its next call.
   template <typename Ready>
   void wait_idle(Doorbell& bell, Ready ready, Nanoseconds spin = kSpin) {
     wait_until(bell, Condition(ready), Nanoseconds::max(), spin, RankSnapshot::kNobody);
   }
-  // The same with a limit that is no error: false when it has passed.
+  // Waits with a limit that is no error: returns false when it has passed.
   template <typename Ready>
   bool wait_for(Doorbell& bell, Ready ready, Nanoseconds limit, Nanoseconds spin = kSpin) {
     return wait_until(bell, Condition(ready), limit, spin, RankSnapshot::kNobody);
@@ -208,7 +209,7 @@ class Member {
   // The doorbell on which the main thread of a rank, or of the launcher, sleeps: it waits for rings
   // and in exchange().
   Doorbell& main_bell(int rank) const;
-  // The memory of the group's rings, zero at the start (channels_layout.h).
+  // The memory of the group's rings, zero at the start (ring_layout.h).
   std::span<std::byte> channel_memory() const;
 
  private:

@@ -1,15 +1,20 @@
-// What lies in a group's segment. Internal to ipc/group.cc; it holds only lock-free atomics and
-// plain bytes that one of them publishes, so no process can leave it locked by dying.
+// What lies in a group's segment, and how a process finds it. Internal to group.cc and member.cc.
+// The segment holds only lock-free atomics and plain bytes that one of them publishes, so no
+// process can leave it locked by dying.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
+#include "base/check.h"
 #include "ipc/doorbell.h"
 #include "ipc/group.h"
 #include "ipc/ring_layout.h"
+#include "ipc/segment.h"
 #include "ipc/text_cell.h"
 
 namespace nvllm::ipc {
@@ -40,8 +45,9 @@ struct ProcessBells {
   Line collective;
 };
 
-// Who wants to abort takes a ticket, writes its reason into that slot and tries to set `aborted` to
-// the slot's number + 1. One of them wins, with a whole reason, even if another dies in the middle.
+// A process that aborts the group takes a ticket, writes its reason into that slot and tries to set
+// `aborted` to the slot's number + 1. One of them wins, with a whole reason, even if another dies
+// in the middle.
 struct AbortState {
   static constexpr std::uint32_t kReasons = 16;
   struct Reason {
@@ -81,7 +87,8 @@ struct GroupMemory {
   std::array<RankMemory, kMaxRanks> ranks;
 };
 
-// Then follow the rings, then the staging memory of each rank, on pages of their own.
+// Where the parts of the segment begin: GroupMemory, then the rings, then the staging memory of
+// each rank, each on pages of its own.
 struct GroupLayout {
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t round_up(std::size_t bytes) {
@@ -99,5 +106,44 @@ struct GroupLayout {
     bytes = staging + static_cast<std::size_t>(options.size) * staging_stride;
   }
 };
+
+// How one process reaches all that. Its members share the object.
+struct Group::Shared {
+  Segment segment;
+  GroupLayout layout;
+  std::vector<Doorbell> main_bells;  // by record_index
+  std::vector<Doorbell> collective_bells;
+
+  explicit Shared(const GroupOptions& options);
+
+  GroupMemory& memory() const { return *reinterpret_cast<GroupMemory*>(segment.payload().data()); }
+  ProcessRecord& record(int rank) const { return memory().records[record_index(rank)]; }
+  RankMemory& rank(int rank) const { return memory().ranks[static_cast<std::size_t>(rank)]; }
+
+  void check_rank(int rank, int lowest) const {
+    NVLLM_CHECK(rank >= lowest && rank < memory().size, "rank ", rank, " of ", memory().size);
+  }
+
+  std::uint32_t aborted() const { return memory().abort.aborted.load(std::memory_order_seq_cst); }
+
+  std::string abort_reason() const {
+    const std::uint32_t slot = aborted();
+    if (slot == 0) return "";
+    const AbortState::Reason& reason = memory().abort.reasons[slot - 1];
+    return {reason.text.data(), std::min<std::size_t>(reason.length, reason.text.size())};
+  }
+
+  void check_abort() const {
+    if (aborted() != 0) [[unlikely]]
+      throw GroupAborted(abort_reason());
+  }
+};
+
+// What the segment's header calls it.
+inline constexpr const char* kGroupKind = "group";
+
+inline std::string name_of_rank(int rank) {
+  return rank == kLauncher ? "launcher" : str("rank ", rank);
+}
 
 }  // namespace nvllm::ipc

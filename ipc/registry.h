@@ -84,15 +84,11 @@ class Registry {
   // The object must outlive the registry. A name can be bound once.
   template <auto Method, typename Object>
   void bind(std::string name, Object* object) {
-    bind_method(std::move(name), object, Method);
+    add(std::move(name), method_of(object, Method));
   }
   template <typename Callable>
   void bind(std::string name, Callable callable) {
-    if constexpr (std::is_pointer_v<Callable>) {
-      bind_function(std::move(name), callable, callable);
-    } else {
-      bind_callable(std::move(name), std::move(callable), &Callable::operator());
-    }
+    add(std::move(name), std::function(std::move(callable)));
   }
 
   // Runs the call that the message continues with. True: reply continues with true and the result.
@@ -108,35 +104,21 @@ class Registry {
   };
 
   template <typename Object, typename Class, typename Return, typename... Args>
-  void bind_method(std::string name, Object* object, Return (Class::*method)(Args...)) {
-    add<Return, Args...>(std::move(name), [object, method](Args... args) -> Return {
-      return (object->*method)(std::forward<Args>(args)...);
-    });
+  static std::function<Return(Args...)> method_of(Object* object,
+                                                  Return (Class::*method)(Args...)) {
+    return std::bind_front(method, object);
   }
   template <typename Object, typename Class, typename Return, typename... Args>
-  void bind_method(std::string name, Object* object, Return (Class::*method)(Args...) const) {
-    add<Return, Args...>(std::move(name), [object, method](Args... args) -> Return {
-      return (object->*method)(std::forward<Args>(args)...);
-    });
-  }
-  template <typename Callable, typename Return, typename... Args>
-  void bind_function(std::string name, Callable callable, Return (*)(Args...)) {
-    add<Return, Args...>(std::move(name), std::move(callable));
-  }
-  template <typename Callable, typename Return, typename... Args>
-  void bind_callable(std::string name, Callable callable, Return (Callable::*)(Args...) const) {
-    add<Return, Args...>(std::move(name), std::move(callable));
-  }
-  template <typename Callable, typename Return, typename... Args>
-  void bind_callable(std::string name, Callable callable, Return (Callable::*)(Args...)) {
-    add<Return, Args...>(std::move(name), std::move(callable));
+  static std::function<Return(Args...)> method_of(Object* object,
+                                                  Return (Class::*method)(Args...) const) {
+    return std::bind_front(method, object);
   }
 
-  template <typename Return, typename... Args, typename Function>
-  void add(std::string name, Function function) {
+  template <typename Return, typename... Args>
+  void add(std::string name, std::function<Return(Args...)> function) {
     insert(std::move(name),
            {signature_hash<Args...>(), signature_text<Args...>(),
-            [function = std::move(function)](ArchiveReader& message, ArchiveWriter& reply) mutable {
+            [function = std::move(function)](ArchiveReader& message, ArchiveWriter& reply) {
               std::tuple<CanonicalType<Args>...> args;
               message(args);
               message.finish();

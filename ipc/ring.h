@@ -26,7 +26,7 @@ namespace nvllm::ipc {
 
 using Bytes = std::span<const std::byte>;
 
-// The same in all processes that use the ring.
+// What identifies a ring; all processes that use it have the same values.
 struct BroadcastRing {
   std::string name;  // "calls"
   std::span<std::byte>
@@ -37,7 +37,7 @@ struct BroadcastRing {
 
   static constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 30;
 
-  // Tells fragments of this ring from anything else.
+  // A number by which readers tell fragments of this ring from anything else.
   std::uint32_t identity() const;
 };
 
@@ -50,10 +50,10 @@ class RingWriter {
   // throws in the middle of a message, the readers never get the rest and the ring refuses further
   // messages.
   void send(Bytes message) { send(std::span<const Bytes>(&message, 1)); }
-  // One message whose bytes lie in several places.
+  // Sends one message whose bytes lie in several places.
   void send(std::span<const Bytes> parts);
-  // Waits for room as long as it takes, or until the launcher wants the group to stop
-  // (Group::request_stop): then the message, or the rest of it, is not sent.
+  // Sends a message, and waits for room as long as it takes. If the launcher wants the group to
+  // stop (Group::request_stop), the message, or the rest of it, is not sent.
   void send_until_stop(Bytes message);
 
  private:
@@ -82,13 +82,14 @@ class RingReader {
   // The next message: valid until the next call of any of these. Throws PeerTimeout, naming the
   // writer, after the group's step timeout.
   Bytes receive(Nanoseconds spin = Member::kSpin);
-  // Waits for the message to begin for as long as it takes.
+  // Receives the next message, and waits for it as long as it takes.
   Bytes receive_idle(Nanoseconds spin = Member::kSpin);
-  // The same until the launcher wants the group to stop (Group::request_stop); then nothing.
+  // Waits likewise, but returns nothing once the launcher wants the group to stop
+  // (Group::request_stop).
   std::optional<Bytes> receive_until_stop(Nanoseconds spin = Member::kSpin);
-  // Nothing if the limit passes before the message begins.
+  // Returns nothing if the limit passes before the message begins.
   std::optional<Bytes> receive_for(Nanoseconds limit, Nanoseconds spin = Member::kSpin);
-  // Nothing if no message has started.
+  // Returns nothing if no message has started.
   std::optional<Bytes> try_receive();
   // Gives the last message's slot back before the next one is asked for.
   void release();

@@ -82,9 +82,9 @@ class GroupCaller {
     broadcast(method);
   }
 
-  // Throws what casts have failed with, as far as it is known.
+  // Throws a RemoteError if a cast is known to have failed.
   void check();
-  // Of the last call or cast: what the others were sent.
+  // How many bytes the last call or cast sent to the others.
   std::size_t last_message_bytes() const { return request_.bytes().size(); }
 
   // Makes all ranks leave serve().
@@ -254,7 +254,7 @@ class RequestServer {
   void serve(const Registry& registry);
   // Waits for the next one, without a time limit, and runs it. False: the group is to stop.
   bool serve_next(const Registry& registry);
-  // The same, for so long at most. False: none came.
+  // Waits for the next one at most so long, and runs it. False: none came.
   bool serve_next_for(const Registry& registry, Nanoseconds limit);
   // Runs those that have arrived, without waiting: for a loop that has work of its own.
   void serve_pending(const Registry& registry);

@@ -12,7 +12,7 @@
 
 namespace nvllm::ipc {
 
-// What every segment begins with. The payload follows at kHeaderBytes.
+// The beginning of every segment. The payload follows at kHeaderBytes.
 struct SegmentHeader {
   static constexpr std::uint64_t kMagic = 0x6d6d'6c6c'766e'2e31;
   // Changes whenever anything that lies in a segment changes its layout.
@@ -30,9 +30,9 @@ struct SegmentHeader {
 class Segment {
  public:
   enum class Name { kept, removed };
-  // payload_bytes of zeroed memory. kind: at most 15 characters. removed: fork() alone hands it on,
-  // and the name is gone before pages are reserved, which takes milliseconds in which a SIGKILL
-  // would leave them behind.
+  // Makes a segment with payload_bytes of zeroed memory. kind: at most 15 characters. With
+  // Name::removed only fork() hands it on: the name is gone before pages are reserved, which takes
+  // milliseconds in which a SIGKILL would leave them behind.
   static Segment create(std::size_t payload_bytes, std::string_view kind, Name name = Name::kept);
   // Maps a segment by its name. An Error with the reason if it does not exist, is another user's,
   // is shorter than it says, or is of another program, version or kind.

@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "launcher/cli/commands.h"
-#include "launcher/cli/completion.h"
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/program.h"
 #include "launcher/session/engine_session.h"

@@ -48,7 +48,7 @@ class alignas(64) Counter {
   void wake();
 
   std::atomic<std::uint64_t> value_{0};
-  std::atomic<std::uint64_t> wake_at_{kNobody};  // the least target of those who sleep
+  std::atomic<std::uint64_t> wake_at_{kNobody};  // the smallest target of those who sleep
   const std::int64_t spin_ns_;
   std::mutex mutex_;
   std::condition_variable advanced_;

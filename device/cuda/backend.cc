@@ -21,8 +21,8 @@ namespace cuda {
 namespace {
 
 constexpr int kDevice = 0;  // of those that this process may see
-constexpr std::size_t kLeastPages = std::size_t{16}
-                                    << 20;  // pinned memory that is taken page by page
+constexpr std::size_t kMinPages = std::size_t{16}
+                                  << 20;  // pinned memory that is taken page by page
 
 class CudaBackend final : public Backend {
  public:
@@ -100,7 +100,7 @@ class CudaBackend final : public Backend {
 
   Buffer allocate_pinned(std::size_t bytes, const std::string& purpose) {
     if (bytes == 0) return Buffer(nullptr, 0, MemoryKind::pinned, nullptr);
-    if (bytes >= kLeastPages) return pin_pages(bytes, purpose);
+    if (bytes >= kMinPages) return pin_pages(bytes, purpose);
     require_host_memory(bytes, held_on_host(), purpose);
     void* data = nullptr;
     check_pinned(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), bytes, purpose);

@@ -73,10 +73,10 @@ GraphCalls* Captures::of_this_thread() {
 }
 
 Stream::Stream(StreamPriority priority, Captures& captures) : captures_(captures) {
-  int least = 0, greatest = 0;
-  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
+  int low = 0, high = 0;
+  check(cudaDeviceGetStreamPriorityRange(&low, &high), "asking for stream priorities");
   check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
-                                     priority == StreamPriority::high ? greatest : least),
+                                     priority == StreamPriority::high ? high : low),
         "creating a stream");
 }
 

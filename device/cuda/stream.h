@@ -1,5 +1,5 @@
-// What CUDA code needs of the CUDA backend: the stream below a Stream, and errors with their names,
-// what the GPU has.
+// What CUDA code needs of the CUDA backend: the CUDA stream of a Stream, errors with their names,
+// and the attributes of the GPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,7 +21,7 @@ inline void check(cudaError_t error, std::string_view what) {
     fail_cuda(error, what);
 }
 
-// Of the thread's current GPU.
+// Returns an attribute of the thread's current GPU.
 inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
   check(cudaGetDevice(&device), "asking for the current GPU");

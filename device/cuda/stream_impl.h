@@ -1,4 +1,4 @@
-// Streams, events and graphs of the CUDA backend: the CUDA runtime's, owned.
+// Streams, events and graphs of the CUDA backend. Each object owns one of the CUDA runtime.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,8 +16,8 @@
 
 namespace nvllm::cuda {
 
-// What a function threw that CUDA called on a thread of its own, until somebody waits for the
-// stream. Keeps the first. Thread-safe.
+// ErrorSlot keeps what a function threw that CUDA called on a thread of its own, until somebody
+// waits for the stream. It keeps the first exception. Thread-safe.
 class ErrorSlot {
  public:
   void put(std::exception_ptr error) {

@@ -32,7 +32,7 @@ TEST_CASE("a backend describes itself") {
   CHECK(memory.available <= memory.total);
 }
 
-TEST_CASE("memory is aligned and has the size that was asked") {
+TEST_CASE("memory is aligned and has the size that was asked for") {
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();
   for (const MemoryKind kind : kKinds) {
@@ -63,28 +63,28 @@ TEST_CASE("zero bytes give an empty buffer and no line in the ledger") {
 TEST_CASE("the ledger adds up to the byte") {
   BACKEND_OR_SKIP(backend);
   std::vector<Buffer> buffers;
-  std::size_t asked[3] = {};
+  std::size_t allocated[3] = {};
   for (int i = 0; i < 30; ++i) {
     const std::size_t bytes = 1 + 977 * i;
     buffers.push_back(backend->allocate(kKinds[i % 3], bytes, i % 2 == 0 ? "even" : "odd"));
-    asked[i % 3] += bytes;
+    allocated[i % 3] += bytes;
   }
   for (int k = 0; k < 3; ++k) {
-    CHECK(backend->ledger().total(kKinds[k]) == asked[k]);
+    CHECK(backend->ledger().total(kKinds[k]) == allocated[k]);
     std::size_t sum = 0, count = 0;
     for (const Ledger::Entry& entry : backend->ledger().entries()) {
       if (entry.kind != kKinds[k]) continue;
       sum += entry.bytes;
       count += entry.buffers;
     }
-    CHECK(sum == asked[k]);
+    CHECK(sum == allocated[k]);
     CHECK(count == 10);
   }
   const std::size_t freed = buffers[0].bytes() + buffers[3].bytes();
   buffers[0] = Buffer();
   buffers[3] = std::move(buffers[1]);
-  CHECK(backend->ledger().total(kKinds[0]) == asked[0] - freed);
-  CHECK(backend->ledger().total(kKinds[1]) == asked[1]);
+  CHECK(backend->ledger().total(kKinds[0]) == allocated[0] - freed);
+  CHECK(backend->ledger().total(kKinds[1]) == allocated[1]);
   buffers.clear();
   CHECK(backend->ledger().entries().empty());
 }
@@ -101,7 +101,7 @@ TEST_CASE("freed memory can be had again") {
   }
 }
 
-TEST_CASE("more memory than there is: the Error says what was asked, for what, and what there is") {
+TEST_CASE("more memory than there is: the Error says what was asked for, why, and what there is") {
   BACKEND_OR_SKIP(backend);
   for (const MemoryKind kind : kKinds) {
     const std::string message =

@@ -1,4 +1,4 @@
-// What every implementation of Communicator asks of its arguments, and how it speaks of them.
+// Checks of the arguments of collectives, which all implementations of Communicator share.
 #pragma once
 
 #include <string>
@@ -26,13 +26,13 @@ void check_gather(const CallSite& site, const TensorView& out, const TensorView&
                   const Stream& stream);
 void check_broadcast(const CallSite& site, const TensorView& data, int root, const Stream& stream);
 void check_barrier(const CallSite& site, const Stream& stream);
-// Also what kernels::rms_norm asks, before anything is sent, and that rows of whole 16-byte vectors
-// begin at multiples of 16 bytes: ranks that judged by their own addresses could take different
-// algorithms, and wait in vain.
+// Checks, before anything is sent, also what kernels::rms_norm requires, and that rows of whole
+// 16-byte vectors begin at multiples of 16 bytes: ranks that judged by their own addresses could
+// take different algorithms, and wait in vain.
 void check_all_reduce_rms_norm(const CallSite& site, const kernels::RmsNorm& args,
                                const Stream& stream);
 
-// "all_reduce 4096 float32": what a rank's record says while the collective runs.
+// "all_reduce 4096 float32": the text in a rank's record while the collective runs.
 std::string describe_call(const char* operation, const TensorView& tensor);
 
 }  // namespace nvllm::ipc

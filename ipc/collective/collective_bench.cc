@@ -5,7 +5,7 @@
 //
 // Counters: us (per call), ranks, bytes (of a rank's tensor); on the CPU memcpy_us, what it took
 // both processes at once to copy as many bytes, and to_memcpy, the ratio (limit: 2 for 1 MiB on 2
-// ranks), least_..., the same of the shortest times, which other work on the machine does not
+// ranks), min_..., the same of the shortest times, which other work on the machine does not
 // touch; handover_us, what it took both at once to copy what the other had just written, the least
 // that any exchange through shared memory can take, and to_handover (up to 1 MiB: the staging
 // memory must hold it). shm/handover/... does the same after each kind of stores
@@ -73,7 +73,7 @@ void barrier(Communicator& comm, std::byte*, std::byte*, std::size_t, Stream& st
 // Of one rank, in microseconds: what the calls took in the middle, and the shortest.
 struct Times {
   double median = 0;
-  double least = 0;
+  double min = 0;
 };
 struct CpuTimes {
   Times call;
@@ -91,12 +91,12 @@ Times summary(std::vector<double> times) {
 
 // Of several ranks: the slowest.
 Times slowest_of(const Times& a, const Times& b) {
-  return {std::max(a.median, b.median), std::max(a.least, b.least)};
+  return {std::max(a.median, b.median), std::max(a.min, b.min)};
 }
 
 using Put = std::function<void(std::byte* to, const std::byte* from, std::size_t bytes)>;
 
-constexpr std::size_t kMostHandedOver = std::size_t{1} << 20;
+constexpr std::size_t kMaxHandedOver = std::size_t{1} << 20;
 
 // Each rank writes its staging memory, then copies the next rank's. No collective but barriers,
 // which leave that memory alone, may be running.
@@ -162,7 +162,7 @@ CpuTimes measure_cpu(Member& member, std::size_t bytes, const Operation& operati
   time_calls(collective);  // pages and caches
   times.copy = time_calls(copy);
   times.call = time_calls(collective);
-  if (bytes != 0 && bytes <= kMostHandedOver) {
+  if (bytes != 0 && bytes <= kMaxHandedOver) {
     times.handover = time_handover(member, *comm, *stream, at, bytes, std::memcpy).take;
   }
   return times;
@@ -180,17 +180,17 @@ void run_cpu(benchmark::State& state, int ranks, std::size_t bytes, const Operat
     state.SetIterationTime(slowest.call.median * 1e-6);
   }
   state.counters["us"] = slowest.call.median;
-  state.counters["least_us"] = slowest.call.least;
+  state.counters["min_us"] = slowest.call.min;
   state.counters["ranks"] = ranks;
   state.counters["bytes"] = static_cast<double>(bytes);
   if (bytes == 0) return;
   state.counters["memcpy_us"] = slowest.copy.median;
   state.counters["to_memcpy"] = slowest.call.median / slowest.copy.median;
-  state.counters["least_to_memcpy"] = slowest.call.least / slowest.copy.least;
-  if (bytes > kMostHandedOver) return;
+  state.counters["min_to_memcpy"] = slowest.call.min / slowest.copy.min;
+  if (bytes > kMaxHandedOver) return;
   state.counters["handover_us"] = slowest.handover.median;
   state.counters["to_handover"] = slowest.call.median / slowest.handover.median;
-  state.counters["least_to_handover"] = slowest.call.least / slowest.handover.least;
+  state.counters["min_to_handover"] = slowest.call.min / slowest.handover.min;
 }
 
 void run_handover(benchmark::State& state, std::size_t bytes, Stores stores) {
@@ -217,8 +217,8 @@ void run_handover(benchmark::State& state, std::size_t bytes, Stores stores) {
   }
   state.counters["put_us"] = slowest.put.median;
   state.counters["handover_us"] = slowest.take.median;
-  state.counters["least_put_us"] = slowest.put.least;
-  state.counters["least_handover_us"] = slowest.take.least;
+  state.counters["min_put_us"] = slowest.put.min;
+  state.counters["min_handover_us"] = slowest.take.min;
 }
 
 void add_handover(const char* name, std::size_t bytes, Stores stores) {

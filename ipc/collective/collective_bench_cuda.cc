@@ -30,7 +30,7 @@ namespace {
 constexpr int kCalls = 50;
 constexpr int kReplays = 20;
 constexpr int kSizes = 16;
-constexpr std::size_t kLeastBytes = 2048;  // then doubled, up to 64 MiB
+constexpr std::size_t kMinBytes = 2048;  // then doubled, up to 64 MiB
 
 // What is compared: the algorithms over peer memory, and NCCL.
 struct Contender {
@@ -45,7 +45,7 @@ constexpr std::array kCollectives = {Collective::all_reduce,     Collective::all
                                      Collective::gather,         Collective::broadcast};
 constexpr const char* kCollectiveNames[kCollectives.size()] = {
     "all_reduce", "all_reduce_rms_norm", "reduce_scatter", "all_gather", "gather", "broadcast"};
-constexpr std::size_t kMaxBytes = kLeastBytes << (kSizes - 1);
+constexpr std::size_t kMaxBytes = kMinBytes << (kSizes - 1);
 constexpr unsigned char kPattern = 0x3c;  // 0.0115 in bf16 and fp32
 
 // Microseconds per call; 0: not measured. By collective, contender and size.
@@ -155,7 +155,7 @@ GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
       if (peer != nullptr) peer->force(contender.algorithm);
       Communicator& comm = contender.algorithm ? static_cast<Communicator&>(*peer) : nccl;
       for (int s = 0; s < kSizes; ++s) {
-        const std::size_t bytes = kLeastBytes << s;
+        const std::size_t bytes = kMinBytes << s;
         if (!is_measured(kCollectives[c], contender, bytes, member.size())) continue;
         times.call_us[c][w][s] = bench.measure(comm, kCollectives[c], bytes);
       }
@@ -193,7 +193,7 @@ class GpuResults {
 
 void add(int ranks, std::size_t c, std::size_t w, int s,
          const std::shared_ptr<GpuResults>& results) {
-  const std::size_t bytes = kLeastBytes << s;
+  const std::size_t bytes = kMinBytes << s;
   std::string size = format_bytes(bytes);
   size.erase(std::remove(size.begin(), size.end(), ' '), size.end());
   const std::string name =
@@ -241,7 +241,7 @@ const bool registered = [] {
     for (std::size_t c = 0; c < kCollectives.size(); ++c) {
       for (std::size_t w = 0; w < kContenders.size(); ++w) {
         for (int s = 0; s < kSizes; ++s) {
-          if (is_measured(kCollectives[c], kContenders[w], kLeastBytes << s, ranks)) {
+          if (is_measured(kCollectives[c], kContenders[w], kMinBytes << s, ranks)) {
             add(ranks, c, w, s, results);
           }
         }

@@ -32,36 +32,6 @@ bool reached_within(const Event& event, Nanoseconds limit) {
   return true;
 }
 
-// done_within(limit): whether what is waited for has come, waiting so long at most.
-template <typename DoneWithin>
-void wait_for(const DoneWithin& done_within, Member& member, std::span<Transport* const> transports,
-              Nanoseconds limit) {
-  WaitClock clock(limit, now_ns());
-  std::uint64_t progress = member.progress();
-  bool done = false;
-  while (!done) {
-    done = done_within(kLookEvery);
-    clock.look(now_ns());
-    if (const std::uint64_t now = member.progress(); now != progress) {
-      progress = now;
-      clock = WaitClock(limit, now_ns());
-    }
-    try {
-      if (!done) member.check_abort();  // its reason tells more than what follows from it
-      for (Transport* transport : transports) transport->check();
-      if (!done && clock.expired()) fail_timed_out(member, limit);
-    } catch (const Error& error) {
-      member.group().abort(error.what());  // the first reason counts
-      for (Transport* transport : transports) transport->give_up();
-      try {
-        done_within(kLastChance);
-      } catch (const Error&) {  // the first error is the one to tell
-      }
-      throw;
-    }
-  }
-}
-
 }  // namespace
 
 int find_culprit(const Group& group, int self, int suspect) {
@@ -85,17 +55,48 @@ int find_culprit(const Group& group, int self, int suspect) {
   return self == 0 && group.size() > 1 ? 1 : 0;
 }
 
-void wait_for_stream(Stream& stream, Member& member, std::span<Transport* const> transports,
-                     Nanoseconds limit) {
-  wait_for([&](Nanoseconds some) { return stream.synchronize_for(some); }, member, transports,
-           limit);
-  for (Transport* transport : transports) transport->finished();
+template <typename DoneWithin>
+void CudaCommunicator::wait_for(const DoneWithin& done_within) {
+  const Nanoseconds limit = wait_limit();
+  WaitClock clock(limit, now_ns());
+  std::uint64_t progress = member_.progress();
+  bool done = false;
+  while (!done) {
+    done = done_within(kLookEvery);
+    clock.look(now_ns());
+    if (const std::uint64_t now = member_.progress(); now != progress) {
+      progress = now;
+      clock = WaitClock(limit, now_ns());
+    }
+    try {
+      if (!done) member_.check_abort();  // its reason tells more than what follows from it
+      check();
+      if (!done && clock.expired()) fail_timed_out(member_, limit);
+    } catch (const Error& error) {
+      member_.group().abort(error.what());  // the first reason counts
+      give_up();
+      try {
+        done_within(kLastChance);
+      } catch (const Error&) {  // the first error is the one to tell
+      }
+      throw;
+    }
+  }
 }
 
-void wait_for_event(const Event& event, Member& member, std::span<Transport* const> transports,
-                    Nanoseconds limit) {
-  wait_for([&](Nanoseconds some) { return reached_within(event, some); }, member, transports,
-           limit);
+void CudaCommunicator::wait(Stream& stream) {
+  wait_for([&](Nanoseconds limit) { return stream.synchronize_for(limit); });
+  last_.reset();
+}
+
+// Collectives behind the event are still in flight.
+void CudaCommunicator::wait(const Event& event) {
+  wait_for([&](Nanoseconds limit) { return reached_within(event, limit); });
+}
+
+void CudaCommunicator::abort(const std::string& reason) {
+  member_.group().abort(reason);
+  give_up();
 }
 
 }  // namespace nvllm::ipc

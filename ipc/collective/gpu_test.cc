@@ -33,14 +33,15 @@ void take_gpu(const Member& me, const std::vector<std::string>& gpus) {
 
 constexpr CallLimits kSmall{.elements = 20'000};
 
-// Fused rows in two trips, whatever their size, up to `most` elements: more than an area holds.
-void fused_in_two_trips(Rig& rig, std::uint64_t seed, std::int64_t most) {
+// Fused rows in two trips, whatever their size, up to `max_elements` elements: more than an area
+// holds.
+void fused_in_two_trips(Rig& rig, std::uint64_t seed, std::int64_t max_elements) {
   auto* const peer = dynamic_cast<PeerCommunicator*>(rig.comm.get());
   if (peer == nullptr) return;
   peer->force(Algorithm::two_shot);
   suite::fused_rows(rig, seed, 40'000);
-  suite::fused_rows(rig, seed + 100, std::min<std::int64_t>(most, 600'000));
-  suite::single_calls(rig, seed, 4, {.elements = most, .only_fused = 4096});
+  suite::fused_rows(rig, seed + 100, std::min<std::int64_t>(max_elements, 600'000));
+  suite::single_calls(rig, seed, 4, {.elements = max_elements, .only_fused = 4096});
   for (const std::int64_t columns : {4096, 1000}) {
     suite::back_to_back(rig, seed, 5, 100, {.elements = 20 * columns, .only_fused = columns});
     suite::in_a_graph(rig, seed, 10, 30, {.elements = 20 * columns, .only_fused = columns});

@@ -74,9 +74,6 @@ void add_floor(const Options& options, BenchSubject& subject) {
   subject.speed = device_speed(speed_question(options, subject));
 }
 
-constexpr std::int64_t kLatencyPrompt = 1024;
-constexpr std::int64_t kLatencySteps = 256;
-constexpr std::int64_t kLatencyWarmup = 16;
 constexpr std::int64_t kStartupPrompt = 16;
 constexpr std::int64_t kLongWarmup = 4096;
 
@@ -92,13 +89,14 @@ void log(EngineSession& session, const std::string& text) {
   session.workers().console().print(format_log_line("launcher", LogLevel::info, text));
 }
 
-LatencyPlan latency_plan(const BenchOptions& bench, const BenchRun& run) {
-  return {.batch = 1,
-          .prompt_tokens = bench.input ? bench.input->max : kLatencyPrompt,
-          .steps = bench.output ? bench.output->max : kLatencySteps,
-          .warmup_steps = bench.warmup.value_or(kLatencyWarmup),
-          .vocabulary = run.vocabulary,
-          .max_model_len = run.session.info().max_model_len};
+LatencyPlan latency_plan(const BenchOptions& bench, const BenchRun& run, std::int64_t batch) {
+  LatencyPlan plan{.batch = batch,
+                   .vocabulary = run.vocabulary,
+                   .max_model_len = run.session.info().max_model_len};
+  if (bench.input) plan.prompt_tokens = bench.input->max;
+  if (bench.output) plan.steps = bench.output->max;
+  plan.warmup_steps = bench.warmup.value_or(plan.warmup_steps);
+  return plan;
 }
 
 // Checks, before anything is measured, that the longest sequences fit into max_model_len.
@@ -148,8 +146,7 @@ int run_bench_latency(const Options& options, std::int64_t started_ns) {
         PythonRandom random(options.bench.dataset_seed);
         std::vector<LatencyPlan> plans;
         for (const std::int64_t batch : options.bench.batch_sizes) {
-          plans.push_back(latency_plan(options.bench, run));
-          plans.back().batch = batch;
+          plans.push_back(latency_plan(options.bench, run, batch));
           check_length(plans.back(), options, subject.info);
         }
         for (const LatencyPlan& plan : plans) {

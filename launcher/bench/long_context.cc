@@ -1,7 +1,6 @@
 #include "launcher/bench/long_context.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -14,11 +13,7 @@ constexpr std::int64_t kWarmupOutput = 16;
 
 runtime::Request request_of(std::int64_t prompt_tokens, std::int64_t output_tokens,
                             std::int64_t vocabulary, PythonRandom& random) {
-  std::vector<std::int32_t> prompt(static_cast<std::size_t>(prompt_tokens));
-  for (std::int32_t& id : prompt) {
-    id = static_cast<std::int32_t>(random.randint(0, vocabulary - 1));
-  }
-  return make_request(std::move(prompt), output_tokens);
+  return make_request(random_prompt(random, prompt_tokens, vocabulary), output_tokens);
 }
 
 // Submits a request and waits for its first token.

@@ -36,13 +36,10 @@ Workload warmup_workload(std::int64_t prompts, std::int64_t vocabulary) {
   PythonRandom random(0x5eed);
   Workload workload;
   for (std::int64_t i = 0; i < prompts; ++i) {
-    std::vector<std::int32_t> prompt;
-    for (std::int64_t k = 0; k < kPromptTokens; ++k) {
-      prompt.push_back(static_cast<std::int32_t>(random.randint(0, vocabulary - 1)));
-    }
     // The last eight end one by one, the others eight at a time.
     const std::int64_t output = 2 + (i < kEndTogether ? i : kEndTogether + i / kEndTogether);
-    workload.requests.push_back(make_request(std::move(prompt), output));
+    workload.requests.push_back(
+        make_request(random_prompt(random, kPromptTokens, vocabulary), output));
     workload.prompt_tokens += kPromptTokens;
     workload.output_tokens += output;
   }
@@ -104,11 +101,8 @@ void submit_batch(LoadGenerator& load, const LatencyPlan& plan,
                                               plan.max_model_len - plan.prompt_tokens);
   std::vector<runtime::Request> requests;
   for (std::int64_t i = 0; i < plan.batch; ++i) {
-    std::vector<std::int32_t> prompt(static_cast<std::size_t>(plan.prompt_tokens));
-    for (std::int32_t& id : prompt) {
-      id = static_cast<std::int32_t>(random.randint(0, plan.vocabulary - 1));
-    }
-    requests.push_back(make_request(std::move(prompt), output_tokens));
+    requests.push_back(
+        make_request(random_prompt(random, plan.prompt_tokens, plan.vocabulary), output_tokens));
   }
   load.clear();
   for (const runtime::Request& request : requests) load.submit(request);
@@ -155,6 +149,11 @@ std::int64_t output_tokens_of(const LatencyPlan& plan, const runtime::EngineOpti
       std::max<std::int64_t>(options.max_num_batched_tokens - plan.batch, 1);
   const std::int64_t prompt_steps = plan.batch * plan.prompt_tokens / rows_for_prompts + 1;
   return plan.steps + 2 * prompt_steps + 16;
+}
+
+double prefill_floor(const LatencyResult& result, const ModelCost& cost, const DeviceSpeed& speed) {
+  return prefill_floor(cost, speed, static_cast<double>(result.plan.batch),
+                       static_cast<double>(result.plan.prompt_tokens));
 }
 
 LatencyResult measure_latency(LoadGenerator& load, runtime::EngineClient& client,

@@ -82,6 +82,9 @@ struct LatencyResult {
 // sequences generate while the last prompts are still in prefill.
 std::int64_t output_tokens_of(const LatencyPlan& plan, const runtime::EngineOptions& options);
 
+// The floor of its prefill (floor.h).
+double prefill_floor(const LatencyResult& result, const ModelCost& cost, const DeviceSpeed& speed);
+
 // Every prompt is a new random one.
 LatencyResult measure_latency(LoadGenerator& load, runtime::EngineClient& client,
                               const LatencyPlan& plan, const runtime::EngineOptions& options,

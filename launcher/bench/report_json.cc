@@ -37,8 +37,8 @@ Json engine_of(const BenchSubject& subject) {
       {"graphs", options.graphs},
       {"async_scheduling", options.async_scheduling},
       {"tune", name_of(options.tuning)},
-      {"products_known", subject.info.gemm_configs_known},
-      {"products_measured", subject.info.gemm_configs_measured},
+      {"gemm_configs_known", subject.info.gemm_configs_known},
+      {"gemm_configs_measured", subject.info.gemm_configs_measured},
       {"weight_bytes", subject.info.weight_bytes},
       {"kv_bytes_per_token", subject.info.kv_bytes_per_token}};
 }
@@ -128,9 +128,7 @@ std::string format_json(const BenchSubject& subject, const std::vector<LatencyRe
   for (const LatencyResult& result : results) {
     const double rows = result.rows;
     const double floor = decode_floor(subject.cost, subject.speed, rows, result.context);
-    const double prompts =
-        prefill_floor(subject.cost, subject.speed, static_cast<double>(result.plan.batch),
-                      static_cast<double>(result.plan.prompt_tokens));
+    const double prompts = prefill_floor(result, subject.cost, subject.speed);
     json["batches"].push_back({{"batch", result.plan.batch},
                                {"input_len", result.plan.prompt_tokens},
                                {"warmup_steps", result.plan.warmup_steps},

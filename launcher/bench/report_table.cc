@@ -17,10 +17,10 @@ std::string percent(double share) {
 }
 
 std::string title(const BenchSubject& subject) {
-  const std::size_t ranks = subject.info.ranks.size();
   return str("nvllm ", kVersion, " bench ", subject.benchmark, ": ", subject.model,
-             subject.dummy ? " (random weights), " : ", ", name_of(subject.dtype), ", ", ranks,
-             ranks == 1 ? " rank on " : " ranks on ", subject.info.ranks.at(0).report.device, '\n');
+             subject.dummy ? " (random weights), " : ", ", name_of(subject.dtype), ", ",
+             counted(subject.info.ranks.size(), "rank"), " on ",
+             subject.info.ranks.at(0).report.device, '\n');
 }
 
 // "4.41 TB/s", "35.1 GFLOP/s"
@@ -92,9 +92,7 @@ std::string format_table(const BenchSubject& subject, const std::vector<LatencyR
                  "tokens/s", "context", "cached", "preempted"});
   for (const LatencyResult& result : results) {
     const double floor = decode_floor(subject.cost, subject.speed, result.rows, result.context);
-    const double prompts =
-        prefill_floor(subject.cost, subject.speed, static_cast<double>(result.plan.batch),
-                      static_cast<double>(result.plan.prompt_tokens));
+    const double prompts = prefill_floor(result, subject.cost, subject.speed);
     table.add_row({str(result.plan.batch), number(result.prefill_s * 1e3), number(prompts * 1e3),
                    number(result.mean_step_s() * 1e3), number(result.step_s.p50 * 1e3),
                    number(result.step_s.p99 * 1e3), number(floor * 1e3),

@@ -4,11 +4,8 @@
 #include <utility>
 
 namespace nvllm::launcher {
-namespace {
 
-constexpr std::int64_t kLargestId = 10'000;
-
-}  // namespace
+constexpr std::int64_t kIds = 10'001;  // 0 to 10,000
 
 runtime::Request make_request(std::vector<std::int32_t> prompt, std::int64_t output_tokens) {
   runtime::Request request;
@@ -19,16 +16,23 @@ runtime::Request make_request(std::vector<std::int32_t> prompt, std::int64_t out
   return request;
 }
 
+std::vector<std::int32_t> random_prompt(PythonRandom& random, std::int64_t tokens,
+                                        std::int64_t vocabulary) {
+  std::vector<std::int32_t> prompt(static_cast<std::size_t>(tokens));
+  for (std::int32_t& id : prompt) {
+    id = static_cast<std::int32_t>(random.randint(0, vocabulary - 1));
+  }
+  return prompt;
+}
+
 Workload make_workload(const WorkloadOptions& options) {
   PythonRandom random(options.seed);
-  const std::int64_t largest = std::min(kLargestId, options.vocabulary - 1);
+  const std::int64_t ids = std::min(kIds, options.vocabulary);
   std::vector<std::vector<std::int32_t>> prompts(static_cast<std::size_t>(options.sequences));
   Workload workload;
   for (std::vector<std::int32_t>& prompt : prompts) {
     const std::int64_t length = random.randint(options.prompt.min, options.prompt.max);
-    for (std::int64_t i = 0; i < length; ++i) {
-      prompt.push_back(static_cast<std::int32_t>(random.randint(0, largest)));
-    }
+    prompt = random_prompt(random, length, ids);
     workload.prompt_tokens += length;
   }
   for (std::vector<std::int32_t>& prompt : prompts) {

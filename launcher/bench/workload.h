@@ -36,6 +36,11 @@ Workload make_workload(const WorkloadOptions& options);
 // One request of a benchmark: a random prompt, and an answer of exactly that many tokens.
 runtime::Request make_request(std::vector<std::int32_t> prompt, std::int64_t output_tokens);
 
+class PythonRandom;
+// A prompt of that many tokens, with ids from 0 to vocabulary - 1.
+std::vector<std::int32_t> random_prompt(PythonRandom& random, std::int64_t tokens,
+                                        std::int64_t vocabulary);
+
 // PythonRandom: generates the same numbers as Python's random module, so that a workload which
 // another program defines by a seed is exactly the same one here.
 class PythonRandom {

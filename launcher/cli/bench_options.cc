@@ -37,68 +37,52 @@ void store_batch_sizes(Options& options, const OptionValue& value) {
 }
 
 void store_modes(Options& options, const OptionValue& value) {
+  constexpr LongMode kAll[] = {LongMode::paged, LongMode::contiguous, LongMode::hybrid,
+                               LongMode::chunked, LongMode::layerwise};
+  std::vector<std::pair<std::string_view, LongMode>> known;
+  for (const LongMode mode : kAll) known.emplace_back(name_of(mode), mode);
   options.bench.modes.clear();
   const std::string_view text = value.text();
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const OptionValue one(value.name(), text.substr(begin, end - begin));
-    options.bench.modes.push_back(
-        one.one_of<LongMode>("mode", {{"paged", LongMode::paged},
-                                      {"contiguous", LongMode::contiguous},
-                                      {"hybrid", LongMode::hybrid},
-                                      {"chunked", LongMode::chunked},
-                                      {"layerwise", LongMode::layerwise}}));
+    options.bench.modes.push_back(one.one_of("mode", known));
     begin = end + 1;
   }
 }
 
+const Into kInto(&Options::bench);
+
 // --bandwidth, --tflops and --json
 OptionRows floor_rows() {
   return {
-      {"--bandwidth", nullptr, "TB/S",
+      {"--bandwidth", "TB/S",
        "memory bandwidth of one device, for the floor: the shortest time that\n"
        "the work can take (roofline)",
-       "known for the H200, else measured",
-       [](Options& o, const OptionValue& v) { o.bench.bandwidth_tb_s = v.real(1e-6, 1e6); }},
-      {"--tflops", nullptr, "N", "compute throughput of one device, for the floor",
-       "known for the H200, else measured",
-       [](Options& o, const OptionValue& v) { o.bench.tflops = v.real(1e-6, 1e9); }},
+       "known for the H200, else measured", kInto.real(&BenchOptions::bandwidth_tb_s, 1e-6, 1e6)},
+      {"--tflops", "N", "compute throughput of one device, for the floor",
+       "known for the H200, else measured", kInto.real(&BenchOptions::tflops, 1e-6, 1e9)},
       json_row(),
   };
 }
 
 OptionRow dataset_seed_row() {
-  return {"--dataset-seed",
-          nullptr,
-          "N",
-          "seed of the prompts and their lengths",
-          "0",
-          [](Options& o, const OptionValue& v) {
-            o.bench.dataset_seed = v.as<std::uint64_t>(0, std::numeric_limits<std::int64_t>::max());
-          }};
+  return {"--dataset-seed", "N", "seed of the prompts and their lengths", "0",
+          kInto.whole(&BenchOptions::dataset_seed, 0, std::numeric_limits<std::int64_t>::max())};
 }
 
 OptionRow input_row(const char* value, const char* help, const char* fallback) {
-  return {"--input-len", nullptr,
-          value,         help,
-          fallback,      [](Options& o, const OptionValue& v) { o.bench.input = length_range(v); }};
+  return {"--input-len", value, help, fallback,
+          [](Options& o, const OptionValue& v) { o.bench.input = length_range(v); }};
 }
 
 OptionRow output_row(const char* value, const char* help, const char* fallback) {
-  return {
-      "--output-len", nullptr,
-      value,          help,
-      fallback,       [](Options& o, const OptionValue& v) { o.bench.output = length_range(v); }};
+  return {"--output-len", value, help, fallback,
+          [](Options& o, const OptionValue& v) { o.bench.output = length_range(v); }};
 }
 
 OptionRow warmup_row(const char* help, const char* fallback) {
-  return {"--warmup",
-          nullptr,
-          "N",
-          help,
-          fallback,
-          [](Options& o, const OptionValue& v) {
-            o.bench.warmup = v.whole(0, kMaxWarmup); }};
+  return {"--warmup", "N", help, fallback, kInto.whole(&BenchOptions::warmup, 0, kMaxWarmup)};
 }
 
 void check_one_length(const char* name, const std::optional<LengthRange>& range) {
@@ -164,16 +148,14 @@ Command throughput_command() {
   return command(
       "bench throughput", "measures tokens per second: many prompts at once",
       join_rows(
-          {{{"--num-prompts", nullptr, "N", "how many prompts", "256",
-             [](Options& o, const OptionValue& v) { o.bench.prompts = v.whole(1, kMaxSequences); }},
+          {{{"--num-prompts", "N", "how many prompts", "256",
+             kInto.whole(&BenchOptions::prompts, 1, kMaxSequences)},
             input_row("N|A:B", "tokens of each prompt; A:B: drawn uniformly, both ends included",
                       "100:1024"),
             output_row("N|A:B", "the same of each answer", "100:1024"),
-            {"--max-concurrency", nullptr, "N",
+            {"--max-concurrency", "N",
              "how many requests are in flight; the next one starts when one ends", "all",
-             [](Options& o, const OptionValue& v) {
-               o.bench.max_concurrency = v.whole(1, kMaxSequences);
-             }},
+             kInto.whole(&BenchOptions::max_concurrency, 1, kMaxSequences)},
             dataset_seed_row(),
             warmup_row("how many short prompts run before anything is measured",
                        "as many as run at a time")},
@@ -185,7 +167,7 @@ Command latency_command() {
   return command(
       "bench latency", "measures the time of prefill and of decode steps, batch by batch",
       join_rows(
-          {{{"--batch-size", nullptr, "N,N...", "how many sequences run at once", "1,8,64,256",
+          {{{"--batch-size", "N,N...", "how many sequences run at once", "1,8,64,256",
              store_batch_sizes},
             input_row("N", "tokens of each prompt", "1024"),
             output_row("N", "decode steps that are measured, after the last prefill", "256"),
@@ -201,7 +183,7 @@ Command long_command() {
   return command(
       "bench long", "measures one long sequence in every way of keeping its KV cache",
       join_rows(
-          {{{"--modes", nullptr, "MODE,MODE...",
+          {{{"--modes", "MODE,MODE...",
              "how the KV cache is kept, one run for each: paged, contiguous,\n"
              "layerwise, chunked (all blocks come through the ring), or hybrid\n"
              "(--kv-resident-blocks stay on the device); for lengths beyond a model's\n"
@@ -212,27 +194,26 @@ Command long_command() {
                        "(40960 here unless it is given); another prompt before it leaves one\n"
                        "token free",
                        "128"),
-            {"--one-prompt", nullptr, nullptr,
+            {"--one-prompt", nullptr,
              "measures the prefill of the prompt with the answer, and no other", nullptr,
-             [](Options& o, const OptionValue&) { o.bench.one_prompt = true; }},
+             kInto.on(&BenchOptions::one_prompt)},
             dataset_seed_row(),
             warmup_row("tokens of a prompt that comes first; 0: none does", "4096"),
-            {"--link", nullptr, "GB/S", "bandwidth between a device and the host, for the floor",
-             "measured",
-             [](Options& o, const OptionValue& v) { o.bench.link_gb_s = v.real(1e-3, 1e6); }}},
+            {"--link", "GB/S", "bandwidth between a device and the host, for the floor", "measured",
+             kInto.real(&BenchOptions::link_gb_s, 1e-3, 1e6)}},
            floor_rows()}),
       check_long);
 }
 
 Command startup_command() {
-  return command(
-      "bench startup", "measures the time from the start of the program to the first token",
-      {{"--repeat", nullptr, "N", "how many starts", "3",
-        [](Options& o, const OptionValue& v) { o.bench.repeat = v.whole(1, kMaxRepeats); }},
-       input_row("N", "tokens of the prompt", "16"),
-       dataset_seed_row(),
-       json_row()},
-      check_startup);
+  return command("bench startup",
+                 "measures the time from the start of the program to the first token",
+                 {{"--repeat", "N", "how many starts", "3",
+                   kInto.whole(&BenchOptions::repeat, 1, kMaxRepeats)},
+                  input_row("N", "tokens of the prompt", "16"),
+                  dataset_seed_row(),
+                  json_row()},
+                 check_startup);
 }
 
 }  // namespace

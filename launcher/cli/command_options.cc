@@ -40,42 +40,38 @@ void store_stop(Options& options, const OptionValue& value) {
 }
 
 OptionRows generate_rows() {
+  const Into into(&Options::generate);
   return {
-      {"--prompt", nullptr, "TEXT", "a text to be continued; may come repeatedly", nullptr,
-       store_prompt, true},
-      {"--prompt-ids", nullptr, "ID,ID...", "a prompt, as token ids; may come repeatedly", nullptr,
-       [](Options& o, const OptionValue& v) { o.generate.prompts.push_back(v.ids()); }, true},
-      {"--input", nullptr, "FILE|-",
+      {"--prompt", "TEXT", "a text to be continued; may come repeatedly", nullptr, store_prompt,
+       nullptr, true},
+      {"--prompt-ids", "ID,ID...", "a prompt, as token ids; may come repeatedly", nullptr,
+       [](Options& o, const OptionValue& v) { o.generate.prompts.push_back(v.ids()); }, nullptr,
+       true},
+      {"--input", "FILE|-",
        "prompts as JSON lines, {\"prompt\": ...}, {\"messages\": [...]} or\n"
        "{\"prompt_token_ids\": [1, 2, 3]}; a line may have sampling options of\n"
        "its own; -: from standard input",
        nullptr,
-       [](Options& o, const OptionValue& v) {
-         o.generate.input = v.path("a file of JSON lines, or - for standard input");
-       }},
-      {"--output", nullptr, "FILE", "where the answers go, as JSON lines", "standard output",
-       [](Options& o, const OptionValue& v) {
-         o.generate.output = v.path("a file, or leave it out for standard output");
-       }},
-      {"--resume", nullptr, nullptr,
+       into.path(&GenerateOptions::input, "a file of JSON lines, or - for standard input")},
+      {"--output", "FILE", "where the answers go, as JSON lines", "standard output",
+       into.path(&GenerateOptions::output, "a file, or leave it out for standard output")},
+      {"--resume", nullptr,
        "continues an --output that an earlier run with the same input wrote\n"
        "in part",
-       nullptr, [](Options& o, const OptionValue&) { o.generate.resume = true; }},
-      {"--stream", nullptr, nullptr,
+       nullptr, into.on(&GenerateOptions::resume)},
+      {"--stream", nullptr,
        "also prints every piece of an answer as a line, as soon as it is there:\n"
        "{\"line\": 1, \"index\": 0, \"delta\": \"...\", \"token_ids\": [...]}",
-       nullptr, [](Options& o, const OptionValue&) { o.generate.stream = true; }},
-      {"--stop", nullptr, "TEXT",
-       "a text that ends an answer and is no part of it; may come repeatedly", nullptr, store_stop,
-       true},
+       nullptr, into.on(&GenerateOptions::stream)},
+      {"--stop", "TEXT", "a text that ends an answer and is no part of it; may come repeatedly",
+       nullptr, store_stop, nullptr, true},
       chat_template_row(),
-      {"--generation-config", nullptr, "auto|none",
+      {"--generation-config", "auto|none",
        "auto: the model's generation_config.json gives the defaults of\n"
        "temperature, top-k, top-p, min-p, penalties and the longest answer",
        "auto",
-       [](Options& o, const OptionValue& v) {
-         o.generate.generation_config = v.one_of<bool>("source", {{"auto", true}, {"none", false}});
-       }},
+       into.one_of(&GenerateOptions::generation_config, "source",
+                   {{"auto", true}, {"none", false}})},
   };
 }
 
@@ -106,10 +102,11 @@ void check_text(const Options& options) {
   }
 }
 
+const Into kIntoText(&Options::text);
+
 OptionRow text_input_row(const char* help) {
-  return {"--input", nullptr, "FILE|-", help, nullptr, [](Options& o, const OptionValue& v) {
-            o.text.input = v.path("a file of JSON lines, or - for standard input");
-          }};
+  return {"--input", "FILE|-", help, nullptr,
+          kIntoText.path(&TextOptions::input, "a file of JSON lines, or - for standard input")};
 }
 
 Command text_command(const char* name, const char* summary, OptionRows rows, const char* words) {
@@ -138,20 +135,14 @@ void check_shell(const Options& options) {
 }  // namespace
 
 OptionRow chat_template_row() {
-  return {"--chat-template",
-          nullptr,
-          "FILE",
-          "a Jinja template to use instead of the model's own",
-          nullptr,
-          [](Options& o, const OptionValue& v) {
-            o.text.chat_template = v.path("a file with a Jinja template");
-          }};
+  return {"--chat-template", "FILE", "a Jinja template to use instead of the model's own", nullptr,
+          kIntoText.path(&TextOptions::chat_template, "a file with a Jinja template")};
 }
 
 std::vector<Command> generating_commands() {
-  const OptionRows system = {{"--system", "--system-prompt", "TEXT", "the system's message",
-                              "what the chat template says itself",
-                              [](Options& o, const OptionValue& v) { o.chat.system = v.text(); }}};
+  const OptionRows system = {
+      {"--system", "TEXT", "the system's message", "what the chat template says itself",
+       [](Options& o, const OptionValue& v) { o.chat.system = v.text(); }, "--system-prompt"}};
   return {
       {"chat", "talks with a model; with a prompt, answers it and ends",
        join_rows({model_rows(),
@@ -169,14 +160,13 @@ std::vector<Command> generating_commands() {
 
 std::vector<Command> other_commands() {
   const OptionRows inspect = {
-      {"--load", nullptr, nullptr, "starts the workers, and every rank really loads its part",
-       nullptr, [](Options& o, const OptionValue&) { o.inspect_load = true; }},
-      {"--checksums", nullptr, nullptr, "with --load: adds a checksum of each rank's parameters",
-       nullptr, [](Options& o, const OptionValue&) { o.inspect_checksums = true; }},
+      switch_row("--load", "starts the workers, and every rank really loads its part",
+                 &Options::inspect_load),
+      switch_row("--checksums", "with --load: adds a checksum of each rank's parameters",
+                 &Options::inspect_checksums),
       json_row("prints the result as JSON, with every slice of every parameter")};
   const OptionRows selftest = {
-      {"--seconds", nullptr, "N",
-       "then keeps calls and collectives going, all checked, for N seconds", "0",
+      {"--seconds", "N", "then keeps calls and collectives going, all checked, for N seconds", "0",
        [](Options& o, const OptionValue& v) { o.selftest_seconds = v.real(0, 1e9); }},
       json_row(),
       memory_report_row()};
@@ -193,19 +183,19 @@ std::vector<Command> other_commands() {
           {text_input_row("JSON lines {\"text\": ...}, each with \"add_special_tokens\" where it\n"
                           "likes; every line is answered by one, {\"ids\": [...]}; -: from\n"
                           "standard input"),
-           {"--add-special-tokens", nullptr, nullptr,
+           {"--add-special-tokens", nullptr,
             "adds what the model expects around a text (BOS and the like), where a\n"
             "line does not say it itself",
-            nullptr, [](Options& o, const OptionValue&) { o.text.add_special_tokens = true; }}},
+            nullptr, kIntoText.on(&TextOptions::add_special_tokens)}},
           "[TEXT]..."),
       text_command("detokenize", "turns token ids into text",
                    {text_input_row(
                         "JSON lines {\"ids\": [...]}, each with \"skip_special_tokens\" where it\n"
                         "likes; every line is answered by one, {\"text\": ...}; -: from\n"
                         "standard input"),
-                    {"--skip-special-tokens", nullptr, nullptr,
+                    {"--skip-special-tokens", nullptr,
                      "leaves special tokens out, where a line does not say it itself", nullptr,
-                     [](Options& o, const OptionValue&) { o.text.skip_special_tokens = true; }}},
+                     kIntoText.on(&TextOptions::skip_special_tokens)}},
                    "[ID]..."),
       text_command("template", "shows what a model's chat template makes of conversations",
                    {text_input_row(

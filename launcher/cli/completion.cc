@@ -1,6 +1,4 @@
 // Completion scripts for bash, zsh and fish, generated from the tables of options.
-#include "launcher/cli/completion.h"
-
 #include <algorithm>
 #include <string_view>
 #include <vector>

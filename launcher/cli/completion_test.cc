@@ -1,5 +1,4 @@
 // What shells offer: the scripts are run by the shells themselves.
-#include "launcher/cli/completion.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

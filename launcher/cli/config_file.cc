@@ -1,5 +1,4 @@
-#include "launcher/cli/config_file.h"
-
+// --config FILE: reads options of a command line from a JSON object.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -10,6 +9,7 @@
 #include "base/json_text.h"
 #include "base/text.h"
 #include "launcher/cli/nearest_name.h"
+#include "launcher/cli/option_table.h"
 #include "launcher/cli/option_value.h"
 
 namespace nvllm::launcher {

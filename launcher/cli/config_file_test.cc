@@ -55,7 +55,7 @@ TEST_CASE("keys are options with dashes or underscores, by either name; values a
     "hf_overrides": {"vocab_size": 7}, "stop": ["a", "b"]})");
   CHECK(options.model.path == "m");
   CHECK(options.group.ranks == 2);
-  CHECK(options.group.device == DeviceChoice::cpu);
+  CHECK(options.group.device == DeviceKind::cpu);
   CHECK(options.group.step_timeout == std::chrono::milliseconds(500));
   CHECK(options.engine.max_model_len == 32000);
   CHECK(options.engine.max_num_seqs == 8);

@@ -1,9 +1,12 @@
 // The tables of options: every command's options, and the rows that several commands share.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "launcher/cli/option_value.h"
@@ -11,16 +14,17 @@
 
 namespace nvllm::launcher {
 
+using StoreOption = std::function<void(Options& options, const OptionValue& value)>;
+
 // One row of a command's table.
 struct OptionRow {
-  const char* name;  // "--tp"
-  // "--tensor-parallel-size"; for a switch what turns it off, "--no-..."; nullptr: there is none
-  const char* second_name;
+  const char* name;      // "--tp"
   const char* value;     // placeholder of the value in the help, "N"; nullptr: a switch
   const char* help;      // lines of at most 72 characters
   const char* fallback;  // what holds without the option; nullptr: nothing to say
-  // Checks the value and stores it.
-  void (*store)(Options& options, const OptionValue& value);
+  StoreOption store;     // checks the value and stores it
+  // "--tensor-parallel-size"; for a switch what turns it off, "--no-..."; nullptr: there is none
+  const char* second_name = nullptr;
   bool repeats = false;         // each occurrence adds a value; otherwise the last one counts
   const char* group = nullptr;  // heading in the help, "Engine"; nullptr: the command's own option
 };
@@ -38,6 +42,50 @@ struct Command {
   void (*store_word)(Options& options, const std::string& word) = nullptr;
 };
 
+// Makes the store functions of rows whose value is a field of one part of the options:
+//   Into(&Options::engine).whole(&runtime::EngineOptions::max_num_seqs, 1, 65536)
+template <typename Part>
+class Into {
+ public:
+  explicit Into(Part Options::*part) : part_(part) {}
+
+  template <typename Field>
+  StoreOption whole(Field Part::*field, std::int64_t min, std::int64_t max) const {
+    return store(field, [=](const OptionValue& value) { return value.whole(min, max); });
+  }
+  template <typename Field>
+  StoreOption amount(Field Part::*field, std::int64_t min, std::int64_t max) const {
+    return store(field, [=](const OptionValue& value) { return value.amount(min, max); });
+  }
+  template <typename Field>
+  StoreOption real(Field Part::*field, double min, double max) const {
+    return store(field, [=](const OptionValue& value) { return value.real(min, max); });
+  }
+  template <typename Field>
+  StoreOption path(Field Part::*field, const char* fix) const {
+    return store(field, [=](const OptionValue& value) { return value.path(fix); });
+  }
+  StoreOption on(bool Part::*field) const {
+    return store(field, [](const OptionValue& value) { return value.on(); });
+  }
+  // what: what each choice is, "policy".
+  template <typename Choice>
+  StoreOption one_of(Choice Part::*field, const char* what,
+                     std::vector<std::pair<std::string_view, Choice>> choices) const {
+    return store(field, [=](const OptionValue& value) { return value.one_of(what, choices); });
+  }
+
+ private:
+  template <typename Field, typename Read>
+  StoreOption store(Field Part::*field, Read read) const {
+    return [part = part_, field, read](Options& options, const OptionValue& value) {
+      options.*part.*field = static_cast<Field>(read(value));
+    };
+  }
+
+  Part Options::*part_;
+};
+
 // All commands of this program, in the order of the help.
 const std::vector<Command>& commands();
 
@@ -52,6 +100,7 @@ OptionRow config_row();           // every command
 OptionRow chat_template_row();
 OptionRow json_row(const char* help = "prints the result as JSON");
 OptionRow memory_report_row();
+OptionRow switch_row(const char* name, const char* help, bool Options::*field);
 
 OptionRows join_rows(std::initializer_list<OptionRows> tables);
 OptionRows in_group(const char* group, OptionRows rows);
@@ -73,5 +122,29 @@ std::string help_text(const std::string& first_word);
 // The help of all commands as Markdown: options that several commands share stand there once.
 // tools/write_docs puts it into docs/command-line.md.
 std::string manual_text();
+
+// A script with which a shell completes commands, options and values (completion.cc). shell:
+// "bash", "zsh" or "fish".
+std::string completion_script(const std::string& shell);
+
+// --config FILE (config_file.cc): options of a command line as one JSON object.
+//
+//   {"model": "Qwen/Qwen3-8B", "tensor-parallel-size": 2, "max_model_len": "32k"}
+//
+// A key is an option's long name without its leading dashes; underscores may stand for dashes. A
+// switch takes true or false; numbers, lists of token ids and JSON objects stand for themselves; an
+// option that may come repeatedly takes a list of its values. A text means the same as on the
+// command line.
+struct ConfigEntry {
+  const OptionRow* row = nullptr;
+  std::string name;   // as on the command line, "--tp"; of a switch that is turned off, "--no-..."
+  std::string text;   // its value
+  std::string place;  // "--config run.json, line 2, column 3"
+};
+
+// The file's entries in its order; an option that comes repeatedly has one entry per value. Throws
+// a UsageError if the file cannot be read, is no JSON, or has a key that is no option of the
+// command, comes twice, or has a value of another type.
+std::vector<ConfigEntry> read_config_file(const std::string& path, const Command& command);
 
 }  // namespace nvllm::launcher

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -52,7 +51,7 @@ class OptionValue {
 
   template <typename Choice>
   Choice one_of(std::string_view what,
-                std::initializer_list<std::pair<std::string_view, Choice>> choices) const {
+                const std::vector<std::pair<std::string_view, Choice>>& choices) const {
     std::vector<std::string_view> names;
     for (const auto& choice : choices) {
       if (choice.first == text_) return choice.second;

@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "launcher/cli/config_file.h"
 #include "launcher/cli/nearest_name.h"
 #include "launcher/cli/option_table.h"
 

@@ -5,7 +5,7 @@
 //
 // A command is one word, or two where several share the first ("bench latency", "bench startup").
 // Every command has one table of its options (option_table.h). Parsing, the help, shell completion
-// (completion.h) and --config (config_file.h) all work from that table.
+// and --config all work from that table.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,16 @@
 
 #include "base/clock.h"
 #include "base/logging.h"
+#include "device/backend.h"
 #include "runtime/options.h"
 #include "runtime/request.h"
 
 namespace nvllm::launcher {
 
-enum class DeviceChoice { automatic, cpu, cuda };
-
 // The worker group.
 struct GroupOptions {
-  std::optional<int> ranks;  // absent: every GPU, or one rank on the CPU
-  DeviceChoice device = DeviceChoice::automatic;
+  std::optional<int> ranks = std::nullopt;          // absent: every GPU, or one rank on the CPU
+  std::optional<DeviceKind> device = std::nullopt;  // absent: GPUs where there are any
   Nanoseconds step_timeout = std::chrono::seconds(60);
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;

@@ -62,7 +62,7 @@ TEST_CASE("options are taken as two words or one, by either name") {
       selftest({"--device=cpu", "--step-timeout", "0.25", "--log-level=debug", "--collectives",
                 "shm", "--seconds=1.5", "--json", "--memory-report"});
   CHECK(options.command == "selftest");
-  CHECK(options.group.device == DeviceChoice::cpu);
+  CHECK(options.group.device == DeviceKind::cpu);
   CHECK(options.group.step_timeout == std::chrono::milliseconds(250));
   CHECK(options.group.log_level == LogLevel::debug);
   CHECK(options.group.collectives == "shm");
@@ -119,7 +119,7 @@ TEST_CASE("without a command it is a chat, or a prompt to be answered") {
 TEST_CASE("without options there are defaults") {
   const Options options = selftest({});
   CHECK_FALSE(options.group.ranks.has_value());
-  CHECK(options.group.device == DeviceChoice::automatic);
+  CHECK(options.group.device == std::nullopt);
   CHECK(options.group.step_timeout == std::chrono::seconds(60));
   CHECK(options.group.collectives == "auto");
   CHECK(options.selftest_seconds == 0);
@@ -161,12 +161,12 @@ TEST_CASE("the machine decides what the defaults are") {
 }
 
 TEST_CASE("a CPU run does not ask for GPUs") {
-  bool asked = false;
+  bool looked = false;
   plan_launch(selftest({"--device", "cpu"}).group, true, [&](std::string*) {
-    asked = true;
+    looked = true;
     return std::vector<std::string>{"0"};
   });
-  CHECK_FALSE(asked);
+  CHECK_FALSE(looked);
 }
 
 TEST_CASE("who only looks may plan for more than the machine has") {

@@ -1,5 +1,4 @@
 // Options that several commands share: the model, sampling, the worker group, and small ones.
-#include <limits>
 #include <string_view>
 
 #include "ipc/group.h"
@@ -17,21 +16,6 @@ constexpr double kMaxPenalty = 1e6;
 constexpr double kMinTimeout = 0.001;
 constexpr double kMaxTimeout = 1e6;  // eleven days; nanoseconds in 64 bits hold more
 
-void store_dtype(Options& options, const OptionValue& value) {
-  options.model.dtype = value.one_of<std::optional<DType>>("type", {{"auto", std::nullopt},
-                                                                    {"bfloat16", DType::bf16},
-                                                                    {"float16", DType::f16},
-                                                                    {"float32", DType::f32}});
-}
-
-void store_load_format(Options& options, const OptionValue& value) {
-  options.model.format =
-      value.one_of<LoadFormat>("format", {{"auto", LoadFormat::automatic},
-                                          {"dummy", LoadFormat::dummy},
-                                          {"safetensors", LoadFormat::safetensors},
-                                          {"gguf", LoadFormat::gguf}});
-}
-
 void store_overrides(Options& options, const OptionValue& value) {
   try {
     model::check_overrides(value.text());
@@ -47,9 +31,14 @@ void set(Options& options, Field SamplingParams::*field, Value value) {
       [field, value = Field(std::move(value))](SamplingParams& params) { params.*field = value; });
 }
 
-template <auto Field, std::int32_t min>
-void store_count(Options& options, const OptionValue& value) {
-  set(options, Field, value.as<std::int32_t>(min));
+// Stores a number in a field of the sampling parameters.
+template <typename Field>
+StoreOption real(Field SamplingParams::*field, double min, double max) {
+  return [=](Options& o, const OptionValue& v) { set(o, field, v.real(min, max)); };
+}
+template <typename Field>
+StoreOption count(Field SamplingParams::*field, std::int32_t min) {
+  return [=](Options& o, const OptionValue& v) { set(o, field, v.as<std::int32_t>(min)); };
 }
 
 void store_max_tokens(Options& options, const OptionValue& value) {
@@ -72,26 +61,6 @@ void store_repetition_penalty(Options& options, const OptionValue& value) {
   set(options, &SamplingParams::repetition_penalty, penalty);
 }
 
-void store_device(Options& options, const OptionValue& value) {
-  options.group.device =
-      value.one_of<DeviceChoice>("kind of device", {{"auto", DeviceChoice::automatic},
-                                                    {"cpu", DeviceChoice::cpu},
-                                                    {"cuda", DeviceChoice::cuda}});
-}
-
-void store_collectives(Options& options, const OptionValue& value) {
-  options.group.collectives = value.one_of<std::string>(
-      "implementation", {{"auto", "auto"}, {"shm", "shm"}, {"peer", "peer"}, {"nccl", "nccl"}});
-}
-
-void store_log_level(Options& options, const OptionValue& value) {
-  options.group.log_level = value.one_of<LogLevel>("level", {{"debug", LogLevel::debug},
-                                                             {"info", LogLevel::info},
-                                                             {"warning", LogLevel::warning},
-                                                             {"error", LogLevel::error},
-                                                             {"off", LogLevel::off}});
-}
-
 }  // namespace
 
 OptionRows join_rows(std::initializer_list<OptionRows> tables) {
@@ -110,79 +79,76 @@ OptionRow model_row() {
 }
 
 OptionRows model_rows() {
-  return in_group(
-      "Model", {
-                   {"--model", nullptr, "MODEL",
-                    "a folder with config.json and weights, a config.json, a .gguf file, or\n"
-                    "a Hugging Face id that the local cache holds",
-                    "SmolLM2-135M-Instruct, from the user's cache",
-                    [](Options& o, const OptionValue& v) {
-                      o.model.path = v.path(
-                          "a model's folder, its config.json, a .gguf file or a Hugging Face id");
-                    }},
-                   {"--dtype", nullptr, "auto|bfloat16|float16|float32",
-                    "the type of the weights and of the computation; auto: the model's own,\n"
-                    "bfloat16 where that is float32",
-                    "auto", store_dtype},
-                   {"--load-format", nullptr, "auto|dummy|safetensors|gguf",
-                    "where the weights come from; auto: whatever is there; dummy: random\n"
-                    "values, the same in every run, from a config alone",
-                    "auto", store_load_format},
-                   {"--hf-overrides", nullptr, "JSON",
-                    "an object whose keys replace those of config.json; objects in it are\n"
-                    "merged: '{\"rope_scaling\": {\"factor\": 2}}'",
-                    nullptr, store_overrides},
-               });
+  using runtime::ModelOptions;
+  const Into into(&Options::model);
+  const OptionRows rows = {
+      {"--model", "MODEL",
+       "a folder with config.json and weights, a config.json, a .gguf file, or\n"
+       "a Hugging Face id that the local cache holds",
+       "SmolLM2-135M-Instruct, from the user's cache",
+       into.path(&ModelOptions::path,
+                 "a model's folder, its config.json, a .gguf file or a Hugging Face id")},
+      {"--dtype", "auto|bfloat16|float16|float32",
+       "the type of the weights and of the computation; auto: the model's own,\n"
+       "bfloat16 where that is float32",
+       "auto",
+       into.one_of(&ModelOptions::dtype, "type",
+                   {{"auto", std::nullopt},
+                    {"bfloat16", DType::bf16},
+                    {"float16", DType::f16},
+                    {"float32", DType::f32}})},
+      {"--load-format", "auto|dummy|safetensors|gguf",
+       "where the weights come from; auto: whatever is there; dummy: random\n"
+       "values, the same in every run, from a config alone",
+       "auto",
+       into.one_of(&ModelOptions::format, "format",
+                   {{"auto", LoadFormat::automatic},
+                    {"dummy", LoadFormat::dummy},
+                    {"safetensors", LoadFormat::safetensors},
+                    {"gguf", LoadFormat::gguf}})},
+      {"--hf-overrides", "JSON",
+       "an object whose keys replace those of config.json; objects in it are\n"
+       "merged: '{\"rope_scaling\": {\"factor\": 2}}'",
+       nullptr, store_overrides},
+  };
+  return in_group("Model", rows);
 }
 
 // Names and meanings are those of vLLM.
 OptionRows sampling_rows() {
-  return in_group(
-      "Sampling (for requests that do not set it themselves)",
-      {
-          {"--max-tokens", nullptr, "N|none",
-           "the longest answer, in tokens; none: as long as the context allows", "16",
-           store_max_tokens},
-          {"--min-tokens", nullptr, "N", "how many tokens come before an answer may end", "0",
-           store_count<&SamplingParams::min_tokens, 0>},
-          {"--n", nullptr, "N", "answers to each prompt", "1", store_count<&SamplingParams::n, 1>},
-          {"--temperature", nullptr, "T", "0: always the most likely token", "1",
-           [](Options& o, const OptionValue& v) {
-             set(o, &SamplingParams::temperature, v.real(0, kMaxTemperature));
-           }},
-          {"--top-p", nullptr, "P", "only the most likely tokens, as many as make up P together",
-           "1", store_top_p},
-          {"--top-k", nullptr, "K", "only the K most likely tokens; 0 or -1: all", "0",
-           store_count<&SamplingParams::top_k, -1>},
-          {"--min-p", nullptr, "P", "only tokens at least P times as likely as the most likely one",
-           "0",
-           [](Options& o, const OptionValue& v) { set(o, &SamplingParams::min_p, v.real(0, 1)); }},
-          {"--repetition-penalty", nullptr, "F",
-           "over 1: tokens of the prompt and the answer become less likely", "1",
-           store_repetition_penalty},
-          {"--presence-penalty", nullptr, "F",
-           "subtracted from the logit of a token that the answer has", "0",
-           [](Options& o, const OptionValue& v) {
-             set(o, &SamplingParams::presence_penalty, v.real(-2, 2));
-           }},
-          {"--frequency-penalty", nullptr, "F", "the same for every time that the answer has it",
-           "0",
-           [](Options& o, const OptionValue& v) {
-             set(o, &SamplingParams::frequency_penalty, v.real(-2, 2));
-           }},
-          {"--ignore-eos", "--no-ignore-eos", nullptr, "continues after the model's end token",
-           "off",
-           [](Options& o, const OptionValue& v) { set(o, &SamplingParams::ignore_eos, v.on()); }},
-          {"--stop-token-ids", nullptr, "ID,ID...", "tokens that end an answer, too", nullptr,
-           [](Options& o, const OptionValue& v) {
-             set(o, &SamplingParams::stop_token_ids, v.ids());
-           }},
-          {"--logprobs", nullptr, "N",
-           "adds each token's log probability, and those of the N most likely", nullptr,
-           store_count<&SamplingParams::logprobs, 0>},
-          {"--prompt-logprobs", nullptr, "N", "the same for the prompt's tokens", nullptr,
-           store_count<&SamplingParams::prompt_logprobs, 0>},
-      });
+  const OptionRows rows = {
+      {"--max-tokens", "N|none",
+       "the longest answer, in tokens; none: as long as the context allows", "16",
+       store_max_tokens},
+      {"--min-tokens", "N", "how many tokens come before an answer may end", "0",
+       count(&SamplingParams::min_tokens, 0)},
+      {"--n", "N", "answers to each prompt", "1", count(&SamplingParams::n, 1)},
+      {"--temperature", "T", "0: always the most likely token", "1",
+       real(&SamplingParams::temperature, 0, kMaxTemperature)},
+      {"--top-p", "P", "only the most likely tokens, as many as make up P together", "1",
+       store_top_p},
+      {"--top-k", "K", "only the K most likely tokens; 0 or -1: all", "0",
+       count(&SamplingParams::top_k, -1)},
+      {"--min-p", "P", "only tokens at least P times as likely as the most likely one", "0",
+       real(&SamplingParams::min_p, 0, 1)},
+      {"--repetition-penalty", "F",
+       "over 1: tokens of the prompt and the answer become less likely", "1",
+       store_repetition_penalty},
+      {"--presence-penalty", "F", "subtracted from the logit of a token that the answer has", "0",
+       real(&SamplingParams::presence_penalty, -2, 2)},
+      {"--frequency-penalty", "F", "the same for every time that the answer has it", "0",
+       real(&SamplingParams::frequency_penalty, -2, 2)},
+      {"--ignore-eos", nullptr, "continues after the model's end token", "off",
+       [](Options& o, const OptionValue& v) { set(o, &SamplingParams::ignore_eos, v.on()); },
+       "--no-ignore-eos"},
+      {"--stop-token-ids", "ID,ID...", "tokens that end an answer, too", nullptr,
+       [](Options& o, const OptionValue& v) { set(o, &SamplingParams::stop_token_ids, v.ids()); }},
+      {"--logprobs", "N", "adds each token's log probability, and those of the N most likely",
+       nullptr, count(&SamplingParams::logprobs, 0)},
+      {"--prompt-logprobs", "N", "the same for the prompt's tokens", nullptr,
+       count(&SamplingParams::prompt_logprobs, 0)},
+  };
+  return in_group("Sampling (for requests that do not set it themselves)", rows);
 }
 
 // A chat gives one answer at a time, as text, and has defaults of its own.
@@ -204,49 +170,64 @@ OptionRows chat_sampling_rows() {
 }
 
 OptionRows group_rows() {
-  return in_group(
-      "Workers",
-      {
-          {"--tp", "--tensor-parallel-size", "N",
-           "how many ranks (worker processes): 1 to 8; on GPUs each has one",
-           "every GPU (up to 8); 1 on the CPU",
-           [](Options& o, const OptionValue& v) { o.group.ranks = v.as<int>(1, ipc::kMaxRanks); }},
-          {"--device", nullptr, "auto|cpu|cuda",
-           "where the ranks compute; auto: on GPUs where there are any", "auto", store_device},
-          {"--step-timeout", nullptr, "SECONDS",
-           "limit of every wait for a peer (fractions allowed); the run ends when\n"
-           "a rank exceeds it, and the error names that rank",
-           "60",
-           [](Options& o, const OptionValue& v) {
-             o.group.step_timeout = v.seconds(kMinTimeout, kMaxTimeout);
-           }},
-          {"--collectives", nullptr, "auto|shm|peer|nccl",
-           "how ranks reduce: shm on the CPU; peer or nccl on GPUs; auto: peer\n"
-           "memory, or NCCL where GPUs have no access to each other's memory",
-           "auto", store_collectives},
-          {"--log-level", nullptr, "debug|info|warning|error|off",
-           "which lines of the launcher and of the ranks are shown", "info", store_log_level},
-      });
+  const Into into(&Options::group);
+  const OptionRows rows = {
+      {"--tp", "N", "how many ranks (worker processes): 1 to 8; on GPUs each has one",
+       "every GPU (up to 8); 1 on the CPU", into.whole(&GroupOptions::ranks, 1, ipc::kMaxRanks),
+       "--tensor-parallel-size"},
+      {"--device", "auto|cpu|cuda", "where the ranks compute; auto: on GPUs where there are any",
+       "auto",
+       into.one_of(&GroupOptions::device, "kind of device",
+                   {{"auto", std::nullopt}, {"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}})},
+      {"--step-timeout", "SECONDS",
+       "limit of every wait for a peer (fractions allowed); the run ends when\n"
+       "a rank exceeds it, and the error names that rank",
+       "60",
+       [](Options& o, const OptionValue& v) {
+         o.group.step_timeout = v.seconds(kMinTimeout, kMaxTimeout);
+       }},
+      {"--collectives", "auto|shm|peer|nccl",
+       "how ranks reduce: shm on the CPU; peer or nccl on GPUs; auto: peer\n"
+       "memory, or NCCL where GPUs have no access to each other's memory",
+       "auto",
+       into.one_of(&GroupOptions::collectives, "implementation",
+                   {{"auto", "auto"}, {"shm", "shm"}, {"peer", "peer"}, {"nccl", "nccl"}})},
+      {"--log-level", "debug|info|warning|error|off",
+       "which lines of the launcher and of the ranks are shown", "info",
+       into.one_of(&GroupOptions::log_level, "level",
+                   {{"debug", LogLevel::debug},
+                    {"info", LogLevel::info},
+                    {"warning", LogLevel::warning},
+                    {"error", LogLevel::error},
+                    {"off", LogLevel::off}})},
+  };
+  return in_group("Workers", rows);
+}
+
+OptionRow switch_row(const char* name, const char* help, bool Options::*field) {
+  return {name, nullptr, help, nullptr,
+          [field](Options& options, const OptionValue&) { options.*field = true; }};
 }
 
 OptionRow json_row(const char* help) {
-  return {"--json", nullptr, nullptr,
-          help,     nullptr, [](Options& o, const OptionValue&) { o.json = true; }};
-}
-
-OptionRow config_row() {
-  return {"--config", nullptr, "FILE",
-          "a JSON object with options of this command, such as\n"
-          "{\"tp\": 2, \"max_model_len\": \"32k\"}; those of the command line win",
-          nullptr,
-          // It is read before the others (store_config()).
-          [](Options&, const OptionValue&) {}, false, "Every command"};
+  return switch_row("--json", help, &Options::json);
 }
 
 OptionRow memory_report_row() {
-  return {"--memory-report", nullptr,
-          nullptr,           "adds what memory every rank has taken, and for what",
-          nullptr,           [](Options& o, const OptionValue&) { o.memory_report = true; }};
+  return switch_row("--memory-report", "adds what memory every rank has taken, and for what",
+                    &Options::memory_report);
+}
+
+OptionRow config_row() {
+  return {.name = "--config",
+          .value = "FILE",
+          .help =
+              "a JSON object with options of this command, such as\n"
+              "{\"tp\": 2, \"max_model_len\": \"32k\"}; those of the command line win",
+          .fallback = nullptr,
+          // It is read before the others (store_config()).
+          .store = [](Options&, const OptionValue&) {},
+          .group = "Every command"};
 }
 
 }  // namespace nvllm::launcher

@@ -16,9 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What "fix" was called in the JSON of version 0.1; scripts may still read it.
-constexpr const char* kFormerFixKey = "mend";
-
 std::ptrdiff_t count_of(const std::vector<Finding>& findings, Verdict verdict) {
   return std::count_if(findings.begin(), findings.end(),
                        [&](const Finding& finding) { return finding.verdict == verdict; });
@@ -87,8 +84,7 @@ Json findings_json(const std::vector<Finding>& findings) {
     list.push_back({{"subject", finding.subject},
                     {"verdict", name_of(finding.verdict)},
                     {"found", finding.found},
-                    {"fix", text_or_null(finding.fix)},
-                    {kFormerFixKey, text_or_null(finding.fix)}});
+                    {"fix", text_or_null(finding.fix)}});
   }
   return list;
 }

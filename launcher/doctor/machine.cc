@@ -88,10 +88,10 @@ std::vector<NumaNode> numa_nodes(const fs::path& folder, const std::vector<int>&
   return nodes;
 }
 
-SharedMemoryFacts shared_memory(int most_ranks) {
+SharedMemoryFacts shared_memory(int max_ranks) {
   constexpr const char* kFolder = "/dev/shm";
   SharedMemoryFacts facts{.needed_one = ipc::Group::bytes_needed({.size = 1}),
-                          .needed_all = ipc::Group::bytes_needed({.size = most_ranks})};
+                          .needed_all = ipc::Group::bytes_needed({.size = max_ranks})};
   struct statvfs system {};
   if (::statvfs(kFolder, &system) != 0 || ::access(kFolder, W_OK | X_OK) != 0) {
     facts.error = errno_text(errno);
@@ -133,8 +133,7 @@ void survey_gpu_side(Machine& machine, const fs::path& root) {
   machine.cublaslt = find_cublaslt();
   machine.nccl = find_nccl();
   for (const GpuFacts& gpu : machine.gpus.gpus) {
-    const fs::path file = root / "sys/bus/pci/devices" / gpu.pci / "numa_node";
-    machine.gpu_nodes.push_back(number_or(first_line(file), -1));
+    machine.gpu_nodes.push_back(node_of_pci_device(gpu.pci, root.string()));
   }
 }
 

@@ -39,6 +39,17 @@ void append_string(std::string& out, std::string_view text) {
   out += json_text(nlohmann::json(text));
 }
 
+// A key with a number, or with a text.
+template <typename Value>
+void append_field(std::string& out, std::string_view key, const Value& value) {
+  append_key(out, key);
+  if constexpr (std::is_arithmetic_v<Value>) {
+    append_number(out, value);
+  } else {
+    append_string(out, value);
+  }
+}
+
 template <typename List, typename AppendItem>
 void append_list(std::string& out, const List& list, AppendItem append_item) {
   out += '[';
@@ -51,19 +62,17 @@ void append_list(std::string& out, const List& list, AppendItem append_item) {
   out += ']';
 }
 
-void append_ids(std::string& out, const std::vector<std::int32_t>& ids) {
+void append_ids(std::string& out, std::string_view key, const std::vector<std::int32_t>& ids) {
+  append_key(out, key);
   append_list(out, ids, append_number<std::int32_t>);
 }
 
 // Without the closing brace.
 void open_token(std::string& out, const TokenLogprob& token) {
   out += '{';
-  append_key(out, "token_id");
-  append_number(out, token.token);
-  append_key(out, "logprob");
-  append_number(out, token.logprob);
-  append_key(out, "rank");
-  append_number(out, token.rank);
+  append_field(out, "token_id", token.token);
+  append_field(out, "logprob", token.logprob);
+  append_field(out, "rank", token.rank);
 }
 
 void append_token(std::string& out, const TokenLogprobs& logprobs) {
@@ -118,8 +127,7 @@ void open_line(std::string& out, std::uint64_t line, std::string_view id) {
     append_key(out, "id");
     out += id;
   }
-  append_key(out, "line");
-  append_number(out, line);
+  append_field(out, "line", line);
 }
 
 }  // namespace
@@ -127,18 +135,11 @@ void open_line(std::string& out, std::uint64_t line, std::string_view id) {
 void append_answer_line(std::string& out, const RequestInfo& request, std::int32_t index,
                         const Answer& answer, const std::vector<TokenLogprobs>& prompt_logprobs) {
   open_line(out, request.line, request.id);
-  append_key(out, "index");
-  append_number(out, index);
-  append_key(out, "prompt_token_ids");
-  append_ids(out, request.prompt);
-  append_key(out, "token_ids");
-  append_ids(out, answer.tokens);
-  if (answer.text) {
-    append_key(out, "text");
-    append_string(out, *answer.text);
-  }
-  append_key(out, "finish_reason");
-  append_string(out, name_of(answer.finish));
+  append_field(out, "index", index);
+  append_ids(out, "prompt_token_ids", request.prompt);
+  append_ids(out, "token_ids", answer.tokens);
+  if (answer.text) append_field(out, "text", *answer.text);
+  append_field(out, "finish_reason", name_of(answer.finish));
   append_key(out, "stop_reason");
   append_stop_reason(out, request, answer);
   if (request.logprobs) {
@@ -149,12 +150,9 @@ void append_answer_line(std::string& out, const RequestInfo& request, std::int32
     append_key(out, "prompt_logprobs");
     append_prompt_logprobs(out, prompt_logprobs);
   }
-  append_key(out, "cached_tokens");
-  append_number(out, answer.cached_tokens);
-  append_key(out, "preemptions");
-  append_number(out, answer.preemptions);
-  append_key(out, "kv_mode");
-  append_string(out, answer.kv_mode);
+  append_field(out, "cached_tokens", answer.cached_tokens);
+  append_field(out, "preemptions", answer.preemptions);
+  append_field(out, "kv_mode", answer.kv_mode);
   append_key(out, "timings");
   append_timings(out, answer.times);
   out += "}\n";
@@ -163,20 +161,16 @@ void append_answer_line(std::string& out, const RequestInfo& request, std::int32
 void append_piece_line(std::string& out, const RequestInfo& request, std::int32_t index,
                        std::string_view text, const std::vector<std::int32_t>& tokens) {
   open_line(out, request.line, request.id);
-  append_key(out, "index");
-  append_number(out, index);
-  append_key(out, "delta");
-  append_string(out, text);
-  append_key(out, "token_ids");
-  append_ids(out, tokens);
+  append_field(out, "index", index);
+  append_field(out, "delta", text);
+  append_ids(out, "token_ids", tokens);
   out += "}\n";
 }
 
 void append_error_line(std::string& out, std::uint64_t line, std::string_view id,
                        std::string_view error) {
   open_line(out, line, id);
-  append_key(out, "error");
-  append_string(out, error);
+  append_field(out, "error", error);
   out += "}\n";
 }
 

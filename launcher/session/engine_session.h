@@ -1,7 +1,7 @@
 // EngineSession: the library's main class. It runs workers with an engine in them, from the first
 // fork until all have been reaped.
 //
-//   EngineSession session({.model = {.path = "model"}, .ranks = 2});
+//   EngineSession session({.model = {.path = "model"}, .group = {.ranks = 2}});
 //   session.client().submit(1, {.prompt = {1, 2, 3}});
 //   ...
 //   return session.finish();
@@ -13,11 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "base/logging.h"
 #include "base/trace.h"
-#include "device/backend.h"
+#include "launcher/cli/options.h"
 #include "launcher/supervise/worker_group.h"
 #include "runtime/engine/engine_client.h"
 #include "runtime/model/open_model.h"
@@ -25,23 +23,17 @@
 
 namespace nvllm::launcher {
 
-// What a program that uses the library sets; it repeats some of the command line's GroupOptions
-// because the library does not know the command line.
+// What a program that uses the library sets.
 struct SessionOptions {
   runtime::ModelOptions model;
   runtime::EngineOptions engine = {};
-  std::optional<int> ranks = std::nullopt;          // absent: every GPU, or one rank on the CPU
-  std::optional<DeviceKind> device = std::nullopt;  // absent: GPUs where there are any
-  Nanoseconds step_timeout = std::chrono::seconds(60);
-  std::string collectives = "auto";
-  LogLevel log_level = LogLevel::info;
+  GroupOptions group = {};
   bool load_progress = true;   // on standard error
   bool memory_report = false;  // there, too: the memory of every rank once the engine is open
   // Called in this process while the workers start and load. If it throws, the session ends.
   std::function<void()> meanwhile = nullptr;
 };
 
-struct Options;  // launcher/cli/options.h
 // The session that a command line asks for.
 SessionOptions session_options(const Options& options);
 

@@ -186,10 +186,10 @@ TEST_CASE("a reader who has gone is told apart from a failure") {
 TEST_CASE("a reader who takes nothing is waited for until the run is over") {
   Pipe pipe;
   LineWriter writer(pipe.writing_path());
-  int asked = 0;
-  writer.set_give_up([&] { return ++asked == 2; });
+  int calls = 0;
+  writer.set_give_up([&] { return ++calls == 2; });
   CHECK_THROWS_AS(writer.write(std::string(1 << 20, 'x') + "\n"), OutputStuck);
-  CHECK(asked == 2);
+  CHECK(calls == 2);
 }
 
 }  // namespace nvllm::launcher

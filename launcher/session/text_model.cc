@@ -73,6 +73,13 @@ jinja::Dict special_tokens(const tokenizer::TokenizerConfig& config) {
   return tokens;
 }
 
+// The folder that a path names by itself, or by its config.json.
+fs::path folder_of(const std::string& path) {
+  fs::path folder = path;
+  if (folder.filename() == "config.json") folder = folder.parent_path();
+  return folder.empty() ? fs::path(".") : folder;
+}
+
 }  // namespace
 
 TextModel TextModel::open(const std::string& path, const std::string& chat_template_file) {
@@ -94,18 +101,14 @@ TextModel TextModel::open(const std::string& path, const std::string& chat_templ
 
 std::optional<TextModel> TextModel::open_if_there(const std::string& path,
                                                   const std::string& chat_template_file) {
-  fs::path folder = path;
-  if (folder.filename() == "config.json") folder = folder.parent_path();
-  if (folder.empty()) folder = ".";
+  fs::path place = folder_of(path);
   std::error_code error;
-  if (fs::is_directory(folder, error)) {
-    const bool json = model::is_there((folder / "tokenizer.json").string());
-    const std::string gguf = json ? "" : model::find_gguf(folder.string());
-    if (!json && gguf.empty()) return std::nullopt;
-    if (!json) folder = gguf;
+  if (fs::is_directory(place, error) && !model::is_there((place / "tokenizer.json").string())) {
+    place = model::find_gguf(place.string());
+    if (place.empty()) return std::nullopt;
   }
-  if (folder.extension() == ".gguf" &&
-      !model::read_gguf_metadata(folder.string()).text("tokenizer.ggml.model")) {
+  if (place.extension() == ".gguf" &&
+      !model::read_gguf_metadata(place.string()).text("tokenizer.ggml.model")) {
     return std::nullopt;
   }
   return open(path, chat_template_file);
@@ -113,9 +116,7 @@ std::optional<TextModel> TextModel::open_if_there(const std::string& path,
 
 void TextModel::open_place(const std::string& path,
                            const std::optional<std::string>& given_template) {
-  fs::path folder = path;
-  if (folder.filename() == "config.json") folder = folder.parent_path();
-  if (folder.empty()) folder = ".";
+  const fs::path folder = folder_of(path);
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     fail("--model ", path,

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
+
 namespace nvllm::launcher {
 
 // A table in columns, each as wide as its widest cell.
@@ -19,6 +21,12 @@ class TextTable {
  private:
   std::vector<std::vector<std::string>> rows_;
 };
+
+// "1 rank", "2 ranks".
+template <typename Count>
+std::string counted(Count count, const char* what) {
+  return str(count, ' ', what, count == 1 ? "" : "s");
+}
 
 // "3.14": with that many digits behind the point.
 std::string fixed(double number, int digits);

@@ -23,15 +23,15 @@ void check_collectives(const GroupOptions& options, DeviceKind device) {
 }  // namespace
 
 LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus) {
-  if (options.device == DeviceChoice::cuda && !cuda_built) {
+  if (options.device == DeviceKind::cuda && !cuda_built) {
     refuse(
         "--device cuda: this program was built without CUDA; pass --device cpu, or build it where "
         "the CUDA toolkit and NCCL are");
   }
   LaunchPlan plan;
   std::string why_none;
-  if (cuda_built && options.device != DeviceChoice::cpu) plan.gpus = find_gpus(&why_none);
-  if (options.device == DeviceChoice::cuda && plan.gpus.empty()) {
+  if (cuda_built && options.device != DeviceKind::cpu) plan.gpus = find_gpus(&why_none);
+  if (options.device == DeviceKind::cuda && plan.gpus.empty()) {
     refuse("--device cuda: no GPU here: ", why_none, "; pass --device cpu");
   }
   plan.device = plan.gpus.empty() ? DeviceKind::cpu : DeviceKind::cuda;
@@ -49,21 +49,30 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
 
 int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus) {
   if (options.ranks) return *options.ranks;
-  if (!cuda_built || options.device == DeviceChoice::cpu) return 1;
+  if (!cuda_built || options.device == DeviceKind::cpu) return 1;
   std::string why_none;
   return std::clamp(static_cast<int>(find_gpus(&why_none).size()), 1, ipc::kMaxRanks);
 }
 
-int run_workers(const GroupOptions& options, const LaunchPlan& plan,
-                const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk) {
+WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPlan& plan) {
+  return {.group = {.size = plan.ranks, .step_timeout = options.step_timeout}};
+}
+
+WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& plan,
+                              const runtime::OpenModel* model) {
   const runtime::WorkerOptions worker{.device = plan.device,
                                       .gpus = plan.gpus,
                                       .collectives = options.collectives,
                                       .log_level = options.log_level,
                                       .model = model};
-  WorkerGroup workers(
-      {.group = {.size = plan.ranks, .step_timeout = options.step_timeout}},
-      [&](const ipc::Group& group, int rank) { return runtime::run_worker(group, rank, worker); });
+  return [worker](const ipc::Group& group, int rank) {
+    return runtime::run_worker(group, rank, worker);
+  };
+}
+
+int run_workers(const GroupOptions& options, const LaunchPlan& plan,
+                const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk) {
+  WorkerGroup workers(group_to_start(options, plan), worker_body(options, plan, model));
   std::optional<std::string> error;
   try {
     talk(workers);

@@ -33,9 +33,14 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
 // How many ranks there would be. It may be more than this machine has GPUs: nothing is started.
 int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus);
 
+// What a WorkerGroup of the planned workers is made of. model: what they are to load, which must
+// outlive them; nullptr: nothing.
+WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPlan& plan);
+WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& plan,
+                              const runtime::OpenModel* model);
+
 // Runs the planned workers until `talk` returns; if it throws, the run has failed for that reason.
 // Returns the exit code. By then standard error has the reason of a failure, and no worker is left.
-// model: what the workers are to load; nullptr: nothing.
 int run_workers(const GroupOptions& options, const LaunchPlan& plan,
                 const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk);
 

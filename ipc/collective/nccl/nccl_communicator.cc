@@ -9,8 +9,6 @@
 #include "base/error.h"
 #include "device/cuda/stream.h"
 #include "device/libraries.h"
-#include "ipc/collective/cuda_wait.h"
-#include "ipc/group.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -69,10 +67,7 @@ ncclUniqueId agree_on_id(Member& member) {
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(Member& member, Backend& backend)
-    : member_(member),
-      backend_(backend),
-      site_{member.rank(), member.size(), DeviceKind::cuda},
-      last_(member),
+    : CudaCommunicator(member, backend),
       token_(backend.allocate(MemoryKind::device, sizeof(float), "collectives")) {
   const auto stream = backend.create_stream();
   backend.fill(token_.data(), 0, sizeof(float), *stream);
@@ -148,25 +143,10 @@ void NcclCommunicator::give_up() {
   comm_ = nullptr;
 }
 
-void NcclCommunicator::wait(Stream& stream) {
-  Transport* const transports[] = {this};
-  wait_for_stream(stream, member_, transports, member_.group().step_timeout());
-}
-
-void NcclCommunicator::wait(const Event& event) {
-  Transport* const transports[] = {this};
-  wait_for_event(event, member_, transports, member_.group().step_timeout());
-}
-
-void NcclCommunicator::abort(const std::string& reason) {
-  member_.group().abort(reason);
-  give_up();
-}
-
 void NcclCommunicator::begin(std::string_view text) {
   member_.check_abort();
   check();
-  last_.begin(text);
+  note_collective(text);
 }
 
 void NcclCommunicator::all_reduce(TensorView data, Stream& stream) {

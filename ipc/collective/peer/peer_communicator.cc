@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "device/cuda/stream.h"
-#include "ipc/collective/cuda_wait.h"
 #include "ipc/collective/peer/peer_kernels.h"
 
 namespace nvllm::ipc {
@@ -74,17 +73,11 @@ const char* peer::name_of(Operation operation) {
   return "?";
 }
 
-Nanoseconds PeerCommunicator::wait_limit(const Group& group) {
-  const Nanoseconds timeout = group.step_timeout();
+Nanoseconds PeerCommunicator::wait_limit() const {
+  const Nanoseconds timeout = member_.group().step_timeout();
   return timeout +
          std::clamp<Nanoseconds>(timeout / 4, std::chrono::seconds(1), std::chrono::seconds(5));
 }
-
-PeerCommunicator::PeerCommunicator(Member& member, Backend& backend)
-    : member_(member),
-      backend_(backend),
-      site_{member.rank(), member.size(), DeviceKind::cuda},
-      last_(member) {}
 
 std::unique_ptr<PeerCommunicator> PeerCommunicator::create(Member& member, Backend& backend,
                                                            std::string& why) {
@@ -160,7 +153,7 @@ Algorithm PeerCommunicator::algorithm(Collective collective, std::size_t bytes) 
 peer::Links PeerCommunicator::begin(peer::Operation operation, std::string_view text) {
   check();
   member_.check_abort();
-  last_.begin(text);
+  note_collective(text);
   peer::Links links = links_;
   links.operation = operation;
   return links;
@@ -187,21 +180,6 @@ void PeerCommunicator::give_up() {
   if (site_.size == 1) return;
   auto& report = *static_cast<peer::Report*>(report_.data());
   __atomic_store_n(&report.abort, 1u, __ATOMIC_SEQ_CST);
-}
-
-void PeerCommunicator::wait(Stream& stream) {
-  Transport* const transports[] = {this};
-  wait_for_stream(stream, member_, transports, wait_limit(member_.group()));
-}
-
-void PeerCommunicator::wait(const Event& event) {
-  Transport* const transports[] = {this};
-  wait_for_event(event, member_, transports, wait_limit(member_.group()));
-}
-
-void PeerCommunicator::abort(const std::string& reason) {
-  member_.group().abort(reason);
-  give_up();
 }
 
 void PeerCommunicator::all_reduce(TensorView data, Stream& stream) {

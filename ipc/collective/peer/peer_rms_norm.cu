@@ -1,5 +1,6 @@
 // all_reduce, residual sum and RMSNorm in one kernel. It adds in the order of
-// kernels/pointwise/sm80/rmsnorm.cuh, so that the bits are those of the two kernels one after the other.
+// kernels/pointwise/sm80/rmsnorm.cuh, so that the bits are those of the two kernels one after the
+// other.
 //
 // What takes time is the trip to the peers. So: send the row first, load what the norm needs and
 // settle the bookkeeping while the data travels, wait, sum, normalise.

@@ -171,9 +171,9 @@ std::int64_t launch_two_shot_rms_norm(const Links& links, const kernels::RmsNorm
   // Each rank needs a row of its own: that all send each other something keeps the calls apart.
   if (vectors == 0 || args.x.shape[0] < links.ranks) return 0;
   // Rows that need several calls are shared out evenly, so that none is left with too few.
-  const auto most = static_cast<std::int64_t>(kAreaWords) / (2 * (links.ranks - 1) * vectors);
+  const auto max_groups = static_cast<std::int64_t>(kAreaWords) / (2 * (links.ranks - 1) * vectors);
   const std::int64_t all_groups = divide_up(args.x.shape[0], links.ranks);
-  const auto groups = static_cast<int>(divide_up(all_groups, divide_up(all_groups, most)));
+  const auto groups = static_cast<int>(divide_up(all_groups, divide_up(all_groups, max_groups)));
   const auto rows = static_cast<int>(std::min(std::int64_t{groups} * links.ranks, args.x.shape[0]));
   const int per_thread = vectors <= kMaxThreads ? 1 : 2;
   const auto threads = static_cast<int>(divide_up(vectors, 32 * per_thread) * 32);

@@ -240,10 +240,10 @@ void ShmExchange::reduce_in_rounds(std::byte* data, DType type, std::size_t elem
 void ShmExchange::reduce_in_two_phases(std::byte* data, DType type, std::size_t elements) {
   use_chunk_memory(ChunkUse::phases);
   const std::size_t bytes = elements * size_of(type);
-  const std::size_t most = std::min(
+  const std::size_t max_bytes = std::min(
       chunk_bytes_, round_up(method_.chunk_bytes, kLine * static_cast<std::size_t>(size_)));
-  for (std::size_t done = 0; done < bytes; done += most) {
-    reduce_chunk(data + done, type, std::min(most, bytes - done));
+  for (std::size_t done = 0; done < bytes; done += max_bytes) {
+    reduce_chunk(data + done, type, std::min(max_bytes, bytes - done));
   }
 }
 

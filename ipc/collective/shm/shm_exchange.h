@@ -1,14 +1,14 @@
 // ShmExchange: collectives of CPU ranks through the group's shared memory, run at once by the
 // caller. ShmCommunicator puts them on streams.
 //
-// How ranks keep step. Each rank publishes one counter, its step. Every collective is a fixed
-// sequence of steps, the same on all ranks: write something into one's own staging memory, then
-// publish the next step. Who needs what rank p wrote in step s waits until p's counter has reached
-// s. Nothing else is exchanged: no acknowledgements, no barriers. The counter's upper half carries
-// a hash of the call (operation, type, size, root), so ranks that call different things are told
-// so.
+// Ranks keep step as follows. Each rank publishes one counter, its step. Every collective is a
+// fixed sequence of steps, the same on all ranks: write something into one's own staging memory,
+// then publish the next step. Who needs what rank p wrote in step s waits until p's counter has
+// reached s. Nothing else is exchanged: no acknowledgements, no barriers. The counter's upper half
+// carries a hash of the call (operation, type, size, root), so ranks that call different things are
+// told so.
 //
-// When staging memory may be written again. Its parts:
+// Staging memory has two parts, each with its own reason why it may be written again:
 //
 //   rounds    two slots, used in turn by rounds: put, publish, wait for all ranks, take.
 //             Slot r%2 is written in round r. Round r-1 waited until every rank had published round
@@ -25,8 +25,8 @@
 //             Sums that are made in rounds use its two halves as those use their slots. Between the
 //             two uses lies an empty step, for which all wait.
 //
-// How data is put there, and in chunks of what size, each kind and size of call finds out by trials
-// (shm_ways.h).
+// Each kind and size of call finds out by trials how to write data there, and in chunks of what
+// size (copy_methods.h).
 #pragma once
 
 #include <array>
@@ -59,17 +59,17 @@ class ShmExchange {
  private:
   enum class Kind { all_reduce, reduce_scatter, all_gather, gather, broadcast, barrier };
 
-  // Notes the call that is running, for messages, for the hash and for its method. `size` is in
-  // elements, or in bytes for u8.
+  // Notes the call that is running, for error messages, for the hash and for its method. `size` is
+  // in elements, or in bytes for u8.
   void begin(Kind kind, DType type, std::size_t size, int root);
-  // Counts the call's time, if that is wanted.
+  // Counts the call's time while methods are tried.
   void end();
-  // Into this rank's staging memory, the call's method.
+  // Copies into this rank's staging memory, by the call's method.
   void put(std::byte* to, const std::byte* from, std::size_t bytes) const;
-  // Out of another rank's.
+  // Copies out of another rank's staging memory.
   void take(std::byte* to, const std::byte* from, std::size_t bytes) const;
   void publish();
-  // Until `peer` has published `step`. The second form: all peers.
+  // Waits until `peer` has published `step`; wait_for_all() until all peers have.
   void wait_for(int peer, std::uint32_t step);
   void wait_for_all(std::uint32_t step);
   [[noreturn]] void fail_timed_out(int peer) const;
@@ -78,8 +78,8 @@ class ShmExchange {
   void reduce_in_two_phases(std::byte* data, DType type, std::size_t elements);
   void reduce_chunk(std::byte* data, DType type, std::size_t bytes);
   void reduce_in_rounds(std::byte* data, DType type, std::size_t elements);
-  // own = the sum of own and of what the others have put at sources[rank]; also into `result`,
-  // unless it is null.
+  // Adds to `own` what the others have written at sources[rank]; copies the sum into `result`, too,
+  // unless that is null.
   void sum_and_put(std::span<std::byte> own, DType type,
                    const std::array<const std::byte*, kMaxRanks>& sources, std::byte* result);
   enum class ChunkUse { phases, rounds };

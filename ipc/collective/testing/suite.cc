@@ -38,10 +38,10 @@ void single_calls(Rig& rig, std::uint64_t seed, int count, const CallLimits& lim
   }
 }
 
-void fused_rows(Rig& rig, std::uint64_t seed, std::int64_t most_elements) {
+void fused_rows(Rig& rig, std::uint64_t seed, std::int64_t max_elements) {
   for (std::int64_t columns : {8, 264, 520, 1000, 1288, 4096, 7000, 8192, 16384}) {
     single_calls(rig, seed, 1, {.elements = 1, .only_fused = columns});
-    single_calls(rig, seed + 1, 3, {.elements = most_elements, .only_fused = columns});
+    single_calls(rig, seed + 1, 3, {.elements = max_elements, .only_fused = columns});
   }
 }
 
