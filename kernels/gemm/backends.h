@@ -13,8 +13,8 @@ namespace nvllm::kernels {
 namespace cpu {
 
 // GEMMs for streams of the CPU backend. Workspace for rows of x in the kernels' own format is
-// allocated when a call needs more of it than any before; it never shrinks. tune() with the largest M
-// allocates it ahead. Results do not depend on the number of threads.
+// allocated when a call needs more of it than any before; it never shrinks. tune() with the largest
+// M allocates it ahead. Results do not depend on the number of threads.
 //
 // set: at most this instruction set, for tests; without it, the best one that there is.
 std::unique_ptr<Gemm> create_gemm(Backend& backend,
@@ -52,14 +52,14 @@ class Gemv {
   bool early_;  // kernels may begin before the one before them in the stream has ended
 };
 
-// 17 to 128 rows of 16-bit floats on Hopper; with a deferred RMSNorm as its prologue, with SiLU or the
-// begin of the next RMSNorm as its epilogue.
+// 17 to 128 rows of 16-bit floats on Hopper; with a deferred RMSNorm as its prologue, with SiLU or
+// the start of the next RMSNorm as its epilogue.
 class SmallM {
  public:
   // Nothing if this kernel cannot compute the GEMM, or another one is expected to be faster. What
   // shape.fusion has as prologue is done.
   std::optional<SmallMTiling> plan(const GemmShape& shape);
-  // Whether the next RMSNorm may be begun, too.
+  // Whether it can also start the next RMSNorm.
   static bool defers_norm(const GemmShape& shape);
   void enqueue(const GemmCall& call, Stream& stream) const;
 
@@ -68,7 +68,8 @@ class SmallM {
   std::optional<SmallMOccupancy> occupancy_;
 };
 
-// 17 to 128 rows by the weights of a vocabulary on Hopper, to float32; with sampling as its epilogue.
+// 17 to 128 rows by the weights of a vocabulary on Hopper, to float32; with sampling as its
+// epilogue.
 class LmHead {
  public:
   LmHead();
@@ -81,8 +82,8 @@ class LmHead {
   bool is_hopper_;
 };
 
-// Any shape, type and alignment: a warp per output and four rows. Good for a few rows in float32, and
-// for what no other kernel takes.
+// Any shape, type and alignment: a warp per output and four rows. Good for a few rows in float32,
+// and for what no other kernel takes.
 void dot(const GemmCall& call, Stream& stream);
 
 }  // namespace cuda

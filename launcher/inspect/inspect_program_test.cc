@@ -141,7 +141,7 @@ TEST_CASE("every rank loads what it owns, to the byte, and its memory holds as m
         const Json& load = rank.at("load");
         CHECK(load.at("bytes_loaded") == rank.at("bytes"));
         CHECK(load.at("bytes_read") > 0);
-        CHECK(load.at("started_s") < load.at("loaded_s"));
+        CHECK(load.at("begun_s") < load.at("loaded_s"));
         CHECK(load.at("loaded_s") <= json.at("load").at("since_start_s"));
         sum += rank.at("bytes").get<std::uint64_t>();
         std::uint64_t weights = 0;

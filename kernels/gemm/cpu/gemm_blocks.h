@@ -114,7 +114,7 @@ struct InRegisters {
   // Whether weights need not be packed.
   static bool in_place(std::int64_t, std::int64_t, std::int64_t) { return false; }
 
-  // sums[output][row] += products of `steps` steps, or = if this is the first stretch. Panels lie
+  // sums[output][row] += the sums of `steps` steps, or = if this is the first stretch. Panels lie
   // x_stride floats apart.
   static void multiply(const Weights& weights, const float* x, std::int64_t x_stride,
                        std::int64_t outputs, int vectors, std::int64_t steps, bool first,

@@ -2,7 +2,8 @@
 //
 // A format says what is loaded of the weights at a step and how a prepared x looks:
 //   Element, kStep (weights per step), kFloats (of a prepared row per step),
-//   Weights, load(from), load_part(from, count), multiply_add(weights, x, sum), prepare(x, count, to).
+//   Weights, load(from), load_part(from, count), multiply_add(weights, x, sum),
+//   prepare(x, count, to).
 #pragma once
 
 #include "kernels/gemm/cpu/gemm_kernels.h"
@@ -141,8 +142,8 @@ struct Dot {
 
   // Sums of kOutputs outputs with kR rows of x, to sums[row * kSums + output]: several, so that a
   // load of x serves several weights and additions need not wait for each other. So that the memory
-  // is read in one long stream nevertheless, each line of weights fetches the one that lies `prefetch`
-  // elements further.
+  // is read in one long stream nevertheless, each line of weights fetches the one that lies
+  // `prefetch` elements further.
   template <int kR, int kOutputs>
   static void group(const T* weight, std::int64_t inputs, std::int64_t prefetch, const float* x,
                     std::int64_t x_stride, float* sums) {
