@@ -109,7 +109,7 @@ class CudaGemm final : public Gemm {
   }
 
   static void enqueue_prologue(const GemmCall& call, Stream& stream) {
-    if (!call.plan.prologue_kernel) return;
+    if (!call.plan.prologue_kernel || call.weight.inputs() == 0) return;
     const bool early = call.plan.prologue_early;
     if (call.plan.prologue == Prologue::rms_norm) return rms_norm(norm_of(call), stream, early);
     gated_activation(activation_before(call), stream, early);
