@@ -1,3 +1,4 @@
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/chat_fields.h"
 
 #include <algorithm>
@@ -182,6 +183,10 @@ std::unique_ptr<OutputParser> make_answer_parser(const ApiContext& context, bool
   // Until there are parsers.
   (void)context, (void)parses_tools, (void)thinking, (void)seed;
   return nullptr;
+}
+
+std::vector<std::string> chat_field_names() {
+  return accepted_names<Fields>(kFields, kRefused);
 }
 
 }  // namespace nvllm::launcher

@@ -1,3 +1,4 @@
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/messages/message_fields.h"
 
 #include <algorithm>
@@ -132,6 +133,10 @@ ChatPrompt message_prompt_of(const ApiContext& context, const MessageFields& fie
   ChatPrompt prompt = make_chat_prompt(context, options);
   truncate_prompt(context, fields, prompt.ids);
   return prompt;
+}
+
+std::vector<std::string> message_field_names() {
+  return accepted_names<Fields>(kFields, kRefused);
 }
 
 }  // namespace nvllm::launcher

@@ -1,3 +1,4 @@
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/responses/response_fields.h"
 
 #include <algorithm>
@@ -190,6 +191,10 @@ ChatPrompt response_prompt_of(const ApiContext& context, const ResponseFields& f
   ChatPrompt prompt = make_chat_prompt(context, options);
   truncate_prompt(context, fields, prompt.ids);
   return prompt;
+}
+
+std::vector<std::string> response_field_names() {
+  return accepted_names<Fields>(kFields, kRefused);
 }
 
 }  // namespace nvllm::launcher
