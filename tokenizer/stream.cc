@@ -8,14 +8,20 @@ namespace nvllm::tokenizer {
 StreamDetokenizer::StreamDetokenizer(const Tokenizer& tokenizer, StreamOptions options)
     : tokenizer_(tokenizer),
       skip_special_tokens_(options.skip_special_tokens),
+      kept_special_tokens_(std::move(options.kept_special_tokens)),
       decoder_(tokenizer.decoder()),
       stops_(options.stop_strings) {}
+
+bool StreamDetokenizer::skips(TokenId id) const {
+  return skip_special_tokens_ && tokenizer_.is_special(id) &&
+         std::ranges::find(kept_special_tokens_, id) == kept_special_tokens_.end();
+}
 
 std::string StreamDetokenizer::push(TokenId id) {
   std::string text;
   if (stopped_) return text;
   const auto token = tokenizer_.token_text(id);
-  if (!token || (skip_special_tokens_ && tokenizer_.is_special(id))) return text;
+  if (!token || skips(id)) return text;
   decoder_.push(*token, text);
   return release(std::move(text));
 }
