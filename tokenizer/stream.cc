@@ -8,10 +8,16 @@ namespace nvllm::tokenizer {
 StreamDetokenizer::StreamDetokenizer(const Tokenizer& tokenizer, StreamOptions options)
     : tokenizer_(tokenizer),
       skip_special_tokens_(options.skip_special_tokens),
+      kept_special_tokens_(std::move(options.kept_special_tokens)),
       decoder_(tokenizer.decoder()),
       stops_(options.stops ? std::move(options.stops)
                            : std::make_shared<const StopStrings>(options.stop_strings)),
       unsearched_(options.min_tokens) {}
+
+bool StreamDetokenizer::skips(TokenId id) const {
+  return skip_special_tokens_ && tokenizer_.is_special(id) &&
+         std::ranges::find(kept_special_tokens_, id) == kept_special_tokens_.end();
+}
 
 std::string StreamDetokenizer::push(TokenId id) {
   std::string text;
@@ -19,7 +25,7 @@ std::string StreamDetokenizer::push(TokenId id) {
   const bool searches = unsearched_ <= 0;
   if (!searches) --unsearched_;
   const auto token = tokenizer_.token_text(id);
-  if (!token || (skip_special_tokens_ && tokenizer_.is_special(id))) return text;
+  if (!token || skips(id)) return text;
   decoder_.push(*token, text);
   return searches ? release(std::move(text)) : text;
 }

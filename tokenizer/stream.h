@@ -41,6 +41,8 @@ class StopStrings {
 
 struct StreamOptions {
   bool skip_special_tokens = true;
+  // Special tokens that are not skipped all the same: tags that somebody looks for in the text.
+  std::vector<TokenId> kept_special_tokens = {};
   // The stream ends before the first of these in the text. Empty ones are ignored.
   std::vector<std::string> stop_strings = {};
   // Instead of stop_strings, where several streams share them; null: stop_strings.
@@ -70,9 +72,11 @@ class StreamDetokenizer {
  private:
   // Returns the part of the held and the new text that cannot belong to a stop string.
   std::string release(std::string text);
+  bool skips(TokenId id) const;
 
   const Tokenizer& tokenizer_;
   bool skip_special_tokens_;
+  std::vector<TokenId> kept_special_tokens_;
   DecoderStream decoder_;
   std::shared_ptr<const StopStrings> stops_;
   std::int64_t unsearched_;  // tokens whose text is not searched
