@@ -22,6 +22,7 @@ AnswerStream::AnswerStream(const tokenizer::Tokenizer* tokenizer, const AnswerOp
   if (tokenizer == nullptr) return;
   detokenizer_.emplace(*tokenizer,
                        tokenizer::StreamOptions{.skip_special_tokens = options.skip_special_tokens,
+                                                .kept_special_tokens = options.kept_special_tokens,
                                                 .stops = options.stop,
                                                 .min_tokens = options.min_tokens});
 }
