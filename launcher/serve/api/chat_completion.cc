@@ -1,5 +1,5 @@
 // POST /v1/chat/completions: conversations are answered.
-#include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -17,20 +17,21 @@ class ChatCompletionCall final : public GenerationCall {
   ChatCompletionCall(const ApiContext& context, const ApiRequestInfo& info,
                      const ChatFields& fields, ChatPrompt prompt)
       : GenerationCall(context, info, fields, "chatcmpl-") {
-    const bool parses_tools = parses_tool_calls(context, fields);
+    OutputParserOptions parser = parser_options_of(context, fields, prompt);
+    parser.seed = std::hash<std::string>()(id());
     answer_options().include_reasoning = fields.include_reasoning;
     answer_options().parallel_tool_calls = fields.parallel_tool_calls;
-    // The tags of tool calls are special tokens of some models.
-    if (parses_tools) answer_options().skip_special_tokens = false;
+    answer_options().kept_special_tokens = kept_tokens(parser, context.text->tokenizer());
 
     runtime::Request request;
     request.sampling = sampling_of(context, fields, prompt.ids.size(), "messages", std::nullopt);
     Prompt kept;
     if (fields.return_token_ids) kept.ids = prompt.ids;
     request.prompt = std::move(prompt.ids);
-    std::uint64_t seed = std::hash<std::string>()(id());
     add_prompt(std::move(kept), std::move(request), [&] {
-      return make_answer_parser(context, parses_tools, prompt.thinking, seed++);
+      const bool parses = !parser.reasoning_parser.empty() || !parser.tool_call_parser.empty();
+      ++parser.seed;
+      return parses ? make_output_parser(parser) : nullptr;
     });
     make_head();
   }

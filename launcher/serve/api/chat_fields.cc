@@ -174,15 +174,14 @@ ChatPrompt chat_prompt_of(const ApiContext& context, const Fields& fields, std::
   return prompt;
 }
 
-bool parses_tool_calls(const ApiContext& context, const Fields& fields) {
-  return fields.has_tools && fields.tool_choice != "none" && !context.tool_call_parser.empty();
-}
-
-std::unique_ptr<OutputParser> make_answer_parser(const ApiContext& context, bool parses_tools,
-                                                 bool thinking, std::uint64_t seed) {
-  // Until there are parsers.
-  (void)context, (void)parses_tools, (void)thinking, (void)seed;
-  return nullptr;
+OutputParserOptions parser_options_of(const ApiContext& context, const Fields& fields,
+                                      const ChatPrompt& prompt) {
+  OutputParserOptions options{.reasoning_parser = context.reasoning_parser};
+  if (fields.has_tools && fields.tool_choice != "none") {
+    options.tool_call_parser = context.tool_call_parser;
+  }
+  apply_prompt_end(prompt.text, options);
+  return options;
 }
 
 std::vector<std::string> chat_field_names() {

@@ -40,11 +40,8 @@ void read_reasoning_effort(const nlohmann::json& value, std::string& to);
 ChatPrompt chat_prompt_of(const ApiContext& context, const ChatFields& fields,
                           std::string_view body);
 
-// Whether tool calls are to be found in answers.
-bool parses_tool_calls(const ApiContext& context, const ChatFields& fields);
-
-// null: all text is content.
-std::unique_ptr<OutputParser> make_answer_parser(const ApiContext& context, bool parses_tools,
-                                                 bool thinking, std::uint64_t seed);
+// How answers to this prompt are parsed.
+OutputParserOptions parser_options_of(const ApiContext& context, const ChatFields& fields,
+                                      const ChatPrompt& prompt);
 
 }  // namespace nvllm::launcher
