@@ -46,7 +46,7 @@ std::string message_error_body(int status, std::string_view message, std::string
 
 // What the endpoints know of the server. Immutable while it serves; used by several threads.
 struct ApiContext {
-  const TextModel* text = nullptr;       // null: the model has no tokenizer
+  const TextModel* text = nullptr;        // null: the model has no tokenizer
   runtime::SamplingParams defaults = {};  // of requests that do not set them themselves
   std::int64_t max_model_len = 0;
   std::vector<std::string> model_names = {};  // the first is what responses say

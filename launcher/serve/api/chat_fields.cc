@@ -1,10 +1,10 @@
-#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/chat_fields.h"
 
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/request_body.h"
 
 namespace nvllm::launcher {
@@ -52,7 +52,8 @@ void store_reasoning_effort(const Json& value, Fields& fields) {
 }
 
 void store_template_options(const Json& value, Fields& /*fields*/) {
-  if (!value.is_object()) fail(shown(value), ": not an object such as {\"enable_thinking\": false}");
+  if (!value.is_object())
+    fail(shown(value), ": not an object such as {\"enable_thinking\": false}");
   for (const char* const name : {"messages", "tools", "chat_template", "add_generation_prompt"}) {
     if (value.contains(name)) fail(name, ": is a field of its own");
   }
@@ -111,7 +112,8 @@ void resolve_logprobs(Fields& fields) {
 
 void check_tools(const ApiContext& context, const Fields& fields) {
   if (!fields.has_tools) {
-    if (fields.tool_choice == "auto") throw ApiError(400, "tool_choice: needs tools", "tool_choice");
+    if (fields.tool_choice == "auto")
+      throw ApiError(400, "tool_choice: needs tools", "tool_choice");
     return;
   }
   if (fields.tool_choice == "none") return;
@@ -137,10 +139,11 @@ ChatFields read_chat_fields(const ApiContext& context, const Json& body) {
   auto fields = read_fields<Fields>(context, body, kFields, kRefused);
   if (!fields.has_messages) throw ApiError(400, "messages: missing", "messages");
   if (fields.continue_final_message && fields.add_generation_prompt) {
-    throw ApiError(400,
-                   "continue_final_message: the message goes on, so nothing may begin after it; pass "
-                   "\"add_generation_prompt\": false",
-                   "continue_final_message");
+    throw ApiError(
+        400,
+        "continue_final_message: the message goes on, so nothing may begin after it; pass "
+        "\"add_generation_prompt\": false",
+        "continue_final_message");
   }
   if (fields.max_completion_tokens) fields.max_tokens = fields.max_completion_tokens;
   resolve_logprobs(fields);
@@ -172,16 +175,6 @@ ChatPrompt chat_prompt_of(const ApiContext& context, const Fields& fields, std::
   ChatPrompt prompt = make_chat_prompt(context, options);
   truncate_prompt(context, fields, prompt.ids);
   return prompt;
-}
-
-OutputParserOptions parser_options_of(const ApiContext& context, const Fields& fields,
-                                      const ChatPrompt& prompt) {
-  OutputParserOptions options{.reasoning_parser = context.reasoning_parser};
-  if (fields.has_tools && fields.tool_choice != "none") {
-    options.tool_call_parser = context.tool_call_parser;
-  }
-  apply_prompt_end(prompt.text, options);
-  return options;
 }
 
 std::vector<std::string> chat_field_names() {

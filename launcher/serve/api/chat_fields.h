@@ -10,7 +10,6 @@
 #include "launcher/serve/api/api_call.h"
 #include "launcher/serve/api/chat_prompt.h"
 #include "launcher/serve/api/generation_fields.h"
-#include "launcher/serve/parsers/output_parser.h"
 
 namespace nvllm::launcher {
 
@@ -39,9 +38,5 @@ void read_reasoning_effort(const nlohmann::json& value, std::string& to);
 // The body's conversation as a prompt.
 ChatPrompt chat_prompt_of(const ApiContext& context, const ChatFields& fields,
                           std::string_view body);
-
-// How answers to this prompt are parsed.
-OutputParserOptions parser_options_of(const ApiContext& context, const ChatFields& fields,
-                                      const ChatPrompt& prompt);
 
 }  // namespace nvllm::launcher

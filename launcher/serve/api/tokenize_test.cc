@@ -39,19 +39,18 @@ TEST_CASE("tokenize: a conversation is rendered as a chat is") {
   ApiFixture fixture;
   const std::string messages = R"("messages":[{"role":"user","content":"who"}])";
   const json body = parse_json(respond_tokenize(fixture.context(), "{" + messages + "}"));
-  CHECK(body["tokens"] ==
-        fixture.ids("<|im_start|>user\nwho<|im_end|>\n<|im_start|>assistant\n"));
-  const json without = parse_json(respond_tokenize(
-      fixture.context(), "{" + messages + R"(,"add_generation_prompt":false})"));
+  CHECK(body["tokens"] == fixture.ids("<|im_start|>user\nwho<|im_end|>\n<|im_start|>assistant\n"));
+  const json without = parse_json(
+      respond_tokenize(fixture.context(), "{" + messages + R"(,"add_generation_prompt":false})"));
   CHECK(without["tokens"] == fixture.ids("<|im_start|>user\nwho<|im_end|>\n"));
 }
 
 TEST_CASE("tokenize: tools need no parser, for nothing is called") {
   ApiFixture fixture("{{ tools | length }}");
-  const json body = parse_json(respond_tokenize(
-      fixture.context(),
-      R"({"messages":[{"role":"user","content":"who"}],"return_token_strs":true,)"
-      R"("tools":[{"type":"function","function":{"name":"add"}}]})"));
+  const json body = parse_json(
+      respond_tokenize(fixture.context(),
+                       R"({"messages":[{"role":"user","content":"who"}],"return_token_strs":true,)"
+                       R"("tools":[{"type":"function","function":{"name":"add"}}]})"));
   CHECK(body["token_strs"] == json{"1"});
 }
 

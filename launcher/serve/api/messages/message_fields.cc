@@ -1,10 +1,10 @@
-#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/messages/message_fields.h"
 
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/messages/message_conversation.h"
 #include "launcher/serve/api/request_body.h"
 

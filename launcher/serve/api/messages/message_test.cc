@@ -61,8 +61,8 @@ TEST_CASE("messages: a stream's events, byte by byte") {
 
 TEST_CASE("messages: a stop sequence is named, and is no part of the text") {
   ApiFixture fixture;
-  const json body =
-      parse_json(fixture.response(parse_message, who_and(R"("stop_sequences":[" was"])"), "it was"));
+  const json body = parse_json(
+      fixture.response(parse_message, who_and(R"("stop_sequences":[" was"])"), "it was"));
   CHECK(body["content"][0]["text"] == "it");
   CHECK(body["stop_reason"] == "stop_sequence");
   CHECK(body["stop_sequence"] == " was");
@@ -132,23 +132,24 @@ TEST_CASE("messages: a last message of the assistant's is gone on with") {
 
 TEST_CASE("messages: tools, their calls and their results are as templates know them") {
   ApiFixture fixture("{{ messages | tojson }}|{{ tools | tojson }}");
-  CHECK(fixture.prompt_text(
-            parse_message,
-            R"({"max_tokens":5,"tool_choice":{"type":"none"},)" + std::string(kTools) +
-                R"(,"messages":[{"role":"assistant","content":[)"
-                R"({"type":"thinking","thinking":"hm","signature":""},)"
-                R"({"type":"text","text":"so"},)"
-                R"({"type":"tool_use","id":"t1","name":"add","input":{"b":1,"a":2}}]},)"
-                R"({"role":"user","content":[)"
-                R"({"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"3"}]},)"
-                R"({"type":"tool_result","tool_use_id":"t2","is_error":true,"content":"bad"},)"
-                R"({"type":"text","text":"who"}]}]})") ==
-        R"([{"role": "assistant", "content": "so", "reasoning_content": "hm", "tool_calls": )"
-        R"([{"id": "t1", "type": "function", "function": {"name": "add", "arguments": )"
-        R"({"b": 1, "a": 2}}}]}, {"role": "tool", "content": "3", "tool_call_id": "t1"}, )"
-        R"({"role": "tool", "content": "Error: bad", "tool_call_id": "t2"}, )"
-        R"({"role": "user", "content": "who"}]|[{"type": "function", "function": )"
-        R"({"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}])");
+  CHECK(
+      fixture.prompt_text(
+          parse_message,
+          R"({"max_tokens":5,"tool_choice":{"type":"none"},)" + std::string(kTools) +
+              R"(,"messages":[{"role":"assistant","content":[)"
+              R"({"type":"thinking","thinking":"hm","signature":""},)"
+              R"({"type":"text","text":"so"},)"
+              R"({"type":"tool_use","id":"t1","name":"add","input":{"b":1,"a":2}}]},)"
+              R"({"role":"user","content":[)"
+              R"({"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"3"}]},)"
+              R"({"type":"tool_result","tool_use_id":"t2","is_error":true,"content":"bad"},)"
+              R"({"type":"text","text":"who"}]}]})") ==
+      R"([{"role": "assistant", "content": "so", "reasoning_content": "hm", "tool_calls": )"
+      R"([{"id": "t1", "type": "function", "function": {"name": "add", "arguments": )"
+      R"({"b": 1, "a": 2}}}]}, {"role": "tool", "content": "3", "tool_call_id": "t1"}, )"
+      R"({"role": "tool", "content": "Error: bad", "tool_call_id": "t2"}, )"
+      R"({"role": "user", "content": "who"}]|[{"type": "function", "function": )"
+      R"({"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}])");
 }
 
 TEST_CASE("messages: thinking is the template's enable_thinking") {
@@ -156,8 +157,8 @@ TEST_CASE("messages: thinking is the template's enable_thinking") {
   CHECK(fixture.prompt_text(parse_message, who_and()) == "False ");
   CHECK(fixture.prompt_text(parse_message, who_and(R"("thinking":{"type":"disabled"})")) ==
         "True False");
-  CHECK(fixture.prompt_text(
-            parse_message, who_and(R"("thinking":{"type":"enabled","budget_tokens":2000})")) ==
+  CHECK(fixture.prompt_text(parse_message,
+                            who_and(R"("thinking":{"type":"enabled","budget_tokens":2000})")) ==
         "True True");
 }
 

@@ -15,7 +15,9 @@ namespace {
 
 using nlohmann::json;
 
-json description() { return parse_json(respond_openapi({}, "")); }
+json description() {
+  return parse_json(respond_openapi({}, ""));
+}
 
 // Names of a schema's properties that are not among `accepted`, and those that it lacks.
 std::string differences(const json& schema, std::vector<std::string> accepted) {

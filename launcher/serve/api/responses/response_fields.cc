@@ -1,4 +1,3 @@
-#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/responses/response_fields.h"
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 
 #include "base/json_text.h"
 #include "launcher/serve/api/chat_fields.h"
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/request_body.h"
 #include "launcher/serve/api/responses/response_conversation.h"
 

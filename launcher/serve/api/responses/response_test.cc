@@ -47,18 +47,19 @@ std::string types_of(const std::vector<json>& events) {
 
 TEST_CASE("responses: the whole body") {
   ApiFixture fixture;
-  CHECK(fixture.response(parse_response, who_and(R"("user":"me","metadata":{"a":"b"})"), "it was") ==
-        R"({"id":"resp_7","object":"response","created_at":1700000000,"model":"tiny",)"
-        R"("status":"completed","error":null,"incomplete_details":null,)"
-        R"("output":[{"id":"msg_7_0","status":"completed","type":"message","role":"assistant",)"
-        R"("content":[{"type":"output_text","annotations":[],"logprobs":[],"text":"it was"}]}],)"
-        R"("background":false,"instructions":null,"max_output_tokens":null,)"
-        R"("metadata":{"a":"b"},"parallel_tool_calls":true,"previous_response_id":null,)"
-        R"("reasoning":{"effort":null,"summary":null},"service_tier":"default","store":false,)"
-        R"("temperature":1,"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],)"
-        R"("top_logprobs":0,"top_p":1,"truncation":"disabled","user":"me",)"
-        R"("usage":{"input_tokens":17,"input_tokens_details":{"cached_tokens":0},)"
-        R"("output_tokens":3,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":20}})");
+  CHECK(
+      fixture.response(parse_response, who_and(R"("user":"me","metadata":{"a":"b"})"), "it was") ==
+      R"({"id":"resp_7","object":"response","created_at":1700000000,"model":"tiny",)"
+      R"("status":"completed","error":null,"incomplete_details":null,)"
+      R"("output":[{"id":"msg_7_0","status":"completed","type":"message","role":"assistant",)"
+      R"("content":[{"type":"output_text","annotations":[],"logprobs":[],"text":"it was"}]}],)"
+      R"("background":false,"instructions":null,"max_output_tokens":null,)"
+      R"("metadata":{"a":"b"},"parallel_tool_calls":true,"previous_response_id":null,)"
+      R"("reasoning":{"effort":null,"summary":null},"service_tier":"default","store":false,)"
+      R"("temperature":1,"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],)"
+      R"("top_logprobs":0,"top_p":1,"truncation":"disabled","user":"me",)"
+      R"("usage":{"input_tokens":17,"input_tokens_details":{"cached_tokens":0},)"
+      R"("output_tokens":3,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":20}})");
 }
 
 TEST_CASE("responses: a stream's events") {
@@ -77,8 +78,7 @@ TEST_CASE("responses: a stream's events") {
   CHECK(events[4]["item_id"] == events[2]["item"]["id"]);
   CHECK(events[6]["text"] == "it was");
   CHECK(events[8]["item"]["content"][0]["text"] == "it was");
-  CHECK(events[9]["response"] ==
-        parse_json(fixture.response(parse_response, who_and(), "it was")));
+  CHECK(events[9]["response"] == parse_json(fixture.response(parse_response, who_and(), "it was")));
 }
 
 TEST_CASE("responses: reasoning and tool calls are items, whole or streamed") {
@@ -139,12 +139,13 @@ TEST_CASE("responses: a stream that fails says so, and ends") {
 
 TEST_CASE("responses: instructions and developers are the system's one message") {
   ApiFixture fixture;
-  CHECK(fixture.prompt_text(
-            parse_response,
-            R"({"instructions":"be good","input":[{"role":"developer","content":"be brief"},)"
-            R"({"type":"message","role":"user","content":[{"type":"input_text","text":"who"}]}]})") ==
-        "<|im_start|>system\nbe good\nbe brief<|im_end|>\n<|im_start|>user\nwho<|im_end|>\n"
-        "<|im_start|>assistant\n");
+  CHECK(
+      fixture.prompt_text(
+          parse_response,
+          R"({"instructions":"be good","input":[{"role":"developer","content":"be brief"},)"
+          R"({"type":"message","role":"user","content":[{"type":"input_text","text":"who"}]}]})") ==
+      "<|im_start|>system\nbe good\nbe brief<|im_end|>\n<|im_start|>user\nwho<|im_end|>\n"
+      "<|im_start|>assistant\n");
 }
 
 TEST_CASE("responses: the items of an answer are one message of the assistant's") {
