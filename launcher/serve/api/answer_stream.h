@@ -1,0 +1,85 @@
+// AnswerStream: one choice of a response while it comes. It turns the engine's tokens into text,
+// ends it at stop strings, and has the text parsed for reasoning and tool calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/serve/parsers/output_parser.h"
+#include "runtime/request.h"
+#include "tokenizer/stream.h"
+
+namespace nvllm::launcher {
+
+// How the answers to a request are read. Shared by all of them.
+struct AnswerOptions {
+  std::vector<std::string> stop = {};
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+  std::vector<std::int32_t> stop_token_ids = {};
+  bool keep_token_ids = false;
+  bool keep_logprobs = false;
+  bool include_reasoning = true;
+  bool parallel_tool_calls = true;  // false: the first call of an answer alone
+};
+
+// What came of an answer and was not yet taken.
+struct AnswerParts {
+  OutputDelta text = {};  // with one entry per tool call
+  std::vector<std::int32_t> token_ids = {};
+  std::vector<runtime::TokenLogprobs> logprobs = {};
+
+  bool empty() const { return text.empty() && token_ids.empty() && logprobs.empty(); }
+  void clear();  // keeps the memory of the texts
+};
+
+// Why an answer ended: the stop string, or the one of stop_token_ids. Neither: the model's own end,
+// or the length.
+struct StopReason {
+  std::string text = "";
+  std::optional<std::int32_t> token = std::nullopt;
+};
+
+// Used by one thread at a time.
+class AnswerStream {
+ public:
+  // tokenizer: null: there is no text. parser: null: all text is content. The tokenizer and the
+  // options must outlive it.
+  AnswerStream(const tokenizer::Tokenizer* tokenizer, const AnswerOptions& options,
+               std::unique_ptr<OutputParser> parser);
+
+  // Updates after a stop string change nothing.
+  void apply(const runtime::Update& update);
+
+  AnswerParts& parts() { return parts_; }
+  // Tokens of the answer, those of a stop string and of an end included.
+  std::int64_t tokens() const { return tokens_; }
+
+  // Whether the text is complete; the engine may not know that yet.
+  bool ended() const { return !finish_reason_.empty(); }
+  bool met_stop_string() const { return !stop_reason_.text.empty(); }
+  // "stop", "length", "tool_calls", "abort"; empty before the end.
+  std::string_view finish_reason() const { return finish_reason_; }
+  const StopReason& stop_reason() const { return stop_reason_; }
+
+ private:
+  void add_text(std::string_view text);
+  void add_parsed(OutputDelta delta);
+  std::size_t detokenize(const runtime::Update& update);
+  void end(const runtime::Update& update);
+
+  const AnswerOptions& options_;
+  std::optional<tokenizer::StreamDetokenizer> detokenizer_;
+  std::unique_ptr<OutputParser> parser_;
+  AnswerParts parts_;
+  std::int64_t tokens_ = 0;
+  std::string_view finish_reason_;
+  StopReason stop_reason_;
+};
+
+}  // namespace nvllm::launcher

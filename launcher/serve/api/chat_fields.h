@@ -1,0 +1,46 @@
+// The fields of a chat beside those of generation_fields.h, and what they ask for.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "launcher/serve/api/api_call.h"
+#include "launcher/serve/api/chat_prompt.h"
+#include "launcher/serve/api/generation_fields.h"
+#include "launcher/serve/parsers/output_parser.h"
+
+namespace nvllm::launcher {
+
+struct ChatFields : GenerationFields {
+  std::optional<std::int32_t> max_completion_tokens = std::nullopt;
+  bool wants_logprobs = false;
+  std::optional<std::int32_t> top_logprobs = std::nullopt;
+  // The prompt.
+  bool has_messages = false;
+  bool has_tools = false;
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  std::string reasoning_effort = "";
+  // The answer.
+  bool include_reasoning = true;
+  std::string tool_choice = "";  // "auto", "none"; empty: auto if there are tools
+  bool parallel_tool_calls = true;
+};
+
+// Throws an ApiError for what is wrong with them.
+ChatFields read_chat_fields(const ApiContext& context, std::string_view body);
+
+// The body's conversation as a prompt.
+ChatPrompt chat_prompt_of(const ApiContext& context, const ChatFields& fields,
+                          std::string_view body);
+
+// Whether tool calls are to be found in answers.
+bool parses_tool_calls(const ApiContext& context, const ChatFields& fields);
+
+// null: all text is content.
+std::unique_ptr<OutputParser> make_answer_parser(const ApiContext& context, bool parses_tools,
+                                                 bool thinking, std::uint64_t seed);
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,124 @@
+// The fields that all endpoints which generate have in common, under vLLM's names; and how an
+// endpoint reads its body: with the table of these and a table of its own. A field is honoured or
+// refused by name. null stands for "not given", as clients send it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/serve/api/api_call.h"
+#include "launcher/serve/api/field_values.h"
+#include "runtime/request.h"
+
+namespace nvllm::launcher {
+
+struct GenerationFields {
+  runtime::SamplingParams sampling = {};  // but for max_tokens, logprobs and bad_words
+  std::string model = "";
+  std::string request_id = "";  // empty: that of the request's header
+  std::optional<std::int32_t> max_tokens = std::nullopt;
+  // Text.
+  Texts stop = {};
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+  Texts bad_words = {};
+  // Prompt.
+  std::optional<std::int32_t> truncate_prompt_tokens = std::nullopt;  // -1: to max_model_len
+  std::optional<bool> add_special_tokens = std::nullopt;
+  // Response.
+  std::optional<std::int32_t> logprobs = std::nullopt;
+  bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;
+  // Streaming.
+  bool stream = false;
+  bool has_stream_options = false;
+  bool include_usage = false;
+  bool continuous_usage_stats = false;
+  std::int32_t stream_interval = 1;  // tokens per event, but for the first
+};
+
+template <typename Fields>
+struct Field {
+  const char* name;
+  void (*store)(const nlohmann::json& value, Fields& fields);
+};
+
+// A field that the API knows and this server does not do.
+struct RefusedField {
+  const char* name;
+  const char* why;
+};
+
+template <auto Member, typename Fields>
+void store_value(const nlohmann::json& value, Fields& fields) {
+  read_value(value, fields.*Member);
+}
+// The endpoint reads it itself.
+template <typename Fields>
+void store_nothing(const nlohmann::json& /*value*/, Fields& /*fields*/) {}
+
+std::span<const Field<GenerationFields>> generation_fields();
+
+// Throws an Error for more alternatives of a token than the engine reports.
+void check_logprobs_count(std::int32_t count);
+
+// Stores it if it is one of generation_fields(); throws an ApiError if it is refused everywhere.
+bool read_generation_field(const std::string& name, const nlohmann::json& value,
+                           GenerationFields& fields);
+// Throws an ApiError that says the nearest of the names that exist.
+[[noreturn]] void refuse_unknown_field(const std::string& name, std::vector<std::string> known);
+// Throws an ApiError if the field is one of these.
+void check_refused(const std::string& name, std::span<const RefusedField> refused);
+// What only holds of fields together. Called by read_fields().
+void check_fields(const ApiContext& context, const GenerationFields& fields);
+
+// Fields: GenerationFields, or derived from it. `own` comes first; `refused` is this endpoint's.
+template <typename Fields>
+Fields read_fields(const ApiContext& context, const nlohmann::json& body,
+                   std::span<const Field<Fields>> own, std::span<const RefusedField> refused) {
+  Fields fields;
+  fields.sampling = context.defaults;
+  fields.return_tokens_as_token_ids = context.return_tokens_as_token_ids;
+  for (const auto& [name, value] : body.items()) {
+    const auto field = std::ranges::find(own, std::string_view(name), &Field<Fields>::name);
+    if (field != own.end()) {
+      if (!value.is_null()) with_field(name, [&, &v = value] { field->store(v, fields); });
+      continue;
+    }
+    if (!value.is_null()) check_refused(name, refused);
+    if (read_generation_field(name, value, fields)) continue;
+    if (std::ranges::find(refused, std::string_view(name), &RefusedField::name) != refused.end()) {
+      continue;  // null
+    }
+    std::vector<std::string> known;
+    for (const Field<Fields>& each : own) known.emplace_back(each.name);
+    refuse_unknown_field(name, std::move(known));
+  }
+  check_fields(context, fields);
+  return fields;
+}
+
+// --- What the fields ask of the engine ---
+
+// Ids of a text, refused before they are computed if it is hopelessly long. `field` is blamed.
+std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_view field,
+                                      std::string_view text, bool add_special_tokens);
+
+// Cuts a prompt as truncate_prompt_tokens says.
+void truncate_prompt(const ApiContext& context, const GenerationFields& fields,
+                     std::vector<std::int32_t>& prompt);
+
+// The parameters of a prompt of so many tokens. default_max_tokens: nullopt: as many as there is
+// room for. Throws an ApiError for values out of their ranges, and where prompt and answer do not
+// fit into the model's context; prompt_field is where the prompt came from.
+runtime::SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fields,
+                                    std::size_t prompt_tokens, std::string_view prompt_field,
+                                    std::optional<std::int32_t> default_max_tokens);
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,189 @@
+#include "launcher/serve/api/logprobs_json.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include "launcher/serve/api/json_append.h"
+#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/unicode/utf8.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::TokenLogprob;
+using runtime::TokenLogprobs;
+
+// What JSON can say instead of minus infinity, as vLLM has it.
+void append_logprob(std::string& out, float logprob) {
+  constexpr float kMinLogprob = -9999.0F;
+  append_json_number(out, std::max(logprob, kMinLogprob));
+}
+
+void append_bytes(std::string& out, std::string_view bytes) {
+  append_json_list(out, bytes, [](std::string& to, char byte) {
+    append_json_number(to, std::int64_t{static_cast<unsigned char>(byte)});
+  });
+}
+
+// Without the closing brace.
+void open_chat_token(std::string& out, const TokenNames& names, const TokenLogprob& token) {
+  out += R"({"token":)";
+  append_json_string(out, names.name(token.token));
+  out += R"(,"logprob":)";
+  append_logprob(out, token.logprob);
+  out += R"(,"bytes":)";
+  append_bytes(out, names.bytes(token.token));
+}
+
+void append_chat_token(std::string& out, const TokenNames& names, const TokenLogprobs& token) {
+  open_chat_token(out, names, token.chosen);
+  out += R"(,"top_logprobs":)";
+  append_json_list(out, token.top, [&](std::string& to, const TokenLogprob& each) {
+    open_chat_token(to, names, each);
+    to += '}';
+  });
+  out += '}';
+}
+
+// The alternatives, and the chosen token if it is none of them.
+std::vector<TokenLogprob> with_chosen(const TokenLogprobs& token) {
+  std::vector<TokenLogprob> all = token.top;
+  if (std::ranges::find(all, token.chosen.token, &TokenLogprob::token) == all.end()) {
+    all.push_back(token.chosen);
+  }
+  return all;
+}
+
+// By their texts. Of tokens that share one, the most likely counts, which comes first.
+void append_top(std::string& out, const TokenNames& names, const TokenLogprobs& token) {
+  std::vector<std::string> seen;
+  out += '{';
+  for (const TokenLogprob& each : with_chosen(token)) {
+    std::string name = names.name(each.token);
+    if (std::ranges::find(seen, name) != seen.end()) continue;
+    if (!seen.empty()) out += ',';
+    append_json_string(out, name);
+    out += ':';
+    append_logprob(out, each.logprob);
+    seen.push_back(std::move(name));
+  }
+  out += '}';
+}
+
+std::int64_t characters(std::string_view text) {
+  return std::ranges::count_if(text,
+                               [](char byte) { return !tokenizer::is_utf8_continuation(byte); });
+}
+
+// The lists of a completion's logprobs, token by token.
+struct CompletionLists {
+  std::string tokens, logprobs, top, offsets;
+
+  // token: null: there is no logprob.
+  void add(const TokenNames& names, std::int32_t id, const TokenLogprobs* token,
+           std::int64_t& offset) {
+    for (std::string* list : {&tokens, &logprobs, &top, &offsets}) {
+      if (!list->empty()) *list += ',';
+    }
+    const std::string name = names.name(id);
+    append_json_string(tokens, name);
+    append_json_number(offsets, offset);
+    offset += characters(name);
+    if (token == nullptr) {
+      logprobs += "null";
+      top += "null";
+    } else {
+      append_logprob(logprobs, token->chosen.logprob);
+      append_top(top, names, *token);
+    }
+  }
+};
+
+std::optional<char> fallback_byte(std::string_view token) {  // of "<0x41>"
+  if (token.size() != 6 || !token.starts_with("<0x")) return std::nullopt;
+  unsigned value = 0;
+  const char* const end = token.data() + 5;
+  if (std::from_chars(token.data() + 3, end, value, 16).ptr != end) return std::nullopt;
+  return static_cast<char>(value);
+}
+
+}  // namespace
+
+std::string TokenNames::name(std::int32_t token) const {
+  if (as_ids || tokenizer == nullptr) return "token_id:" + std::to_string(token);
+  if (token < 0) return "";
+  return tokenizer->decode({static_cast<tokenizer::TokenId>(token)}, false);
+}
+
+std::string TokenNames::bytes(std::int32_t token) const {
+  if (tokenizer == nullptr || token < 0) return "";
+  const auto id = static_cast<tokenizer::TokenId>(token);
+  std::string text = tokenizer->decode({id}, false);
+  const auto spelled = tokenizer->token_text(id);
+  if (!spelled || text.find(tokenizer::kReplacementCharacter) == std::string::npos) return text;
+  if (const auto byte = fallback_byte(*spelled)) return {*byte};
+  const auto& steps = tokenizer->decoder().steps();
+  const bool has_byte_chars = std::ranges::any_of(steps, [](const tokenizer::DecoderStep& step) {
+    return std::holds_alternative<tokenizer::FromByteChars>(step);
+  });
+  if (!has_byte_chars) return text;
+  std::string bytes;
+  tokenizer::append_token_bytes(bytes, *spelled);
+  return bytes;
+}
+
+void append_chat_logprobs(std::string& out, const TokenNames& names,
+                          const std::vector<TokenLogprobs>& tokens) {
+  out += R"({"content":)";
+  append_json_list(out, tokens, [&](std::string& to, const TokenLogprobs& token) {
+    append_chat_token(to, names, token);
+  });
+  out += '}';
+}
+
+void append_completion_logprobs(std::string& out, const TokenNames& names,
+                                const EchoedLogprobs& echoed,
+                                const std::vector<TokenLogprobs>& tokens,
+                                std::int64_t& text_offset) {
+  CompletionLists lists;
+  if (echoed.first >= 0) lists.add(names, echoed.first, nullptr, text_offset);
+  if (echoed.rest != nullptr) {
+    for (const TokenLogprobs& each : *echoed.rest) {
+      lists.add(names, each.chosen.token, &each, text_offset);
+    }
+  }
+  for (const TokenLogprobs& each : tokens) lists.add(names, each.chosen.token, &each, text_offset);
+  out += R"({"text_offset":[)" + lists.offsets;
+  out += R"(],"token_logprobs":[)" + lists.logprobs;
+  out += R"(],"tokens":[)" + lists.tokens;
+  out += R"(],"top_logprobs":[)" + lists.top;
+  out += "]}";
+}
+
+void append_prompt_logprobs(std::string& out, const TokenNames& names,
+                            const std::vector<TokenLogprobs>& tokens) {
+  out += "[null";
+  for (const TokenLogprobs& token : tokens) {
+    out += ',';
+    bool first = true;
+    out += '{';
+    for (const TokenLogprob& each : with_chosen(token)) {
+      if (!first) out += ',';
+      first = false;
+      out += '"' + std::to_string(each.token) + R"(":{"logprob":)";
+      append_logprob(out, each.logprob);
+      out += R"(,"rank":)";
+      append_json_number(out, std::int64_t{each.rank});
+      out += R"(,"decoded_token":)";
+      append_json_string(out, names.name(each.token));
+      out += '}';
+    }
+    out += '}';
+  }
+  out += ']';
+}
+
+}  // namespace nvllm::launcher

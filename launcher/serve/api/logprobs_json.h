@@ -1,0 +1,42 @@
+// Log probabilities in the shapes of OpenAI's and vLLM's responses.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/request.h"
+#include "tokenizer/tokenizer.h"
+
+namespace nvllm::launcher {
+
+// How tokens are called.
+struct TokenNames {
+  const tokenizer::Tokenizer* tokenizer = nullptr;  // null: by their ids
+  bool as_ids = false;                              // "token_id:7", for tokens that share a text
+
+  std::string name(std::int32_t token) const;
+  // The bytes that the token stands for; part of a character, perhaps.
+  std::string bytes(std::int32_t token) const;
+};
+
+// Of chat: {"content": [{"token": ..., "logprob": ..., "bytes": [...], "top_logprobs": [...]}]}
+void append_chat_logprobs(std::string& out, const TokenNames& names,
+                          const std::vector<runtime::TokenLogprobs>& tokens);
+
+// Of completions. `first`: the first token of an echoed prompt, which has no logprob; -1: none.
+// text_offset: where the text of the next token begins, in characters; it is moved on.
+struct EchoedLogprobs {
+  std::int32_t first = -1;
+  const std::vector<runtime::TokenLogprobs>* rest = nullptr;  // of the prompt
+};
+void append_completion_logprobs(std::string& out, const TokenNames& names,
+                                const EchoedLogprobs& echoed,
+                                const std::vector<runtime::TokenLogprobs>& tokens,
+                                std::int64_t& text_offset);
+
+// vLLM's prompt_logprobs: [null, {"7": {"logprob": ..., "rank": ..., "decoded_token": ...}, ...}]
+void append_prompt_logprobs(std::string& out, const TokenNames& names,
+                            const std::vector<runtime::TokenLogprobs>& tokens);
+
+}  // namespace nvllm::launcher
