@@ -8,16 +8,26 @@ namespace nvllm::tokenizer {
 StreamDetokenizer::StreamDetokenizer(const Tokenizer& tokenizer, StreamOptions options)
     : tokenizer_(tokenizer),
       skip_special_tokens_(options.skip_special_tokens),
+      kept_special_tokens_(std::move(options.kept_special_tokens)),
       decoder_(tokenizer.decoder()),
-      stops_(options.stop_strings) {}
+      stops_(options.stops ? std::move(options.stops)
+                           : std::make_shared<const StopStrings>(options.stop_strings)),
+      unsearched_(options.min_tokens) {}
+
+bool StreamDetokenizer::skips(TokenId id) const {
+  return skip_special_tokens_ && tokenizer_.is_special(id) &&
+         std::ranges::find(kept_special_tokens_, id) == kept_special_tokens_.end();
+}
 
 std::string StreamDetokenizer::push(TokenId id) {
   std::string text;
   if (stopped_) return text;
+  const bool searches = unsearched_ <= 0;
+  if (!searches) --unsearched_;
   const auto token = tokenizer_.token_text(id);
-  if (!token || (skip_special_tokens_ && tokenizer_.is_special(id))) return text;
+  if (!token || skips(id)) return text;
   decoder_.push(*token, text);
-  return release(std::move(text));
+  return searches ? release(std::move(text)) : text;
 }
 
 std::string StreamDetokenizer::finish() {
@@ -32,15 +42,15 @@ std::string StreamDetokenizer::release(std::string text) {
   const std::size_t before = held_.size();
   std::string all = std::exchange(held_, {}).append(text);
   for (std::size_t at = before; at < all.size(); ++at) {
-    state_ = stops_.next(state_, all[at]);
-    if (const std::uint32_t length = stops_.found(state_); length > 0) {
+    state_ = stops_->next(state_, all[at]);
+    if (const std::uint32_t length = stops_->found(state_); length > 0) {
       stopped_ = true;
       stop_string_ = all.substr(at + 1 - length, length);
       all.resize(at + 1 - length);
       return all;
     }
   }
-  const std::size_t safe = all.size() - stops_.held(state_);
+  const std::size_t safe = all.size() - stops_->held(state_);
   held_ = all.substr(safe);
   all.resize(safe);
   return all;

@@ -41,8 +41,14 @@ class StopStrings {
 
 struct StreamOptions {
   bool skip_special_tokens = true;
+  // Special tokens that are not skipped all the same: tags that somebody looks for in the text.
+  std::vector<TokenId> kept_special_tokens = {};
   // The stream ends before the first of these in the text. Empty ones are ignored.
   std::vector<std::string> stop_strings = {};
+  // Instead of stop_strings, where several streams share them; null: stop_strings.
+  std::shared_ptr<const StopStrings> stops = nullptr;
+  // The text of so many tokens is not searched for stop strings.
+  std::int64_t min_tokens = 0;
 };
 
 // All pieces together are what Tokenizer::decode makes of all ids, cut before the first stop string
@@ -66,11 +72,14 @@ class StreamDetokenizer {
  private:
   // Returns the part of the held and the new text that cannot belong to a stop string.
   std::string release(std::string text);
+  bool skips(TokenId id) const;
 
   const Tokenizer& tokenizer_;
   bool skip_special_tokens_;
+  std::vector<TokenId> kept_special_tokens_;
   DecoderStream decoder_;
-  StopStrings stops_;
+  std::shared_ptr<const StopStrings> stops_;
+  std::int64_t unsearched_;  // tokens whose text is not searched
   StopStrings::State state_ = StopStrings::kStart;
   std::string held_;  // the beginning of what may become a stop string
   bool stopped_ = false;

@@ -177,4 +177,14 @@ TEST_CASE("stream: many tokens take linear time") {
 }
 
 }  // namespace
+TEST_CASE("special tokens that are kept are text, others are skipped") {
+  const auto tokenizer = parse_tokenizer(
+      R"({"model": {"vocab": {"a": 0}}, "decoder": {"type": "Fuse"},
+          "added_tokens": [{"id": 1, "content": "<tag>", "special": true},
+                           {"id": 2, "content": "</s>", "special": true}]})");
+  const Ids ids = {0, 1, 0, 2};
+  CHECK(stream(*tokenizer, ids).text == "aa");
+  CHECK(stream(*tokenizer, ids, {.kept_special_tokens = {1}}).text == "a<tag>a");
+}
+
 }  // namespace nvllm::tokenizer

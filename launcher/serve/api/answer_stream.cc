@@ -22,7 +22,8 @@ AnswerStream::AnswerStream(const tokenizer::Tokenizer* tokenizer, const AnswerOp
   if (tokenizer == nullptr) return;
   detokenizer_.emplace(*tokenizer,
                        tokenizer::StreamOptions{.skip_special_tokens = options.skip_special_tokens,
-                                                .stop_strings = options.stop});
+                                                .stops = options.stop,
+                                                .min_tokens = options.min_tokens});
 }
 
 void AnswerStream::apply(const Update& update) {

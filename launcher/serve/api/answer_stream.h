@@ -18,7 +18,8 @@ namespace nvllm::launcher {
 
 // How the answers to a request are read. Shared by all of them.
 struct AnswerOptions {
-  std::vector<std::string> stop = {};
+  std::shared_ptr<const tokenizer::StopStrings> stop = nullptr;  // null: none
+  std::int64_t min_tokens = 0;  // before that, nothing is a stop string
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   std::vector<std::int32_t> stop_token_ids = {};

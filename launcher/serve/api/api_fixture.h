@@ -1,0 +1,90 @@
+// What tests of endpoints need: a tiny model's texts, a server's context, and an engine that says
+// what the test wants it to say.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/serve/api/api_call.h"
+#include "launcher/testing/text_folder.h"
+
+namespace nvllm::launcher {
+
+class ApiFixture {
+ public:
+  ApiFixture() {
+    context_.text = &text_;
+    context_.max_model_len = 1000;
+    context_.model_names = {"tiny", "tiny-alias"};
+  }
+
+  ApiContext& context() { return context_; }
+  const tokenizer::Tokenizer& tokenizer() const { return text_.tokenizer(); }
+  ApiRequestInfo info() const { return {.id = "7", .created_s = 1700000000}; }
+
+  std::vector<std::int32_t> ids(std::string_view text) const {
+    const auto ids = text_.tokenizer().encode(text, false);
+    return {ids.begin(), ids.end()};
+  }
+
+  std::unique_ptr<ApiCall> call(ParseCall parse, std::string_view body) {
+    return parse(context_, info(), body);
+  }
+
+  // The update with these tokens; the last one of an answer if it has a finish reason.
+  static runtime::Update update(std::vector<std::int32_t> tokens,
+                                runtime::FinishReason finish = runtime::FinishReason::none) {
+    runtime::Update update;
+    update.tokens = std::move(tokens);
+    update.finish = finish;
+    return update;
+  }
+
+  // The response to a request whose every answer is the text, token by token, and the model's end.
+  std::string response(ParseCall parse, std::string_view body, std::string_view text) {
+    const std::unique_ptr<ApiCall> call = this->call(parse, body);
+    std::vector<std::int32_t> n;
+    for (const runtime::Request& request : call->requests()) n.push_back(request.sampling.n);
+    std::string out;
+    call->begin(out);
+    for (std::size_t i = 0; i < n.size(); ++i) {
+      for (std::int32_t answer = 0; answer < n[i]; ++answer) say(*call, i, answer, text, out);
+    }
+    call->finish(out);
+    return out;
+  }
+
+  // What is wrong with a body: "400 temperature: -1: must be ...".
+  std::string refusal(ParseCall parse, std::string_view body) {
+    try {
+      (void)call(parse, body);
+    } catch (const ApiError& error) {
+      return str(error.status(), " [", error.param(), "] ", error.what());
+    }
+    return "no error";
+  }
+
+ private:
+  void say(ApiCall& call, std::size_t index, std::int32_t answer, std::string_view text,
+           std::string& out) const {
+    std::vector<runtime::Update> updates;
+    for (const std::int32_t id : ids(text)) updates.push_back(update({id}));
+    updates.push_back(update({kEnd}, runtime::FinishReason::stop));
+    for (runtime::Update& each : updates) {
+      each.index = answer;
+      call.apply(index, each, out);
+    }
+  }
+
+  static constexpr std::int32_t kEnd = 702;  // <|im_end|>
+
+  testing::TextFolder folder_;
+  TextModel text_ = TextModel::open(folder_.path());
+  ApiContext context_;
+};
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,155 @@
+#include "launcher/serve/parsers/call_object.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/json_text.h"
+#include "launcher/serve/parsers/tag_matcher.h"
+
+namespace nvllm::launcher {
+
+namespace {
+
+bool is_control(char byte) {
+  return static_cast<unsigned char>(byte) < 0x20;
+}
+
+// The text of a JSON string; empty if it is none.
+std::string unescaped(std::string_view json) {
+  try {
+    return parse_json(json).get<std::string>();
+  } catch (const nlohmann::json::exception&) {
+    return "";
+  }
+}
+
+}  // namespace
+
+JsonValueEnd::Place JsonValueEnd::push(char byte) {
+  if (in_string_) {
+    const bool quotes = byte == '"' && !escaped_;
+    escaped_ = byte == '\\' && !escaped_;
+    if (!quotes) return Place::inside;
+    in_string_ = false;
+    return depth_ == 0 ? Place::last : Place::inside;
+  }
+  if (byte == '"') in_string_ = true;
+  if (byte == '{' || byte == '[') ++depth_;
+  if (byte == '}' || byte == ']') {
+    if (depth_ == 0) return Place::past;
+    return --depth_ == 0 ? Place::last : Place::inside;
+  }
+  return depth_ == 0 && (byte == ',' || is_space(byte)) ? Place::past : Place::inside;
+}
+
+CallObject::Step CallObject::push(char byte) {
+  const bool was_certain = certain_;
+  const bool in_arguments = state_ == State::in_value && key_ == Key::arguments;
+  if (!accept(byte)) return Step::failed;
+  if (!certain_ || (was_certain && !in_arguments)) held_ += byte;
+  return ended_ ? Step::done : Step::more;
+}
+
+std::string CallObject::take_arguments() {
+  return certain_ ? std::exchange(arguments_, {}) : std::string();
+}
+
+// Whether the byte may stand here.
+bool CallObject::accept(char byte) {
+  switch (state_) {
+    case State::in_key: return accept_key(byte);
+    case State::in_value: return accept_value(byte);
+    default: return is_space(byte) ? state_ != State::begin : accept_between(byte);
+  }
+}
+
+bool CallObject::accept_between(char byte) {
+  const auto go_to = [&](State next) {
+    state_ = next;
+    return true;
+  };
+  switch (state_) {
+    case State::begin: return byte == '{' && go_to(State::first_key);
+    case State::first_key:
+    case State::key:
+      if (byte == '}' && state_ == State::first_key) return end_object();
+      key_text_.clear();
+      value_ = JsonValueEnd();
+      value_.push(byte);
+      return byte == '"' && go_to(State::in_key);
+    case State::colon: return byte == ':' && go_to(State::value);
+    case State::value: return begin_value(byte);
+    default:
+      if (byte == '}') return end_object();
+      return byte == ',' && go_to(State::key);
+  }
+}
+
+bool CallObject::accept_key(char byte) {
+  if (is_control(byte)) return false;
+  if (value_.push(byte) == JsonValueEnd::Place::inside) {
+    key_text_ += byte;
+    return true;
+  }
+  key_ = Key::other;
+  if (key_text_ == "name" && name_.empty()) key_ = Key::name;
+  if ((key_text_ == "arguments" || key_text_ == "parameters") && !have_arguments_) {
+    key_ = Key::arguments;
+  }
+  state_ = State::colon;
+  return key_ != Key::other || any_keys_ || certain_ || key_text_ == "type" || key_text_ == "id";
+}
+
+bool CallObject::begin_value(char byte) {
+  if (key_ == Key::name && byte != '"') return false;
+  if (key_ == Key::arguments && byte != '{') return false;
+  value_ = JsonValueEnd();
+  state_ = State::in_value;
+  if (key_ == Key::arguments) {
+    have_arguments_ = true;
+    if (!name_.empty()) make_certain();
+  }
+  return accept_value(byte);
+}
+
+bool CallObject::accept_value(char byte) {
+  // No JSON has this outside of strings: it begins the tag that closes a call which is not whole.
+  if (byte == '<' && !value_.in_string()) return false;
+  // Models write raw newlines in their arguments. Elsewhere a string that does not end is no call.
+  if (key_ != Key::arguments && value_.in_string() && is_control(byte)) return false;
+  const JsonValueEnd::Place place = value_.push(byte);
+  if (place == JsonValueEnd::Place::past) {
+    state_ = State::after_value;
+    return is_space(byte) || accept_between(byte);
+  }
+  if (key_ == Key::name) name_text_ += byte;
+  if (key_ == Key::arguments) arguments_ += byte;
+  return place == JsonValueEnd::Place::inside || end_value();
+}
+
+bool CallObject::end_value() {
+  state_ = State::after_value;
+  if (key_ != Key::name) return true;
+  name_ = unescaped(name_text_);
+  if (name_.empty()) return false;
+  if (have_arguments_) make_certain();
+  return true;
+}
+
+bool CallObject::end_object() {
+  if (!certain_) {
+    // A call without arguments.
+    if (!any_keys_ || name_.empty()) return false;
+    arguments_ = "{}";
+    make_certain();
+  }
+  ended_ = true;
+  return true;
+}
+
+void CallObject::make_certain() {
+  certain_ = true;
+  held_.clear();
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,68 @@
+// ToolCallParser: what the parsers of all tool-call formats share, and their list.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/serve/parsers/call_object.h"
+#include "launcher/serve/parsers/output_parser.h"
+
+namespace nvllm::launcher {
+
+// Random ids of calls, which follow from a seed.
+class CallIds {
+ public:
+  CallIds(std::uint64_t seed, std::string_view prefix, int length)
+      : state_(seed), prefix_(prefix), length_(length) {}
+  std::string next();
+
+ private:
+  std::uint64_t state_;
+  std::string_view prefix_;
+  int length_;
+};
+
+class ToolCallParser {
+ public:
+  explicit ToolCallParser(CallIds ids) : ids_(ids) {}
+  ToolCallParser(const ToolCallParser&) = delete;
+  ToolCallParser& operator=(const ToolCallParser&) = delete;
+  virtual ~ToolCallParser() = default;
+
+  // The next byte of the content.
+  virtual void push(char byte, OutputDelta& out) = 0;
+  void finish(OutputDelta& out);
+  bool called() const { return calls_ > 0; }
+
+ protected:
+  // Gives what is held back to add_content(), unless it is only the rest of a call's syntax.
+  virtual void end(OutputDelta& out) = 0;
+
+  // Text that is part of no call.
+  void add_content(std::string_view text, OutputDelta& out);
+  void begin_call(const std::string& name, OutputDelta& out, std::string id = "");
+  void add_arguments(std::string_view text, OutputDelta& out);
+  // Pushes a byte into a call's object, and sends what that makes certain.
+  CallObject::Step push_object(CallObject& object, char byte, OutputDelta& out);
+
+ private:
+  CallIds ids_;
+  std::int32_t calls_ = 0;
+  // White space at the beginning and after a call waits for what follows it.
+  bool at_edge_ = true;
+  std::string white_space_;
+};
+
+// Qwen's and Hermes': <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them.
+std::unique_ptr<ToolCallParser> make_hermes_parser(std::uint64_t seed);
+// Llama 3's: {"name": ..., "parameters": {...}}, several with ; between them, at the beginning of
+// the answer or after <|python_tag|>.
+std::unique_ptr<ToolCallParser> make_llama3_json_parser(std::uint64_t seed);
+// Mistral's: [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] and [TOOL_CALLS]name{...}, the
+// latter also with [ARGS], or [CALL_ID]id[ARGS], after the name.
+std::unique_ptr<ToolCallParser> make_mistral_parser(std::uint64_t seed);
+
+}  // namespace nvllm::launcher
