@@ -239,7 +239,7 @@ class ChatCompletionCall final : public GenerationCall {
 
 std::unique_ptr<ApiCall> parse_chat_completion(const ApiContext& context,
                                                const ApiRequestInfo& info, std::string_view body) {
-  const ChatFields fields = read_chat_fields(context, body);
+  const ChatFields fields = read_chat_fields(context, parse_body(body));
   return std::make_unique<ChatCompletionCall>(context, info, fields,
                                               chat_prompt_of(context, fields, body));
 }

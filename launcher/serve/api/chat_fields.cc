@@ -47,11 +47,7 @@ void store_tool_choice(const Json& value, Fields& fields) {
 }
 
 void store_reasoning_effort(const Json& value, Fields& fields) {
-  constexpr std::array kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
-  read_value(value, fields.reasoning_effort);
-  if (std::ranges::find(kEfforts, fields.reasoning_effort) == kEfforts.end()) {
-    fail(shown(value), ": must be none, minimal, low, medium, high, xhigh or max");
-  }
+  read_reasoning_effort(value, fields.reasoning_effort);
 }
 
 void store_template_options(const Json& value, Fields& /*fields*/) {
@@ -128,8 +124,16 @@ void check_tools(const ApiContext& context, const Fields& fields) {
 
 }  // namespace
 
-ChatFields read_chat_fields(const ApiContext& context, std::string_view body) {
-  auto fields = read_fields<Fields>(context, parse_body(body), kFields, kRefused);
+void read_reasoning_effort(const Json& value, std::string& to) {
+  constexpr std::array kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  read_value(value, to);
+  if (std::ranges::find(kEfforts, to) == kEfforts.end()) {
+    fail(shown(value), ": must be none, minimal, low, medium, high, xhigh or max");
+  }
+}
+
+ChatFields read_chat_fields(const ApiContext& context, const Json& body) {
+  auto fields = read_fields<Fields>(context, body, kFields, kRefused);
   if (!fields.has_messages) throw ApiError(400, "messages: missing", "messages");
   if (fields.continue_final_message && fields.add_generation_prompt) {
     throw ApiError(400,

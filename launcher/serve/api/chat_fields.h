@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,7 +31,10 @@ struct ChatFields : GenerationFields {
 };
 
 // Throws an ApiError for what is wrong with them.
-ChatFields read_chat_fields(const ApiContext& context, std::string_view body);
+ChatFields read_chat_fields(const ApiContext& context, const nlohmann::json& body);
+
+// "low", "high"; an Error if there is no such effort.
+void read_reasoning_effort(const nlohmann::json& value, std::string& to);
 
 // The body's conversation as a prompt.
 ChatPrompt chat_prompt_of(const ApiContext& context, const ChatFields& fields,
