@@ -42,6 +42,7 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
         {"generate", run_generate},
         {"inspect", run_inspect},
         {"selftest", run_selftest},
+        {"serve", run_serve},
         {"template", run_template},
         {"tokenize", run_tokenize},
 };
@@ -90,6 +91,7 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
   }
   configure_logging({.level = options.group.log_level, .who = "launcher"});
   if (takes_model(options.command)) {
+    options.model_name = options.model.path.empty() ? kDefaultModelName : options.model.path;
     options.model.path = options.model.path.empty()
                              ? default_model(process_environment)
                              : find_model(options.model.path, process_environment);

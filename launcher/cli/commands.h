@@ -14,6 +14,9 @@ namespace nvllm::launcher {
 int run_generate(const Options& options, std::int64_t started_ns);
 int run_chat(const Options& options, std::int64_t started_ns);  // also without a command
 
+// launcher/serve
+int run_serve(const Options& options, std::int64_t started_ns);
+
 // launcher/bench
 int run_bench_throughput(const Options& options, std::int64_t started_ns);
 int run_bench_latency(const Options& options, std::int64_t started_ns);

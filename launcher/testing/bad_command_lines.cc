@@ -200,8 +200,6 @@ std::vector<BadCommandLine> prompt_lines() {
 std::vector<BadCommandLine> chat_lines() {
   return {
       {{""}, "'': an empty prompt; pass a text"},
-      {{"serve"}, "serve: not yet; generate answers prompts from a file or a pipe"},
-      {{"serve", "--port", "80"}, "serve: not yet; generate answers prompts from a file or a pipe"},
       {{"selftets"},
        "unknown command 'selftets'; did you mean 'selftest'? As a prompt: nvllm-launch -- "
        "selftets"},
