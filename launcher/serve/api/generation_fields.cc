@@ -1,11 +1,10 @@
 #include "launcher/serve/api/generation_fields.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "launcher/cli/nearest_name.h"
-#include "launcher/generate/request_line.h"
-#include "launcher/serve/api/request_body.h"
+#include "launcher/session/text_input.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -18,15 +17,12 @@ constexpr std::int32_t kMaxLogprobs = 20;
 constexpr std::int32_t kMaxAnswersPerPrompt = 1024;
 constexpr std::size_t kMaxIdBytes = 128;
 
-template <auto Member>
-void store_sampling(const Json& value, Fields& fields) {
-  read_value(value, fields.sampling.*Member);
-}
-
 void store_seed(const Json& value, Fields& fields) {
   constexpr std::int64_t kRandom = -1;
-  if (value == kRandom) {
-    fields.sampling.seed.reset();
+  fields.sampling.seed.reset();
+  if (value == kRandom) return;
+  if (value.is_number_integer() && !value.is_number_unsigned()) {
+    fields.sampling.seed = static_cast<std::uint64_t>(value.get<std::int64_t>());
   } else {
     read_value(value, fields.sampling.seed);
   }
@@ -42,6 +38,14 @@ void store_n(const Json& value, Fields& fields) {
 void store_prompt_logprobs(const Json& value, Fields& fields) {
   read_value(value, fields.sampling.prompt_logprobs);
   check_logprobs_count(*fields.sampling.prompt_logprobs);
+}
+
+void store_logit_bias(const Json& value, Fields& fields) {
+  constexpr float kMaxBias = 100;
+  read_value(value, fields.sampling.logit_bias);
+  for (const auto& [id, bias] : fields.sampling.logit_bias) {
+    if (!(std::abs(bias) <= kMaxBias)) fail(bias, " for token ", id, ": must be from -100 to 100");
+  }
 }
 
 void store_request_id(const Json& value, Fields& fields) {
@@ -91,28 +95,18 @@ void store_response_format(const Json& value, Fields& /*fields*/) {
   }
 }
 
+// And all of read_sampling_field() that are not here.
 constexpr Field<Fields> kFields[] = {
     {"model", store_value<&Fields::model, Fields>},
     {"request_id", store_request_id},
     {"priority", store_priority},
     {"n", store_n},
-    {"temperature", store_sampling<&SamplingParams::temperature>},
-    {"top_p", store_sampling<&SamplingParams::top_p>},
-    {"top_k", store_sampling<&SamplingParams::top_k>},
-    {"min_p", store_sampling<&SamplingParams::min_p>},
-    {"repetition_penalty", store_sampling<&SamplingParams::repetition_penalty>},
-    {"presence_penalty", store_sampling<&SamplingParams::presence_penalty>},
-    {"frequency_penalty", store_sampling<&SamplingParams::frequency_penalty>},
     {"seed", store_seed},
     {"max_tokens", store_value<&Fields::max_tokens, Fields>},
-    {"min_tokens", store_sampling<&SamplingParams::min_tokens>},
-    {"ignore_eos", store_sampling<&SamplingParams::ignore_eos>},
     {"stop", store_value<&Fields::stop, Fields>},
-    {"stop_token_ids", store_sampling<&SamplingParams::stop_token_ids>},
     {"include_stop_str_in_output", store_value<&Fields::include_stop_str_in_output, Fields>},
-    {"logit_bias", store_sampling<&SamplingParams::logit_bias>},
-    {"allowed_token_ids", store_sampling<&SamplingParams::allowed_token_ids>},
     {"bad_words", store_value<&Fields::bad_words, Fields>},
+    {"logit_bias", store_logit_bias},
     {"prompt_logprobs", store_prompt_logprobs},
     {"skip_special_tokens", store_value<&Fields::skip_special_tokens, Fields>},
     {"truncate_prompt_tokens", store_truncation},
@@ -164,7 +158,7 @@ void check_model(const ApiContext& context, const std::string& model) {
     return;
   }
   throw ApiError(404,
-                 str("The model ", shown(std::string_view(model)), " does not exist; this server has ",
+                 str("The model ", shown(model), " does not exist; this server has ",
                      context.model_names.empty() ? "none" : context.model_names.front()),
                  "model");
 }
@@ -195,14 +189,19 @@ void need_text(const ApiContext& context, const char* field, bool used) {
   }
 }
 
+// false: there is none of this name.
+bool read_sampling(const std::string& name, const Json& value, SamplingParams& params) {
+  try {
+    return read_sampling_field(name, value, params);
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), name);  // it has the name already
+  }
+}
+
 }  // namespace
 
 void check_logprobs_count(std::int32_t count) {
   if (count < 0 || count > kMaxLogprobs) fail(count, ": must be from 0 to ", kMaxLogprobs);
-}
-
-std::span<const Field<GenerationFields>> generation_fields() {
-  return kFields;
 }
 
 bool read_generation_field(const std::string& name, const Json& value, GenerationFields& fields) {
@@ -211,7 +210,13 @@ bool read_generation_field(const std::string& name, const Json& value, Generatio
     if (!value.is_null()) with_field(name, [&] { field->store(value, fields); });
     return true;
   }
-  if (!value.is_null()) check_refused(name, kRefused);
+  if (value.is_null()) {
+    const std::vector<std::string>& names = sampling_field_names();
+    if (std::ranges::find(names, name) != names.end()) return true;
+  } else {
+    check_refused(name, kRefused);
+    if (read_sampling(name, value, fields.sampling)) return true;
+  }
   return std::ranges::find(kRefused, std::string_view(name), &RefusedField::name) !=
          std::end(kRefused);
 }
@@ -219,8 +224,9 @@ bool read_generation_field(const std::string& name, const Json& value, Generatio
 void refuse_unknown_field(const std::string& name, std::vector<std::string> known) {
   constexpr std::size_t kMaxNameBytes = 64;  // no longer one is like a name
   for (const Field<Fields>& field : kFields) known.emplace_back(field.name);
+  for (const std::string& field : sampling_field_names()) known.push_back(field);
   const std::string nearest = name.size() > kMaxNameBytes ? "" : nearest_name(name, known);
-  std::string message = str(shown(std::string_view(name)), ": no such field");
+  std::string message = str(shown(name), ": no such field");
   if (!nearest.empty()) message += "; did you mean '" + nearest + "'?";
   throw ApiError(400, message, name.substr(0, kMaxNameBytes));
 }
