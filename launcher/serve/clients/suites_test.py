@@ -46,14 +46,18 @@ class SuitesTest(unittest.TestCase):
     def test_the_log_probabilities_of_a_prompt_are_generates_bit_for_bit(self):
         # lm-eval's local-completions asks for a continuation's log probabilities so.
         ids = [39, 72, 11, 220, 64, 77, 67, 220, 83, 71, 68, 76]
-        choice = self.post('/v1/completions', prompt=[ids], echo=True, logprobs=1, max_tokens=1, temperature=0,
-                           seed=1234).json()['choices'][0]
-        logprobs = choice['logprobs']
-        run = subprocess.run(
-            [LAUNCH, 'generate', f'--model={self.server.folder.name}', '--device=cpu', '--kv-cache-memory-bytes=64M',
-             '--input=-'], input=json.dumps({'prompt_token_ids': ids, 'max_tokens': 1, 'temperature': 0, 'logprobs': 1,
-                                            'prompt_logprobs': 1}),
-            capture_output=True, text=True, check=True)
+        weights = '--load-format=dummy'  # random ones: the scripted model is sure of everything
+        with Server(weights) as server:
+            body = {'model': MODEL, 'prompt': [ids], 'echo': True, 'logprobs': 1, 'max_tokens': 1, 'temperature': 0,
+                    'seed': 1234}
+            choice = httpx.post(server.url + '/v1/completions', json=body, timeout=60).json()['choices'][0]
+            logprobs = choice['logprobs']
+            run = subprocess.run(
+                [LAUNCH, 'generate', f'--model={server.folder.name}', weights, '--device=cpu',
+                 '--kv-cache-memory-bytes=64M', '--input=-'],
+                input=json.dumps({'prompt_token_ids': ids, 'max_tokens': 1, 'temperature': 0, 'logprobs': 1,
+                                  'prompt_logprobs': 1}),
+                capture_output=True, text=True, check=True)
         line = json.loads(run.stdout)
         known = [None, *(each['logprob'] for each in line['prompt_logprobs'] if each), line['logprobs'][0]['logprob']]
         self.assertEqual(len(known), len(ids) + 1)

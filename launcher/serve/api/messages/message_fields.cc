@@ -90,6 +90,7 @@ constexpr RefusedField kRefused[] = {
     {"stop", "is a field of /v1/chat/completions; pass stop_sequences"},
     {"max_completion_tokens", "is a field of /v1/chat/completions; pass max_tokens"},
     {"n", kNotOfMessages},
+    {"logprobs", kNotOfMessages},
     {"prompt_logprobs", kNotOfMessages},
     {"return_token_ids", kNotOfMessages},
     {"return_tokens_as_token_ids", kNotOfMessages},

@@ -152,6 +152,7 @@ constexpr RefusedField kRefused[] = {
     {"messages", "is a field of /v1/chat/completions; pass input"},
     {"response_format", "is a field of /v1/chat/completions; pass text"},
     {"n", kNotOfResponses},
+    {"logprobs", kNotOfResponses},
     {"prompt_logprobs", kNotOfResponses},
     {"return_token_ids", kNotOfResponses},
     {"return_tokens_as_token_ids", kNotOfResponses},
