@@ -7,45 +7,14 @@
 //    "chat_template_kwargs": {"enable_thinking": false}}
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "launcher/session/text_model.h"
+#include "launcher/session/text_input.h"
 #include "runtime/request.h"
 
 namespace nvllm::launcher {
-
-// The options of a request that are about text.
-struct TextRules {
-  std::vector<std::string> stop;  // strings that end an answer and are no part of it
-  bool skip_special_tokens = true;
-};
-
-// TextInput: turns the text of requests into token ids. Immutable; the model must outlive it.
-class TextInput {
- public:
-  TextInput(const TextModel& model, std::vector<std::string> stop)
-      : model_(model), defaults_{.stop = std::move(stop)} {}
-
-  const TextModel& model() const { return model_; }
-  // For requests that do not say it themselves.
-  const TextRules& defaults() const { return defaults_; }
-
-  // A prompt to be continued.
-  std::vector<std::int32_t> encode_prompt(std::string_view text) const;
-  // A line's "messages" with its "tools" and "chat_template_kwargs". It takes the whole line
-  // because the keys must keep their order.
-  std::vector<std::int32_t> encode_messages(std::string_view line) const;
-  // The token sequences that spell a word at the beginning of a text and after a space, as in vLLM.
-  std::vector<std::vector<std::int32_t>> encode_bad_word(std::string_view word) const;
-
- private:
-  const TextModel& model_;
-  TextRules defaults_;
-};
 
 // A parsed line: either a request, or the error why there is none.
 struct RequestLine {
