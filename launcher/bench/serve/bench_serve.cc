@@ -89,7 +89,7 @@ void check_open_files(const ServePace& pace) {
 
 double cpu_seconds() {
   rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
+  ::getrusage(RUSAGE_THREAD, &usage);
   const auto seconds = [](const timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };

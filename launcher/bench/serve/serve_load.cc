@@ -107,60 +107,90 @@ void StreamExchange::on_end(const std::string& kind, const std::string& error) {
   std::string().swap(other_body_);
 }
 
-void ServeLoad::send(const runtime::Request& request, std::int64_t due_ns) {
-  const std::size_t turn = exchanges_.size() % servers_.size();
-  const ServeServer& server = servers_[turn];
-  StreamExchange& exchange = exchanges_.emplace_back(client_);
-  const auto output_tokens = static_cast<std::size_t>(request.sampling.max_tokens.value_or(1));
-  exchange.record.gaps_s.reserve(output_tokens);
-  exchange.record.server = turn;
-  exchange.record.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
-  std::string bytes =
-      http_request("POST", server.address, endpoint_, headers_, writer_.body(request));
-  exchange.record.sent_ns = now_ns();
-  exchange.record.due_ns = due_ns > 0 ? due_ns : exchange.record.sent_ns;
-  client_.send(server.number, std::move(bytes), exchange);
-}
+// When requests are due, and how many may be in flight.
+class ServeLoad::Schedule {
+ public:
+  explicit Schedule(const ServePace& pace)
+      : pace_(pace),
+        arrivals_(pace.rate, pace.burstiness, pace.seed),
+        begin_ns_(now_ns()),
+        at_once_(std::isinf(pace.rate)) {}
+
+  // Whether a request comes after `sent` others.
+  bool more(std::size_t sent) const {
+    if (pace_.duration_s > 0) return seconds_since(begin_ns_) < pace_.duration_s;
+    return static_cast<std::int64_t>(sent) < pace_.prompts;
+  }
+
+  // How long it takes until the next request may be sent; as long as possible: until one ends.
+  Nanoseconds wait(std::size_t in_flight) {
+    const Nanoseconds until_due(at_once_ ? 0 : due_ns() - now_ns());
+    if (until_due.count() > 0) {
+      blocked_ = false;
+      return until_due;
+    }
+    blocked_ = blocked_ || static_cast<std::int64_t>(in_flight) >= limit();
+    return static_cast<std::int64_t>(in_flight) >= limit() ? Nanoseconds::max() : Nanoseconds(0);
+  }
+
+  // A request is sent: when it was due. One that had to wait for others to end is due when it is
+  // sent: the client is not late.
+  std::int64_t pop() {
+    const std::int64_t due = at_once_ || blocked_ ? now_ns() : due_ns();
+    due_s_ += arrivals_.next_gap_s();
+    return due;
+  }
+
+ private:
+  std::int64_t due_ns() const { return begin_ns_ + static_cast<std::int64_t>(due_s_ * 1e9); }
+  std::int64_t limit() const {
+    return pace_.max_concurrency.value_or(std::numeric_limits<std::int64_t>::max());
+  }
+
+  const ServePace& pace_;
+  Arrivals arrivals_;
+  std::int64_t begin_ns_;
+  bool at_once_;
+  double due_s_ = 0;      // the first request is sent at once, as vLLM does
+  bool blocked_ = false;  // since the last time that none was due, all slots were taken
+};
 
 std::vector<ServeRecord> ServeLoad::run(WorkloadStream& workload, const ServePace& pace) {
   exchanges_.clear();
-  Arrivals arrivals(pace.rate, pace.burstiness, pace.seed);
-  const bool at_once = std::isinf(pace.rate);
-  const std::int64_t begin = now_ns();
-  const auto at_most = static_cast<std::size_t>(
-      pace.max_concurrency.value_or(std::numeric_limits<std::int64_t>::max()));
-  const auto more = [&](std::int64_t now) {
-    if (pace.duration_s > 0) return static_cast<double>(now - begin) * 1e-9 < pace.duration_s;
-    return static_cast<std::int64_t>(exchanges_.size()) < pace.prompts;
-  };
-  double due_s = 0;  // the first request is sent at once, as vLLM does
-  const auto due_ns = [&] { return begin + static_cast<std::int64_t>(due_s * 1e9); };
-  bool was_full = false;  // a request that waited for others is not late
-  while (true) {
-    for (std::int64_t i = 0; i < kSendsBetweenPolls; ++i) {
-      const std::int64_t now = now_ns();
-      if (!more(now) || (!at_once && due_ns() > now)) break;
-      if (client_.in_flight() >= at_most) {
-        was_full = true;
-        break;
-      }
-      send(workload.next(), at_once || was_full ? 0 : due_ns());
-      due_s += arrivals.next_gap_s();
-    }
-    const std::int64_t now = now_ns();
-    const bool full = client_.in_flight() >= at_most;
-    if (!full && due_ns() > now) was_full = false;
-    if (!more(now) && client_.in_flight() == 0) break;
-    Nanoseconds limit = kPollLimit;
-    if (more(now) && !full) {
-      limit = std::clamp(Nanoseconds(at_once ? 0 : due_ns() - now), Nanoseconds(0), kPollLimit);
-    }
-    client_.poll(limit);
+  Schedule schedule(pace);
+  while (schedule.more(exchanges_.size()) || client_.in_flight() > 0) {
+    client_.poll(send_due(workload, schedule));
   }
   std::vector<ServeRecord> records;
   for (StreamExchange& exchange : exchanges_) records.push_back(std::move(exchange.record));
   exchanges_.clear();
   return records;
+}
+
+// Sends requests that are due; how long the client may then wait.
+Nanoseconds ServeLoad::send_due(WorkloadStream& workload, Schedule& schedule) {
+  for (std::int64_t i = 0; schedule.more(exchanges_.size()); ++i) {
+    const Nanoseconds wait = schedule.wait(client_.in_flight());
+    if (wait.count() > 0) return std::min(wait, kPollLimit);
+    if (i == kSendsBetweenPolls) return Nanoseconds(0);
+    send(workload.next(), schedule.pop());
+  }
+  return kPollLimit;
+}
+
+void ServeLoad::send(const runtime::Request& request, std::int64_t due_ns) {
+  const std::size_t turn = exchanges_.size() % servers_.size();
+  const ServeServer& server = servers_[turn];
+  std::string bytes =
+      http_request("POST", server.address, endpoint_, headers_, writer_.body(request));
+  StreamExchange& exchange = exchanges_.emplace_back(client_);
+  ServeRecord& record = exchange.record;
+  record.gaps_s.reserve(static_cast<std::size_t>(request.sampling.max_tokens.value_or(1)));
+  record.server = turn;
+  record.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
+  record.due_ns = due_ns;
+  record.sent_ns = now_ns();
+  client_.send(server.number, std::move(bytes), exchange);
 }
 
 }  // namespace nvllm::launcher

@@ -73,6 +73,9 @@ class ServeLoad {
   std::vector<ServeRecord> run(WorkloadStream& workload, const ServePace& pace);
 
  private:
+  class Schedule;
+
+  Nanoseconds send_due(WorkloadStream& workload, Schedule& schedule);
   void send(const runtime::Request& request, std::int64_t due_ns);
 
   HttpClient& client_;
