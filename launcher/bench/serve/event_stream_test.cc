@@ -77,6 +77,8 @@ TEST_CASE("keys within text are text") {
       scan_chunk(R"({"choices":[{"text":"\\\",\"error\":1,\"finish_reason\":\"x\\"}]})");
   CHECK((chunk.valid && chunk.text));
   CHECK((!chunk.error && !chunk.finished));
+  CHECK(scan_chunk(R"({"choices":[{"text":"\"","finish_reason":"length"}]})").finished);
+  CHECK(scan_chunk(R"({"choices":[{"text":"\\","finish_reason":"length"}]})").finished);
 }
 
 TEST_CASE("what is no object is not valid") {
