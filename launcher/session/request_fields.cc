@@ -36,6 +36,30 @@ void read_null(Value&) {
   fail("null; leave it out");
 }
 
+// What the value's text begins with, so that a value of megabytes is not written out to be cut.
+// room: bytes of text that are still wanted.
+Json beginning_of(const Json& value, std::size_t& room) {
+  const auto spend = [&](std::size_t bytes) { room -= std::min(room, bytes); };
+  if (value.is_string()) {
+    const std::string text = value.get_ref<const std::string&>().substr(0, room);
+    spend(text.size());
+    return text;
+  }
+  spend(1);
+  if (!value.is_structured()) return value;
+  Json part = value.is_array() ? Json::array() : Json::object();
+  for (auto item = value.begin(); item != value.end() && room > 0; ++item) {
+    if (value.is_array()) {
+      part.push_back(beginning_of(*item, room));
+    } else {
+      const std::string key = item.key().substr(0, room);
+      spend(key.size());
+      part[key] = beginning_of(*item, room);
+    }
+  }
+  return part;
+}
+
 struct Field {
   std::string_view name;
   void (*store)(const Json& value, SamplingParams& params);
@@ -72,7 +96,8 @@ constexpr Field kFields[] = {
 
 std::string shown(const Json& value) {
   constexpr std::size_t kMaxShown = 40;
-  const std::string text = json_ascii(value);
+  std::size_t room = kMaxShown + 1;
+  const std::string text = json_ascii(beginning_of(value, room));
   return text.size() <= kMaxShown ? text : text.substr(0, kMaxShown) + "...";
 }
 

@@ -22,6 +22,7 @@ struct AnswerOptions {
   std::int64_t min_tokens = 0;  // before that, nothing is a stop string
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
+  std::vector<tokenizer::TokenId> kept_special_tokens = {};  // what the parser must see
   std::vector<std::int32_t> stop_token_ids = {};
   bool keep_token_ids = false;
   bool keep_logprobs = false;

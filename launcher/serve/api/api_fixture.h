@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "launcher/serve/api/api_call.h"
@@ -16,7 +16,8 @@ namespace nvllm::launcher {
 
 class ApiFixture {
  public:
-  ApiFixture() {
+  // chat_template: empty: ChatML.
+  explicit ApiFixture(const std::string& chat_template = "") : folder_(chat_template) {
     context_.text = &text_;
     context_.max_model_len = 1000;
     context_.model_names = {"tiny", "tiny-alias"};
@@ -58,7 +59,13 @@ class ApiFixture {
     return out;
   }
 
-  // What is wrong with a body: "400 temperature: -1: must be ...".
+  // The prompt as the engine gets it.
+  std::string prompt_text(ParseCall parse, std::string_view body) {
+    const std::vector<std::int32_t> prompt = call(parse, body)->requests()[0].prompt;
+    return text_.tokenizer().decode({prompt.begin(), prompt.end()}, false);
+  }
+
+  // What is wrong with a body: "400 [n] n: 0: must be ...".
   std::string refusal(ParseCall parse, std::string_view body) {
     try {
       (void)call(parse, body);
@@ -82,7 +89,12 @@ class ApiFixture {
 
   static constexpr std::int32_t kEnd = 702;  // <|im_end|>
 
-  testing::TextFolder folder_;
+  struct Folder : testing::TextFolder {
+    explicit Folder(const std::string& chat_template) {
+      if (!chat_template.empty()) set_template(chat_template);
+    }
+  };
+  Folder folder_;
   TextModel text_ = TextModel::open(folder_.path());
   ApiContext context_;
 };

@@ -1,5 +1,4 @@
 // POST /v1/chat/completions: conversations are answered.
-#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -17,21 +16,10 @@ class ChatCompletionCall final : public GenerationCall {
   ChatCompletionCall(const ApiContext& context, const ApiRequestInfo& info,
                      const ChatFields& fields, ChatPrompt prompt)
       : GenerationCall(context, info, fields, "chatcmpl-") {
-    const bool parses_tools = parses_tool_calls(context, fields);
     answer_options().include_reasoning = fields.include_reasoning;
     answer_options().parallel_tool_calls = fields.parallel_tool_calls;
-    // The tags of tool calls are special tokens of some models.
-    if (parses_tools) answer_options().skip_special_tokens = false;
-
-    runtime::Request request;
-    request.sampling = sampling_of(context, fields, prompt.ids.size(), "messages", std::nullopt);
-    Prompt kept;
-    if (fields.return_token_ids) kept.ids = prompt.ids;
-    request.prompt = std::move(prompt.ids);
-    std::uint64_t seed = std::hash<std::string>()(id());
-    add_prompt(std::move(kept), std::move(request), [&] {
-      return make_answer_parser(context, parses_tools, prompt.thinking, seed++);
-    });
+    add_conversation(std::move(prompt), "messages",
+                     fields.has_tools && fields.tool_choice != "none");
     make_head();
   }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/request_body.h"
 
 namespace nvllm::launcher {
@@ -51,7 +52,8 @@ void store_reasoning_effort(const Json& value, Fields& fields) {
 }
 
 void store_template_options(const Json& value, Fields& /*fields*/) {
-  if (!value.is_object()) fail(shown(value), ": not an object such as {\"enable_thinking\": false}");
+  if (!value.is_object())
+    fail(shown(value), ": not an object such as {\"enable_thinking\": false}");
   for (const char* const name : {"messages", "tools", "chat_template", "add_generation_prompt"}) {
     if (value.contains(name)) fail(name, ": is a field of its own");
   }
@@ -110,7 +112,8 @@ void resolve_logprobs(Fields& fields) {
 
 void check_tools(const ApiContext& context, const Fields& fields) {
   if (!fields.has_tools) {
-    if (fields.tool_choice == "auto") throw ApiError(400, "tool_choice: needs tools", "tool_choice");
+    if (fields.tool_choice == "auto")
+      throw ApiError(400, "tool_choice: needs tools", "tool_choice");
     return;
   }
   if (fields.tool_choice == "none") return;
@@ -136,10 +139,11 @@ ChatFields read_chat_fields(const ApiContext& context, const Json& body) {
   auto fields = read_fields<Fields>(context, body, kFields, kRefused);
   if (!fields.has_messages) throw ApiError(400, "messages: missing", "messages");
   if (fields.continue_final_message && fields.add_generation_prompt) {
-    throw ApiError(400,
-                   "continue_final_message: the message goes on, so nothing may begin after it; pass "
-                   "\"add_generation_prompt\": false",
-                   "continue_final_message");
+    throw ApiError(
+        400,
+        "continue_final_message: the message goes on, so nothing may begin after it; pass "
+        "\"add_generation_prompt\": false",
+        "continue_final_message");
   }
   if (fields.max_completion_tokens) fields.max_tokens = fields.max_completion_tokens;
   resolve_logprobs(fields);
@@ -173,15 +177,8 @@ ChatPrompt chat_prompt_of(const ApiContext& context, const Fields& fields, std::
   return prompt;
 }
 
-bool parses_tool_calls(const ApiContext& context, const Fields& fields) {
-  return fields.has_tools && fields.tool_choice != "none" && !context.tool_call_parser.empty();
-}
-
-std::unique_ptr<OutputParser> make_answer_parser(const ApiContext& context, bool parses_tools,
-                                                 bool thinking, std::uint64_t seed) {
-  // Until there are parsers.
-  (void)context, (void)parses_tools, (void)thinking, (void)seed;
-  return nullptr;
+std::vector<std::string> chat_field_names() {
+  return accepted_names<Fields>(kFields, kRefused);
 }
 
 }  // namespace nvllm::launcher

@@ -10,7 +10,6 @@
 #include "launcher/serve/api/api_call.h"
 #include "launcher/serve/api/chat_prompt.h"
 #include "launcher/serve/api/generation_fields.h"
-#include "launcher/serve/parsers/output_parser.h"
 
 namespace nvllm::launcher {
 
@@ -39,12 +38,5 @@ void read_reasoning_effort(const nlohmann::json& value, std::string& to);
 // The body's conversation as a prompt.
 ChatPrompt chat_prompt_of(const ApiContext& context, const ChatFields& fields,
                           std::string_view body);
-
-// Whether tool calls are to be found in answers.
-bool parses_tool_calls(const ApiContext& context, const ChatFields& fields);
-
-// null: all text is content.
-std::unique_ptr<OutputParser> make_answer_parser(const ApiContext& context, bool parses_tools,
-                                                 bool thinking, std::uint64_t seed);
 
 }  // namespace nvllm::launcher

@@ -39,14 +39,6 @@ void cut_after_final_message(const jinja::Value& messages, std::string& text) {
   text.resize(at + (keeps_space ? rest.size() : core.size()));
 }
 
-bool ends_inside_think(std::string_view text, bool continues) {
-  constexpr std::string_view kOpen = "<think>";
-  if (stripped(text).ends_with(kOpen)) return true;
-  if (!continues) return false;
-  const std::size_t open = text.rfind(kOpen);
-  return open != std::string_view::npos && text.find("</think>", open) == std::string_view::npos;
-}
-
 std::string render(const ApiContext& context, const ChatPromptOptions& options) {
   tokenizer::ChatTemplate::Request request;
   request.messages = options.messages;
@@ -65,9 +57,10 @@ ChatPrompt make_chat_prompt(const ApiContext& context, const ChatPromptOptions& 
     throw ApiError(400, "messages: the model has no tokenizer; pass token ids to /v1/completions",
                    "messages");
   }
-  const std::string text = with_field("messages", [&] { return render(context, options); });
-  return {.ids = encode_text(context, "messages", text, options.add_special_tokens),
-          .thinking = ends_inside_think(text, options.continue_final_message)};
+  ChatPrompt prompt;
+  prompt.text = with_field("messages", [&] { return render(context, options); });
+  prompt.ids = encode_text(context, "messages", prompt.text, options.add_special_tokens);
+  return prompt;
 }
 
 }  // namespace nvllm::launcher

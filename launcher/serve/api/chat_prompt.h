@@ -22,7 +22,7 @@ struct ChatPromptOptions {
 
 struct ChatPrompt {
   std::vector<std::int32_t> ids = {};
-  bool thinking = false;  // it ended inside <think>
+  std::string text = "";  // as it was rendered
 };
 
 // Throws an ApiError that blames "messages" for what the template refuses.

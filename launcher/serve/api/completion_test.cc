@@ -8,6 +8,7 @@
 
 #include "base/json_text.h"
 #include "launcher/serve/api/api_fixture.h"
+#include "launcher/serve/api/event_stream.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -18,24 +19,6 @@ using runtime::TokenLogprobs;
 
 const char* const kHead =
     R"({"id":"cmpl-7","object":"text_completion","created":1700000000,"model":"tiny","choices":[)";
-
-std::vector<json> events(const std::string& stream) {
-  std::vector<json> all;
-  for (std::size_t at = 0; at < stream.size();) {
-    const std::size_t end = stream.find("\n\n", at);
-    REQUIRE(end != std::string::npos);
-    const std::string event = stream.substr(at, end - at);
-    REQUIRE(event.starts_with("data: "));
-    at = end + 2;
-    if (event == "data: [DONE]") {
-      CHECK(at == stream.size());
-      return all;
-    }
-    all.push_back(parse_json(event.substr(6)));
-  }
-  FAIL("no [DONE]");
-  return all;
-}
 
 std::string text_of(const std::vector<json>& chunks, int index) {
   std::string text;
@@ -76,10 +59,10 @@ TEST_CASE("completion: a stream's events, byte by byte") {
 TEST_CASE("completion: no usage event unless it is asked for; in every event if that is") {
   ApiFixture fixture;
   for (const json& chunk :
-       events(fixture.response(parse_completion, R"({"prompt":"who","stream":true})", "it is"))) {
+       events_of(fixture.response(parse_completion, R"({"prompt":"who","stream":true})", "it is"))) {
     CHECK(chunk["usage"].is_null());
   }
-  const auto chunks = events(fixture.response(
+  const auto chunks = events_of(fixture.response(
       parse_completion,
       R"({"prompt":"who","stream":true,"stream_options":{"continuous_usage_stats":true}})",
       "it was"));
@@ -140,7 +123,7 @@ TEST_CASE("completion: a stream says what the whole body says") {
     const std::string fields = str(R"("n":3,"prompt":"who")", more);
     const json whole =
         parse_json(fixture.response(parse_completion, "{" + fields + "}", text));
-    const auto chunks = events(
+    const auto chunks = events_of(
         fixture.response(parse_completion, "{" + fields + ",\"stream\":true}", text));
     for (int i = 0; i < 3; ++i) {
       const auto at = static_cast<std::size_t>(i);
@@ -163,7 +146,7 @@ TEST_CASE("completion: a stop string ends a choice, and then the request") {
     call->apply(0, update, out);
   };
   say(0, "it was", FinishReason::none);
-  CHECK(text_of(events(out + "data: [DONE]\n\n"), 0) == "it w");  // "as" may begin the stop string
+  CHECK(text_of(events_of(out + "data: [DONE]\n\n"), 0) == "it w");  // "as" may begin the stop string
   say(0, " the", FinishReason::none);
   CHECK_FALSE(call->stopped(0));  // the other choice goes on
   CHECK_FALSE(call->done());
@@ -175,7 +158,7 @@ TEST_CASE("completion: a stop string ends a choice, and then the request") {
   CHECK(call->done());
   CHECK_FALSE(call->stopped(0));
   call->finish(out);
-  const auto chunks = events(out);
+  const auto chunks = events_of(out);
   CHECK(text_of(chunks, 0) == "it w");
   CHECK(text_of(chunks, 1) == "it w");
   CHECK(chunks.back()["choices"][0]["finish_reason"] == "stop");
@@ -286,7 +269,7 @@ TEST_CASE("completion: a streamed echo waits for the prompt's logprobs") {
   first.logprobs = {{.chosen = {.token = 268, .logprob = -3}}};
   call->apply(0, first, out);
   call->finish(out);
-  const auto chunks = events(out);
+  const auto chunks = events_of(out);
   REQUIRE(chunks.size() == 2);
   CHECK(chunks[0]["choices"][0]["text"] == "isll wh");
   CHECK(chunks[0]["choices"][0]["logprobs"]["token_logprobs"] == json({nullptr, -2, -3}));
@@ -296,7 +279,7 @@ TEST_CASE("completion: a streamed echo waits for the prompt's logprobs") {
 
 TEST_CASE("completion: echoed text is the prompt's own, in a stream once") {
   ApiFixture fixture;
-  const auto chunks = events(fixture.response(
+  const auto chunks = events_of(fixture.response(
       parse_completion, R"({"prompt":"who <|im_end|>","echo":true,"stream":true})", "it is"));
   CHECK(text_of(chunks, 0) == "who <|im_end|>it is");
 }

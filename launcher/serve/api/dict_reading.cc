@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "launcher/serve/api/request_body.h"
+#include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {
 
@@ -13,7 +13,7 @@ using jinja::Value;
 void check_names(const Dict& object, std::initializer_list<std::string_view> names) {
   for (const auto& [name, value] : object.items()) {
     if (value.none() || std::ranges::find(names, *name.string()) != names.end()) continue;
-    fail(shown(std::string_view(*name.string())), ": no such field");
+    fail(shown(*name.string()), ": no such field");
   }
 }
 

@@ -8,6 +8,7 @@
 #include "base/json_text.h"
 #include "launcher/serve/api/api_fixture.h"
 #include "launcher/serve/api/request_body.h"
+#include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -80,7 +81,6 @@ TEST_CASE("parse_body: long names and values are not echoed") {
   CHECK(body_refusal("{\"" + big + "\":1e999}").size() < 1000100);  // param is cut by error_body()
   CHECK(body_refusal("\"" + big + "\"").size() < 200);
   CHECK(shown(json(std::string(1000, 'x'))).size() < 60);
-  CHECK(shown(json(std::vector<int>(1000, 1))) == "a list of 1000");
 }
 
 TEST_CASE("fields: every one that is honoured reaches the engine") {

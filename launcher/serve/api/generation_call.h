@@ -10,6 +10,7 @@
 
 #include "launcher/serve/api/answer_stream.h"
 #include "launcher/serve/api/api_call.h"
+#include "launcher/serve/api/chat_prompt.h"
 #include "launcher/serve/api/generation_fields.h"
 #include "launcher/serve/api/logprobs_json.h"
 
@@ -43,7 +44,7 @@ class GenerationCall : public ApiCall {
   struct Prompt {
     std::int64_t tokens = 0;
     std::int64_t cached_tokens = 0;
-    std::int32_t open = 0;  // answers that the engine works on
+    std::int32_t open = 0;     // answers that the engine works on
     std::int32_t stopped = 0;  // of these, those that have met a stop string
     // Kept where the response shows them.
     std::string text = "";
@@ -69,6 +70,10 @@ class GenerationCall : public ApiCall {
     add_prompt(std::move(prompt), std::move(request), [] { return nullptr; });
   }
 
+  // The same for a conversation, whose answers are parsed for reasoning, and for tool calls where
+  // the request has tools. `field` is what the prompt was made of.
+  void add_conversation(ChatPrompt prompt, std::string_view field, bool has_tools);
+
   // --- What an endpoint writes. Choices are numbered prompt by prompt. ---
   // A stream's beginning.
   virtual void write_begin(std::string& /*out*/) {}
@@ -84,7 +89,7 @@ class GenerationCall : public ApiCall {
   Choice& choice(std::size_t index) { return choices_[index]; }
   Prompt& prompt_of(std::size_t choice) { return prompts_[choice / static_cast<std::size_t>(n_)]; }
   std::vector<Prompt>& prompts() { return prompts_; }
-  Usage usage() const;                     // of the whole response
+  Usage usage() const;                      // of the whole response
   Usage usage_of(std::size_t index) const;  // of one choice so far
 
   const ApiContext& context() const { return context_; }

@@ -1,11 +1,10 @@
 #include "launcher/serve/api/generation_fields.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "launcher/cli/nearest_name.h"
-#include "launcher/generate/request_line.h"
-#include "launcher/serve/api/request_body.h"
+#include "launcher/session/text_input.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -18,15 +17,12 @@ constexpr std::int32_t kMaxLogprobs = 20;
 constexpr std::int32_t kMaxAnswersPerPrompt = 1024;
 constexpr std::size_t kMaxIdBytes = 128;
 
-template <auto Member>
-void store_sampling(const Json& value, Fields& fields) {
-  read_value(value, fields.sampling.*Member);
-}
-
 void store_seed(const Json& value, Fields& fields) {
   constexpr std::int64_t kRandom = -1;
-  if (value == kRandom) {
-    fields.sampling.seed.reset();
+  fields.sampling.seed.reset();
+  if (value == kRandom) return;
+  if (value.is_number_integer() && !value.is_number_unsigned()) {
+    fields.sampling.seed = static_cast<std::uint64_t>(value.get<std::int64_t>());
   } else {
     read_value(value, fields.sampling.seed);
   }
@@ -44,10 +40,19 @@ void store_prompt_logprobs(const Json& value, Fields& fields) {
   check_logprobs_count(*fields.sampling.prompt_logprobs);
 }
 
+void store_logit_bias(const Json& value, Fields& fields) {
+  constexpr float kMaxBias = 100;
+  read_value(value, fields.sampling.logit_bias);
+  for (const auto& [id, bias] : fields.sampling.logit_bias) {
+    if (!(std::abs(bias) <= kMaxBias)) fail(bias, " for token ", id, ": must be from -100 to 100");
+  }
+}
+
 void store_request_id(const Json& value, Fields& fields) {
   read_value(value, fields.request_id);
   const auto printable = [](char c) { return c > ' ' && c <= '~'; };
-  if (fields.request_id.size() > kMaxIdBytes || !std::ranges::all_of(fields.request_id, printable)) {
+  if (fields.request_id.size() > kMaxIdBytes ||
+      !std::ranges::all_of(fields.request_id, printable)) {
     fail(shown(value), ": must be at most ", kMaxIdBytes, " printable ASCII characters");
   }
 }
@@ -61,7 +66,8 @@ void store_truncation(const Json& value, Fields& fields) {
 void store_priority(const Json& value, Fields& /*fields*/) {
   std::int32_t priority = 0;
   read_value(value, priority);
-  if (priority != 0) fail(priority, ": requests are served in the order of their arrival; leave it out");
+  if (priority != 0)
+    fail(priority, ": requests are served in the order of their arrival; leave it out");
 }
 
 void store_stream_interval(const Json& value, Fields& fields) {
@@ -91,28 +97,18 @@ void store_response_format(const Json& value, Fields& /*fields*/) {
   }
 }
 
+// And all of read_sampling_field() that are not here.
 constexpr Field<Fields> kFields[] = {
     {"model", store_value<&Fields::model, Fields>},
     {"request_id", store_request_id},
     {"priority", store_priority},
     {"n", store_n},
-    {"temperature", store_sampling<&SamplingParams::temperature>},
-    {"top_p", store_sampling<&SamplingParams::top_p>},
-    {"top_k", store_sampling<&SamplingParams::top_k>},
-    {"min_p", store_sampling<&SamplingParams::min_p>},
-    {"repetition_penalty", store_sampling<&SamplingParams::repetition_penalty>},
-    {"presence_penalty", store_sampling<&SamplingParams::presence_penalty>},
-    {"frequency_penalty", store_sampling<&SamplingParams::frequency_penalty>},
     {"seed", store_seed},
     {"max_tokens", store_value<&Fields::max_tokens, Fields>},
-    {"min_tokens", store_sampling<&SamplingParams::min_tokens>},
-    {"ignore_eos", store_sampling<&SamplingParams::ignore_eos>},
     {"stop", store_value<&Fields::stop, Fields>},
-    {"stop_token_ids", store_sampling<&SamplingParams::stop_token_ids>},
     {"include_stop_str_in_output", store_value<&Fields::include_stop_str_in_output, Fields>},
-    {"logit_bias", store_sampling<&SamplingParams::logit_bias>},
-    {"allowed_token_ids", store_sampling<&SamplingParams::allowed_token_ids>},
     {"bad_words", store_value<&Fields::bad_words, Fields>},
+    {"logit_bias", store_logit_bias},
     {"prompt_logprobs", store_prompt_logprobs},
     {"skip_special_tokens", store_value<&Fields::skip_special_tokens, Fields>},
     {"truncate_prompt_tokens", store_truncation},
@@ -164,7 +160,7 @@ void check_model(const ApiContext& context, const std::string& model) {
     return;
   }
   throw ApiError(404,
-                 str("The model ", shown(std::string_view(model)), " does not exist; this server has ",
+                 str("The model ", shown(model), " does not exist; this server has ",
                      context.model_names.empty() ? "none" : context.model_names.front()),
                  "model");
 }
@@ -191,7 +187,17 @@ void add_bad_words(const TextModel& text, const Texts& words, SamplingParams& pa
 
 void need_text(const ApiContext& context, const char* field, bool used) {
   if (used && context.text == nullptr) {
-    throw ApiError(400, str(field, ": needs a tokenizer, and the model has none; leave it out"), field);
+    throw ApiError(400, str(field, ": needs a tokenizer, and the model has none; leave it out"),
+                   field);
+  }
+}
+
+// false: there is none of this name.
+bool read_sampling(const std::string& name, const Json& value, SamplingParams& params) {
+  try {
+    return read_sampling_field(name, value, params);
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), name);  // it has the name already
   }
 }
 
@@ -201,26 +207,37 @@ void check_logprobs_count(std::int32_t count) {
   if (count < 0 || count > kMaxLogprobs) fail(count, ": must be from 0 to ", kMaxLogprobs);
 }
 
-std::span<const Field<GenerationFields>> generation_fields() {
-  return kFields;
-}
-
 bool read_generation_field(const std::string& name, const Json& value, GenerationFields& fields) {
-  const auto* const field = std::ranges::find(kFields, std::string_view(name), &Field<Fields>::name);
+  const auto* const field =
+      std::ranges::find(kFields, std::string_view(name), &Field<Fields>::name);
   if (field != std::end(kFields)) {
     if (!value.is_null()) with_field(name, [&] { field->store(value, fields); });
     return true;
   }
-  if (!value.is_null()) check_refused(name, kRefused);
+  if (value.is_null()) {
+    const std::vector<std::string>& names = sampling_field_names();
+    if (std::ranges::find(names, name) != names.end()) return true;
+  } else {
+    check_refused(name, kRefused);
+    if (read_sampling(name, value, fields.sampling)) return true;
+  }
   return std::ranges::find(kRefused, std::string_view(name), &RefusedField::name) !=
          std::end(kRefused);
 }
 
+std::vector<std::string> generation_field_names() {
+  std::vector<std::string> names = sampling_field_names();
+  for (const Field<Fields>& field : kFields) {
+    if (std::ranges::find(names, field.name) == names.end()) names.emplace_back(field.name);
+  }
+  return names;
+}
+
 void refuse_unknown_field(const std::string& name, std::vector<std::string> known) {
   constexpr std::size_t kMaxNameBytes = 64;  // no longer one is like a name
-  for (const Field<Fields>& field : kFields) known.emplace_back(field.name);
+  for (std::string& field : generation_field_names()) known.push_back(std::move(field));
   const std::string nearest = name.size() > kMaxNameBytes ? "" : nearest_name(name, known);
-  std::string message = str(shown(std::string_view(name)), ": no such field");
+  std::string message = str(shown(name), ": no such field");
   if (!nearest.empty()) message += "; did you mean '" + nearest + "'?";
   throw ApiError(400, message, name.substr(0, kMaxNameBytes));
 }
@@ -255,7 +272,8 @@ std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_vie
                                       std::string_view text, bool add_special_tokens) {
   constexpr std::uint64_t kMaxTokenBytes = 1024;  // no tokenizer has longer tokens
   if (context.text == nullptr) {
-    throw ApiError(400, str(field, ": the model has no tokenizer; pass token ids to /v1/completions"),
+    throw ApiError(400,
+                   str(field, ": the model has no tokenizer; pass token ids to /v1/completions"),
                    std::string(field));
   }
   if (context.max_model_len > 0 &&
@@ -265,17 +283,17 @@ std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_vie
                        context.max_model_len, " tokens can be; shorten it"),
                    std::string(field));
   }
-  const std::vector<tokenizer::TokenId> ids =
-      add_special_tokens ? context.text->encode_prompt(text)
-                         : context.text->tokenizer().encode(text, false);
+  const std::vector<tokenizer::TokenId> ids = add_special_tokens
+                                                  ? context.text->encode_prompt(text)
+                                                  : context.text->tokenizer().encode(text, false);
   return {ids.begin(), ids.end()};
 }
 
 void truncate_prompt(const ApiContext& context, const GenerationFields& fields,
                      std::vector<std::int32_t>& prompt) {
   if (!fields.truncate_prompt_tokens) return;
-  const std::int64_t kept = *fields.truncate_prompt_tokens < 0 ? context.max_model_len
-                                                               : *fields.truncate_prompt_tokens;
+  const std::int64_t kept =
+      *fields.truncate_prompt_tokens < 0 ? context.max_model_len : *fields.truncate_prompt_tokens;
   const auto size = static_cast<std::int64_t>(prompt.size());
   if (kept > 0 && size > kept) prompt.erase(prompt.begin(), prompt.begin() + (size - kept));
 }
@@ -288,10 +306,11 @@ SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fi
   const std::string field(prompt_field);
   if (prompt == 0) throw ApiError(400, field + ": an empty prompt", field);
   if (context.max_model_len > 0 && room < 1) {
-    throw ApiError(400,
-                   str(field, ": ", prompt, " tokens leave no room for an answer within max_model_len ",
-                       context.max_model_len, "; shorten it, or pass truncate_prompt_tokens"),
-                   field);
+    throw ApiError(
+        400,
+        str(field, ": ", prompt, " tokens leave no room for an answer within max_model_len ",
+            context.max_model_len, "; shorten it, or pass truncate_prompt_tokens"),
+        field);
   }
   if (fields.max_tokens && context.max_model_len > 0 && *fields.max_tokens > room) {
     throw ApiError(400,
@@ -303,8 +322,7 @@ SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fi
   SamplingParams params = fields.sampling;
   params.max_tokens = fields.max_tokens ? fields.max_tokens : default_max_tokens;
   if (!fields.max_tokens && params.max_tokens && context.max_model_len > 0) {
-    params.max_tokens =
-        static_cast<std::int32_t>(std::min<std::int64_t>(*params.max_tokens, room));
+    params.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(*params.max_tokens, room));
   }
   params.logprobs = fields.logprobs;
   if (context.text != nullptr) {

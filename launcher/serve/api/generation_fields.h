@@ -63,14 +63,15 @@ void store_value(const nlohmann::json& value, Fields& fields) {
 template <typename Fields>
 void store_nothing(const nlohmann::json& /*value*/, Fields& /*fields*/) {}
 
-std::span<const Field<GenerationFields>> generation_fields();
-
 // Throws an Error for more alternatives of a token than the engine reports.
 void check_logprobs_count(std::int32_t count);
 
-// Stores it if it is one of generation_fields(); throws an ApiError if it is refused everywhere.
+// Stores it if it is a field of GenerationFields; throws an ApiError if it is refused everywhere.
 bool read_generation_field(const std::string& name, const nlohmann::json& value,
                            GenerationFields& fields);
+// The names that it knows, without those that are refused everywhere.
+std::vector<std::string> generation_field_names();
+
 // Throws an ApiError that says the nearest of the names that exist.
 [[noreturn]] void refuse_unknown_field(const std::string& name, std::vector<std::string> known);
 // Throws an ApiError if the field is one of these.

@@ -5,15 +5,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/json_text.h"
 #include "launcher/serve/api/api_call.h"
+#include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr std::size_t kMaxShown = 40;
 
 // Builds the value while the parser reads, so that the limits hold before memory is spent.
 class BodyBuilder final : public nlohmann::json_sax<Json> {
@@ -37,7 +35,7 @@ class BodyBuilder final : public nlohmann::json_sax<Json> {
       refuse(str("an object with more than ", BodyLimits::kMaxKeys, " names"));
     }
     const auto [place, is_new] = object.emplace(name, nullptr);
-    if (!is_new) refuse(str("the name ", shown(std::string_view(name)), " is there twice"));
+    if (!is_new) refuse(str("the name ", shown(name), " is there twice"));
     next_ = &*place;
     return true;
   }
@@ -53,7 +51,7 @@ class BodyBuilder final : public nlohmann::json_sax<Json> {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw ApiError(400, str(field_.empty() ? "the body" : shown(std::string_view(field_)), ": ", what),
+    throw ApiError(400, str(field_.empty() ? "the body" : shown(field_), ": ", what),
                    field_);
   }
 
@@ -102,25 +100,6 @@ Json parse_body(std::string_view body) {
     throw ApiError(400, str("the body holds ", shown(json), ", not an object"));
   }
   return json;
-}
-
-std::string shown(const Json& value) {
-  // A long list or text is not written out to be cut.
-  if (value.is_array() && value.size() > kMaxShown) return str("a list of ", value.size());
-  if (value.is_object() && value.size() > kMaxShown) return str("an object of ", value.size());
-  if (value.is_string()) return shown(std::string_view(value.get_ref<const std::string&>()));
-  if (value.is_structured()) {
-    for (const Json& item : value) {
-      if (item.is_structured() || item.is_string()) return value.is_array() ? "a list" : "an object";
-    }
-  }
-  const std::string text = json_ascii(value);
-  return text.size() <= kMaxShown ? text : text.substr(0, kMaxShown) + "...";
-}
-
-std::string shown(std::string_view text) {
-  const std::string quoted = json_ascii(Json(text.substr(0, kMaxShown)));
-  return text.size() <= kMaxShown ? quoted : quoted + "...";
 }
 
 }  // namespace nvllm::launcher

@@ -17,9 +17,4 @@ struct BodyLimits {
 // number that no double holds, a name twice in an object, or more than the limits allow.
 nlohmann::json parse_body(std::string_view body);
 
-// A value as an error shows it: as JSON in ASCII, shortened.
-std::string shown(const nlohmann::json& value);
-// A text of a client, shortened and in quotes.
-std::string shown(std::string_view text);
-
 }  // namespace nvllm::launcher

@@ -12,23 +12,15 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kSampling = "is a field of endpoints that generate; leave it out";
-
-// All that only matters where something is generated.
-bool is_only_for_generating(std::string_view name) {
+// Refuses what only matters where something is generated.
+void check_not_generating(const Json& body) {
   constexpr std::string_view kUseful[] = {"model", "add_special_tokens", "truncate_prompt_tokens",
                                           "request_id", "user"};
-  return std::ranges::find(kUseful, name) == std::end(kUseful);
-}
-
-void check_not_generating(const Json& body) {
-  for (const auto& [name, value] : body.items()) {
-    const auto fields = generation_fields();
-    const bool generates = std::ranges::find(fields, std::string_view(name),
-                                             &Field<GenerationFields>::name) != fields.end();
-    if (generates && is_only_for_generating(name) && !value.is_null()) {
-      throw ApiError(400, str(name, ": ", kSampling), name);
-    }
+  for (const std::string& name : generation_field_names()) {
+    if (std::ranges::find(kUseful, name) != std::end(kUseful)) continue;
+    const auto value = body.find(name);
+    if (value == body.end() || value->is_null()) continue;
+    throw ApiError(400, name + ": is a field of endpoints that generate; leave it out", name);
   }
 }
 

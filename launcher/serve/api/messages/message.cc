@@ -4,7 +4,6 @@
 
 #include "base/json_text.h"
 #include "launcher/serve/api/answer_blocks.h"
-#include "launcher/serve/api/chat_fields.h"
 #include "launcher/serve/api/generation_call.h"
 #include "launcher/serve/api/json_append.h"
 #include "launcher/serve/api/messages/message_fields.h"
@@ -13,10 +12,6 @@ namespace nvllm::launcher {
 namespace {
 
 using Kind = AnswerBlock::Kind;
-
-bool parses_tool_calls(const ApiContext& context, const MessageFields& fields) {
-  return fields.has_tools && fields.uses_tools && !context.tool_call_parser.empty();
-}
 
 // A block without its text.
 void append_empty_block(std::string& out, const AnswerBlock& block) {
@@ -108,17 +103,8 @@ class MessageCall final : public GenerationCall {
   MessageCall(const ApiContext& context, const ApiRequestInfo& info, const MessageFields& fields,
               ChatPrompt prompt)
       : GenerationCall(context, info, fields, "msg_") {
-    const bool parses_tools = parses_tool_calls(context, fields);
     answer_options().parallel_tool_calls = fields.parallel_tool_calls;
-    // The tags of tool calls are special tokens of some models.
-    if (parses_tools) answer_options().skip_special_tokens = false;
-    runtime::Request request;
-    request.sampling = sampling_of(context, fields, prompt.ids.size(), "messages", std::nullopt);
-    request.prompt = std::move(prompt.ids);
-    add_prompt({}, std::move(request), [&] {
-      return make_answer_parser(context, parses_tools, prompt.thinking,
-                                std::hash<std::string>()(id()));
-    });
+    add_conversation(std::move(prompt), "messages", fields.has_tools && fields.uses_tools);
   }
 
   void fail(int status, std::string_view message, std::string& out) override {

@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/messages/message_conversation.h"
 #include "launcher/serve/api/request_body.h"
 
@@ -89,6 +90,7 @@ constexpr RefusedField kRefused[] = {
     {"stop", "is a field of /v1/chat/completions; pass stop_sequences"},
     {"max_completion_tokens", "is a field of /v1/chat/completions; pass max_tokens"},
     {"n", kNotOfMessages},
+    {"logprobs", kNotOfMessages},
     {"prompt_logprobs", kNotOfMessages},
     {"return_token_ids", kNotOfMessages},
     {"return_tokens_as_token_ids", kNotOfMessages},
@@ -132,6 +134,10 @@ ChatPrompt message_prompt_of(const ApiContext& context, const MessageFields& fie
   ChatPrompt prompt = make_chat_prompt(context, options);
   truncate_prompt(context, fields, prompt.ids);
   return prompt;
+}
+
+std::vector<std::string> message_field_names() {
+  return accepted_names<Fields>(kFields, kRefused);
 }
 
 }  // namespace nvllm::launcher

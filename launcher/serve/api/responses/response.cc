@@ -2,7 +2,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "launcher/serve/api/chat_fields.h"
 #include "launcher/serve/api/generation_call.h"
 #include "launcher/serve/api/json_append.h"
 #include "launcher/serve/api/responses/response_fields.h"
@@ -12,10 +11,6 @@ namespace nvllm::launcher {
 namespace {
 
 using Kind = AnswerBlock::Kind;
-
-bool parses_tool_calls(const ApiContext& context, const ResponseFields& fields) {
-  return fields.has_tools && fields.tool_choice != "none" && !context.tool_call_parser.empty();
-}
 
 // Writes a stream's events; each has a number. A block is an item of the output, and in messages
 // and reasoning its text is a part of the item's content.
@@ -137,17 +132,8 @@ class ResponseCall final : public GenerationCall {
       : GenerationCall(context, info, fields, "resp_"),
         response_(id(), created_s(), model(), fields),
         events_(response_) {
-    const bool parses_tools = parses_tool_calls(context, fields);
     answer_options().parallel_tool_calls = fields.parallel_tool_calls;
-    // The tags of tool calls are special tokens of some models.
-    if (parses_tools) answer_options().skip_special_tokens = false;
-    runtime::Request request;
-    request.sampling = sampling_of(context, fields, prompt.ids.size(), "input", std::nullopt);
-    request.prompt = std::move(prompt.ids);
-    add_prompt({}, std::move(request), [&] {
-      return make_answer_parser(context, parses_tools, prompt.thinking,
-                                std::hash<std::string>()(id()));
-    });
+    add_conversation(std::move(prompt), "input", fields.has_tools && fields.tool_choice != "none");
   }
 
   void fail(int status, std::string_view message, std::string& out) override {

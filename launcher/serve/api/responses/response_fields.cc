@@ -6,6 +6,7 @@
 
 #include "base/json_text.h"
 #include "launcher/serve/api/chat_fields.h"
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/request_body.h"
 #include "launcher/serve/api/responses/response_conversation.h"
 
@@ -151,6 +152,7 @@ constexpr RefusedField kRefused[] = {
     {"messages", "is a field of /v1/chat/completions; pass input"},
     {"response_format", "is a field of /v1/chat/completions; pass text"},
     {"n", kNotOfResponses},
+    {"logprobs", kNotOfResponses},
     {"prompt_logprobs", kNotOfResponses},
     {"return_token_ids", kNotOfResponses},
     {"return_tokens_as_token_ids", kNotOfResponses},
@@ -190,6 +192,10 @@ ChatPrompt response_prompt_of(const ApiContext& context, const ResponseFields& f
   ChatPrompt prompt = make_chat_prompt(context, options);
   truncate_prompt(context, fields, prompt.ids);
   return prompt;
+}
+
+std::vector<std::string> response_field_names() {
+  return accepted_names<Fields>(kFields, kRefused);
 }
 
 }  // namespace nvllm::launcher
