@@ -33,6 +33,7 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
     kCommands[] = {
         {"bench latency", run_bench_latency},
         {"bench long", run_bench_long},
+        {"bench serve", run_bench_serve},
         {"bench startup", run_bench_startup},
         {"bench throughput", run_bench_throughput},
         {"chat", run_chat},
@@ -73,7 +74,9 @@ std::string in_one_line(std::string_view message) {
   return line;
 }
 
+// Whether --model is a model on this machine.
 bool takes_model(const std::string& name) {
+  if (name == "bench serve") return false;  // there it is a name on a server
   for (const Command& command : commands()) {
     if (command.name != name) continue;
     for (const OptionRow& row : command.rows) {

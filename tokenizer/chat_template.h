@@ -25,16 +25,23 @@ class ChatTemplate {
   struct Request {
     jinja::Value messages;  // a list of {"role": ..., "content": ...}
     jinja::Value tools;     // a list, or none
-    jinja::Dict
-        options;  // add_generation_prompt, enable_thinking, anything else that templates know
+    // add_generation_prompt, enable_thinking, anything else that templates know.
+    jinja::Dict options;
   };
   // The same text as Hugging Face's apply_chat_template. An Error for messages that are not a list
   // of dicts, and for what the template itself refuses or fails at.
   std::string render(const Request& request) const;
 
+  // Whether the template reads content that is a list of parts, {"type": "text", "text": ...}, as
+  // well as text (vLLM's content format "openai", else "string").
+  bool takes_parts() const { return takes_parts_; }
+
  private:
+  bool renders_parts() const;
+
   jinja::Template template_;
   jinja::Dict special_tokens_;
+  bool takes_parts_;
 };
 
 }  // namespace nvllm::tokenizer

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -116,7 +117,7 @@ constexpr bool in_chunks(LongMode mode) {
 constexpr std::int64_t kLongOutput = 128;  // --output-len of bench long, where none is given
 
 struct BenchOptions {
-  // throughput
+  // throughput; also of serve: max_concurrency
   std::int64_t prompts = 256;
   std::optional<std::int64_t> max_concurrency;  // absent: all prompts at once
 
@@ -138,6 +139,39 @@ struct BenchOptions {
   // Sequences of throughput, decode steps of latency, tokens of long.
   std::optional<std::int64_t> warmup;
   std::optional<double> bandwidth_tb_s, tflops;
+};
+
+// A request of `bench serve` is good if it keeps all limits that are set, as in vLLM.
+struct GoodputLimits {
+  std::optional<double> ttft_ms, tpot_ms, e2el_ms;
+
+  bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
+};
+
+// bench serve: the server, and the load that it gets.
+struct BenchServeOptions {
+  std::vector<std::string> base_urls;  // empty: http://127.0.0.1:8000
+  std::string endpoint = "/v1/completions";
+  std::string model;    // its name there; empty: the first that the server lists
+  std::string api_key;  // empty: that of the environment
+
+  std::optional<std::int64_t> prompts;
+  double duration_s = 0;  // 0: prompts are counted instead
+  double request_rate = std::numeric_limits<double>::infinity();
+  double burstiness = 1;
+  std::int64_t vocabulary = 10'001;  // ids of prompts are less than that
+
+  bool ignore_eos = true;
+  double temperature = 0;
+  std::optional<double> top_p;
+  std::optional<std::int64_t> top_k;
+  std::string extra_body;  // a JSON object
+
+  GoodputLimits goodput;
+  Nanoseconds timeout = std::chrono::seconds(600);
+  std::string save_requests;  // a file; empty: none
+
+  bool chat() const { return endpoint.ends_with("/chat/completions"); }
 };
 
 // The engine of `bench long` in that mode. Options that say how a mode works hold for that mode
@@ -167,6 +201,7 @@ struct Options {
   ChatOptions chat;
   ServeOptions serve;
   BenchOptions bench;
+  BenchServeOptions bench_serve;
   std::string shell;  // of completion: bash, zsh, fish
 
   std::string message;  // what --help or --version prints on standard output

@@ -155,7 +155,7 @@ class Serving {
   // While the workers load the model.
   void after_fork() {
     resume();
-    if (std::exchange(started_, true)) return;
+    if (started_.exchange(true)) return;
     server_.start();
     text_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template);
   }
