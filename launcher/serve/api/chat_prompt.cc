@@ -45,7 +45,7 @@ std::string render(const ApiContext& context, const ChatPromptOptions& options) 
   request.tools = options.tools;
   request.options = options.template_options;
   request.options.set("add_generation_prompt", options.add_generation_prompt);
-  std::string text = context.text->chat_template().render(request);
+  std::string text = context.text->render_conversation(request);
   if (options.continue_final_message) cut_after_final_message(options.messages, text);
   return text;
 }
