@@ -50,8 +50,8 @@ std::size_t AnswerStream::detokenize(const Update& update) {
   tokenizer::StreamDetokenizer& stream = *detokenizer_;
   std::size_t count = update.tokens.size();
   // The token that ended the answer is no text.
-  const bool ends_with_stop_token = update.finish == FinishReason::stop && count > 0 &&
-                                    !options_.include_stop_str_in_output;
+  const bool ends_with_stop_token =
+      update.finish == FinishReason::stop && count > 0 && !options_.include_stop_str_in_output;
   const std::size_t texts = count - (ends_with_stop_token ? 1 : 0);
   for (std::size_t i = 0; i < texts && !stream.stopped(); ++i) {
     add_text(stream.push(static_cast<tokenizer::TokenId>(update.tokens[i])));

@@ -43,7 +43,7 @@ std::string error_body(int status, std::string_view message, std::string_view pa
 
 // What the endpoints know of the server. Immutable while it serves; used by several threads.
 struct ApiContext {
-  const TextModel* text = nullptr;       // null: the model has no tokenizer
+  const TextModel* text = nullptr;        // null: the model has no tokenizer
   runtime::SamplingParams defaults = {};  // of requests that do not set them themselves
   std::int64_t max_model_len = 0;
   std::vector<std::string> model_names = {};  // the first is what responses say

@@ -55,7 +55,8 @@ void store_reasoning_effort(const Json& value, Fields& fields) {
 }
 
 void store_template_options(const Json& value, Fields& /*fields*/) {
-  if (!value.is_object()) fail(shown(value), ": not an object such as {\"enable_thinking\": false}");
+  if (!value.is_object())
+    fail(shown(value), ": not an object such as {\"enable_thinking\": false}");
   for (const char* const name : {"messages", "tools", "chat_template", "add_generation_prompt"}) {
     if (value.contains(name)) fail(name, ": is a field of its own");
   }
@@ -114,7 +115,8 @@ void resolve_logprobs(Fields& fields) {
 
 void check_tools(const ApiContext& context, const Fields& fields) {
   if (!fields.has_tools) {
-    if (fields.tool_choice == "auto") throw ApiError(400, "tool_choice: needs tools", "tool_choice");
+    if (fields.tool_choice == "auto")
+      throw ApiError(400, "tool_choice: needs tools", "tool_choice");
     return;
   }
   if (fields.tool_choice == "none") return;
@@ -132,10 +134,11 @@ ChatFields read_chat_fields(const ApiContext& context, std::string_view body) {
   auto fields = read_fields<Fields>(context, parse_body(body), kFields, kRefused);
   if (!fields.has_messages) throw ApiError(400, "messages: missing", "messages");
   if (fields.continue_final_message && fields.add_generation_prompt) {
-    throw ApiError(400,
-                   "continue_final_message: the message goes on, so nothing may begin after it; pass "
-                   "\"add_generation_prompt\": false",
-                   "continue_final_message");
+    throw ApiError(
+        400,
+        "continue_final_message: the message goes on, so nothing may begin after it; pass "
+        "\"add_generation_prompt\": false",
+        "continue_final_message");
   }
   if (fields.max_completion_tokens) fields.max_tokens = fields.max_completion_tokens;
   resolve_logprobs(fields);

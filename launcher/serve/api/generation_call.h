@@ -43,7 +43,7 @@ class GenerationCall : public ApiCall {
   struct Prompt {
     std::int64_t tokens = 0;
     std::int64_t cached_tokens = 0;
-    std::int32_t open = 0;  // answers that the engine works on
+    std::int32_t open = 0;     // answers that the engine works on
     std::int32_t stopped = 0;  // of these, those that have met a stop string
     // Kept where the response shows them.
     std::string text = "";
@@ -84,7 +84,7 @@ class GenerationCall : public ApiCall {
   Choice& choice(std::size_t index) { return choices_[index]; }
   Prompt& prompt_of(std::size_t choice) { return prompts_[choice / static_cast<std::size_t>(n_)]; }
   std::vector<Prompt>& prompts() { return prompts_; }
-  Usage usage() const;                     // of the whole response
+  Usage usage() const;                      // of the whole response
   Usage usage_of(std::size_t index) const;  // of one choice so far
 
   const ApiContext& context() const { return context_; }

@@ -51,7 +51,8 @@ void store_logit_bias(const Json& value, Fields& fields) {
 void store_request_id(const Json& value, Fields& fields) {
   read_value(value, fields.request_id);
   const auto printable = [](char c) { return c > ' ' && c <= '~'; };
-  if (fields.request_id.size() > kMaxIdBytes || !std::ranges::all_of(fields.request_id, printable)) {
+  if (fields.request_id.size() > kMaxIdBytes ||
+      !std::ranges::all_of(fields.request_id, printable)) {
     fail(shown(value), ": must be at most ", kMaxIdBytes, " printable ASCII characters");
   }
 }
@@ -65,7 +66,8 @@ void store_truncation(const Json& value, Fields& fields) {
 void store_priority(const Json& value, Fields& /*fields*/) {
   std::int32_t priority = 0;
   read_value(value, priority);
-  if (priority != 0) fail(priority, ": requests are served in the order of their arrival; leave it out");
+  if (priority != 0)
+    fail(priority, ": requests are served in the order of their arrival; leave it out");
 }
 
 void store_stream_interval(const Json& value, Fields& fields) {
@@ -185,7 +187,8 @@ void add_bad_words(const TextModel& text, const Texts& words, SamplingParams& pa
 
 void need_text(const ApiContext& context, const char* field, bool used) {
   if (used && context.text == nullptr) {
-    throw ApiError(400, str(field, ": needs a tokenizer, and the model has none; leave it out"), field);
+    throw ApiError(400, str(field, ": needs a tokenizer, and the model has none; leave it out"),
+                   field);
   }
 }
 
@@ -205,7 +208,8 @@ void check_logprobs_count(std::int32_t count) {
 }
 
 bool read_generation_field(const std::string& name, const Json& value, GenerationFields& fields) {
-  const auto* const field = std::ranges::find(kFields, std::string_view(name), &Field<Fields>::name);
+  const auto* const field =
+      std::ranges::find(kFields, std::string_view(name), &Field<Fields>::name);
   if (field != std::end(kFields)) {
     if (!value.is_null()) with_field(name, [&] { field->store(value, fields); });
     return true;
@@ -261,7 +265,8 @@ std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_vie
                                       std::string_view text, bool add_special_tokens) {
   constexpr std::uint64_t kMaxTokenBytes = 1024;  // no tokenizer has longer tokens
   if (context.text == nullptr) {
-    throw ApiError(400, str(field, ": the model has no tokenizer; pass token ids to /v1/completions"),
+    throw ApiError(400,
+                   str(field, ": the model has no tokenizer; pass token ids to /v1/completions"),
                    std::string(field));
   }
   if (context.max_model_len > 0 &&
@@ -271,17 +276,17 @@ std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_vie
                        context.max_model_len, " tokens can be; shorten it"),
                    std::string(field));
   }
-  const std::vector<tokenizer::TokenId> ids =
-      add_special_tokens ? context.text->encode_prompt(text)
-                         : context.text->tokenizer().encode(text, false);
+  const std::vector<tokenizer::TokenId> ids = add_special_tokens
+                                                  ? context.text->encode_prompt(text)
+                                                  : context.text->tokenizer().encode(text, false);
   return {ids.begin(), ids.end()};
 }
 
 void truncate_prompt(const ApiContext& context, const GenerationFields& fields,
                      std::vector<std::int32_t>& prompt) {
   if (!fields.truncate_prompt_tokens) return;
-  const std::int64_t kept = *fields.truncate_prompt_tokens < 0 ? context.max_model_len
-                                                               : *fields.truncate_prompt_tokens;
+  const std::int64_t kept =
+      *fields.truncate_prompt_tokens < 0 ? context.max_model_len : *fields.truncate_prompt_tokens;
   const auto size = static_cast<std::int64_t>(prompt.size());
   if (kept > 0 && size > kept) prompt.erase(prompt.begin(), prompt.begin() + (size - kept));
 }
@@ -294,10 +299,11 @@ SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fi
   const std::string field(prompt_field);
   if (prompt == 0) throw ApiError(400, field + ": an empty prompt", field);
   if (context.max_model_len > 0 && room < 1) {
-    throw ApiError(400,
-                   str(field, ": ", prompt, " tokens leave no room for an answer within max_model_len ",
-                       context.max_model_len, "; shorten it, or pass truncate_prompt_tokens"),
-                   field);
+    throw ApiError(
+        400,
+        str(field, ": ", prompt, " tokens leave no room for an answer within max_model_len ",
+            context.max_model_len, "; shorten it, or pass truncate_prompt_tokens"),
+        field);
   }
   if (fields.max_tokens && context.max_model_len > 0 && *fields.max_tokens > room) {
     throw ApiError(400,
@@ -309,8 +315,7 @@ SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fi
   SamplingParams params = fields.sampling;
   params.max_tokens = fields.max_tokens ? fields.max_tokens : default_max_tokens;
   if (!fields.max_tokens && params.max_tokens && context.max_model_len > 0) {
-    params.max_tokens =
-        static_cast<std::int32_t>(std::min<std::int64_t>(*params.max_tokens, room));
+    params.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(*params.max_tokens, room));
   }
   params.logprobs = fields.logprobs;
   if (context.text != nullptr) {
