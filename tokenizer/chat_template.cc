@@ -1,5 +1,8 @@
 #include "tokenizer/chat_template.h"
 
+#include <cstdint>
+#include <utility>
+
 #include "base/error.h"
 
 namespace nvllm::tokenizer {
@@ -52,11 +55,23 @@ const std::string* template_of(const Dict& config) {
        " but no template named default; pass one with --chat-template");
 }
 
+// The variables of a template.
+Dict context_of(const ChatTemplate::Request& request, const Dict& special_tokens) {
+  Dict context = special_tokens;
+  context.set("messages", request.messages);
+  context.set("tools", request.tools);
+  context.set("documents", Value());
+  context.set("add_generation_prompt", false);
+  for (const auto& [name, value] : request.options.items()) context.set(name, value);
+  return context;
+}
+
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view source, const Dict& special_tokens)
     : template_(with_context("chat template", [&] { return jinja::Template::parse(source); })),
-      special_tokens_(special_tokens) {}
+      special_tokens_(special_tokens),
+      takes_parts_(renders_parts()) {}
 
 std::optional<ChatTemplate> ChatTemplate::from_config(std::string_view tokenizer_config_json,
                                                       const std::optional<std::string>& file) {
@@ -70,6 +85,32 @@ std::optional<ChatTemplate> ChatTemplate::from_config(std::string_view tokenizer
   return ChatTemplate(*source, tokens);
 }
 
+// Tries it: a template that reads parts writes both texts as they are. One that does not prints the
+// list (with the newlines escaped), leaves it out, or fails.
+bool ChatTemplate::renders_parts() const {
+  const std::string first = "nvllm\npart 1", second = "nvllm\npart 2";
+  List parts;
+  for (const std::string& text : {first, second}) {
+    Dict part;
+    part.set("type", "text");
+    part.set("text", text);
+    parts.items.emplace_back(std::move(part));
+  }
+  Dict message;
+  message.set("role", "user");
+  message.set("content", std::move(parts));
+  const Request request{
+      .messages = List{.items = {std::move(message)}}, .tools = {}, .options = {}};
+  // One message is little work; a template that wants more need not be tried to its end.
+  const jinja::Limits limits{.work = std::int64_t{1} << 24};
+  try {
+    const std::string text = template_.render(context_of(request, special_tokens_), limits);
+    return text.find(first) < text.find(second) && text.find(second) != std::string::npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::string ChatTemplate::render(const Request& request) const {
   const List* messages = request.messages.list();
   if (messages == nullptr)
@@ -78,12 +119,7 @@ std::string ChatTemplate::render(const Request& request) const {
     if (message.dict() == nullptr)
       fail("messages: one is a ", message.type_name(), "; each must be a dict");
   }
-  Dict context = special_tokens_;
-  context.set("messages", request.messages);
-  context.set("tools", request.tools);
-  context.set("documents", Value());
-  context.set("add_generation_prompt", false);
-  for (const auto& [name, value] : request.options.items()) context.set(name, value);
+  const Dict context = context_of(request, special_tokens_);
   try {
     return template_.render(context);
   } catch (const jinja::TemplateRaised& raised) {

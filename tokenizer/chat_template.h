@@ -32,9 +32,16 @@ class ChatTemplate {
   // of dicts, and for what the template itself refuses or fails at.
   std::string render(const Request& request) const;
 
+  // Whether the template reads content that is a list of parts, {"type": "text", "text": ...}, as
+  // well as text (vLLM's content format "openai", else "string").
+  bool takes_parts() const { return takes_parts_; }
+
  private:
+  bool renders_parts() const;
+
   jinja::Template template_;
   jinja::Dict special_tokens_;
+  bool takes_parts_;
 };
 
 }  // namespace nvllm::tokenizer

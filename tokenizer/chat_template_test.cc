@@ -78,6 +78,28 @@ TEST_CASE("Of several templates the default one is taken, and a given one instea
       Error);
 }
 
+TEST_CASE("Whether a template reads content in parts is found out") {
+  const auto takes_parts = [](const std::string& content) {
+    return ChatTemplate("{% for m in messages %}" + content + "{% endfor %}", {}).takes_parts();
+  };
+  CHECK_FALSE(takes_parts("{{ m.content }}"));
+  CHECK_FALSE(takes_parts("{{ m.content | tojson }}"));
+  CHECK_FALSE(takes_parts("{{ m.content + 'a' }}"));
+  CHECK_FALSE(takes_parts("{% if m.content is string %}{{ m.content }}{% endif %}"));
+  CHECK_FALSE(takes_parts("{{ m.content[0].text }}"));
+  CHECK_FALSE(takes_parts("{{ raise_exception('no') }}"));
+  CHECK(
+      takes_parts("{% if m.content is string %}{{ m.content }}{% else %}"
+                  "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"));
+  CHECK(
+      takes_parts("{% for p in m.content %}{% if p.type == 'text' %}{{ p['text'] | trim }} "
+                  "{% endif %}{% endfor %}"));
+  const auto qwen3 = ChatTemplate::from_config(
+      read_file("tests/data/qwen3-tokenizer/tokenizer_config.json"), std::nullopt);
+  REQUIRE(qwen3);
+  CHECK_FALSE(qwen3->takes_parts());
+}
+
 TEST_CASE("Errors say whose they are") {
   const ChatTemplate chat(
       "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}{{ x.y }}",

@@ -198,6 +198,12 @@ TEST_CASE("commands set, reset, load; what is wrong is told and the chat goes on
   REQUIRE(terminal.await("saved 1 messages"));
   terminal.type("/load " + model.path("saved") + "\r");
   REQUIRE(terminal.await("loaded 3 messages"));
+  std::ofstream(model.path("parts"))
+      << R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]})";
+  terminal.type("/load " + model.path("parts") + "\r");
+  REQUIRE(terminal.await("loaded 1 messages"));
+  terminal.type("/load " + model.path("chat_template.jinja") + "\r");
+  REQUIRE(terminal.await("the file: not JSON"));
   terminal.type("/load /nowhere\r");
   REQUIRE(terminal.await("/load /nowhere: no such file"));
   terminal.type("/hepl\r");

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "launcher/session/messages.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -46,7 +47,7 @@ std::string Conversation::render(const std::vector<Message>& messages) const {
   tokenizer::ChatTemplate::Request request;
   request.messages = std::move(list);
   request.options.set("add_generation_prompt", true);
-  return model_.chat_template().render(request);
+  return model_.render_conversation(std::move(request));
 }
 
 Conversation::Prompt Conversation::prompt(std::size_t limit) {
@@ -78,17 +79,25 @@ std::string Conversation::to_json() const {
 }
 
 void Conversation::from_json(const std::string& text) {
-  std::vector<Message> messages;
-  try {
-    const auto json = parse_json(text);
-    for (const auto& item : json.at("messages")) {
-      messages.push_back(
-          {item.at("role").get<std::string>(), item.at("content").get<std::string>()});
-    }
-  } catch (const nlohmann::json::exception&) {
+  const jinja::Value json = jinja::from_json(text, "the file");
+  const jinja::Value* const list = json.dict() == nullptr ? nullptr : json.dict()->get("messages");
+  if (list == nullptr) {
     fail(
         "not a conversation that was saved: expected {\"messages\": [{\"role\": ..., \"content\": "
         "...}]}");
+  }
+  if (list->list() != nullptr && list->list()->items.empty()) {
+    messages_.clear();
+    return;
+  }
+  const jinja::Value prepared = prepare_messages(*list, /*template_takes_parts=*/false);
+  std::vector<Message> messages;
+  for (const jinja::Value& item : prepared.list()->items) {
+    const jinja::Value* const content = item.dict()->get("content");
+    if (content == nullptr || content->string() == nullptr) {
+      fail("messages[", messages.size(), "]: no content; a chat is made of texts");
+    }
+    messages.push_back({*item.dict()->get("role")->string(), *content->string()});
   }
   messages_ = std::move(messages);
 }

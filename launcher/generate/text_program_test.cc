@@ -108,6 +108,23 @@ TEST_CASE("bad words as text do not come") {
   CHECK(other["token_ids"][0] != first["token_ids"][0]);
 }
 
+TEST_CASE("content in parts of text is the text") {
+  const TextFolder model;
+  const auto answer = [&](const Json& content) {
+    const Json messages = {{{"role", "user"}, {"content", content}}};
+    return run_lines(model, {{{"messages", messages}, {"seed", 5}}})[0]["token_ids"];
+  };
+  const Json a = {{"type", "text"}, {"text", "a"}}, b = {{"type", "text"}, {"text", "b"}};
+  const Json joined = answer("a\nb");
+  CHECK(answer(Json::array({a, b})) == joined);
+  CHECK(answer("ab") != joined);
+  // A template that reads parts gets them.
+  model.set_template(
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+      "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}");
+  CHECK(answer(Json::array({a, b})) == answer("ab"));
+}
+
 TEST_CASE("what is wrong with a text is its line's error") {
   const TextFolder model;
   const std::vector<Json> lines = run_lines(model,
@@ -115,16 +132,18 @@ TEST_CASE("what is wrong with a text is its line's error") {
                                              {{"prompt", ""}},
                                              {{"prompt", "a"}, {"prompt_token_ids", {1}}},
                                              {{"messages", "hi"}},
+                                             {{"messages", Json::array()}},
                                              {{"prompt", "a"}, {"stop", {1}}},
                                              {{"prompt", "a"}, {"tools", Json::array()}}},
                                             1);
-  REQUIRE(lines.size() == 6);
+  REQUIRE(lines.size() == 7);
   CHECK(lines[0]["error"] == "prompt: 7: no text");
   CHECK(lines[1]["error"] == "prompt: \"\": an empty prompt");
   CHECK(lines[2]["error"] == "prompt_token_ids and prompt: pass one of them");
   CHECK(lines[3]["error"] == "messages: a string; they must be a list");
-  CHECK(lines[4]["error"] == "stop: 1: no text");
-  CHECK(lines[5]["error"] == "tools: is for messages alone");
+  CHECK(lines[4]["error"] == "messages: an empty list; pass at least one message");
+  CHECK(lines[5]["error"] == "stop: 1: no text");
+  CHECK(lines[6]["error"] == "tools: is for messages alone");
 }
 
 TEST_CASE("a model without a tokenizer takes ids alone") {

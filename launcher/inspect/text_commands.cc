@@ -196,12 +196,14 @@ int run_detokenize(const Options& options, std::int64_t) {
 int run_template(const Options& options, std::int64_t) {
   const TextOptions& text = options.text;
   const TextModel model = TextModel::open(options.model.path, text.chat_template);
-  const tokenizer::ChatTemplate& chat = model.chat_template();
-  for (const std::string& word : text.words) write_results(chat.render(one_message(word)) + "\n");
+  (void)model.chat_template();  // an Error if there is none
+  for (const std::string& word : text.words) {
+    write_results(model.render_conversation(one_message(word)) + "\n");
+  }
   if (text.input.empty()) return kExitFine;
   return answer_lines(text.input, [&](std::string_view line) -> Json {
     const jinja::Value value = parse_template_line(line);
-    const std::string rendered = chat.render(request_of(*value.dict()));
+    const std::string rendered = model.render_conversation(request_of(*value.dict()));
     Json answer = {{"text", rendered}};
     answer["ids"] = model.encode_conversation(rendered);
     return answer;

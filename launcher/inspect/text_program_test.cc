@@ -109,6 +109,11 @@ TEST_CASE("every wrong line is answered by its error, the others as ever, and th
         Json{{"error", "line 1: \"ids\": -1 is no token id; they are 0 to 151668"}});
   CHECK(answers("template", {{{"messages", "hi"}}}, 1)[0] ==
         Json{{"error", "line 1: messages: a string; they must be a list"}});
+  const Json image = {{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}};
+  CHECK(answers("template", {{{"messages", image}}}, 1)[0] ==
+        Json{{"error",
+              "line 1: messages[0]: content[0]: a part of type image_url: the model reads text "
+              "only; pass parts of type text"}});
   CHECK(answers("template", {{{"messages", Json::array()}, {"options", 3}}}, 1)[0] ==
         Json{{"error", "line 1: \"options\": expected an object, found a integer"}});
 }

@@ -1,6 +1,7 @@
 #include "launcher/session/text_input.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -32,7 +33,7 @@ std::vector<std::int32_t> TextInput::encode_messages(std::string_view line) cons
     }
     for (const auto& [name, option] : options->dict()->items()) request.options.set(name, option);
   }
-  return as_request_ids(model_.encode_conversation(model_.chat_template().render(request)));
+  return as_request_ids(model_.encode_conversation(model_.render_conversation(std::move(request))));
 }
 
 std::vector<std::vector<std::int32_t>> TextInput::encode_bad_word(std::string_view word) const {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "launcher/session/messages.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/checkpoint/gguf.h"
 #include "tokenizer/loading/gguf_vocabulary.h"
@@ -180,6 +181,11 @@ std::vector<TokenId> TextModel::encode_prompt(std::string_view text) const {
 const ChatTemplate& TextModel::chat_template() const {
   if (!chat_template_) fail(no_template_);
   return *chat_template_;
+}
+
+std::string TextModel::render_conversation(ChatTemplate::Request request) const {
+  request.messages = prepare_messages(request.messages, chat_template().takes_parts());
+  return chat_template().render(request);
 }
 
 std::vector<TokenId> TextModel::encode_conversation(std::string_view rendered) const {

@@ -34,6 +34,8 @@ class TextModel {
 
   // Throws an Error that says what to do if the model has no chat template, or a broken one.
   const tokenizer::ChatTemplate& chat_template() const;
+  // The text of a conversation. Its messages may have content in parts (messages.h).
+  std::string render_conversation(tokenizer::ChatTemplate::Request request) const;
   // The ids of a rendered conversation. The text has its special tokens already, so none are added.
   std::vector<tokenizer::TokenId> encode_conversation(std::string_view rendered) const;
 

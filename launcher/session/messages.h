@@ -1,0 +1,16 @@
+// The messages of a conversation, as clients of OpenAI's API write them, made ready for a chat
+// template.
+#pragma once
+
+#include "tokenizer/jinja/value.h"
+
+namespace nvllm::launcher {
+
+// A message's content is a string, null, or a list of parts of text: {"type": "text", "text": ...}.
+// template_takes_parts: the template reads such lists, and gets them; otherwise it gets their texts
+// with newlines between them, as in vLLM. Messages may have any role; templates know their own.
+// Throws an Error for messages that are no such list, or an empty one, and for parts of other
+// types, since models here read text only.
+jinja::Value prepare_messages(const jinja::Value& messages, bool template_takes_parts);
+
+}  // namespace nvllm::launcher
