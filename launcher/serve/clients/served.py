@@ -2,6 +2,7 @@
 free port. Importing this goes on in the virtual environment of tools/fetch-clients; without one the test ends
 as skipped."""
 
+import json
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 from launcher.serve.clients import scripted_model
@@ -49,6 +51,17 @@ class Server:
             time.sleep(0.02)
         self.process.kill()
         raise AssertionError('the server did not start:\n' + self.text())
+
+    def get(self, path):
+        """The body of the response, as text, and its headers."""
+        with urllib.request.urlopen(self.url + path, timeout=60) as response:
+            return response.read().decode(), response.headers
+
+    def post(self, path, body):
+        """The response to a body in JSON."""
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {'Content-Type': 'application/json'})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)
 
     def text(self):
         """What it has written to its standard error."""

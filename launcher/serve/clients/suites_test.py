@@ -13,7 +13,6 @@ sys.path.insert(0, '.')  # tests run in the root of Bazel's runfiles
 from launcher.serve.clients.served import LAUNCH, MODEL, PYTHON, Server
 from testing import unittest_report
 
-import httpx2 as httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 # What a client may rely on whatever it sends. Not among them: that everything which fits the schema is accepted
@@ -31,9 +30,6 @@ class SuitesTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.stop()
 
-    def post(self, path, **body):
-        return httpx.post(self.server.url + path, json={'model': MODEL, **body}, timeout=60)
-
     def test_schemathesis_finds_nothing(self):
         with tempfile.TemporaryDirectory() as folder:
             run = subprocess.run(
@@ -50,7 +46,7 @@ class SuitesTest(unittest.TestCase):
         with Server(weights) as server:
             body = {'model': MODEL, 'prompt': [ids], 'echo': True, 'logprobs': 1, 'max_tokens': 1, 'temperature': 0,
                     'seed': 1234}
-            choice = httpx.post(server.url + '/v1/completions', json=body, timeout=60).json()['choices'][0]
+            choice = server.post('/v1/completions', body)['choices'][0]
             logprobs = choice['logprobs']
             run = subprocess.run(
                 [LAUNCH, 'generate', f'--model={server.folder.name}', weights, '--device=cpu',
@@ -68,10 +64,10 @@ class SuitesTest(unittest.TestCase):
                                     logprobs['token_logprobs'][position])
 
     def test_prometheus_reads_the_metrics(self):
-        self.post('/v1/completions', prompt='Hi')
-        response = httpx.get(self.server.url + '/metrics')
-        self.assertTrue(response.headers['content-type'].startswith('text/plain; version=0.0.4'))
-        families = {family.name: family for family in text_string_to_metric_families(response.text)}
+        self.server.post('/v1/completions', {'prompt': 'Hi'})
+        text, headers = self.server.get('/metrics')
+        self.assertTrue(headers['content-type'].startswith('text/plain; version=0.0.4'))
+        families = {family.name: family for family in text_string_to_metric_families(text)}
         for name, kind in (('vllm:num_requests_running', 'gauge'), ('vllm:prompt_tokens', 'counter'),
                            ('vllm:request_success', 'counter'), ('vllm:e2e_request_latency_seconds', 'histogram'),
                            ('process_resident_memory_bytes', 'gauge')):
