@@ -20,7 +20,8 @@ constexpr const char* kTools =
     R"("tools":[{"type":"function","function":{"name":"add","parameters":{}}}])";
 
 std::string who_and(const std::string& more) {
-  return R"({"messages":[{"role":"user","content":"who"}])" + (more.empty() ? "" : "," + more) + "}";
+  return R"({"messages":[{"role":"user","content":"who"}])" + (more.empty() ? "" : "," + more) +
+         "}";
 }
 
 // A message of the deltas of a stream's choice, as a client puts it together.
@@ -65,17 +66,18 @@ TEST_CASE("chat: a stream's events, byte by byte") {
   const std::string head =
       R"(data: {"id":"chatcmpl-x","object":"chat.completion.chunk","created":1700000000,)"
       R"("model":"tiny-alias","choices":[)";
-  CHECK(fixture.response(
-            parse_chat_completion,
-            who_and(R"("model":"tiny-alias","request_id":"x","stream":true)"), "it was") ==
-        head + R"({"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,)" +
-            "\"finish_reason\":null}]}\n\n" +  //
-            head + R"({"index":0,"delta":{"content":"it"},"logprobs":null,"finish_reason":null}]})" +
-            "\n\n" + head +
-            R"({"index":0,"delta":{"content":" was"},"logprobs":null,"finish_reason":null}]})" +
-            "\n\n" + head +
-            R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null}]})" +
-            "\n\ndata: [DONE]\n\n");
+  CHECK(
+      fixture.response(parse_chat_completion,
+                       who_and(R"("model":"tiny-alias","request_id":"x","stream":true)"),
+                       "it was") ==
+      head + R"({"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,)" +
+          "\"finish_reason\":null}]}\n\n" +  //
+          head + R"({"index":0,"delta":{"content":"it"},"logprobs":null,"finish_reason":null}]})" +
+          "\n\n" + head +
+          R"({"index":0,"delta":{"content":" was"},"logprobs":null,"finish_reason":null}]})" +
+          "\n\n" + head +
+          R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null}]})" +
+          "\n\ndata: [DONE]\n\n");
 }
 
 TEST_CASE("chat: usage comes last, with no choices, where it is asked for") {
@@ -119,6 +121,20 @@ TEST_CASE("chat: templates see tools, documents and options, whose names keep th
         R"([{"type": "function", "function": {"name": "add", "parameters": {}}}]|)"
         R"([{"z": 1, "a": 2}]|high|calm|high)");
   CHECK(fixture.prompt_text(parse_chat_completion, who_and("")) == "null|null||calm|low");
+}
+
+TEST_CASE("chat: an assistant's earlier calls and reasoning are what templates read") {
+  ApiFixture fixture(
+      "{{ messages[0].reasoning_content }}|{{ messages[0].reasoning }}|"
+      "{% for call in messages[0].tool_calls %}{{ call.function.arguments.a }},{% endfor %}");
+  const auto prompt = [&](const std::string& message) {
+    return fixture.prompt_text(parse_chat_completion, "{\"messages\":[" + message + "]}");
+  };
+  CHECK(prompt(R"({"role":"assistant","reasoning":"new","tool_calls":[{"id":"1","type":"function",)"
+               R"("function":{"name":"add","arguments":"{\"a\": 7}"}}]})") == "new|new|7,");
+  CHECK(prompt(R"({"role":"assistant","reasoning_content":"old"})") == "old|old|");
+  // What is no JSON is the template's to judge.
+  CHECK(prompt(R"({"role":"assistant","tool_calls":[{"function":{"arguments":"{"}}]})") == "||,");
 }
 
 TEST_CASE("chat: what a template refuses is the client's error") {
@@ -274,9 +290,9 @@ TEST_CASE("chat: token ids and prompt_logprobs as vLLM shows them") {
 
 TEST_CASE("chat: stream_interval joins tokens, but not the first") {
   ApiFixture fixture;
-  const auto chunks = events_of(fixture.response(
-      parse_chat_completion, who_and(R"("stream":true,"stream_interval":3)"),
-      "it was the night he had"));
+  const auto chunks = events_of(fixture.response(parse_chat_completion,
+                                                 who_and(R"("stream":true,"stream_interval":3)"),
+                                                 "it was the night he had"));
   std::vector<std::string> contents;
   for (const json& chunk : chunks) {
     contents.push_back(chunk["choices"][0]["delta"].value("content", "-"));

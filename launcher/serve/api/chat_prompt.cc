@@ -14,6 +14,62 @@ std::string_view stripped(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) + 1 - first);
 }
 
+// The arguments of a call, which clients send back as a JSON text, as the object that templates
+// write in their own way. What is no object stays as it is.
+jinja::Value as_object(const jinja::Value& arguments) {
+  if (arguments.string() == nullptr) return arguments;
+  try {
+    jinja::Value parsed = jinja::from_json(*arguments.string(), "arguments");
+    return parsed.dict() == nullptr ? arguments : parsed;
+  } catch (const Error&) {
+    return arguments;
+  }
+}
+
+jinja::Value prepare_call(const jinja::Value& call) {
+  const jinja::Value* const function =
+      call.dict() == nullptr ? nullptr : call.dict()->get("function");
+  const jinja::Value* const arguments = function == nullptr || function->dict() == nullptr
+                                            ? nullptr
+                                            : function->dict()->get("arguments");
+  if (arguments == nullptr) return call;
+  jinja::Dict prepared_function = *function->dict();
+  prepared_function.set("arguments", as_object(*arguments));
+  jinja::Dict prepared = *call.dict();
+  prepared.set("function", std::move(prepared_function));
+  return prepared;
+}
+
+// What an assistant said earlier, as templates read it: its calls, and its reasoning under the old
+// and the new name.
+jinja::Value prepare_history(const jinja::Value& message) {
+  const jinja::Dict* const dict = message.dict();
+  if (dict == nullptr) return message;
+  const jinja::Value* const calls = dict->get("tool_calls");
+  const jinja::Value* const reasoning = dict->get("reasoning");
+  const jinja::Value* const old_reasoning = dict->get("reasoning_content");
+  jinja::Dict prepared = *dict;
+  if (reasoning != nullptr && old_reasoning == nullptr) {
+    prepared.set("reasoning_content", *reasoning);
+  } else if (reasoning == nullptr && old_reasoning != nullptr) {
+    prepared.set("reasoning", *old_reasoning);
+  }
+  if (calls != nullptr && calls->list() != nullptr) {
+    jinja::List list;
+    for (const jinja::Value& call : calls->list()->items) list.items.push_back(prepare_call(call));
+    prepared.set("tool_calls", std::move(list));
+  }
+  return prepared;
+}
+
+jinja::Value prepare_history_of(const jinja::Value& messages) {
+  if (messages.list() == nullptr) return messages;
+  jinja::List list;
+  for (const jinja::Value& each : messages.list()->items)
+    list.items.push_back(prepare_history(each));
+  return list;
+}
+
 std::string_view final_content(const jinja::Value& messages) {
   const jinja::List* const list = messages.list();
   const jinja::Dict* const last =
@@ -41,7 +97,7 @@ void cut_after_final_message(const jinja::Value& messages, std::string& text) {
 
 std::string render(const ApiContext& context, const ChatPromptOptions& options) {
   tokenizer::ChatTemplate::Request request;
-  request.messages = options.messages;
+  request.messages = prepare_history_of(options.messages);
   request.tools = options.tools;
   request.options = options.template_options;
   request.options.set("add_generation_prompt", options.add_generation_prompt);

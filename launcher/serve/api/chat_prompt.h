@@ -13,8 +13,8 @@ namespace nvllm::launcher {
 
 struct ChatPromptOptions {
   jinja::Value messages = {};
-  jinja::Value tools = {};                // none, or a list
-  jinja::Dict template_options = {};      // what the template knows beside them
+  jinja::Value tools = {};            // none, or a list
+  jinja::Dict template_options = {};  // what the template knows beside them
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   bool add_special_tokens = false;

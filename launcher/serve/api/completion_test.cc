@@ -42,24 +42,25 @@ TEST_CASE("completion: the whole body") {
 TEST_CASE("completion: a stream's events, byte by byte") {
   ApiFixture fixture;
   const std::string event = std::string("data: ") + kHead;
-  CHECK(fixture.response(parse_completion,
-                         R"({"prompt":"who","stream":true,"stream_options":{"include_usage":true}})",
-                         "it was") ==
-        event +
-            R"({"index":0,"text":"it","logprobs":null,"finish_reason":null,"stop_reason":null}])" +
-            ",\"usage\":null}\n\n" + event +
-            R"({"index":0,"text":" was","logprobs":null,"finish_reason":null,"stop_reason":null}])" +
-            ",\"usage\":null}\n\n" + event +
-            R"({"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":null}])" +
-            ",\"usage\":null}\n\n" + event +
-            R"(],"usage":{"prompt_tokens":1,"total_tokens":4,"completion_tokens":3,)" +
-            R"("prompt_tokens_details":{"cached_tokens":0}}})" + "\n\ndata: [DONE]\n\n");
+  CHECK(
+      fixture.response(parse_completion,
+                       R"({"prompt":"who","stream":true,"stream_options":{"include_usage":true}})",
+                       "it was") ==
+      event +
+          R"({"index":0,"text":"it","logprobs":null,"finish_reason":null,"stop_reason":null}])" +
+          ",\"usage\":null}\n\n" + event +
+          R"({"index":0,"text":" was","logprobs":null,"finish_reason":null,"stop_reason":null}])" +
+          ",\"usage\":null}\n\n" + event +
+          R"({"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":null}])" +
+          ",\"usage\":null}\n\n" + event +
+          R"(],"usage":{"prompt_tokens":1,"total_tokens":4,"completion_tokens":3,)" +
+          R"("prompt_tokens_details":{"cached_tokens":0}}})" + "\n\ndata: [DONE]\n\n");
 }
 
 TEST_CASE("completion: no usage event unless it is asked for; in every event if that is") {
   ApiFixture fixture;
-  for (const json& chunk :
-       events_of(fixture.response(parse_completion, R"({"prompt":"who","stream":true})", "it is"))) {
+  for (const json& chunk : events_of(
+           fixture.response(parse_completion, R"({"prompt":"who","stream":true})", "it is"))) {
     CHECK(chunk["usage"].is_null());
   }
   const auto chunks = events_of(fixture.response(
@@ -87,21 +88,24 @@ TEST_CASE("completion: prompts of all four kinds; choices are numbered prompt by
   CHECK(prompts("[5,6]") == Ids{{5, 6}});
   CHECK(prompts("[[5,6],[7]]") == Ids{{5, 6}, {7}});
 
-  const json body = parse_json(
-      fixture.response(parse_completion, R"({"prompt":["who","it"],"n":2})", "is"));
+  const json body =
+      parse_json(fixture.response(parse_completion, R"({"prompt":["who","it"],"n":2})", "is"));
   REQUIRE(body["choices"].size() == 4);
   for (std::size_t i = 0; i < 4; ++i) CHECK(body["choices"][i]["index"] == i);
   CHECK(body["usage"]["prompt_tokens"] == 2);      // not per choice
   CHECK(body["usage"]["completion_tokens"] == 8);  // of all choices
 
-  CHECK(fixture.refusal(parse_completion, R"({"prompt":[]})") == "400 [prompt] prompt: an empty prompt");
-  CHECK(fixture.refusal(parse_completion, R"({"prompt":""})") == "400 [prompt] prompt: an empty prompt");
+  CHECK(fixture.refusal(parse_completion, R"({"prompt":[]})") ==
+        "400 [prompt] prompt: an empty prompt");
+  CHECK(fixture.refusal(parse_completion, R"({"prompt":""})") ==
+        "400 [prompt] prompt: an empty prompt");
   CHECK(fixture.refusal(parse_completion, R"({"prompt":[[]]})").starts_with("400 [prompt]"));
   CHECK(fixture.refusal(parse_completion, R"({"prompt":{"a":1}})").starts_with("400 [prompt]"));
   CHECK(fixture.refusal(parse_completion, R"({"prompt":[1,"a"]})").starts_with("400 [prompt]"));
   CHECK(fixture.refusal(parse_completion, R"({"prompt":["a",1]})").starts_with("400 [prompt]"));
   CHECK(fixture.refusal(parse_completion, R"({"prompt":[1,-1]})").starts_with("400 [prompt]"));
-  CHECK(fixture.refusal(parse_completion, R"({"prompt":[1,4294967297]})").starts_with("400 [prompt]"));
+  CHECK(fixture.refusal(parse_completion, R"({"prompt":[1,4294967297]})")
+            .starts_with("400 [prompt]"));
   CHECK(fixture.refusal(parse_completion, "{}").starts_with("400 [prompt] prompt: missing"));
 }
 
@@ -116,15 +120,15 @@ TEST_CASE("completion: more choices than memory is for are refused") {
 
 TEST_CASE("completion: a stream says what the whole body says") {
   ApiFixture fixture;
-  const std::string text = "The lighthouse keeper's café was naïve: 🙂🙂 \"你好\" \\ \t\n\x01 안녕";
+  const std::string text =
+      "The lighthouse keeper's café was naïve: 🙂🙂 \"你好\" \\ \t\n\x01 안녕";
   for (const char* const more : {"", ",\"stop\":[\"\\\\\"]", ",\"stream_interval\":3",
                                  ",\"stop\":\"🙂 \",\"include_stop_str_in_output\":true"}) {
     CAPTURE(more);
     const std::string fields = str(R"("n":3,"prompt":"who")", more);
-    const json whole =
-        parse_json(fixture.response(parse_completion, "{" + fields + "}", text));
-    const auto chunks = events_of(
-        fixture.response(parse_completion, "{" + fields + ",\"stream\":true}", text));
+    const json whole = parse_json(fixture.response(parse_completion, "{" + fields + "}", text));
+    const auto chunks =
+        events_of(fixture.response(parse_completion, "{" + fields + ",\"stream\":true}", text));
     for (int i = 0; i < 3; ++i) {
       const auto at = static_cast<std::size_t>(i);
       CHECK(text_of(chunks, i) == whole["choices"][at]["text"]);
@@ -136,8 +140,8 @@ TEST_CASE("completion: a stream says what the whole body says") {
 
 TEST_CASE("completion: a stop string ends a choice, and then the request") {
   ApiFixture fixture;
-  const auto call = fixture.call(
-      parse_completion, R"({"prompt":"who","n":2,"stop":["as the"],"stream":true})");
+  const auto call =
+      fixture.call(parse_completion, R"({"prompt":"who","n":2,"stop":["as the"],"stream":true})");
   std::string out;
   call->begin(out);
   const auto say = [&](std::int32_t answer, std::string_view text, FinishReason finish) {
@@ -146,7 +150,8 @@ TEST_CASE("completion: a stop string ends a choice, and then the request") {
     call->apply(0, update, out);
   };
   say(0, "it was", FinishReason::none);
-  CHECK(text_of(events_of(out + "data: [DONE]\n\n"), 0) == "it w");  // "as" may begin the stop string
+  CHECK(text_of(events_of(out + "data: [DONE]\n\n"), 0) ==
+        "it w");  // "as" may begin the stop string
   say(0, " the", FinishReason::none);
   CHECK_FALSE(call->stopped(0));  // the other choice goes on
   CHECK_FALSE(call->done());
@@ -212,9 +217,9 @@ TokenLogprobs logprobs_of(std::int32_t token, float logprob, std::int32_t other,
 
 TEST_CASE("completion: what lm-eval asks for: echo, one token, logprobs of the prompt") {
   ApiFixture fixture;
-  const auto call = fixture.call(parse_completion,
-                                 R"({"prompt":[276,265,267],"echo":true,"max_tokens":1,)"
-                                 R"("logprobs":1,"temperature":0})");
+  const auto call =
+      fixture.call(parse_completion, R"({"prompt":[276,265,267],"echo":true,"max_tokens":1,)"
+                                     R"("logprobs":1,"temperature":0})");
   CHECK(call->requests()[0].sampling.logprobs == 1);
   CHECK(call->requests()[0].sampling.prompt_logprobs == 1);
   CHECK(call->requests()[0].sampling.max_tokens == 1);
@@ -225,18 +230,19 @@ TEST_CASE("completion: what lm-eval asks for: echo, one token, logprobs of the p
   update.logprobs = {logprobs_of(268, -0.25F, 268, -0.25F)};
   call->apply(0, update, out);
   call->finish(out);
-  CHECK(out ==
-        std::string(kHead) + R"({"index":0,"text":"isll n wh","logprobs":{"text_offset":[0,2,4,6],)" +
-            R"("token_logprobs":[null,-2.5,-1,-0.25],"tokens":["is","ll"," n"," wh"],)" +
-            R"("top_logprobs":[null,{" n":-0.5,"ll":-2.5},{" n":-1},{" wh":-0.25}]},)" +
-            R"("finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":3,)" +
-            R"("total_tokens":4,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}}})");
+  CHECK(
+      out ==
+      std::string(kHead) + R"({"index":0,"text":"isll n wh","logprobs":{"text_offset":[0,2,4,6],)" +
+          R"("token_logprobs":[null,-2.5,-1,-0.25],"tokens":["is","ll"," n"," wh"],)" +
+          R"("top_logprobs":[null,{" n":-0.5,"ll":-2.5},{" n":-1},{" wh":-0.25}]},)" +
+          R"("finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":3,)" +
+          R"("total_tokens":4,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}}})");
 }
 
 TEST_CASE("completion: echo of a prompt alone, with max_tokens 0") {
   ApiFixture fixture;
-  const auto call =
-      fixture.call(parse_completion, R"({"prompt":"is it","echo":true,"max_tokens":0,"logprobs":0})");
+  const auto call = fixture.call(parse_completion,
+                                 R"({"prompt":"is it","echo":true,"max_tokens":0,"logprobs":0})");
   CHECK(call->requests()[0].sampling.max_tokens == 1);
   std::string out;
   call->begin(out);
@@ -308,7 +314,8 @@ TEST_CASE("completion: tokens that share a text are named once in top_logprobs")
   call->begin(out);
   runtime::Update update = ApiFixture::update({268}, FinishReason::length);
   TokenLogprobs token{.chosen = {.token = 268, .logprob = -3}};
-  token.top = {{.token = 160, .logprob = -1}, {.token = 161, .logprob = -2}};  // parts of characters
+  token.top = {{.token = 160, .logprob = -1},
+               {.token = 161, .logprob = -2}};  // parts of characters
   update.logprobs = {token};
   call->apply(0, update, out);
   call->finish(out);
@@ -331,8 +338,7 @@ TEST_CASE("completion: prompt_logprobs and token ids as vLLM shows them") {
   CHECK(json_text(choice["prompt_logprobs"]) ==
         R"([null,{"265":{"decoded_token":"ll","logprob":-2,"rank":2},)"
         R"("267":{"decoded_token":" n","logprob":-1,"rank":1}}])");
-  CHECK(fixture.refusal(parse_completion,
-                        R"({"prompt":"who","prompt_logprobs":1,"stream":true})")
+  CHECK(fixture.refusal(parse_completion, R"({"prompt":"who","prompt_logprobs":1,"stream":true})")
             .starts_with("400 [prompt_logprobs]"));
 }
 
@@ -349,7 +355,8 @@ TEST_CASE("completion: without a tokenizer, ids go in and come out") {
   ApiFixture fixture;
   fixture.context().text = nullptr;
   CHECK(fixture.refusal(parse_completion, R"({"prompt":"who"})").starts_with("400 [prompt]"));
-  CHECK(fixture.refusal(parse_completion, R"({"prompt":[1],"stop":"x"})").starts_with("400 [stop]"));
+  CHECK(
+      fixture.refusal(parse_completion, R"({"prompt":[1],"stop":"x"})").starts_with("400 [stop]"));
   const auto call =
       fixture.call(parse_completion, R"({"prompt":[1],"return_token_ids":true,"logprobs":0})");
   std::string out;

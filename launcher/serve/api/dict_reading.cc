@@ -13,7 +13,7 @@ using jinja::Value;
 void check_names(const Dict& object, std::initializer_list<std::string_view> names) {
   for (const auto& [name, value] : object.items()) {
     if (value.none() || std::ranges::find(names, *name.string()) != names.end()) continue;
-    fail(shown(*name.string()), ": no such field");
+    fail("'", name.string()->substr(0, 40), "': no such field");
   }
 }
 

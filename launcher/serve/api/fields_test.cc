@@ -109,8 +109,7 @@ TEST_CASE("fields: every one that is honoured reaches the engine") {
   CHECK(params.min_tokens == 3);
   CHECK(params.ignore_eos);
   CHECK(params.stop_token_ids == std::vector<std::int32_t>{4, 5});
-  CHECK(params.logit_bias ==
-        std::vector<std::pair<std::int32_t, float>>{{6, -100.0F}, {7, 1.5F}});
+  CHECK(params.logit_bias == std::vector<std::pair<std::int32_t, float>>{{6, -100.0F}, {7, 1.5F}});
   CHECK(params.allowed_token_ids == std::vector<std::int32_t>{8});
   CHECK(params.bad_words.front() == fixture.ids("who"));
   CHECK(params.logprobs == 4);
@@ -267,8 +266,9 @@ TEST_CASE("fields: prompt and answer must fit into the context") {
   for (int i = 0; i < 19; ++i) ids += ",1";
   CHECK(fixture.refusal(parse_completion, "{\"prompt\":[" + ids + "]}")
             .starts_with("400 [prompt] prompt: 20 tokens leave no room"));
-  const auto cut = fixture.call(
-      parse_completion, "{\"prompt\":[" + ids + ",2],\"truncate_prompt_tokens\":3,\"max_tokens\":1}");
+  const auto cut =
+      fixture.call(parse_completion,
+                   "{\"prompt\":[" + ids + ",2],\"truncate_prompt_tokens\":3,\"max_tokens\":1}");
   CHECK(cut->requests()[0].prompt == std::vector<std::int32_t>{1, 1, 2});
   CHECK(fixture.refusal(parse_completion, completion_with("prompt_", "1")).starts_with("400"));
   CHECK(fixture.refusal(parse_completion, "{\"prompt\":\"" + std::string(30000, 'a') + "\"}")

@@ -74,9 +74,8 @@ void append_json_number(std::string& out, float number) {
 }
 
 void append_json_ids(std::string& out, const std::vector<std::int32_t>& ids) {
-  append_json_list(out, ids, [](std::string& to, std::int32_t id) {
-    append_json_number(to, std::int64_t{id});
-  });
+  append_json_list(
+      out, ids, [](std::string& to, std::int32_t id) { append_json_number(to, std::int64_t{id}); });
 }
 
 }  // namespace nvllm::launcher

@@ -51,8 +51,7 @@ class BodyBuilder final : public nlohmann::json_sax<Json> {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw ApiError(400, str(field_.empty() ? "the body" : shown(field_), ": ", what),
-                   field_);
+    throw ApiError(400, str(field_.empty() ? "the body" : shown(field_), ": ", what), field_);
   }
 
   Json& place(Json value) {
