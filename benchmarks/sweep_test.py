@@ -37,6 +37,21 @@ print(json.dumps({
 '''
 
 
+# The same for bench serve.
+SERVE_STAND_IN = '''#!/usr/bin/env python3
+import json, pathlib, sys
+words = sys.argv[1:]
+of = lambda name: words[words.index(name) + 1]
+with open(pathlib.Path(__file__).parent / 'runs', 'a') as file:
+    print(*words, file=file)
+load = float(of('--request-rate')) if of('--request-rate') != 'inf' else float(of('--max-concurrency'))
+result = {name: load for name in (
+    'duration', 'completed', 'failed', 'request_throughput', 'output_throughput', 'total_token_throughput')}
+result |= {f'{which}_{what}_ms': load for which in ('median', 'p99') for what in ('ttft', 'tpot', 'itl', 'e2el')}
+print(json.dumps(result | {'model_id': 'a-model', 'request_goodput': load if '--goodput' in words else None}))
+'''
+
+
 class SweepTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))
@@ -113,6 +128,36 @@ class SweepTest(unittest.TestCase):
             self.assertGreaterEqual(len(lines), 2)
         batch = xml.parse(self.out / 'batch.svg').getroot().findall('{http://www.w3.org/2000/svg}polyline')
         self.assertEqual([line.get('stroke-dasharray') is not None for line in batch], [False, True] * 2)
+
+    def serve_sweep(self, *more):
+        (self.folder / 'nvllm-launch').write_text(SERVE_STAND_IN)
+        return subprocess.run([SWEEP, '--launch', self.folder / 'nvllm-launch', '--out', self.out, '--input-len', '16',
+                               '--output-len', '8', *more], text=True, capture_output=True)
+
+    def test_servers_are_measured_one_beside_the_other(self):
+        done = self.serve_sweep('--base-url', 'ours=http://a:1', '--base-url', 'http://b:2', '--concurrency', '1,4')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([run.split()[:4] for run in self.runs()],
+                         [['bench', 'serve', '--base-url', url] for url in ['http://a:1'] * 2 + ['http://b:2'] * 2])
+        self.assertEqual([(row['server'], row['concurrency'], row['output_throughput']) for row in self.rows()],
+                         [('ours', '1', '1.0'), ('ours', '4', '4.0'), ('http://b:2', '1', '1.0'), ('http://b:2', '4', '4.0')])
+        for name in ('throughput-latency', 'ttft', 'tpot'):
+            lines = xml.parse(self.out / f'{name}.svg').getroot().findall('{http://www.w3.org/2000/svg}polyline')
+            self.assertEqual(len(lines), 2 if name == 'throughput-latency' else 4)
+        self.assertFalse((self.out / 'goodput.svg').exists())
+
+    def test_request_rates_are_values_of_the_grid(self):
+        done = self.serve_sweep('--base-url', 'http://a:1', '--concurrency', '64', '--request-rate', '2,8', '--',
+                                '--duration', '5', '--goodput', 'ttft:200')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(all('--num-prompts' not in run for run in self.runs()))
+        self.assertEqual([row['request_goodput'] for row in self.rows()], ['2.0', '8.0'])
+        self.assertTrue((self.out / 'goodput.svg').exists())
+
+    def test_without_a_model_or_a_server_nothing_runs(self):
+        done = subprocess.run([SWEEP, '--out', self.out], text=True, capture_output=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('pass --model, or --base-url of a server', done.stderr)
 
 
 if __name__ == '__main__':

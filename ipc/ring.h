@@ -29,8 +29,8 @@ using Bytes = std::span<const std::byte>;
 // What identifies a ring; all processes that use it have the same values.
 struct BroadcastRing {
   std::string name;  // "calls"
-  std::span<std::byte>
-      memory;  // RingMemory::bytes_needed(shape), 64-byte aligned, zero at the start
+  // RingMemory::bytes_needed(shape), 64-byte aligned, zero at the start.
+  std::span<std::byte> memory;
   RingShape shape;
   int writer = 0;  // its rank, or kLauncher
   std::vector<int> readers;

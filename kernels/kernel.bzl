@@ -1,10 +1,9 @@
 """Rules of kernels: kernel_room, a folder of operations in one library, and kernel, one operation with its own.
 
-Operation NAME is laid out as kernels/README.md says: NAME.h is what callers see; NAME.cc checks arguments, holds the
-reference and chooses the backend; cpu/NAME.cc, unless NAME.cc has it too, and sm80/NAME.cu are the fast versions.
-backends.h declares those of all
-operations of the folder, in namespaces cpu and cuda; it only names the operations' structs and includes no header of
-theirs. A folder without it has cpu/NAME.h and sm80/NAME.h instead. NAME_cases.cc tests any backend and is linked into
+Operation NAME is laid out as kernels/README.md says: NAME.h is what callers see; NAME.cc checks arguments and chooses
+the backend; cpu/NAME.cc, unless NAME.cc has it too, and sm80/NAME.cu are the fast versions. backends.h declares those
+of all operations of the folder, in namespaces cpu and cuda; it only names the operations' structs and includes no
+header of theirs. NAME_cases.cc tests any backend against NAME_reference() of testing/references.h, and is linked into
 NAME_test and NAME_gpu_test.
 """
 
@@ -104,18 +103,17 @@ def kernel(
     deps: of NAME.h, so of everything. cpu_srcs, cuda_srcs: beside cpu/NAME.cc and sm80/NAME.cu. test_srcs: beside
     NAME_cases.cc. bench: whether there is NAME_bench.cc.
     """
-    backends = native.glob(["backends.h"])
     native.cc_library(
         name = name,
         srcs = [name + ".cc"] + native.glob(["cpu/%s.cc" % name]) + cpu_srcs,
-        hdrs = [name + ".h"] + (backends or ["cpu/%s.h" % name]),
+        hdrs = [name + ".h", "backends.h"],
         local_defines = _CUDA_DEFINES,
         deps = _CPU_DEPS + deps + cpu_deps + _if_cuda([":%s_cuda" % name]),
     )
     cuda_library(
         name = name + "_cuda",
         srcs = ["sm80/%s.cu" % name] + cuda_srcs,
-        hdrs = [name + ".h"] + (backends or ["sm80/%s.h" % name]),
+        hdrs = [name + ".h", "backends.h"],
         visibility = ["//kernels:__subpackages__"],
         deps = _CUDA_DEPS + deps + cuda_deps,
     )

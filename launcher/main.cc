@@ -33,6 +33,7 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
     kCommands[] = {
         {"bench latency", run_bench_latency},
         {"bench long", run_bench_long},
+        {"bench serve", run_bench_serve},
         {"bench startup", run_bench_startup},
         {"bench throughput", run_bench_throughput},
         {"chat", run_chat},
@@ -42,6 +43,7 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
         {"generate", run_generate},
         {"inspect", run_inspect},
         {"selftest", run_selftest},
+        {"serve", run_serve},
         {"template", run_template},
         {"tokenize", run_tokenize},
 };
@@ -72,7 +74,9 @@ std::string in_one_line(std::string_view message) {
   return line;
 }
 
+// Whether --model is a model on this machine.
 bool takes_model(const std::string& name) {
+  if (name == "bench serve") return false;  // there it is a name on a server
   for (const Command& command : commands()) {
     if (command.name != name) continue;
     for (const OptionRow& row : command.rows) {
@@ -90,6 +94,7 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
   }
   configure_logging({.level = options.group.log_level, .who = "launcher"});
   if (takes_model(options.command)) {
+    options.model_name = options.model.path.empty() ? kDefaultModelName : options.model.path;
     options.model.path = options.model.path.empty()
                              ? default_model(process_environment)
                              : find_model(options.model.path, process_environment);

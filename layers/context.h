@@ -53,7 +53,7 @@ struct Batch {
 // Not thread-safe.
 //
 //   const Scratch::Frame frame(scratch);  // frees what was taken since, at its end
-//   const TensorView gates = scratch.take(DType::bf16, rows, columns);
+//   const TensorView gates = scratch.allocate(DType::bf16, rows, columns);
 class Scratch {
  public:
   static constexpr std::size_t kAlignment = 256;
@@ -69,7 +69,7 @@ class Scratch {
   Scratch(void* data, std::size_t bytes) : data_(static_cast<std::byte*>(data)), bytes_(bytes) {}
 
   // Dense. More than there is aborts: who sizes the memory knows what the layers take.
-  TensorView take(DType dtype, std::int64_t rows, std::int64_t columns) {
+  TensorView allocate(DType dtype, std::int64_t rows, std::int64_t columns) {
     const std::size_t bytes = bytes_of(dtype, rows, columns);
     NVLLM_CHECK(bytes <= bytes_ - used_, bytes, " bytes of scratch memory; ", bytes_ - used_,
                 " of ", bytes_, " are left");

@@ -70,8 +70,8 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
   {  // The attention block.
     const Scratch::Frame frame(context.scratch);
     const std::int64_t rows = stream.rows();
-    const TensorView qkv = context.scratch.take(stream.dtype(), rows, qkv_.outputs());
-    const TensorView heads = context.scratch.take(stream.dtype(), rows, output_.inputs());
+    const TensorView qkv = context.scratch.allocate(stream.dtype(), rows, qkv_.outputs());
+    const TensorView heads = context.scratch.allocate(stream.dtype(), rows, output_.inputs());
 
     kernels::GemmOperands in = norm_operands(stream, attention_norm_, context);
     in.out = qkv;
@@ -88,8 +88,8 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
   {  // The MLP block.
     const Scratch::Frame frame(context.scratch);
     const std::int64_t rows = stream.rows();
-    const TensorView gate_up = context.scratch.take(stream.dtype(), rows, gate_up_.outputs());
-    const TensorView activated = context.scratch.take(stream.dtype(), rows, down_.inputs());
+    const TensorView gate_up = context.scratch.allocate(stream.dtype(), rows, gate_up_.outputs());
+    const TensorView activated = context.scratch.allocate(stream.dtype(), rows, down_.inputs());
 
     const bool fused = plan.gate_up.shape.fusion.epilogue == kernels::Epilogue::gated_activation;
     kernels::GemmOperands in = norm_operands(stream, mlp_norm_, context);

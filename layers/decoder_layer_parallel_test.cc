@@ -5,6 +5,7 @@
 #include <deque>
 #include <string>
 
+#include "kernels/gemm/testing/references.h"
 #include "layers/decoder_layer.h"
 #include "layers/rope.h"
 #include "layers/testing/layer_rank.h"

@@ -173,7 +173,7 @@ double Layers::seconds(const Batch& batch, TestCache& cache) {
       rank_.backend->allocate(MemoryKind::device, 3 * stream_bytes + scratch_bytes, "activations");
   rank_.backend->fill(memory.data(), 0x3c, memory.bytes(), *rank_.stream);  // 0.0115 in bfloat16
   Scratch scratch(memory.data(), memory.bytes());
-  const auto take = [&] { return scratch.take(DType::bf16, rows, model_.hidden); };
+  const auto take = [&] { return scratch.allocate(DType::bf16, rows, model_.hidden); };
   const TensorView sum = take(), normed = take(), part = take();
   const RopeTable rope(RopeConfig{}, model_.head_dim, cache.shape().tokens, *rank_.backend);
   const Context context{*rank_.stream, *rank_.gemm, scratch, rank_.communicator.get()};

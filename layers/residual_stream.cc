@@ -77,13 +77,13 @@ kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
 }
 
 void select_rows(ResidualStream& stream, TensorView row_ids, const Context& context) {
-  const auto take = [&] {
-    return context.scratch.take(stream.dtype(), row_ids.shape[0], stream.sum.shape[1]);
+  const auto allocate = [&] {
+    return context.scratch.allocate(stream.dtype(), row_ids.shape[0], stream.sum.shape[1]);
   };
   const TensorView all_sum = stream.sum, all_part = stream.part;
-  stream.sum = take();
-  stream.normed = take();
-  stream.part = take();
+  stream.sum = allocate();
+  stream.normed = allocate();
+  stream.part = allocate();
   stream.deferred = false;
   kernels::embedding({.out = stream.sum, .ids = row_ids, .table = all_sum}, context.stream);
   if (!stream.pending) return;

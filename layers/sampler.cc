@@ -130,7 +130,7 @@ struct Sampler::Memory {
   class Places {
    public:
     explicit Places(void* data) : data_(static_cast<std::byte*>(data)) {}
-    TensorView take(DType dtype, std::int64_t rows, std::int64_t columns) {
+    TensorView allocate(DType dtype, std::int64_t rows, std::int64_t columns) {
       const TensorView tensor(data_ != nullptr ? data_ + used_ : nullptr, dtype, {rows, columns});
       used_ += Scratch::bytes_of(dtype, rows, columns);
       return tensor;
@@ -173,27 +173,28 @@ struct Sampler::Memory {
 
 Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
   const std::int64_t ranks = sizes.shard.ranks, rows = sizes.rows, pieces = sizes.piece_rows;
-  rules = places.take(DType::u8, sizes.slots, sizeof(SlotParams));
-  lists = places.take(DType::i32, sizes.slots, SamplerLimits::kListWords);
-  allowed = places.take(DType::i32, sizes.slots, bitmap_words(sizes.stride));
-  tokens = places.take(DType::i32, 1, rows);
-  logprob = places.take(DType::f32, 1, rows);
-  rank = places.take(DType::i32, 1, rows);
-  top_ids = places.take(DType::i32, rows, sizes.max_logprobs);
-  top_logprobs = places.take(DType::f32, rows, sizes.max_logprobs);
-  sample_scratch = places.take(DType::i64, 1, kernels::sample_scratch_words(rows));
-  histograms = places.take(DType::i64, pieces, kernels::kTruncationBins);
-  bests = places.take(DType::i64, ranks, rows);
-  maxima = places.take(DType::i32, 1, pieces);
-  truncation_state = places.take(DType::u8, pieces, sizeof(kernels::TruncationState));
-  thresholds = places.take(DType::f32, 1, pieces);
-  records =
-      places.take(DType::i32, ranks * pieces, kernels::logprob_record_words(sizes.max_logprobs));
-  higher = places.take(DType::i32, ranks, pieces);
-  gathered_histograms =
-      ranks == 1 ? histograms : places.take(DType::i64, ranks * pieces, kernels::kTruncationBins);
-  gathered_maxima = ranks == 1 ? maxima : places.take(DType::i32, ranks, pieces);
-  changed_logits = places.take(DType::f32, sizes.copied_rows, sizes.stride);
+  rules = places.allocate(DType::u8, sizes.slots, sizeof(SlotParams));
+  lists = places.allocate(DType::i32, sizes.slots, SamplerLimits::kListWords);
+  allowed = places.allocate(DType::i32, sizes.slots, bitmap_words(sizes.stride));
+  tokens = places.allocate(DType::i32, 1, rows);
+  logprob = places.allocate(DType::f32, 1, rows);
+  rank = places.allocate(DType::i32, 1, rows);
+  top_ids = places.allocate(DType::i32, rows, sizes.max_logprobs);
+  top_logprobs = places.allocate(DType::f32, rows, sizes.max_logprobs);
+  sample_scratch = places.allocate(DType::i64, 1, kernels::sample_scratch_words(rows));
+  histograms = places.allocate(DType::i64, pieces, kernels::kTruncationBins);
+  bests = places.allocate(DType::i64, ranks, rows);
+  maxima = places.allocate(DType::i32, 1, pieces);
+  truncation_state = places.allocate(DType::u8, pieces, sizeof(kernels::TruncationState));
+  thresholds = places.allocate(DType::f32, 1, pieces);
+  records = places.allocate(DType::i32, ranks * pieces,
+                            kernels::logprob_record_words(sizes.max_logprobs));
+  higher = places.allocate(DType::i32, ranks, pieces);
+  gathered_histograms = ranks == 1
+                            ? histograms
+                            : places.allocate(DType::i64, ranks * pieces, kernels::kTruncationBins);
+  gathered_maxima = ranks == 1 ? maxima : places.allocate(DType::i32, ranks, pieces);
+  changed_logits = places.allocate(DType::f32, sizes.copied_rows, sizes.stride);
 }
 
 // Rows of a step that go through all of it together.

@@ -240,15 +240,15 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
       rope_(decoder.config().rope, decoder.config().head_dim, limits.positions, backend) {
   const std::int64_t hidden = decoder.config().hidden_size;
   Scratch all(activations_.data(), activations_.bytes());
-  sum_ = all.take(decoder.dtype(), limits.rows, hidden);
-  normed_ = all.take(decoder.dtype(), limits.rows_at_once(), hidden);
+  sum_ = all.allocate(decoder.dtype(), limits.rows, hidden);
+  normed_ = all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
   // With one rank GEMMs add to the sum.
   part_ = decoder.shard().ranks == 1 ? TensorView(nullptr, decoder.dtype(), {0, hidden})
-                                     : all.take(decoder.dtype(), limits.rows_at_once(), hidden);
-  squares_ = all.take(DType::f32, squares_of(decoder), kernels::kSquaresRows);
-  logits_ = all.take(DType::f32, limits.logit_rows, decoder.head().stride());
+                                     : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
+  squares_ = all.allocate(DType::f32, squares_of(decoder), kernels::kSquaresRows);
+  logits_ = all.allocate(DType::f32, limits.logit_rows, decoder.head().stride());
   const std::size_t scratch = decoder.scratch_bytes(limits);
-  scratch_ = Scratch(all.take(DType::u8, 1, static_cast<std::int64_t>(scratch)).data, scratch);
+  scratch_ = Scratch(all.allocate(DType::u8, 1, static_cast<std::int64_t>(scratch)).data, scratch);
 }
 
 }  // namespace nvllm::model

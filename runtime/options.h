@@ -109,8 +109,8 @@ struct ModelOptions {
   std::string path;  // a folder, a config.json or a .gguf file
   LoadFormat format = LoadFormat::automatic;
   std::string overrides = "";  // --hf-overrides: a JSON object, or empty
-  std::optional<DType> dtype =
-      std::nullopt;  // absent: the model's own, bfloat16 where that is float32
+  // Absent: the model's own, bfloat16 where that is float32.
+  std::optional<DType> dtype = std::nullopt;
 };
 
 // When sparse attention is used, and what it asks of other options.

@@ -10,7 +10,10 @@
 
 namespace nvllm::runtime {
 
-// Names, meanings and defaults as in vLLM's SamplingParams.
+// Names, meanings and defaults as in vLLM's SamplingParams. RequestTracker checks them and makes
+// layers::SamplingRules of them, which hold for one sequence: with a seed, positions in place of
+// counts, and the ids of its ends. The sampler packs those into kernels::SlotParams, 72 bytes of
+// device memory that kernels read.
 struct SamplingParams {
   std::int32_t n = 1;        // answers to the same prompt
   double temperature = 1.0;  // 0: greedy
@@ -21,7 +24,7 @@ struct SamplingParams {
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
   std::optional<std::uint64_t> seed =
-      std::nullopt;                             // absent: one is drawn; answer i of n has seed + i
+      std::nullopt;                             // absent: one is chosen; answer i of n has seed + i
   std::optional<std::int32_t> max_tokens = 16;  // absent: as many as there is room for
   std::int32_t min_tokens = 0;
   bool ignore_eos = false;
@@ -29,8 +32,8 @@ struct SamplingParams {
   std::vector<std::pair<std::int32_t, float>> logit_bias = {};
   std::vector<std::int32_t> allowed_token_ids = {};       // empty: all
   std::vector<std::vector<std::int32_t>> bad_words = {};  // as token ids
-  std::optional<std::int32_t> logprobs =
-      std::nullopt;  // alternatives beside the chosen token's own
+  // Alternatives beside the chosen token's own.
+  std::optional<std::int32_t> logprobs = std::nullopt;
   std::optional<std::int32_t> prompt_logprobs = std::nullopt;  // the same for the prompt's tokens
 
   template <class Archive>
@@ -96,8 +99,8 @@ struct RequestTimes {
 struct Update {
   std::uint64_t request = 0;
   std::int32_t index = 0;  // of the answer, below n
-  std::vector<std::int32_t> tokens =
-      {};  // the token that ended it (an end, a stop id) is one of them
+  // The token that ended it (an end, a stop id) is one of them.
+  std::vector<std::int32_t> tokens = {};
   std::vector<TokenLogprobs> logprobs = {};  // of these tokens, where asked for
   // With the first tokens, where asked for; of the prompt's tokens but the first.
   std::vector<TokenLogprobs> prompt_logprobs = {};

@@ -95,6 +95,11 @@ class CheckStyleTest(unittest.TestCase):
         self.append('base/error.h', '// Nobody asked, most of all.\nint asked_ = f("asked");\nint most_rows;\n')
         self.assert_finds('base/error.h:3: ', 'base/error.h:4: ')
 
+    def test_some_words_are_private_in_some_folders_alone(self):
+        self.append('base/error.h', '// Draws a line.\n')
+        self.append('runtime/engine.cc', '// Draws a token.\n')
+        self.assert_finds("runtime/engine.cc:3: 'Draws'; the field's word is: samples")
+
     def test_file_names_are_words_too(self):
         self.write('base/skinny.h', '')
         self.assert_finds('base/skinny.h:1: in its name', args=['--only=words'])
@@ -151,6 +156,18 @@ class CheckStyleTest(unittest.TestCase):
         for name in ('a.cc', 'b.inc'):
             self.write('kernels/' + name, '#include "kernels/b.inc"\n')
         self.assert_finds('kernels/b.inc:1: kernels/BUILD.bazel does not name it')
+
+    def test_files_and_headings_that_docs_name_exist(self):
+        self.write('docs/a.md', '''# One `page`: here
+
+`base/error.h`, `kernels/cpu/gemm.cc`, `cpu/gemm.cc` and `model/families/NAME.cc` are no findings
+[a](architecture.md), [b](../kernels/README.md), [c](#one-page-here), [d](architecture.md#architecture), [e](https://x)
+`base/none.h`
+[a](none.md), [b](#none), [c](architecture.md#none)
+''')
+        self.assert_finds('docs/a.md:5: base/none.h: there is no such file', 'docs/a.md:6: #none: there is no such heading',
+                          'docs/a.md:6: architecture.md#none: there is no such heading',
+                          'docs/a.md:6: none.md: there is no such file')
 
     def test_a_kernel_that_the_table_does_not_name_is_found(self):
         self.write('kernels/README.md', 'An operation is `NAME.cc`.\n\n| `sm90/gemm.cu` |\n')

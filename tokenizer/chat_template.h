@@ -25,8 +25,8 @@ class ChatTemplate {
   struct Request {
     jinja::Value messages;  // a list of {"role": ..., "content": ...}
     jinja::Value tools;     // a list, or none
-    jinja::Dict
-        options;  // add_generation_prompt, enable_thinking, anything else that templates know
+    // add_generation_prompt, enable_thinking, anything else that templates know.
+    jinja::Dict options;
   };
   // The same text as Hugging Face's apply_chat_template. An Error for messages that are not a list
   // of dicts, and for what the template itself refuses or fails at.

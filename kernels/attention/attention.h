@@ -65,9 +65,5 @@ void check_attention(const Attention& args);
 // Checks everything but the sequences, for operations that select tokens in other ways. `operation`
 // is their name, for error texts.
 void check_attention_rows(const Attention& args, const char* operation);
-void attention_reference(const Attention& args);
-// The definition for one head of one row, which attends to these tokens of a sequence.
-void attend_reference(const Attention& args, std::int64_t sequence, std::int64_t row,
-                      std::int64_t head, const std::vector<std::int32_t>& tokens);
 
 }  // namespace nvllm::kernels

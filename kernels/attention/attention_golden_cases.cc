@@ -46,7 +46,7 @@ TEST_CASE_TEMPLATE("golden: attention and its log-sum-exp", T, float, Bf16) {
   CHECK(cases == 5);
 }
 
-TEST_CASE("golden: parts of a sequence merge by their log-sum-exp") {
+TEST_CASE("golden: parts of a sequence combine by their log-sum-exp") {
   BACKEND_OR_SKIP(backend);
   const auto golden = nvllm::testing::read_golden("tests/data/golden-layers/layers.safetensors");
   const auto& k = golden.at("merge.k").values;

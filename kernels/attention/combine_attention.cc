@@ -11,42 +11,6 @@
 #include "kernels/common/cpu/vector.h"
 
 namespace nvllm::kernels {
-namespace {
-
-double element(const TensorView& tensor, std::int64_t at) {
-  return with_element_type(tensor.dtype,
-                           [&]<typename T>(T) { return double{to_float(tensor.as<T>()[at])}; });
-}
-
-// Combines one head of one row.
-void reference(const CombineAttention& args, std::int64_t head) {
-  const std::int64_t head_dim = args.out.shape[2];
-  double row_max = -std::numeric_limits<double>::infinity();
-  for (int i = 0; i < args.count; ++i) {
-    const double lse = args.parts[i].lse.as<float>()[head];
-    if (std::isnan(lse) || lse > row_max) row_max = lse;
-  }
-  const double reference = std::isinf(row_max) && row_max < 0 ? 0 : row_max;
-  std::array<double, kMaxAttentionParts> weight{};
-  double sum = 0;
-  for (int i = 0; i < args.count; ++i) {
-    sum += weight[i] = std::exp(args.parts[i].lse.as<float>()[head] - reference);
-  }
-  for (std::int64_t d = head * head_dim; d < (head + 1) * head_dim; ++d) {
-    double value = 0;
-    for (int i = 0; i < args.count; ++i) {
-      if (weight[i] != 0) value += weight[i] * element(args.parts[i].out, d);
-    }
-    with_element_type(args.out.dtype, [&]<typename T>(T) {
-      args.out.as<T>()[d] = from_float<T>(sum == 0 ? 0.0f : static_cast<float>(value / sum));
-    });
-  }
-  if (args.lse.data != nullptr) {
-    args.lse.as<float>()[head] = static_cast<float>(reference + std::log(sum));
-  }
-}
-
-}  // namespace
 
 void check_combine_attention(const CombineAttention& args) {
   constexpr Arguments check("combine_attention");
@@ -81,12 +45,6 @@ void combine_attention(const CombineAttention& args, Stream& stream) {
   check_combine_attention(args);
   if (args.out.elements() == 0) return;
   NVLLM_ON_BACKEND(stream, combine_attention(args, stream));
-}
-
-void combine_attention_reference(const CombineAttention& args) {
-  check_combine_attention(args);
-  const std::int64_t heads = args.out.shape[0] * args.out.shape[1];
-  for (std::int64_t head = 0; head < heads; ++head) reference(args, head);
 }
 
 // --- the CPU version: bound by memory, as every part is read once and the result is written once

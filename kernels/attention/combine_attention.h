@@ -36,6 +36,5 @@ struct CombineAttention {
 // of 8. Otherwise it throws an Error that names the argument.
 void combine_attention(const CombineAttention& args, Stream& stream);
 void check_combine_attention(const CombineAttention& args);
-void combine_attention_reference(const CombineAttention& args);
 
 }  // namespace nvllm::kernels

@@ -13,6 +13,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/kv_view.h"
+#include "kernels/attention/testing/references.h"
 
 namespace nvllm::kernels {
 namespace {

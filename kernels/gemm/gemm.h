@@ -261,10 +261,4 @@ std::size_t gemm_bytes(DeviceKind device);
 // What run() checks first.
 void check_gemm(const GemmCall& call);
 
-// The plain definition, run at once by the caller: what every fast version is compared with. Goes
-// by the plan's prologue and epilogue.
-void gemm_reference(const GemmCall& call);
-// Begins the norm of out as it is.
-void defer_norm_reference(const GemmCall& call);
-
 }  // namespace nvllm::kernels

@@ -73,7 +73,7 @@ class Calls {
     if (shape_.prologue == Prologue::rms_norm) {
       rms_norm(norm_of(all_[which]), stream);
     } else {
-      gated_activation(activation_before(all_[which]), stream);
+      gated_activation(prologue_activation(all_[which]), stream);
     }
     gemm.run(bare_[which], stream);
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/gemm/testing/gemm_case.h"
+#include "kernels/gemm/testing/references.h"
 #include "kernels/pointwise/activation.h"
 
 namespace nvllm::kernels::testing {

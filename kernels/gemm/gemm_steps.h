@@ -48,10 +48,10 @@ inline RmsNorm norm_of(const GemmCall& call) {
   norm.epsilon = call.operands.prologue.epsilon;
   return norm;
 }
-inline GatedActivation activation_before(const GemmCall& call) {
+inline GatedActivation prologue_activation(const GemmCall& call) {
   return {prepared_x(call), call.operands.x, call.plan.shape.fusion.activation};
 }
-inline GatedActivation activation_after(const GemmCall& call) {
+inline GatedActivation epilogue_activation(const GemmCall& call) {
   return {call.operands.out, gate_up_of(call), call.plan.shape.fusion.activation};
 }
 

@@ -1,8 +1,5 @@
 #include "kernels/pointwise/activation.h"
 
-#include <cmath>
-#include <numbers>
-
 #include "base/error.h"
 #include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
@@ -10,49 +7,6 @@
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels {
-namespace {
-
-// In double, so that what a fast version loses is seen.
-double activate(Activation activation, double g) {
-  switch (activation) {
-    case Activation::silu: return g / (1 + std::exp(-g));
-    case Activation::gelu: return g * std::erfc(-g / std::numbers::sqrt2) / 2;
-    case Activation::gelu_tanh: {
-      const double inner = std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g);
-      return g / (1 + std::exp(-2 * inner));  // (1 + tanh(inner)) / 2 without its cancellation
-    }
-  }
-  return 0;  // check_gated_activation() lets no other pass
-}
-
-}  // namespace
-
-void check_add_bias(const AddBias& args) {
-  constexpr Arguments check("add_bias");
-  check.require_floats(args.x, "x", 2, "[rows, columns]");
-  check.require_dense(args.x, "x");
-  check.require_dense(args.bias, "bias", args.x.dtype, {args.x.shape[1]});
-}
-
-void add_bias(const AddBias& args, Stream& stream) {
-  check_add_bias(args);
-  if (args.x.elements() == 0) return;
-  NVLLM_ON_BACKEND(stream, add_bias(args, stream));
-}
-
-void add_bias_reference(const AddBias& args) {
-  check_add_bias(args);
-  const std::int64_t rows = args.x.shape[0], columns = args.x.shape[1];
-  with_element_type(args.x.dtype, [&]<typename T>(T) {
-    const T* bias = args.bias.as<T>();
-    for (std::int64_t row = 0; row < rows; ++row) {
-      T* x = args.x.as<T>() + row * columns;
-      for (std::int64_t i = 0; i < columns; ++i) {
-        x[i] = from_float<T>(to_float(x[i]) + to_float(bias[i]));
-      }
-    }
-  });
-}
 
 const char* name_of(Activation activation) {
   switch (activation) {
@@ -79,43 +33,9 @@ void gated_activation(const GatedActivation& args, Stream& stream) {
   NVLLM_ON_BACKEND(stream, gated_activation(args, stream));
 }
 
-void gated_activation_reference(const GatedActivation& args) {
-  check_gated_activation(args);
-  const std::int64_t rows = args.out.shape[0], n = args.out.shape[1];
-  with_element_type(args.out.dtype, [&]<typename T>(T) {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const T* gate = args.x.as<T>() + row * 2 * n;
-      const T* up = gate + n;
-      T* out = args.out.as<T>() + row * n;
-      for (std::int64_t i = 0; i < n; ++i) {
-        const auto active = static_cast<float>(activate(args.activation, to_float(gate[i])));
-        out[i] = from_float<T>(active * to_float(up[i]));
-      }
-    }
-  });
-}
-
-// Bias and gated activations on the CPU, eight elements at a time.
+// Gated activations on the CPU, eight elements at a time.
 namespace cpu {
 namespace {
-
-template <typename T>
-struct BiasJob {
-  T* x;
-  const T* bias;
-  std::int64_t columns;
-
-  void operator()(std::int64_t begin, std::int64_t end) const {
-    for (std::int64_t r = begin; r < end; ++r) {
-      T* row = x + r * columns;
-      std::int64_t i = 0;
-      for (; i + kLanes <= columns; i += kLanes) {
-        store8(row + i, _mm256_add_ps(load8(row + i), load8(bias + i)));
-      }
-      for (; i < columns; ++i) row[i] = from_float<T>(to_float(row[i]) + to_float(bias[i]));
-    }
-  }
-};
 
 // The quotient g / (1 + e^-g) itself, not g times 1 / (1 + e^-g), so that minus infinity gives
 // NaN, as in the definition.
@@ -166,14 +86,6 @@ void submit(const GatedActivation& args, Stream& stream) {
 }
 
 }  // namespace
-
-void add_bias(const AddBias& args, Stream& stream) {
-  with_element_type(args.x.dtype, [&]<typename T>(T) {
-    const std::int64_t columns = args.x.shape[1];
-    submit_rows(stream, args.x.shape[0], 2 * columns * sizeof(T),
-                BiasJob<T>{args.x.as<T>(), args.bias.as<T>(), columns});
-  });
-}
 
 void gated_activation(const GatedActivation& args, Stream& stream) {
   switch (args.activation) {

@@ -1,4 +1,4 @@
-// Element-wise operations around the GEMMs: bias, and the gated activation of an MLP.
+// The gated activation of an MLP.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,6 @@
 #include "device/tensor_view.h"
 
 namespace nvllm::kernels {
-
-// x[r][i] = round(x[r][i] + bias[i]), in place. Both tensors are dense and of one type (float32,
-// bfloat16 or float16). Any number of rows and columns is allowed, 0 too.
-struct AddBias {
-  TensorView x;     // [rows, columns]
-  TensorView bias;  // [columns]
-};
-
-// Enqueues it. Throws an Error that names the argument that does not fit.
-void add_bias(const AddBias& args, Stream& stream);
-void check_add_bias(const AddBias& args);
-void add_bias_reference(const AddBias& args);
 
 enum class Activation : std::uint8_t {
   silu,       // g / (1 + exp(-g))
@@ -38,6 +26,5 @@ struct GatedActivation {
 // Enqueues it. Throws an Error that names the argument that does not fit.
 void gated_activation(const GatedActivation& args, Stream& stream);
 void check_gated_activation(const GatedActivation& args);
-void gated_activation_reference(const GatedActivation& args);
 
 }  // namespace nvllm::kernels

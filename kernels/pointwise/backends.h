@@ -11,7 +11,6 @@ class Stream;
 
 namespace nvllm::kernels {
 
-struct AddBias;
 struct CopyLastKv;
 struct CopyToRing;
 struct Embedding;
@@ -23,7 +22,6 @@ struct StepInput;
 
 namespace cpu {
 
-void add_bias(const AddBias& args, Stream& stream);
 void gated_activation(const GatedActivation& args, Stream& stream);
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void random_fill(const RandomFill& args, Stream& stream);
@@ -33,7 +31,6 @@ void rms_norm(const RmsNorm& args, Stream& stream);
 
 namespace cuda {
 
-void add_bias(const AddBias& args, Stream& stream);
 void copy_last_kv(const CopyLastKv& args, Stream& stream);
 void copy_to_ring(const CopyToRing& args, Stream& stream);
 void embedding(const Embedding& args, Stream& stream);

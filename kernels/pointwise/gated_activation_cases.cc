@@ -1,5 +1,6 @@
 // Gated activations against their plain definition, on whichever backend is linked.
 #include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 #include "testing/golden.h"
 

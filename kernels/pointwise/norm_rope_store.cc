@@ -14,62 +14,6 @@ namespace {
 
 constexpr Arguments kCheck("norm_rope_store");
 
-// What happens to one head of q or k, in float32.
-template <typename T>
-void norm_and_rotate_plainly(const T* from, const TensorView& norm, float epsilon,
-                             const float* cos_sin, std::int64_t head_dim, float* to) {
-  float scale = 1;
-  if (norm.data != nullptr) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < head_dim; ++i) sum += to_float(from[i]) * to_float(from[i]);
-    const float mean = static_cast<float>(sum) / static_cast<float>(head_dim);
-    scale = 1.0f / std::sqrt(mean + epsilon);
-  }
-  const auto normed = [&](std::int64_t i) {
-    const float x = to_float(from[i]);
-    return norm.data == nullptr ? x : x * scale * to_float(norm.as<T>()[i]);
-  };
-  const std::int64_t half = head_dim / 2;
-  for (std::int64_t i = 0; i < half; ++i) {
-    const float cosine = cos_sin[i], sine = cos_sin[half + i];
-    const float low = normed(i), high = normed(half + i);
-    to[i] = low * cosine - high * sine;
-    to[half + i] = high * cosine + low * sine;
-  }
-}
-
-template <typename T>
-void reference(const NormRopeStore& args) {
-  const std::int64_t head_dim = args.kv.head_dim(), kv_heads = args.kv.kv_heads();
-  const std::int64_t block_size = args.kv.block_size();
-  float rotated[kMaxHeadDim];
-  for (std::int64_t row = 0; row < args.qkv.shape[0]; ++row) {
-    T* q = args.qkv.as<T>() + row * args.qkv.shape[1];
-    const T* k = q + args.heads * head_dim;
-    const T* v = k + kv_heads * head_dim;
-    const float* cos_sin =
-        args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * head_dim;
-    for (std::int64_t head = 0; head < args.heads; ++head) {
-      T* mine = q + head * head_dim;
-      norm_and_rotate_plainly(mine, args.q_norm, args.epsilon, cos_sin, head_dim, rotated);
-      for (std::int64_t i = 0; i < head_dim; ++i) mine[i] = from_float<T>(rotated[i]);
-    }
-    const std::int64_t slot = args.slots.as<std::int64_t>()[row];
-    if (slot < 0) continue;
-    for (std::int64_t head = 0; head < kv_heads; ++head) {
-      norm_and_rotate_plainly(k + head * head_dim, args.k_norm, args.epsilon, cos_sin, head_dim,
-                              rotated);
-      const std::int64_t to = args.kv.offset(slot / block_size, slot % block_size, head);
-      T* key = args.kv.keys.as<T>() + to;
-      T* value = args.kv.values.as<T>() + to;
-      for (std::int64_t i = 0; i < head_dim; ++i) {
-        key[i] = from_float<T>(rotated[i]);
-        value[i] = v[head * head_dim + i];
-      }
-    }
-  }
-}
-
 }  // namespace
 
 void check_norm_rope_store(const NormRopeStore& args) {
@@ -102,11 +46,6 @@ void norm_rope_store(const NormRopeStore& args, Stream& stream) {
   check_norm_rope_store(args);
   if (args.qkv.elements() == 0) return;
   NVLLM_ON_BACKEND(stream, norm_rope_store(args, stream));
-}
-
-void norm_rope_store_reference(const NormRopeStore& args) {
-  check_norm_rope_store(args);
-  with_element_type(args.qkv.dtype, [&]<typename T>(T) { reference<T>(args); });
 }
 
 // Norms, rotation and store on the CPU: head by head, eight elements at a time.

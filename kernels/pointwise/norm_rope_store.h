@@ -36,6 +36,5 @@ struct NormRopeStore {
 // most kMaxHeadDim; any number of rows, also 0; otherwise an Error that names the argument.
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void check_norm_rope_store(const NormRopeStore& args);
-void norm_rope_store_reference(const NormRopeStore& args);
 
 }  // namespace nvllm::kernels

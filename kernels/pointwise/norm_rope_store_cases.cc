@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/pointwise/norm_rope_store.h"
+#include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {

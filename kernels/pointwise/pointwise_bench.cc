@@ -96,28 +96,6 @@ const bool norm_rope_store_registered = [] {
   return true;
 }();
 
-// Bias in bytes per second: rows read and written. 6144 columns: q, k and v of 32 and 2 x 8 heads.
-
-void measure_bias(GraphBenchmark& bench, std::int64_t rows, std::int64_t columns, DType dtype) {
-  AddBias args;
-  args.x = bench.tensor(dtype, {rows, columns});
-  args.bias = bench.tensor(dtype, {columns});
-  bench.run(2 * args.x.bytes(), [&] { add_bias(args, bench.stream()); });
-}
-
-const bool bias_registered = [] {
-  for (const DeviceKind kind : testing::kBackends) {
-    for (const DType dtype : {DType::bf16, DType::f32}) {
-      for (const std::int64_t rows : {1, 16384}) {
-        testing::register_benchmark(
-            "add_bias", kind, dtype, std::to_string(rows) + "x6144",
-            [=](GraphBenchmark& bench) { measure_bias(bench, rows, 6144, dtype); });
-      }
-    }
-  }
-  return true;
-}();
-
 // Gated activations in bytes per second: everything read plus everything written. Shapes are those
 // of the result; a row of the input is twice as long.
 

@@ -29,23 +29,6 @@ void random_fill(const RandomFill& args, Stream& stream) {
   NVLLM_ON_BACKEND(stream, random_fill(args, stream));
 }
 
-void random_fill_reference(const RandomFill& args) {
-  check_random_fill(args);
-  const std::int64_t rows = args.out.shape[0], columns = args.out.shape[1];
-  with_element_type(args.out.dtype, [&]<typename T>(T) {
-    T* out = args.out.as<T>();
-    for (std::int64_t row = 0; row < rows; ++row) {
-      for (std::int64_t i = 0; i < columns; ++i) {
-        const auto index = static_cast<std::uint64_t>((args.first_row + row) * args.whole_columns +
-                                                      args.first_column + i);
-        const RandomKeys keys(args.seed, index >> 32);
-        const float unit = keys.unit(static_cast<std::uint32_t>(index));
-        out[row * columns + i] = from_float<T>(std::fma(args.width, unit, args.center));
-      }
-    }
-  });
-}
-
 // Random values on the CPU, eight at a time.
 namespace cpu {
 namespace {

@@ -24,6 +24,5 @@ struct RandomFill {
 // Enqueues it. float32, bfloat16 or float16; the same bits on every device.
 void random_fill(const RandomFill& args, Stream& stream);
 void check_random_fill(const RandomFill& args);
-void random_fill_reference(const RandomFill& args);
 
 }  // namespace nvllm::kernels

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/pointwise/random_fill.h"
+#include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {

@@ -9,35 +9,6 @@
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels {
-namespace {
-
-template <typename T>
-void reference(const RmsNorm& args) {
-  const std::int64_t columns = args.x.shape[1];
-  for (std::int64_t row = 0; row < args.x.shape[0]; ++row) {
-    const T* x = args.x.as<T>() + row * columns;
-    if (args.residual.data != nullptr) {
-      T* residual = args.residual.as<T>() + row * columns;
-      for (std::int64_t i = 0; i < columns; ++i) {
-        residual[i] = from_float<T>(to_float(residual[i]) + to_float(x[i]));
-      }
-      x = residual;
-    }
-    // The squares are float32, so they overflow as everywhere. A sum of them in double has no
-    // rounding worth speaking of, hence no order.
-    double sum = 0;
-    for (std::int64_t i = 0; i < columns; ++i) sum += to_float(x[i]) * to_float(x[i]);
-    const float mean = static_cast<float>(sum) / static_cast<float>(columns);
-    const float scale = 1.0f / std::sqrt(mean + args.epsilon);
-    const T* weight = args.weight.as<T>();
-    T* out = args.out.as<T>() + row * columns;
-    for (std::int64_t i = 0; i < columns; ++i) {
-      out[i] = from_float<T>(to_float(x[i]) * scale * to_float(weight[i]));
-    }
-  }
-}
-
-}  // namespace
 
 void check_rms_norm(const RmsNorm& args) {
   constexpr Arguments check("rms_norm");
@@ -58,11 +29,6 @@ void rms_norm(const RmsNorm& args, Stream& stream) {
   check_rms_norm(args);
   if (args.x.shape[0] == 0) return;
   NVLLM_ON_BACKEND(stream, rms_norm(args, stream));
-}
-
-void rms_norm_reference(const RmsNorm& args) {
-  check_rms_norm(args);
-  with_element_type(args.x.dtype, [&]<typename T>(T) { reference<T>(args); });
 }
 
 // RMSNorm on the CPU: two passes over a row, the second of which finds it in the cache.

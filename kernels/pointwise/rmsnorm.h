@@ -25,9 +25,6 @@ void rms_norm(const RmsNorm& args, Stream& stream);
 // What rms_norm() checks first; kernels that are fused with it do the same.
 void check_rms_norm(const RmsNorm& args);
 
-// The plain definition, run at once by the caller: what every fast version is compared with.
-void rms_norm_reference(const RmsNorm& args);
-
 inline constexpr std::int64_t kRmsNormMaxColumns = 65536;
 
 }  // namespace nvllm::kernels

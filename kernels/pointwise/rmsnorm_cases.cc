@@ -1,5 +1,6 @@
 // RMSNorm against its plain definition, on whichever backend is linked.
 #include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 #include "testing/golden.h"
 

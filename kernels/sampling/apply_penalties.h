@@ -27,6 +27,5 @@ struct ApplyPenalties {
 // arguments that do not fit.
 void apply_penalties(const ApplyPenalties& args, Stream& stream);
 void check_apply_penalties(const ApplyPenalties& args);
-void apply_penalties_reference(const ApplyPenalties& args);
 
 }  // namespace nvllm::kernels

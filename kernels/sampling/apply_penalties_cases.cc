@@ -1,10 +1,11 @@
-// Adjusting logits against its plain definition, over random histories; on whichever backend is
-// linked.
+// Penalties, bias and banned ids against their plain definition, over random histories; on
+// whichever backend is linked.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/sampling/apply_penalties.h"
 #include "kernels/sampling/operations.h"
+#include "kernels/sampling/testing/references.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {
@@ -20,12 +21,12 @@ constexpr std::int64_t kListWords = 64;
 constexpr std::int64_t kBlockSize = 4, kBlocks = 50;
 
 // Rows with lists and histories.
-struct AdjustCase {
+struct PenaltyCase {
   SamplingCase sampling;
   std::vector<std::int32_t> lists, allowed, history, table;
   std::int64_t allowed_words, table_blocks;
 
-  AdjustCase(std::int64_t rows, std::int64_t own, unsigned seed, std::int64_t gap = 0)
+  PenaltyCase(std::int64_t rows, std::int64_t own, unsigned seed, std::int64_t gap = 0)
       : sampling(rows, own, rows, seed, gap),
         lists(rows * kListWords),
         history(kBlocks * kBlockSize),
@@ -136,14 +137,14 @@ struct AdjustCase {
   }
 
   std::vector<float> reference() const {
-    AdjustCase copy = *this;
+    PenaltyCase copy = *this;
     apply_penalties_reference(copy.here());
     return copy.sampling.logits;
   }
 
   // The part of the vocabulary [begin, end); begin: a multiple of 32, so that bits are words.
-  AdjustCase part(std::int64_t begin, std::int64_t end) const {
-    AdjustCase part = *this;
+  PenaltyCase part(std::int64_t begin, std::int64_t end) const {
+    PenaltyCase part = *this;
     part.sampling = sampling.part(begin, end);
     part.allowed.clear();
     part.allowed_words = allowed_words - begin / 32;
@@ -157,8 +158,8 @@ struct AdjustCase {
 
 // What is judged afterwards, [rows, own]. `apart`: it has a place of its own, and the logits must
 // stay.
-std::vector<float> adjust(Backend& backend, const AdjustCase& c, bool apart = false,
-                          std::int64_t shift = 0) {
+std::vector<float> penalize(Backend& backend, const PenaltyCase& c, bool apart = false,
+                            std::int64_t shift = 0) {
   const auto stream = backend.create_stream();
   const SamplingCase& sampling = c.sampling;
   PlacedCase there(backend, *stream, sampling, shift);
@@ -195,7 +196,7 @@ bool same_values(const std::vector<float>& a, const std::vector<float>& b) {
                     [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); });
 }
 
-TEST_CASE("adjusted logits are those of the definition, for all rules, shapes and places") {
+TEST_CASE("penalized logits are those of the definition, for all rules, shapes and places") {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kShapes[][3] = {{1, 7, 0},    {30, 100, 1},  {40, 33, 0},
                                          {5, 8193, 0}, {3, 20000, 3}, {60, 512, 0}};
@@ -203,26 +204,26 @@ TEST_CASE("adjusted logits are those of the definition, for all rules, shapes an
     CAPTURE(shape[0]);
     CAPTURE(shape[1]);
     for (unsigned seed = 1; seed < 5; ++seed) {
-      AdjustCase c(shape[0], shape[1], seed, shape[2]);
+      PenaltyCase c(shape[0], shape[1], seed, shape[2]);
       c.set_random_rules(seed);
       if (shape[0] > 4) c.sampling.slots[4] = -1;
       const std::vector<float> right = c.reference();
-      CHECK(same_values(adjust(*backend, c), right));
-      CHECK(same_values(adjust(*backend, c, true), right));
-      CHECK(same_values(adjust(*backend, c, false, 1), right));
+      CHECK(same_values(penalize(*backend, c), right));
+      CHECK(same_values(penalize(*backend, c, true), right));
+      CHECK(same_values(penalize(*backend, c, false, 1), right));
     }
   }
 }
 
-TEST_CASE("parts of the vocabulary are adjusted as the whole") {
+TEST_CASE("parts of the vocabulary are penalized as the whole") {
   BACKEND_OR_SKIP(backend);
-  AdjustCase c(20, 3000, 3);
+  PenaltyCase c(20, 3000, 3);
   c.set_random_rules(9);
   const std::vector<float> whole = c.reference();
   constexpr std::int64_t kCuts[] = {0, 32, 1024, 1024, 3000};
   for (int i = 0; i < 4; ++i) {
     const std::int64_t begin = kCuts[i], end = kCuts[i + 1];
-    const std::vector<float> part = adjust(*backend, c.part(begin, end));
+    const std::vector<float> part = penalize(*backend, c.part(begin, end));
     std::vector<float> right;
     for (std::int64_t row = 0; row < 20; ++row) {
       right.insert(right.end(), whole.begin() + row * 3000 + begin,
@@ -233,8 +234,8 @@ TEST_CASE("parts of the vocabulary are adjusted as the whole") {
 }
 
 // One row, token 5 at every position of an empty answer or prompt, logits all 2.
-AdjustCase plain_case(std::int32_t position, std::int32_t prompt_length) {
-  AdjustCase c(1, 64, 1);
+PenaltyCase plain_case(std::int32_t position, std::int32_t prompt_length) {
+  PenaltyCase c(1, 64, 1);
   std::fill(c.sampling.logits.begin(), c.sampling.logits.end(), 2.0f);
   std::fill(c.history.begin(), c.history.end(), 5);
   std::fill(c.allowed.begin(), c.allowed.end(), -1);
@@ -246,29 +247,29 @@ AdjustCase plain_case(std::int32_t position, std::int32_t prompt_length) {
 
 TEST_CASE("penalties: repetition once for prompt or answer, the others for the answer alone") {
   BACKEND_OR_SKIP(backend);
-  AdjustCase c = plain_case(10, 4);
+  PenaltyCase c = plain_case(10, 4);
   SlotParams& params = c.sampling.params[0];
   params.repetition_penalty = 2;
-  CHECK(adjust(*backend, c)[5] == 1);  // 2 / 2, although it was there ten times
+  CHECK(penalize(*backend, c)[5] == 1);  // 2 / 2, although it was there ten times
   c.sampling.logits[5] = -2;
-  CHECK(adjust(*backend, c)[5] == -4);
+  CHECK(penalize(*backend, c)[5] == -4);
   params.repetition_penalty = 1;
   params.frequency_penalty = 0.5f;
-  CHECK(adjust(*backend, c)[5] == -5);  // six times in the answer
+  CHECK(penalize(*backend, c)[5] == -5);  // six times in the answer
   params.presence_penalty = 1;
-  CHECK(adjust(*backend, c)[5] == -6);
-  CHECK(adjust(*backend, c)[4] == 2);
+  CHECK(penalize(*backend, c)[5] == -6);
+  CHECK(penalize(*backend, c)[4] == 2);
   params.prompt_length = 10;
-  CHECK(adjust(*backend, c)[5] == -2);
+  CHECK(penalize(*backend, c)[5] == -2);
 }
 
 TEST_CASE("ends are out of the question while the sequence is too short, and only then") {
   BACKEND_OR_SKIP(backend);
   for (const std::int32_t position : {5, 6, 7}) {
-    AdjustCase c = plain_case(position, 4);
+    PenaltyCase c = plain_case(position, 4);
     c.sampling.params[0].min_length = 6;
     c.set_lists(0, {9, 63}, {}, {});
-    const std::vector<float> got = adjust(*backend, c);
+    const std::vector<float> got = penalize(*backend, c);
     CHECK(got[9] == (position < 6 ? -kInfinity : 2));
     CHECK(got[63] == got[9]);
     CHECK(got[10] == 2);
@@ -277,10 +278,10 @@ TEST_CASE("ends are out of the question while the sequence is too short, and onl
 
 TEST_CASE("bad words: the last token of one, where the history ends with the others") {
   BACKEND_OR_SKIP(backend);
-  AdjustCase c = plain_case(3, 2);
+  PenaltyCase c = plain_case(3, 2);
   c.set_lists(0, {}, {{30, 100.0f}},
               {{20}, {5, 21}, {5, 5, 5, 22}, {5, 5, 5, 5, 23}, {6, 24}, {5, 30}});
-  const std::vector<float> got = adjust(*backend, c);
+  const std::vector<float> got = penalize(*backend, c);
   CHECK(got[20] == -kInfinity);
   CHECK(got[21] == -kInfinity);
   CHECK(got[22] == -kInfinity);
@@ -291,15 +292,15 @@ TEST_CASE("bad words: the last token of one, where the history ends with the oth
 
 TEST_CASE("a NaN stays one and harms no other logit") {
   BACKEND_OR_SKIP(backend);
-  AdjustCase c(10, 300, 2);
+  PenaltyCase c(10, 300, 2);
   c.set_random_rules(3);
   for (std::int64_t row = 0; row < 10; ++row) c.sampling.at(row, 7 + row) = kNan;
-  CHECK(same_values(adjust(*backend, c), c.reference()));
+  CHECK(same_values(penalize(*backend, c), c.reference()));
 }
 
 TEST_CASE("apply_penalties refuses arguments that do not fit, by name") {
   BACKEND_OR_SKIP(backend);
-  AdjustCase c(2, 64, 1);
+  PenaltyCase c(2, 64, 1);
   ApplyPenalties bad = c.here();
   const auto why = [&] {
     return testing::refusal(*backend, [&](Stream& stream) { apply_penalties(bad, stream); });

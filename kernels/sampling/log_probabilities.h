@@ -52,7 +52,4 @@ void log_probabilities(const LogProbabilities& args, Stream& stream);
 void rank_tokens(const LogProbabilities& args, Stream& stream);
 void check_log_probabilities(const LogProbabilities& args);
 
-// The plain definition for whole rows, in double: sets the results alone.
-void log_probabilities_reference(const LogProbabilities& args);
-
 }  // namespace nvllm::kernels

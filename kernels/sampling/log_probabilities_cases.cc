@@ -1,9 +1,10 @@
-// Scoring against its plain definition in double, on whichever backend is linked.
+// Log-probabilities against their plain definition in double, on whichever backend is linked.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/sampling/log_probabilities.h"
 #include "kernels/sampling/operations.h"
+#include "kernels/sampling/testing/references.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {
@@ -189,7 +190,7 @@ TEST_CASE("masked, infinite and NaN logits give no NaN") {
   check(score_in_parts(*backend, c, {300, 600}), right);
 }
 
-TEST_CASE("only rows that want it are scored") {
+TEST_CASE("only rows that want log-probabilities get them") {
   BACKEND_OR_SKIP(backend);
   ScoreCase c(4, 100, 2);
   c.sampling.params_of(0).logprobs = -1;

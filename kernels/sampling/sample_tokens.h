@@ -13,8 +13,8 @@ struct SampleTokens {
   // [rows], float32: with a temperature, only logits not below are looked at; data == nullptr: all.
   TensorView thresholds{};
   TensorView targets;  // [rows], int32, or data == nullptr: -1 everywhere
-  TensorView
-      scratch;  // [sample_scratch_words(rows)], int64, zero before the first call and left so
+  // [sample_scratch_words(rows)], int64, zero before the first call and left so.
+  TensorView scratch;
 
   // If the rows are whole, the results are tokens.
   TensorView tokens{};       // [rows], int32
@@ -33,7 +33,6 @@ constexpr std::int64_t sample_scratch_words(std::int64_t rows) {
 // 0. Throws an Error for arguments that do not fit.
 void sample_tokens(const SampleTokens& args, Stream& stream);
 void check_sample_tokens(const SampleTokens& args);
-void sample_tokens_reference(const SampleTokens& args);
 
 // Makes the tokens from the best candidates of all parts of the vocabulary.
 struct ReduceSamples {
@@ -45,6 +44,5 @@ struct ReduceSamples {
 };
 void reduce_samples(const ReduceSamples& args, Stream& stream);
 void check_reduce_samples(const ReduceSamples& args);
-void reduce_samples_reference(const ReduceSamples& args);
 
 }  // namespace nvllm::kernels

@@ -5,6 +5,7 @@
 #include "kernels/pointwise/copy.h"
 #include "kernels/sampling/operations.h"
 #include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/testing/references.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels {
@@ -41,8 +42,8 @@ Sampled reference(SamplingCase c, SampleExtras extra = {}) {
 }
 
 // The same of parts of the vocabulary that end at `cuts`.
-Sampled draw_in_parts(Backend& backend, const SamplingCase& c,
-                      const std::vector<std::int64_t>& cuts, const SampleExtras& extra = {}) {
+Sampled sample_in_parts(Backend& backend, const SamplingCase& c,
+                        const std::vector<std::int64_t>& cuts, const SampleExtras& extra = {}) {
   const auto stream = backend.create_stream();
   const auto parts = static_cast<std::int64_t>(cuts.size());
   Placed<std::int64_t> bests(backend, *stream, std::vector<std::int64_t>(parts * c.rows, 99));
@@ -100,8 +101,8 @@ TEST_CASE("tokens are those of the definition, for all shapes, alignments and pa
     const Sampled right = reference(c);
     CHECK(sample(*backend, c) == right);
     CHECK(sample(*backend, c, {}, 1) == right);
-    CHECK(draw_in_parts(*backend, c, {own}) == right);
-    CHECK(draw_in_parts(*backend, c, {own / 2, own / 2, own - own / 4, own}) == right);
+    CHECK(sample_in_parts(*backend, c, {own}) == right);
+    CHECK(sample_in_parts(*backend, c, {own / 2, own / 2, own - own / 4, own}) == right);
   }
 }
 
@@ -143,7 +144,7 @@ TEST_CASE("noise of one in sixteen million, in tokens that need it: bounds hold 
   CHECK(sample(*backend, c) == right);
 }
 
-TEST_CASE("only logits that are not below the threshold are drawn") {
+TEST_CASE("only logits that are not below the threshold are sampled") {
   BACKEND_OR_SKIP(backend);
   const SamplingCase c = mixed(30, 3000, 5);
   SampleExtras extra;
@@ -152,7 +153,7 @@ TEST_CASE("only logits that are not below the threshold are drawn") {
   }
   const Sampled right = reference(c, extra);
   CHECK(sample(*backend, c, extra) == right);
-  CHECK(draw_in_parts(*backend, c, {1000, 1001, 3000}, extra) == right);
+  CHECK(sample_in_parts(*backend, c, {1000, 1001, 3000}, extra) == right);
   int below = 0;
   for (std::int64_t row = 0; row < c.rows; ++row) {
     const float highest =
@@ -172,7 +173,7 @@ TEST_CASE("of equals the lowest id wins, wherever it lies") {
   for (std::int64_t row = 0; row < 6; ++row) {
     for (std::int64_t i = kFirst[row]; i < 9000; i += 3) c.at(row, i) = 2;
   }
-  for (const Sampled& sampled : {sample(*backend, c), draw_in_parts(*backend, c, {2000, 9000})}) {
+  for (const Sampled& sampled : {sample(*backend, c), sample_in_parts(*backend, c, {2000, 9000})}) {
     for (std::int64_t row = 0; row < 6; ++row) CHECK(sampled.tokens[row] == kFirst[row]);
   }
 }
@@ -188,7 +189,7 @@ TEST_CASE("rows without a slot: their target, or nothing") {
   CHECK(right.tokens[3] == -1);
   CHECK(right.last_tokens[3] == kUntouched);  // whose rows have no slot
   CHECK(sample(*backend, c, extra) == right);
-  CHECK(draw_in_parts(*backend, c, {50, 100}, extra) == right);
+  CHECK(sample_in_parts(*backend, c, {50, 100}, extra) == right);
   CHECK(sample(*backend, c).tokens[1] == -1);
 }
 
@@ -204,7 +205,7 @@ TEST_CASE("NaN wins nothing, infinity as it should; whatever comes, the token ex
   c.at(10, 400) = c.at(11, 400) = kInfinity;
   const Sampled right = reference(c);
   CHECK(sample(*backend, c) == right);
-  CHECK(draw_in_parts(*backend, c, {128, 700}) == right);
+  CHECK(sample_in_parts(*backend, c, {128, 700}) == right);
   for (std::int64_t row = 0; row < 6; ++row) CHECK(right.tokens[row] == 0);
   for (const std::int64_t row : {6, 7}) CHECK(right.tokens[row] == 300);
   for (const std::int64_t row : {8, 9}) CHECK(right.tokens[row] % 2 == 1);

@@ -13,8 +13,8 @@ namespace {
 using testing::Sampled;
 using testing::SamplingCase;
 
-// Chi-square of what `draws` rows of the same logits draw, at positions 0, 1, ...; and its degrees
-// of freedom.
+// Chi-square of the tokens of `samples` rows of the same logits, at positions 0, 1, ...; and its
+// degrees of freedom.
 struct ChiSquare {
   double value = 0;
   int freedom = -1;
@@ -41,12 +41,12 @@ ChiSquare chi_square(const std::vector<std::int64_t>& counts, const std::vector<
   return result;
 }
 
-std::vector<std::int32_t> many_draws(Backend& backend, const std::vector<float>& logits,
-                                     float temperature, std::int64_t draws, bool by_seed) {
+std::vector<std::int32_t> many_samples(Backend& backend, const std::vector<float>& logits,
+                                       float temperature, std::int64_t samples, bool by_seed) {
   const auto own = static_cast<std::int64_t>(logits.size());
   std::vector<std::int32_t> tokens;
   constexpr std::int64_t kBatch = 1000;
-  for (std::int64_t begin = 0; begin < draws; begin += kBatch) {
+  for (std::int64_t begin = 0; begin < samples; begin += kBatch) {
     SamplingCase c(kBatch, own, kBatch);
     for (std::int64_t row = 0; row < kBatch; ++row) {
       std::copy(logits.begin(), logits.end(), c.logits.begin() + row * own);
@@ -75,7 +75,7 @@ std::vector<double> softmax(const std::vector<float>& logits, double temperature
 
 TEST_CASE("tokens come as often as softmax says: chi-square, over positions and over seeds") {
   BACKEND_OR_SKIP(backend);
-  constexpr std::int64_t kDraws = 40'000;
+  constexpr std::int64_t kSamples = 40'000;
   for (const std::int64_t own : {5, 300}) {
     for (const float temperature : {0.5f, 1.0f, 3.0f}) {
       for (const bool by_seed : {false, true}) {
@@ -85,11 +85,11 @@ TEST_CASE("tokens come as often as softmax says: chi-square, over positions and 
         const auto logits = testing::normal_values<float>(own, 9, 0, own == 5 ? 0.5f : 1.5f);
         std::vector<std::int64_t> counts(own);
         for (const std::int32_t token :
-             many_draws(*backend, logits, temperature, kDraws, by_seed)) {
+             many_samples(*backend, logits, temperature, kSamples, by_seed)) {
           ++counts[token];
         }
         std::vector<double> expected = softmax(logits, temperature);
-        for (double& count : expected) count *= kDraws;
+        for (double& count : expected) count *= kSamples;
         const ChiSquare chi = chi_square(counts, expected);
         CAPTURE(chi.value);
         CAPTURE(chi.freedom);
@@ -100,12 +100,12 @@ TEST_CASE("tokens come as often as softmax says: chi-square, over positions and 
 }
 
 TEST_CASE(
-    "draws at neighbouring positions, and of neighbouring seeds, know nothing of each other") {
+    "samples at neighbouring positions, and of neighbouring seeds, know nothing of each other") {
   BACKEND_OR_SKIP(backend);
-  constexpr std::int64_t kDraws = 40'000, kOwn = 12;
+  constexpr std::int64_t kSamples = 40'000, kOwn = 12;
   const std::vector<float> flat(kOwn, 0.0f);
   for (const bool by_seed : {false, true}) {
-    const std::vector<std::int32_t> tokens = many_draws(*backend, flat, 1, kDraws, by_seed);
+    const std::vector<std::int32_t> tokens = many_samples(*backend, flat, 1, kSamples, by_seed);
     for (const std::size_t distance : {1, 2, 16}) {
       CAPTURE(by_seed);
       CAPTURE(distance);
@@ -125,15 +125,15 @@ TEST_CASE(
 TEST_CASE("a large vocabulary: rare tokens come as often as they should") {
   BACKEND_OR_SKIP(backend);
   // One token as likely as all others together.
-  constexpr std::int64_t kOwn = 20'000, kDraws = 2000;
+  constexpr std::int64_t kOwn = 20'000, kSamples = 2000;
   std::vector<float> logits(kOwn, 0.0f);
   logits[12'345] = std::log(static_cast<float>(kOwn - 1));
   std::vector<std::int64_t> counts(11);  // tenths of the vocabulary, and the likely one
-  for (const std::int32_t token : many_draws(*backend, logits, 1, kDraws, false)) {
+  for (const std::int32_t token : many_samples(*backend, logits, 1, kSamples, false)) {
     ++counts[token == 12'345 ? 10 : token * 10 / kOwn];
   }
-  std::vector<double> expected(11, kDraws / 20.0);
-  expected[10] = kDraws / 2.0;
+  std::vector<double> expected(11, kSamples / 20.0);
+  expected[10] = kSamples / 2.0;
   CHECK(chi_square(counts, expected).plausible());
 }
 

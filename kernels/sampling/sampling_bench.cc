@@ -89,7 +89,7 @@ const bool sample_tokens_registered = [] {
   return true;
 }();
 
-// Adjusting logits, in bytes of logits per second, as if all were read and written once. The
+// Penalties, in bytes of logits per second, as if all were read and written once. The
 // history is of 1000 tokens.
 
 constexpr std::int64_t kBlockSize = 16, kBlocks = 64;
@@ -125,7 +125,7 @@ const bool apply_penalties_registered = [] {
   return true;
 }();
 
-// All of filtering, in bytes of logits per second, as if they were read once.
+// Top-k, top-p and min-p, in bytes of logits per second, as if they were read once.
 
 void measure_top_k_top_p(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary,
                          SlotParams params) {
@@ -165,7 +165,7 @@ const bool top_k_top_p_registered = [] {
   return true;
 }();
 
-// Scoring, in bytes of logits per second, as if they were read once.
+// Log-probabilities, in bytes of logits per second, as if they were read once.
 
 void measure_log_probabilities(GraphBenchmark& bench, std::int64_t rows, std::int64_t vocabulary,
                                std::int64_t alternatives) {

@@ -69,7 +69,4 @@ void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round
 void choose_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream);
 void check_top_k_top_p(const TopKTopP& args);
 
-// The plain definition for whole rows, by sorting them: sets `thresholds` alone.
-void top_k_top_p_reference(const TopKTopP& args);
-
 }  // namespace nvllm::kernels

@@ -1,5 +1,5 @@
-// Filtering against its plain definition and against golden probabilities, on whichever backend is
-// linked.
+// Top-k, top-p and min-p against their plain definition and against golden probabilities, on
+// whichever backend is linked.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -7,6 +7,7 @@
 
 #include "base/json_text.h"
 #include "kernels/sampling/operations.h"
+#include "kernels/sampling/testing/references.h"
 #include "kernels/sampling/testing/sampling_case.h"
 #include "kernels/sampling/top_k_top_p.h"
 #include "testing/golden.h"
@@ -50,7 +51,7 @@ struct Part {
         thresholds(backend, stream, std::vector<float>(c.rows, kNan)) {}
 };
 
-// Whole rows with what filtering them needs.
+// Whole rows with what top-k and top-p need.
 class WholeRows {
  public:
   WholeRows(Backend& backend, Stream& stream, const SamplingCase& c, std::int64_t shift = 0)
@@ -149,7 +150,7 @@ void set_filters(SlotParams& params, float temperature, int top_k, double top_p,
   params.flags = SlotParams::kTruncates;
 }
 
-// Slots with all sorts of filters.
+// Slots with all sorts of top-k, top-p and min-p.
 void set_random_filters(SamplingCase& c, unsigned seed) {
   std::mt19937 random(seed);
   for (SlotParams& params : c.params) {
@@ -163,7 +164,7 @@ void set_random_filters(SamplingCase& c, unsigned seed) {
   }
 }
 
-TEST_CASE("thresholds are those of the definition, for all shapes, filters and parts") {
+TEST_CASE("thresholds are those of the definition, for all shapes, parameters and parts") {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kShapes[][3] = {{1, 1, 0},    {70, 3, 0},    {50, 100, 1},
                                          {9, 1025, 3}, {40, 4000, 0}, {6, 9001, 0}};
@@ -298,7 +299,7 @@ TEST_CASE("golden: the same tokens are kept, with min_p right after the temperat
   CHECK(keeps(*backend, ties, golden.at("sampling.ties.probs").values));
 }
 
-TEST_CASE("filters run in graphs, as often as one likes") {
+TEST_CASE("top-k and top-p run in graphs, as often as one likes") {
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();
   SamplingCase c(4, 3000, 4, 2);

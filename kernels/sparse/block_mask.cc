@@ -1,8 +1,5 @@
 #include "kernels/sparse/block_mask.h"
 
-#include <cmath>
-#include <vector>
-
 #include "base/error.h"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/selection.h"
@@ -11,60 +8,6 @@ namespace nvllm::kernels {
 namespace {
 
 constexpr Arguments kCheck("block_mask");
-
-// S[i][j] of a head.
-template <typename T>
-double strided_score(const PromptRows& prompt, std::int64_t head, std::int64_t i, std::int64_t j) {
-  double sum = 0;
-  for (std::int64_t t = 0; t < kStride; ++t) {
-    const std::int64_t row = kStride * i + kStride - 1 - t, token = kStride * j + t;
-    if (row >= prompt.rows() || token >= prompt.tokens()) continue;
-    const T* q = query_of<T>(prompt, row, head);
-    const T* k = key_of<T>(prompt, token, prompt.kv_head(head));
-    for (std::int64_t d = 0; d < prompt.head_dim(); ++d)
-      sum += double{to_float(q[d])} * to_float(k[d]);
-  }
-  return sum;
-}
-
-// Adds the strided row's softmax to the scores of its tile.
-template <typename T>
-void add_strided_row(const PromptRows& prompt, std::int64_t head, std::int64_t i,
-                     std::vector<double>& scores) {
-  const std::int64_t end = std::min(kStride * (i + 1), prompt.rows());
-  const std::int64_t seen = (prompt.first_position + end - 1) / kStride + 1;
-  std::vector<double> weights(seen);
-  for (std::int64_t j = 0; j < seen; ++j) {
-    weights[j] = strided_score<T>(prompt, head, i, j) * prompt.scale / kStride;
-  }
-  const double row_max = *std::max_element(weights.begin(), weights.end());
-  double sum = 0;
-  for (double& weight : weights) sum += weight = std::exp(weight - row_max);
-  for (std::int64_t j = 0; j < seen; ++j) scores[j / kTileStrides] += weights[j] / sum;
-}
-
-template <typename T>
-void reference(const BlockMask& args, double* all_scores) {
-  const PromptRows& prompt = args.prompt;
-  std::vector<std::int32_t> order;
-  for (std::int64_t tile = 0; tile < args.row_tiles(); ++tile) {
-    const TileReach reach(prompt.first_position, prompt.rows(), tile);
-    const std::int64_t strides = (prompt.rows() + kStride - 1) / kStride;
-    for (std::int64_t head = 0; head < prompt.heads(); ++head) {
-      std::vector<double> scores(args.token_tiles());
-      const std::int64_t end = std::min((tile + 1) * kTileStrides, strides);
-      for (std::int64_t i = tile * kTileStrides; i < end; ++i) {
-        add_strided_row<T>(prompt, head, i, scores);
-      }
-      const std::int64_t at = tile * prompt.heads() + head;
-      args.tile_counts.as<std::int32_t>()[at] =
-          top_p_tiles(scores.data(), reach, args.threshold_of(tile), order,
-                      args.tiles.as<std::int32_t>() + at * args.tiles.shape[2]);
-      if (all_scores == nullptr) continue;
-      std::copy(scores.begin(), scores.end(), all_scores + at * args.token_tiles());
-    }
-  }
-}
 
 }  // namespace
 
@@ -115,11 +58,6 @@ void block_mask(const BlockMask& args, Stream& stream) {
   check_block_mask(args);
   if (args.prompt.q.elements() == 0) return;
   NVLLM_ON_BACKEND(stream, block_mask(args, stream));
-}
-
-void block_mask_reference(const BlockMask& args, double* scores) {
-  check_block_mask(args);
-  with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { reference<T>(args, scores); });
 }
 
 }  // namespace nvllm::kernels

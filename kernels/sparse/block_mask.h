@@ -58,8 +58,4 @@ std::size_t block_mask_workspace(std::int64_t rows, std::int64_t heads, std::int
 void block_mask(const BlockMask& args, Stream& stream);
 void check_block_mask(const BlockMask& args);
 
-// The definition in plain C++, run at once by the caller; does not touch the workspace. scores:
-// [tiles of rows, heads, token_tiles()], filled in if not nullptr.
-void block_mask_reference(const BlockMask& args, double* scores = nullptr);
-
 }  // namespace nvllm::kernels

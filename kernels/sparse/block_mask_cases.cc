@@ -7,6 +7,7 @@
 
 #include "kernels/sparse/block_mask.h"
 #include "kernels/sparse/testing/prompt_case.h"
+#include "kernels/sparse/testing/references.h"
 
 namespace nvllm::kernels {
 namespace {

@@ -115,15 +115,6 @@ void gather_pages(const GatherPages& args, Stream& stream) {
   NVLLM_ON_BACKEND(stream, gather_pages(args, stream));
 }
 
-void gather_pages_reference(const GatherPages& args) {
-  check_gather_pages(args);
-  const std::int64_t sequences = args.kv_length.shape[0], kv_heads = args.resident.kv_heads();
-  for (std::int64_t s = 0; s < sequences; ++s) {
-    if (kv_heads == 0) args.to_length.as<std::int32_t>()[s] = 0;
-    for (std::int64_t g = 0; g < kv_heads; ++g) gather_head(args, s, g);
-  }
-}
-
 // A task for each sequence and KV head.
 void cpu::gather_pages(const GatherPages& args, Stream& stream) {
   submit_tasks(stream, args.page_counts.elements(), [args](std::int64_t begin, std::int64_t end) {

@@ -35,6 +35,5 @@ struct GatherPages {
 // Enqueues it. A captured graph may change lengths, pages, block_map and addresses.
 void gather_pages(const GatherPages& args, Stream& stream);
 void check_gather_pages(const GatherPages& args);
-void gather_pages_reference(const GatherPages& args);
 
 }  // namespace nvllm::kernels

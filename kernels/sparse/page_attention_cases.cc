@@ -1,6 +1,7 @@
 // Tests attention to pages against its definition, on whichever backend is linked.
 #include "kernels/attention/testing/attention_case.h"
 #include "kernels/sparse/sparse_attention.h"
+#include "kernels/sparse/testing/references.h"
 
 namespace nvllm::kernels::testing {
 namespace {

@@ -1,8 +1,6 @@
 #include "kernels/sparse/page_selection.h"
 
 #include <algorithm>
-#include <limits>
-#include <vector>
 
 #include "base/error.h"
 #include "kernels/sparse/backends.h"
@@ -35,56 +33,6 @@ void check_page(const Arguments& check, std::int64_t page_tokens, std::int64_t b
   }
 }
 
-// The bounds of one page, of which the first `count` tokens exist.
-template <typename T>
-void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t page,
-           std::int64_t count) {
-  const KvView& kv = args.kv;
-  const std::int64_t head_dim = kv.head_dim();
-  const auto [number, block, inside] = args.locate(sequence, page * args.page_tokens);
-  for (std::int64_t head = 0; head < kv.kv_heads(); ++head) {
-    T* min_key = args.bounds.as<T>() + (number * kv.kv_heads() + head) * 2 * head_dim;
-    T* max_key = min_key + head_dim;
-    for (std::int64_t t = 0; t < count; ++t) {
-      const T* key = kv.keys.as<T>() + kv.offset(block, inside + t, head);
-      for (std::int64_t d = 0; d < head_dim; ++d) {
-        if (t == 0 || to_float(key[d]) < to_float(min_key[d])) min_key[d] = key[d];
-        if (t == 0 || to_float(key[d]) > to_float(max_key[d])) max_key[d] = key[d];
-      }
-    }
-  }
-}
-
-template <typename T>
-void select(const PageSelection& args, std::int64_t sequence, std::int64_t kv_head) {
-  const std::int64_t heads = args.q.shape[1], head_dim = args.q.shape[2];
-  const std::int64_t kv_heads = args.bounds.shape[1];
-  const std::int64_t length = args.kv_length.as<std::int32_t>()[sequence];
-  const std::int64_t pages = (length + args.page_tokens - 1) / args.page_tokens;
-  constexpr double kAlways = std::numeric_limits<double>::infinity();
-  std::vector<double> scores(pages, -kAlways);
-  for (std::int64_t page = 0; page < pages; ++page) {
-    const T* min_key =
-        args.bounds.as<T>() + (args.bounds_of(sequence, page) * kv_heads + kv_head) * 2 * head_dim;
-    for (std::int64_t head = 0; head < heads; ++head) {
-      if ((args.first_head + head) / args.group != kv_head) continue;
-      const T* q = args.q.as<T>() + sequence * args.q.stride[0] + head * head_dim;
-      double score = 0;
-      for (std::int64_t d = 0; d < head_dim; ++d) {
-        const double value = to_float(q[d]);
-        score += std::max(value * to_float(min_key[d]), value * to_float(min_key[head_dim + d]));
-      }
-      scores[page] = std::max(scores[page], score);
-    }
-    if (page == 0 || page == pages - 1) scores[page] = kAlways;
-  }
-  const std::int64_t count = std::min(pages, args.budget);
-  const std::int64_t at = sequence * kv_heads + kv_head;
-  std::vector<std::int32_t> order;
-  top_k(scores.data(), pages, count, order, args.pages.as<std::int32_t>() + at * args.budget);
-  args.page_counts.as<std::int32_t>()[at] = static_cast<std::int32_t>(count);
-}
-
 }  // namespace
 
 void check_update_page_bounds(const UpdatePageBounds& args) {
@@ -103,20 +51,6 @@ void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
   check_update_page_bounds(args);
   if (args.kv_length.shape[0] == 0 || args.max_query_rows == 0 || args.kv.kv_heads() == 0) return;
   NVLLM_ON_BACKEND(stream, update_page_bounds(args, stream));
-}
-
-void update_page_bounds_reference(const UpdatePageBounds& args) {
-  check_update_page_bounds(args);
-  const auto* starts = args.query_start.as<std::int32_t>();
-  with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
-    for (std::int64_t s = 0; s < args.kv_length.shape[0]; ++s) {
-      const std::int64_t end = args.kv_length.as<std::int32_t>()[s];
-      const std::int64_t begin = std::max<std::int64_t>(0, end - (starts[s + 1] - starts[s]));
-      for (std::int64_t t = begin; t < end; ++t) {
-        bound<T>(args, s, t / args.page_tokens, t % args.page_tokens + 1);
-      }
-    }
-  });
 }
 
 std::size_t page_selection_workspace(std::int64_t sequences, std::int64_t kv_heads,
@@ -161,15 +95,6 @@ void page_selection(const PageSelection& args, Stream& stream) {
   check_page_selection(args);
   if (args.page_counts.elements() == 0) return;
   NVLLM_ON_BACKEND(stream, page_selection(args, stream));
-}
-
-void page_selection_reference(const PageSelection& args) {
-  check_page_selection(args);
-  with_element_type(args.q.dtype, [&]<typename T>(T) {
-    for (std::int64_t s = 0; s < args.q.shape[0]; ++s) {
-      for (std::int64_t g = 0; g < args.bounds.shape[1]; ++g) select<T>(args, s, g);
-    }
-  });
 }
 
 }  // namespace nvllm::kernels

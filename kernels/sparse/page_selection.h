@@ -49,7 +49,6 @@ struct UpdatePageBounds {
 // Enqueues it. page_tokens divides the block size, unless the only block is a whole sequence.
 void update_page_bounds(const UpdatePageBounds& args, Stream& stream);
 void check_update_page_bounds(const UpdatePageBounds& args);
-void update_page_bounds_reference(const UpdatePageBounds& args);
 
 // For row s, the newest token of sequence s, which attends to kv_length[s] tokens:
 //   score[page] = max_h sum_d max(q[h][d] min[d], q[h][d] max[d]),   h: heads of a KV head's group,
@@ -89,6 +88,5 @@ std::size_t page_selection_workspace(std::int64_t sequences, std::int64_t kv_hea
 
 void page_selection(const PageSelection& args, Stream& stream);
 void check_page_selection(const PageSelection& args);
-void page_selection_reference(const PageSelection& args);
 
 }  // namespace nvllm::kernels

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/sparse/page_selection.h"
+#include "kernels/sparse/testing/references.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {

@@ -92,24 +92,6 @@ void sparse_attention(const SparseAttention& args, Stream& stream) {
   NVLLM_ON_BACKEND(stream, sparse_attention(args, stream));
 }
 
-void sparse_attention_reference(const SparseAttention& args) {
-  check_sparse_attention(args);
-  const Attention attention_args = args.attention_args();
-  for (std::int64_t block = 0; block < args.row_blocks(); ++block) {
-    const std::int64_t begin = block * kSparseTile;
-    const std::int64_t end = std::min(args.q.shape[0], begin + kSparseTile);
-    for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
-      std::vector<std::int32_t> tokens;
-      args.find_tokens(begin, end, head, tokens);
-      for (std::int64_t row = begin; row < end; ++row) {
-        const auto later =
-            std::upper_bound(tokens.begin(), tokens.end(), args.first_position + row);
-        attend_reference(attention_args, 0, row, head, {tokens.begin(), later});
-      }
-    }
-  }
-}
-
 Attention PageAttention::attention_args() const {
   return {.out = out,
           .q = q,
@@ -161,18 +143,6 @@ void page_attention(const PageAttention& args, Stream& stream) {
   check_page_attention(args);
   if (args.q.elements() == 0) return;
   NVLLM_ON_BACKEND(stream, page_attention(args, stream));
-}
-
-void page_attention_reference(const PageAttention& args) {
-  check_page_attention(args);
-  const Attention attention_args = args.attention_args();
-  for (std::int64_t s = 0; s < args.q.shape[0]; ++s) {
-    for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
-      std::vector<std::int32_t> tokens;
-      args.find_tokens(s, (args.first_head + head) / args.group, tokens);
-      attend_reference(attention_args, s, s, head, tokens);
-    }
-  }
 }
 
 }  // namespace nvllm::kernels

@@ -52,7 +52,6 @@ struct SparseAttention {
 // an Error that names the argument.
 void sparse_attention(const SparseAttention& args, Stream& stream);
 void check_sparse_attention(const SparseAttention& args);
-void sparse_attention_reference(const SparseAttention& args);
 
 // Like Attention, with one row per sequence, which attends to the tokens of selected pages: page p
 // of a sequence is its tokens [p page_tokens, (p + 1) page_tokens), as far as they exist. The query
@@ -87,6 +86,5 @@ struct PageAttention {
 // Attention, pages are dense. Otherwise it throws an Error that names the argument.
 void page_attention(const PageAttention& args, Stream& stream);
 void check_page_attention(const PageAttention& args);
-void page_attention_reference(const PageAttention& args);
 
 }  // namespace nvllm::kernels

@@ -1,8 +1,6 @@
 #include "kernels/sparse/vertical_slash.h"
 
 #include <algorithm>
-#include <cmath>
-#include <vector>
 
 #include "base/error.h"
 #include "kernels/sparse/backends.h"
@@ -16,32 +14,6 @@ constexpr Arguments kList("vertical_slash_index");
 
 constexpr std::int64_t padded(std::int64_t tokens) {
   return (tokens + kEstimationRows - 1) / kEstimationRows * kEstimationRows;
-}
-
-template <typename T>
-void reference(const VerticalSlash& args, std::int64_t head) {
-  const PromptRows& prompt = args.prompt;
-  const std::int64_t tokens = prompt.tokens(), first = prompt.rows() - args.estimation_rows();
-  std::vector<double> by_token(tokens), by_offset(tokens);
-  for (std::int64_t row = first; row < prompt.rows(); ++row) {
-    const std::int64_t seen = prompt.first_position + row + 1;
-    std::vector<double> weights(seen);
-    for (std::int64_t j = 0; j < seen; ++j) {
-      const T* q = query_of<T>(prompt, row, head);
-      const T* k = key_of<T>(prompt, j, prompt.kv_head(head));
-      for (std::int64_t d = 0; d < prompt.head_dim(); ++d) {
-        weights[j] += double{to_float(q[d])} * to_float(k[d]) * prompt.scale;
-      }
-    }
-    const double row_max = *std::max_element(weights.begin(), weights.end());
-    double sum = 0;
-    for (double& weight : weights) sum += weight = std::exp(weight - row_max);
-    for (std::int64_t j = 0; j < seen; ++j) {
-      by_token[j] += weights[j] / sum;
-      by_offset[seen - 1 - j] += weights[j] / sum;
-    }
-  }
-  top_k_lines(args, head, by_token.data(), by_offset.data());
 }
 
 void check_lists(const Arguments& check, const TensorView& tensor, const char* name,
@@ -98,13 +70,6 @@ void vertical_slash(const VerticalSlash& args, Stream& stream) {
   check_vertical_slash(args);
   if (args.prompt.q.elements() == 0) return;
   NVLLM_ON_BACKEND(stream, vertical_slash(args, stream));
-}
-
-void vertical_slash_reference(const VerticalSlash& args) {
-  check_vertical_slash(args);
-  for (std::int64_t head = 0; head < args.prompt.heads(); ++head) {
-    with_element_type(args.prompt.q.dtype, [&]<typename T>(T) { reference<T>(args, head); });
-  }
 }
 
 std::int64_t max_slash_ranges(std::int64_t tokens, std::int64_t slashes) {

@@ -45,7 +45,6 @@ std::size_t vertical_slash_workspace(std::int64_t heads, std::int64_t tokens);
 // is more.
 void vertical_slash(const VerticalSlash& args, Stream& stream);
 void check_vertical_slash(const VerticalSlash& args);
-void vertical_slash_reference(const VerticalSlash& args);
 
 // The vertical-slash index: the tokens that blocks of 128 rows attend to, as lists. The block whose
 // rows end before token e (block b of rows from first_position on: e = first_position + 128 (b +

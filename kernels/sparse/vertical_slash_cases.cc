@@ -4,6 +4,7 @@
 
 #include "kernels/sparse/slash_bands.h"
 #include "kernels/sparse/testing/prompt_case.h"
+#include "kernels/sparse/testing/references.h"
 #include "kernels/sparse/vertical_slash.h"
 
 namespace nvllm::kernels {

@@ -127,8 +127,8 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
   const std::int64_t sequences = args.kv_length.shape[0];
   residents.kv.block_table = tables_.table(sequences, reads_.residents());
   residents.kv_length = tables_.lengths(sequences);
-  residents.only_rows_are_new =
-      capturable_;  // prompts may attend to what others compute in this step
+  // Prompts may attend to what others compute in this step.
+  residents.only_rows_are_new = capturable_;
   const bool in_parts = !reads_.none();
   if (in_parts) {
     residents.max_kv_length = reads_.residents() * shape_.block_size;

@@ -22,7 +22,7 @@ bool DeviceSlots::take_changed() {
 
 // An empty slot, or the one that has been free for longest; what was in it is nowhere on the device
 // any more.
-DeviceSlot DeviceSlots::take(BlockId block) {
+DeviceSlot DeviceSlots::assign_slot(BlockId block) {
   NVLLM_CHECK(!free_.empty(), "all ", size(), " slots of the device are held");
   const DeviceSlot slot = free_.front();
   Slot& there = slots_[static_cast<std::size_t>(slot)];
@@ -51,7 +51,7 @@ DeviceSlot DeviceSlots::open(BlockId block) {
   }
   own.holders = 1;
   own.whole = false;
-  return take(block);
+  return assign_slot(block);
 }
 
 void DeviceSlots::filled(BlockId block) {
@@ -67,7 +67,7 @@ bool DeviceSlots::hold(BlockId block) {
     settle(block, own.last);
     return true;
   }
-  take(block);
+  assign_slot(block);
   return false;
 }
 

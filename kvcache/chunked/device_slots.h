@@ -60,7 +60,7 @@ class DeviceSlots {
     DeviceSlot last = kNone;  // where it still is; kept when nobody holds it
   };
 
-  DeviceSlot take(BlockId block);
+  DeviceSlot assign_slot(BlockId block);
   void settle(BlockId block, DeviceSlot slot);
   Block& of(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
 

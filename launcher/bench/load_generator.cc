@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <map>
-#include <numeric>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -79,21 +77,6 @@ void LoadGenerator::run(std::span<const runtime::Request> requests, std::int64_t
     while (next < requests.size() && unfinished() < at_once) submit(requests[next++]);
     poll();
   }
-}
-
-Summary summary_of(std::vector<double> samples) {
-  if (samples.empty()) return {};
-  std::sort(samples.begin(), samples.end());
-  const double count = static_cast<double>(samples.size());
-  const auto quantile = [&](double share) {
-    const auto rank = static_cast<std::size_t>(std::ceil(share * count));
-    return samples[std::max<std::size_t>(rank, 1) - 1];
-  };
-  return {.mean = std::accumulate(samples.begin(), samples.end(), 0.0) / count,
-          .p50 = quantile(0.50),
-          .p90 = quantile(0.90),
-          .p99 = quantile(0.99),
-          .max = samples.back()};
 }
 
 }  // namespace nvllm::launcher

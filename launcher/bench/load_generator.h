@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/trace.h"
+#include "launcher/bench/summary.h"
 #include "runtime/engine/engine_client.h"
 #include "runtime/request.h"
 
@@ -54,14 +55,5 @@ class LoadGenerator {
   std::uint64_t next_id_ = 1;
   std::vector<RequestRecord> records_;  // the last has the id next_id_ - 1
 };
-
-// Statistics of many samples.
-struct Summary {
-  double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
-};
-
-// All zero without samples. A quantile is a sample: the smallest one that is not below that share
-// of them.
-Summary summary_of(std::vector<double> samples);
 
 }  // namespace nvllm::launcher

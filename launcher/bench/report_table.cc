@@ -1,19 +1,15 @@
 #include <algorithm>
 
 #include "launcher/bench/report.h"
+#include "launcher/bench/summary.h"
 #include "launcher/cli/program.h"
 #include "launcher/session/text_table.h"
 
 namespace nvllm::launcher {
 namespace {
 
-// With three significant digits.
-std::string number(double value) {
-  return fixed(value, value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3);
-}
-
 std::string percent(double share) {
-  return number(share * 100) + "%";
+  return three_digits(share * 100) + "%";
 }
 
 std::string title(const BenchSubject& subject) {
@@ -26,7 +22,7 @@ std::string title(const BenchSubject& subject) {
 // "4.41 TB/s", "35.1 GFLOP/s"
 std::string rate(double per_second, const char* unit) {
   const bool tera = per_second >= 1e12;
-  return number(per_second * (tera ? 1e-12 : 1e-9)) + (tera ? " T" : " G") + unit;
+  return three_digits(per_second * (tera ? 1e-12 : 1e-9)) + (tera ? " T" : " G") + unit;
 }
 
 std::string floor_line(const DeviceSpeed& speed, std::size_t ranks) {
@@ -35,15 +31,10 @@ std::string floor_line(const DeviceSpeed& speed, std::size_t ranks) {
              ranks > 1 ? ", communication between ranks not counted" : "", '\n');
 }
 
-void add_summary(TextTable& table, const char* what, const Summary& seconds) {
-  table.add_row({what, number(seconds.mean * 1e3), number(seconds.p50 * 1e3),
-                 number(seconds.p90 * 1e3), number(seconds.p99 * 1e3), number(seconds.max * 1e3)});
-}
-
 std::string work_line(const EngineWork& work) {
-  return str("  ", work.steps, " steps: device busy for ", number(work.device_busy_s),
-             " s, host busy for ", number(work.host_s), " s, host waiting for ",
-             number(work.waiting_s), " s; ", number(work.step_message_bytes),
+  return str("  ", work.steps, " steps: device busy for ", three_digits(work.device_busy_s),
+             " s, host busy for ", three_digits(work.host_s), " s, host waiting for ",
+             three_digits(work.waiting_s), " s; ", three_digits(work.step_message_bytes),
              " bytes of messages per step\n");
 }
 
@@ -56,24 +47,28 @@ std::string format_table(const BenchSubject& subject, const ThroughputReport& re
   std::string text = title(subject);
   text += str("  ", result.prompts, " prompts of ", result.prompt_tokens, " tokens, ",
               result.output_tokens, " tokens of answers, ", report.at_once, " at a time\n");
-  text += result.warmup_prompts > 0 ? str("  warm-up: ", result.warmup_prompts,
-                                          " short prompts in ", number(result.warmup_s), " s\n")
-                                    : "  no warm-up\n";
+  text += result.warmup_prompts > 0
+              ? str("  warm-up: ", result.warmup_prompts, " short prompts in ",
+                    three_digits(result.warmup_s), " s\n")
+              : "  no warm-up\n";
   TextTable figures;
-  figures.add_row({"time", number(result.seconds), "s"});
-  figures.add_row({"output", number(output / result.seconds), "tokens/s"});
-  figures.add_row({"prompt and output", number((output + prompt) / result.seconds), "tokens/s"});
-  figures.add_row({"floor", number(report.floor_s), "s"});
-  figures.add_row({"of the floor's speed", number(report.floor_s / result.seconds * 100), "%"});
-  figures.add_row({"mean batch", number(output / static_cast<double>(result.work.steps)), ""});
+  figures.add_row({"time", three_digits(result.seconds), "s"});
+  figures.add_row({"output", three_digits(output / result.seconds), "tokens/s"});
+  figures.add_row(
+      {"prompt and output", three_digits((output + prompt) / result.seconds), "tokens/s"});
+  figures.add_row({"floor", three_digits(report.floor_s), "s"});
+  figures.add_row(
+      {"of the floor's speed", three_digits(report.floor_s / result.seconds * 100), "%"});
+  figures.add_row(
+      {"mean batch", three_digits(output / static_cast<double>(result.work.steps)), ""});
   figures.add_row({"prompt tokens found in the cache", str(result.cached_tokens), ""});
   figures.add_row({"preemptions", str(result.work.preemptions), ""});
   text += figures.text();
   TextTable times;
   times.add_row({"ms", "mean", "p50", "p90", "p99", "max"});
-  add_summary(times, "TTFT", result.ttft_s);
-  add_summary(times, "ITL", result.itl_s);
-  add_summary(times, "request", result.request_s);
+  times.add_row(row_in_ms("TTFT", result.ttft_s));
+  times.add_row(row_in_ms("ITL", result.itl_s));
+  times.add_row(row_in_ms("request", result.request_s));
   return text + times.text() + work_line(result.work) +
          floor_line(subject.speed, subject.info.ranks.size());
 }
@@ -93,11 +88,11 @@ std::string format_table(const BenchSubject& subject, const std::vector<LatencyR
   for (const LatencyResult& result : results) {
     const double floor = decode_floor(subject.cost, subject.speed, result.rows, result.context);
     const double prompts = prefill_floor(result, subject.cost, subject.speed);
-    table.add_row({str(result.plan.batch), number(result.prefill_s * 1e3), number(prompts * 1e3),
-                   number(result.mean_step_s() * 1e3), number(result.step_s.p50 * 1e3),
-                   number(result.step_s.p99 * 1e3), number(floor * 1e3),
-                   percent(floor / result.mean_step_s()),
-                   number(result.rows / result.mean_step_s()), number(result.context),
+    table.add_row({str(result.plan.batch), three_digits(result.prefill_s * 1e3),
+                   three_digits(prompts * 1e3), three_digits(result.mean_step_s() * 1e3),
+                   three_digits(result.step_s.p50 * 1e3), three_digits(result.step_s.p99 * 1e3),
+                   three_digits(floor * 1e3), percent(floor / result.mean_step_s()),
+                   three_digits(result.rows / result.mean_step_s()), three_digits(result.context),
                    str(result.cached_tokens), str(result.work.preemptions)});
   }
   text += table.text();
@@ -110,15 +105,15 @@ std::string format_table(const BenchSubject& subject, const std::vector<LatencyR
 namespace {
 
 std::string gib(std::uint64_t bytes) {
-  return number(static_cast<double>(bytes) / (1 << 30));
+  return three_digits(static_cast<double>(bytes) / (1 << 30));
 }
 
 // Adds the cells of a floor: of compute, of the link, and the share of the larger one that was
 // reached.
 void add_floor(std::vector<std::string>& row, const LongFloor& floor, double scale,
                double seconds) {
-  row.push_back(number(floor.compute_s * scale));
-  row.push_back(floor.link_s > 0 ? number(floor.link_s * scale) : "-");
+  row.push_back(three_digits(floor.compute_s * scale));
+  row.push_back(floor.link_s > 0 ? three_digits(floor.link_s * scale) : "-");
   row.push_back(percent(floor.seconds() / seconds));
 }
 
@@ -148,17 +143,17 @@ std::string format_table(const BenchSubject& subject, const LongReport& report) 
       continue;
     }
     std::vector<std::string> prompt = {
-        name_of(mode.mode), number(mode.prefill_s),
-        number(static_cast<double>(mode.prefill_tokens) / mode.prefill_s)};
+        name_of(mode.mode), three_digits(mode.prefill_s),
+        three_digits(static_cast<double>(mode.prefill_tokens) / mode.prefill_s)};
     add_floor(prompt,
               prefill_floor(mode, subject.cost, subject.speed, report.link,
                             subject.engine.max_num_batched_tokens),
               1, mode.prefill_s);
     add_traffic(prompt, mode.prefill_work);
     prompts.add_row(prompt);
-    std::vector<std::string> answer = {name_of(mode.mode), number(mode.mean_step_s() * 1e3),
-                                       number(mode.step_s.p50 * 1e3),
-                                       number(mode.step_s.p99 * 1e3)};
+    std::vector<std::string> answer = {name_of(mode.mode), three_digits(mode.mean_step_s() * 1e3),
+                                       three_digits(mode.step_s.p50 * 1e3),
+                                       three_digits(mode.step_s.p99 * 1e3)};
     add_floor(answer, decode_floor(mode, subject.cost, subject.speed, report.link), 1e3,
               mode.mean_step_s());
     add_traffic(answer, mode.decode_work);
@@ -184,16 +179,17 @@ std::string format_table(const BenchSubject& subject, const std::vector<StartupR
   double before = 0;
   if (run.exec_s) {
     before = *run.exec_s;
-    table.add_row({"program running", number(before * 1e3), number(before * 1e3)});
+    table.add_row({"program running", three_digits(before * 1e3), three_digits(before * 1e3)});
   }
   for (const StartupStage& stage : run.stages) {
     const double at = run.exec_s.value_or(0) + stage.after_s;
-    table.add_row({stage.name, number(at * 1e3), number(std::max(at - before, 0.0) * 1e3)});
+    table.add_row(
+        {stage.name, three_digits(at * 1e3), three_digits(std::max(at - before, 0.0) * 1e3)});
     before = std::max(before, at);
   }
   return title(subject) + table.text() +
-         str("  start to first token: median ", number(median * 1e3), " ms, min ",
-             number(sorted.front() * 1e3), " ms of ", runs.size(),
+         str("  start to first token: median ", three_digits(median * 1e3), " ms, min ",
+             three_digits(sorted.front() * 1e3), " ms of ", runs.size(),
              runs.size() == 1 ? " start\n" : " starts; the stages are those of the median\n");
 }
 

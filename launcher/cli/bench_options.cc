@@ -1,32 +1,13 @@
 // The options of the benchmarks.
 #include <algorithm>
-#include <limits>
 
-#include "launcher/cli/option_table.h"
+#include "launcher/cli/bench_rows.h"
 
 namespace nvllm::launcher {
 namespace {
 
-constexpr std::int64_t kMaxSequences = 1'000'000;
-constexpr std::int64_t kMaxTokens = 10'000'000;
-constexpr std::int64_t kMaxWarmup = 100'000;
 constexpr std::int64_t kMaxRepeats = 1000;
 constexpr std::int64_t kLongModelLen = 40960;
-
-// "1024" or "100:1024"
-LengthRange length_range(const OptionValue& value) {
-  const std::string_view text = value.text();
-  const std::size_t colon = text.find(':');
-  const auto length = [&](std::string_view part) {
-    return OptionValue(value.name(), part).whole(1, kMaxTokens);
-  };
-  if (colon == std::string_view::npos) return {length(text), length(text)};
-  const LengthRange range{length(text.substr(0, colon)), length(text.substr(colon + 1))};
-  if (range.min > range.max) {
-    refuse(value.name(), ' ', text, ": ends before it begins; pass ", range.max, ':', range.min);
-  }
-  return range;
-}
 
 void store_batch_sizes(Options& options, const OptionValue& value) {
   options.bench.batch_sizes.clear();
@@ -64,25 +45,6 @@ OptionRows floor_rows() {
        "known for the H200, else measured", kInto.real(&BenchOptions::tflops, 1e-6, 1e9)},
       json_row(),
   };
-}
-
-OptionRow dataset_seed_row() {
-  return {"--dataset-seed", "N", "seed of the prompts and their lengths", "0",
-          kInto.whole(&BenchOptions::dataset_seed, 0, std::numeric_limits<std::int64_t>::max())};
-}
-
-OptionRow input_row(const char* value, const char* help, const char* fallback) {
-  return {"--input-len", value, help, fallback,
-          [](Options& o, const OptionValue& v) { o.bench.input = length_range(v); }};
-}
-
-OptionRow output_row(const char* value, const char* help, const char* fallback) {
-  return {"--output-len", value, help, fallback,
-          [](Options& o, const OptionValue& v) { o.bench.output = length_range(v); }};
-}
-
-OptionRow warmup_row(const char* help, const char* fallback) {
-  return {"--warmup", "N", help, fallback, kInto.whole(&BenchOptions::warmup, 0, kMaxWarmup)};
 }
 
 void check_one_length(const char* name, const std::optional<LengthRange>& range) {
@@ -153,9 +115,7 @@ Command throughput_command() {
             input_row("N|A:B", "tokens of each prompt; A:B: drawn uniformly, both ends included",
                       "100:1024"),
             output_row("N|A:B", "the same of each answer", "100:1024"),
-            {"--max-concurrency", "N",
-             "how many requests are in flight; the next one starts when one ends", "all",
-             kInto.whole(&BenchOptions::max_concurrency, 1, kMaxSequences)},
+            max_concurrency_row(),
             dataset_seed_row(),
             warmup_row("how many short prompts run before anything is measured",
                        "as many as run at a time")},
@@ -219,7 +179,8 @@ Command startup_command() {
 }  // namespace
 
 std::vector<Command> bench_commands() {
-  return {latency_command(), long_command(), startup_command(), throughput_command()};
+  return {latency_command(), long_command(), bench_serve_command(), startup_command(),
+          throughput_command()};
 }
 
 runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode) {

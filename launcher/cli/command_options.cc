@@ -155,6 +155,7 @@ std::vector<Command> generating_commands() {
       {"generate", "answers prompts from a file or the command line, as JSON lines",
        join_rows({model_rows(), generate_rows(), sampling_rows(), engine_rows(), group_rows()}),
        check_generate},
+      serve_command(),
   };
 }
 

@@ -14,11 +14,15 @@ namespace nvllm::launcher {
 int run_generate(const Options& options, std::int64_t started_ns);
 int run_chat(const Options& options, std::int64_t started_ns);  // also without a command
 
+// launcher/serve
+int run_serve(const Options& options, std::int64_t started_ns);
+
 // launcher/bench
 int run_bench_throughput(const Options& options, std::int64_t started_ns);
 int run_bench_latency(const Options& options, std::int64_t started_ns);
 int run_bench_startup(const Options& options, std::int64_t started_ns);
 int run_bench_long(const Options& options, std::int64_t started_ns);
+int run_bench_serve(const Options& options, std::int64_t started_ns);  // a client: no worker
 
 // launcher/inspect; those for text start no worker.
 int run_inspect(const Options& options, std::int64_t started_ns);

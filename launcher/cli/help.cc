@@ -66,7 +66,7 @@ std::string use_of_group(const Command& command, const OptionRows& group, std::s
   std::string has, lacks;
   for (const OptionRow& shared : group) {
     const auto same_name = [&](const OptionRow& row) {
-      return std::string_view(row.name) == shared.name;
+      return std::string_view(row.name) == shared.name && same_group(row, shared.group);
     };
     const auto found = std::find_if(command.rows.begin(), command.rows.end(), same_name);
     std::string& list = found == command.rows.end() ? lacks : has;

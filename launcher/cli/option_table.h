@@ -108,7 +108,8 @@ OptionRows in_group(const char* group, OptionRows rows);
 // What check() of a command with an engine does first.
 void check_engine(const Options& options);
 
-// The commands' tables (command_options.cc, bench_options.cc).
+// The commands' tables (command_options.cc, serve_options.cc, bench_options.cc).
+Command serve_command();
 std::vector<Command> generating_commands();
 std::vector<Command> bench_commands();
 std::vector<Command> other_commands();

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <optional>
 
 namespace nvllm::launcher {
@@ -134,6 +135,11 @@ bool stands_for_itself(std::string_view word) {
   });
 }
 
+bool is_text(std::string_view word) {
+  constexpr std::string_view kTexts[] = {"TEXT", "URL", "PATH", "NAME", "KEY"};
+  return std::find(std::begin(kTexts), std::end(kTexts), word) != std::end(kTexts);
+}
+
 void add_alternative(ValueShape& shape, std::string_view alternative) {
   if (alternative == "FILE" || alternative == "MODEL") {
     shape.file = true;
@@ -143,7 +149,7 @@ void add_alternative(ValueShape& shape, std::string_view alternative) {
     shape.list = true;
   } else if (stands_for_itself(alternative)) {
     shape.choices.emplace_back(alternative);
-  } else if (alternative != "TEXT") {
+  } else if (!is_text(alternative)) {
     shape.number = true;
   }
 }

@@ -29,7 +29,6 @@ const Command& find_command(const std::string& name) {
     if (command.name == name) return command;
     known.emplace_back(command.name);
   }
-  if (name == "serve") refuse("serve: not yet; generate answers prompts from a file or a pipe");
   refuse_unknown("command", name, known, "");
 }
 
@@ -79,7 +78,6 @@ namespace {
 
 // Whether a first word that is no command is a prompt; refuses a word that was hardly meant as one.
 bool is_prompt(const std::string& word) {
-  if (word == "serve") return false;
   std::vector<std::string> known;
   for (const Command& command : commands()) {
     const std::string name = command.name;

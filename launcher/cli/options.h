@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -57,6 +58,29 @@ struct ChatOptions {
   std::string system;                 // empty: what the chat template says itself
 };
 
+// serve; names as vLLM's where vLLM has them
+struct ServeOptions {
+  std::string host = "127.0.0.1";
+  std::int64_t port = 8000;  // 0: any that is free
+  std::string uds;           // a unix socket instead
+  std::string ssl_certfile, ssl_keyfile;
+  std::vector<std::string> api_keys;  // those of --api-key, its file and NVLLM_API_KEY
+  std::string api_key_file;
+  std::vector<std::string> allowed_origins = {"*"};
+  std::string root_path;                        // a prefix of all paths, "/llm"
+  std::vector<std::string> served_model_names;  // empty: as --model names it
+  std::string chat_template_kwargs;             // a JSON object, or empty
+  std::string reasoning_parser, tool_call_parser;
+  bool auto_tool_choice = false;
+  std::int64_t max_queued_requests = 10000;
+  std::int64_t max_queued_tokens = std::int64_t{16} << 20;
+  std::int64_t max_request_bytes = std::int64_t{64} << 20;
+  Nanoseconds request_timeout{0};  // 0: none
+  Nanoseconds shutdown_timeout = std::chrono::seconds(25);
+  bool restart_workers = true;
+  bool log_requests = false;
+};
+
 // tokenize, detokenize, template
 struct TextOptions {
   std::string input;               // a file, "-", or empty
@@ -93,7 +117,7 @@ constexpr bool in_chunks(LongMode mode) {
 constexpr std::int64_t kLongOutput = 128;  // --output-len of bench long, where none is given
 
 struct BenchOptions {
-  // throughput
+  // throughput; also of serve: max_concurrency
   std::int64_t prompts = 256;
   std::optional<std::int64_t> max_concurrency;  // absent: all prompts at once
 
@@ -117,6 +141,39 @@ struct BenchOptions {
   std::optional<double> bandwidth_tb_s, tflops;
 };
 
+// A request of `bench serve` is good if it keeps all limits that are set, as in vLLM.
+struct GoodputLimits {
+  std::optional<double> ttft_ms, tpot_ms, e2el_ms;
+
+  bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
+};
+
+// bench serve: the server, and the load that it gets.
+struct BenchServeOptions {
+  std::vector<std::string> base_urls;  // empty: http://127.0.0.1:8000
+  std::string endpoint = "/v1/completions";
+  std::string model;    // its name there; empty: the first that the server lists
+  std::string api_key;  // empty: that of the environment
+
+  std::optional<std::int64_t> prompts;
+  double duration_s = 0;  // 0: prompts are counted instead
+  double request_rate = std::numeric_limits<double>::infinity();
+  double burstiness = 1;
+  std::int64_t vocabulary = 10'001;  // ids of prompts are less than that
+
+  bool ignore_eos = true;
+  double temperature = 0;
+  std::optional<double> top_p;
+  std::optional<std::int64_t> top_k;
+  std::string extra_body;  // a JSON object
+
+  GoodputLimits goodput;
+  Nanoseconds timeout = std::chrono::seconds(600);
+  std::string save_requests;  // a file; empty: none
+
+  bool chat() const { return endpoint.ends_with("/chat/completions"); }
+};
+
 // The engine of `bench long` in that mode. Options that say how a mode works hold for that mode
 // only.
 runtime::EngineOptions options_of_mode(runtime::EngineOptions options, LongMode mode);
@@ -128,6 +185,7 @@ struct Options {
   // Shared by several commands.
   GroupOptions group;
   runtime::ModelOptions model;
+  std::string model_name;  // as --model names it, or the default one's
   runtime::EngineOptions engine;
   std::map<std::string, std::string> host_cache;  // KV offload options, as they were given
   SamplingSettings sampling;                      // for requests that do not set it themselves
@@ -141,7 +199,9 @@ struct Options {
   GenerateOptions generate;
   TextOptions text;
   ChatOptions chat;
+  ServeOptions serve;
   BenchOptions bench;
+  BenchServeOptions bench_serve;
   std::string shell;  // of completion: bash, zsh, fish
 
   std::string message;  // what --help or --version prints on standard output

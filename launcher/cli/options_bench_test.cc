@@ -30,11 +30,13 @@ TEST_CASE("a command may be two words, of which the first alone says what may fo
   CHECK(parse_command_line({"bench", "startup", "--help"})
             .message.starts_with("nvllm-launch bench startup measures"));
   const std::string help = parse_command_line({"bench", "--help"}).message;
-  for (const char* name : {"bench latency", "bench long", "bench startup", "bench throughput"}) {
+  for (const char* name :
+       {"bench latency", "bench long", "bench serve", "bench startup", "bench throughput"}) {
     CHECK(help.find(name) != std::string::npos);
   }
   CHECK_THROWS_WITH_AS(parse_command_line({"bench"}),
-                       "bench: pass latency, long, startup or throughput after it", UsageError);
+                       "bench: pass latency, long, serve, startup or throughput after it",
+                       UsageError);
   CHECK(refusal({"bench", "latenci"}) ==
         "unknown command 'bench latenci'; did you mean 'bench latency'?");
 }
@@ -85,6 +87,66 @@ TEST_CASE("what does not go together is refused in one line with the fix") {
         "--profile x with --repeat 2: a trace is of one run; pass --repeat 1");
   CHECK(refusal({"bench", "latency", "--batch-size", "0"}) ==
         "--batch-size 0: a batch has at least one sequence");
+}
+
+TEST_CASE("the options of bench serve") {
+  const Options options = parse_command_line({"bench",
+                                              "serve",
+                                              "--base-url",
+                                              "http://a:1",
+                                              "--base-url=unix:/b",
+                                              "--endpoint",
+                                              "/v1/chat/completions",
+                                              "--model",
+                                              "m",
+                                              "--api-key",
+                                              "k",
+                                              "--request-rate",
+                                              "2.5",
+                                              "--burstiness",
+                                              "0.5",
+                                              "--max-concurrency",
+                                              "64",
+                                              "--num-prompts",
+                                              "9",
+                                              "--vocab-size",
+                                              "500",
+                                              "--no-ignore-eos",
+                                              "--temperature",
+                                              "0.6",
+                                              "--top-p",
+                                              "0.9",
+                                              "--top-k",
+                                              "40",
+                                              "--extra-body",
+                                              "{\"priority\": 1}",
+                                              "--goodput",
+                                              "ttft:200,e2el:5000",
+                                              "--timeout",
+                                              "3",
+                                              "--save-requests",
+                                              "f",
+                                              "--warmup",
+                                              "0",
+                                              "--input-len",
+                                              "3:5",
+                                              "--json"});
+  const BenchServeOptions& serve = options.bench_serve;
+  CHECK(serve.base_urls == std::vector<std::string>{"http://a:1", "unix:/b"});
+  CHECK(serve.chat());
+  CHECK((serve.model == "m" && serve.api_key == "k"));
+  CHECK((serve.request_rate == 2.5 && serve.burstiness == 0.5));
+  CHECK((options.bench.max_concurrency == 64 && serve.prompts == 9 && serve.vocabulary == 500));
+  CHECK(!serve.ignore_eos);
+  CHECK((serve.temperature == 0.6 && serve.top_p == 0.9 && serve.top_k == 40));
+  CHECK(serve.extra_body == "{\"priority\": 1}");
+  CHECK((serve.goodput.ttft_ms == 200 && serve.goodput.e2el_ms == 5000));
+  CHECK(!serve.goodput.tpot_ms);
+  CHECK(serve.timeout == std::chrono::seconds(3));
+  CHECK(serve.save_requests == "f");
+  CHECK((options.bench.warmup == 0 && options.bench.input->max == 5));
+  CHECK(parse_command_line({"bench", "serve", "--request-rate", "inf"}).bench_serve.request_rate ==
+        BenchServeOptions().request_rate);
 }
 
 }  // namespace nvllm::launcher

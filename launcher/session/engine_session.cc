@@ -57,9 +57,12 @@ EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel m
     : model_(std::move(model)), sampling_defaults_(sampling_defaults_of(model_)) {
   const LaunchPlan launch = plan_launch(options.group, cuda_built(), visible_gpus);
   check_has_weights(model_);
-  workers_.emplace(group_to_start(options.group, launch),
-                   worker_body(options.group, launch, &model_));
+  WorkerGroup::Options group = group_to_start(options.group, launch);
+  group.on_signal = options.on_signal;
+  if (options.before_fork) options.before_fork();
+  workers_.emplace(group, worker_body(options.group, launch, &model_));
   try {
+    if (options.on_forked) options.on_forked(*workers_);
     if (options.meanwhile) options.meanwhile();
     client_.emplace(workers_->member());
     open_engine(options);

@@ -32,6 +32,11 @@ struct SessionOptions {
   bool memory_report = false;  // there, too: the memory of every rank once the engine is open
   // Called in this process while the workers start and load. If it throws, the session ends.
   std::function<void()> meanwhile = nullptr;
+  // Of a program with other threads: called right before the workers are forked, when the others
+  // must hold no lock; and right after it, before meanwhile().
+  std::function<void()> before_fork = nullptr;
+  std::function<void(WorkerGroup& workers)> on_forked = nullptr;
+  SignalHandler on_signal = nullptr;
 };
 
 // The session that a command line asks for.
@@ -51,7 +56,7 @@ class SessionFailed : public Error {
   int exit_code_;
 };
 
-// Used by one thread, the process's main thread, before there are others.
+// Used by one thread, the process's main thread, before there are others, or with before_fork.
 class EngineSession {
  public:
   // Opens the model, forks the workers and waits until the engine is open. Throws an Error if no

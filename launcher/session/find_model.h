@@ -20,6 +20,8 @@ std::string find_model(const std::string& given, const Environment& environment)
 // The file of the GEMM tuning cache; empty if there is no cache folder because HOME is not set.
 std::string gemm_tuning_path(const Environment& environment);
 
+inline constexpr const char* kDefaultModelName = "SmolLM2-135M-Instruct";
+
 // The path of the default model, SmolLM2-135M-Instruct, in the user's cache. If the file is missing
 // and NVLLM_FETCH_MODEL names tools/fetch-model, that is run to download it. Throws an Error that
 // says what to do if the file is still not there.

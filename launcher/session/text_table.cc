@@ -49,6 +49,10 @@ std::string fixed(double number, int digits) {
   return text.data();
 }
 
+std::string three_digits(double value) {
+  return fixed(value, value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3);
+}
+
 std::string progress_bar(double done) {
   constexpr std::size_t kWidth = 30;
   const auto full = static_cast<std::size_t>(done * kWidth);

@@ -30,6 +30,8 @@ std::string counted(Count count, const char* what) {
 
 // "3.14": with that many digits behind the point.
 std::string fixed(double number, int digits);
+// With three significant digits, or all of those before the point.
+std::string three_digits(double value);
 
 // "[###...] 50%, "; done: 0 to 1.
 std::string progress_bar(double done);

@@ -1,14 +1,17 @@
 #include "launcher/supervise/child.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 
@@ -21,6 +24,18 @@ namespace {
 // Signals that a terminal sends to its whole foreground group. SIGTERM is not one of them: sent to
 // a worker, it is meant for that worker.
 constexpr std::array kTerminalSignals = {SIGINT, SIGQUIT, SIGHUP};
+
+// Connections are the launcher's: a worker that held one open would keep its client waiting.
+void close_sockets() {
+  DIR* const files = ::opendir("/proc/self/fd");
+  if (files == nullptr) return;
+  while (const dirent* file = ::readdir(files)) {
+    const int fd = std::atoi(file->d_name);
+    struct stat about {};
+    if (fd > STDERR_FILENO && ::fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode)) ::close(fd);
+  }
+  ::closedir(files);
+}
 
 void become_worker(pid_t parent, int output) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -37,6 +52,7 @@ void become_worker(pid_t parent, int output) {
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 
+  close_sockets();
   // stdio holds nothing here: the parent has flushed it before the fork.
   ::dup2(output, STDOUT_FILENO);
   ::dup2(output, STDERR_FILENO);

@@ -36,11 +36,12 @@ constexpr Nanoseconds kReapLimit = std::chrono::seconds(5);
 }  // namespace
 
 Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
-                       Console& console)
+                       Console& console, SignalHandler on_signal)
     : group_(group),
       children_(children),
       signals_(signals),
       console_(console),
+      on_signal_(std::move(on_signal)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       progress_(children.size()),
       last_healthy_(children.size()),
@@ -67,7 +68,9 @@ int Supervisor::finish(const std::optional<std::string>& error) {
 void Supervisor::run() {
   while (true) {
     wait_for_event(kRound);
-    if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
+    if (const auto signal = signals_.next_signal()) {
+      if (!on_signal_ || !on_signal_(*signal)) return end_after_signal(*signal);
+    }
     // Read before the children are checked: a child that ends after it was asked to is no failure.
     const bool finishing = finishing_;
     if (finishing && error_) return end_after_error(*error_);

@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -42,6 +43,10 @@ class SignalWatch {
   UniqueFd fd_;
 };
 
+// Called in the supervisor's thread with a signal that asks the program to stop. True: the program
+// sees to it, and the workers go on; otherwise they end.
+using SignalHandler = std::function<bool(int signal)>;
+
 class Supervisor {
  public:
   // A rank may take this long from its fork until it is ready, or the step timeout if that is
@@ -59,7 +64,7 @@ class Supervisor {
 
   // All arguments must outlive the supervisor, and nobody else may use the children from now on.
   Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
-             Console& console);
+             Console& console, SignalHandler on_signal = nullptr);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();  // ends the workers, if finish() has not
@@ -105,6 +110,7 @@ class Supervisor {
   std::vector<Child>& children_;
   SignalWatch& signals_;
   Console& console_;
+  const SignalHandler on_signal_;
   UniqueFd wake_;  // an eventfd: finish() has been called
 
   // Used by the thread alone.

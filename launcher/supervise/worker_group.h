@@ -29,11 +29,13 @@ class WorkerGroup {
   struct Options {
     ipc::GroupOptions group;
     int output = STDERR_FILENO;  // where workers' lines and post-mortems go
+    SignalHandler on_signal = nullptr;
   };
   // What a worker does; the result is its exit code.
   using Body = std::function<int(const ipc::Group& group, int rank)>;
 
-  // The process must have one thread and, until then, no CUDA context. On an Error nothing is left.
+  // The process must have one thread (or others that hold no lock) and, until then, no CUDA context.
+  // On an Error nothing is left.
   WorkerGroup(const Options& options, const Body& body);
   ~WorkerGroup();  // ends the workers, if finish() has not
 

@@ -200,8 +200,6 @@ std::vector<BadCommandLine> prompt_lines() {
 std::vector<BadCommandLine> chat_lines() {
   return {
       {{""}, "'': an empty prompt; pass a text"},
-      {{"serve"}, "serve: not yet; generate answers prompts from a file or a pipe"},
-      {{"serve", "--port", "80"}, "serve: not yet; generate answers prompts from a file or a pipe"},
       {{"selftets"},
        "unknown command 'selftets'; did you mean 'selftest'? As a prompt: nvllm-launch -- "
        "selftets"},
@@ -230,7 +228,7 @@ std::vector<BadCommandLine> chat_lines() {
 
 std::vector<BadCommandLine> bench_lines() {
   return {
-      {{"bench"}, "bench: pass latency, long, startup or throughput after it"},
+      {{"bench"}, "bench: pass latency, long, serve, startup or throughput after it"},
       {{"bench", "--json"}, "unknown command 'bench --json'; see nvllm-launch --help"},
       {{"bench", "latncy"}, "unknown command 'bench latncy'; did you mean 'bench latency'?"},
       {{"bench", "latency", "--batch-size=0"}, "--batch-size 0: a batch has at least one sequence"},
@@ -261,6 +259,35 @@ std::vector<BadCommandLine> bench_lines() {
        "--profile t with --repeat 2: a trace is of one run; pass --repeat 1"},
       {{"bench", "startup", "--output-len=3"},
        "unknown option '--output-len'; did you mean '--input-len'?"},
+  };
+}
+
+std::vector<BadCommandLine> bench_serve_lines() {
+  return {
+      {{"bench", "serve", "--base-url=localhost:8000"},
+       "--base-url 'localhost:8000': pass http://HOST:PORT or unix:/PATH of a server"},
+      {{"bench", "serve", "--base-url=https://a"},
+       "--base-url 'https://a': pass http://HOST:PORT or unix:/PATH of a server"},
+      {{"bench", "serve", "--endpoint=/v1/embeddings"},
+       "--endpoint '/v1/embeddings': pass /v1/completions or /v1/chat/completions"},
+      {{"bench", "serve", "--request-rate=0"},
+       "--request-rate 0: out of range; pass 0.000001 to 1000000"},
+      {{"bench", "serve", "--api-key="}, "--api-key: is sent in a header; pass printable ASCII"},
+      {{"bench", "serve", "--goodput=ttft"},
+       "--goodput 'ttft': 'ttft' is no limit; pass some such as ttft:200,tpot:20,e2el:5000, in "
+       "milliseconds"},
+      {{"bench", "serve", "--goodput=itl:20"},
+       "--goodput 'itl:20': 'itl:20' is no limit; pass some such as ttft:200,tpot:20,e2el:5000, in "
+       "milliseconds"},
+      {{"bench", "serve", "--extra-body=[]"}, "--extra-body '[]': pass an object of fields"},
+      {{"bench", "serve", "--extra-body={"}, "--extra-body '{': no valid JSON"},
+      {{"bench", "serve", "--extra-body={\"stream\": false}"},
+       "--extra-body: stream is set by the benchmark; leave it out"},
+      {{"bench", "serve", "--duration=5"},
+       "--duration 5: sends without end; pass --max-concurrency or --request-rate, too"},
+      {{"bench", "serve", "--duration=5", "--num-prompts=3"},
+       "--duration 5 with --num-prompts 3: pass one of them"},
+      {{"bench", "serve", "--tp=2"}, "unknown option '--tp'; did you mean '--top-p'?"},
   };
 }
 
@@ -358,7 +385,7 @@ std::vector<BadCommandLine> bad_command_lines() {
   std::vector<BadCommandLine> all;
   for (const auto& lines :
        {engine_lines(), sampling_lines(), prompt_lines(), chat_lines(), bench_lines(),
-        group_lines(), inspect_lines(), text_lines(), config_lines()}) {
+        bench_serve_lines(), group_lines(), inspect_lines(), text_lines(), config_lines()}) {
     all.insert(all.end(), lines.begin(), lines.end());
   }
   return all;

@@ -33,8 +33,8 @@ struct LoadProgress {
 
 struct LoadOptions {
   int threads = 0;  // that read and convert; 0: depends on the machine
-  std::size_t piece_bytes =
-      0;  // that are read, converted and copied as one; 0: depends on the device
+  // Bytes that are read, converted and copied as one; 0: depends on the device.
+  std::size_t piece_bytes = 0;
 
   // Called by the thread that loads, about ten times a second and at the end. An exception that it
   // throws ends the load and is thrown by load_parameters().

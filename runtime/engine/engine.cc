@@ -257,7 +257,7 @@ void Engine::poll_result() {
 void Engine::push_updates() {
   if (updates_.empty()) return;
   const Trace::Span span(own_.trace(), "host", "push");
-  server_.push("updates", updates_);
+  server_.push("updates", updates_, scheduler_ ? scheduler_->statistics() : SchedulerStatistics{});
   updates_.clear();
 }
 

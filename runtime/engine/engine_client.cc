@@ -29,16 +29,28 @@ EngineInfo EngineClient::open(const EngineOptions& options, const OnLoadState& o
 }
 
 void EngineClient::submit(std::uint64_t id, const Request& request) {
+  const std::lock_guard lock(mutex_);
   const auto [place, inserted] = unfinished_.emplace(id, std::max(request.sampling.n, 1));
   if (!inserted) fail("request ", id, " is not over yet; give another one another number");
   packer_.add(id, request);
-  send_full_parts();
+  send_full_parts_locked();
 }
 
 void EngineClient::abort(std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
   if (!unfinished_.contains(id)) return;
   packer_.abort(id);
-  send_parts();
+  send_parts_locked();
+}
+
+void EngineClient::send() {
+  const std::lock_guard lock(mutex_);
+  send_parts_locked();
+}
+
+std::size_t EngineClient::unfinished() const {
+  const std::lock_guard lock(mutex_);
+  return unfinished_.size();
 }
 
 std::vector<Update> EngineClient::poll(Nanoseconds limit) {
@@ -49,6 +61,7 @@ std::vector<Update> EngineClient::poll(Nanoseconds limit) {
     if (updates_.empty()) throw;
   }
   std::vector<Update> updates = std::exchange(updates_, {});
+  const std::lock_guard lock(mutex_);
   for (const Update& update : updates) note_end(update);
   return updates;
 }
@@ -66,8 +79,8 @@ void EngineClient::await_updates(Nanoseconds limit) {
   const std::int64_t begin = now_ns();
   const Nanoseconds bounded = std::min<Nanoseconds>(limit, std::chrono::hours(24 * 365));
   while (true) {
-    send_parts();
-    while (receive(Nanoseconds(0))) send_parts();
+    send();
+    while (receive(Nanoseconds(0))) send();
     if (!updates_.empty()) return;
     const Nanoseconds left = bounded - Nanoseconds(now_ns() - begin);
     if (left <= Nanoseconds(0)) return;
@@ -76,23 +89,23 @@ void EngineClient::await_updates(Nanoseconds limit) {
 }
 
 // Sends all parts that may be sent now.
-void EngineClient::send_parts() {
+void EngineClient::send_parts_locked() {
   while (unacknowledged_ < kMaxUnacknowledged) {
     const std::optional<RequestPart> part = packer_.next();
     if (!part) return;
-    send(*part);
+    send_locked(*part);
   }
 }
 
 // The same, but leaves what does not fill a part yet.
-void EngineClient::send_full_parts() {
+void EngineClient::send_full_parts_locked() {
   while (unacknowledged_ < kMaxUnacknowledged &&
          packer_.waiting_bytes() >= RequestPacker::kPartBytes) {
-    send(*packer_.next());
+    send_locked(*packer_.next());
   }
 }
 
-void EngineClient::send(const RequestPart& part) {
+void EngineClient::send_locked(const RequestPart& part) {
   requests_.send("add", part);
   ++unacknowledged_;
 }
@@ -109,7 +122,8 @@ bool EngineClient::receive(Nanoseconds limit) {
 void EngineClient::handle(ipc::RequestEvent event) {
   if (event.kind() == ipc::RequestEvent::Kind::push) {
     if (event.name() == "updates") {
-      auto received = event.get<std::vector<Update>>();
+      std::vector<Update> received;
+      event.read(received, load_);
       std::move(received.begin(), received.end(), std::back_inserter(updates_));
     } else if (event.name() == "load_state" && on_load_state_) {
       on_load_state_(event.get<LoadState>());
@@ -118,6 +132,7 @@ void EngineClient::handle(ipc::RequestEvent event) {
     reply_.emplace(std::move(event));
   } else {
     event.read();  // an "add" has no result, but may have failed
+    const std::lock_guard lock(mutex_);
     --unacknowledged_;
   }
 }
@@ -147,13 +162,16 @@ void EngineClient::note_end(const Update& update) {
 // Calls a method of rank 0 and waits for its reply.
 template <typename Return, typename... Args>
 Return EngineClient::call(std::string_view method, const Args&... args) {
-  send_parts();
   reply_.reset();
-  call_id_ = requests_.send(method, args...);
+  {
+    const std::lock_guard lock(mutex_);
+    send_parts_locked();
+    call_id_ = requests_.send(method, args...);
+  }
   const std::int64_t begin = now_ns();
   while (!reply_) {
     if (!receive(kRound)) check_life(begin);
-    send_parts();
+    send();
   }
   call_id_ = 0;
   return std::exchange(reply_, {})->template get<Return>();

@@ -10,11 +10,15 @@
 //
 // When the group is aborted, or rank 0 is silent for the step timeout, any call throws
 // (GroupAborted, PeerTimeout). The run is over then; poll() still returns what came before.
+//
+// A server submits from several threads: submit(), abort() and send() may be called by any thread,
+// everything else by the launcher's main thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -30,7 +34,6 @@
 
 namespace nvllm::runtime {
 
-// Used by the launcher's main thread.
 class EngineClient {
  public:
   // The member must outlive it.
@@ -46,20 +49,25 @@ class EngineClient {
   void submit(std::uint64_t id, const Request& request);
   // The request's updates end with FinishReason::abort, unless it ended before.
   void abort(std::uint64_t id);
+  // Sends what was submitted. poll() does it too, but another thread's poll() may be waiting.
+  void send();
 
   // Sends what can be sent and returns what has come; waits for something up to the limit.
   std::vector<Update> poll(Nanoseconds limit);
   // How many requests were submitted whose last update poll() has not returned.
-  std::size_t unfinished() const { return unfinished_.size(); }
+  std::size_t unfinished() const;
+  // The scheduler's figures at the end of the last step that poll() has returned updates of.
+  const SchedulerStatistics& load() const { return load_; }
 
   // The next two wait for the answer; updates that come meanwhile are kept for poll().
   EngineStatistics statistics();
   std::vector<ProcessTrace> take_trace();  // of all ranks
 
  private:
-  void send_parts();
-  void send_full_parts();
-  void send(const RequestPart& part);
+  // Those named `locked` are called with mutex_ held.
+  void send_parts_locked();
+  void send_full_parts_locked();
+  void send_locked(const RequestPart& part);
   void await_updates(Nanoseconds limit);
   bool receive(Nanoseconds limit);
   void handle(ipc::RequestEvent event);
@@ -69,11 +77,14 @@ class EngineClient {
   Return call(std::string_view method, const Args&... args);
 
   ipc::Member& member_;
+  mutable std::mutex mutex_;  // guards sending by requests_, and the next three
   ipc::RequestClient requests_;
   RequestPacker packer_;
   std::size_t unacknowledged_ = 0;                              // parts
   std::unordered_map<std::uint64_t, std::int32_t> unfinished_;  // by request: unfinished answers
-  std::vector<Update> updates_;                                 // that poll() has not returned
+
+  std::vector<Update> updates_;  // that poll() has not returned
+  SchedulerStatistics load_;
   OnLoadState on_load_state_;
   std::uint64_t call_id_ = 0;  // the call whose reply call() waits for; 0: none
   std::optional<ipc::RequestEvent> reply_;

@@ -51,7 +51,7 @@ class Echo {
       update.tokens.assign(prompt.begin() + static_cast<std::ptrdiff_t>(at),
                            prompt.begin() + static_cast<std::ptrdiff_t>(end));
       if (end == prompt.size()) update.finish = FinishReason::length;
-      server_.push("updates", std::vector<Update>{std::move(update)});
+      server_.push("updates", std::vector<Update>{std::move(update)}, SchedulerStatistics{});
     }
   }
   EngineInfo open(const EngineOptions& options) {

@@ -2,8 +2,8 @@
 // plainest engine there is, and then in all the ways that make an engine fast.
 //
 // Arithmetic in float32 is off by rounding where GEMMs have other shapes, so log-probabilities are
-// near, not equal, and a draw between two tokens that are as good as each other may fall to either.
-// On the CPU no sampling of these requests does. GPUs differ in their choice of GEMMs, so there a
+// near, not equal, and of two tokens that are equally likely either may be sampled. On the CPU that
+// happens to none of these requests. GPUs differ in their choice of GEMMs, so there a
 // few answers in a hundred may part from the right ones where everything before agrees.
 #include <doctest/doctest.h>
 
@@ -95,7 +95,7 @@ std::vector<TokenLogprobs> first(const std::vector<TokenLogprobs>& all, std::siz
 
 // Differences of one setting's answers from the right ones.
 struct Differences {
-  int parted = 0;     // drew another token somewhere
+  int parted = 0;     // sampled another token somewhere
   std::string first;  // the first that parted
   std::string wrong;  // what no near tie explains
 

@@ -78,7 +78,7 @@ TEST_CASE("an answer ends at an end or a stop id, unless ends are ignored") {
   CHECK(book_of().open(1, request, 0)[0].stop_tokens == std::vector<std::int32_t>{50});
 }
 
-TEST_CASE("before min_tokens neither ends nor stop ids are drawn") {
+TEST_CASE("before min_tokens neither ends nor stop ids are sampled") {
   Request request = request_of({1, 2});
   request.sampling.stop_token_ids = {50};
   CHECK(book_of().open(1, request, 0)[0].rules.ends.empty());

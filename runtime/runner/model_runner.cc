@@ -79,7 +79,7 @@ void ModelRunner::step(const StepMessage& message) {
   const std::span<const StepPart> parts = slots_.parts();
   const layers::Sampled sampled = parts.empty() ? layers::Sampled{} : run(message.number, parts);
   timer_.end(stream_);
-  if (results_) results_->add(message.number, parts, slots_, sampled, stream_);
+  if (results_) results_->enqueue_copies(message.number, parts, slots_, sampled, stream_);
 }
 
 // Everything but the rows, in the message's order.
@@ -213,7 +213,7 @@ bool ModelRunner::result_ready() {
 
 StepResult ModelRunner::take_result() {
   NVLLM_CHECK(results_.has_value(), "this rank keeps no results");
-  StepResult result = results_->take(stream_, communicator_);
+  StepResult result = results_->take_oldest(stream_, communicator_);
   timer_.collect();
   return result;
 }

@@ -160,7 +160,7 @@ TEST_CASE("a sequence that is swapped out and in again goes on as before") {
     runner.start(1, prompts[0].ids).rows(0, 1).rows(1, 7).step();
     runner.decode(8);
     runner.finish();
-    // Ten tokens were drawn; the tenth has not been computed yet.
+    // Ten tokens were sampled; the tenth has not been computed yet.
     std::vector<std::int32_t> known = prompts[1].ids;
     known.insert(known.end(), prompts[1].continuation.begin(),
                  prompts[1].continuation.begin() + 10);

@@ -57,8 +57,8 @@ std::string compare(const GoldenRow& right, const TokenLogprobs& got, std::int32
   return {};
 }
 
-// The first prompt's tokens scored, and the first one drawn, with others beside it that want less
-// or more.
+// The first prompt's log-probabilities, and the first token sampled, with others beside it that
+// want less or more.
 void check_logprobs(DeviceRank& rank, std::int64_t chunk) {
   const GoldenModel golden("qwen3-uneven");
   const auto& prompt = golden.prompts[0];
@@ -74,30 +74,30 @@ void check_logprobs(DeviceRank& rank, std::int64_t chunk) {
   runner.finish();
   if (rank.member.rank() > 0) return;
 
-  std::size_t scored_rows = 0, other_rows = 0, drawn = 0;
+  std::size_t logprob_rows = 0, other_rows = 0, sampled = 0;
   for (const StepResult& result : runner.results()) {
-    for (const StepResult::PromptLogprobs& scored : result.prompts) {
-      for (const TokenLogprobs& got : scored.tokens) {
-        if (scored.slot == 3) {
+    for (const StepResult::PromptLogprobs& logprobs : result.prompts) {
+      for (const TokenLogprobs& got : logprobs.tokens) {
+        if (logprobs.slot == 3) {
           CHECK(got.chosen.token == golden.prompts[1].ids[++other_rows]);
           CHECK(got.top.empty());
         } else {
-          const GoldenRow right(golden, scored_rows);
-          CHECK(compare(right, got, prompt.ids[++scored_rows], 3) == "");
+          const GoldenRow right(golden, logprob_rows);
+          CHECK(compare(right, got, prompt.ids[++logprob_rows], 3) == "");
         }
       }
     }
     for (const StepResult::Token& token : result.tokens) {
       CHECK((token.logprobs.chosen.rank == 1) == (token.slot != 0));
       CHECK(token.logprobs.top.size() == (token.slot == 1 ? 2 : 0));
-      if (token.slot != 1 || drawn++ > 0) continue;
+      if (token.slot != 1 || sampled++ > 0) continue;
       const GoldenRow right(golden, prompt.ids.size() - 1);
       CHECK(compare(right, token.logprobs, prompt.continuation[0], 2) == "");
     }
   }
-  CHECK(scored_rows == prompt.ids.size() - 1);
+  CHECK(logprob_rows == prompt.ids.size() - 1);
   CHECK(other_rows == golden.prompts[1].ids.size() - 1);
-  CHECK(drawn > 0);
+  CHECK(sampled > 0);
 }
 
 TEST_CASE(
@@ -114,7 +114,7 @@ TEST_CASE(
   }
 }
 
-// Rules that look back at all tokens, filter and draw.
+// Rules that look back at all tokens, filter and sample.
 layers::SamplingRules demanding(std::uint64_t seed) {
   layers::SamplingRules rules;
   rules.temperature = 0.8f;
@@ -129,8 +129,8 @@ layers::SamplingRules demanding(std::uint64_t seed) {
 
 // The tokens of a sequence with such rules in slot 2, whatever is done to it on the way.
 template <typename Prefill>
-std::vector<std::int32_t> draw(DeviceRank& rank, const RunnerTestOptions& options,
-                               const Prefill& prefill) {
+std::vector<std::int32_t> sample(DeviceRank& rank, const RunnerTestOptions& options,
+                                 const Prefill& prefill) {
   const GoldenModel golden("qwen3-gqa-tied");
   RunnerUnderTest runner(rank, golden, options);
   prefill(runner, golden);
@@ -140,7 +140,7 @@ std::vector<std::int32_t> draw(DeviceRank& rank, const RunnerTestOptions& option
 }
 
 TEST_CASE(
-    "tokens drawn by demanding rules are the same alone, in company, in chunks and in graphs") {
+    "tokens sampled by demanding rules are the same alone, in company, in chunks and in graphs") {
   RANKS_OR_SKIP(1);
   for (const int ranks : {1, 3}) {
     if (!testing::why_no_ranks(ranks).empty()) continue;
@@ -161,11 +161,11 @@ TEST_CASE(
                      demanding(5));
         runner.rows(2, 1).step();
       };
-      const auto right = draw(rank, {.graphs = false, .steps_ahead = 0}, alone);
-      CHECK(draw(rank, {.steps_ahead = 2}, alone) == right);
-      CHECK(draw(rank, {}, with_a_prefix) == right);
-      // Others draw on while slot 2's prompt is not done: its own tokens are what counts.
-      CHECK(draw(rank, {}, in_company) == right);
+      const auto right = sample(rank, {.graphs = false, .steps_ahead = 0}, alone);
+      CHECK(sample(rank, {.steps_ahead = 2}, alone) == right);
+      CHECK(sample(rank, {}, with_a_prefix) == right);
+      // Others sample on while slot 2's prompt is not done: its own tokens are what counts.
+      CHECK(sample(rank, {}, in_company) == right);
       if (rank.member.rank() == 0) CHECK(right.size() == 31);
     });
   }

@@ -29,8 +29,8 @@ struct StepPart {
   std::uint32_t slot = 0;
   std::int64_t first = 0;  // position of the first row
   std::int64_t rows = 0;
-  bool known =
-      false;  // its tokens are SlotSequence::tokens; else the one row reads the last sampled token
+  // Its tokens are SlotSequence::tokens; else the one row reads the last sampled token.
+  bool known = false;
   std::int64_t to_come = 0;  // rows of known tokens behind these, in later steps
   bool samples = false;      // the last row samples a token, if none are to come
   // So many rows, the first, give the logprob of the prompt's next token: all but the one that

@@ -29,7 +29,7 @@ std::vector<std::uint32_t> slots_of(const SlotTable& table) {
   return slots;
 }
 
-TEST_CASE("a prompt in chunks draws with its last row, and then every row does") {
+TEST_CASE("a prompt in chunks samples with its last row, and then every row does") {
   SlotTable table(2, 64, 16);
   StepMessage message;
   message.started = {start_of(1, 20)};
@@ -78,7 +78,7 @@ TEST_CASE("the same rows again are those that have not ended, in their order, wh
 }
 
 TEST_CASE(
-    "what is drawn comes first among the logits, then what is scored, each in the message's "
+    "what is sampled comes first among the logits, then log-probabilities, each in the message's "
     "order") {
   SlotTable table(3, 64, 16);
   StepMessage message;
@@ -96,11 +96,11 @@ TEST_CASE(
   CHECK(parts[1].sample_logits == 0);
   CHECK(parts[1].prompt_logprobs == 0);
   CHECK(parts[2].sample_logits == 1);
-  CHECK(parts[2].prompt_logprobs == 3);  // its last row draws
+  CHECK(parts[2].prompt_logprobs == 3);  // its last row samples
   CHECK(parts[2].prompt_logits == 7);
 }
 
-TEST_CASE("tokens that were generated before are computed again, but not scored") {
+TEST_CASE("tokens that were generated before are computed again, without log-probabilities") {
   SlotTable table(1, 64, 16);
   StepMessage message;
   message.started = {start_of(0, 10)};

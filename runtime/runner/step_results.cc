@@ -59,8 +59,8 @@ std::int32_t StepResults::next_buffer() const {
   return static_cast<std::int32_t>((oldest_ + count_) % pending_.size());
 }
 
-void StepResults::add(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
-                      const layers::Sampled& sampled, Stream& stream) {
+void StepResults::enqueue_copies(std::uint64_t number, std::span<const StepPart> parts,
+                                 SlotTable& slots, const layers::Sampled& sampled, Stream& stream) {
   NVLLM_CHECK_LT(count_, pending_.size());
   const std::int32_t buffer = next_buffer();
   Pending& pending = pending_[static_cast<std::size_t>(buffer)];
@@ -76,7 +76,7 @@ void StepResults::add(std::uint64_t number, std::span<const StepPart> parts, Slo
   const auto copy = [&](TensorView& tensor, Stream& on) {
     if (tensor.data == nullptr || tensor.elements() == 0) return;
     NVLLM_CHECK(tensor.contiguous(), tensor.describe());
-    void* const here = memory.take(tensor.dtype, 1, tensor.elements()).data;
+    void* const here = memory.allocate(tensor.dtype, 1, tensor.elements()).data;
     backend_.copy(here, tensor.data, tensor.bytes(), on);
     tensor.data = here;
   };
@@ -112,7 +112,7 @@ TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int6
   return result;
 }
 
-StepResult StepResults::take(Stream& stream, ipc::Communicator* communicator) {
+StepResult StepResults::take_oldest(Stream& stream, ipc::Communicator* communicator) {
   NVLLM_CHECK_LT(0u, count_);
   Pending& pending = pending_[oldest_];
   if (communicator == nullptr) {

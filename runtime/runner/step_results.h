@@ -40,12 +40,12 @@ class StepResults {
   // [buffers, logit rows], int32, on the device.
   TensorView buffers() const { return buffers_; }
   // Enqueues the copies of a step's results. sampled: nothing if no logits were wanted.
-  void add(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
-           const layers::Sampled& sampled, Stream& stream);
+  void enqueue_copies(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
+                      const layers::Sampled& sampled, Stream& stream);
 
   bool ready() const;  // the oldest step's are there
   // The oldest step's. Waits for it.
-  StepResult take(Stream& stream, ipc::Communicator* communicator);
+  StepResult take_oldest(Stream& stream, ipc::Communicator* communicator);
 
  private:
   // A sequence's share of a step.

@@ -57,10 +57,10 @@ StepStaging::StepStaging(Backend& backend, const RunnerOptions& options)
   Scratch all(memory_.data(), memory_.bytes());
   const std::int64_t slots = options.max_num_seqs;
   const auto vector = [&](DType dtype, std::int64_t count) {
-    return TensorView(all.take(dtype, 1, count).data, dtype, {count});
+    return TensorView(all.allocate(dtype, 1, count).data, dtype, {count});
   };
   const auto table = [&] {
-    return TensorView(all.take(DType::i32, slots, options.table_blocks()).data, DType::i32,
+    return TensorView(all.allocate(DType::i32, slots, options.table_blocks()).data, DType::i32,
                       {slots, options.table_blocks()});
   };
   words_ = vector(DType::i32, max_words(options)).as<std::int32_t>();

@@ -188,7 +188,7 @@ TEST_CASE("answers to one prompt share its blocks from their first step on") {
   CHECK(now.total_blocks - now.free_blocks == 4 + 3);  // four shared ones, and each one's last
 }
 
-TEST_CASE("what one sequence draws others find, as soon as it fills a block") {
+TEST_CASE("what one sequence samples others find, as soon as it fills a block") {
   Group group(roomy());
   group.scheduler.add(sequence(1, 6));
   for (int steps = 0; steps < 3; ++steps) group.step();  // 8 tokens are computed
@@ -208,10 +208,10 @@ TEST_CASE("logprobs of a prompt: every row is computed, no more of them in a ste
   Group group(limits);
   group.scheduler.add(sequence(1, 24, 1));
   group.run();
-  Sequence scored = sequence(1, 24, 2);
-  scored.id = 2;
-  scored.prompt_logprobs = 0;
-  group.scheduler.add(scored);
+  Sequence with_logprobs = sequence(1, 24, 2);
+  with_logprobs.id = 2;
+  with_logprobs.prompt_logprobs = 0;
+  group.scheduler.add(with_logprobs);
   std::size_t logprobs = 0;
   std::vector<std::uint32_t> rows;
   while (!group.scheduler.idle()) {

@@ -8,6 +8,10 @@
 //
 // A sequence that decodes has computed + 1 == length(): its next row reads the token that was
 // sampled last.
+//
+// Sequence has other shapes elsewhere, each with what its place may know: SlotStart is what rank 0
+// broadcasts of it, SlotSequence what every rank remembers from such messages, and
+// kvcache::StepSequence the rows of one step that the cache works on, without any runtime.
 #pragma once
 
 #include <algorithm>
@@ -41,16 +45,16 @@ struct Sequence {
   std::uint32_t slot = 0;
   std::int64_t computed = 0, pending = 0;
   std::int64_t results_due = 0;  // steps in flight whose result has something for it
-  std::int64_t prompt_logprobs_sent =
-      0;  // so that a prompt computed again does not send them again
+  // So many were sent; a prompt that is computed again does not send them again.
+  std::int64_t prompt_logprobs_sent = 0;
 
   // Its memory (SequenceMemory).
   std::int64_t capacity = 0;   // tokens its blocks hold
   std::int64_t committed = 0;  // tokens that other sequences can find in the prefix cache
   std::int64_t resident = 0;   // chunked: so many blocks, the first, stay on the device
   Residence residence = Residence::none;
-  std::vector<kvcache::BlockId> host_blocks =
-      {};  // waiting: they hold the tokens that are computed
+  // Waiting: they hold the tokens that are computed.
+  std::vector<kvcache::BlockId> host_blocks = {};
 
   std::int64_t lost = 0;            // tokens that preemption makes the device compute once more
   std::int32_t cached_tokens = -1;  // of the prompt, when it was first scheduled; -1: not yet

@@ -18,10 +18,10 @@ namespace nvllm::runtime {
 // A sequence takes a slot: a new one, or one that was preempted and comes back.
 struct SlotStart {
   std::uint32_t slot = 0;
-  std::vector<std::int32_t>
-      tokens;  // all that are known: the prompt, and what was generated before
-  std::int32_t computed =
-      0;  // of those: already in its blocks (cached prefix, swapped in); less than all
+  // All that are known: the prompt, and what was generated before.
+  std::vector<std::int32_t> tokens;
+  // So many of those are in its blocks already (cached prefix, swapped in); less than all.
+  std::int32_t computed = 0;
   layers::SamplingRules rules;
   std::int32_t prompt_logprobs = -1;  // of the prompt's tokens that are computed now; -1: none
   std::int32_t resident = 0;          // chunked: of its first blocks, so many stay on the device
@@ -39,8 +39,8 @@ struct BlockAppend {
 };
 
 // So many next tokens of a slot's sequence are computed. They are those of SlotStart::tokens while
-// there are any left, then the token that was drawn last: one row. The last row of a sequence draws
-// a token if it is the last that is known.
+// there are any left, then the token that was sampled last: one row. The last row of a sequence
+// samples a token if it is the last that is known.
 struct StepRows {
   std::uint32_t slot = 0;
   std::uint32_t rows = 0;
@@ -54,8 +54,8 @@ struct StepMessage {
   std::vector<kvcache::BlockCopy> swap_in;   // host to device
   std::vector<SlotStart> started;
   std::vector<BlockAppend> blocks;
-  bool same_rows =
-      false;  // one row of each slot of the last step, in its order, but the ended ones
+  // One row of each slot of the last step, in its order, but the ended ones.
+  bool same_rows = false;
   std::vector<StepRows> rows;  // otherwise: these
 
   template <class Archive>

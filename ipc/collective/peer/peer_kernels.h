@@ -56,7 +56,7 @@ struct Links {
   Control* control = nullptr;
   Report* report = nullptr;
   std::uint64_t deadline_ns = 0;  // of one wait
-  // The same on all ranks, which must choose the same kernels (GpuCapabilities in choice.h).
+  // The same on all ranks, which must choose the same kernels (GpuCapabilities in algorithm.h).
   int multiprocessors = 1;  // that every GPU has
   // Whether kernels may be launched before the previous one has ended, and in clusters.
   std::uint32_t hopper = 0;

@@ -277,8 +277,8 @@ __device__ __forceinline__ void receive(const Links& links, const Call& call, ui
 }
 inline constexpr unsigned kAllSeats = ~0u;
 
-// The sum over the ranks of one vector each, as sum_cpu.h defines it: float32, rank order, one
-// rounding, no -0.
+// The sum over the ranks of one vector each, as sum_cpu() in copy_methods.h defines it: float32,
+// rank order, one rounding, no -0.
 template <typename T, int kRanks>
 __device__ __forceinline__ Vector<T> sum_of(const Links& links, const Vector<T>& own,
                                             const uint4 (&words)[kRanks - 1]) {

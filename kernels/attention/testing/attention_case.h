@@ -14,6 +14,7 @@
 #include "device/cpu/stream.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/backends.h"
+#include "kernels/attention/testing/references.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {

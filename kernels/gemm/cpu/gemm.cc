@@ -103,10 +103,10 @@ class CpuGemm final : public Gemm {
   void enqueue(const GemmCall& call, Stream& stream) override {
     if (call.plan.prologue == Prologue::rms_norm) rms_norm(norm_of(call), stream);
     if (call.plan.prologue == Prologue::gated_activation) {
-      gated_activation(activation_before(call), stream);
+      gated_activation(prologue_activation(call), stream);
     }
     submit(call, stream);
-    if (call.plan.epilogue_kernel) gated_activation(activation_after(call), stream);
+    if (call.plan.epilogue_kernel) gated_activation(epilogue_activation(call), stream);
   }
 
   // There is nothing to choose; but memory that the GEMM needs is there afterwards.

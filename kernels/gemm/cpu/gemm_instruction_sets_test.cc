@@ -14,6 +14,7 @@
 #include "device/backend.h"
 #include "device/cpu/stream.h"
 #include "kernels/gemm/backends.h"
+#include "kernels/gemm/testing/references.h"
 
 namespace nvllm::kernels {
 namespace {

@@ -145,7 +145,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmProblem::candidates(cublasLtHandle_t handl
   cublasLtMatmulPreferenceOpaque_t preference{};
   check_cublaslt(cublasLtMatmulPreferenceInit(&preference), "describing what to choose by");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-  // Partial sums are never rounded to 16 bits.
+  // Sums of a K-split are never rounded to 16 bits.
   set<std::uint32_t>(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                      CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t name, const void* data) {

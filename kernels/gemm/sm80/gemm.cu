@@ -67,7 +67,7 @@ class CudaGemm final : public Gemm {
         break;
       default: dot(call, stream);
     }
-    if (call.plan.epilogue_kernel) gated_activation(activation_after(call), stream, false);
+    if (call.plan.epilogue_kernel) gated_activation(epilogue_activation(call), stream, false);
   }
 
   void enqueue_sampling(const GemmCall& call, const SampleTokens& sample, Stream& stream) override {
@@ -112,7 +112,7 @@ class CudaGemm final : public Gemm {
     if (!call.plan.prologue_kernel || call.weight.inputs() == 0) return;
     const bool early = call.plan.prologue_early;
     if (call.plan.prologue == Prologue::rms_norm) return rms_norm(norm_of(call), stream, early);
-    gated_activation(activation_before(call), stream, early);
+    gated_activation(prologue_activation(call), stream, early);
   }
 
   const Gemv gemv_;

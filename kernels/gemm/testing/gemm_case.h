@@ -18,6 +18,7 @@
 #include "device/testing/backend_under_test.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/guarded_matrix.h"
+#include "kernels/gemm/testing/references.h"
 #include "kernels/pointwise/activation.h"
 #include "kernels/pointwise/rmsnorm.h"
 

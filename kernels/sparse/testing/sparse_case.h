@@ -5,6 +5,7 @@
 
 #include "kernels/attention/testing/attention_case.h"
 #include "kernels/sparse/sparse_attention.h"
+#include "kernels/sparse/testing/references.h"
 
 namespace nvllm::kernels::testing {
 

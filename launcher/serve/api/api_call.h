@@ -40,6 +40,9 @@ class ApiError : public Error {
 // {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}; the type follows from the
 // status (400 BadRequestError, 401 AuthenticationError, 404 NotFoundError, ...).
 std::string error_body(int status, std::string_view message, std::string_view param = "");
+// The same as Anthropic's API says it, in /v1/messages:
+// {"type": "error", "error": {"type": "invalid_request_error", "message": ...}}
+std::string message_error_body(int status, std::string_view message, std::string_view param = "");
 
 // What the endpoints know of the server. Immutable while it serves; used by several threads.
 struct ApiContext {

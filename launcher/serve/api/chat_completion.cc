@@ -1,5 +1,4 @@
 // POST /v1/chat/completions: conversations are answered.
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -17,22 +16,10 @@ class ChatCompletionCall final : public GenerationCall {
   ChatCompletionCall(const ApiContext& context, const ApiRequestInfo& info,
                      const ChatFields& fields, ChatPrompt prompt)
       : GenerationCall(context, info, fields, "chatcmpl-") {
-    OutputParserOptions parser = parser_options_of(context, fields, prompt);
-    parser.seed = std::hash<std::string>()(id());
     answer_options().include_reasoning = fields.include_reasoning;
     answer_options().parallel_tool_calls = fields.parallel_tool_calls;
-    answer_options().kept_special_tokens = kept_tokens(parser, context.text->tokenizer());
-
-    runtime::Request request;
-    request.sampling = sampling_of(context, fields, prompt.ids.size(), "messages", std::nullopt);
-    Prompt kept;
-    if (fields.return_token_ids) kept.ids = prompt.ids;
-    request.prompt = std::move(prompt.ids);
-    add_prompt(std::move(kept), std::move(request), [&] {
-      const bool parses = !parser.reasoning_parser.empty() || !parser.tool_call_parser.empty();
-      ++parser.seed;
-      return parses ? make_output_parser(parser) : nullptr;
-    });
+    add_conversation(std::move(prompt), "messages",
+                     fields.has_tools && fields.tool_choice != "none");
     make_head();
   }
 
@@ -240,7 +227,7 @@ class ChatCompletionCall final : public GenerationCall {
 
 std::unique_ptr<ApiCall> parse_chat_completion(const ApiContext& context,
                                                const ApiRequestInfo& info, std::string_view body) {
-  const ChatFields fields = read_chat_fields(context, body);
+  const ChatFields fields = read_chat_fields(context, parse_body(body));
   return std::make_unique<ChatCompletionCall>(context, info, fields,
                                               chat_prompt_of(context, fields, body));
 }

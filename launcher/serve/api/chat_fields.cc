@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/request_body.h"
 
 namespace nvllm::launcher {
@@ -40,11 +41,7 @@ void store_tool_choice(const Json& value, Fields& fields) {
 }
 
 void store_reasoning_effort(const Json& value, Fields& fields) {
-  constexpr std::array kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
-  read_value(value, fields.reasoning_effort);
-  if (std::ranges::find(kEfforts, fields.reasoning_effort) == kEfforts.end()) {
-    fail(shown(value), ": must be none, minimal, low, medium, high, xhigh or max");
-  }
+  read_reasoning_effort(value, fields.reasoning_effort);
 }
 
 void store_template_options(const Json& value, Fields& /*fields*/) {
@@ -123,8 +120,16 @@ void check_tools(const ApiContext& context, const Fields& fields) {
 
 }  // namespace
 
-ChatFields read_chat_fields(const ApiContext& context, std::string_view body) {
-  auto fields = read_fields<Fields>(context, parse_body(body), kFields, kRefused);
+void read_reasoning_effort(const Json& value, std::string& to) {
+  constexpr std::array kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  read_value(value, to);
+  if (std::ranges::find(kEfforts, to) == kEfforts.end()) {
+    fail(shown(value), ": must be none, minimal, low, medium, high, xhigh or max");
+  }
+}
+
+ChatFields read_chat_fields(const ApiContext& context, const Json& body) {
+  auto fields = read_fields<Fields>(context, body, kFields, kRefused);
   if (!fields.has_messages) throw ApiError(400, "messages: missing", "messages");
   if (fields.continue_final_message && fields.add_generation_prompt) {
     throw ApiError(
@@ -165,14 +170,8 @@ ChatPrompt chat_prompt_of(const ApiContext& context, const Fields& fields, std::
   return prompt;
 }
 
-OutputParserOptions parser_options_of(const ApiContext& context, const Fields& fields,
-                                      const ChatPrompt& prompt) {
-  OutputParserOptions options{.reasoning_parser = context.reasoning_parser};
-  if (fields.has_tools && fields.tool_choice != "none") {
-    options.tool_call_parser = context.tool_call_parser;
-  }
-  apply_prompt_end(prompt.text, options);
-  return options;
+std::vector<std::string> chat_field_names() {
+  return accepted_names<Fields>(kFields, kRefused);
 }
 
 }  // namespace nvllm::launcher

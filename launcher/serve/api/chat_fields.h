@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,7 +10,6 @@
 #include "launcher/serve/api/api_call.h"
 #include "launcher/serve/api/chat_prompt.h"
 #include "launcher/serve/api/generation_fields.h"
-#include "launcher/serve/parsers/output_parser.h"
 
 namespace nvllm::launcher {
 
@@ -30,14 +30,13 @@ struct ChatFields : GenerationFields {
 };
 
 // Throws an ApiError for what is wrong with them.
-ChatFields read_chat_fields(const ApiContext& context, std::string_view body);
+ChatFields read_chat_fields(const ApiContext& context, const nlohmann::json& body);
+
+// "low", "high"; an Error if there is no such effort.
+void read_reasoning_effort(const nlohmann::json& value, std::string& to);
 
 // The body's conversation as a prompt.
 ChatPrompt chat_prompt_of(const ApiContext& context, const ChatFields& fields,
                           std::string_view body);
-
-// How answers to this prompt are parsed.
-OutputParserOptions parser_options_of(const ApiContext& context, const ChatFields& fields,
-                                      const ChatPrompt& prompt);
 
 }  // namespace nvllm::launcher

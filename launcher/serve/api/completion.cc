@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/generation_call.h"
 #include "launcher/serve/api/json_append.h"
 #include "launcher/serve/api/logprobs_json.h"
@@ -234,6 +235,10 @@ std::unique_ptr<ApiCall> parse_completion(const ApiContext& context, const ApiRe
   auto fields = read_fields<CompletionFields>(context, json, kFields, kRefused);
   std::vector<CompletionPrompt> prompts = read_prompts(context, fields, json);
   return std::make_unique<CompletionCall>(context, info, std::move(fields), std::move(prompts));
+}
+
+std::vector<std::string> completion_field_names() {
+  return accepted_names<CompletionFields>(kFields, kRefused);
 }
 
 }  // namespace nvllm::launcher

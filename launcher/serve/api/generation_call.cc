@@ -1,6 +1,7 @@
 #include "launcher/serve/api/generation_call.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -72,6 +73,25 @@ void GenerationCall::add_choice(std::unique_ptr<OutputParser> parser) {
       context_.text == nullptr ? nullptr : &context_.text->tokenizer();
   choices_.push_back(Choice{.answer = AnswerStream(tokenizer, options_, std::move(parser))});
   ++open_;
+}
+
+void GenerationCall::add_conversation(ChatPrompt prompt, std::string_view field, bool has_tools) {
+  OutputParserOptions parser{.reasoning_parser = context_.reasoning_parser,
+                             .tool_call_parser = has_tools ? context_.tool_call_parser : "",
+                             .seed = std::hash<std::string>()(id_)};
+  apply_prompt_end(prompt.text, parser);
+  options_.kept_special_tokens = kept_tokens(parser, context_.text->tokenizer());
+
+  runtime::Request request;
+  request.sampling = sampling_of(context_, fields_, prompt.ids.size(), field, std::nullopt);
+  Prompt kept;
+  if (fields_.return_token_ids) kept.ids = prompt.ids;
+  request.prompt = std::move(prompt.ids);
+  add_prompt(std::move(kept), std::move(request), [&] {
+    const bool parses = !parser.reasoning_parser.empty() || !parser.tool_call_parser.empty();
+    ++parser.seed;
+    return parses ? make_output_parser(parser) : nullptr;
+  });
 }
 
 void GenerationCall::begin(std::string& out) {

@@ -10,6 +10,7 @@
 
 #include "launcher/serve/api/answer_stream.h"
 #include "launcher/serve/api/api_call.h"
+#include "launcher/serve/api/chat_prompt.h"
 #include "launcher/serve/api/generation_fields.h"
 #include "launcher/serve/api/logprobs_json.h"
 
@@ -68,6 +69,10 @@ class GenerationCall : public ApiCall {
   void add_prompt(Prompt prompt, runtime::Request request) {
     add_prompt(std::move(prompt), std::move(request), [] { return nullptr; });
   }
+
+  // The same for a conversation, whose answers are parsed for reasoning, and for tool calls where
+  // the request has tools. `field` is what the prompt was made of.
+  void add_conversation(ChatPrompt prompt, std::string_view field, bool has_tools);
 
   // --- What an endpoint writes. Choices are numbered prompt by prompt. ---
   // A stream's beginning.

@@ -225,10 +225,17 @@ bool read_generation_field(const std::string& name, const Json& value, Generatio
          std::end(kRefused);
 }
 
+std::vector<std::string> generation_field_names() {
+  std::vector<std::string> names = sampling_field_names();
+  for (const Field<Fields>& field : kFields) {
+    if (std::ranges::find(names, field.name) == names.end()) names.emplace_back(field.name);
+  }
+  return names;
+}
+
 void refuse_unknown_field(const std::string& name, std::vector<std::string> known) {
   constexpr std::size_t kMaxNameBytes = 64;  // no longer one is like a name
-  for (const Field<Fields>& field : kFields) known.emplace_back(field.name);
-  for (const std::string& field : sampling_field_names()) known.push_back(field);
+  for (std::string& field : generation_field_names()) known.push_back(std::move(field));
   const std::string nearest = name.size() > kMaxNameBytes ? "" : nearest_name(name, known);
   std::string message = str(shown(name), ": no such field");
   if (!nearest.empty()) message += "; did you mean '" + nearest + "'?";

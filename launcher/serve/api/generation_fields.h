@@ -69,6 +69,9 @@ void check_logprobs_count(std::int32_t count);
 // Stores it if it is a field of GenerationFields; throws an ApiError if it is refused everywhere.
 bool read_generation_field(const std::string& name, const nlohmann::json& value,
                            GenerationFields& fields);
+// The names that it knows, without those that are refused everywhere.
+std::vector<std::string> generation_field_names();
+
 // Throws an ApiError that says the nearest of the names that exist.
 [[noreturn]] void refuse_unknown_field(const std::string& name, std::vector<std::string> known);
 // Throws an ApiError if the field is one of these.

@@ -45,15 +45,16 @@ struct HttpOutput {
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 8000;  // 0: any that is free
-  std::string unix_socket = "";  // instead of host and port
+  std::uint16_t port = 8000;                       // 0: any that is free
+  std::string unix_socket = "";                    // instead of host and port
   std::string tls_certificate = "", tls_key = "";  // PEM files; empty: no TLS
   std::size_t max_body_bytes = std::size_t{64} << 20;
   std::size_t max_header_bytes = std::size_t{64} << 10;
   // What a stream may have waiting for a client that does not read; then its request is dropped.
   std::size_t max_unsent_bytes = std::size_t{256} << 10;
   std::size_t max_connections = 65536;
-  Nanoseconds read_timeout = std::chrono::seconds(30);        // from a request's first byte to its last
+  // From a request's first byte to its last; large bodies have longer.
+  Nanoseconds read_timeout = std::chrono::seconds(30);
   Nanoseconds keep_alive_timeout = std::chrono::seconds(75);  // between two requests
   Nanoseconds comment_interval = std::chrono::seconds(10);    // of a stream that is silent
 };
@@ -63,12 +64,16 @@ struct HttpHandlers {
   std::function<void(ExchangeId exchange, HttpRequest request)> request;
   // The client has left before its response ended, or was dropped. Nothing more is sent.
   std::function<void(ExchangeId exchange)> gone;
+  // The body, as JSON, of the answer to bytes that are no request.
+  std::function<std::string(int status, const std::string& message)> error_body;
 };
 
 class HttpServer {
  public:
   // Binds and listens. Throws an Error that names the address, and who holds it if that is known.
   HttpServer(const HttpServerOptions& options, HttpHandlers handlers);
+  // Begins to serve.
+  void start();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   ~HttpServer();  // stop()
@@ -81,8 +86,9 @@ class HttpServer {
   // of exchanges that are over are ignored.
   void send(std::vector<HttpOutput> outputs);
 
-  // Takes no more connections, and closes those that have no exchange under way.
-  void drain();
+  // From now on a connection is closed after its response; idle ones are closed at once. New ones
+  // are still accepted.
+  void close_after_responses();
   // Holds the I/O thread where it has no lock and no memory in its hands, until resume(): a fork is
   // safe meanwhile.
   void pause();

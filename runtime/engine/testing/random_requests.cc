@@ -38,7 +38,7 @@ std::vector<std::int32_t> RandomRequests::prompt() {
   return all;
 }
 
-void RandomRequests::choose_drawing(SamplingParams& sampling) {
+void RandomRequests::choose_sampling(SamplingParams& sampling) {
   sampling.temperature = below(3) == 0 ? 0 : between(0.3, 1.5);
   if (chance(0.3)) sampling.top_k = static_cast<std::int32_t>(1 + below(50));
   if (chance(0.3)) sampling.top_p = between(0.3, 1);
@@ -47,8 +47,8 @@ void RandomRequests::choose_drawing(SamplingParams& sampling) {
   if (chance(0.2)) sampling.n = static_cast<std::int32_t>(1 + below(3));
 }
 
-void RandomRequests::choose_adjustments(SamplingParams& sampling,
-                                        const std::vector<std::int32_t>& prompt) {
+void RandomRequests::choose_penalties(SamplingParams& sampling,
+                                      const std::vector<std::int32_t>& prompt) {
   if (chance(0.3)) sampling.repetition_penalty = between(0.8, 1.5);
   if (chance(0.3)) sampling.presence_penalty = between(-1, 1);
   if (chance(0.3)) sampling.frequency_penalty = between(-1, 1);
@@ -86,8 +86,8 @@ void RandomRequests::choose_end(SamplingParams& sampling) {
 Request RandomRequests::next() {
   Request request;
   request.prompt = prompt();
-  choose_drawing(request.sampling);
-  choose_adjustments(request.sampling, request.prompt);
+  choose_sampling(request.sampling);
+  choose_penalties(request.sampling, request.prompt);
   choose_end(request.sampling);
   if (chance(0.4)) request.sampling.logprobs = static_cast<std::int32_t>(below(6));
   if (chance(0.1)) request.sampling.prompt_logprobs = static_cast<std::int32_t>(below(4));

@@ -33,8 +33,8 @@ class RandomRequests {
   std::int32_t token();
   std::vector<std::int32_t> tokens(std::int64_t count);
   std::vector<std::int32_t> prompt();
-  void choose_drawing(SamplingParams& sampling);
-  void choose_adjustments(SamplingParams& sampling, const std::vector<std::int32_t>& prompt);
+  void choose_sampling(SamplingParams& sampling);
+  void choose_penalties(SamplingParams& sampling, const std::vector<std::int32_t>& prompt);
   void choose_end(SamplingParams& sampling);
 
   RequestShapes shapes_;

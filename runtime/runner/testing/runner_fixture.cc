@@ -129,7 +129,7 @@ RunnerUnderTest& RunnerUnderTest::swap_in(std::uint32_t slot,
                                           std::int64_t blocks) {
   start(slot, tokens);
   Sequence& sequence = sequences_[slot];
-  sequence.computed = sequence.known - 1;  // the last one drawn has not been computed
+  sequence.computed = sequence.known - 1;  // the last one sampled has not been computed
   message_.started.back().computed = static_cast<std::int32_t>(sequence.computed);
   for (std::int64_t i = 0; i < blocks; ++i) {
     grow(slot, (i + 1) * options_.block_size);
@@ -190,7 +190,7 @@ void RunnerUnderTest::take() {
   for (const StepResult::Token& token : result.tokens) {
     const auto found = sequences_.find(token.slot);
     if (found == sequences_.end() || result.number < found->second.first_step) continue;
-    found->second.drawn.push_back(token.token);
+    found->second.sampled.push_back(token.token);
   }
   results_.push_back(result);
 }

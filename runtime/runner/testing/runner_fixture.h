@@ -4,7 +4,7 @@
 //   const GoldenModel golden("qwen3-uneven");
 //   RunnerUnderTest runner(rank, golden, {.graphs = true});
 //   runner.start(0, golden.prompts[0].ids);
-//   runner.rows(0, 7).step();                  // a prompt of 7 tokens, which draws one
+//   runner.rows(0, 7).step();                  // a prompt of 7 tokens, which samples one
 //   runner.decode(5);                          // five steps of all slots
 //   runner.tokens(0)                           // six tokens, on rank 0
 #pragma once
@@ -97,8 +97,8 @@ class RunnerUnderTest {
   // Takes all results.
   void finish();
 
-  // What a slot's sequence has drawn so far, its blocks, and results that had more than tokens.
-  const std::vector<std::int32_t>& tokens(std::uint32_t slot) { return sequences_[slot].drawn; }
+  // What a slot's sequence has sampled so far, its blocks, and results that had more than tokens.
+  const std::vector<std::int32_t>& tokens(std::uint32_t slot) { return sequences_[slot].sampled; }
   const std::vector<kvcache::BlockId>& blocks(std::uint32_t slot) {
     return sequences_[slot].blocks;
   }
@@ -108,7 +108,7 @@ class RunnerUnderTest {
   struct Sequence {
     std::int64_t known = 0, computed = 0;
     std::vector<kvcache::BlockId> blocks, swapped;
-    std::vector<std::int32_t> drawn;
+    std::vector<std::int32_t> sampled;
     std::uint64_t first_step = 0;  // results of steps before are of the slot's last sequence
   };
 

@@ -154,12 +154,12 @@ void MockRank::attend(const StepRows& rows, StepResult& result) {
   }
   if (slot.computed < static_cast<std::int64_t>(slot.tokens.size())) return;
   const std::uint64_t hash = slot.hashes.back();
-  StepResult::Token drawn{.slot = rows.slot, .token = model_.next(hash), .logprobs = {}};
+  StepResult::Token sampled{.slot = rows.slot, .token = model_.next(hash), .logprobs = {}};
   if (slot.logprobs)
-    drawn.logprobs.chosen = {
-        .token = drawn.token, .logprob = MockModel::logprob(hash, drawn.token), .rank = 1};
-  slot.append(drawn.token);
-  result.tokens.push_back(std::move(drawn));
+    sampled.logprobs.chosen = {
+        .token = sampled.token, .logprob = MockModel::logprob(hash, sampled.token), .rank = 1};
+  slot.append(sampled.token);
+  result.tokens.push_back(std::move(sampled));
   ++logit_rows_;
 }
 

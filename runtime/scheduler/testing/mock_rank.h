@@ -42,7 +42,7 @@ class MockRank {
  private:
   struct Slot {
     bool taken = false;
-    std::vector<std::int32_t> tokens;  // with those that were drawn
+    std::vector<std::int32_t> tokens;  // with those that were sampled
     std::vector<std::uint64_t> hashes;
     std::int64_t computed = 0;
     std::int64_t prompt = 0;

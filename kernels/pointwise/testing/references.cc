@@ -1,0 +1,151 @@
+#include "kernels/pointwise/testing/references.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "kernels/common/arguments.h"
+#include "kernels/common/host_device.h"
+
+namespace nvllm::kernels {
+namespace {
+
+// In double, so that what a fast version loses is seen.
+double activate(Activation activation, double g) {
+  switch (activation) {
+    case Activation::silu: return g / (1 + std::exp(-g));
+    case Activation::gelu: return g * std::erfc(-g / std::numbers::sqrt2) / 2;
+    case Activation::gelu_tanh: {
+      const double inner = std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g);
+      return g / (1 + std::exp(-2 * inner));  // (1 + tanh(inner)) / 2 without its cancellation
+    }
+  }
+  return 0;  // check_gated_activation() lets no other pass
+}
+
+template <typename T>
+void norm_rows(const RmsNorm& args) {
+  const std::int64_t columns = args.x.shape[1];
+  for (std::int64_t row = 0; row < args.x.shape[0]; ++row) {
+    const T* x = args.x.as<T>() + row * columns;
+    if (args.residual.data != nullptr) {
+      T* residual = args.residual.as<T>() + row * columns;
+      for (std::int64_t i = 0; i < columns; ++i) {
+        residual[i] = from_float<T>(to_float(residual[i]) + to_float(x[i]));
+      }
+      x = residual;
+    }
+    // The squares are float32, so they overflow as everywhere. A sum of them in double has no
+    // rounding worth speaking of, hence no order.
+    double sum = 0;
+    for (std::int64_t i = 0; i < columns; ++i) sum += to_float(x[i]) * to_float(x[i]);
+    const float mean = static_cast<float>(sum) / static_cast<float>(columns);
+    const float scale = 1.0f / std::sqrt(mean + args.epsilon);
+    const T* weight = args.weight.as<T>();
+    T* out = args.out.as<T>() + row * columns;
+    for (std::int64_t i = 0; i < columns; ++i) {
+      out[i] = from_float<T>(to_float(x[i]) * scale * to_float(weight[i]));
+    }
+  }
+}
+
+// What happens to one head of q or k, in float32.
+template <typename T>
+void norm_and_rotate(const T* from, const TensorView& norm, float epsilon, const float* cos_sin,
+                     std::int64_t head_dim, float* to) {
+  float scale = 1;
+  if (norm.data != nullptr) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < head_dim; ++i) sum += to_float(from[i]) * to_float(from[i]);
+    const float mean = static_cast<float>(sum) / static_cast<float>(head_dim);
+    scale = 1.0f / std::sqrt(mean + epsilon);
+  }
+  const auto normed = [&](std::int64_t i) {
+    const float x = to_float(from[i]);
+    return norm.data == nullptr ? x : x * scale * to_float(norm.as<T>()[i]);
+  };
+  const std::int64_t half = head_dim / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float cosine = cos_sin[i], sine = cos_sin[half + i];
+    const float low = normed(i), high = normed(half + i);
+    to[i] = low * cosine - high * sine;
+    to[half + i] = high * cosine + low * sine;
+  }
+}
+
+template <typename T>
+void norm_rope_store_rows(const NormRopeStore& args) {
+  const std::int64_t head_dim = args.kv.head_dim(), kv_heads = args.kv.kv_heads();
+  const std::int64_t block_size = args.kv.block_size();
+  float rotated[kMaxHeadDim];
+  for (std::int64_t row = 0; row < args.qkv.shape[0]; ++row) {
+    T* q = args.qkv.as<T>() + row * args.qkv.shape[1];
+    const T* k = q + args.heads * head_dim;
+    const T* v = k + kv_heads * head_dim;
+    const float* cos_sin =
+        args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * head_dim;
+    for (std::int64_t head = 0; head < args.heads; ++head) {
+      T* mine = q + head * head_dim;
+      norm_and_rotate(mine, args.q_norm, args.epsilon, cos_sin, head_dim, rotated);
+      for (std::int64_t i = 0; i < head_dim; ++i) mine[i] = from_float<T>(rotated[i]);
+    }
+    const std::int64_t slot = args.slots.as<std::int64_t>()[row];
+    if (slot < 0) continue;
+    for (std::int64_t head = 0; head < kv_heads; ++head) {
+      norm_and_rotate(k + head * head_dim, args.k_norm, args.epsilon, cos_sin, head_dim, rotated);
+      const std::int64_t to = args.kv.offset(slot / block_size, slot % block_size, head);
+      T* key = args.kv.keys.as<T>() + to;
+      T* value = args.kv.values.as<T>() + to;
+      for (std::int64_t i = 0; i < head_dim; ++i) {
+        key[i] = from_float<T>(rotated[i]);
+        value[i] = v[head * head_dim + i];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void gated_activation_reference(const GatedActivation& args) {
+  check_gated_activation(args);
+  const std::int64_t rows = args.out.shape[0], n = args.out.shape[1];
+  with_element_type(args.out.dtype, [&]<typename T>(T) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const T* gate = args.x.as<T>() + row * 2 * n;
+      const T* up = gate + n;
+      T* out = args.out.as<T>() + row * n;
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto active = static_cast<float>(activate(args.activation, to_float(gate[i])));
+        out[i] = from_float<T>(active * to_float(up[i]));
+      }
+    }
+  });
+}
+
+void rms_norm_reference(const RmsNorm& args) {
+  check_rms_norm(args);
+  with_element_type(args.x.dtype, [&]<typename T>(T) { norm_rows<T>(args); });
+}
+
+void norm_rope_store_reference(const NormRopeStore& args) {
+  check_norm_rope_store(args);
+  with_element_type(args.qkv.dtype, [&]<typename T>(T) { norm_rope_store_rows<T>(args); });
+}
+
+void random_fill_reference(const RandomFill& args) {
+  check_random_fill(args);
+  const std::int64_t rows = args.out.shape[0], columns = args.out.shape[1];
+  with_element_type(args.out.dtype, [&]<typename T>(T) {
+    T* out = args.out.as<T>();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t i = 0; i < columns; ++i) {
+        const auto index = static_cast<std::uint64_t>((args.first_row + row) * args.whole_columns +
+                                                      args.first_column + i);
+        const RandomKeys keys(args.seed, index >> 32);
+        const float unit = keys.unit(static_cast<std::uint32_t>(index));
+        out[row * columns + i] = from_float<T>(std::fma(args.width, unit, args.center));
+      }
+    }
+  });
+}
+
+}  // namespace nvllm::kernels

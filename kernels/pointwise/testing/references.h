@@ -1,0 +1,17 @@
+// The plain definitions of operations, run at once by the caller: what tests compare every backend
+// with. Their sums are in double.
+#pragma once
+
+#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/norm_rope_store.h"
+#include "kernels/pointwise/random_fill.h"
+#include "kernels/pointwise/rmsnorm.h"
+
+namespace nvllm::kernels {
+
+void gated_activation_reference(const GatedActivation& args);
+void norm_rope_store_reference(const NormRopeStore& args);
+void random_fill_reference(const RandomFill& args);
+void rms_norm_reference(const RmsNorm& args);
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,41 @@
+// Statistics of a load that a server got. Names and meanings are those of `vllm bench serve`.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+#include "launcher/bench/serve/serve_record.h"
+#include "launcher/bench/summary.h"
+#include "launcher/cli/options.h"
+
+namespace nvllm::launcher {
+
+struct ServeFailure {
+  std::int64_t count = 0;
+  std::string example;  // the first message
+};
+
+struct ServeStatistics {
+  double seconds = 0;  // from the first request that was sent until the last has ended
+  std::int64_t completed = 0;
+  std::map<std::string, ServeFailure> failures;                          // by kind
+  std::int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;  // of completed requests
+  std::int64_t chunks = 0;
+  std::int64_t uncounted = 0;       // completed requests whose server told no numbers of tokens
+  std::int64_t good = 0;            // completed within the limits of --goodput
+  std::int64_t max_concurrent = 0;  // requests in flight at the same time
+  double max_late_s = 0;            // how late the client sent a request, at worst
+  Summary ttft_s, tpot_s, itl_s, e2el_s;
+
+  std::int64_t failed() const;
+  double per_second(std::int64_t count) const {
+    return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+  }
+};
+
+// A request is good if it keeps every limit that is set.
+ServeStatistics statistics_of(std::span<const ServeRecord> records, const GoodputLimits& limits);
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,218 @@
+// POST /v1/responses: OpenAI's Responses API, without anything that is kept.
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "launcher/serve/api/generation_call.h"
+#include "launcher/serve/api/json_append.h"
+#include "launcher/serve/api/responses/response_fields.h"
+#include "launcher/serve/api/responses/response_object.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using Kind = AnswerBlock::Kind;
+
+// Writes a stream's events; each has a number. A block is an item of the output, and in messages
+// and reasoning its text is a part of the item's content.
+class ResponseEvents final : public AnswerBlocks::Listener {
+ public:
+  explicit ResponseEvents(const ResponseObject& response) : response_(response) {}
+
+  // Where the events are written from now on.
+  void write_to(std::string& out) { out_ = &out; }
+  // With what the items are closed.
+  void set_status(ResponseStatus status) { status_ = status; }
+
+  void write_response(std::string_view event, const ResponseObject::State& state) {
+    begin(event);
+    *out_ += R"(,"response":)";
+    response_.append(*out_, state);
+    end();
+  }
+
+  void write_error(int status, std::string_view message) {
+    begin("error");
+    *out_ += R"(,"code":)";
+    append_json_string(*out_, std::to_string(status));
+    *out_ += R"(,"message":)";
+    append_json_string(*out_, message);
+    *out_ += R"(,"param":null)";
+    end();
+  }
+
+  void opened(std::size_t index, const AnswerBlock& block) override {
+    write_item("response.output_item.added", index, block, ResponseStatus::in_progress, false);
+    if (block.kind != Kind::tool_call) write_part("response.content_part.added", index, block, "");
+  }
+
+  void grew(std::size_t index, const AnswerBlock& block, std::string_view by) override {
+    begin_in_item(delta_event(block.kind), index, block);
+    *out_ += R"(,"delta":)";
+    append_json_string(*out_, by);
+    if (block.kind == Kind::text) *out_ += R"(,"logprobs":[])";
+    end();
+  }
+
+  void closed(std::size_t index, const AnswerBlock& block) override {
+    begin_in_item(done_event(block.kind), index, block);
+    *out_ += block.kind == Kind::tool_call ? R"(,"arguments":)" : R"(,"text":)";
+    append_json_string(*out_, block.text);
+    if (block.kind == Kind::text) *out_ += R"(,"logprobs":[])";
+    if (block.kind == Kind::tool_call) {
+      *out_ += R"(,"name":)";
+      append_json_string(*out_, block.name);
+    }
+    end();
+    if (block.kind != Kind::tool_call) {
+      write_part("response.content_part.done", index, block, block.text);
+    }
+    write_item("response.output_item.done", index, block, status_, true);
+  }
+
+ private:
+  static std::string_view delta_event(Kind kind) {
+    if (kind == Kind::reasoning) return "response.reasoning_text.delta";
+    return kind == Kind::text ? "response.output_text.delta"
+                              : "response.function_call_arguments.delta";
+  }
+  static std::string_view done_event(Kind kind) {
+    if (kind == Kind::reasoning) return "response.reasoning_text.done";
+    return kind == Kind::text ? "response.output_text.done"
+                              : "response.function_call_arguments.done";
+  }
+
+  void begin(std::string_view event) {
+    out_->append("event: ").append(event).append("\ndata: {\"type\":\"").append(event);
+    *out_ += R"(","sequence_number":)";
+    append_json_number(*out_, next_number_++);
+  }
+
+  void begin_in_item(std::string_view event, std::size_t index, const AnswerBlock& block) {
+    begin(event);
+    *out_ += R"(,"item_id":)";
+    append_json_string(*out_, response_.item_id(index, block));
+    append_output_index(index);
+    if (block.kind != Kind::tool_call) *out_ += R"(,"content_index":0)";
+  }
+
+  void append_output_index(std::size_t index) {
+    *out_ += R"(,"output_index":)";
+    append_json_number(*out_, static_cast<std::int64_t>(index));
+  }
+
+  void write_item(std::string_view event, std::size_t index, const AnswerBlock& block,
+                  ResponseStatus status, bool with_content) {
+    begin(event);
+    append_output_index(index);
+    *out_ += R"(,"item":)";
+    response_.append_item(*out_, index, block, status, with_content);
+    end();
+  }
+
+  void write_part(std::string_view event, std::size_t index, const AnswerBlock& block,
+                  std::string_view text) {
+    begin_in_item(event, index, block);
+    *out_ += R"(,"part":)";
+    append_content_part(*out_, block, text);
+    end();
+  }
+
+  void end() { *out_ += "}\n\n"; }
+
+  const ResponseObject& response_;
+  std::string* out_ = nullptr;
+  ResponseStatus status_ = ResponseStatus::completed;
+  std::int64_t next_number_ = 0;
+};
+
+class ResponseCall final : public GenerationCall {
+ public:
+  ResponseCall(const ApiContext& context, const ApiRequestInfo& info, const ResponseFields& fields,
+               ChatPrompt prompt)
+      : GenerationCall(context, info, fields, "resp_"),
+        response_(id(), created_s(), model(), fields),
+        events_(response_) {
+    answer_options().parallel_tool_calls = fields.parallel_tool_calls;
+    add_conversation(std::move(prompt), "input", fields.has_tools && fields.tool_choice != "none");
+  }
+
+  void fail(int status, std::string_view message, std::string& out) override {
+    if (!stream()) return;
+    events_.write_to(out);
+    events_.write_error(status, message);
+    events_.write_response(
+        "response.failed",
+        {.status = ResponseStatus::failed, .blocks = &blocks_.blocks(), .error = message});
+  }
+
+ private:
+  bool is_whole() {
+    const std::string_view reason = choice(0).answer.finish_reason();
+    return reason == "stop" || reason == "tool_calls";
+  }
+
+  // The tokens of the reasoning are counted by encoding it again.
+  std::int64_t reasoning_tokens() const {
+    std::size_t tokens = 0;
+    for (const AnswerBlock& block : blocks_.blocks()) {
+      if (block.kind != Kind::reasoning || context().text == nullptr) continue;
+      tokens += context().text->tokenizer().encode(block.text, false).size();
+    }
+    return static_cast<std::int64_t>(tokens);
+  }
+
+  ResponseObject::State final_state(const Usage& usage) {
+    ResponseObject::State state{.status = ResponseStatus::completed,
+                                .blocks = &blocks_.blocks(),
+                                .usage = &usage,
+                                .reasoning_tokens = reasoning_tokens()};
+    if (is_whole()) return state;
+    state.status = ResponseStatus::incomplete;
+    if (choice(0).answer.finish_reason() == "length") state.incomplete_reason = "max_output_tokens";
+    return state;
+  }
+
+  void write_begin(std::string& out) override {
+    events_.write_to(out);
+    events_.write_response("response.created", {});
+    events_.write_response("response.in_progress", {});
+  }
+
+  void write_parts(std::size_t /*index*/, bool last, std::string& out) override {
+    events_.write_to(out);
+    blocks_.add(choice(0).answer.parts().text, &events_);
+    if (!last) return;
+    if (!is_whole()) events_.set_status(ResponseStatus::incomplete);
+    blocks_.close(&events_);
+  }
+
+  void write_end(std::string& out) override {
+    events_.write_to(out);
+    const Usage all = usage();
+    const ResponseObject::State state = final_state(all);
+    events_.write_response(
+        state.status == ResponseStatus::completed ? "response.completed" : "response.incomplete",
+        state);
+  }
+
+  void write_body(std::string& out) override {
+    blocks_.add(choice(0).answer.parts().text);
+    const Usage all = usage();
+    response_.append(out, final_state(all));
+  }
+
+  ResponseObject response_;
+  ResponseEvents events_;
+  AnswerBlocks blocks_;
+};
+
+}  // namespace
+
+std::unique_ptr<ApiCall> parse_response(const ApiContext& context, const ApiRequestInfo& info,
+                                        std::string_view body) {
+  const ResponseFields fields = read_response_fields(context, body);
+  return std::make_unique<ResponseCall>(context, info, fields,
+                                        response_prompt_of(context, fields, body));
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,96 @@
+// ServerMetrics: what /metrics says. Names, labels and buckets are vLLM's, so that dashboards and
+// alerts that were made for vLLM work.
+//
+//   ServerMetrics metrics({.model_name = "smollm2", .max_model_len = 8192, .blocks = 1000});
+//   metrics.record_step(prompt_tokens, generated_tokens);   // the engine's thread
+//   metrics.record_answer({.times = update.times, ...});
+//   metrics.set_scheduler(client.statistics().scheduler);
+//   respond(metrics.text(), kPrometheusContentType);        // any thread
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "launcher/serve/prometheus.h"
+#include "runtime/engine/engine_messages.h"
+#include "runtime/request.h"
+
+namespace nvllm::launcher {
+
+struct ServerMetricsOptions {
+  std::string model_name;  // the first that the server goes by
+  std::int64_t max_model_len = 0;
+  // Of the KV cache.
+  std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
+  bool prefix_caching = true;
+};
+
+// An answer that has ended. Of a request with n answers each is recorded by itself.
+struct FinishedAnswer {
+  runtime::RequestTimes times = {};  // Update::times; 0: it was not scheduled, had no token
+  std::int64_t received_ns = 0;      // when the front end had the request
+  std::int64_t finished_ns = 0;      // when the front end was through with the answer
+  runtime::FinishReason finish = runtime::FinishReason::none;  // none: it failed with an error
+  std::int64_t prompt_tokens = 0, generated_tokens = 0;
+  std::int64_t cached_tokens = 0;  // of the prompt
+  std::optional<std::int64_t> max_tokens = std::nullopt;
+  // With the last answer of a request: n, and the tokens of its longest answer.
+  std::int64_t n = 0, longest = 0;
+};
+
+// Thread-safe, without locks. Counters only rise, also when the engine was restarted and counts
+// from 0 again.
+class ServerMetrics {
+ public:
+  explicit ServerMetrics(ServerMetricsOptions options);
+  ServerMetrics(const ServerMetrics&) = delete;
+  ServerMetrics& operator=(const ServerMetrics&) = delete;
+
+  // A step's results: tokens of prompts whose first token came with it, and all new tokens.
+  void record_step(std::int64_t prompt_tokens, std::int64_t generated_tokens);
+  // From the request to the first token of an answer.
+  void record_first_token(double seconds);
+  // Between two updates of an answer.
+  void record_inter_token(double seconds);
+  void record_answer(const FinishedAnswer& answer);
+  // The scheduler's state. To be called by one thread, and once more when it has become idle.
+  void set_scheduler(const runtime::SchedulerStatistics& now);
+  // The engine is gone, and its requests with it: nothing is running, waiting or cached.
+  void engine_lost();
+
+  std::string text() const;
+
+ private:
+  // A counter of the engine's, which may be restarted.
+  struct EngineCounter {
+    void set(std::uint64_t now);
+
+    std::atomic<std::uint64_t> total{0};
+    std::uint64_t last = 0;  // what the engine has said
+  };
+
+  void write_scheduler(PrometheusText& out) const;
+  void write_tokens(PrometheusText& out) const;
+  void write_times(PrometheusText& out) const;
+
+  const ServerMetricsOptions options_;
+
+  std::atomic<std::int64_t> running_{0}, waiting_{0};
+  std::atomic<double> cache_usage_{0};
+  EngineCounter prefix_queries_, prefix_hits_, preemptions_;
+
+  static constexpr std::size_t kFinishReasons = 4;
+  std::atomic<std::uint64_t> finished_[kFinishReasons] = {};  // by runtime::FinishReason
+  std::atomic<std::uint64_t> prompt_tokens_{0}, cached_tokens_{0}, generated_tokens_{0};
+  Histogram step_tokens_;
+
+  Histogram request_prompt_tokens_, request_generated_tokens_, request_longest_;
+  Histogram request_n_, request_max_tokens_;
+
+  Histogram time_to_first_token_, inter_token_latency_, time_per_output_token_;
+  Histogram e2e_latency_, queue_time_, inference_time_, prefill_time_, decode_time_;
+};
+
+}  // namespace nvllm::launcher

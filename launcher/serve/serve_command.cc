@@ -1,0 +1,236 @@
+// The command serve: an engine behind a Server, started again when it fails.
+#include <atomic>
+#include <ctime>
+#include <deque>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/logging.h"
+#include "launcher/cli/commands.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/cli/program.h"
+#include "launcher/serve/parsers/output_parser.h"
+#include "launcher/serve/server.h"
+#include "launcher/session/engine_session.h"
+#include "runtime/model/open_model.h"
+
+namespace nvllm::launcher {
+namespace {
+
+constexpr Nanoseconds kPoll = std::chrono::milliseconds(100);
+// The workers are started again at most so often within that time.
+constexpr std::size_t kMaxRestarts = 5;
+constexpr Nanoseconds kRestartWindow = std::chrono::minutes(5);
+// Workers that were forked while clients are connected let go of their connections within this.
+constexpr Nanoseconds kForkLimit = std::chrono::seconds(5);
+
+// The client of a session as the server reaches it.
+class SessionPort : public EnginePort {
+ public:
+  explicit SessionPort(runtime::EngineClient& client) : client_(client) {}
+
+  // The engine may have failed; then its thread finds out, and answers the requests.
+  void submit(std::uint64_t first_id, const std::vector<runtime::Request>& requests) override {
+    quietly([&] {
+      for (std::size_t i = 0; i < requests.size(); ++i) client_.submit(first_id + i, requests[i]);
+      client_.send();
+    });
+  }
+  void abort(std::uint64_t id) override {
+    quietly([&] { client_.abort(id); });
+  }
+
+ private:
+  template <typename Work>
+  void quietly(const Work& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      log_debug(str("sending to the engine: ", error.what()));
+    }
+  }
+
+  runtime::EngineClient& client_;
+};
+
+ApiContext api_context(const Options& options, const TextModel* text,
+                       const EngineSession& session) {
+  ApiContext context{.text = text,
+                     .max_model_len = session.info().max_model_len,
+                     .model_names = options.serve.served_model_names.empty()
+                                        ? std::vector<std::string>{options.model_name}
+                                        : options.serve.served_model_names,
+                     .model_root = options.model.path,
+                     .created_s = std::time(nullptr),
+                     .reasoning_parser = options.serve.reasoning_parser,
+                     .tool_call_parser = options.serve.tool_call_parser,
+                     .auto_tool_choice = options.serve.auto_tool_choice};
+  if (options.generate.generation_config) context.defaults = session.sampling_defaults();
+  apply_sampling(options.sampling, context.defaults);
+  if (!options.serve.chat_template_kwargs.empty()) {
+    const jinja::Value kwargs = jinja::from_json(options.serve.chat_template_kwargs,
+                                                 "--default-chat-template-kwargs");
+    if (kwargs.dict() == nullptr) {
+      fail("--default-chat-template-kwargs: not a JSON object such as {\"enable_thinking\": false}");
+    }
+    context.chat_template_kwargs = *kwargs.dict();
+  }
+  return context;
+}
+
+// Refuses what the server would refuse with every request.
+void check_parsers(const ServeOptions& serve) {
+  try {
+    make_output_parser({.reasoning_parser = serve.reasoning_parser,
+                        .tool_call_parser = serve.tool_call_parser});
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
+}
+
+class Serving {
+ public:
+  explicit Serving(const Options& options) : options_(options), server_(options.serve) {}
+
+  // Until a signal, or a failure that is not to be repaired; returns the exit code.
+  int run() {
+    while (true) {
+      const int exit_code = run_session();
+      if (exit_code == kExitFine || exit_code >= kExitSignal || !may_restart()) return exit_code;
+      log_warning("starting the workers again");
+    }
+  }
+
+ private:
+  // One group of workers, from their start to their end.
+  int run_session() {
+    const bool first = !started_;
+    SessionOptions settings = session_options(options_);
+    settings.before_fork = [this] { pause(); };
+    settings.meanwhile = [this] { after_fork(); };
+    settings.on_forked = [](WorkerGroup& workers) { await_workers(workers); };
+    settings.on_signal = [this](int signal) { return drain(signal); };
+    std::optional<EngineSession> session;
+    try {
+      session.emplace(settings, runtime::open_model(options_.model));
+    } catch (const SessionFailed& failure) {
+      resume();
+      if (first) throw;
+      return failure.exit_code();
+    } catch (...) {
+      resume();
+      throw;
+    }
+    SessionPort port(session->client());
+    open(*session, port);
+    const std::optional<std::string> error = serve(*session);
+    server_.close_engine(error.value_or("the server is shutting down"));
+    // Threads that were about to call the engine have done so after this.
+    pause();
+    resume();
+    return session->finish(error);
+  }
+
+  void pause() {
+    if (started_ && !std::exchange(paused_, true)) server_.pause();
+  }
+  void resume() {
+    if (std::exchange(paused_, false)) server_.resume();
+  }
+
+  // The workers have copies of the clients' connections until they let go of them. As long as the
+  // HTTP server's thread is held, that can confuse nobody.
+  static void await_workers(WorkerGroup& workers) {
+    const ipc::Group& group = workers.member().group();
+    const std::int64_t begin = now_ns();
+    for (int rank = 0; rank < group.size(); ++rank) {
+      while (group.snapshot(rank).pid == 0 && Nanoseconds(now_ns() - begin) < kForkLimit) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+
+  // While the workers load the model.
+  void after_fork() {
+    resume();
+    if (started_.exchange(true)) return;
+    server_.start();
+    text_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template);
+  }
+
+  void open(const EngineSession& session, SessionPort& port) {
+    const runtime::EngineInfo& info = session.info();
+    ApiContext context = api_context(options_, text_ ? &*text_ : nullptr, session);
+    const std::string name = context.model_names.front();
+    server_.open(port, std::move(context),
+                 {.model_name = name,
+                  .max_model_len = info.max_model_len,
+                  .blocks = info.blocks,
+                  .block_size = info.block_size,
+                  .host_blocks = info.host_blocks,
+                  .prefix_caching = options_.engine.prefix_caching});
+    log_info(str("listening on ", server_.address(), options_.serve.root_path, ", model ", name));
+  }
+
+  // Until it is drained (nothing is returned), or the engine has failed: with what.
+  std::optional<std::string> serve(EngineSession& session) {
+    runtime::EngineClient& client = session.client();
+    std::optional<std::int64_t> draining_since;
+    try {
+      while (true) {
+        server_.apply(client.poll(kPoll), client.load());
+        server_.tick();
+        if (!server_.draining()) continue;
+        if (!draining_since) draining_since = now_ns();
+        if (server_.open_requests() == 0) return std::nullopt;
+        if (Nanoseconds(now_ns() - *draining_since) < options_.serve.shutdown_timeout) continue;
+        server_.end_requests(503, "the server has shut down before the answer was complete");
+        return std::nullopt;
+      }
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+
+  // In the supervisor's thread. False: the signal ends everything at once.
+  bool drain(int signal) {
+    if (!started_ || server_.draining()) return false;
+    server_.drain();
+    log_info(str(signal_name(signal), ": finishing ", server_.open_requests(),
+                 " requests; a second signal ends them at once"));
+    return true;
+  }
+
+  bool may_restart() {
+    if (!options_.serve.restart_workers || server_.draining()) return false;
+    const std::int64_t now = now_ns();
+    while (!restarts_.empty() && Nanoseconds(now - restarts_.front()) > kRestartWindow) {
+      restarts_.pop_front();
+    }
+    if (restarts_.size() >= kMaxRestarts) {
+      log_error(str("the workers have failed ", kMaxRestarts + 1, " times within ",
+                    format_duration(seconds_since(restarts_.front())), "; giving up"));
+      return false;
+    }
+    restarts_.push_back(now);
+    return true;
+  }
+
+  const Options& options_;
+  std::optional<TextModel> text_;
+  std::atomic<bool> started_ = false;  // the HTTP server
+  bool paused_ = false;
+  std::deque<std::int64_t> restarts_;  // when
+  Server server_;                      // refers to text_
+};
+
+}  // namespace
+
+int run_serve(const Options& options, std::int64_t /*started_ns*/) {
+  check_parsers(options.serve);
+  return Serving(options).run();
+}
+
+}  // namespace nvllm::launcher

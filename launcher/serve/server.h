@@ -1,0 +1,137 @@
+// Server: the life of requests between connections, the pool and the engine.
+//
+//   Server server(options);               // binds; throws an Error if it cannot
+//   ... fork the workers ...
+//   server.start();                       // answers /health with 503 from here on
+//   server.open(port, context, metrics);  // the engine is there
+//   while (...) server.apply(client.poll(limit), client.load());
+//   server.close_engine("rank 1 (pid 4711) killed by SIGKILL");   // and open() again
+//
+// Threads: the HTTP server's thread brings requests, the pool reads their bodies and submits them,
+// the engine's thread calls apply() and the other public functions.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "launcher/cli/options.h"
+#include "launcher/serve/api/api_call.h"
+#include "launcher/serve/engine_port.h"
+#include "launcher/serve/http/http_server.h"
+#include "launcher/serve/metrics.h"
+#include "launcher/serve/routes.h"
+#include "launcher/serve/worker_pool.h"
+#include "runtime/engine/engine_messages.h"
+
+namespace nvllm::launcher {
+
+class Server {
+ public:
+  explicit Server(const ServeOptions& options);
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server();
+
+  const std::string& address() const { return http_.address(); }
+  std::uint16_t port() const { return http_.port(); }
+
+  void start() { http_.start(); }
+  // From now on requests reach the engine. The first context and metrics stay for good.
+  void open(EnginePort& engine, ApiContext context, const ServerMetricsOptions& metrics);
+  // The engine is gone: answers every request that is under way with the reason, and refuses others
+  // until open().
+  void close_engine(const std::string& why);
+
+  void apply(const std::vector<runtime::Update>& updates,
+             const runtime::SchedulerStatistics& scheduler);
+  // Looks at deadlines; to be called about ten times a second.
+  void tick();
+
+  // Refuses new requests from now on; /health fails. Callable by any thread.
+  void drain();
+  bool draining() const { return draining_; }
+  // How many requests are under way.
+  std::size_t open_requests() const;
+  // Answers all that are under way with an error.
+  void end_requests(int status, const std::string& why);
+  // Sends what is not sent yet, and closes all connections.
+  void stop();
+
+  // No other thread of the server runs, or holds a lock, until resume(): for a fork.
+  void pause();
+  void resume();
+
+ private:
+  struct Job;
+  using JobPtr = std::shared_ptr<Job>;
+  // An engine request of a job.
+  struct EngineRequest {
+    JobPtr job;
+    std::size_t index = 0;
+  };
+
+  // server.cc: the HTTP server's thread.
+  void on_request(ExchangeId exchange, HttpRequest request);
+  void on_gone(ExchangeId exchange);
+  void route(const Route& route, ExchangeId exchange, HttpRequest request,
+             std::vector<HttpHeader> headers);
+  void answer(ExchangeId exchange, int status, std::vector<HttpHeader> headers,
+              const char* content_type, std::string body);
+  void refuse(ExchangeId exchange, const Route* route, int status, const std::string& why,
+              std::vector<HttpHeader> headers);
+  std::optional<std::string> busy_reason() const;
+  void admit(const Route& route, ExchangeId exchange, HttpRequest request,
+             std::vector<HttpHeader> headers);
+
+  // server.cc: the pool.
+  void read_body(const JobPtr& job);
+  void submit(const JobPtr& job);
+
+  // server_answers.cc: any thread.
+  void finish(const JobPtr& job, int status, std::string body);
+  void fail(const JobPtr& job, int status, const std::string& why, const std::string& param = "");
+  bool take(const JobPtr& job);
+  void log(const Job& job, int status) const;
+
+  // server_answers.cc: the engine's thread.
+  void begin_stream(Job& job, std::vector<HttpOutput>& outputs);
+  void send_progress(const JobPtr& job, std::vector<HttpOutput>& outputs);
+  void record(Job& job, std::size_t index, const runtime::Update& update,
+              std::int64_t& prompt_tokens);
+  std::vector<JobPtr> all_jobs() const;
+  bool waits_for_stream(const Job& job) const;
+
+  // Any thread.
+  void abort_engine_requests(const Job& job);
+  const ServerMetrics* metrics() const;
+
+  const ServeOptions options_;
+  std::vector<std::string> api_keys_;
+  HttpServer http_;
+  std::optional<ApiContext> context_;
+  std::optional<ServerMetrics> metrics_;
+  std::atomic<bool> draining_ = false;
+  // The engine thread's.
+  std::size_t round_ = 0;  // calls of apply()
+  std::int64_t last_tick_ns_ = 0;
+
+  mutable std::mutex mutex_;  // guards what follows
+  EnginePort* engine_ = nullptr;
+  std::string no_engine_ = "the model is being loaded";  // why there is none
+  std::unordered_map<ExchangeId, JobPtr> jobs_;
+  std::unordered_map<std::uint64_t, EngineRequest> engine_requests_;
+  std::uint64_t last_engine_request_ = 0;
+  std::uint64_t last_request_ = 0;
+  std::int64_t queued_requests_ = 0, queued_tokens_ = 0;  // without a first token yet
+
+  std::optional<WorkerPool> pool_;  // its tasks use all of the above
+};
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,270 @@
+// The server over real sockets, with a mock engine.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "launcher/serve/testing/server_fixture.h"
+
+namespace {
+
+using nvllm::launcher::ServeOptions;
+using nvllm::testing::RawClient;
+using nvllm::testing::ServerFixture;
+
+constexpr const char* kEndless = R"({"model": "tiny", "prompt": "Hi", "max_tokens": 90000})";
+constexpr const char* kEndlessStream =
+    R"({"model": "tiny", "prompt": "Hi", "max_tokens": 90000, "stream": true})";
+constexpr const char* kShort = R"({"model": "tiny", "prompt": "Hi", "max_tokens": 5})";
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+int count(const std::string& text, std::string_view part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+// What /metrics says of a gauge or counter, as text.
+std::string metric(const ServerFixture& fixture, const std::string& name) {
+  RawClient client = fixture.client();
+  client.get("/metrics", "Connection: close\r\n");
+  const std::string all = client.read_all();
+  const std::size_t at = all.find("\n" + name + "{");
+  REQUIRE(at != std::string::npos);
+  const std::size_t value = all.find("} ", at) + 2;
+  return all.substr(value, all.find('\n', value) - value);
+}
+
+}  // namespace
+
+TEST_CASE("server: health is 503 until the engine is there, and 200 then") {
+  ServerFixture fixture({}, {}, false);
+  RawClient client = fixture.client();
+  client.get("/health");
+  CHECK(client.read_response().starts_with("HTTP/1.1 503"));
+  client.post("/v1/completions", kShort);
+  const std::string refused = client.read_response();
+  CHECK(refused.starts_with("HTTP/1.1 503"));
+  CHECK(has(refused, "Retry-After: 1"));
+  CHECK(has(refused, "the model is being loaded"));
+  fixture.open();
+  client.get("/health");
+  CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("server: a completion, whole and as a stream, on one connection") {
+  const ServerFixture fixture;
+  RawClient client = fixture.client();
+  client.post("/v1/completions", kShort, "X-Request-Id: mine\r\n");
+  const std::string whole = client.read_response();
+  CHECK(whole.starts_with("HTTP/1.1 200 OK\r\n"));
+  CHECK(has(whole, "X-Request-Id: mine\r\n"));
+  CHECK(has(whole, R"("completion_tokens")"));
+  client.post("/v1/completions",
+              R"({"model": "tiny", "prompt": "Hi", "max_tokens": 5, "stream": true})");
+  const std::string stream = client.read_until("0\r\n\r\n");
+  CHECK(has(stream, "Content-Type: text/event-stream"));
+  CHECK(has(stream, "Transfer-Encoding: chunked"));
+  CHECK(has(stream, "data: [DONE]\n\n"));
+  client.get("/ping");
+  CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("server: pipelined requests are answered in their order") {
+  const ServerFixture fixture;
+  RawClient client = fixture.client();
+  client.send(
+      "GET /version HTTP/1.1\r\nHost: a\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n"
+      "GET /ping HTTP/1.1\r\nHost: a\r\n\r\n");
+  CHECK(has(client.read_response(), "\"version\""));
+  CHECK(client.read_response().starts_with("HTTP/1.1 404"));
+  CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("server: wrong methods, paths and bytes are answered, each in its way") {
+  const ServerFixture fixture({.max_request_bytes = 4096});
+  const auto answer_to = [&](const std::string& bytes) {
+    RawClient client = fixture.client();
+    client.send(bytes);
+    return client.read_response();
+  };
+  const std::string wrong_method = answer_to("GET /v1/completions HTTP/1.1\r\nHost: a\r\n\r\n");
+  CHECK(wrong_method.starts_with("HTTP/1.1 405"));
+  CHECK(has(wrong_method, "Allow: POST\r\n"));
+  CHECK(answer_to("HELO there\r\n\r\n").starts_with("HTTP/1.1 400"));
+  CHECK(answer_to("GET / HTTP/3.0\r\n\r\n").starts_with("HTTP/1.1 505"));
+  CHECK(answer_to("GET / HTTP/1.1\r\nA: " + std::string(100000, 'a') + "\r\n\r\n")
+            .starts_with("HTTP/1.1 431"));
+  CHECK(answer_to("POST /v1/completions HTTP/1.1\r\nContent-Length: 999999\r\n\r\n{}")
+            .starts_with("HTTP/1.1 413"));
+  CHECK(answer_to("POST /v1/embeddings HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+            .starts_with("HTTP/1.1 400"));
+  // A value of a header cannot begin another one.
+  const std::string id = answer_to(
+      "POST /v1/completions HTTP/1.1\r\nX-Request-Id: a\tb\r\nContent-Length: 2\r\n\r\n{}");
+  CHECK(has(id, "X-Request-Id: a b\r\n"));
+}
+
+TEST_CASE("server: keys guard /v1 and nothing else") {
+  const ServerFixture fixture({.api_keys = {"secret", "other"}});
+  RawClient client = fixture.client();
+  client.get("/v1/models");
+  CHECK(client.read_response().starts_with("HTTP/1.1 401"));
+  client.get("/v1/models", "Authorization: Bearer secreT\r\n");
+  CHECK(client.read_response().starts_with("HTTP/1.1 401"));
+  client.get("/v1/models", "Authorization: Bearer other\r\n");
+  CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+  client.get("/v1/models", "X-Api-Key: secret\r\n");
+  CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+  client.get("/health");
+  CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("server: a client that leaves frees its sequence, streaming or not") {
+  ServerFixture fixture;
+  constexpr int kClients = 50;
+  for (const char* const body : {kEndless, kEndlessStream}) {
+    std::vector<RawClient> clients;
+    for (int i = 0; i < kClients; ++i) {
+      clients.push_back(fixture.client());
+      clients.back().post("/v1/completions", body);
+    }
+    REQUIRE(ServerFixture::becomes([&] { return fixture.engine().running() == kClients; }));
+    for (int i = 0; i < kClients; ++i) {
+      if (i % 2 == 0) {
+        clients[static_cast<std::size_t>(i)].close();
+      } else {
+        clients[static_cast<std::size_t>(i)].reset();
+      }
+    }
+    CHECK(ServerFixture::becomes([&] { return fixture.engine().running() == 0; }));
+  }
+  CHECK(fixture.engine().aborted() == 2 * kClients);
+  CHECK(fixture.server().open_requests() == 0);
+  CHECK(metric(fixture, "vllm:num_requests_running") == "0");
+}
+
+TEST_CASE("server: a client that does not read loses its request, and delays nobody") {
+  ServerFixture fixture({}, {.step = std::chrono::microseconds(20)});
+  RawClient lazy = fixture.client(4096);
+  lazy.post("/v1/completions", kEndlessStream);
+  REQUIRE(ServerFixture::becomes([&] { return fixture.engine().running() == 1; }));
+  for (int i = 0; i < 20; ++i) {
+    RawClient client = fixture.client();
+    client.post("/v1/completions", kShort);
+    CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+  }
+  CHECK(ServerFixture::becomes([&] { return fixture.engine().aborted() == 1; }));
+}
+
+TEST_CASE("server: a full queue is 503 with Retry-After, and is taken again when it is not") {
+  ServerFixture fixture({.max_queued_requests = 2});
+  fixture.engine().hold(true);
+  std::vector<RawClient> waiting;
+  for (int i = 0; i < 2; ++i) {
+    waiting.push_back(fixture.client());
+    waiting.back().post("/v1/completions", kShort);
+  }
+  REQUIRE(ServerFixture::becomes([&] { return fixture.engine().running() == 2; }));
+  RawClient client = fixture.client();
+  client.post("/v1/completions", kShort);
+  const std::string refused = client.read_response();
+  CHECK(refused.starts_with("HTTP/1.1 503"));
+  CHECK(has(refused, "Retry-After: 1"));
+  fixture.engine().hold(false);
+  for (RawClient& each : waiting) CHECK(each.read_response().starts_with("HTTP/1.1 200"));
+  client.post("/v1/completions", kShort);
+  CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("server: what the engine refuses is the request's error, with a status") {
+  ServerFixture fixture;
+  fixture.engine().refuse_with("prompt is too long for this engine");
+  RawClient client = fixture.client();
+  for (const char* const body : {kEndless, kEndlessStream}) {
+    client.post("/v1/completions", body);
+    const std::string refused = client.read_response();
+    CHECK(refused.starts_with("HTTP/1.1 400"));
+    CHECK(has(refused, "prompt is too long for this engine"));
+  }
+}
+
+TEST_CASE("server: a request's deadline ends it, whole or in a stream") {
+  ServerFixture fixture({.request_timeout = std::chrono::milliseconds(300)});
+  RawClient whole = fixture.client();
+  whole.post("/v1/completions", kEndless);
+  RawClient stream = fixture.client();
+  stream.post("/v1/completions", kEndlessStream);
+  CHECK(has(whole.read_response(), "HTTP/1.1 504"));
+  const std::string events = stream.read_until("0\r\n\r\n");
+  CHECK(has(events, "\"error\""));
+  CHECK(has(events, "data: [DONE]"));
+  CHECK(ServerFixture::becomes([&] { return fixture.engine().running() == 0; }));
+}
+
+TEST_CASE("server: a lost engine answers every open request, and another one can come") {
+  ServerFixture fixture;
+  RawClient whole = fixture.client();
+  whole.post("/v1/completions", kEndless);
+  RawClient stream = fixture.client();
+  stream.post("/v1/completions", kEndlessStream);
+  stream.read_until("data: {");
+  REQUIRE(ServerFixture::becomes([&] { return fixture.engine().running() == 2; }));
+  fixture.end_engine();
+  fixture.server().close_engine("rank 1 (pid 4711) killed by SIGKILL");
+  const std::string failed = whole.read_response();
+  CHECK(failed.starts_with("HTTP/1.1 500"));
+  CHECK(has(failed, "rank 1 (pid 4711) killed by SIGKILL"));
+  CHECK(has(stream.read_until("data: [DONE]\n\n"), "killed by SIGKILL"));
+  whole.get("/health");
+  CHECK(whole.read_response().starts_with("HTTP/1.1 503"));
+  CHECK(fixture.server().open_requests() == 0);
+  fixture.server().pause();
+  fixture.server().resume();
+  fixture.open();
+  whole.get("/health");
+  CHECK(whole.read_response().starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("server: draining refuses new requests and finishes the old ones") {
+  ServerFixture fixture({}, {.step = std::chrono::milliseconds(20)});
+  RawClient old = fixture.client();
+  old.post("/v1/completions", R"({"model": "tiny", "prompt": "Hi", "max_tokens": 20})");
+  REQUIRE(ServerFixture::becomes([&] { return fixture.engine().running() == 1; }));
+  fixture.server().drain();
+  RawClient client = fixture.client();
+  client.get("/health");
+  CHECK(client.read_response().starts_with("HTTP/1.1 503"));
+  client.post("/v1/completions", kShort);
+  CHECK(has(client.read_response(), "the server is shutting down"));
+  CHECK(old.read_response().starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("server: a browser's page may use it if its origin may") {
+  const ServerFixture fixture({.allowed_origins = {"http://good.example"}});
+  RawClient client = fixture.client();
+  client.send(
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: http://good.example\r\n"
+      "Access-Control-Request-Method: POST\r\n\r\n");
+  const std::string allowed = client.read_until("\r\n\r\n");
+  CHECK(allowed.starts_with("HTTP/1.1 204"));
+  CHECK(has(allowed, "Access-Control-Allow-Origin: http://good.example\r\n"));
+  client.get("/health", "Origin: http://bad.example\r\n");
+  CHECK_FALSE(has(client.read_response(), "Access-Control-Allow-Origin"));
+}
+
+TEST_CASE("server: an answer's tokens reach a stream step by step") {
+  ServerFixture fixture({}, {.step = std::chrono::milliseconds(5)});
+  RawClient client = fixture.client();
+  client.post("/v1/completions",
+              R"({"model": "tiny", "prompt": [1, 2], "max_tokens": 12, "stream": true,
+                  "stream_options": {"include_usage": true}})");
+  const std::string stream = client.read_until("0\r\n\r\n");
+  CHECK(count(stream, "\r\ndata: ") >= 6);
+  CHECK(has(stream, R"("completion_tokens")"));
+}

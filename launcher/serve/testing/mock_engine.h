@@ -1,0 +1,68 @@
+// MockEngine: an engine without a model. Each step gives every running answer one token, at a fixed
+// pace, so that the server is tested and measured alone.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "base/clock.h"
+#include "launcher/serve/engine_port.h"
+#include "runtime/engine/engine_messages.h"
+
+namespace nvllm::launcher {
+
+struct MockEngineOptions {
+  Nanoseconds step{0};  // 0: as fast as the server takes them
+  // The tokens of an answer, one after the other, from the beginning again at their end.
+  std::vector<std::int32_t> tokens = {1};
+  std::int32_t usual_length = 16;  // of answers without max_tokens
+};
+
+// submit() and abort() are callable by any thread, the rest by the engine's thread.
+class MockEngine : public EnginePort {
+ public:
+  explicit MockEngine(MockEngineOptions options) : options_(std::move(options)) {}
+
+  void submit(std::uint64_t first_id, const std::vector<runtime::Request>& requests) override;
+  void abort(std::uint64_t id) override;
+
+  // The updates of the next step; waits for requests at most so long.
+  std::vector<runtime::Update> poll(Nanoseconds limit);
+  runtime::SchedulerStatistics load() const;
+
+  // Holds all answers back, as a long prefill does.
+  void hold(bool held);
+  // Refuses requests with this error from now on; empty: no more.
+  void refuse_with(std::string error);
+
+  std::int64_t running() const;
+  std::uint64_t aborted() const;  // requests that were aborted before their end
+
+ private:
+  struct Answer {
+    std::uint64_t request = 0;
+    std::int32_t index = 0;
+    std::int32_t length = 0;
+    std::int32_t done = 0;
+    std::int32_t prompt_tokens = 0;
+    std::int32_t logprobs = -1;  // alternatives; -1: none wanted
+    std::int64_t arrived_ns = 0, first_ns = 0;
+  };
+  runtime::Update next_update(Answer& answer, std::int64_t now) const;
+
+  const MockEngineOptions options_;
+  std::int64_t next_step_ns_ = 0;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<Answer> answers_;
+  std::vector<runtime::Update> immediate_;  // refusals, and the ends of aborted requests
+  bool held_ = false;
+  std::string refusal_;
+  std::uint64_t aborted_ = 0;
+};
+
+}  // namespace nvllm::launcher

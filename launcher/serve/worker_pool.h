@@ -1,0 +1,42 @@
+// WorkerPool: threads that read bodies and write whole responses, so that neither sockets nor the
+// engine wait for them.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace nvllm::launcher {
+
+// Thread-safe.
+class WorkerPool {
+ public:
+  explicit WorkerPool(std::size_t threads);
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+  ~WorkerPool();  // waits for the tasks that run; drops those that have not begun
+
+  // The task must not throw.
+  void run(std::function<void()> task);
+
+  // Waits until no task runs, and holds the threads back until resume(): a fork is safe meanwhile.
+  void pause();
+  void resume();
+
+ private:
+  void work();
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  std::size_t running_ = 0;
+  bool paused_ = false, ending_ = false;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace nvllm::launcher
