@@ -62,10 +62,10 @@ struct ChatOptions {
 struct ServeOptions {
   std::string host = "127.0.0.1";
   std::int64_t port = 8000;  // 0: any that is free
-  std::string uds;           // a unix socket instead
-  std::string ssl_certfile, ssl_keyfile;
-  std::vector<std::string> api_keys;  // those of --api-key, its file and NVLLM_API_KEY
-  std::string api_key_file;
+  std::string uds = "";           // a unix socket instead
+  std::string ssl_certfile = "", ssl_keyfile = "";
+  std::vector<std::string> api_keys = {};  // those of --api-key, its file and NVLLM_API_KEY
+  std::string api_key_file = "";
   std::vector<std::string> allowed_origins = {"*"};
   std::string root_path;                        // a prefix of all paths, "/llm"
   std::vector<std::string> served_model_names;  // empty: as --model names it

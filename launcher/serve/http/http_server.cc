@@ -169,7 +169,7 @@ void HttpServer::State::open_connection(int fd, const sockaddr_storage& peer) {
   try {
     Connection::Socket socket(io);
     socket.assign(asio::generic::stream_protocol(tcp ? peer.ss_family : AF_UNIX, 0), fd);
-    owned = UniqueFd();
+    owned.release();
     auto connection = std::make_shared<Connection>(std::move(socket), peer_text(peer), options,
                                                    *this, tls ? &*tls : nullptr);
     connections.emplace(connection.get(), connection);
