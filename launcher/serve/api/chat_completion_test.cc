@@ -106,7 +106,25 @@ TEST_CASE("chat: the conversation is rendered by the model's template") {
             .starts_with("400 [messages] messages: an empty list"));
   CHECK(fixture.refusal(parse_chat_completion, "{}") == "400 [messages] messages: missing");
   CHECK(fixture.refusal(parse_chat_completion, R"({"messages":[{"content":"x"}]})")
-            .starts_with("400 [messages] messages: a message without a role"));
+            .starts_with("400 [messages] messages[0]: a message without a string"));
+}
+
+TEST_CASE("chat: content in parts of text") {
+  ApiFixture fixture;
+  CHECK(
+      fixture.prompt_text(parse_chat_completion,
+                          R"({"messages":[{"role":"user","content":[{"type":"text","text":"who"},)"
+                          R"({"type":"text","text":"is"}]}]})") ==
+      "<|im_start|>user\nwho\nis<|im_end|>\n<|im_start|>assistant\n");
+  CHECK(fixture.prompt_text(
+            parse_chat_completion,
+            R"({"messages":[{"role":"assistant","content":[{"type":"text","text":"it "}]}],)"
+            R"("add_generation_prompt":false,"continue_final_message":true})") ==
+        "<|im_start|>assistant\nit ");
+  CHECK(fixture.refusal(parse_chat_completion,
+                        R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})") ==
+        "400 [messages] messages[0]: content[0]: a part of type image_url: the model reads text "
+        "only; pass parts of type text");
 }
 
 TEST_CASE("chat: templates see tools, documents and options, whose names keep their order") {

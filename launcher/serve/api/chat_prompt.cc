@@ -1,6 +1,8 @@
 #include "launcher/serve/api/chat_prompt.h"
 
-#include "launcher/serve/api/field_values.h"
+#include <utility>
+
+#include "base/error.h"
 #include "launcher/serve/api/generation_fields.h"
 
 namespace nvllm::launcher {
@@ -70,11 +72,16 @@ jinja::Value prepare_history_of(const jinja::Value& messages) {
   return list;
 }
 
+// The text of the last message, or of its last part.
 std::string_view final_content(const jinja::Value& messages) {
   const jinja::List* const list = messages.list();
   const jinja::Dict* const last =
       list == nullptr || list->items.empty() ? nullptr : list->items.back().dict();
-  const jinja::Value* const content = last == nullptr ? nullptr : last->get("content");
+  const jinja::Value* content = last == nullptr ? nullptr : last->get("content");
+  if (content != nullptr && content->list() != nullptr && !content->list()->items.empty()) {
+    const jinja::Dict* const part = content->list()->items.back().dict();
+    if (part != nullptr) content = part->get("text");
+  }
   if (content == nullptr || content->string() == nullptr) {
     fail("continue_final_message: the last message has no text");
   }
@@ -101,7 +108,7 @@ std::string render(const ApiContext& context, const ChatPromptOptions& options) 
   request.tools = options.tools;
   request.options = options.template_options;
   request.options.set("add_generation_prompt", options.add_generation_prompt);
-  std::string text = context.text->chat_template().render(request);
+  std::string text = context.text->render_conversation(std::move(request));
   if (options.continue_final_message) cut_after_final_message(options.messages, text);
   return text;
 }
@@ -114,7 +121,14 @@ ChatPrompt make_chat_prompt(const ApiContext& context, const ChatPromptOptions& 
                    "messages");
   }
   ChatPrompt prompt;
-  prompt.text = with_field("messages", [&] { return render(context, options); });
+  try {
+    prompt.text = render(context, options);
+  } catch (const Error& error) {
+    // Most begin with the message that is to blame: "messages[2]: ...".
+    const std::string_view message = error.what();
+    const char* const field = message.starts_with("messages") ? "" : "messages: ";
+    throw ApiError(400, str(field, message), "messages");
+  }
   prompt.ids = encode_text(context, "messages", prompt.text, options.add_special_tokens);
   return prompt;
 }

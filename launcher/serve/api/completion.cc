@@ -170,7 +170,7 @@ class CompletionCall final : public GenerationCall {
   void append_choice(std::size_t index, bool last, std::string& out) {
     Choice& choice = this->choice(index);
     if (!generates_) choice.answer.parts().clear();
-    const bool echoes = echo_ && !choice.has_begun;
+    const bool echoes = echo_ && !choice.has_started;
     out += R"({"index":)";
     append_json_number(out, static_cast<std::int64_t>(index));
     out += R"(,"text":")";
@@ -214,7 +214,7 @@ class CompletionCall final : public GenerationCall {
       append_prompt_logprobs(out, names(), prompt_of(index).logprobs);
     }
     if (!fields().return_token_ids) return;
-    if (!choice.has_begun) {
+    if (!choice.has_started) {
       out += R"(,"prompt_token_ids":)";
       append_json_ids(out, prompt_of(index).ids);
     }

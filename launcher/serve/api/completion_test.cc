@@ -230,13 +230,13 @@ TEST_CASE("completion: what lm-eval asks for: echo, one token, logprobs of the p
   update.logprobs = {logprobs_of(268, -0.25F, 268, -0.25F)};
   call->apply(0, update, out);
   call->finish(out);
-  CHECK(
-      out ==
-      std::string(kHead) + R"({"index":0,"text":"isll n wh","logprobs":{"text_offset":[0,2,4,6],)" +
-          R"("token_logprobs":[null,-2.5,-1,-0.25],"tokens":["is","ll"," n"," wh"],)" +
-          R"("top_logprobs":[null,{" n":-0.5,"ll":-2.5},{" n":-1},{" wh":-0.25}]},)" +
-          R"("finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":3,)" +
-          R"("total_tokens":4,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}}})");
+  CHECK(out == std::string(kHead) +
+                   R"({"index":0,"text":"isll n wh","logprobs":{"text_offset":[0,2,4,6],)" +
+                   R"("token_logprobs":[null,-2.5,-1,-0.25],"tokens":["is","ll"," n"," wh"],)" +
+                   R"("top_logprobs":[null,{" n":-0.5,"ll":-2.5},{" n":-1},{" wh":-0.25}]},)" +
+                   R"("finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":3,)" +
+                   R"("total_tokens":4,"completion_tokens":1,)" +
+                   R"("prompt_tokens_details":{"cached_tokens":0}}})");
 }
 
 TEST_CASE("completion: echo of a prompt alone, with max_tokens 0") {

@@ -91,7 +91,8 @@ TEST_CASE("fields: every one that is honoured reaches the engine") {
       "max_tokens":20,"min_tokens":3,"ignore_eos":true,"stop_token_ids":[4,5],
       "logit_bias":{"6":-100,"7":1.5},"allowed_token_ids":[8],"bad_words":["who"],"logprobs":4,
       "prompt_logprobs":2,"priority":0,"user":"me","metadata":{"a":"b"},"store":true,
-      "service_tier":"auto","response_format":{"type":"text"},"spaces_between_special_tokens":true})");
+      "service_tier":"auto","response_format":{"type":"text"},
+      "spaces_between_special_tokens":true})");
   REQUIRE(call->requests().size() == 1);
   const runtime::Request& request = call->requests()[0];
   const runtime::SamplingParams& params = request.sampling;

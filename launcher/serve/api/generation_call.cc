@@ -135,12 +135,12 @@ void GenerationCall::stream_parts(std::size_t index, std::string& out) {
   if (choice.has_ended) return;
   const bool last = answer.ended();
   const bool is_due =
-      !choice.has_begun || answer.tokens() - choice.sent_tokens >= fields_.stream_interval;
+      !choice.has_started || answer.tokens() - choice.sent_tokens >= fields_.stream_interval;
   if (!last && (!is_due || answer.parts().empty())) return;
   write_parts(index, last, out);
   answer.parts().clear();
   choice.sent_tokens = answer.tokens();
-  choice.has_begun = true;
+  choice.has_started = true;
   choice.has_ended = last;
 }
 

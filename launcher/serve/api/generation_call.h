@@ -55,7 +55,7 @@ class GenerationCall : public ApiCall {
   struct Choice {
     AnswerStream answer;
     std::int64_t sent_tokens = 0;  // a stream has sent everything up to this one
-    bool has_begun = false;        // a stream has sent something
+    bool has_started = false;      // a stream has sent something
     bool has_ended = false;        // a stream has sent the end
     std::int64_t text_offset = 0;  // of the next token with a logprob, in characters
   };
