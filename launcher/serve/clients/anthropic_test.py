@@ -87,11 +87,12 @@ class AnthropicTest(unittest.TestCase):
 
     def test_tokens_are_counted(self):
         counted = self.client.messages.count_tokens(model=MODEL, messages=user('Hi'), system='Be brief.')
-        self.assertEqual(counted.input_tokens, self.ask('Hi', system='Be brief.').usage.input_tokens)
+        usage = self.ask('Hi', system='Be brief.').usage
+        self.assertEqual(counted.input_tokens, usage.input_tokens + usage.cache_read_input_tokens)
 
     def test_a_bad_value_is_named(self):
         with self.assertRaises(anthropic.BadRequestError) as caught:
-            self.ask('Hi', temperature=-1)
+            self.ask('Hi', extra_body={'temperature': -1})
         self.assertEqual(caught.exception.body['error']['type'], 'invalid_request_error')
         self.assertIn('temperature', caught.exception.body['error']['message'])
 
