@@ -73,8 +73,9 @@ TEST_CASE("the policy allows this script and this style by their hashes, and no 
 TEST_CASE("the policy allows connections to this server alone") {
   const std::string_view policy = chat_page().content_security_policy;
   CHECK(policy.starts_with("default-src 'none'; script-src '"));
-  CHECK(contains(policy, "; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
-                         "form-action 'none'; frame-ancestors 'none'"));
+  CHECK(contains(policy,
+                 "; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+                 "form-action 'none'; frame-ancestors 'none'"));
   CHECK(!contains(policy, "unsafe"));
   CHECK(!contains(policy, "\n"));
 }
