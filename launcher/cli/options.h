@@ -79,21 +79,6 @@ struct ServeOptions {
   Nanoseconds shutdown_timeout = std::chrono::seconds(25);
   bool restart_workers = true;
   bool log_requests = false;
-};  // those of --api-key, its file and NVLLM_API_KEY
-  std::string api_key_file = "";
-  std::vector<std::string> allowed_origins = {"*"};
-  std::string root_path;                        // a prefix of all paths, "/llm"
-  std::vector<std::string> served_model_names;  // empty: as --model names it
-  std::string chat_template_kwargs;             // a JSON object, or empty
-  std::string reasoning_parser, tool_call_parser;
-  bool auto_tool_choice = false;
-  std::int64_t max_queued_requests = 10000;
-  std::int64_t max_queued_tokens = std::int64_t{16} << 20;
-  std::int64_t max_request_bytes = std::int64_t{64} << 20;
-  Nanoseconds request_timeout{0};  // 0: none
-  Nanoseconds shutdown_timeout = std::chrono::seconds(25);
-  bool restart_workers = true;
-  bool log_requests = false;
 };
 
 // tokenize, detokenize, template
