@@ -40,7 +40,8 @@ class ServerFixture {
                   {.model_name = "tiny"});
     thread_ = std::thread([this] {
       while (!stop_) {
-        server_->apply(engine_.poll(std::chrono::milliseconds(10)), engine_.load());
+        const auto updates = engine_.poll(std::chrono::milliseconds(10));
+        server_->apply(updates, engine_.load());
         server_->tick();
       }
     });
