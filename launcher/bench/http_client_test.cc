@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -103,9 +104,8 @@ TEST_CASE("addresses are URLs of HTTP servers") {
 }
 
 TEST_CASE("a server gets the whole request, and its response comes back") {
-  std::string request;
   MockHttpServer server([&](MockConnection& connection) {
-    request = connection.request();
+    connection.request();
     connection.send(testing::response("418 Teapot", "short", "X: y\r\n"));
   });
   const HttpAddress address = parse_http_address(server.url() + "/prefix");
@@ -115,6 +115,7 @@ TEST_CASE("a server gets the whole request, and its response comes back") {
   CHECK(reply.status == 418);
   CHECK(reply.body == "short");
   CHECK(header_of(reply.head, "x") == "y");
+  const std::string request = server.last_request();
   CHECK(request.starts_with("POST /prefix/path HTTP/1.1\r\nHost: 127.0.0.1:" + address.port +
                             "\r\nA: b\r\nContent-Type: application/json\r\n"));
   CHECK(request.ends_with(std::string(200'000, 'x')));
@@ -179,11 +180,12 @@ void finish(HttpClient& client) {
 }  // namespace
 
 TEST_CASE("connections are used again, until a server wants them closed") {
-  bool close = false;
+  std::atomic<bool> close = false;
   MockHttpServer server([&](MockConnection& connection) {
     while (!connection.request().empty()) {
-      connection.send(testing::response("200 OK", "", close ? "Connection: close\r\n" : ""));
-      if (close) return;
+      const bool last = close;
+      connection.send(testing::response("200 OK", "", last ? "Connection: close\r\n" : ""));
+      if (last) return;
     }
   });
   HttpClient client(std::chrono::seconds(20));

@@ -62,15 +62,15 @@ struct ChatOptions {
 struct ServeOptions {
   std::string host = "127.0.0.1";
   std::int64_t port = 8000;  // 0: any that is free
-  std::string uds;           // a unix socket instead
-  std::string ssl_certfile, ssl_keyfile;
-  std::vector<std::string> api_keys;  // those of --api-key, its file and NVLLM_API_KEY
-  std::string api_key_file;
+  std::string uds = "";      // a unix socket instead
+  std::string ssl_certfile = "", ssl_keyfile = "";
+  std::vector<std::string> api_keys = {};
+  std::string api_key_file = "";  // holds more of them, as the variable NVLLM_API_KEY does
   std::vector<std::string> allowed_origins = {"*"};
-  std::string root_path;                        // a prefix of all paths, "/llm"
-  std::vector<std::string> served_model_names;  // empty: as --model names it
-  std::string chat_template_kwargs;             // a JSON object, or empty
-  std::string reasoning_parser, tool_call_parser;
+  std::string root_path = "";                        // a prefix of all paths, "/llm"
+  std::vector<std::string> served_model_names = {};  // empty: as --model names it
+  std::string chat_template_kwargs = "";             // a JSON object, or empty
+  std::string reasoning_parser = "", tool_call_parser = "";
   bool auto_tool_choice = false;
   std::int64_t max_queued_requests = 10000;
   std::int64_t max_queued_tokens = std::int64_t{16} << 20;

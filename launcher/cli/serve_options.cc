@@ -71,8 +71,7 @@ OptionRows connection_rows() {
        kIntoServe.path(&ServeOptions::api_key_file, "a file with a key in each line")},
       {"--allowed-origins", "ORIGIN,...", "web pages that may use it from a browser; *: all", "*",
        store_origins},
-      {"--root-path", "PATH", "a prefix of all paths, as behind a proxy", nullptr,
-       store_root_path},
+      {"--root-path", "PATH", "a prefix of all paths, as behind a proxy", nullptr, store_root_path},
   };
   return in_group("Connections", rows);
 }
@@ -88,9 +87,8 @@ OptionRows api_rows() {
        "variables of the chat template, for requests that do not set them:\n"
        "'{\"enable_thinking\": false}'",
        nullptr, text(&ServeOptions::chat_template_kwargs)},
-      {"--reasoning-parser", "NAME",
-       "finds the reasoning in answers: qwen3 or deepseek_r1", nullptr,
-       text(&ServeOptions::reasoning_parser)},
+      {"--reasoning-parser", "NAME", "finds the reasoning in answers: qwen3 or deepseek_r1",
+       nullptr, text(&ServeOptions::reasoning_parser)},
       {"--tool-call-parser", "NAME",
        "finds tool calls in answers: hermes (Qwen), llama3_json or mistral", nullptr,
        text(&ServeOptions::tool_call_parser)},
@@ -146,8 +144,9 @@ void check_serve(const Options& options) {
            " alone: TLS needs both; pass --ssl-certfile and --ssl-keyfile");
   }
   if (serve.auto_tool_choice && serve.tool_call_parser.empty()) {
-    refuse("--enable-auto-tool-choice: needs to know how the model writes calls; pass "
-           "--tool-call-parser hermes, llama3_json or mistral");
+    refuse(
+        "--enable-auto-tool-choice: needs to know how the model writes calls; pass "
+        "--tool-call-parser hermes, llama3_json or mistral");
   }
 }
 

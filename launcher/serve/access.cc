@@ -75,8 +75,7 @@ std::vector<HttpHeader> cors_headers(const HttpRequest& request,
 }
 
 bool is_preflight(const HttpRequest& request) {
-  return request.method == "OPTIONS" &&
-         request.header("Access-Control-Request-Method") != nullptr;
+  return request.method == "OPTIONS" && request.header("Access-Control-Request-Method") != nullptr;
 }
 
 }  // namespace nvllm::launcher

@@ -70,10 +70,11 @@ ApiContext api_context(const Options& options, const TextModel* text,
   if (options.generate.generation_config) context.defaults = session.sampling_defaults();
   apply_sampling(options.sampling, context.defaults);
   if (!options.serve.chat_template_kwargs.empty()) {
-    const jinja::Value kwargs = jinja::from_json(options.serve.chat_template_kwargs,
-                                                 "--default-chat-template-kwargs");
+    const jinja::Value kwargs =
+        jinja::from_json(options.serve.chat_template_kwargs, "--default-chat-template-kwargs");
     if (kwargs.dict() == nullptr) {
-      fail("--default-chat-template-kwargs: not a JSON object such as {\"enable_thinking\": false}");
+      fail(
+          "--default-chat-template-kwargs: not a JSON object such as {\"enable_thinking\": false}");
     }
     context.chat_template_kwargs = *kwargs.dict();
   }
@@ -83,8 +84,8 @@ ApiContext api_context(const Options& options, const TextModel* text,
 // Refuses what the server would refuse with every request.
 void check_parsers(const ServeOptions& serve) {
   try {
-    make_output_parser({.reasoning_parser = serve.reasoning_parser,
-                        .tool_call_parser = serve.tool_call_parser});
+    make_output_parser(
+        {.reasoning_parser = serve.reasoning_parser, .tool_call_parser = serve.tool_call_parser});
   } catch (const Error& error) {
     throw UsageError(error.what());
   }

@@ -11,6 +11,7 @@
 #include "base/logging.h"
 #include "launcher/cli/program.h"
 #include "launcher/serve/access.h"
+#include "launcher/serve/page/page.h"
 #include "launcher/serve/prometheus.h"
 #include "launcher/serve/server_job.h"
 
@@ -62,9 +63,8 @@ Server::Server(const ServeOptions& options)
             {.request = [this](ExchangeId exchange,
                                HttpRequest request) { on_request(exchange, std::move(request)); },
              .gone = [this](ExchangeId exchange) { on_gone(exchange); },
-             .error_body = [](int status, const std::string& why) {
-               return error_body(status, why);
-             }}) {}
+             .error_body = [](int status,
+                              const std::string& why) { return error_body(status, why); }}) {}
 
 Server::~Server() {
   stop();
@@ -142,8 +142,7 @@ void Server::on_request(ExchangeId exchange, HttpRequest request) {
 void Server::route(const Route& route, ExchangeId exchange, HttpRequest request,
                    std::vector<HttpHeader> headers) {
   switch (route.kind) {
-    case RouteKind::page:
-      return answer(exchange, 200, std::move(headers), "text/plain", "nvllm\n");
+    case RouteKind::page: return answer_page(exchange, request, std::move(headers));
     case RouteKind::health:
     case RouteKind::ping: {
       const std::optional<std::string> busy = busy_reason();
@@ -166,9 +165,28 @@ void Server::route(const Route& route, ExchangeId exchange, HttpRequest request,
     case RouteKind::refused:
       return refuse(exchange, &route, 400, route.why_refused, std::move(headers));
     case RouteKind::respond:
-    case RouteKind::generate:
-      return admit(route, exchange, std::move(request), std::move(headers));
+    case RouteKind::generate: return admit(route, exchange, std::move(request), std::move(headers));
   }
+}
+
+void Server::answer_page(ExchangeId exchange, const HttpRequest& request,
+                         std::vector<HttpHeader> headers) {
+  const ChatPage& page = chat_page();
+  headers.push_back({"ETag", std::string(page.etag)});
+  headers.push_back({"Cache-Control", "no-cache"});
+  const std::string* const known = request.header("If-None-Match");
+  if (known != nullptr && *known == page.etag) {
+    return answer(exchange, 304, std::move(headers), nullptr, "");
+  }
+  headers.push_back({"Content-Security-Policy", std::string(page.content_security_policy)});
+  headers.push_back({"X-Content-Type-Options", "nosniff"});
+  headers.push_back({"Referrer-Policy", "no-referrer"});
+  headers.push_back({"Vary", "Accept-Encoding"});
+  const std::string* const accepted = request.header("Accept-Encoding");
+  const bool gzip = accepted != nullptr && accepted->find("gzip") != std::string::npos;
+  if (gzip) headers.push_back({"Content-Encoding", "gzip"});
+  answer(exchange, 200, std::move(headers), "text/html; charset=utf-8",
+         std::string(gzip ? page.gzip : page.html));
 }
 
 void Server::answer(ExchangeId exchange, int status, std::vector<HttpHeader> headers,

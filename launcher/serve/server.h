@@ -82,6 +82,8 @@ class Server {
   void on_gone(ExchangeId exchange);
   void route(const Route& route, ExchangeId exchange, HttpRequest request,
              std::vector<HttpHeader> headers);
+  void answer_page(ExchangeId exchange, const HttpRequest& request,
+                   std::vector<HttpHeader> headers);
   void answer(ExchangeId exchange, int status, std::vector<HttpHeader> headers,
               const char* content_type, std::string body);
   void refuse(ExchangeId exchange, const Route* route, int status, const std::string& why,

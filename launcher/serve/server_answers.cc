@@ -37,8 +37,7 @@ void Server::finish(const JobPtr& job, int status, std::string body) {
   answer(job->exchange, status, job->headers, "application/json", std::move(body));
 }
 
-void Server::fail(const JobPtr& job, int status, const std::string& why,
-                  const std::string& param) {
+void Server::fail(const JobPtr& job, int status, const std::string& why, const std::string& param) {
   if (!take(job)) return;
   log(*job, status);
   std::vector<HttpOutput> outputs(1);
@@ -214,10 +213,10 @@ void Server::tick() {
   for (const JobPtr& job : all_jobs()) {
     const Nanoseconds age(now - job->received_ns);
     if (options_.request_timeout.count() > 0 && age > options_.request_timeout) {
-      fail(job, 504, str("the request took longer than ",
-                         format_duration(std::chrono::duration<double>(options_.request_timeout)
-                                             .count()),
-                         "; see --request-timeout"));
+      fail(job, 504,
+           str("the request took longer than ",
+               format_duration(std::chrono::duration<double>(options_.request_timeout).count()),
+               "; see --request-timeout"));
       abort_engine_requests(*job);
     } else if (age > kBeginAfter && waits_for_stream(*job)) {
       begin_stream(*job, outputs);
@@ -229,8 +228,8 @@ void Server::tick() {
 // Whether it is a stream that has been submitted and has sent nothing yet.
 bool Server::waits_for_stream(const Job& job) const {
   const std::lock_guard lock(mutex_);
-  return engine_requests_.contains(job.first_engine_request) && !job.ended &&
-         job.call->stream() && !job.stream_begun;
+  return engine_requests_.contains(job.first_engine_request) && !job.ended && job.call->stream() &&
+         !job.stream_begun;
 }
 
 void Server::abort_engine_requests(const Job& job) {

@@ -36,8 +36,7 @@ TEST_CASE("content that is text or null stays, whatever the role and beside it")
 TEST_CASE("parts of text become one text with newlines, in their place among the keys") {
   CHECK(prepared(R"([{"role": "user", "content": [{"type": "text", "text": "a"},
                      {"type": "text", "text": ""}, {"type": "text", "text": "b"}],
-                     "name": "x"}])") ==
-        R"([{"role": "user", "content": "a\n\nb", "name": "x"}])");
+                     "name": "x"}])") == R"([{"role": "user", "content": "a\n\nb", "name": "x"}])");
   CHECK(prepared(R"([{"role": "user", "content": []}])") == R"([{"role": "user", "content": ""}])");
 }
 

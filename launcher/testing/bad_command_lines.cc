@@ -287,7 +287,7 @@ std::vector<BadCommandLine> bench_serve_lines() {
        "--duration 5: sends without end; pass --max-concurrency or --request-rate, too"},
       {{"bench", "serve", "--duration=5", "--num-prompts=3"},
        "--duration 5 with --num-prompts 3: pass one of them"},
-      {{"bench", "serve", "--tp=2"}, "unknown option '--tp'; did you mean '--top-p'?"},
+      {{"bench", "serve", "--tp=2"}, "unknown option '--tp'; see nvllm-launch bench serve --help"},
   };
 }
 

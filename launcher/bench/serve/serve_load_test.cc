@@ -225,14 +225,14 @@ TEST_CASE("a duration ends the sending, not what is in flight") {
 }
 
 TEST_CASE("requests are those of the workload, in the API's form") {
-  std::string request;
   MockHttpServer server([&](MockConnection& connection) {
-    request = connection.request();
+    connection.request();
     connection.send(good_stream());
   });
   Run run;
   run.options.extra_body = R"({"priority": 7, "temperature": 0.5})";
   run.on(server);
+  const std::string request = server.last_request();
   CHECK(request.starts_with("POST /v1/completions HTTP/1.1\r\n"));
   CHECK(request.find("\r\nX-Test: 1\r\n") != std::string::npos);
   const nlohmann::json body = parse_json(body_of(request));
@@ -245,7 +245,7 @@ TEST_CASE("requests are those of the workload, in the API's form") {
   CHECK(body.at("temperature") == 0.5);
   run.options.endpoint = "/v1/chat/completions";
   run.on(server);
-  const nlohmann::json chat = parse_json(body_of(request));
+  const nlohmann::json chat = parse_json(body_of(server.last_request()));
   CHECK(chat.at("max_completion_tokens") == 3);
   const std::string text = chat.at("messages").at(0).at("content");
   CHECK(std::count(text.begin(), text.end(), ' ') == 2);  // three words

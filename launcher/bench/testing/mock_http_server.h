@@ -13,7 +13,9 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -24,7 +26,9 @@ namespace nvllm::testing {
 // One connection of a client, in a thread of its own.
 class MockConnection {
  public:
-  explicit MockConnection(int fd) : fd_(fd) {}
+  // note: is called with every request.
+  MockConnection(int fd, std::function<void(const std::string&)> note)
+      : fd_(fd), note_(std::move(note)) {}
 
   // The next request, head and body; empty: the client has closed.
   std::string request() {
@@ -38,6 +42,7 @@ class MockConnection {
     }
     std::string request = received_.substr(0, size);
     received_.erase(0, size);
+    note_(request);
     return request;
   }
 
@@ -48,11 +53,6 @@ class MockConnection {
       if (count <= 0) return;
       piece.remove_prefix(static_cast<std::size_t>(count));
     }
-  }
-
-  void reset() {  // the client sees ECONNRESET
-    const linger at_once{1, 0};
-    ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   }
 
  private:
@@ -73,6 +73,7 @@ class MockConnection {
   }
 
   int fd_;
+  std::function<void(const std::string&)> note_;
   std::string received_;
 };
 
@@ -108,6 +109,10 @@ class MockHttpServer {
 
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
   int connections() const { return connections_; }  // that sent something
+  std::string last_request() const {
+    const std::lock_guard lock(mutex_);
+    return last_request_;
+  }
 
  private:
   void accept_all() {
@@ -128,7 +133,10 @@ class MockHttpServer {
     char byte = 0;
     if (::recv(fd, &byte, 1, MSG_PEEK) > 0) {
       ++connections_;
-      MockConnection connection(fd);
+      MockConnection connection(fd, [this](const std::string& request) {
+        const std::lock_guard lock(mutex_);
+        last_request_ = request;
+      });
       serve_(connection);
     }
     const std::lock_guard lock(mutex_);
@@ -142,8 +150,9 @@ class MockHttpServer {
   std::atomic<bool> ending_ = false;
   std::atomic<int> connections_ = 0;
   std::thread acceptor_;
-  std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of what follows
   std::vector<int> open_;
+  std::string last_request_;
   std::vector<std::thread> threads_;
 };
 

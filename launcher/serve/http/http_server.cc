@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -35,6 +36,14 @@ using boost::system::error_code;
 constexpr Nanoseconds kTick = std::chrono::milliseconds(500);
 // Connections that are accepted before others are served again.
 constexpr int kAcceptAtOnce = 64;
+
+// Each connection is an open file, and the usual limit of these is 1024.
+void raise_file_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 std::string peer_text(const sockaddr_storage& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
@@ -169,7 +178,7 @@ void HttpServer::State::open_connection(int fd, const sockaddr_storage& peer) {
   try {
     Connection::Socket socket(io);
     socket.assign(asio::generic::stream_protocol(tcp ? peer.ss_family : AF_UNIX, 0), fd);
-    owned = UniqueFd();
+    owned.release();
     auto connection = std::make_shared<Connection>(std::move(socket), peer_text(peer), options,
                                                    *this, tls ? &*tls : nullptr);
     connections.emplace(connection.get(), connection);
@@ -253,6 +262,7 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandlers handlers)
     : state_(std::make_unique<State>(options, std::move(handlers))) {}
 
 void HttpServer::start() {
+  raise_file_limit();
   state_->thread = start_thread("of the HTTP server", [state = state_.get()] { state->run(); });
 }
 

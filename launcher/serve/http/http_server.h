@@ -37,7 +37,7 @@ struct HttpRequest {
 // A piece of a response. The first has a status.
 struct HttpOutput {
   ExchangeId exchange = 0;
-  int status = 0;  // 0: goes on with a response that has begun
+  int status = 0;  // 0: goes on with a response that was started
   std::vector<HttpHeader> headers = {};
   std::string body = {};
   bool last = false;  // the response ends with it; a first piece that is not last begins a stream

@@ -36,8 +36,7 @@ void MockEngine::abort(std::uint64_t id) {
   std::erase_if(answers_, [&](const Answer& answer) {
     if (answer.request != id) return false;
     found = true;
-    immediate_.push_back(
-        {.request = id, .index = answer.index, .finish = FinishReason::abort});
+    immediate_.push_back({.request = id, .index = answer.index, .finish = FinishReason::abort});
     return true;
   });
   aborted_ += found ? 1 : 0;
@@ -51,8 +50,8 @@ Update MockEngine::next_update(Answer& answer, std::int64_t now) const {
   if (answer.logprobs >= 0) {
     runtime::TokenLogprobs logprobs{.chosen = {.token = token, .logprob = -0.5F, .rank = 1}};
     for (std::int32_t i = 0; i < answer.logprobs; ++i) {
-      logprobs.top.push_back({.token = token + i, .logprob = -0.5F - static_cast<float>(i),
-                              .rank = i + 1});
+      logprobs.top.push_back(
+          {.token = token + i, .logprob = -0.5F - static_cast<float>(i), .rank = i + 1});
     }
     update.logprobs.push_back(std::move(logprobs));
   }
@@ -72,9 +71,8 @@ std::vector<Update> MockEngine::poll(Nanoseconds limit) {
     std::this_thread::sleep_for(std::min(limit, Nanoseconds(next_step_ns_ - before)));
   }
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, limit, [this] {
-    return !immediate_.empty() || (!held_ && !answers_.empty());
-  });
+  changed_.wait_for(lock, limit,
+                    [this] { return !immediate_.empty() || (!held_ && !answers_.empty()); });
   std::vector<Update> updates = std::exchange(immediate_, {});
   const std::int64_t now = now_ns();
   if (held_ || answers_.empty() || now < next_step_ns_) return updates;

@@ -77,8 +77,7 @@ int run(const Arguments& arguments) {
   const int stop = ::signalfd(-1, &signals, SFD_CLOEXEC);
 
   const TextModel text = TextModel::open(arguments.model);
-  MockEngine engine({.step = std::chrono::microseconds(arguments.step_us),
-                     .tokens = [&] {
+  MockEngine engine({.step = std::chrono::microseconds(arguments.step_us), .tokens = [&] {
                        const auto ids = text.tokenizer().encode(
                            "The lighthouse keeper's \"little\" boat drifted slowly,\nfar away. ",
                            false);
@@ -86,9 +85,8 @@ int run(const Arguments& arguments) {
                      }()});
   Server server({.port = arguments.port, .max_queued_requests = 1 << 20});
   server.start();
-  server.open(engine, {.text = &text,
-                       .max_model_len = arguments.max_model_len,
-                       .model_names = {"mock"}},
+  server.open(engine,
+              {.text = &text, .max_model_len = arguments.max_model_len, .model_names = {"mock"}},
               {.model_name = "mock"});
   std::fprintf(stderr, "listening on %s\n", server.address().c_str());
   const double processor_before = processor_seconds();

@@ -36,8 +36,7 @@ void RawClient::send(std::string_view bytes) const {
   }
 }
 
-void RawClient::post(std::string_view path, std::string_view body,
-                     std::string_view headers) const {
+void RawClient::post(std::string_view path, std::string_view body, std::string_view headers) const {
   send(str("POST ", path, " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n", headers,
            "Content-Length: ", body.size(), "\r\n\r\n", body));
 }

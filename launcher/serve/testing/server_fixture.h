@@ -16,9 +16,10 @@ namespace nvllm::testing {
 
 class ServerFixture {
  public:
-  explicit ServerFixture(launcher::ServeOptions options = {},
-                         launcher::MockEngineOptions engine = {.step = std::chrono::milliseconds(1)},
-                         bool open_engine = true)
+  explicit ServerFixture(
+      launcher::ServeOptions options = {},
+      launcher::MockEngineOptions engine = {.step = std::chrono::milliseconds(1)},
+      bool open_engine = true)
       : text_(launcher::TextModel::open(folder_.path())), engine_([&] {
           const auto ids = text_.tokenizer().encode("Hello there, world. ", false);
           engine.tokens.assign(ids.begin(), ids.end());
@@ -35,12 +36,12 @@ class ServerFixture {
   }
 
   void open() {
-    server_->open(engine_,
-                  {.text = &text_, .max_model_len = 100000, .model_names = {"tiny"}},
+    server_->open(engine_, {.text = &text_, .max_model_len = 100000, .model_names = {"tiny"}},
                   {.model_name = "tiny"});
     thread_ = std::thread([this] {
       while (!stop_) {
-        server_->apply(engine_.poll(std::chrono::milliseconds(10)), engine_.load());
+        const auto updates = engine_.poll(std::chrono::milliseconds(10));
+        server_->apply(updates, engine_.load());
         server_->tick();
       }
     });
