@@ -6,7 +6,7 @@ import sys
 import unittest
 
 sys.path.insert(0, '.')  # tests run in the root of Bazel's runfiles
-from launcher.serve.clients.served import MODEL, Server
+from launcher.serve.clients.served import MODEL, PATIENCE, Server
 from testing import unittest_report
 
 import anthropic
@@ -24,7 +24,7 @@ class AnthropicTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server()
-        cls.client = anthropic.Anthropic(base_url=cls.server.url, api_key='none', max_retries=0)
+        cls.client = anthropic.Anthropic(base_url=cls.server.url, api_key='none', timeout=PATIENCE, max_retries=0)
 
     @classmethod
     def tearDownClass(cls):
@@ -109,7 +109,7 @@ class AnthropicTest(unittest.TestCase):
 
     def test_many_at_a_time(self):
         async def run():
-            async with anthropic.AsyncAnthropic(base_url=self.server.url, api_key='none') as client:
+            async with anthropic.AsyncAnthropic(base_url=self.server.url, api_key='none', timeout=PATIENCE) as client:
                 calls = [client.messages.create(model=MODEL, max_tokens=i % 7 + 1, messages=user('<go on>'))
                          for i in range(30)]
                 return [message.content[0].text for message in await asyncio.gather(*calls)]
@@ -120,9 +120,9 @@ class KeyTest(unittest.TestCase):
     def test_a_key_is_needed_where_there_is_one(self):
         with Server('--api-key=secret') as server:
             arguments = {'model': MODEL, 'max_tokens': 5, 'messages': user('Hi')}
-            client = anthropic.Anthropic(base_url=server.url, api_key='secret', max_retries=0)
+            client = anthropic.Anthropic(base_url=server.url, api_key='secret', timeout=PATIENCE, max_retries=0)
             self.assertEqual(client.messages.create(**arguments).content[0].text, HELLO)
-            client = anthropic.Anthropic(base_url=server.url, api_key='other', max_retries=0)
+            client = anthropic.Anthropic(base_url=server.url, api_key='other', timeout=PATIENCE, max_retries=0)
             with self.assertRaises(anthropic.AuthenticationError):
                 client.messages.create(**arguments)
 

@@ -7,7 +7,7 @@ import time
 import unittest
 
 sys.path.insert(0, '.')  # tests run in the root of Bazel's runfiles
-from launcher.serve.clients.served import MODEL, Server
+from launcher.serve.clients.served import MODEL, PATIENCE, Server
 from testing import unittest_report
 
 import openai
@@ -25,7 +25,7 @@ class OpenAiTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server()
-        cls.client = openai.OpenAI(base_url=cls.server.url + '/v1', api_key='none', max_retries=0)
+        cls.client = openai.OpenAI(base_url=cls.server.url + '/v1', api_key='none', timeout=PATIENCE, max_retries=0)
 
     @classmethod
     def tearDownClass(cls):
@@ -205,7 +205,7 @@ class OpenAiTest(unittest.TestCase):
 
     def test_many_at_a_time(self):
         async def run():
-            async with openai.AsyncOpenAI(base_url=self.server.url + '/v1', api_key='none') as client:
+            async with openai.AsyncOpenAI(base_url=self.server.url + '/v1', api_key='none', timeout=PATIENCE) as client:
                 return await asyncio.gather(*(self.one_of_many(client, i) for i in range(40)))
         self.assertEqual(asyncio.run(run()), [' la' * (i % 7 + 1) for i in range(40)])
 
@@ -239,7 +239,7 @@ class LimitsTest(unittest.TestCase):
     def test_a_key_is_needed_where_there_is_one(self):
         with Server('--api-key=secret') as server:
             for key, good in ('secret', True), ('other', False):
-                client = openai.OpenAI(base_url=server.url + '/v1', api_key=key, max_retries=0)
+                client = openai.OpenAI(base_url=server.url + '/v1', api_key=key, timeout=PATIENCE, max_retries=0)
                 if good:
                     self.assertEqual(len(client.models.list().data), 1)
                 else:
@@ -247,7 +247,7 @@ class LimitsTest(unittest.TestCase):
 
     def test_a_full_queue_is_503_and_the_client_tries_again(self):
         async def run(server, retries):
-            async with openai.AsyncOpenAI(base_url=server.url + '/v1', api_key='none', max_retries=retries) as client:
+            async with openai.AsyncOpenAI(base_url=server.url + '/v1', api_key='none', timeout=PATIENCE, max_retries=retries) as client:
                 calls = [client.chat.completions.create(model=MODEL, messages=user('<go on>'), max_tokens=300)
                          for _ in range(6)]
                 return await asyncio.gather(*calls, return_exceptions=True)

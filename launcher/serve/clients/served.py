@@ -24,7 +24,9 @@ if os.path.abspath(sys.executable) != os.path.abspath(PYTHON):
 
 # Beside Bazel's runfiles, in which tests run.
 LAUNCH = os.environ.get('NVLLM_LAUNCH', 'launcher/nvllm-launch')
-START_SECONDS = 60
+# The processor may be shared with many others: nothing here takes a second by itself.
+START_SECONDS = 300
+PATIENCE = 600  # seconds, also to connect
 MODEL = 'scripted'
 
 
@@ -54,13 +56,13 @@ class Server:
 
     def get(self, path):
         """The body of the response, as text, and its headers."""
-        with urllib.request.urlopen(self.url + path, timeout=60) as response:
+        with urllib.request.urlopen(self.url + path, timeout=PATIENCE) as response:
             return response.read().decode(), response.headers
 
     def post(self, path, body):
         """The response to a body in JSON."""
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {'Content-Type': 'application/json'})
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             return json.load(response)
 
     def text(self):
@@ -70,7 +72,7 @@ class Server:
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(60)
+            code = self.process.wait(START_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise AssertionError('the server did not end:\n' + self.text()) from None
