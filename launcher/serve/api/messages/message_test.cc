@@ -29,7 +29,7 @@ TEST_CASE("messages: the whole body") {
   CHECK(fixture.response(parse_message, who_and(), "it was") ==
         R"({"id":"msg_7","type":"message","role":"assistant","model":"tiny",)"
         R"("content":[{"type":"text","text":"it was"}],"stop_reason":"end_turn",)"
-        R"("stop_sequence":null,"usage":{"input_tokens":17,"cache_creation_input_tokens":0,)"
+        R"("stop_sequence":null,"usage":{"input_tokens":16,"cache_creation_input_tokens":0,)"
         R"("cache_read_input_tokens":0,"output_tokens":3}})");
 }
 
@@ -39,7 +39,7 @@ TEST_CASE("messages: a stream's events, byte by byte") {
         "event: message_start\n"
         R"(data: {"type":"message_start","message":{"id":"msg_7","type":"message",)"
         R"("role":"assistant","model":"tiny","content":[],"stop_reason":null,)"
-        R"("stop_sequence":null,"usage":{"input_tokens":17,"cache_creation_input_tokens":0,)"
+        R"("stop_sequence":null,"usage":{"input_tokens":16,"cache_creation_input_tokens":0,)"
         "\"cache_read_input_tokens\":0,\"output_tokens\":0}}}\n\n"
         "event: ping\ndata: {\"type\":\"ping\"}\n\n"
         "event: content_block_start\n"
@@ -54,7 +54,7 @@ TEST_CASE("messages: a stream's events, byte by byte") {
         "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n"
         "event: message_delta\n"
         R"(data: {"type":"message_delta","delta":{"stop_reason":"end_turn",)"
-        R"("stop_sequence":null},"usage":{"input_tokens":17,"cache_creation_input_tokens":0,)"
+        R"("stop_sequence":null},"usage":{"input_tokens":16,"cache_creation_input_tokens":0,)"
         "\"cache_read_input_tokens\":0,\"output_tokens\":3}}\n\n"
         "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
 }
@@ -79,7 +79,7 @@ TEST_CASE("messages: what came from the prefix cache is counted apart") {
   call->finish(out);
   const json body = parse_json(out);
   CHECK(body["stop_reason"] == "max_tokens");
-  CHECK(body["usage"]["input_tokens"] == 7);
+  CHECK(body["usage"]["input_tokens"] == 6);
   CHECK(body["usage"]["cache_read_input_tokens"] == 10);
 }
 
@@ -146,7 +146,8 @@ TEST_CASE("messages: tools, their calls and their results are as templates know 
               R"({"type":"text","text":"who"}]}]})") ==
       R"([{"role": "assistant", "content": "so", "reasoning_content": "hm", "tool_calls": )"
       R"([{"id": "t1", "type": "function", "function": {"name": "add", "arguments": )"
-      R"({"b": 1, "a": 2}}}]}, {"role": "tool", "content": "3", "tool_call_id": "t1"}, )"
+      R"({"b": 1, "a": 2}}}], "reasoning": "hm"}, )"
+      R"({"role": "tool", "content": "3", "tool_call_id": "t1"}, )"
       R"({"role": "tool", "content": "Error: bad", "tool_call_id": "t2"}, )"
       R"({"role": "user", "content": "who"}]|[{"type": "function", "function": )"
       R"({"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}])");
@@ -201,7 +202,7 @@ TEST_CASE("messages: tokens are counted without max_tokens") {
   ApiFixture fixture;
   CHECK(respond_count_tokens(fixture.context(),
                              R"({"messages":[{"role":"user","content":"who"}]})") ==
-        R"({"input_tokens":17})");
+        R"({"input_tokens":16})");
 }
 
 }  // namespace

@@ -58,8 +58,8 @@ TEST_CASE("responses: the whole body") {
       R"("reasoning":{"effort":null,"summary":null},"service_tier":"default","store":false,)"
       R"("temperature":1,"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],)"
       R"("top_logprobs":0,"top_p":1,"truncation":"disabled","user":"me",)"
-      R"("usage":{"input_tokens":17,"input_tokens_details":{"cached_tokens":0},)"
-      R"("output_tokens":3,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":20}})");
+      R"("usage":{"input_tokens":16,"input_tokens_details":{"cached_tokens":0},)"
+      R"("output_tokens":3,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":19}})");
 }
 
 TEST_CASE("responses: a stream's events") {
@@ -162,7 +162,7 @@ TEST_CASE("responses: the items of an answer are one message of the assistant's"
             R"({"type":"function_call_output","call_id":"c1","output":"3"}]})") ==
         R"([{"role": "user", "content": "who"}, {"role": "assistant", "content": "so", )"
         R"("reasoning_content": "hm", "tool_calls": [{"id": "c1", "type": "function", "function": )"
-        R"({"name": "add", "arguments": {"b": 1, "a": 2}}}]}, )"
+        R"({"name": "add", "arguments": {"b": 1, "a": 2}}}], "reasoning": "hm"}, )"
         R"({"role": "tool", "content": "3", "tool_call_id": "c1"}])");
 }
 
