@@ -266,7 +266,7 @@ TEST_CASE("server: the chat page, with and without a prefix, and only once") {
     const std::string page = client.read_response();
     CHECK(page.starts_with("HTTP/1.1 200"));
     CHECK(has(page, "Content-Security-Policy: default-src 'none'"));
-    CHECK(has(page, "<!doctype html>"));
+    CHECK(has(page, "<!DOCTYPE html>"));
   }
   client.get("/llm/", "Accept-Encoding: gzip\r\n");
   const std::string zipped = client.read_response();
