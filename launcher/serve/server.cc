@@ -113,6 +113,7 @@ void Server::resume() {
 void Server::on_request(ExchangeId exchange, HttpRequest request) {
   std::vector<HttpHeader> headers = cors_headers(request, options_.allowed_origins);
   if (is_preflight(request)) return answer(exchange, 204, std::move(headers), nullptr, "");
+  if (request.path == options_.root_path) request.path += '/';
   if (request.path.starts_with(options_.root_path + "/")) {
     request.path.erase(0, options_.root_path.size());
   }

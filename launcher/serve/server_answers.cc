@@ -43,7 +43,7 @@ void Server::fail(const JobPtr& job, int status, const std::string& why, const s
   std::vector<HttpOutput> outputs(1);
   HttpOutput& output = outputs[0];
   output = {.exchange = job->exchange, .last = true};
-  if (job->stream_begun) {
+  if (job->stream_started) {
     output.body = std::move(job->out);
     job->call->fail(status, why, output.body);
   } else {
@@ -165,7 +165,7 @@ void Server::record(Job& job, std::size_t index, const Update& update,
 }
 
 void Server::begin_stream(Job& job, std::vector<HttpOutput>& outputs) {
-  job.stream_begun = true;
+  job.stream_started = true;
   HttpOutput& output = outputs.emplace_back();
   output.exchange = job.exchange;
   output.status = 200;
@@ -188,7 +188,7 @@ void Server::send_progress(const JobPtr& job, std::vector<HttpOutput>& outputs) 
     });
     return;
   }
-  if (!job->stream_begun) begin_stream(*job, outputs);
+  if (!job->stream_started) begin_stream(*job, outputs);
   if (done) job->call->finish(job->out);
   if (job->out.empty()) return;
   if (done && !take(job)) return;
@@ -229,7 +229,7 @@ void Server::tick() {
 bool Server::waits_for_stream(const Job& job) const {
   const std::lock_guard lock(mutex_);
   return engine_requests_.contains(job.first_engine_request) && !job.ended && job.call->stream() &&
-         !job.stream_begun;
+         !job.stream_started;
 }
 
 void Server::abort_engine_requests(const Job& job) {

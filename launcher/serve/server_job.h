@@ -32,7 +32,7 @@ struct Server::Job {
   std::int32_t n = 1;
 
   // The engine thread's.
-  bool stream_begun = false;
+  bool stream_started = false;
   bool counted_as_queued = false;  // guarded by Server::mutex_
   std::string out;                 // of a stream, to be sent
   std::vector<char> aborted;       // engine requests whose answers have met stop strings

@@ -258,6 +258,25 @@ TEST_CASE("server: a browser's page may use it if its origin may") {
   CHECK_FALSE(has(client.read_response(), "Access-Control-Allow-Origin"));
 }
 
+TEST_CASE("server: the chat page, with and without a prefix, and only once") {
+  const ServerFixture fixture({.root_path = "/llm"});
+  RawClient client = fixture.client();
+  for (const char* const path : {"/llm", "/llm/", "/"}) {
+    client.get(path);
+    const std::string page = client.read_response();
+    CHECK(page.starts_with("HTTP/1.1 200"));
+    CHECK(has(page, "Content-Security-Policy: default-src 'none'"));
+    CHECK(has(page, "<!DOCTYPE html>"));
+  }
+  client.get("/llm/", "Accept-Encoding: gzip\r\n");
+  const std::string zipped = client.read_response();
+  CHECK(has(zipped, "Content-Encoding: gzip\r\n"));
+  const std::size_t etag = zipped.find("ETag: ") + 6;
+  client.get("/llm/",
+             "If-None-Match: " + zipped.substr(etag, zipped.find('\r', etag) - etag) + "\r\n");
+  CHECK(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 304"));
+}
+
 TEST_CASE("server: an answer's tokens reach a stream step by step") {
   ServerFixture fixture({}, {.step = std::chrono::milliseconds(5)});
   RawClient client = fixture.client();

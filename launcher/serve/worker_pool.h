@@ -18,7 +18,7 @@ class WorkerPool {
   explicit WorkerPool(std::size_t threads);
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
-  ~WorkerPool();  // waits for the tasks that run; drops those that have not begun
+  ~WorkerPool();  // waits for the tasks that run; drops those that have not started
 
   // The task must not throw.
   void run(std::function<void()> task);

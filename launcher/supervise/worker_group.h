@@ -34,7 +34,7 @@ class WorkerGroup {
   // What a worker does; the result is its exit code.
   using Body = std::function<int(const ipc::Group& group, int rank)>;
 
-  // The process must have one thread (or others that hold no lock) and, until then, no CUDA context.
+  // The process must have one thread, or others that hold no lock, and no CUDA context until then.
   // On an Error nothing is left.
   WorkerGroup(const Options& options, const Body& body);
   ~WorkerGroup();  // ends the workers, if finish() has not

@@ -5,7 +5,7 @@
 // The front end (engine_client.h) calls through ipc::RequestClient:
 //   open(EngineOptions) -> EngineInfo     once; waits for the weights and sizes the cache
 //   add(part of the request stream), statistics() -> EngineStatistics, take_trace()
-// The engine pushes "load_state" while it opens, then "updates" for each step: a vector<Update>, and
+// The engine pushes "load_state" while it opens, then "updates" for each step: a vector<Update> and
 // the scheduler's figures.
 #pragma once
 

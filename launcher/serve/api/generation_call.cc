@@ -136,7 +136,9 @@ void GenerationCall::stream_parts(std::size_t index, std::string& out) {
   const bool last = answer.ended();
   const bool is_due =
       !choice.has_started || answer.tokens() - choice.sent_tokens >= fields_.stream_interval;
-  if (!last && (!is_due || answer.parts().empty())) return;
+  // Without a tokenizer there is no text, and a client still sees that tokens come.
+  const bool is_empty = answer.parts().empty() && context_.text != nullptr;
+  if (!last && (!is_due || is_empty)) return;
   write_parts(index, last, out);
   answer.parts().clear();
   choice.sent_tokens = answer.tokens();

@@ -78,7 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::string in_;                       // read and not parsed
   std::uint64_t request_bytes_ = 0;      // read of the request so far
-  std::optional<RequestReader> reader_;  // of a request that has begun
+  std::optional<RequestReader> reader_;  // of a request that has started
   ExchangeId exchange_ = 0;              // 0: none is under way
   bool keep_alive_ = true;
   bool http_1_0_ = false;

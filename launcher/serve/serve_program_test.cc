@@ -1,0 +1,158 @@
+// `nvllm-launch serve` as a program: its start, its ends, and workers that die.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <string>
+#include <thread>
+
+#include "launcher/serve/http/listen_socket.h"
+#include "launcher/serve/testing/raw_client.h"
+#include "launcher/testing/program.h"
+#include "launcher/testing/text_folder.h"
+
+namespace {
+
+using nvllm::testing::process_gone;
+using nvllm::testing::Program;
+using nvllm::testing::RawClient;
+using nvllm::testing::TextFolder;
+
+// The server with the tiny model, and the port that it has found.
+class ServeProgram {
+ public:
+  explicit ServeProgram(const std::vector<std::string>& more = {})
+      : program_(folder_.arguments("serve", with_port(more))) {
+    REQUIRE(program_.await_error("listening on http://127.0.0.1:"));
+    port_ = find_port();
+  }
+
+  Program& program() { return program_; }
+  RawClient client() const { return RawClient(port_); }
+  std::uint16_t port() const { return port_; }
+
+  bool becomes_healthy() const {
+    for (int i = 0; i < 1000; ++i) {
+      RawClient asking = client();
+      asking.get("/health", "Connection: close\r\n");
+      if (asking.read_all().starts_with("HTTP/1.1 200")) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return false;
+  }
+
+ private:
+  static std::vector<std::string> with_port(std::vector<std::string> more) {
+    more.insert(more.end(), {"--port=0", "--served-model-name=tiny"});
+    return more;
+  }
+  std::uint16_t find_port() const {
+    constexpr std::string_view kBefore = "listening on http://127.0.0.1:";
+    const std::string errors = program_.errors();
+    return static_cast<std::uint16_t>(
+        std::stoi(errors.substr(errors.find(kBefore) + kBefore.size())));
+  }
+
+  TextFolder folder_;
+  Program program_;
+  std::uint16_t port_ = 0;
+};
+
+constexpr const char* kLong =
+    R"({"model": "tiny", "prompt": "Hi", "max_tokens": 50000, "ignore_eos": true})";
+constexpr const char* kLongStream =
+    R"({"model": "tiny", "prompt": "Hi", "max_tokens": 50000, "ignore_eos": true, "stream": true})";
+constexpr const char* kShort = R"({"model": "tiny", "prompt": "Hi", "max_tokens": 4})";
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("serve: a dead worker is named in every open answer, and the group comes back") {
+  ServeProgram serve({"--tp=2"});
+  RawClient whole = serve.client();
+  whole.post("/v1/completions", kLong);
+  RawClient stream = serve.client();
+  stream.post("/v1/completions", kLongStream);
+  stream.read_until("data: {");
+  const std::vector<pid_t> before = serve.program().workers(2);
+  ::kill(before[1], SIGKILL);
+  const std::string why = "rank 1 (pid " + std::to_string(before[1]) + ") killed by SIGKILL";
+  const std::string failed = whole.read_response();
+  CHECK(failed.starts_with("HTTP/1.1 500"));
+  CHECK(has(failed, why));
+  CHECK(has(stream.read_until("data: [DONE]\n\n"), why));
+
+  CHECK(serve.program().await_error("starting the workers again"));
+  REQUIRE(serve.becomes_healthy());
+  // The same connection goes on.
+  whole.post("/v1/completions", kShort);
+  CHECK(whole.read_response().starts_with("HTTP/1.1 200"));
+  for (const pid_t pid : before) CHECK(process_gone(pid));
+}
+
+TEST_CASE("serve: without restarts the program ends as a worker's death ends it") {
+  ServeProgram serve({"--no-restart-workers"});
+  ::kill(serve.program().workers(1)[0], SIGKILL);
+  CHECK(serve.program().wait() == 3);
+  CHECK(has(serve.program().errors(), "killed by SIGKILL"));
+}
+
+TEST_CASE("serve: SIGTERM finishes what is under way, and the program ends well") {
+  ServeProgram serve;
+  RawClient client = serve.client();
+  client.post("/v1/completions",
+              R"({"model": "tiny", "prompt": "Hi", "max_tokens": 300, "ignore_eos": true,
+                  "stream": true})");
+  client.read_until("data: {");
+  serve.program().signal(SIGTERM);
+  REQUIRE(serve.program().await_error("SIGTERM: finishing"));
+  CHECK(has(client.read_until("data: [DONE]\n\n"), R"("finish_reason":"length")"));
+  CHECK(serve.program().wait() == 0);
+}
+
+TEST_CASE("serve: what does not end in time is told so; a second signal ends it at once") {
+  SUBCASE("the time") {
+    ServeProgram serve({"--shutdown-timeout=0.2"});
+    RawClient client = serve.client();
+    client.post("/v1/completions", kLong);
+    REQUIRE(serve.becomes_healthy());
+    serve.program().signal(SIGTERM);
+    const std::string failed = client.read_response();
+    CHECK(failed.starts_with("HTTP/1.1 503"));
+    CHECK(has(failed, "shut down before the answer was complete"));
+    CHECK(serve.program().wait() == 0);
+  }
+  SUBCASE("the second signal") {
+    ServeProgram serve;
+    RawClient client = serve.client();
+    client.post("/v1/completions", kLongStream);
+    client.read_until("data: {");
+    serve.program().signal(SIGTERM);
+    REQUIRE(serve.program().await_error("SIGTERM: finishing"));
+    serve.program().signal(SIGTERM);
+    CHECK(serve.program().wait() == 128 + SIGTERM);
+  }
+}
+
+TEST_CASE("serve: an address that is taken is named, with who holds it") {
+  const nvllm::launcher::ListenSocket taken = nvllm::launcher::listen_tcp("127.0.0.1", 0);
+  const TextFolder folder;
+  Program program(folder.arguments("serve", {"--port=" + std::to_string(taken.port)}));
+  CHECK(program.wait() == 1);
+  CHECK(has(program.errors(), "cannot listen on 127.0.0.1:" + std::to_string(taken.port)));
+  CHECK(has(program.errors(), "pass another --port"));
+}
+
+TEST_CASE("serve: wrong options are refused before anything starts") {
+  const TextFolder folder;
+  const auto complaint = [&](const std::vector<std::string>& options) {
+    Program program(folder.arguments("serve", options));
+    CHECK(program.wait() == 2);
+    return program.errors();
+  };
+  CHECK(has(complaint({"--ssl-certfile=a.pem"}), "--ssl-certfile alone"));
+  CHECK(has(complaint({"--enable-auto-tool-choice"}), "--tool-call-parser"));
+  CHECK(has(complaint({"--reasoning-parser=none"}), "qwen3"));
+}
