@@ -292,7 +292,8 @@ void Server::read_body(const JobPtr& job) {
 }
 
 void Server::submit(const JobPtr& job) {
-  std::vector<runtime::Request>& requests = job->call->requests();
+  // Taken out: once the first is submitted, the call is the engine thread's.
+  const std::vector<runtime::Request> requests = std::exchange(job->call->requests(), {});
   std::vector<std::int64_t> lengths;
   for (const runtime::Request& request : requests) {
     lengths.push_back(static_cast<std::int64_t>(request.prompt.size()));
@@ -320,7 +321,6 @@ void Server::submit(const JobPtr& job) {
   }
   if (engine == nullptr) return fail(job, 503, busy_reason().value_or("the engine is starting"));
   engine->submit(job->first_engine_request, requests);
-  std::vector<runtime::Request>().swap(requests);
   if (job->ended) abort_engine_requests(*job);
 }
 
