@@ -143,7 +143,8 @@ bool Connection::parse() {
   const std::size_t consumed = reader_->put(in_);
   in_.erase(0, consumed);
   if (reader_->failed_status() != 0) {
-    refuse(reader_->failed_status(), reader_->failure());
+    const std::string why = reader_->failure();  // the reader goes before the answer
+    refuse(reader_->failed_status(), why);
     return !closed_;
   }
   if (reader_->take_expects_continue()) {
