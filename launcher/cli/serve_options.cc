@@ -73,7 +73,7 @@ OptionRows connection_rows() {
        store_origins},
       {"--root-path", "PATH", "a prefix of all paths, as behind a proxy", nullptr, store_root_path},
   };
-  return in_group("Connections", rows);
+  return rows;
 }
 
 OptionRows api_rows() {
@@ -106,7 +106,7 @@ OptionRows api_rows() {
        "does nothing: no model brings code here; for scripts made for vLLM", nullptr,
        [](Options&, const OptionValue&) {}},
   };
-  return in_group("API", rows);
+  return rows;
 }
 
 OptionRows life_rows() {
@@ -133,7 +133,7 @@ OptionRows life_rows() {
       {"--enable-log-requests", nullptr, "logs a line for each request, at its end", "off",
        kIntoServe.on(&ServeOptions::log_requests), "--disable-log-requests"},
   };
-  return in_group("Limits and logs", rows);
+  return rows;
 }
 
 void check_serve(const Options& options) {
