@@ -220,10 +220,20 @@ std::optional<std::string> Server::busy_reason() const {
 void Server::admit(const Route& route, ExchangeId exchange, HttpRequest request,
                    std::vector<HttpHeader> headers) {
   std::optional<std::string> busy = busy_reason();
+  // Whole before it is among the jobs: the engine's thread looks at all of these.
   auto job = std::make_shared<Job>();
+  const std::string* const id = request.header("X-Request-Id");
+  const bool has_id = id != nullptr && !id->empty() && id->size() <= kMaxIdBytes;
+  job->exchange = exchange;
+  job->route = &route;
+  job->info = {.id = has_id ? *id : new_id(++last_request_), .created_s = std::time(nullptr)};
+  job->headers = std::move(headers);
+  job->headers.push_back({"X-Request-Id", job->info.id});
+  if (const std::string* parent = request.header("traceparent")) job->trace_parent = *parent;
+  job->received_ns = now_ns();
+  job->body = std::move(request.body);
   {
     const std::lock_guard lock(mutex_);
-    job->info.id = new_id(++last_request_);
     if (!busy && route.kind == RouteKind::generate) {
       if (queued_requests_ >= options_.max_queued_requests) {
         busy = str("too many requests wait: ", queued_requests_,
@@ -239,18 +249,7 @@ void Server::admit(const Route& route, ExchangeId exchange, HttpRequest request,
       queued_requests_ += job->counted_as_queued ? 1 : 0;
     }
   }
-  const std::string* const id = request.header("X-Request-Id");
-  if (id != nullptr && !id->empty() && id->size() <= kMaxIdBytes) job->info.id = *id;
-  headers.push_back({"X-Request-Id", job->info.id});
-  if (busy) return refuse(exchange, &route, 503, *busy, std::move(headers));
-
-  job->exchange = exchange;
-  job->route = &route;
-  job->info.created_s = std::time(nullptr);
-  job->headers = std::move(headers);
-  if (const std::string* parent = request.header("traceparent")) job->trace_parent = *parent;
-  job->received_ns = now_ns();
-  job->body = std::move(request.body);
+  if (busy) return refuse(exchange, &route, 503, *busy, job->headers);
   pool_->run([this, job] { read_body(job); });
 }
 

@@ -120,6 +120,7 @@ class Server {
   std::optional<ApiContext> context_;
   std::optional<ServerMetrics> metrics_;
   std::atomic<bool> draining_ = false;
+  std::uint64_t last_request_ = 0;  // the HTTP server's thread's
   // The engine thread's.
   std::size_t round_ = 0;  // calls of apply()
   std::int64_t last_tick_ns_ = 0;
@@ -130,7 +131,6 @@ class Server {
   std::unordered_map<ExchangeId, JobPtr> jobs_;
   std::unordered_map<std::uint64_t, EngineRequest> engine_requests_;
   std::uint64_t last_engine_request_ = 0;
-  std::uint64_t last_request_ = 0;
   std::int64_t queued_requests_ = 0, queued_tokens_ = 0;  // without a first token yet
 
   std::optional<WorkerPool> pool_;  // its tasks use all of the above
