@@ -10,6 +10,7 @@ load("//bazel:cuda_library.bzl", "CUDA_ONLY")
 def nvllm_test(name, srcs, deps = [], gpu = False, tags = [], visibility = [], **kwargs):
     """A doctest test.
 
+    tags: "threads" for a test in which threads or processes share memory; --config=tsan runs these.
     gpu: its cases need GPUs. They skip themselves, with the reason, where there is none; such a run is
     never cached ("external"), and never shares the GPU with another test ("exclusive").
     """
@@ -33,10 +34,11 @@ def nvllm_test(name, srcs, deps = [], gpu = False, tags = [], visibility = [], *
         **kwargs
     )
 
-def device_tests(name, srcs, deps, on = "backend", test_size = "medium", data = []):
+def device_tests(name, srcs, deps, on = "backend", test_size = "medium", data = [], tags = []):
     """The same cases on the CPU and on GPUs: NAME_test and NAME_gpu_test, both of NAME_cases.
 
     on: what the cases run on: "backend" (device/testing/backend_under_test.h), or "ranks" (testing/device_ranks.h).
+    tags: of the test on the CPU.
     """
     native.cc_library(
         name = name + "_cases",
@@ -54,6 +56,7 @@ def device_tests(name, srcs, deps, on = "backend", test_size = "medium", data = 
             srcs = [],
             data = data,
             gpu = gpu,
+            tags = [] if gpu else tags,
             deps = [":%s_cases" % name, device % kind],
         )
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "launcher/testing/test_file.h"
 #include "testing/skip.h"
 
@@ -262,8 +263,8 @@ TEST_CASE("no count is lost among several threads, and a scrape meanwhile is sou
       const std::string text = metrics.text();
       const std::string labels = R"({model_name="tiny",engine="0")";
       const std::string base = "vllm:inter_token_latency_seconds";
-      CHECK(value_of(text, base + "_bucket" + labels + R"(,le="+Inf"})") ==
-            value_of(text, base + "_count" + labels + "}"));
+      CHECK(value_of(text, str(base, "_bucket", labels, R"(,le="+Inf"})")) ==
+            value_of(text, str(base, "_count", labels, "}")));
     }
   }
   CHECK(metric(metrics, "vllm:inter_token_latency_seconds_count") == "6000");

@@ -205,7 +205,8 @@ TEST_CASE("fields: values that are not supported are refused by their field's na
       {"stream_options", R"({"include_usage":true})"},
       {"seed", "0.5"},
   };
-  for (const auto& [field, value] : completions) {
+  for (const auto& [name, wrong] : completions) {
+    const char *field = name, *value = wrong;
     CAPTURE(field);
     CAPTURE(value);
     const std::string refusal = fixture.refusal(parse_completion, completion_with(field, value));
@@ -227,7 +228,8 @@ TEST_CASE("fields: values that are not supported are refused by their field's na
       {"modalities", R"(["audio"])"},
       {"continue_final_message", "true"},
   };
-  for (const auto& [field, value] : chats) {
+  for (const auto& [name, wrong] : chats) {
+    const char *field = name, *value = wrong;
     CAPTURE(field);
     CAPTURE(value);
     const std::string refusal = fixture.refusal(parse_chat_completion, chat_with(field, value));

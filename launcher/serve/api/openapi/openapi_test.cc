@@ -63,7 +63,8 @@ TEST_CASE("openapi: /tokenize and /detokenize accept their fields") {
       {respond_detokenize, "DetokenizeRequest", {{"tokens", {1, 2}}}}};
   for (const auto& [respond, schema, body] : cases) {
     CHECK(refusal(fixture.context(), respond, body) == "");
-    for (const auto& [name, value] : schemas[schema]["properties"].items()) {
+    for (const auto& property : schemas[schema]["properties"].items()) {
+      const std::string& name = property.key();
       if (body.contains(name)) continue;
       json with = body;
       with[name] = nullptr;
@@ -90,7 +91,8 @@ TEST_CASE("openapi: every reference has its schema, every schema a reference") {
     REQUIRE(reference.starts_with(prefix));
     CHECK(all["components"]["schemas"].contains(reference.substr(prefix.size())));
   }
-  for (const auto& [name, schema] : all["components"]["schemas"].items()) {
+  for (const auto& schema : all["components"]["schemas"].items()) {
+    const std::string& name = schema.key();
     CAPTURE(name);
     CHECK(std::ranges::find(references, prefix + name) != references.end());
   }
