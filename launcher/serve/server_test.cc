@@ -125,9 +125,9 @@ TEST_CASE("server: keys guard /v1 and nothing else") {
   CHECK(client.read_response().starts_with("HTTP/1.1 200"));
 }
 
-TEST_CASE("server: a client that leaves frees its sequence, streaming or not") {
-  ServerFixture fixture;
-  constexpr int kClients = 50;
+TEST_CASE("server: a client that leaves frees its sequence within a step, streaming or not") {
+  ServerFixture fixture({}, {.step = std::chrono::milliseconds(300)});
+  constexpr int kClients = 500;
   for (const char* const body : {kEndless, kEndlessStream}) {
     std::vector<RawClient> clients;
     for (int i = 0; i < kClients; ++i) {
@@ -135,6 +135,7 @@ TEST_CASE("server: a client that leaves frees its sequence, streaming or not") {
       clients.back().post("/v1/completions", body);
     }
     REQUIRE(ServerFixture::becomes([&] { return fixture.engine().running() == kClients; }));
+    const std::uint64_t before = fixture.engine().steps();
     for (int i = 0; i < kClients; ++i) {
       if (i % 2 == 0) {
         clients[static_cast<std::size_t>(i)].close();
@@ -143,6 +144,7 @@ TEST_CASE("server: a client that leaves frees its sequence, streaming or not") {
       }
     }
     CHECK(ServerFixture::becomes([&] { return fixture.engine().running() == 0; }));
+    CHECK(fixture.engine().steps() <= before + 1);
   }
   CHECK(fixture.engine().aborted() == 2 * kClients);
   CHECK(fixture.server().open_requests() == 0);

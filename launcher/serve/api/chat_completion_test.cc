@@ -299,7 +299,7 @@ TEST_CASE("chat: token ids and prompt_logprobs as vLLM shows them") {
       parse_chat_completion, who_and(R"("return_token_ids":true,"prompt_logprobs":0)"), "it was"));
   CHECK(body["prompt_token_ids"].size() == 16);
   CHECK(body["choices"][0]["token_ids"].size() == 3);
-  CHECK(body["prompt_logprobs"] == json({nullptr}));
+  CHECK(body["prompt_logprobs"] == json::array({nullptr}));
   const auto chunks = events_of(fixture.response(
       parse_chat_completion, who_and(R"("return_token_ids":true,"stream":true)"), "it was"));
   CHECK(chunks[0]["choices"][0]["prompt_token_ids"].size() == 16);

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -61,16 +60,6 @@ std::string peer_text(const sockaddr_storage& address) {
 }
 
 }  // namespace
-
-const std::string* HttpRequest::header(std::string_view name) const {
-  for (const HttpHeader& header : headers) {
-    if (header.name.size() == name.size() &&
-        ::strncasecmp(header.name.data(), name.data(), name.size()) == 0) {
-      return &header.value;
-    }
-  }
-  return nullptr;
-}
 
 struct HttpServer::State : ConnectionOwner {
   State(const HttpServerOptions& options_in, HttpHandlers handlers_in);

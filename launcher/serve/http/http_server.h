@@ -12,27 +12,12 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "launcher/serve/http/http_request.h"
 
 namespace nvllm::launcher {
 
 // A request and its response. Never used twice.
 using ExchangeId = std::uint64_t;
-
-struct HttpHeader {
-  std::string name, value;
-};
-
-struct HttpRequest {
-  std::string method;  // "GET"
-  std::string path;    // "/v1/models", without the query
-  std::string query;   // behind the '?'
-  std::vector<HttpHeader> headers;
-  std::string body;
-  std::string peer;  // "127.0.0.1:52100", "unix"
-
-  // The value of a header, whatever its case; nullptr: it is not there.
-  const std::string* header(std::string_view name) const;
-};
 
 // A piece of a response. The first has a status.
 struct HttpOutput {

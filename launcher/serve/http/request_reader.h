@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/serve/http/http_server.h"
+#include "launcher/serve/http/http_request.h"
 
 namespace nvllm::launcher {
 

@@ -76,6 +76,7 @@ std::vector<Update> MockEngine::poll(Nanoseconds limit) {
   std::vector<Update> updates = std::exchange(immediate_, {});
   const std::int64_t now = now_ns();
   if (held_ || answers_.empty() || now < next_step_ns_) return updates;
+  ++steps_;
   updates.reserve(updates.size() + answers_.size());
   for (Answer& answer : answers_) updates.push_back(next_update(answer, now));
   std::erase_if(answers_, [](const Answer& answer) { return answer.done >= answer.length; });
@@ -105,6 +106,11 @@ void MockEngine::refuse_with(std::string error) {
 std::int64_t MockEngine::running() const {
   const std::lock_guard lock(mutex_);
   return static_cast<std::int64_t>(answers_.size());
+}
+
+std::uint64_t MockEngine::steps() const {
+  const std::lock_guard lock(mutex_);
+  return steps_;
 }
 
 std::uint64_t MockEngine::aborted() const {

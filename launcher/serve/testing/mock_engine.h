@@ -39,6 +39,7 @@ class MockEngine : public EnginePort {
   void refuse_with(std::string error);
 
   std::int64_t running() const;
+  std::uint64_t steps() const;    // that gave tokens
   std::uint64_t aborted() const;  // requests that were aborted before their end
 
  private:
@@ -62,6 +63,7 @@ class MockEngine : public EnginePort {
   std::vector<runtime::Update> immediate_;  // refusals, and the ends of aborted requests
   bool held_ = false;
   std::string refusal_;
+  std::uint64_t steps_ = 0;
   std::uint64_t aborted_ = 0;
 };
 

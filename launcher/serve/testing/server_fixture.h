@@ -54,7 +54,9 @@ class ServerFixture {
   }
 
   launcher::Server& server() { return *server_; }
+  const launcher::Server& server() const { return *server_; }
   launcher::MockEngine& engine() { return engine_; }
+  const launcher::MockEngine& engine() const { return engine_; }
   RawClient client(int receive_buffer = 0) const {
     return RawClient(server_->port(), receive_buffer);
   }

@@ -1,0 +1,70 @@
+// Any bytes as those of a connection. The first byte says how they are cut into pieces; how they are cut must not
+// matter: the requests are the same, and so is what is wrong with the bytes.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "base/text.h"
+#include "launcher/serve/http/request_reader.h"
+
+namespace {
+
+using namespace nvllm::launcher;
+
+constexpr std::size_t kMaxHeaderBytes = 512, kMaxBodyBytes = 1024;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+// All that readers say of the bytes, given so many at a time.
+template <typename NextSize>
+std::string parse(std::string_view bytes, NextSize next_size) {
+  std::string said, buffer;
+  std::optional<RequestReader> reader;
+  while (!bytes.empty()) {
+    const std::size_t size = std::min<std::size_t>(next_size(), bytes.size());
+    buffer += bytes.substr(0, size);
+    bytes.remove_prefix(size);
+    while (!buffer.empty()) {
+      if (!reader) reader.emplace(kMaxHeaderBytes, kMaxBodyBytes);
+      const std::size_t consumed = reader->put(buffer);
+      require(consumed <= buffer.size() && reader->started());
+      buffer.erase(0, consumed);
+      if (reader->failed_status() != 0) {
+        require(!reader->failure().empty());
+        return nvllm::str(said, "failed: ", reader->failed_status());
+      }
+      if (!reader->done()) break;
+      said += nvllm::str(reader->keep_alive(), reader->is_http_1_0());
+      const HttpRequest request = reader->take();
+      require(request.body.size() <= kMaxBodyBytes);
+      said += nvllm::str(request.method, ' ', request.path, '?', request.query, '\n');
+      for (const HttpHeader& header : request.headers) {
+        said += nvllm::str(header.name, ": ", header.value, '\n');
+      }
+      said += nvllm::str(request.body, "\n.\n");
+      reader.reset();
+    }
+    // What a reader leaves for the next call is bounded, whatever comes.
+    require(buffer.size() <= kMaxHeaderBytes + size);
+  }
+  return said;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 1) return 0;
+  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  std::minstd_rand random(data[0] + 1U);
+  const std::string by_bytes = parse(bytes, [] { return 1; });
+  require(by_bytes == parse(bytes, [&] { return 1 + random() % 64; }));
+  require(by_bytes == parse(bytes, [&] { return bytes.size(); }));
+  return 0;
+}
