@@ -103,6 +103,17 @@ class DeathTest(unittest.TestCase):
             llm.generate('Hi')
         self.assertEqual((caught.exception.rank, caught.exception.pid), (0, group[1]))
 
+    def test_a_worker_is_stuck(self):
+        llm = LLM(MODEL, tensor_parallel_size=2, step_timeout=0.5, **KEYWORDS)
+        group = group_of(llm)
+        stream = llm.stream('<go on>', LONG)
+        next(stream)
+        os.kill(group[2], signal.SIGSTOP)
+        with self.assertRaises(EngineDeadError) as caught:
+            list(stream)
+        self.assertEqual((caught.exception.rank, caught.exception.pid), (1, group[2]))
+        self.check_gone(group)
+
     def test_a_worker_of_an_asynchronous_engine_is_killed(self):
         async def run():
             async with AsyncLLM(MODEL, **KEYWORDS) as llm:
@@ -129,9 +140,8 @@ class DeathTest(unittest.TestCase):
         self.check_gone(group)
 
     def test_an_interrupted_call_leaves_the_engine_as_it_was(self):
-        code = ('import signal\n'
-                'print(llm.process.pid, flush=True)\n'
-                'try:\n'
+        code = ('try:\n'
+                '    print(llm.process.pid, flush=True)\n'
                 '    llm.generate(["<go on>"] * 50, SamplingParams(max_tokens=4000))\n'
                 'except KeyboardInterrupt:\n'
                 '    print(llm.generate("Hi")[0]["text"], flush=True)\n')

@@ -109,12 +109,12 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(len(self.llm.chat([question] * 3)), 3)
 
     def test_a_stream_has_everything_so_far(self):
-        outputs = list(self.llm.stream('<go on>', SamplingParams(max_tokens=200)))
+        outputs = list(self.llm.stream('<go on>', SamplingParams(max_tokens=2000)))
         self.assertGreater(len(outputs), 1)
         for before, after in zip(outputs, outputs[1:]):
             self.assertTrue(after['text'].startswith(before['text']))
         self.assertEqual([output.finished for output in outputs], [False] * (len(outputs) - 1) + [True])
-        self.assertEqual((len(outputs[-1]['token_ids']), outputs[-1].outputs[0].finish_reason), (200, 'length'))
+        self.assertEqual((len(outputs[-1]['token_ids']), outputs[-1].outputs[0].finish_reason), (2000, 'length'))
 
     def test_several_streams_in_pieces(self):
         params = SamplingParams(max_tokens=50, output_kind=1, n=2)
