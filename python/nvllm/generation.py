@@ -68,7 +68,7 @@ class Generation:
             return False
         if self.prompt.conversation is not None or self.prompt.text is None:
             return True
-        if self.params is None or self.params.truncate_prompt_tokens is not None:
+        if self.params is None:
             return False
         if self.params.max_tokens is None:
             return True

@@ -80,6 +80,9 @@ class LlmTest(unittest.TestCase):
                 self.assertEqual(len(output.prompt_token_ids) + len(output['token_ids']), room)
                 self.assertEqual(output.outputs[0].finish_reason, 'length')
         self.assertEqual(self.refusal([707] * room).field, 'prompt')
+        for prompt in ('Hi<go on>', [39, 72, 707]):
+            output, = self.llm.generate(prompt, SamplingParams(truncate_prompt_tokens=1, max_tokens=None))
+            self.assertEqual((output.prompt_token_ids, len(output['token_ids'])), ([707], room - 1))
 
     def test_log_probabilities_are_by_token_id(self):
         output, = self.llm.generate('Hi', SamplingParams(logprobs=2, prompt_logprobs=0))
