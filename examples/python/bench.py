@@ -2,8 +2,8 @@
 """Measures tokens per second: bench.py [MODEL] [NAME=VALUE...]; NAME=VALUE are keywords of LLM().
 
 The workload is that of nano-vllm's bench.py: 256 prompts of 100 to 1024 random tokens, as many different lengths of
-answers. The same program measures nano-vllm or vLLM when another line imports them. `nvllm-launch bench throughput` does
-the same work without Python, after a warm-up of 256 short prompts: bench.py --warmup 256.
+answers. The same program measures nano-vllm or vLLM when another line imports them. `nvllm-launch bench throughput`
+does the same work without Python, after a warm-up of 256 short prompts: bench.py --warmup 256.
 """
 
 import argparse
@@ -40,7 +40,8 @@ def main():
               **dict(keyword.split('=', 1) for keyword in options.keywords))
     llm.generate(['Benchmark: '], SamplingParams())
     if options.warmup:
-        llm.generate([[i % 1000 + 1] * 8 for i in range(options.warmup)], SamplingParams(max_tokens=32, ignore_eos=True))
+        short = [[i % 1000 + 1] * 8 for i in range(options.warmup)]
+        llm.generate(short, SamplingParams(max_tokens=32, ignore_eos=True))
     for _ in range(options.repeat):
         prompts, sampling_params = workload(options)
         started = time.time()

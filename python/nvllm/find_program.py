@@ -15,7 +15,8 @@ def find_program():
     if named:
         path = shutil.which(named)
         if path is None:
-            raise StartError(f'NVLLM_LAUNCH={named}: no program is there; set it to the path of nvllm-launch, or unset it')
+            raise StartError(f'NVLLM_LAUNCH={named}: no program is there; set it to the path of nvllm-launch, or unset '
+                             'it')
         return os.path.abspath(path)
     checkout = PACKAGE.parent.parent
     for path in (PACKAGE / 'bin' / 'nvllm-launch', checkout / 'build' / 'bin' / 'launcher' / 'nvllm-launch'):
@@ -27,4 +28,5 @@ def find_program():
     is_checkout = (checkout / 'launcher' / 'main.cc').exists()
     fix = f'build it with {checkout}/nvllm-launch --version' if is_checkout else (
         'install the wheel of nvllm, or set NVLLM_LAUNCH to the path of nvllm-launch')
-    raise StartError(f'nvllm-launch, the program that runs models, is neither in {PACKAGE / "bin"} nor on the PATH; {fix}')
+    raise StartError(f'nvllm-launch, the program that runs models, is neither in {PACKAGE / "bin"} nor on the PATH; '
+                     f'{fix}')

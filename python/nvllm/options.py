@@ -64,14 +64,15 @@ def load_format(name, value):
 def quantization(name, value):
     if value == 'gguf':
         return ['--load-format=gguf']
-    raise OptionError(f'{name}={value!r}: only GGUF files may be quantized, and their weights are dequantized when they '
-                      'are loaded; pass the folder of the unquantized model, or a .gguf file', name)
+    raise OptionError(f'{name}={value!r}: only GGUF files may be quantized, and their weights are dequantized when '
+                      'they are loaded; pass the folder of the unquantized model, or a .gguf file', name)
 
 
 def generation_config(name, value):
     if value in ('auto', 'vllm'):
         return ['--generation-config=' + ('auto' if value == 'auto' else 'none')]
-    raise OptionError(f'{name}={value!r}: must be "auto" (the model\'s own) or "vllm" (none); pass SamplingParams', name)
+    raise OptionError(f'{name}={value!r}: must be "auto" (the model\'s own) or "vllm" (none); pass SamplingParams',
+                      name)
 
 
 def one_gpu_each(what):
@@ -161,8 +162,8 @@ VLLM = {
     'speculative_config': only(why='speculative decoding is not supported; leave it out'),
     'kv_cache_dtype': only('auto', why='the KV cache has the type of the computation; pass dtype'),
     'calculate_kv_scales': only(False, why='the KV cache is not quantized; leave it out'),
-    'enable_chunked_prefill': only(True, why='prompts longer than max_num_batched_tokens take several steps; raise that '
-                                             'instead'),
+    'enable_chunked_prefill': only(True, why='prompts longer than max_num_batched_tokens take several steps; raise '
+                                             'that instead'),
     'max_num_partial_prefills': nothing,
     'max_long_partial_prefills': nothing,
     'long_prefill_token_threshold': only(0, why='pass max_num_batched_tokens'),
@@ -177,7 +178,8 @@ VLLM = {
     'rope_scaling': lambda name, value: ['--hf-overrides=' + json.dumps({name: value})],
     'rope_theta': lambda name, value: ['--hf-overrides=' + json.dumps({name: value})],
     'max_logprobs': only(*range(21), why='at most 20 log probabilities of a token are kept'),
-    'logprobs_mode': only('raw_logprobs', why='log probabilities are those of the logits before penalties; leave it out'),
+    'logprobs_mode': only('raw_logprobs', why='log probabilities are those of the logits as the model gave them; leave '
+                                              'it out'),
     'served_model_name': nothing,
     'disable_log_stats': nothing,
     'disable_log_requests': nothing,
@@ -187,7 +189,8 @@ VLLM = {
     'convert': only('auto', 'none', why='nvllm generates text, and nothing else'),
     'disable_sliding_window': nothing,
     'disable_cascade_attn': nothing,
-    'enable_sleep_mode': only(False, why='an engine cannot sleep; end it with shutdown(): it starts in less than a second'),
+    'enable_sleep_mode': only(False, why='an engine cannot sleep; end it with shutdown(): it starts in less than a '
+                                         'second'),
     'model_impl': only('auto', 'vllm', why='models are nvllm\'s own'),
     'compilation_config': no_effect('nothing is compiled; enforce_eager=True runs without CUDA graphs'),
     'cuda_graph_sizes': no_effect('the sizes of CUDA graphs are chosen by max_num_seqs'),
@@ -209,6 +212,40 @@ VLLM = {
     'logits_processors': only([], why='Python does not run between two tokens; pass SamplingParams(logit_bias=...)'),
     'use_tqdm_on_load': nothing,
 }
+
+# More of vLLM's, by what there is to say about them.
+VLLM_GROUPS = (
+    (nothing, 'tokenizer_pool_size tokenizer_pool_type tokenizer_pool_extra_config max_parallel_loading_workers '
+              'ignore_patterns model_loader_extra_config safetensors_load_strategy num_scheduler_steps '
+              'multi_step_stream_outputs disable_hybrid_kv_cache_manager show_hidden_metrics_for_version '
+              'kv_cache_metrics mm_processor_cache_gb mm_encoder_tp_mode interleave_mm_strings skip_mm_profiling '
+              'stream_interval guided_decoding_disable_fallback guided_decoding_disable_any_whitespace '
+              'guided_decoding_disable_additional_properties all2all_backend data_parallel_backend '
+              'kv_sharing_fast_prefill'),
+    (no_effect('the sizes of CUDA graphs are chosen by max_num_seqs; enforce_eager=True runs without them'),
+     'cudagraph_capture_sizes max_cudagraph_capture_size optimization_level'),
+    (only('auto', 'hf', why='config.json is read, or a GGUF file; pass "auto"'), 'config_format'),
+    (only(False, '', {}, why=NO_LORA),
+     'enable_lora_bias fully_sharded_loras lora_dtype lora_extra_vocab_size max_cpu_loras long_lora_scaling_factors '
+     'default_mm_loras qlora_adapter_name_or_path enable_prompt_adapter max_prompt_adapters max_prompt_adapter_token'),
+    (only(False, {}, why=NO_IMAGES), 'enable_mm_embeds enable_prompt_embeds media_io_kwargs'),
+    (only({}, why='nvllm generates text, and nothing else'), 'pooler_config override_pooler_config '
+                                                             'override_neuron_config'),
+    (only(False, 0, {}, why='mixtures of experts are not supported'),
+     'enable_eplb eplb_config enable_dbo num_redundant_experts enable_return_routed_experts'),
+    (only(1, why='pass tensor_parallel_size'), 'decode_context_parallel_size prefill_context_parallel_size'),
+    (only(0, why='data parallelism is not supported; start several LLMs, each with its CUDA_VISIBLE_DEVICES'),
+     'data_parallel_rank data_parallel_size_local data_parallel_address data_parallel_rpc_port'),
+    (only(0, why='speculative decoding is not supported; leave it out'),
+     'speculative_model num_speculative_tokens speculative_max_model_len'),
+    (only('auto', why='the models that nvllm runs have no such state; leave it out'),
+     'mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size'),
+    (only(why='there is no Python in the workers; leave it out'),
+     'scheduler_cls worker_extension_cls io_processor_plugin logits_processor_pattern'),
+    (only(why='pass profile="trace.json", or see the metrics of nvllm-launch serve'),
+     'profiler_config otlp_traces_endpoint collect_detailed_traces kv_events_config'),
+)
+VLLM.update((name, apply) for apply, names in VLLM_GROUPS for name in names.split())
 
 # nano-vllm's and those of its fork for long prompts.
 NANO = {
@@ -279,7 +316,8 @@ def offload_arguments(given):
     if policy is not None:
         name = str(getattr(policy, 'name', policy)).upper()
         if name not in SPARSE:
-            raise OptionError(f'sparse_policy={policy!r}: must be FULL, MINFERENCE, XATTENTION or QUEST', 'sparse_policy')
+            raise OptionError(f'sparse_policy={policy!r}: must be FULL, MINFERENCE, XATTENTION or QUEST',
+                              'sparse_policy')
         arguments += SPARSE[name]
     return arguments
 

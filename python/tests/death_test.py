@@ -38,8 +38,7 @@ class DeathTest(unittest.TestCase):
         self.assertEqual(len(group), 3)
         python.kill()
         self.check_gone(group)
-        python.wait()
-        python.stdout.close()
+        python.communicate()
 
     def test_python_is_killed_while_nothing_happens(self):
         self.kill_python('import time; time.sleep(100)')
@@ -56,11 +55,12 @@ class DeathTest(unittest.TestCase):
     def test_python_ends_without_a_word_or_by_an_exception(self):
         for code in ('', 'raise KeyError', 'import sys; sys.exit(3)'):
             with self.subTest(code):
-                python = start_python('import sys; sys.stderr = None\nprint(llm.process.pid, *open("/proc/%d/task/%d/children"'
-                                      ' % (llm.process.pid, llm.process.pid)).read().split(), flush=True)\n' + code)
-                group = [int(pid) for pid in python.stdout.readline().split()]
-                python.wait(60)
-                python.stdout.close()
+                # Without a word about an exception that is wanted.
+                python = start_python('import sys; sys.stderr = None\n'
+                                      'print(llm.process.pid, flush=True)\nsys.stdin.readline()\n' + code)
+                pid = int(python.stdout.readline())
+                group = [pid, *children(pid)]
+                python.communicate('\n', timeout=60)
                 self.check_gone(group)
                 self.assertEqual(left_behind(), [])
 

@@ -57,7 +57,8 @@ class KeywordsTest(unittest.TestCase):
                 ({'generation_config': 'vllm'}, ['--generation-config=none']),
                 ({'swap_space': 4}, ['--swap-space=4']), ({'quantization': 'gguf'}, ['--load-format=gguf']),
                 ({'disable_custom_all_reduce': True}, ['--collectives=nccl']),
-                ({'config': {'max_num_sequences': 3}, 'world_size': 2}, ['--max-num-seqs=3', '--tensor-parallel-size=2']),
+                ({'config': {'max_num_sequences': 3}, 'world_size': 2},
+                 ['--max-num-seqs=3', '--tensor-parallel-size=2']),
         ):
             with self.subTest(keywords):
                 self.assertEqual(arguments(**keywords), expected)
@@ -84,7 +85,8 @@ class KeywordsTest(unittest.TestCase):
         self.assertIn('did you mean tensor_parallel_size', str(self.refusal(tensor_paralel_size=2)))
 
     def test_what_changes_nothing_is_explained(self):
-        self.assertEqual(arguments(trust_remote_code=True, disable_log_stats=True, tokenizer='m', runner='generate'), [])
+        given = {'trust_remote_code': True, 'disable_log_stats': True, 'tokenizer': 'm', 'runner': 'generate'}
+        self.assertEqual(arguments(**given), [])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter('always')
             self.assertEqual(arguments(compilation_config=3), [])

@@ -52,4 +52,5 @@ def left_behind():
 def start_python(code):
     """A Python of its own that runs the code, in which `llm` is an engine; and the lines that it prints."""
     head = f'from nvllm import *\nllm = LLM({MODEL!r}, tensor_parallel_size=2, **{KEYWORDS!r})\n'
-    return subprocess.Popen([sys.executable, '-c', head + code], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, '-c', head + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            text=True)
