@@ -118,10 +118,12 @@ class DeathTest(unittest.TestCase):
         async def run():
             async with AsyncLLM(MODEL, **KEYWORDS) as llm:
                 worker = children(llm.process.pid)[0]
+                outputs = llm.generate('<go on>', LONG)
+                await outputs.__anext__()
+                os.kill(worker, signal.SIGKILL)
                 with self.assertRaises(EngineDeadError) as caught:
-                    async for _ in llm.generate('<go on>', LONG):
-                        if worker:
-                            os.kill(worker, signal.SIGKILL)
+                    async for _ in outputs:
+                        pass
                 return worker, caught.exception
         worker, error = asyncio.run(run())
         self.assertEqual((error.rank, error.pid), (0, worker))
