@@ -78,6 +78,7 @@ struct ServeOptions {
   Nanoseconds request_timeout{0};  // 0: none
   Nanoseconds shutdown_timeout = std::chrono::seconds(25);
   bool restart_workers = true;
+  bool exit_when_stdin_closes = false;
   bool log_requests = false;
 };
 

@@ -130,6 +130,10 @@ OptionRows life_rows() {
        "starts the workers again when one has died or is stuck, up to five\n"
        "times in five minutes",
        "on", kIntoServe.on(&ServeOptions::restart_workers), "--no-restart-workers"},
+      {"--exit-when-stdin-closes", nullptr,
+       "ends everything at once when standard input is closed: for a program\n"
+       "that starts a server of its own and holds a pipe to it, and may die",
+       "off", kIntoServe.on(&ServeOptions::exit_when_stdin_closes)},
       {"--enable-log-requests", nullptr, "logs a line for each request, at its end", "off",
        kIntoServe.on(&ServeOptions::log_requests), "--disable-log-requests"},
   };

@@ -1,13 +1,22 @@
 // The command serve: an engine behind a Server, started again when it fails.
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <ctime>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "base/error.h"
 #include "base/logging.h"
+#include "base/unique_fd.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
@@ -55,6 +64,41 @@ class SessionPort : public EnginePort {
   runtime::EngineClient& client_;
 };
 
+// A thread that reads standard input and throws away what comes, until it is closed. It holds no
+// lock while it waits, so that the process may fork. Signals must be blocked when it is started.
+class StdinWatch {
+ public:
+  explicit StdinWatch(std::function<void()> on_closed)
+      : stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), on_closed_(std::move(on_closed)) {
+    if (!stop_) fail_errno("eventfd for --exit-when-stdin-closes");
+    thread_ = std::thread([this] { run(); });
+  }
+  StdinWatch(const StdinWatch&) = delete;
+  StdinWatch& operator=(const StdinWatch&) = delete;
+  ~StdinWatch() {
+    ::eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
+
+ private:
+  void run() const {
+    std::array<pollfd, 2> polled = {{{STDIN_FILENO, POLLIN, 0}, {stop_.get(), POLLIN, 0}}};
+    while (true) {
+      if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
+      if (polled[1].revents != 0) return;
+      if (polled[0].revents == 0) continue;
+      std::array<char, 4096> ignored;
+      const ssize_t got = ::read(STDIN_FILENO, ignored.data(), ignored.size());
+      if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (got <= 0) return on_closed_();
+    }
+  }
+
+  const UniqueFd stop_;
+  const std::function<void()> on_closed_;
+  std::thread thread_;
+};
+
 ApiContext api_context(const Options& options, const TextModel* text,
                        const EngineSession& session) {
   ApiContext context{.text = text,
@@ -94,8 +138,14 @@ void check_parsers(const ServeOptions& serve) {
 class Serving {
  public:
   explicit Serving(const Options& options) : options_(options), server_(options.serve) {}
+  Serving(const Serving&) = delete;
+  Serving& operator=(const Serving&) = delete;
+  ~Serving() {
+    if (!options_.serve.uds.empty()) ::unlink(options_.serve.uds.c_str());
+  }
 
-  // Until a signal, or a failure that is not to be repaired; returns the exit code.
+  // Until a signal, the end of standard input where that counts, or a failure that is not to be
+  // repaired; returns the exit code.
   int run() {
     while (true) {
       const int exit_code = run_session();
@@ -157,6 +207,7 @@ class Serving {
   void after_fork() {
     resume();
     if (started_.exchange(true)) return;
+    if (options_.serve.exit_when_stdin_closes) stdin_watch_.emplace([this] { end_at_once(); });
     server_.start();
     text_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template);
   }
@@ -197,14 +248,22 @@ class Serving {
 
   // In the supervisor's thread. False: the signal ends everything at once.
   bool drain(int signal) {
-    if (!started_ || server_.draining()) return false;
+    if (!started_ || stdin_closed_ || server_.draining()) return false;
     server_.drain();
     log_info(str(signal_name(signal), ": finishing ", server_.open_requests(),
                  " requests; a second signal ends them at once"));
     return true;
   }
 
+  // In the thread that watches standard input.
+  void end_at_once() {
+    log_info("standard input was closed: ending");
+    stdin_closed_ = true;
+    ::kill(::getpid(), SIGTERM);
+  }
+
   bool may_restart() {
+    if (stdin_closed_) return false;
     if (!options_.serve.restart_workers || server_.draining()) return false;
     const std::int64_t now = now_ns();
     while (!restarts_.empty() && Nanoseconds(now - restarts_.front()) > kRestartWindow) {
@@ -222,9 +281,11 @@ class Serving {
   const Options& options_;
   std::optional<TextModel> text_;
   std::atomic<bool> started_ = false;  // the HTTP server
+  std::atomic<bool> stdin_closed_ = false;
   bool paused_ = false;
   std::deque<std::int64_t> restarts_;  // when
   Server server_;                      // refers to text_
+  std::optional<StdinWatch> stdin_watch_;
 };
 
 }  // namespace

@@ -1,10 +1,15 @@
 // `nvllm-launch serve` as a program: its start, its ends, and workers that die.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <array>
+#include <functional>
 #include <string>
 #include <thread>
 
+#include "base/unique_fd.h"
 #include "launcher/serve/http/listen_socket.h"
 #include "launcher/serve/testing/raw_client.h"
 #include "launcher/testing/program.h"
@@ -20,8 +25,9 @@ using nvllm::testing::TextFolder;
 // The server with the tiny model, and the port that it has found.
 class ServeProgram {
  public:
-  explicit ServeProgram(const std::vector<std::string>& more = {})
-      : program_(folder_.arguments("serve", with_port(more))) {
+  explicit ServeProgram(const std::vector<std::string>& more = {},
+                        const std::function<void()>& prepare = {})
+      : program_(folder_.arguments("serve", with_port(more)), prepare) {
     REQUIRE(program_.await_error("listening on http://127.0.0.1:"));
     port_ = find_port();
   }
@@ -97,6 +103,25 @@ TEST_CASE("serve: without restarts the program ends as a worker's death ends it"
   ::kill(serve.program().workers(1)[0], SIGKILL);
   CHECK(serve.program().wait() == 3);
   CHECK(has(serve.program().errors(), "killed by SIGKILL"));
+}
+
+TEST_CASE("serve: the end of standard input ends everything at once, where that is wanted") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  const nvllm::UniqueFd reading(ends[0]);
+  nvllm::UniqueFd writing(ends[1]);
+  ServeProgram serve({"--exit-when-stdin-closes", "--tp=2"},
+                     [&] { ::dup2(reading.get(), STDIN_FILENO); });
+  const std::vector<pid_t> workers = serve.program().workers(2);
+  RawClient stream = serve.client();
+  stream.post("/v1/completions", kLongStream);
+  stream.read_until("data: {");
+  REQUIRE(::write(writing.get(), "x", 1) == 1);  // what comes is of no importance
+  stream.read_until("data: {");
+  writing.reset();
+  CHECK(serve.program().wait() == 128 + SIGTERM);
+  CHECK(has(serve.program().errors(), "standard input was closed"));
+  for (const pid_t pid : workers) CHECK(process_gone(pid));
 }
 
 TEST_CASE("serve: SIGTERM finishes what is under way, and the program ends well") {

@@ -220,6 +220,9 @@ class CompletionCall final : public GenerationCall {
     }
     out += R"(,"token_ids":)";
     append_json_ids(out, choice.answer.parts().token_ids);
+    if (!fields().logprobs) return;
+    out += R"(,"sample_logprobs":)";
+    append_sample_logprobs(out, names(), choice.answer.parts().logprobs);
   }
 
   bool echo_;

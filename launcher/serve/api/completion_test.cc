@@ -370,5 +370,20 @@ TEST_CASE("completion: without a tokenizer, ids go in and come out") {
   CHECK(choice["logprobs"]["tokens"] == json({"token_id:5", "token_id:6"}));
 }
 
+TEST_CASE("completion: with its token ids an answer has log-probabilities by ids, too") {
+  ApiFixture fixture;
+  const auto call = fixture.call(
+      parse_completion, R"({"prompt":[276],"return_token_ids":true,"logprobs":1,"max_tokens":1})");
+  std::string out;
+  call->begin(out);
+  runtime::Update update = ApiFixture::update({265}, FinishReason::length);
+  update.logprobs = {logprobs_of(265, -2, 267, -1)};
+  call->apply(0, update, out);
+  call->finish(out);
+  CHECK(json_text(parse_json(out)["choices"][0]["sample_logprobs"]) ==
+        R"([{"265":{"decoded_token":"ll","logprob":-2,"rank":2},)"
+        R"("267":{"decoded_token":" n","logprob":-1,"rank":1}}])");
+}
+
 }  // namespace
 }  // namespace nvllm::launcher

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include "launcher/serve/api/json_append.h"
@@ -69,6 +70,23 @@ void append_top(std::string& out, const TokenNames& names, const TokenLogprobs& 
     out += ':';
     append_logprob(out, each.logprob);
     seen.push_back(std::move(name));
+  }
+  out += '}';
+}
+
+// {"7": {"logprob": ..., "rank": ..., "decoded_token": ...}, ...}
+void append_by_id(std::string& out, const TokenNames& names, const TokenLogprobs& token) {
+  bool first = true;
+  out += '{';
+  for (const TokenLogprob& each : with_chosen(token)) {
+    if (!std::exchange(first, false)) out += ',';
+    out += '"' + std::to_string(each.token) + R"(":{"logprob":)";
+    append_logprob(out, each.logprob);
+    out += R"(,"rank":)";
+    append_json_number(out, std::int64_t{each.rank});
+    out += R"(,"decoded_token":)";
+    append_json_string(out, names.name(each.token));
+    out += '}';
   }
   out += '}';
 }
@@ -163,25 +181,19 @@ void append_completion_logprobs(std::string& out, const TokenNames& names,
   out += "]}";
 }
 
+void append_sample_logprobs(std::string& out, const TokenNames& names,
+                            const std::vector<TokenLogprobs>& tokens) {
+  append_json_list(out, tokens, [&](std::string& to, const TokenLogprobs& token) {
+    append_by_id(to, names, token);
+  });
+}
+
 void append_prompt_logprobs(std::string& out, const TokenNames& names,
                             const std::vector<TokenLogprobs>& tokens) {
   out += "[null";
   for (const TokenLogprobs& token : tokens) {
     out += ',';
-    bool first = true;
-    out += '{';
-    for (const TokenLogprob& each : with_chosen(token)) {
-      if (!first) out += ',';
-      first = false;
-      out += '"' + std::to_string(each.token) + R"(":{"logprob":)";
-      append_logprob(out, each.logprob);
-      out += R"(,"rank":)";
-      append_json_number(out, std::int64_t{each.rank});
-      out += R"(,"decoded_token":)";
-      append_json_string(out, names.name(each.token));
-      out += '}';
-    }
-    out += '}';
+    append_by_id(out, names, token);
   }
   out += ']';
 }

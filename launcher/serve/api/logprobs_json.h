@@ -35,7 +35,13 @@ void append_completion_logprobs(std::string& out, const TokenNames& names,
                                 const std::vector<runtime::TokenLogprobs>& tokens,
                                 std::int64_t& text_offset);
 
-// vLLM's prompt_logprobs: [null, {"7": {"logprob": ..., "rank": ..., "decoded_token": ...}, ...}]
+// The same of an answer's tokens by their ids, as vLLM's Python objects have them:
+// [{"7": {"logprob": ..., "rank": ..., "decoded_token": ...}}, ...]
+void append_sample_logprobs(std::string& out, const TokenNames& names,
+                            const std::vector<runtime::TokenLogprobs>& tokens);
+
+// vLLM's prompt_logprobs, the same with null for the first token:
+// [null, {"7": {"logprob": ..., "rank": ..., "decoded_token": ...}}, ...]
 void append_prompt_logprobs(std::string& out, const TokenNames& names,
                             const std::vector<runtime::TokenLogprobs>& tokens);
 

@@ -1,0 +1,122 @@
+"""exchange(): many requests at once in one thread, each on a connection of its own."""
+
+import os
+import resource
+import selectors
+
+from .engine_process import connect
+from .http import Response
+
+READ_BYTES = 1 << 18
+MAX_OPEN = 2048
+SPARE_FILES = 64
+
+
+class Connection:
+    def __init__(self, socket, key, request):
+        self.socket = socket
+        self.key = key
+        self.unsent = memoryview(request)
+        self.response = Response()
+        socket.setblocking(False)
+
+    def send(self):
+        """True: all is sent."""
+        try:
+            self.unsent = self.unsent[self.socket.send(self.unsent):]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self.unsent = self.unsent[:0]  # there may be a response that says why
+        return not self.unsent
+
+    def receive(self):
+        """False: the other side has closed it."""
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False
+        self.response.feed(data)
+        return bool(data)
+
+
+def allowed_connections(wanted):
+    """As many as wanted, unless the limit of open files is in the way."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return min(wanted, MAX_OPEN)
+    used = len(os.listdir('/proc/self/fd'))
+    return max(1, min(wanted, MAX_OPEN, limit - used - SPARE_FILES))
+
+
+class Exchange:
+    """Requests are taken from an iterator as there are connections for them."""
+
+    def __init__(self, socket_path, requests, wanted):
+        self.socket_path = socket_path
+        self.requests = iter(requests)
+        self.limit = allowed_connections(wanted)
+        self.selector = selectors.DefaultSelector()
+        self.count = 0
+
+    def open_more(self):
+        """Opens connections; returns the keys of requests for which there was none, since nobody listens."""
+        failed = []
+        while self.count < self.limit:
+            following = next(self.requests, None)
+            if following is None:
+                break
+            key, request = following
+            try:
+                socket = connect(self.socket_path)
+            except OSError:
+                failed.append(key)
+                break
+            connection = Connection(socket, key, request)
+            writes = 0 if connection.send() else selectors.EVENT_WRITE
+            self.selector.register(socket, selectors.EVENT_READ | writes, connection)
+            self.count += 1
+        return failed
+
+    def wait(self):
+        """Yields the connections that have got something, or have ended."""
+        for selected, events in self.selector.select():
+            connection = selected.data
+            if events & selectors.EVENT_WRITE and connection.send():
+                self.selector.modify(connection.socket, selectors.EVENT_READ, connection)
+            if events & selectors.EVENT_READ:
+                is_open = connection.receive()
+                if connection.response.done or not is_open:
+                    self.close(connection)
+                    yield connection
+                elif connection.response.events:
+                    yield connection
+
+    def close(self, connection):
+        self.selector.unregister(connection.socket)
+        connection.socket.close()
+        self.count -= 1
+
+    def close_all(self):
+        for selected in list(self.selector.get_map().values()):
+            selected.data.socket.close()
+        self.selector.close()
+
+
+def exchange(socket_path, requests, wanted):
+    """Sends the requests, (key, bytes), so many at a time, and yields (key, Response, over) whenever one of them has
+    got something. If it is over and the response is not done, its connection was lost. Closing this generator drops
+    the requests that are under way."""
+    work = Exchange(socket_path, requests, wanted)
+    try:
+        while True:
+            for key in work.open_more():
+                yield key, Response(), True
+            if work.count == 0:
+                return
+            for connection in work.wait():
+                yield connection.key, connection.response, connection.socket.fileno() < 0
+    finally:
+        work.close_all()
