@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "launcher/chat/chat_session.h"
 #include "launcher/chat/line_answers.h"
+#include "launcher/chat/prompt_input.h"
 #include "launcher/chat/terminal.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/nearest_name.h"
@@ -239,7 +240,12 @@ class Chat {
 
 }  // namespace
 
-int run_chat(const Options& options, std::int64_t) {
+int run_chat(const Options& given, std::int64_t) {
+  Options options = given;
+  if (options.chat.prompt) {
+    options.chat.prompt = with_standard_input(*options.chat.prompt, STDIN_FILENO,
+                                              [](const std::string& text) { log_info(text); });
+  }
   std::optional<TextModel> model;
   SessionOptions session_settings = session_options(options);
   session_settings.meanwhile = [&] {

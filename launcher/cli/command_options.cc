@@ -134,6 +134,13 @@ void check_shell(const Options& options) {
 
 }  // namespace
 
+void store_model_word(Options& options, const std::string& word) {
+  if (!options.model.path.empty()) {
+    refuse("'", word, "': --model ", options.model.path, " is the model already; pass one of them");
+  }
+  options.model.path = OptionValue("MODEL", word).path("a model's folder, file or Hugging Face id");
+}
+
 OptionRow chat_template_row() {
   return {"--chat-template", "FILE", "a Jinja template to use instead of the model's own", nullptr,
           kIntoText.path(&TextOptions::chat_template, "a file with a Jinja template")};
@@ -173,7 +180,8 @@ std::vector<Command> other_commands() {
       memory_report_row()};
   return {
       {"inspect", "shows a model and which part of it every rank owns, and can load it",
-       join_rows({model_rows(), group_rows(), inspect}), check_inspect},
+       join_rows({model_rows(), group_rows(), inspect}), check_inspect, "[MODEL]",
+       store_model_word},
       {"selftest", "starts the workers, checks calls and collectives between them, measures both",
        join_rows({group_rows(), selftest})},
       {"doctor",

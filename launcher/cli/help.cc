@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "launcher/cli/option_table.h"
+#include "launcher/cli/other_tools.h"
 #include "launcher/cli/program.h"
 
 namespace nvllm::launcher {
@@ -23,6 +24,8 @@ constexpr const char* kOptionsTitle = "Options (--name value or --name=value)\n"
 std::string help_of(const OptionRow& row) {
   const std::string value = row.value != nullptr ? str(' ', row.value) : "";
   std::string text = str("  ", row.name, value);
+  if (const std::string_view brief = short_name(row.name); !brief.empty())
+    text += str(", ", brief, value);
   if (row.second_name != nullptr) text += str(", ", row.second_name, value);
   text += "\n      ";
   for (const char* c = row.help; *c != '\0'; ++c) {
@@ -102,15 +105,28 @@ std::string version_line() {
 
 std::string help_text() {
   std::string text =
-      "nvllm-launch starts one worker process per GPU, or per rank on the CPU, and watches over "
-      "them.\n"
+      "nvllm-launch runs large language models on the GPUs of this machine, or on its CPU.\n"
       "\n"
-      "  nvllm-launch [OPTIONS] PROMPT    answers it\n"
+      "  nvllm-launch [OPTIONS] PROMPT    answers it; text on standard input is joined to it\n"
       "  nvllm-launch [OPTIONS]           opens a chat; not on a terminal, answers each line of\n"
       "                                   standard input; options are those of chat\n"
       "  nvllm-launch COMMAND [OPTIONS]\n"
-      "  nvllm-launch COMMAND --help\n"
+      "  nvllm-launch help COMMAND        or COMMAND --help\n"
       "  nvllm-launch --version\n"
+      "\n"
+      "Examples\n"
+      "  nvllm-launch \"Why is the sky blue?\"\n"
+      "  nvllm-launch \"Summarise this\" <report.txt\n"
+      "  nvllm-launch run Qwen/Qwen3-4B\n"
+      "  nvllm-launch serve Qwen/Qwen3-8B --tp 2 --port 8000\n"
+      "  nvllm-launch generate --input prompts.jsonl --output answers.jsonl\n"
+      "\n"
+      "Common options (nvllm-launch chat --help has all)\n"
+      "  -m, --model MODEL              a folder, a .gguf file, or a name such as Qwen/Qwen3-4B\n"
+      "  -tp, --tp N                    over how many GPUs it is split\n"
+      "  -n, --max-tokens N             the longest answer\n"
+      "  -c, --max-model-len N          the longest sequence, prompt and answer together\n"
+      "  --temperature T                0: always the most likely token\n"
       "\n"
       "Commands\n";
   for (const Command& command : commands()) text += help_line(command);

@@ -36,8 +36,10 @@ bool begins_as(std::string_view word, std::string_view name) {
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  std::size_t best_distance =
-      std::max<std::size_t>(2, word.size() / 3) + 1;  // farther is another word
+  // A third of the letters may be wrong; a word of which none is right is another word.
+  const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  const std::size_t max_distance = std::max<std::size_t>(1, letters / 3);
+  std::size_t best_distance = std::min(max_distance + 1, letters);
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) best_distance = distance, best = candidate;

@@ -40,6 +40,8 @@ struct Command {
   // none.
   const char* words = nullptr;
   void (*store_word)(Options& options, const std::string& word) = nullptr;
+  // Sets defaults that differ from those of Options; nullptr: none do.
+  void (*set_defaults)(Options& options) = nullptr;
 };
 
 // Makes the store functions of rows whose value is a field of one part of the options:
@@ -100,6 +102,8 @@ OptionRow config_row();           // every command
 OptionRow chat_template_row();
 OptionRow json_row(const char* help = "prints the result as JSON");
 OptionRow memory_report_row();
+// The word of commands that take a model as their only one.
+void store_model_word(Options& options, const std::string& word);
 OptionRow switch_row(const char* name, const char* help, bool Options::*field);
 
 OptionRows join_rows(std::initializer_list<OptionRows> tables);

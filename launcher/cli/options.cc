@@ -7,6 +7,7 @@
 
 #include "launcher/cli/nearest_name.h"
 #include "launcher/cli/option_table.h"
+#include "launcher/cli/other_tools.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -32,8 +33,17 @@ const Command& find_command(const std::string& name) {
   refuse_unknown("command", name, known, "");
 }
 
+// "-m" and "--max_model_len" as the tables have them.
+std::string in_full(const std::string& given) {
+  if (const std::string_view name = long_name(given); !name.empty()) return std::string(name);
+  std::string name = given;
+  if (name.starts_with("--")) std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
 // named: the command was; otherwise what stands for all may have been meant.
-const OptionRow& find_row(const Command& command, const std::string& name, bool named) {
+const OptionRow& find_row(const Command& command, const std::string& given, bool named) {
+  const std::string name = in_full(given);
   std::vector<std::string> known = {"--help"};
   if (!named) known.emplace_back("--version");
   for (const OptionRow& row : command.rows) {
@@ -41,7 +51,10 @@ const OptionRow& find_row(const Command& command, const std::string& name, bool 
     known.emplace_back(row.name);
     if (row.second_name != nullptr) known.emplace_back(row.second_name);
   }
-  refuse_unknown("option", name, known, command.name);
+  if (const std::string_view answer = answer_to_option(name); !answer.empty()) {
+    refuse(given, ": ", answer);
+  }
+  refuse_unknown("option", given, known, command.name);
 }
 
 // Of the commands that share their first word: the second ones, "latency, startup or throughput";
@@ -76,17 +89,29 @@ const std::vector<Command>& commands() {
 
 namespace {
 
-// Whether a first word that is no command is a prompt; refuses a word that was hardly meant as one.
-bool is_prompt(const std::string& word) {
+// A single word as names have it: letters, digits and a few signs, but no space and no '?'.
+bool looks_like_name(const std::string& word) {
+  return std::all_of(word.begin(), word.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("-_./:").find(c) != std::string_view::npos;
+  });
+}
+
+// Refuses a first word that is no command and was hardly meant as a prompt.
+void check_prompt(const std::string& word) {
+  if (const std::string_view answer = answer_to_word(word); !answer.empty()) {
+    refuse("there is no command '", word, "': ", answer, ". As a prompt: nvllm-launch -- ", word);
+  }
   std::vector<std::string> known;
   for (const Command& command : commands()) {
     const std::string name = command.name;
     known.push_back(name.substr(0, name.find(' ')));
   }
   const std::string meant = mistyped_name(word, known);
-  if (meant.empty()) return true;
-  refuse("unknown command '", word, "'; did you mean '", meant, "'? As a prompt: nvllm-launch -- ",
-         word);
+  if (meant.empty() && !looks_like_name(word)) return;
+  refuse("unknown command '", word, "'; ",
+         meant.empty() ? "see nvllm-launch --help." : str("did you mean '", meant, "'?"),
+         " As a prompt: nvllm-launch -- ", word);
 }
 
 bool asks_for_help(const std::string& argument) {
@@ -100,7 +125,8 @@ std::pair<const Command*, std::size_t> choose_command(const std::vector<std::str
     return first != nullptr && (*first == command.name || !second_words(*first).empty());
   };
   const bool named = std::any_of(commands().begin(), commands().end(), is_named);
-  if (!named && (first == nullptr || first->starts_with('-') || is_prompt(*first))) {
+  if (!named) {
+    if (first != nullptr && !first->starts_with('-')) check_prompt(*first);
     return {&find_command("chat"), 0};
   }
   if (const std::string seconds = second_words(*first); !seconds.empty()) {
@@ -123,7 +149,7 @@ class Reader {
     bool only_words = false;  // after "--"
     for (std::size_t i = first_; i < arguments_.size(); ++i) {
       const std::string& argument = arguments_[i];
-      if (only_words || !argument.starts_with('-')) {
+      if (only_words || !argument.starts_with('-') || argument == "-") {
         check_word(argument, only_words);
         on_word(argument);
       } else if (argument == "--" && command_.store_word != nullptr) {
@@ -206,7 +232,13 @@ Options with_message(std::string message) {
 
 }  // namespace
 
-Options parse_command_line(const std::vector<std::string>& arguments) {
+Options parse_command_line(const std::vector<std::string>& given) {
+  std::vector<std::string> arguments = in_own_words(given);
+  if (arguments.size() > 1 && arguments.front() == "help") {  // help COMMAND: COMMAND --help
+    arguments.erase(arguments.begin());
+    arguments = in_own_words(std::move(arguments));
+    arguments.emplace_back("--help");
+  }
   if (!arguments.empty()) {
     const std::string& first = arguments.front();
     if (asks_for_help(first) || first == "help") return with_message(help_text());
@@ -225,6 +257,7 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
     return with_message(man_page(command));
   }
   options.chat.command = chosen.second > 0;
+  if (command.set_defaults != nullptr) command.set_defaults(options);
 
   const Reader reader(command, arguments, chosen.second, options.chat.command);
   const auto names_config = [](const std::string& word) { return word.starts_with("--config"); };

@@ -110,7 +110,7 @@ TEST_CASE("without a command it is a chat, or a prompt to be answered") {
     CHECK(options.chat.prompt == "Tell me a story.");
     CHECK(options.group.ranks == 2);
   }
-  CHECK(parse_command_line({"Hello"}).chat.prompt == "Hello");
+  CHECK(parse_command_line({"Hello!"}).chat.prompt == "Hello!");
   CHECK_FALSE(parse_command_line({}).chat.prompt.has_value());
   CHECK_FALSE(parse_command_line({"--tp=2"}).chat.command);
   CHECK(parse_command_line({"chat"}).chat.command);
@@ -132,10 +132,18 @@ TEST_CASE("what cannot be followed is refused in one line that names the fix") {
   }
 }
 
-TEST_CASE("a word that is nearly a command is taken for one; whatever else is, is a prompt") {
-  for (const char* const word : {"What", "what", "Chat", "that", "hat", "cheat?", "help!", "dogs",
-                                 "inspiration", "genial", "CHAT", "bach", "stench", "a"}) {
+TEST_CASE("a lone word is no prompt, unless it has signs that no name has") {
+  for (const char* const word :
+       {"cheat?", "help!", "what's up", "a b", "\u4f60\u597d", "1+1", "/\\"}) {
     CHECK_MESSAGE(parse_command_line({word}).chat.prompt == word, word);
+  }
+  for (const char* const word :
+       {"What", "that", "dogs", "CHAT", "models/a", "Qwen/Qwen3-4B", "a"}) {
+    CHECK(refusal({word}) == std::string("unknown command '") + word +
+                                 "'; see nvllm-launch --help. As a prompt: nvllm-launch -- " +
+                                 word);
+    CHECK_MESSAGE(parse_command_line({"--", word}).chat.prompt == word, word);
+    CHECK_MESSAGE(parse_command_line({"chat", word}).chat.prompt == word, word);
   }
   for (const char* const word :
        {"caht", "hcat", "chta", "cht", "chatt", "generte", "genrate", "geenrate", "inpsect",

@@ -154,13 +154,33 @@ void check_serve(const Options& options) {
   }
 }
 
+// Whoever reads an answer waits for steps that also read others' prompts: half of the usual tokens in a step are half
+// of the wait, at the same throughput.
+constexpr std::int64_t kMaxNumBatchedTokens = 4096;
+
+void set_serve_defaults(Options& options) {
+  options.engine.max_num_batched_tokens = kMaxNumBatchedTokens;
+}
+
+OptionRows serve_engine_rows() {
+  OptionRows rows = engine_rows();
+  for (OptionRow& row : rows) {
+    if (row.name == std::string_view("--max-num-batched-tokens")) row.fallback = "4096";
+  }
+  return rows;
+}
+
 }  // namespace
 
 Command serve_command() {
-  return {"serve", "serves the OpenAI API, a chat page and metrics over HTTP",
+  return {"serve",
+          "serves the OpenAI API, a chat page and metrics over HTTP",
           join_rows({model_rows(), connection_rows(), api_rows(), sampling_rows(), life_rows(),
-                     engine_rows(), group_rows()}),
-          check_serve};
+                     serve_engine_rows(), group_rows()}),
+          check_serve,
+          "[MODEL]",
+          store_model_word,
+          set_serve_defaults};
 }
 
 }  // namespace nvllm::launcher

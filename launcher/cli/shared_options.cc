@@ -96,7 +96,9 @@ OptionRows model_rows() {
                    {{"auto", std::nullopt},
                     {"bfloat16", DType::bf16},
                     {"float16", DType::f16},
-                    {"float32", DType::f32}})},
+                    {"half", DType::f16},
+                    {"float32", DType::f32},
+                    {"float", DType::f32}})},
       {"--load-format", "auto|dummy|safetensors|gguf",
        "where the weights come from; auto: whatever is there; dummy: random\n"
        "values, the same in every run, from a config alone",

@@ -156,7 +156,7 @@ std::vector<BadCommandLine> sampling_lines() {
           "--stop-token-ids '1,,2': '' is no token id; pass ids such as 1,2,3"),
       bad("--logprobs=-1", "--logprobs -1: out of range; pass 0 to 2147483647"),
       bad("--prompt-logprobs=x", "--prompt-logprobs 'x': not a whole number; pass 0 to 2147483647"),
-      bad("--max_tokens=5", "unknown option '--max_tokens'; did you mean '--max-tokens'?"),
+      bad("--max_tokens=0", "--max_tokens 0: out of range; pass 1 to 2147483647"),
       bad("--ignore-eos=1", "--ignore-eos takes no value; pass it alone"),
   };
 }

@@ -1,0 +1,235 @@
+#include "launcher/cli/other_tools.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nvllm::launcher {
+namespace {
+
+using Names = std::pair<std::string_view, std::string_view>;
+
+// A word of another program, the command that does the same here, and whether a model comes next.
+struct OtherWord {
+  std::string_view word, command;
+  bool model_next = false;
+};
+constexpr OtherWord kOtherWords[] = {
+    {"run", "chat", true},     {"show", "inspect", true}, {"info", "inspect", true},
+    {"server", "serve", true}, {"start", "serve", true},  {"run-batch", "generate"},
+    {"batch", "generate"},     {"collect-env", "doctor"}, {"env", "doctor"},
+    {"version", "--version"},  {"benchmark", "bench"},    {"cli", "chat"},
+    {"interactive", "chat"},
+};
+
+constexpr std::string_view kNoBackground =
+    "nothing of nvllm runs in the background; a server that runs says what it does at its "
+    "addresses "
+    "/load and /metrics, and Ctrl-C or SIGTERM ends it";
+constexpr std::string_view kHubCache =
+    "models lie in the Hugging Face hub's cache, ~/.cache/huggingface/hub, and belong to all "
+    "programs that use it; nvllm-launch inspect --model MODEL shows one";
+constexpr std::string_view kNoConversion =
+    "checkpoints are read as they are, safetensors or GGUF; pass --model a folder, a .gguf file or "
+    "the name of a model in the hub's cache";
+constexpr std::string_view kHubToken = "the hub's token is read from HF_TOKEN";
+constexpr std::string_view kEndChat = "ends a chat, and none is open";
+
+constexpr Names kWordAnswers[] = {
+    {"ps", kNoBackground},
+    {"status", kNoBackground},
+    {"stop", kNoBackground},
+    {"kill", kNoBackground},
+    {"list", kHubCache},
+    {"ls", kHubCache},
+    {"models", kHubCache},
+    {"rm", kHubCache},
+    {"delete", kHubCache},
+    {"cp", kHubCache},
+    {"push", kHubCache},
+    {"create", kNoConversion},
+    {"convert", kNoConversion},
+    {"quantize", kNoConversion},
+    {"login", kHubToken},
+    {"signin", kHubToken},
+    {"logout", kHubToken},
+    {"signout", kHubToken},
+    {"exit", kEndChat},
+    {"quit", kEndChat},
+    {"bye", kEndChat},
+    {"complete", "continues a text: nvllm-launch generate --prompt TEXT"},
+    {"embed", "there are no embeddings here; models generate text"},
+    {"perplexity", "log probabilities of a text: nvllm-launch generate --prompt-logprobs 0"},
+    {"test", "nvllm-launch selftest checks calls and collectives between the workers"},
+    {"update", "nvllm is a program without an updater; install the new package over it"},
+    {"upgrade", "nvllm is a program without an updater; install the new package over it"},
+};
+
+constexpr std::string_view kModelAsIs =
+    "a checkpoint is computed in the type it is stored in, or in that of --dtype; leave it out";
+constexpr std::string_view kOneWayToSplit =
+    "a model is split over GPUs by tensor parallelism alone; pass --tensor-parallel-size N";
+constexpr std::string_view kNoAdapters =
+    "LoRA adapters are not supported; merge them into the model";
+constexpr std::string_view kNoDrafts =
+    "speculative decoding is not supported; leave it out, answers are the same without it";
+constexpr std::string_view kNoRemoteCode =
+    "no code of a model is ever run: its family is built in, or the model is refused; leave it out";
+constexpr std::string_view kAllOnGpu =
+    "the whole model is on the GPUs, and --device cpu puts it on the CPU; leave it out";
+constexpr std::string_view kKvType =
+    "keys and values are kept in the model's own type; leave it out, and pass --kv-offload for "
+    "contexts that do not fit";
+constexpr std::string_view kAlwaysOn = "is always on; leave it out";
+constexpr std::string_view kThreads =
+    "the CPU's cores are divided among the ranks; use taskset to have it use fewer";
+constexpr std::string_view kMapped =
+    "weights are read at the disk's speed into the device's memory; leave it out";
+constexpr std::string_view kOwnTokenizer =
+    "the tokenizer is the one beside the model; put its files into the model's folder";
+constexpr std::string_view kLogRequests =
+    "requests are logged only with serve's --enable-log-requests; leave it out";
+constexpr std::string_view kStepTokens = "pass --max-num-batched-tokens N";
+
+constexpr Names kOptionAnswers[] = {
+    // vLLM
+    {"--quantization", kModelAsIs},
+    {"-q", kModelAsIs},
+    {"--load-in-4bit", kModelAsIs},
+    {"--load-in-8bit", kModelAsIs},
+    {"--kv-cache-dtype", kKvType},
+    {"--trust-remote-code", kNoRemoteCode},
+    {"--pipeline-parallel-size", kOneWayToSplit},
+    {"-pp", kOneWayToSplit},
+    {"--data-parallel-size", "start one server per copy, each with its own --port and GPUs"},
+    {"-dp", "start one server per copy, each with its own --port and GPUs"},
+    {"--enable-expert-parallel", kOneWayToSplit},
+    {"--distributed-executor-backend", "workers are processes of this machine; leave it out"},
+    {"--enable-lora", kNoAdapters},
+    {"--lora-modules", kNoAdapters},
+    {"--max-loras", kNoAdapters},
+    {"--max-lora-rank", kNoAdapters},
+    {"--speculative-config", kNoDrafts},
+    {"--speculative-model", kNoDrafts},
+    {"--num-speculative-tokens", kNoDrafts},
+    {"--enable-chunked-prefill", kAlwaysOn},
+    {"--enable-auto-prefix-caching", "pass --enable-prefix-caching, or --no-enable-prefix-caching"},
+    {"--max-seq-len-to-capture", "CUDA graphs are captured for every length; leave it out"},
+    {"--num-scheduler-steps", "pass --async-scheduling, which is on by itself"},
+    {"--max-logprobs", "pass --logprobs N with a request"},
+    {"--cpu-offload-gb", "weights stay on the GPUs; --kv-offload moves keys and values"},
+    {"--guided-decoding-backend", "structured output is not supported; leave it out"},
+    {"--tokenizer", kOwnTokenizer},
+    {"--tokenizer-mode", kOwnTokenizer},
+    {"--skip-tokenizer-init", "requests of token ids need no tokenizer; leave it out"},
+    {"--revision", "pass --model NAME@REVISION"},
+    {"--download-dir", "set HF_HOME or HF_HUB_CACHE to where models shall lie"},
+    {"--disable-log-requests", kLogRequests},
+    {"--disable-log-stats", "counts stand at /metrics; --log-level warning prints less"},
+    {"--disable-custom-all-reduce", "pass --collectives nccl"},
+    {"--num-gpu-blocks-override", "pass --kv-cache-memory-bytes BYTES"},
+    {"--uvicorn-log-level", "pass --log-level LEVEL"},
+    // SGLang
+    {"--model-path", "pass --model MODEL"},
+    {"--tp-size", "pass --tp N"},
+    {"--context-length", "pass --max-model-len N"},
+    {"--mem-fraction-static", "pass --gpu-memory-utilization FRACTION"},
+    {"--max-running-requests", "pass --max-num-seqs N"},
+    {"--chunked-prefill-size", kStepTokens},
+    {"--random-seed", "pass --seed N"},
+    {"--disable-cuda-graph", "pass --enforce-eager"},
+    {"--disable-radix-cache", "pass --no-enable-prefix-caching"},
+    {"--attention-backend", "kernels are chosen by the GPU and the lengths; leave it out"},
+    // llama.cpp and ollama
+    {"--temp", "pass --temperature T"},
+    {"--ctx-size", "pass --max-model-len N, or -c N"},
+    {"--num-ctx", "pass --max-model-len N, or -c N"},
+    {"--n-predict", "pass --max-tokens N, or -n N"},
+    {"--predict", "pass --max-tokens N, or -n N"},
+    {"--num-predict", "pass --max-tokens N, or -n N"},
+    {"--repeat-penalty", "pass --repetition-penalty F"},
+    {"--gpu-layers", kAllOnGpu},
+    {"--n-gpu-layers", kAllOnGpu},
+    {"-ngl", kAllOnGpu},
+    {"--num-gpu", kAllOnGpu},
+    {"--tensor-split", kOneWayToSplit},
+    {"--split-mode", kOneWayToSplit},
+    {"--main-gpu", "set CUDA_VISIBLE_DEVICES to the GPUs that it may use"},
+    {"--threads", kThreads},
+    {"-t",
+     "as --threads: the CPU's cores are divided among the ranks; as --temperature: write it out"},
+    {"--flash-attn", kAlwaysOn},
+    {"-fa", kAlwaysOn},
+    {"--cont-batching", kAlwaysOn},
+    {"-cb", kAlwaysOn},
+    {"--cache-type-k", kKvType},
+    {"--cache-type-v", kKvType},
+    {"--batch-size", kStepTokens},
+    {"--ubatch-size", kStepTokens},
+    {"-b", kStepTokens},
+    {"-ub", kStepTokens},
+    {"--parallel", "pass --max-num-seqs N"},
+    {"-np", "pass --max-num-seqs N"},
+    {"--mlock", kMapped},
+    {"--no-mmap", kMapped},
+    {"--file", "pass the text on standard input: nvllm-launch - <FILE"},
+    {"-f", "pass the text on standard input: nvllm-launch - <FILE"},
+    {"--hf-repo", "pass --model ORGANISATION/NAME, or ORGANISATION/NAME:Q4_K_M for a GGUF of it"},
+    {"-hf", "pass --model ORGANISATION/NAME, or ORGANISATION/NAME:Q4_K_M for a GGUF of it"},
+    {"--lora", kNoAdapters},
+    {"--grammar", "structured output is not supported; leave it out"},
+    {"--json-schema", "structured output is not supported; leave it out"},
+    {"--mirostat", "is no way of sampling here; pass --temperature, --top-p, --top-k or --min-p"},
+    {"--conversation", "chat is a conversation by itself; leave it out"},
+    {"-cnv", "chat is a conversation by itself; leave it out"},
+    {"--verbose", "pass --log-level debug"},
+    {"-v", "pass --log-level debug to see more, or --version"},
+    {"--quiet", "pass --log-level error"},
+    {"--keepalive", "a server stays until it is told to end; leave it out"},
+};
+
+constexpr Names kShortNames[] = {
+    {"-m", "--model"}, {"-c", "--max-model-len"}, {"-n", "--max-tokens"}, {"-p", "--prompt"},
+    {"-i", "--input"}, {"-o", "--output"},        {"-s", "--seed"},       {"-tp", "--tp"},
+};
+
+template <std::size_t count>
+std::string_view second_of(const Names (&names)[count], std::string_view first) {
+  const auto found = std::find_if(std::begin(names), std::end(names),
+                                  [&](const Names& pair) { return pair.first == first; });
+  return found == std::end(names) ? std::string_view() : found->second;
+}
+
+}  // namespace
+
+std::vector<std::string> in_own_words(std::vector<std::string> arguments) {
+  if (arguments.empty()) return arguments;
+  for (const OtherWord& other : kOtherWords) {
+    if (arguments[0] != other.word) continue;
+    arguments[0] = other.command;
+    if (!other.model_next || arguments.size() < 2 || arguments[1].starts_with('-')) break;
+    arguments.insert(arguments.begin() + 1, "--model");
+    break;
+  }
+  return arguments;
+}
+
+std::string_view answer_to_word(std::string_view word) {
+  return second_of(kWordAnswers, word);
+}
+
+std::string_view answer_to_option(std::string_view name) {
+  return second_of(kOptionAnswers, name);
+}
+
+std::string_view long_name(std::string_view short_name) {
+  return second_of(kShortNames, short_name);
+}
+
+std::string_view short_name(std::string_view long_name) {
+  for (const auto& [short_form, long_form] : kShortNames) {
+    if (long_form == long_name) return short_form;
+  }
+  return {};
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,128 @@
+// What people type who come from another program: each line does what they mean, or says why not and what to use.
+#include "launcher/cli/other_tools.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "launcher/cli/option_table.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string refusal(const Words& words) {
+  try {
+    parse_command_line(words);
+    return "";
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("other tools: words that mean the same do the same") {
+  const Options run = parse_command_line({"run", "Qwen/Qwen3-4B", "Why?"});
+  CHECK(run.command == "chat");
+  CHECK(run.model.path == "Qwen/Qwen3-4B");
+  CHECK(run.chat.prompt == "Why?");
+  CHECK(parse_command_line({"run", "--model=a"}).model.path == "a");
+  CHECK(parse_command_line({"show", "a"}).command == "inspect");
+  CHECK(parse_command_line({"info", "a"}).model.path == "a");
+  CHECK(parse_command_line({"inspect", "a", "--tp=2"}).model.path == "a");
+  CHECK(parse_command_line({"serve", "a", "--port=1"}).model.path == "a");
+  CHECK(parse_command_line({"server", "-m", "a", "-c", "4096"}).engine.max_model_len == 4096);
+  CHECK(parse_command_line({"start", "a", "-tp", "2"}).group.ranks == 2);
+  CHECK(parse_command_line({"run-batch", "-i", "a", "-o", "b"}).generate.output == "b");
+  CHECK(parse_command_line({"collect-env"}).command == "doctor");
+  CHECK(parse_command_line({"version"}).message == version_line());
+  CHECK(parse_command_line({"help", "serve"}).message ==
+        parse_command_line({"serve", "--help"}).message);
+  CHECK(parse_command_line({"help", "bench", "latency"}).message ==
+        parse_command_line({"bench", "latency", "--help"}).message);
+  CHECK(parse_command_line({"help", "run"}).message ==
+        parse_command_line({"chat", "--help"}).message);
+  CHECK(parse_command_line({"serve", "a", "--max_model_len=8k"}).engine.max_model_len == 8000);
+  CHECK(parse_command_line({"serve", "a", "--dtype", "half"}).model.dtype ==
+        parse_command_line({"serve", "a", "--dtype", "float16"}).model.dtype);
+  CHECK(parse_command_line({"-"}).chat.prompt == "-");
+}
+
+TEST_CASE("other tools: what is not here says why, and what to use") {
+  for (const char* const word :
+       {"ps", "status", "stop", "list", "ls", "models", "rm", "push", "create", "convert",
+        "quantize", "login", "exit", "bye", "complete", "embed", "update"}) {
+    const std::string text = refusal({word});
+    CHECK_MESSAGE(text.starts_with(std::string("there is no command '") + word + "': "), text);
+    CHECK_MESSAGE(text.ends_with(std::string(". As a prompt: nvllm-launch -- ") + word), text);
+  }
+  const std::pair<const char*, const char*> options[] = {
+      {"--quantization", "--dtype"},
+      {"-q", "--dtype"},
+      {"--kv-cache-dtype", "--kv-offload"},
+      {"--pipeline-parallel-size", "--tensor-parallel-size"},
+      {"-pp", "--tensor-parallel-size"},
+      {"--data-parallel-size", "--port"},
+      {"--enable-lora", "merge"},
+      {"--speculative-config", "leave it out"},
+      {"--enable-chunked-prefill", "always on"},
+      {"--tokenizer", "beside the model"},
+      {"--download-dir", "HF_HOME"},
+      {"--disable-log-requests", "--enable-log-requests"},
+      {"--disable-custom-all-reduce", "--collectives nccl"},
+      {"--model-path", "--model"},
+      {"--tp-size", "--tp"},
+      {"--context-length", "--max-model-len"},
+      {"--mem-fraction-static", "--gpu-memory-utilization"},
+      {"--disable-cuda-graph", "--enforce-eager"},
+      {"--temp", "--temperature"},
+      {"--ctx-size", "-c N"},
+      {"--n-predict", "-n N"},
+      {"--repeat-penalty", "--repetition-penalty"},
+      {"-ngl", "leave it out"},
+      {"--n_gpu_layers", "leave it out"},
+      {"--threads", "taskset"},
+      {"-t", "--temperature"},
+      {"-fa", "always on"},
+      {"-b", "--max-num-batched-tokens"},
+      {"-np", "--max-num-seqs"},
+      {"--no-mmap", "leave it out"},
+      {"-f", "standard input"},
+      {"-hf", "--model"},
+      {"--grammar", "not supported"},
+      {"-cnv", "leave it out"},
+      {"-v", "--version"},
+  };
+  for (const auto& [option, fix] : options) {
+    const std::string text = refusal({"serve", "a", option, "1"});
+    CHECK_MESSAGE(text.starts_with(std::string(option) + ": "), text);
+    CHECK_MESSAGE(has(text, fix), text);
+  }
+}
+
+TEST_CASE("other tools: no answer stands for an option that a command has") {
+  for (const Command& command : commands()) {
+    for (const OptionRow& row : command.rows) {
+      const bool tolerated = std::string_view(row.name) == "--trust-remote-code";
+      CHECK_MESSAGE((tolerated || answer_to_option(row.name).empty()), row.name);
+      if (row.second_name != nullptr) CHECK(answer_to_option(row.second_name).empty());
+    }
+    CHECK(answer_to_word(command.name).empty());
+  }
+}
+
+TEST_CASE("other tools: only what is near in meaning is suggested") {
+  CHECK(refusal({"generate", "-x", "1"}) ==
+        "unknown option '-x'; see nvllm-launch generate --help");
+  CHECK(refusal({"generate", "--tmp", "1"}) == "unknown option '--tmp'; did you mean '--tp'?");
+  CHECK(refusal({"generate", "--yelp"}) == "unknown option '--yelp'; did you mean '--help'?");
+  CHECK(has(refusal({"generate", "--kelq"}), "see nvllm-launch generate --help"));
+}
+
+}  // namespace
+}  // namespace nvllm::launcher
