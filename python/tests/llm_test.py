@@ -2,6 +2,7 @@
 """LLM: prompts of all shapes, parameters, outputs, streams, conversations, and errors by name."""
 
 import sys
+import time
 import unittest
 
 sys.path.insert(0, '.')  # tests run in the root of Bazel's runfiles
@@ -112,12 +113,12 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(len(self.llm.chat([question] * 3)), 3)
 
     def test_a_stream_has_everything_so_far(self):
-        outputs = list(self.llm.stream('<go on>', SamplingParams(max_tokens=2000)))
+        outputs = list(self.llm.stream('<go on>', SamplingParams(max_tokens=1000)))
         self.assertGreater(len(outputs), 1)
         for before, after in zip(outputs, outputs[1:]):
             self.assertTrue(after['text'].startswith(before['text']))
         self.assertEqual([output.finished for output in outputs], [False] * (len(outputs) - 1) + [True])
-        self.assertEqual((len(outputs[-1]['token_ids']), outputs[-1].outputs[0].finish_reason), (2000, 'length'))
+        self.assertEqual((len(outputs[-1]['token_ids']), outputs[-1].outputs[0].finish_reason), (1000, 'length'))
 
     def test_several_streams_in_pieces(self):
         params = SamplingParams(max_tokens=50, output_kind=1, n=2)
@@ -127,6 +128,15 @@ class LlmTest(unittest.TestCase):
                 key = output.request_id, answer.index
                 texts[key] = texts.get(key, '') + answer.text
         self.assertEqual(sorted(texts.values()), [' la' * 50] * 2 + [HELLO] * 2)
+
+    def test_a_stream_may_be_read_slowly(self):
+        stream = self.llm.stream(['<go on>'] * 2, SamplingParams(max_tokens=4000, output_kind=1))
+        texts = {}
+        for output in stream:
+            if not texts:
+                time.sleep(1)
+            texts[output.request_id] = texts.get(output.request_id, '') + output['text']
+        self.assertEqual(list(texts.values()), [' la' * 4000] * 2)
 
     def test_a_stream_can_be_left(self):
         for _ in self.llm.stream('<go on>', SamplingParams(max_tokens=4000)):
