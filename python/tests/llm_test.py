@@ -74,16 +74,19 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(len(self.llm.generate('Hi', SamplingParams(ignore_eos=True, max_tokens=9))[0]['token_ids']), 9)
 
     def test_an_answer_ends_where_the_context_does(self):
-        room = self.llm.max_model_len
-        for params in (SamplingParams(max_tokens=None), SamplingParams(max_tokens=10 ** 6)):
-            outputs = self.llm.generate(['Hi ' * 30 + '<go on>', [707] * (room - 7)], params)
-            for output in outputs:
-                self.assertEqual(len(output.prompt_token_ids) + len(output['token_ids']), room)
-                self.assertEqual(output.outputs[0].finish_reason, 'length')
-        self.assertEqual(self.refusal([707] * room).field, 'prompt')
-        for prompt in ('Hi<go on>', [39, 72, 707]):
-            output, = self.llm.generate(prompt, SamplingParams(truncate_prompt_tokens=1, max_tokens=None))
-            self.assertEqual((output.prompt_token_ids, len(output['token_ids'])), ([707], room - 1))
+        room = 300
+        with LLM(MODEL, max_model_len=room, **KEYWORDS) as llm:
+            self.assertEqual(llm.max_model_len, room)
+            for params in (SamplingParams(max_tokens=None), SamplingParams(max_tokens=10 ** 6)):
+                for output in llm.generate(['Hi ' * 30 + '<go on>', [707] * (room - 7)], params):
+                    self.assertEqual(len(output.prompt_token_ids) + len(output['token_ids']), room)
+                    self.assertEqual(output.outputs[0].finish_reason, 'length')
+            for prompt in ('Hi<go on>', [39, 72, 707]):
+                output, = llm.generate(prompt, SamplingParams(truncate_prompt_tokens=1, max_tokens=None))
+                self.assertEqual((output.prompt_token_ids, len(output['token_ids'])), ([707], room - 1))
+            with self.assertRaises(RequestError) as caught:
+                llm.generate([707] * room)
+            self.assertEqual(caught.exception.field, 'prompt')
 
     def test_log_probabilities_are_by_token_id(self):
         output, = self.llm.generate('Hi', SamplingParams(logprobs=2, prompt_logprobs=0))
