@@ -119,7 +119,7 @@ class DeathTest(unittest.TestCase):
         async def run():
             async with AsyncLLM(MODEL, **KEYWORDS) as llm:
                 worker = children(llm.process.pid)[0]
-                outputs = llm.generate('<go on>', LONG)
+                outputs = llm.generate('<go on>', SamplingParams(max_tokens=4000, n=50))
                 await outputs.__anext__()
                 os.kill(worker, signal.SIGKILL)
                 with self.assertRaises(EngineDeadError) as caught:
