@@ -63,7 +63,8 @@ class EngineProcess:
                 text = line.decode(errors='replace').rstrip('\n')
                 self.lines.append(text)
                 try:
-                    print(text, file=sys.stderr, flush=True)
+                    if sys.stderr is not None:
+                        print(text, file=sys.stderr, flush=True)
                 except (OSError, ValueError):  # nobody reads it any more
                     pass
 
