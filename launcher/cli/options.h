@@ -75,7 +75,8 @@ struct ServeOptions {
   std::int64_t max_queued_requests = 10000;
   std::int64_t max_queued_tokens = std::int64_t{16} << 20;
   std::int64_t max_request_bytes = std::int64_t{64} << 20;
-  Nanoseconds request_timeout{0};  // 0: none
+  std::int64_t max_unsent_bytes = std::int64_t{256} << 10;  // of a stream that nobody reads
+  Nanoseconds request_timeout{0};                           // 0: none
   Nanoseconds shutdown_timeout = std::chrono::seconds(25);
   bool restart_workers = true;
   bool exit_when_stdin_closes = false;

@@ -120,6 +120,10 @@ OptionRows life_rows() {
        kIntoServe.amount(&ServeOptions::max_queued_tokens, 1, kMax)},
       {"--max-request-bytes", "BYTES", "the largest body of a request; more is answered with 413",
        "64M", kIntoServe.amount(&ServeOptions::max_request_bytes, 1024, std::int64_t{1} << 32)},
+      {"--max-unsent-bytes", "BYTES",
+       "what a stream may have waiting for a client that does not read; then\n"
+       "its request is dropped",
+       "256K", kIntoServe.amount(&ServeOptions::max_unsent_bytes, 1024, std::int64_t{1} << 32)},
       {"--request-timeout", "SECONDS", "ends requests that take longer; 0: none", "0",
        seconds(&ServeOptions::request_timeout)},
       {"--shutdown-timeout", "SECONDS",

@@ -28,7 +28,8 @@ HttpServerOptions http_options(const ServeOptions& options) {
           .unix_socket = options.uds,
           .tls_certificate = options.ssl_certfile,
           .tls_key = options.ssl_keyfile,
-          .max_body_bytes = static_cast<std::size_t>(options.max_request_bytes)};
+          .max_body_bytes = static_cast<std::size_t>(options.max_request_bytes),
+          .max_unsent_bytes = static_cast<std::size_t>(options.max_unsent_bytes)};
 }
 
 std::vector<std::string> all_api_keys(const ServeOptions& options) {

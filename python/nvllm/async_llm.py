@@ -10,6 +10,9 @@ from .prompts import read_conversations, read_prompts
 from .sampling_params import RequestOutputKind
 
 READ_BYTES = 1 << 18
+# A loop that is slow to use outputs must not stop the reading: the program drops the requests of clients that do not
+# read.
+BUFFER_BYTES = 1 << 30
 
 
 class AsyncLLM(Engine):
@@ -59,7 +62,7 @@ class AsyncLLM(Engine):
                 generation.add(response.json())
                 yield generation.output(True)
             elif response.status == 200:
-                for output in generation.stream(self.process, response):
+                for output in generation.stream(self.process, response.take_events(), response.done):
                     yield output
             if over and not (response.status == 200 and response.done):
                 raise await asyncio.to_thread(failure, self.process, response)
@@ -88,7 +91,7 @@ class AsyncLLM(Engine):
         """Yields (Response, over) whenever the response has got something."""
         response = Response()
         try:
-            reader, writer = await asyncio.open_unix_connection(self.process.socket_path, limit=READ_BYTES)
+            reader, writer = await asyncio.open_unix_connection(self.process.socket_path, limit=BUFFER_BYTES)
         except OSError:
             self.writers[generation.request_id] = None
             yield response, True

@@ -1,8 +1,10 @@
 """exchange(): many requests at once in one thread, each on a connection of its own."""
 
 import os
+import queue
 import resource
 import selectors
+import threading
 
 from .engine_process import connect
 from .http import Response
@@ -10,6 +12,7 @@ from .http import Response
 READ_BYTES = 1 << 18
 MAX_OPEN = 2048
 SPARE_FILES = 64
+STOP_SECONDS = 0.05  # until a thread notices that its results are wanted no more
 
 
 class Connection:
@@ -80,9 +83,9 @@ class Exchange:
             self.count += 1
         return failed
 
-    def wait(self):
+    def wait(self, timeout):
         """Yields the connections that have got something, or have ended."""
-        for selected, events in self.selector.select():
+        for selected, events in self.selector.select(timeout):
             connection = selected.data
             if events & selectors.EVENT_WRITE and connection.send():
                 self.selector.modify(connection.socket, selectors.EVENT_READ, connection)
@@ -105,18 +108,47 @@ class Exchange:
         self.selector.close()
 
 
-def exchange(socket_path, requests, wanted):
+def exchange(socket_path, requests, wanted, stop=None):
     """Sends the requests, (key, bytes), so many at a time, and yields (key, Response, over) whenever one of them has
     got something. If it is over and the response is not done, its connection was lost. Closing this generator drops
-    the requests that are under way."""
+    the requests that are under way, and so does the event `stop`."""
     work = Exchange(socket_path, requests, wanted)
     try:
-        while True:
+        while stop is None or not stop.is_set():
             for key in work.open_more():
                 yield key, Response(), True
             if work.count == 0:
                 return
-            for connection in work.wait():
+            for connection in work.wait(None if stop is None else STOP_SECONDS):
                 yield connection.key, connection.response, connection.socket.fileno() < 0
     finally:
         work.close_all()
+
+
+def exchange_ahead(socket_path, requests, wanted):
+    """exchange() of streams in a thread that reads on, however slowly its results are used: the program drops the
+    requests of clients that do not read. Yields (key, Response, events, done, over)."""
+    results = queue.SimpleQueue()
+    stop = threading.Event()
+
+    def work():
+        try:
+            for key, response, over in exchange(socket_path, requests, wanted, stop):
+                results.put((key, response, response.take_events(), response.done, over))
+            results.put(None)
+        except BaseException as error:  # raised where the results are used
+            results.put(error)
+
+    thread = threading.Thread(target=work, name='nvllm streams', daemon=True)
+    thread.start()
+    try:
+        while True:
+            result = results.get()
+            if result is None:
+                return
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+    finally:
+        stop.set()
+        thread.join()

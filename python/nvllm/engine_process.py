@@ -43,7 +43,8 @@ class EngineProcess:
         environment = {name: value for name, value in os.environ.items() if name != 'NVLLM_API_KEY'}
         command = [self.program, 'serve', *arguments, f'--uds={self.socket_path}', '--no-restart-workers',
                    '--exit-when-stdin-closes', '--max-num-queued-reqs=1000000', '--max-num-queued-tokens=1T',
-                   '--max-request-bytes=1G']
+                   '--max-request-bytes=1G',
+                   '--max-unsent-bytes=1G']
         # In a process group of its own, so that Ctrl-C at a terminal stops Python's call and not the engine.
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, umask=0o077,
                                         stderr=subprocess.PIPE, env=environment, start_new_session=True)
@@ -62,7 +63,8 @@ class EngineProcess:
                 text = line.decode(errors='replace').rstrip('\n')
                 self.lines.append(text)
                 try:
-                    print(text, file=sys.stderr, flush=True)
+                    if sys.stderr is not None:
+                        print(text, file=sys.stderr, flush=True)
                 except (OSError, ValueError):  # nobody reads it any more
                     pass
 

@@ -169,16 +169,16 @@ class Generation:
         copy.finish_reason, copy.stop_reason = answer.finish_reason, answer.stop_reason
         return copy
 
-    def stream(self, process, response):
-        """Yields the outputs of what the response of a stream has got; raises an exception for an error in it."""
-        events = response.take_events()
+    def stream(self, process, events, done):
+        """Yields the output of these events of a stream; raises an exception for an error in them. done: no more will
+        come."""
         for event in events:
             if 'error' in event:
                 raise failure_of(process, event['error'], event['error'].get('code') or 500, self.index)
             self.add(event)
         finished = all(answer.finished() for answer in self.answers)
         # The last event has the usage and no choice; the output that says `finished` comes with it.
-        is_last = response.done and finished
+        is_last = done and finished
         if is_last or (events and not finished and self.kind != RequestOutputKind.FINAL_ONLY):
             yield self.snapshot(is_last)
 

@@ -1,6 +1,6 @@
 """LLM: a model, and answers to prompts."""
 
-from .connections import exchange
+from .connections import exchange, exchange_ahead
 from .engine import Engine, check_unused, conversation_fields
 from .generation import check_open, failure
 from .http import encode_request
@@ -86,10 +86,11 @@ class LLM(Engine):
     def run_streams(self, prompts, sampling_params):
         generations = self.prepare(prompts, sampling_params)
         requests = ((each, each.request(self.max_model_len, stream=True)) for each in generations)
-        for generation, response, over in exchange(self.process.socket_path, requests, self.wanted_connections):
+        work = exchange_ahead(self.process.socket_path, requests, self.wanted_connections)
+        for generation, response, events, done, over in work:
             if response.status == 200:
-                yield from generation.stream(self.process, response)
-            if over and not (response.status == 200 and response.done):
+                yield from generation.stream(self.process, events, done)
+            if over and not (response.status == 200 and done):
                 raise failure(self.process, response, generation.index)
 
     def __enter__(self):

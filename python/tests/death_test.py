@@ -15,6 +15,7 @@ from testing import unittest_report
 from nvllm import LLM, AsyncLLM, EngineDeadError, SamplingParams
 
 LONG = SamplingParams(max_tokens=4000)
+MANY = ['<go on>'] * 50  # more than run at a time: they do not end before somebody is killed
 
 
 def group_of(llm):
@@ -68,7 +69,7 @@ class DeathTest(unittest.TestCase):
 
     def failure(self, llm, victim):
         """The exception of a stream during which this process is killed."""
-        stream = llm.stream('<go on>', LONG)
+        stream = llm.stream(MANY, LONG)
         next(stream)
         os.kill(victim, signal.SIGKILL)
         with self.assertRaises(EngineDeadError) as caught:
@@ -106,7 +107,7 @@ class DeathTest(unittest.TestCase):
     def test_a_worker_is_stuck(self):
         llm = LLM(MODEL, tensor_parallel_size=2, step_timeout=0.5, **KEYWORDS)
         group = group_of(llm)
-        stream = llm.stream('<go on>', LONG)
+        stream = llm.stream(MANY, LONG)
         next(stream)
         os.kill(group[2], signal.SIGSTOP)
         with self.assertRaises(EngineDeadError) as caught:
@@ -118,7 +119,7 @@ class DeathTest(unittest.TestCase):
         async def run():
             async with AsyncLLM(MODEL, **KEYWORDS) as llm:
                 worker = children(llm.process.pid)[0]
-                outputs = llm.generate('<go on>', LONG)
+                outputs = llm.generate('<go on>', SamplingParams(max_tokens=4000, n=50))
                 await outputs.__anext__()
                 os.kill(worker, signal.SIGKILL)
                 with self.assertRaises(EngineDeadError) as caught:

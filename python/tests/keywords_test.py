@@ -21,7 +21,7 @@ from nvllm.sampling_params import DEFAULTS, REFUSED
 OF_SERVERS = {'host', 'port', 'uds', 'ssl_certfile', 'ssl_keyfile', 'api_key', 'api_key_file', 'allowed_origins',
               'root_path', 'served_model_name', 'reasoning_parser', 'tool_call_parser', 'enable_auto_tool_choice',
               'trust_remote_code', 'max_num_queued_reqs', 'max_num_queued_tokens', 'max_request_bytes',
-              'request_timeout', 'shutdown_timeout', 'restart_workers', 'exit_when_stdin_closes',
+              'max_unsent_bytes', 'request_timeout', 'shutdown_timeout', 'restart_workers', 'exit_when_stdin_closes',
               'enable_log_requests', 'config', 'model'}
 # Defaults of requests, which SamplingParams has.
 OF_REQUESTS = {'max_tokens', 'min_tokens', 'n', 'temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty',

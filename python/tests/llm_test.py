@@ -2,6 +2,7 @@
 """LLM: prompts of all shapes, parameters, outputs, streams, conversations, and errors by name."""
 
 import sys
+import time
 import unittest
 
 sys.path.insert(0, '.')  # tests run in the root of Bazel's runfiles
@@ -73,16 +74,19 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(len(self.llm.generate('Hi', SamplingParams(ignore_eos=True, max_tokens=9))[0]['token_ids']), 9)
 
     def test_an_answer_ends_where_the_context_does(self):
-        room = self.llm.max_model_len
-        for params in (SamplingParams(max_tokens=None), SamplingParams(max_tokens=10 ** 6)):
-            outputs = self.llm.generate(['Hi ' * 30 + '<go on>', [707] * (room - 7)], params)
-            for output in outputs:
-                self.assertEqual(len(output.prompt_token_ids) + len(output['token_ids']), room)
-                self.assertEqual(output.outputs[0].finish_reason, 'length')
-        self.assertEqual(self.refusal([707] * room).field, 'prompt')
-        for prompt in ('Hi<go on>', [39, 72, 707]):
-            output, = self.llm.generate(prompt, SamplingParams(truncate_prompt_tokens=1, max_tokens=None))
-            self.assertEqual((output.prompt_token_ids, len(output['token_ids'])), ([707], room - 1))
+        room = 300
+        with LLM(MODEL, max_model_len=room, **KEYWORDS) as llm:
+            self.assertEqual(llm.max_model_len, room)
+            for params in (SamplingParams(max_tokens=None), SamplingParams(max_tokens=10 ** 6)):
+                for output in llm.generate(['Hi ' * 30 + '<go on>', [707] * (room - 7)], params):
+                    self.assertEqual(len(output.prompt_token_ids) + len(output['token_ids']), room)
+                    self.assertEqual(output.outputs[0].finish_reason, 'length')
+            for prompt in ('Hi<go on>', [39, 72, 707]):
+                output, = llm.generate(prompt, SamplingParams(truncate_prompt_tokens=1, max_tokens=None))
+                self.assertEqual((output.prompt_token_ids, len(output['token_ids'])), ([707], room - 1))
+            with self.assertRaises(RequestError) as caught:
+                llm.generate([707] * room)
+            self.assertEqual(caught.exception.field, 'prompt')
 
     def test_log_probabilities_are_by_token_id(self):
         output, = self.llm.generate('Hi', SamplingParams(logprobs=2, prompt_logprobs=0))
@@ -112,12 +116,12 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(len(self.llm.chat([question] * 3)), 3)
 
     def test_a_stream_has_everything_so_far(self):
-        outputs = list(self.llm.stream('<go on>', SamplingParams(max_tokens=2000)))
+        outputs = list(self.llm.stream('<go on>', SamplingParams(max_tokens=1000)))
         self.assertGreater(len(outputs), 1)
         for before, after in zip(outputs, outputs[1:]):
             self.assertTrue(after['text'].startswith(before['text']))
         self.assertEqual([output.finished for output in outputs], [False] * (len(outputs) - 1) + [True])
-        self.assertEqual((len(outputs[-1]['token_ids']), outputs[-1].outputs[0].finish_reason), (2000, 'length'))
+        self.assertEqual((len(outputs[-1]['token_ids']), outputs[-1].outputs[0].finish_reason), (1000, 'length'))
 
     def test_several_streams_in_pieces(self):
         params = SamplingParams(max_tokens=50, output_kind=1, n=2)
@@ -127,6 +131,15 @@ class LlmTest(unittest.TestCase):
                 key = output.request_id, answer.index
                 texts[key] = texts.get(key, '') + answer.text
         self.assertEqual(sorted(texts.values()), [' la' * 50] * 2 + [HELLO] * 2)
+
+    def test_a_stream_may_be_read_slowly(self):
+        stream = self.llm.stream(['<go on>'] * 2, SamplingParams(max_tokens=4000, output_kind=1))
+        texts = {}
+        for output in stream:
+            if not texts:
+                time.sleep(1)
+            texts[output.request_id] = texts.get(output.request_id, '') + output['text']
+        self.assertEqual(list(texts.values()), [' la' * 4000] * 2)
 
     def test_a_stream_can_be_left(self):
         for _ in self.llm.stream('<go on>', SamplingParams(max_tokens=4000)):
