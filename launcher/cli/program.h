@@ -4,7 +4,7 @@
 namespace nvllm {
 
 // The one place where the version is written.
-inline constexpr const char* kVersion = "0.1.0";
+inline constexpr const char* kVersion = "0.2.0";
 
 namespace launcher {
 
