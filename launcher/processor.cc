@@ -65,7 +65,8 @@ void check_processor() {
   if (missing == nullptr) return;
   say("nvllm-launch: this processor lacks ");
   say(missing);
-  say("; nvllm needs one of x86-64-v3: Intel from Haswell (2013) or AMD from Excavator (2015) on\n");
+  say("; nvllm needs one of x86-64-v3: Intel from Haswell (2013) or AMD from Excavator (2015) "
+      "on\n");
   ::_exit(2);  // kExitUsage: more than this machine has
 }
 

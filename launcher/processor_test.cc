@@ -9,10 +9,8 @@ namespace nvllm::launcher {
 namespace {
 
 // cpuid as a Haswell (2013) answers, the first processor of x86-64-v3.
-constexpr ProcessorFeatures kHaswell = {.leaf1_ecx = 0x7ffafbff,
-                                        .leaf7_ebx = 0x000027ab,
-                                        .extended1_ecx = 0x00000021,
-                                        .xcr0 = 0x7};
+constexpr ProcessorFeatures kHaswell = {
+    .leaf1_ecx = 0x7ffafbff, .leaf7_ebx = 0x000027ab, .extended1_ecx = 0x00000021, .xcr0 = 0x7};
 
 std::string missing(ProcessorFeatures features) {
   const char* const name = missing_instruction_set(features);
