@@ -94,7 +94,10 @@ std::string manual_of(const Command& command) {
 }  // namespace
 
 std::string version_line() {
-  return str("nvllm ", kVersion, " (", NVLLM_BUILT_WITH, ")\n");
+  const std::string_view label = kBuildLabel;
+  const bool labelled = !label.empty() && label != "redacted";
+  return str("nvllm ", kVersion, " (", labelled ? label : "", labelled ? "; " : "",
+             NVLLM_BUILT_WITH, ")\n");
 }
 
 std::string help_text() {

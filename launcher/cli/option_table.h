@@ -124,6 +124,10 @@ std::string help_text(const std::string& first_word);
 // tools/write_docs puts it into docs/command-line.md.
 std::string manual_text();
 
+// The same as a page for man, in roff (man_page.cc): of the program, and of a command.
+std::string man_page();
+std::string man_page(const Command& command);
+
 // A script with which a shell completes commands, options and values (completion.cc). shell:
 // "bash", "zsh" or "fish".
 std::string completion_script(const std::string& shell);

@@ -211,6 +211,7 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
     const std::string& first = arguments.front();
     if (asks_for_help(first) || first == "help") return with_message(help_text());
     if (first == "--help=markdown") return with_message(manual_text());
+    if (first == "--help=man") return with_message(man_page());
     if (first == "--version") return with_message(version_line());
     if (arguments.size() > 1 && !second_words(first).empty() && asks_for_help(arguments[1])) {
       return with_message(help_text(first));
@@ -220,6 +221,9 @@ Options parse_command_line(const std::vector<std::string>& arguments) {
   const Command& command = *chosen.first;
   Options options;
   options.command = command.name;
+  if (arguments.size() == chosen.second + 1 && arguments.back() == "--help=man") {
+    return with_message(man_page(command));
+  }
   options.chat.command = chosen.second > 0;
 
   const Reader reader(command, arguments, chosen.second, options.chat.command);

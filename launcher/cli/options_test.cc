@@ -201,8 +201,30 @@ TEST_CASE("more than the machine has is refused") {
 
 TEST_CASE("the version is one line") {
   const std::string text = parse_command_line({"--version"}).message;
-  CHECK(text.starts_with("nvllm 0.1.0 ("));
+  CHECK(text.starts_with("nvllm 0.2.0 ("));
   CHECK(text.find('\n') == text.size() - 1);
+}
+
+TEST_CASE("every command has a page for man, with all of its options") {
+  const std::string page = parse_command_line({"--help=man"}).message;
+  CHECK(page.starts_with(".TH nvllm\\-launch 1"));
+  CHECK(page.find(".SH EXIT CODES\n") != std::string::npos);
+  for (const Command& command : commands()) {
+    CAPTURE(command.name);
+    std::vector<std::string> words(1, command.name);
+    if (const std::size_t space = words[0].find(' '); space != std::string::npos) {
+      words = {words[0].substr(0, space), words[0].substr(space + 1)};
+    }
+    CHECK(page.find(std::string(".TP\n\\fB") + command.name) != std::string::npos);
+    words.emplace_back("--help=man");
+    const std::string of_command = parse_command_line(words).message;
+    CHECK(of_command.starts_with(".TH nvllm\\-launch\\-"));
+    for (const OptionRow& row : command.rows) {
+      std::string name = "\\fB";
+      for (const char c : std::string_view(row.name)) name += c == '-' ? "\\-" : std::string(1, c);
+      CHECK(of_command.find(".TP\n" + name + "\\fR") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("the help names every option, and the manual holds the help word for word") {

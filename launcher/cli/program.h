@@ -8,6 +8,10 @@ inline constexpr const char* kVersion = "0.2.0";
 
 namespace launcher {
 
+// "fd5f585, 2026-11-25": the commit that a release was made of; of other builds "" or "redacted"
+// (build_label.cc).
+extern const char* const kBuildLabel;
+
 // After a signal that asked the program to stop, the exit code is kExitSignal + the signal's
 // number.
 enum ExitCode : int {

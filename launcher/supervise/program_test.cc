@@ -72,7 +72,7 @@ TEST_CASE("--json prints one object with the same rows, start times, cores and m
   Program program(selftest(2, {"--json", "--memory-report"}));
   CHECK(program.wait() == 0);
   const nlohmann::json json = parse_json(program.output());
-  CHECK(json.at("version") == "0.1.0");
+  CHECK(json.at("version") == "0.2.0");
   CHECK(json.at("device") == "cpu");
   CHECK(json.at("passed") == true);
   CHECK(json.at("failures").empty());
