@@ -93,6 +93,15 @@ case_a_failed_build_tells_its_errors_and_starts_nothing() {
   done
 }
 
+case_what_setup_lacks_ends_it_before_anything_is_built() {
+  make_workspace
+  printf '#!/bin/sh\necho "nvllm setup: nvllm needs Bazel 4.2" >&2\nexit 1\n' >tools/setup
+  status=0
+  output=$(./nvllm-launch 2>errors.md) || status=$?
+  [[ $status != 0 && -z $output && $(builds) == 0 ]]
+  [[ $(<errors.md) == 'nvllm setup: nvllm needs Bazel 4.2' ]]
+}
+
 case_a_file_edited_during_the_build_is_built_afterwards() {
   make_workspace
   BUILD_SECONDS=1 launch &
