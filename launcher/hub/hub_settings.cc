@@ -70,6 +70,13 @@ std::string offline_of(const Environment& environment) {
   return "";
 }
 
+std::string proxy_of(const Environment& environment) {
+  for (const char* const name : {"HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"}) {
+    if (!value_of(environment, name).empty()) return name;
+  }
+  return "";
+}
+
 Nanoseconds first_answer_of(const Environment& environment) {
   const std::string given = value_of(environment, "HF_HUB_ETAG_TIMEOUT");
   if (given.empty()) return kFirstAnswer;
@@ -94,6 +101,7 @@ HubSettings hub_settings(const Environment& environment) {
           .token = token_of(environment),
           .cache = hub_cache(environment),
           .offline = offline_of(environment),
+          .proxy = proxy_of(environment),
           .first_answer = first_answer_of(environment)};
 }
 

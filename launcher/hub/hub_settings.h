@@ -14,6 +14,7 @@ struct HubSettings {
   std::string token;         // HF_TOKEN, or what `hf auth login` has stored; empty: none
   std::string cache;         // the folder of models--...; empty: there is no home
   std::string offline;       // "HF_HUB_OFFLINE=1": downloads are forbidden; empty: they are not
+  std::string proxy;         // the variable that names one, "HTTPS_PROXY"; empty: none does
   Nanoseconds first_answer;  // how long the first connection may take, by HF_HUB_ETAG_TIMEOUT
 };
 

@@ -78,6 +78,7 @@ class Pull {
  public:
   Pull(const HubName& name, const HubSettings& settings, bool weights)
       : name_(name),
+        settings_(settings),
         weights_(weights),
         cache_(settings.cache, name.repository),
         network_({.stop_fd = stop_.fd(), .first_answer = settings.first_answer}),
@@ -96,6 +97,14 @@ class Pull {
                      format_duration(seconds_since(started)).c_str());
       }
       return model;
+    } catch (const NetworkError& error) {
+      if (network_.answered()) {
+        fail(error.what(), "; what has arrived is kept: pull the model again to go on from there");
+      }
+      fail("model ", name_.text(), ": ", settings_.endpoint, " is not reached (", error.what(),
+           "); check the network, set HF_ENDPOINT to a mirror, or pass a folder or a .gguf file",
+           settings_.proxy.empty() ? ""
+                                   : str(". ", settings_.proxy, " is set, but no proxy is used"));
     } catch (const NetworkStopped&) {
       const int signal = stop_.signal().value_or(SIGINT);
       throw PullStopped(
@@ -196,6 +205,7 @@ class Pull {
   }
 
   const HubName name_;
+  const HubSettings settings_;
   const bool weights_;
   const HubCache cache_;
   StopSwitch stop_;
@@ -217,13 +227,7 @@ PulledModel pull_model(const HubName& name, const HubSettings& settings, bool we
     fail("model ", name.text(), ": there is no place for it: neither HF_HOME nor HOME is set; ",
          "set HF_HUB_CACHE to a folder");
   }
-  try {
-    return Pull(name, settings, weights).run();
-  } catch (const NetworkError& error) {
-    fail("model ", name.text(), ": ", settings.endpoint, " does not answer (", error.what(),
-         "); check the network, set HF_ENDPOINT to a mirror, or pass a folder or a .gguf file. ",
-         "What has arrived is kept");
-  }
+  return Pull(name, settings, weights).run();
 }
 
 }  // namespace nvllm::launcher

@@ -222,14 +222,20 @@ bool HubServer::send_bytes(int fd, const Request& request, const File& file,
   return true;
 }
 
-HubServer::Repository text_repository(const std::string& folder, std::size_t weight_bytes) {
+HubServer::Repository folder_repository(const std::string& folder) {
   HubServer::Repository repository;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    std::ifstream file(entry.path());
+    std::ifstream file(entry.path(), std::ios::binary);
     std::ostringstream text;
     text << file.rdbuf();
-    repository.files[entry.path().filename().string()].bytes = text.str();
+    const bool lfs = entry.path().extension() == ".safetensors";
+    repository.files[entry.path().filename().string()] = {.bytes = text.str(), .lfs = lfs};
   }
+  return repository;
+}
+
+HubServer::Repository text_repository(const std::string& folder, std::size_t weight_bytes) {
+  HubServer::Repository repository = folder_repository(folder);
   repository.files["model.safetensors"] = {.bytes = noise(weight_bytes), .lfs = true};
   repository.files["README.md"].bytes = "not needed";
   return repository;

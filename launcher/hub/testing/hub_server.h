@@ -76,6 +76,9 @@ class HubServer {
   std::thread acceptor_;
 };
 
+// A repository with the files of a folder; its safetensors are in LFS.
+HubServer::Repository folder_repository(const std::string& folder);
+
 // A repository with a model as text_folder.h has it, whose weights nothing reads: config.json, a
 // tokenizer, a chat template, safetensors of `weight_bytes`.
 HubServer::Repository text_repository(const std::string& folder, std::size_t weight_bytes);
