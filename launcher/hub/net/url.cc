@@ -57,7 +57,7 @@ Url parse_url(std::string_view text) {
   const std::size_t path = std::min(rest.find_first_of("/?#"), rest.size());
   set_authority(rest.substr(0, path), text, url);
   url.target = rest.substr(path, rest.find('#') - path);
-  if (!url.target.starts_with('/')) url.target.insert(0, "/");
+  if (!url.target.starts_with('/')) url.target = str('/', url.target);
   return url;
 }
 
