@@ -16,6 +16,8 @@
 #include "launcher/cli/commands.h"
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/program.h"
+#include "launcher/hub/hub_model.h"
+#include "launcher/hub/pull.h"
 #include "launcher/session/engine_session.h"
 #include "launcher/session/find_model.h"
 #include "launcher/session/text_io.h"
@@ -42,6 +44,7 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
         {"doctor", run_doctor},
         {"generate", run_generate},
         {"inspect", run_inspect},
+        {"pull", run_pull},
         {"selftest", run_selftest},
         {"serve", run_serve},
         {"template", run_template},
@@ -86,6 +89,15 @@ bool takes_model(const std::string& name) {
   return false;
 }
 
+// Whether the model's weights are read; a command for text alone does not need them. A GGUF file
+// has everything in one.
+bool wants_weights(const Options& options) {
+  for (const std::string_view command : {"tokenize", "detokenize", "template"}) {
+    if (options.command == command) return false;
+  }
+  return options.model.format != runtime::LoadFormat::dummy;
+}
+
 int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
   Options options = parse_command_line(arguments);
   if (!options.message.empty()) {
@@ -95,9 +107,10 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
   configure_logging({.level = options.group.log_level, .who = "launcher"});
   if (takes_model(options.command)) {
     options.model_name = options.model.path.empty() ? kDefaultModelName : options.model.path;
-    options.model.path = options.model.path.empty()
-                             ? default_model(process_environment)
-                             : find_model(options.model.path, process_environment);
+    options.model.path =
+        options.model.path.empty()
+            ? default_model(process_environment)
+            : find_model(options.model.path, wants_weights(options), process_environment);
   }
   for (const auto& [command, run] : kCommands) {
     if (options.command == command) return run(options, started_ns);
@@ -125,6 +138,9 @@ int main(int argc, char** argv) {
   } catch (const UsageError& error) {
     complain(error);
     return kExitUsage;
+  } catch (const PullStopped& error) {
+    complain(error);
+    return kExitSignal + error.signal();
   } catch (const SessionFailed& error) {
     return error.exit_code();
   } catch (const std::exception& error) {

@@ -113,7 +113,16 @@ Command text_command(const char* name, const char* summary, OptionRows rows, con
   return {name, summary, join_rows({{model_row()}, rows}), check_text, words, store_text_word};
 }
 
-// inspect, completion
+// pull, inspect, completion
+
+void store_pull_model(Options& options, const std::string& word) {
+  if (!options.model.path.empty()) refuse("'", word, "': is a second model; pull one at a time");
+  options.model.path = OptionValue("pull", word).path("the name of a model");
+}
+
+void check_pull(const Options& options) {
+  if (options.model.path.empty()) refuse("pull needs a model: pass its name, as Qwen/Qwen3-0.6B");
+}
 
 void check_inspect(const Options& options) {
   if (options.inspect_checksums && !options.inspect_load) {
@@ -179,6 +188,12 @@ std::vector<Command> other_commands() {
       json_row(),
       memory_report_row()};
   return {
+      {"pull",
+       "downloads a model from the Hugging Face hub into the local cache",
+       {},
+       check_pull,
+       "ORG/NAME[:QUANTIZATION][@REVISION]",
+       store_pull_model},
       {"inspect", "shows a model and which part of it every rank owns, and can load it",
        join_rows({model_rows(), group_rows(), inspect}), check_inspect, "[MODEL]",
        store_model_word},

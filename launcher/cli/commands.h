@@ -30,6 +30,9 @@ int run_tokenize(const Options& options, std::int64_t started_ns);
 int run_detokenize(const Options& options, std::int64_t started_ns);
 int run_template(const Options& options, std::int64_t started_ns);
 
+// launcher/hub
+int run_pull(const Options& options, std::int64_t started_ns);
+
 // launcher/doctor
 int run_selftest(const Options& options, std::int64_t started_ns);
 int run_doctor(const Options& options, std::int64_t started_ns);

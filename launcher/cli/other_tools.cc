@@ -18,7 +18,7 @@ constexpr OtherWord kOtherWords[] = {
     {"server", "serve", true}, {"start", "serve", true},  {"run-batch", "generate"},
     {"batch", "generate"},     {"collect-env", "doctor"}, {"env", "doctor"},
     {"version", "--version"},  {"benchmark", "bench"},    {"cli", "chat"},
-    {"interactive", "chat"},
+    {"interactive", "chat"},   {"download", "pull"},
 };
 
 constexpr std::string_view kNoBackground =

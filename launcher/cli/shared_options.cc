@@ -84,7 +84,8 @@ OptionRows model_rows() {
   const OptionRows rows = {
       {"--model", "MODEL",
        "a folder with config.json and weights, a config.json, a .gguf file, or\n"
-       "a Hugging Face id that the local cache holds",
+       "a name on the Hugging Face hub (ORG/NAME, ORG/NAME@REVISION,\n"
+       "ORG/NAME:Q4_K_M), which is downloaded if the local cache lacks it",
        "SmolLM2-135M-Instruct, from the user's cache",
        into.path(&ModelOptions::path,
                  "a model's folder, its config.json, a .gguf file or a Hugging Face id")},

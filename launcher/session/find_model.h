@@ -1,5 +1,5 @@
-// Finds the model that a command line names, or the default one, and the other files in the user's
-// cache.
+// Finds the default model and the other files in the user's cache. launcher/hub finds the models
+// that a command line names.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,8 @@ namespace nvllm::launcher {
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 std::optional<std::string> process_environment(const char* name);
 
-// The path of the model that --model gives: `given` itself if it is a path, whether it exists or
-// not; or the folder of a Hugging Face id ("Qwen/Qwen3-0.6B") in the local hub cache. Throws an
-// Error that says what to do if an id is not there.
-std::string find_model(const std::string& given, const Environment& environment);
+// $XDG_CACHE_HOME, or ~/.cache; empty if there is no home.
+std::string cache_folder(const Environment& environment);
 
 // The file of the GEMM tuning cache; empty if there is no cache folder because HOME is not set.
 std::string gemm_tuning_path(const Environment& environment);

@@ -1,0 +1,106 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/error.h"
+#include "launcher/hub/net/http_session.h"
+#include "launcher/serve/http/http_server.h"
+#include "model/testing/test_folder.h"
+#include "testing/skip.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using model::TestFolder;
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+template <typename Function>
+std::string refusal(Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_CASE("a URL in its parts") {
+  const Url url = parse_url("https://huggingface.co/a/b?x=1#part");
+  CHECK(url.https);
+  CHECK(url.authority() == "huggingface.co");
+  CHECK(url.target == "/a/b?x=1");
+  CHECK(parse_url("http://[::1]:8080").authority() == "[::1]:8080");
+  CHECK(parse_url("http://user:secret@host").origin() == "http://host");
+  CHECK(parse_url("http://host?x").target == "/?x");
+  CHECK(escaped_path("a b/c+d#.gguf") == "a%20b/c%2Bd%23.gguf");
+  for (const char* const bad : {"ftp://host", "http://", "http://host:port", "http://host:999999",
+                                "http://a b", "http://host/\r\nX: y"}) {
+    CHECK(refusal([&] { parse_url(bad); }) != "accepted");
+  }
+}
+
+TEST_CASE("a redirect may leave the host, but not the encryption") {
+  const Url base = parse_url("https://hub/a");
+  CHECK(redirected(base, "/b").text() == "https://hub/b");
+  CHECK(redirected(base, "//cdn/b").text() == "https://cdn/b");
+  CHECK(redirected(base, "https://cdn/b").text() == "https://cdn/b");
+  CHECK(has(refusal([&] { redirected(base, "http://cdn/b"); }), "where nothing is encrypted"));
+  CHECK(refusal([&] { redirected(base, ""); }) != "accepted");
+}
+
+// A certificate for "localhost" that its own key has signed; false: there is no openssl here.
+bool make_certificate(const TestFolder& folder) {
+  const std::string command =
+      "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+      "-subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout " +
+      folder.path("key.pem") + " -out " + folder.path("certificate.pem") + " 2>/dev/null";
+  return std::system(command.c_str()) == 0;
+}
+
+TEST_CASE("https: a certificate must be trusted, and of the host") {
+  const TestFolder folder;
+  if (!make_certificate(folder)) SKIP_TEST("no program 'openssl' that makes a certificate");
+  HttpServer* running = nullptr;
+  const auto answer = [&](ExchangeId exchange, HttpRequest request) {
+    running->send({{.exchange = exchange, .status = 200, .body = request.path, .last = true}});
+  };
+  HttpServer server({.port = 0,
+                     .tls_certificate = folder.path("certificate.pem"),
+                     .tls_key = folder.path("key.pem")},
+                    {.request = answer, .gone = [](ExchangeId) {}, .error_body = {}});
+  running = &server;
+  server.start();
+  const auto ask = [&](const std::string& host) {
+    Network network({.first_answer = std::chrono::seconds(5)});
+    HttpSession session(network);
+    session.begin("GET", parse_url(str("https://", host, ':', server.port(), "/x")), "");
+    return session.whole_body(100);
+  };
+  // The library reads the variable once, with its first connection.
+  ::setenv("SSL_CERT_FILE", folder.path("certificate.pem").c_str(), 1);
+  CHECK(ask("localhost") == "/x");
+  const std::string other = refusal([&] { ask("127.0.0.1"); });
+  CHECK(has(other, "its certificate is not accepted: IP address mismatch"));
+  CHECK(has(other, "set SSL_CERT_FILE"));
+  // Another certificate under the same name.
+  const TestFolder stranger;
+  REQUIRE(make_certificate(stranger));
+  HttpServer impostor({.port = 0,
+                       .tls_certificate = stranger.path("certificate.pem"),
+                       .tls_key = stranger.path("key.pem")},
+                      {.request = [](ExchangeId, const HttpRequest&) {},
+                       .gone = [](ExchangeId) {},
+                       .error_body = {}});
+  impostor.start();
+  Network network({.first_answer = std::chrono::seconds(5)});
+  HttpSession session(network);
+  const Url url = parse_url(str("https://localhost:", impostor.port(), "/"));
+  CHECK(has(refusal([&] { session.begin("GET", url, ""); }), "its certificate is not accepted"));
+}
+
+}  // namespace
+}  // namespace nvllm::launcher

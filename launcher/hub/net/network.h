@@ -1,0 +1,87 @@
+// Network: connections to servers, with a limit on every wait and an end to all of them when a
+// signal arrives.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "launcher/hub/net/url.h"
+
+namespace nvllm::launcher {
+
+// A connection that could not be made, or was lost: another attempt may succeed.
+class NetworkError : public Error {
+ public:
+  using Error::Error;
+};
+
+// The stop descriptor became readable.
+class NetworkStopped : public Error {
+ public:
+  using Error::Error;
+};
+
+struct NetworkLimits {
+  int stop_fd = -1;  // when it is readable, all waits end; -1: there is none
+  // Until a first connection has been made: afterwards it is known that there is a network.
+  Nanoseconds first_answer = std::chrono::milliseconds(900);
+  Nanoseconds connect = std::chrono::seconds(10);
+  Nanoseconds silence = std::chrono::seconds(30);  // no byte arrives or leaves
+};
+
+// One connection. Used by one thread at a time. All functions throw NetworkError or NetworkStopped.
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+  virtual std::size_t read(char* to, std::size_t size) = 0;  // waits; 0: the peer has closed it
+  virtual void write(std::string_view bytes) = 0;            // all of them
+};
+
+// Thread-safe.
+class Network {
+ public:
+  explicit Network(const NetworkLimits& limits) : limits_(limits) {}
+
+  // Connects, with TLS for https. Throws NetworkError, or an Error if the server is not trusted.
+  std::unique_ptr<ByteStream> connect(const Url& url);
+  // Waits, if nobody stops it.
+  void sleep(Nanoseconds time) const;
+  void fail_if_stopped() const { sleep(Nanoseconds{0}); }
+  // Whether there ever was a connection.
+  bool answered() const { return answered_; }
+
+ private:
+  struct Address {
+    sockaddr_storage bytes{};
+    socklen_t size = 0;
+  };
+  const std::vector<Address>& addresses_of(const Url& url);
+  std::vector<Address> look_up(const Url& url, Nanoseconds limit) const;
+  std::vector<Address> look_up_in_child(const Url& url, Nanoseconds limit) const;
+  UniqueFd connect_to(const std::vector<Address>& addresses, const Url& url,
+                      Nanoseconds limit) const;
+
+  const NetworkLimits limits_;
+  std::atomic<bool> answered_ = false;
+  std::mutex mutex_;
+  std::map<std::string, std::vector<Address>> addresses_;  // by "host:port"; guarded by mutex_
+};
+
+// Waits until the descriptor is ready for POLLIN or POLLOUT. what: for the error, "huggingface.co".
+void wait_for_socket(int fd, short events, int stop_fd, Nanoseconds limit, std::string_view what);
+
+// tls_client.cc: TLS over a connected socket, which it owns. The certificate must be one of the
+// host, of an authority that this system trusts. Throws an Error that says what is wrong with it.
+std::unique_ptr<ByteStream> start_tls(UniqueFd socket, const Url& url, const NetworkLimits& limits);
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,30 @@
+// Url: an http or https address, in its parts.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace nvllm::launcher {
+
+struct Url {
+  bool https = false;
+  std::string host;    // without the brackets of an IPv6 address
+  std::string port;    // "443"
+  std::string target;  // path and query, "/api/models/gpt2?blobs=true"
+
+  std::string authority() const;  // "huggingface.co", "127.0.0.1:8000": for the header Host
+  std::string origin() const;     // "https://huggingface.co"
+  std::string text() const { return origin() + target; }
+};
+
+// Throws an Error that names the URL.
+Url parse_url(std::string_view text);
+
+// Where a response's Location leads from `base`. A path alone stays at the same server. Throws an
+// Error if it cannot be followed, which includes one that leads from https to http.
+Url redirected(const Url& base, std::string_view location);
+
+// A path with everything but letters, digits and "/-._~" written as "%20".
+std::string escaped_path(std::string_view path);
+
+}  // namespace nvllm::launcher

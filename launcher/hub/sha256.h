@@ -1,0 +1,28 @@
+// Sha256: the SHA-256 hash of bytes that come in pieces. It uses the processor's SHA instructions
+// where there are any.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nvllm::launcher {
+
+class Sha256 {
+ public:
+  void add(std::string_view bytes);
+  // The hash of everything that was added, in 64 hexadecimal digits. add() must not be called after
+  // it.
+  std::string finish();
+
+ private:
+  std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<char, 64> block_{};  // of bytes that wait for more
+  std::size_t waiting_ = 0;       // how many
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace nvllm::launcher
