@@ -77,7 +77,7 @@ TEST_CASE("a batch's share of the floor is that of its own rows and contexts") {
 
   const std::string table = format_table(subject("latency"), results);
   CHECK(
-      table.starts_with("nvllm 0.1.0 bench latency: a/model (random weights), bfloat16, 2 ranks "
+      table.starts_with("nvllm 0.2.0 bench latency: a/model (random weights), bfloat16, 2 ranks "
                         "on CPU, 2 cores\n"));
   CHECK(table.find("50.0%") != std::string::npos);
   CHECK(table.find("warm-up: a batch of other prompts and 16 steps") != std::string::npos);

@@ -145,7 +145,7 @@ void check_shell(const Options& options) {
 
 void store_model_word(Options& options, const std::string& word) {
   if (!options.model.path.empty()) {
-    refuse("'", word, "': --model ", options.model.path, " is the model already; pass one of them");
+    refuse("'", word, "': the model is ", options.model.path, " already; pass one of them");
   }
   options.model.path = OptionValue("MODEL", word).path("a model's folder, file or Hugging Face id");
 }

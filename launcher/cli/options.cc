@@ -91,7 +91,7 @@ namespace {
 
 // A single word as names have it: letters, digits and a few signs, but no space and no '?'.
 bool looks_like_name(const std::string& word) {
-  return std::all_of(word.begin(), word.end(), [](char c) {
+  return !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            std::string_view("-_./:").find(c) != std::string_view::npos;
   });

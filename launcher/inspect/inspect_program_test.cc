@@ -190,7 +190,7 @@ TEST_CASE("the table goes to standard output, and tells what was loaded") {
   CHECK(program.errors() == "");
   const std::string text = program.output();
   INFO(text);
-  CHECK(text.starts_with("nvllm 0.1.0 inspect: LlamaForCausalLM, "));
+  CHECK(text.starts_with("nvllm 0.2.0 inspect: LlamaForCausalLM, "));
   CHECK(text.find("llama3, theta 10000, factor 8, made for 64 positions") != std::string::npos);
   CHECK(text.find("all ranks had loaded ") != std::string::npos);
 }

@@ -109,7 +109,7 @@ TEST_CASE("columns are as wide as their widest cell, numbers on the right") {
 TEST_CASE("the table tells what the model is") {
   const std::string text = format_table(made_up());
   INFO(text);
-  CHECK(text.starts_with("nvllm 0.1.0 inspect: Qwen3ForCausalLM, 1 million parameters, 2 ranks\n"));
+  CHECK(text.starts_with("nvllm 0.2.0 inspect: Qwen3ForCausalLM, 1 million parameters, 2 ranks\n"));
   CHECK(has_line(text, "  attention    1 head of 16, 1 KV head, q and k normed"));
   CHECK(has_line(text, "  biases       none"));
   CHECK(has_line(text, "  RoPE         yarn, theta 10000, factor 2, made for 16 positions"));

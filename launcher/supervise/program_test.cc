@@ -60,7 +60,7 @@ TEST_CASE("a selftest prints its table on standard output, and nothing else anyw
     const std::string output = program.output();
     INFO(output);
     CHECK(output.starts_with(
-        str("nvllm 0.1.0 selftest: ", ranks, ranks == 1 ? " rank on " : " ranks on ")));
+        str("nvllm 0.2.0 selftest: ", ranks, ranks == 1 ? " rank on " : " ranks on ")));
     CHECK(output.find("start: all ranks ready after") != std::string::npos);
     CHECK(output.ends_with("all checks passed\n"));
     CHECK(program.errors() == "");
