@@ -26,6 +26,12 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return rows[a.size()][b.size()];
 }
 
+// "tp" of "--tp"
+std::string_view without_dashes(std::string_view name) {
+  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
+  return name;
+}
+
 // Nobody mistypes the first letter, except for the second one.
 bool begins_as(std::string_view word, std::string_view name) {
   return word[0] == name[0] ||
@@ -35,13 +41,13 @@ bool begins_as(std::string_view word, std::string_view name) {
 }  // namespace
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
   // A third of the letters may be wrong; a word of which none is right is another word.
-  const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
-  const std::size_t max_distance = std::max<std::size_t>(1, letters / 3);
-  std::size_t best_distance = std::min(max_distance + 1, letters);
+  const std::string_view letters = without_dashes(word);
+  const std::size_t max_distance = std::max<std::size_t>(1, letters.size() / 3);
+  std::string best;
+  std::size_t best_distance = std::min(max_distance + 1, letters.size());
   for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(word, candidate);
+    const std::size_t distance = edit_distance(letters, without_dashes(candidate));
     if (distance < best_distance) best_distance = distance, best = candidate;
   }
   return best;
