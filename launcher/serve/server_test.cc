@@ -148,7 +148,8 @@ TEST_CASE("server: a client that leaves frees its sequence within a step, stream
   }
   CHECK(fixture.engine().aborted() == 2 * kClients);
   CHECK(fixture.server().open_requests() == 0);
-  CHECK(metric(fixture, "vllm:num_requests_running") == "0");
+  CHECK(
+      ServerFixture::becomes([&] { return metric(fixture, "vllm:num_requests_running") == "0"; }));
 }
 
 TEST_CASE("server: a client that does not read loses its request, and delays nobody") {
