@@ -86,8 +86,6 @@ constexpr std::string_view kMapped =
     "weights are read at the disk's speed into the device's memory; leave it out";
 constexpr std::string_view kOwnTokenizer =
     "the tokenizer is the one beside the model; put its files into the model's folder";
-constexpr std::string_view kLogRequests =
-    "requests are logged only with serve's --enable-log-requests; leave it out";
 constexpr std::string_view kStepTokens = "pass --max-num-batched-tokens N";
 
 constexpr Names kOptionAnswers[] = {
@@ -123,7 +121,6 @@ constexpr Names kOptionAnswers[] = {
     {"--skip-tokenizer-init", "requests of token ids need no tokenizer; leave it out"},
     {"--revision", "pass --model NAME@REVISION"},
     {"--download-dir", "set HF_HOME or HF_HUB_CACHE to where models shall lie"},
-    {"--disable-log-requests", kLogRequests},
     {"--disable-log-stats", "counts stand at /metrics; --log-level warning prints less"},
     {"--disable-custom-all-reduce", "pass --collectives nccl"},
     {"--num-gpu-blocks-override", "pass --kv-cache-memory-bytes BYTES"},

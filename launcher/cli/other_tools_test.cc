@@ -73,7 +73,6 @@ TEST_CASE("other tools: what is not here says why, and what to use") {
       {"--enable-chunked-prefill", "always on"},
       {"--tokenizer", "beside the model"},
       {"--download-dir", "HF_HOME"},
-      {"--disable-log-requests", "--enable-log-requests"},
       {"--disable-custom-all-reduce", "--collectives nccl"},
       {"--model-path", "--model"},
       {"--tp-size", "--tp"},
@@ -105,14 +104,19 @@ TEST_CASE("other tools: what is not here says why, and what to use") {
   }
 }
 
-TEST_CASE("other tools: no answer stands for an option that a command has") {
+TEST_CASE("other tools: no answer stands for what a command does") {
   for (const Command& command : commands()) {
-    for (const OptionRow& row : command.rows) {
-      const bool tolerated = std::string_view(row.name) == "--trust-remote-code";
-      CHECK_MESSAGE((tolerated || answer_to_option(row.name).empty()), row.name);
-      if (row.second_name != nullptr) CHECK(answer_to_option(row.second_name).empty());
-    }
     CHECK(answer_to_word(command.name).empty());
+    // Others have options of their own that would mean something else in a command that runs an engine.
+    const std::string name = command.name;
+    if (name != "generate" && name != "chat" && name != "serve") continue;
+    for (const OptionRow& row : command.rows) {
+      const std::string option = row.name,
+                        second = row.second_name == nullptr ? "" : row.second_name;
+      if (option == "--trust-remote-code") continue;  // serve takes it for scripts made for vLLM
+      CHECK_MESSAGE(answer_to_option(option).empty(), option);
+      CHECK_MESSAGE(answer_to_option(second).empty(), second);
+    }
   }
 }
 
