@@ -7,8 +7,8 @@
 
 namespace nvllm::launcher {
 
-// The candidate that is fewest edits away from the word; empty if none is near, that is within a third of its letters.
-// A swap of two neighbouring letters is one edit.
+// The candidate that is fewest edits away from the word; empty if none is near, that is within a
+// third of its letters. A swap of two neighbouring letters is one edit.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
 // The name of which a single word is almost certainly a misspelling: the word is in small letters,

@@ -15,7 +15,8 @@ std::vector<std::string> in_own_words(std::vector<std::string> arguments);
 // Why there is no such command, and what to use; empty: nothing is known of this word.
 std::string_view answer_to_word(std::string_view word);
 
-// Why there is no such option, and what to use; empty: nothing is known of it. name: with its dashes.
+// Why there is no such option, and what to use; empty: nothing is known of it. name: with its
+// dashes.
 std::string_view answer_to_option(std::string_view name);
 
 // The long name of a short option, "--model" of "-m"; empty: there is none.

@@ -1,4 +1,5 @@
-// What people type who come from another program: each line does what they mean, or says why not and what to use.
+// What people type who come from another program: each line does what they mean, or says why not
+// and what to use.
 #include "launcher/cli/other_tools.h"
 
 #include <doctest/doctest.h>
@@ -107,7 +108,8 @@ TEST_CASE("other tools: what is not here says why, and what to use") {
 TEST_CASE("other tools: no answer stands for what a command does") {
   for (const Command& command : commands()) {
     CHECK(answer_to_word(command.name).empty());
-    // Others have options of their own that would mean something else in a command that runs an engine.
+    // Others have options of their own that would mean something else in a command that runs an
+    // engine.
     const std::string name = command.name;
     if (name != "generate" && name != "chat" && name != "serve") continue;
     for (const OptionRow& row : command.rows) {

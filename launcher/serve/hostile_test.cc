@@ -1,6 +1,7 @@
-// Thousands of hostile requests over sockets. Whatever bytes come, in whatever pieces, and however their clients leave:
-// the server answers or closes, goes on serving others, and keeps nothing. NVLLM_HOSTILE_REQUESTS=100000 asks for more
-// than the few thousand of an ordinary run, NVLLM_HOSTILE_SEED for others.
+// Thousands of hostile requests over sockets. Whatever bytes come, in whatever pieces, and however
+// their clients leave: the server answers or closes, goes on serving others, and keeps nothing.
+// NVLLM_HOSTILE_REQUESTS=100000 asks for more than the few thousand of an ordinary run,
+// NVLLM_HOSTILE_SEED for others.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -105,9 +106,10 @@ class HostileClients {
     std::string text = one_of(std::array{
         R"({"prompt":"Hi","max_tokens":4})",
         R"({"prompt":"Hi","max_tokens":400,"stream":true})",
-        R"({"prompt":[[1,2],[3]],"n":3,"best_of":3,"max_tokens":2,"stream":true,"stream_options":{"include_usage":true}})",
-        R"({"messages":[{"role":"user","content":"who"}],"max_tokens":3,"logprobs":true,"top_logprobs":2})",
-        R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"max_tokens":5,"stream":true})",
+        R"({"prompt":[[1,2],[3]],"n":3,"max_tokens":2,"stream":true,
+            "stream_options":{"include_usage":true}})",
+        R"({"messages":[{"role":"user","content":"who"}],"max_tokens":3,"logprobs":true})",
+        R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"stream":true})",
         R"({"input":[{"role":"user","content":"who"}],"max_output_tokens":3})",
         R"({"prompt":"\ud800","max_tokens":1e999,"temperature":-1,"stop":["",null]})",
         R"({"tokens":[1,2,-3,99999999999999999999]})",

@@ -1,5 +1,5 @@
-// Any bytes as those of a connection. The first byte says how they are cut into pieces; how they are cut must not
-// matter: the requests are the same, and so is what is wrong with the bytes.
+// Any bytes as those of a connection. The first byte says how they are cut into pieces; how they
+// are cut must not matter: the requests are the same, and so is what is wrong with the bytes.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
