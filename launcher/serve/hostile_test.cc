@@ -218,7 +218,8 @@ std::size_t resident_bytes() {
 }  // namespace
 
 TEST_CASE("server: hostile requests harm nobody and leave nothing") {
-  const std::uint64_t requests = number_from_environment("NVLLM_HOSTILE_REQUESTS", 4000);
+  const std::uint64_t requests =
+      number_from_environment("NVLLM_HOSTILE_REQUESTS", nvllm::testing::kSanitized ? 500 : 4000);
   const std::uint64_t seed = number_from_environment("NVLLM_HOSTILE_SEED", std::random_device{}());
   CAPTURE(seed);
   const ServerFixture fixture(
