@@ -32,7 +32,7 @@ void add_model(const TestFolder& hub, const std::string& repository, const std::
   std::filesystem::create_directories(hub.path(snapshot));
   std::filesystem::create_directories(hub.path(repository + "/refs"));
   if (!ref.empty()) hub.write(repository + "/refs/" + ref, commit + "\n");
-  for (const std::string& file : files) hub.write(snapshot + '/' + file, "{}");
+  for (const std::string& file : files) hub.write(str(snapshot, '/', file), "{}");
 }
 
 std::string found(const std::string& given, const Environment& environment, bool weights = true) {
