@@ -42,6 +42,7 @@ def kernel_tests(name, lib, deps = [], srcs = [], data = []):
         name = name,
         srcs = [name + "_cases.cc"] + srcs,
         data = data,
+        test_size = "large",  # with the address sanitizer some take minutes where cores are shared
         deps = [lib, "//kernels/testing:case_support", "//base", "//device:backend_under_test"] + deps,
     )
 
