@@ -79,7 +79,7 @@ RequestReader::~RequestReader() = default;
 std::size_t RequestReader::put(std::string_view bytes) {
   if (bytes.empty() || done() || state_->failed_status != 0) return 0;
   state_->started = true;
-  // Every body in chunks ends with so many bytes, and Beast's parser aborts on fewer of the last chunk.
+  // Every body in chunks ends with so many bytes, and Beast's parser aborts on fewer of them.
   constexpr std::size_t kLastChunk = std::string_view("0\r\n\r\n").size();
   const auto& parser = state_->parser;
   if (parser.is_header_done() && parser.chunked() && bytes.size() < kLastChunk) return 0;

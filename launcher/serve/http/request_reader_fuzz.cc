@@ -1,6 +1,6 @@
-// Any bytes as those of a connection. The first byte says how they are cut into pieces; how they are
-// cut must not matter: the requests are the same. What is wrong with the bytes behind them may be
-// seen sooner in one way than in another.
+// Any bytes as those of a connection. The first byte says how they are cut into pieces, which must
+// not matter: the requests are the same. What is wrong with the bytes behind them may be seen
+// sooner in one way than in another.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
