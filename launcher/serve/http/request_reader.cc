@@ -87,8 +87,10 @@ std::size_t RequestReader::put(std::string_view bytes) {
   const std::size_t consumed =
       state_->parser.put(boost::asio::const_buffer(bytes.data(), bytes.size()), error);
   if (error == http::error::need_more) {
-    // Headers are consumed as a whole: as long as they are not, they lie in the caller's buffer.
-    if (!state_->parser.is_header_done() && bytes.size() > state_->max_header_bytes) {
+    // Headers, and what may stand around chunks, are consumed as a whole: as long as they are not,
+    // they lie in the caller's buffer.
+    const bool waits = !parser.is_header_done() || consumed == 0;
+    if (waits && bytes.size() > state_->max_header_bytes) {
       state_->fail(http::error::header_limit);
     }
   } else if (error) {
