@@ -19,8 +19,8 @@
 #include "launcher/hub/hub_model.h"
 #include "launcher/hub/pull.h"
 #include "launcher/session/engine_session.h"
-#include "launcher/session/find_model.h"
 #include "launcher/session/text_io.h"
+#include "launcher/session/user_cache.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "launcher/cli/option_table.h"
+#include "launcher/testing/refusal.h"
 
 namespace nvllm::launcher {
 namespace {
+
+using testing::has;
 
 using Words = std::vector<std::string>;
 
@@ -21,10 +24,6 @@ std::string refusal(const Words& words) {
   } catch (const UsageError& error) {
     return error.what();
   }
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("other tools: words that mean the same do the same") {

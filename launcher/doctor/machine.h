@@ -9,7 +9,7 @@
 
 #include "device/libraries.h"
 #include "device/nvml.h"
-#include "launcher/session/find_model.h"
+#include "launcher/session/user_cache.h"
 
 namespace nvllm::launcher {
 

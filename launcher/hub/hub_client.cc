@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "launcher/net/percent.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -74,11 +75,6 @@ class RangeFilter : public BodyReceiver {
   BodyReceiver& receiver_;
 };
 
-struct TextReceiver : BodyReceiver {
-  void on_body(std::string_view piece) override { text.append(piece); }
-  std::string text;
-};
-
 }  // namespace
 
 HubClient::Answer HubClient::ask(HttpSession& session, std::string_view method, Url url,
@@ -136,7 +132,7 @@ void HubClient::fail_status(const HttpHead& head, const Url& url, const std::str
 
 HubRevision HubClient::look_up(HttpSession& session) {
   // A slash in a branch's name is a part of the name.
-  std::string revision_name = escaped_path(name_.revision);
+  std::string revision_name = percent_encoded_path(name_.revision);
   for (std::size_t at = 0; (at = revision_name.find('/', at)) != std::string::npos;) {
     revision_name.replace(at, 1, "%2F");
   }
@@ -167,7 +163,7 @@ HubFile HubClient::describe(HttpSession& session, const std::string& commit,
   HubFile found;
   found.name = file;
   found.url = parse_url(str(settings_.endpoint, '/', name_.repository, "/resolve/",
-                            escaped_path(commit), '/', escaped_path(file)));
+                            percent_encoded_path(commit), '/', percent_encoded_path(file)));
   const Answer answer = ask(session, "HEAD", found.url, "", true);
   const HttpHead& head = answer.head;
   if (head.status != 200 && !head.is_redirect()) fail_status(head, answer.url, file);
@@ -235,9 +231,10 @@ std::string HubClient::text(HttpSession& session, const HubFile& file) {
          ", more than such a file can have");
   }
   return with_attempts([&] {
-    TextReceiver receiver;
-    fetch(session, file, 0, file.size, receiver);
-    return receiver.text;
+    std::string text;
+    BodyCollector collector(text);
+    fetch(session, file, 0, file.size, collector);
+    return text;
   });
 }
 

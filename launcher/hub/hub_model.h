@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "launcher/session/find_model.h"
+#include "launcher/session/user_cache.h"
 
 namespace nvllm::launcher {
 

@@ -7,12 +7,14 @@
 
 #include "base/error.h"
 #include "launcher/hub/hub_settings.h"
+#include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
 
 namespace nvllm::launcher {
 namespace {
 
 using model::TestFolder;
+using testing::has;
 using Variables = std::map<std::string, std::string>;
 
 // Nothing in these tests may reach a network.
@@ -41,10 +43,6 @@ std::string found(const std::string& given, const Environment& environment, bool
   } catch (const Error& error) {
     return error.what();
   }
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("what exists, or looks like a path, is taken as it is") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "launcher/net/percent.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -34,24 +35,6 @@ std::string take_until(std::string_view& text, char mark) {
   return before;
 }
 
-// "%2F" is "/", as browsers write it.
-std::string decoded(std::string_view text) {
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10; };
-  const auto is_digit = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-  };
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size() && is_digit(text[i + 1]) && is_digit(text[i + 2])) {
-      plain += static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2]));
-      i += 2;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
 void check_revision(const std::string& text, const std::string& revision) {
   if (is_safe_path(revision) && revision.find(':') == std::string::npos) return;
   fail("model ", text, ": '", revision, "' is no revision; pass a branch, a tag or a commit");
@@ -74,11 +57,11 @@ HubName name_of_path(const std::string& text, std::string_view path) {
   if (kind != "tree" && kind != "blob" && kind != "resolve") {
     fail("model ", text, ": a link with /", kind, "/ is not understood; ", kFix);
   }
-  if (const std::string revision = decoded(take_until(path, '/')); !revision.empty()) {
+  if (const std::string revision = percent_decoded(take_until(path, '/')); !revision.empty()) {
     name.revision = revision;
   }
   check_revision(text, name.revision);
-  if (kind != "tree" && path.ends_with(".gguf")) name.file = decoded(path);
+  if (kind != "tree" && path.ends_with(".gguf")) name.file = percent_decoded(path);
   if (!name.file.empty() && !is_safe_path(name.file)) {
     fail("model ", text, ": '", name.file, "' is no file of a repository; ", kFix);
   }

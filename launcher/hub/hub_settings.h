@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "launcher/session/find_model.h"
+#include "launcher/session/user_cache.h"
 
 namespace nvllm::launcher {
 

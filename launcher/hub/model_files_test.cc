@@ -3,30 +3,19 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
 
 namespace nvllm::launcher {
 namespace {
 
 using model::TestFolder;
+using testing::has;
+using testing::refusal;
 using Names = std::vector<std::string>;
 
 HubName gguf(const std::string& quantization) {
   return {.repository = "a/b", .quantization = quantization};
-}
-
-template <typename Function>
-std::string refusal(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 const Names kFolder = {"README.md",

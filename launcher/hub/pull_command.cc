@@ -4,8 +4,8 @@
 #include "launcher/cli/program.h"
 #include "launcher/hub/hub_settings.h"
 #include "launcher/hub/pull.h"
-#include "launcher/session/find_model.h"
 #include "launcher/session/text_io.h"
+#include "launcher/session/user_cache.h"
 
 namespace nvllm::launcher {
 

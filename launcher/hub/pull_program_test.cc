@@ -10,12 +10,14 @@
 
 #include "launcher/hub/testing/hub_server.h"
 #include "launcher/testing/program.h"
+#include "launcher/testing/refusal.h"
 #include "launcher/testing/text_folder.h"
 #include "model/testing/test_folder.h"
 
 namespace {
 
 using nvllm::model::TestFolder;
+using nvllm::testing::has;
 using nvllm::testing::HubServer;
 using nvllm::testing::Program;
 using nvllm::testing::TextFolder;
@@ -47,10 +49,6 @@ struct Hub {
   TestFolder folder;
   HubServer server;
 };
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 void await_bytes(const HubServer& server, std::uint64_t bytes) {
   for (int i = 0; i < 1000 && server.sent() < bytes; ++i) {

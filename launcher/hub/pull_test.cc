@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "launcher/hub/download_display.h"
 #include "launcher/hub/testing/hub_server.h"
+#include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
 
 namespace nvllm::launcher {
@@ -19,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using model::TestFolder;
+using testing::has;
 using testing::HubServer;
 using testing::noise;
 
@@ -38,10 +40,6 @@ std::string read_text(const fs::path& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 // A server with one model, "a/b", and a cache.

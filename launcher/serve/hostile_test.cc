@@ -7,20 +7,21 @@
 #include <array>
 #include <cstdlib>
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
 
 #include "base/error.h"
 #include "launcher/serve/testing/server_fixture.h"
+#include "launcher/testing/process_use.h"
 #include "testing/sanitizers.h"
 
 namespace {
 
 using nvllm::str;
 using nvllm::launcher::ServeOptions;
+using nvllm::testing::open_files;
 using nvllm::testing::RawClient;
+using nvllm::testing::resident_bytes;
 using nvllm::testing::ServerFixture;
 
 constexpr std::size_t kMaxBody = std::size_t{256} << 10;
@@ -202,18 +203,6 @@ class HostileClients {
   std::deque<Slow> slow_;
   std::uint64_t answers_ = 0;
 };
-
-std::size_t open_files() {
-  const std::filesystem::directory_iterator files("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
-}
-
-std::size_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::size_t all = 0, resident = 0;
-  statm >> all >> resident;
-  return resident * 4096;
-}
 
 }  // namespace
 

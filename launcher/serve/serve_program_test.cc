@@ -13,10 +13,12 @@
 #include "launcher/serve/http/listen_socket.h"
 #include "launcher/serve/testing/raw_client.h"
 #include "launcher/testing/program.h"
+#include "launcher/testing/refusal.h"
 #include "launcher/testing/text_folder.h"
 
 namespace {
 
+using nvllm::testing::has;
 using nvllm::testing::process_gone;
 using nvllm::testing::Program;
 using nvllm::testing::RawClient;
@@ -68,10 +70,6 @@ constexpr const char* kLong =
 constexpr const char* kLongStream =
     R"({"model": "tiny", "prompt": "Hi", "max_tokens": 50000, "ignore_eos": true, "stream": true})";
 constexpr const char* kShort = R"({"model": "tiny", "prompt": "Hi", "max_tokens": 4})";
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

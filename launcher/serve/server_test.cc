@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "launcher/serve/testing/server_fixture.h"
+#include "launcher/testing/refusal.h"
 
 namespace {
 
 using nvllm::launcher::ServeOptions;
+using nvllm::testing::has;
 using nvllm::testing::RawClient;
 using nvllm::testing::ServerFixture;
 
@@ -16,10 +18,6 @@ constexpr const char* kEndless = R"({"model": "tiny", "prompt": "Hi", "max_token
 constexpr const char* kEndlessStream =
     R"({"model": "tiny", "prompt": "Hi", "max_tokens": 90000, "stream": true})";
 constexpr const char* kShort = R"({"model": "tiny", "prompt": "Hi", "max_tokens": 5})";
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 int count(const std::string& text, std::string_view part) {
   int found = 0;

@@ -6,9 +6,9 @@
 #include "base/check.h"
 #include "device/topology.h"
 #include "launcher/cli/option_value.h"
-#include "launcher/session/find_model.h"
 #include "launcher/session/load_display.h"
 #include "launcher/session/trace_file.h"
+#include "launcher/session/user_cache.h"
 #include "launcher/supervise/run_workers.h"
 
 namespace nvllm::launcher {

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cerrno>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -18,6 +17,7 @@
 #include "launcher/cli/program.h"
 #include "launcher/supervise/worker_group.h"
 #include "launcher/supervise/worker_group_fixture.h"
+#include "launcher/testing/process_use.h"
 #include "testing/ranks.h"
 #include "testing/sanitizers.h"
 
@@ -124,21 +124,6 @@ TEST_CASE("workers are gone within 2 s after the launcher was killed with SIGKIL
   ::close(ends[1]);
 }
 
-namespace {
-
-std::size_t open_files() {
-  return static_cast<std::size_t>(std::distance(
-      std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
-}
-
-std::size_t resident_bytes() {
-  std::size_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
-  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-}  // namespace
-
 TEST_CASE("a thousand starts and stops leave no file, process, memory or name behind") {
   const int cycles = testing::kSanitized ? 60 : 1000;
   const Output output;
@@ -147,12 +132,12 @@ TEST_CASE("a thousand starts and stops leave no file, process, memory or name be
     Obedient obedient;
     WorkerGroup workers(options_for(output, 2), std::ref(obedient));
     REQUIRE(obedient.stop(workers) == kExitFine);
-    if (cycle == cycles / 10) files = open_files(), bytes = resident_bytes();
+    if (cycle == cycles / 10) files = testing::open_files(), bytes = testing::resident_bytes();
   }
-  CHECK(open_files() <= files);
+  CHECK(testing::open_files() <= files);
   CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
   CHECK(errno == ECHILD);
-  if (!testing::kSanitized) CHECK(resident_bytes() < bytes + (std::size_t{1} << 20));
+  if (!testing::kSanitized) CHECK(testing::resident_bytes() < bytes + (std::size_t{1} << 20));
   CHECK(testing::lingering_shm_names().empty());
 }
 

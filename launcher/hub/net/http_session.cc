@@ -5,16 +5,6 @@
 #include "launcher/cli/program.h"
 
 namespace nvllm::launcher {
-namespace {
-
-struct Collector : BodyReceiver {
-  explicit Collector(std::string& into) : into(into) {}
-  void on_body(std::string_view piece) override { into.append(piece); }
-  std::string& into;
-};
-
-}  // namespace
-
 HttpHead HttpSession::begin(std::string_view method, const Url& url, std::string_view headers) {
   Connection before = std::exchange(current_, {});
   const bool ended = before.stream && before.response.status() != 0 &&
@@ -44,7 +34,7 @@ HttpHead HttpSession::exchange(std::string_view method, const Url& url,
   current_.head_only = method == "HEAD";
   current_.early.clear();
   current_.stream->write(request);
-  Collector collector(current_.early);
+  BodyCollector collector(current_.early);
   while (current_.response.status() == 0) {
     if (!read_some(collector)) {
       throw NetworkError(url.authority() + ": closed the connection before it answered");
@@ -74,7 +64,7 @@ bool HttpSession::more(BodyReceiver& receiver) {
 
 std::string HttpSession::whole_body(std::size_t max_size) {
   std::string body;
-  Collector collector(body);
+  BodyCollector collector(body);
   while (more(collector)) {
     if (body.size() > max_size) {
       fail(current_.origin, ": answers with more than ", format_bytes(max_size));

@@ -23,6 +23,13 @@ struct HttpHead {
   }
 };
 
+// Appends a body to a text.
+struct BodyCollector : BodyReceiver {
+  explicit BodyCollector(std::string& into) : into(into) {}
+  void on_body(std::string_view piece) override { into.append(piece); }
+  std::string& into;
+};
+
 // Used by one thread.
 class HttpSession {
  public:

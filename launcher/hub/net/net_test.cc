@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "launcher/hub/net/http_session.h"
 #include "launcher/serve/http/http_server.h"
+#include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
 #include "testing/skip.h"
 
@@ -13,20 +14,8 @@ namespace nvllm::launcher {
 namespace {
 
 using model::TestFolder;
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
-template <typename Function>
-std::string refusal(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
+using testing::has;
+using testing::refusal;
 
 TEST_CASE("a URL in its parts") {
   const Url url = parse_url("https://huggingface.co/a/b?x=1#part");
@@ -36,7 +25,6 @@ TEST_CASE("a URL in its parts") {
   CHECK(parse_url("http://[::1]:8080").authority() == "[::1]:8080");
   CHECK(parse_url("http://user:secret@host").origin() == "http://host");
   CHECK(parse_url("http://host?x").target == "/?x");
-  CHECK(escaped_path("a b/c+d#.gguf") == "a%20b/c%2Bd%23.gguf");
   for (const char* const bad : {"ftp://host", "http://", "http://host:port", "http://host:999999",
                                 "http://a b", "http://host/\r\nX: y"}) {
     CHECK(refusal([&] { parse_url(bad); }) != "accepted");

@@ -150,8 +150,12 @@ std::vector<Network::Address> Network::look_up(const Url& url, Nanoseconds limit
   if (const int error = ask_for_addresses(url, AI_ADDRCONFIG, list); error != 0) {
     fail_network(url.host, ": its address is not found: ", ::gai_strerror(error));
   }
+  return first_addresses(list.first);
+}
+
+std::vector<Network::Address> Network::first_addresses(const addrinfo* list) {
   std::vector<Address> addresses;
-  for (const addrinfo* at = list.first; at != nullptr && addresses.size() < kMaxAddresses;
+  for (const addrinfo* at = list; at != nullptr && addresses.size() < kMaxAddresses;
        at = at->ai_next) {
     Address address;
     address.size = std::min<socklen_t>(at->ai_addrlen, sizeof(address.bytes));
@@ -173,12 +177,7 @@ std::vector<Network::Address> Network::look_up_in_child(const Url& url, Nanoseco
     AddressList list;
     const int error = ask_for_addresses(url, AI_ADDRCONFIG, list);
     ssize_t written = ::write(to.get(), &error, sizeof(error));
-    std::size_t count = 0;
-    for (const addrinfo* at = list.first; at != nullptr && count < kMaxAddresses;
-         at = at->ai_next, ++count) {
-      Address address;
-      address.size = std::min<socklen_t>(at->ai_addrlen, sizeof(address.bytes));
-      std::memcpy(&address.bytes, at->ai_addr, address.size);
+    for (const Address& address : first_addresses(list.first)) {
       written = ::write(to.get(), &address, sizeof(address));
     }
     ::_exit(written > 0 ? 0 : 1);

@@ -17,6 +17,8 @@
 #include "base/unique_fd.h"
 #include "launcher/hub/net/url.h"
 
+struct addrinfo;
+
 namespace nvllm::launcher {
 
 // A connection that could not be made, or was lost: another attempt may succeed.
@@ -66,6 +68,7 @@ class Network {
     socklen_t size = 0;
   };
   const std::vector<Address>& addresses_of(const Url& url);
+  static std::vector<Address> first_addresses(const addrinfo* list);
   std::vector<Address> look_up(const Url& url, Nanoseconds limit) const;
   std::vector<Address> look_up_in_child(const Url& url, Nanoseconds limit) const;
   UniqueFd connect_to(const std::vector<Address>& addresses, const Url& url,

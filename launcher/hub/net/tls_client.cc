@@ -1,100 +1,34 @@
-// TLS by OpenSSL 3, whose library is loaded only if a server is asked by https.
-#include <dlfcn.h>
-#include <openssl/ssl.h>
-#include <openssl/x509_vfy.h>
+// TLS by OpenSSL 3.
 #include <poll.h>
 
-#include <array>
-
 #include "launcher/hub/net/network.h"
+#include "launcher/net/openssl.h"
 
 namespace nvllm::launcher {
 namespace {
 
-// The functions of OpenSSL that are used; those of libcrypto come with libssl.
-struct OpenSsl {
-  decltype(&::TLS_client_method) client_method;
-  decltype(&::SSL_CTX_new) ctx_new;
-  decltype(&::SSL_CTX_ctrl) ctx_ctrl;
-  decltype(&::SSL_CTX_set_verify) set_verify;
-  decltype(&::SSL_CTX_set_default_verify_paths) set_default_verify_paths;
-  decltype(&::SSL_new) ssl_new;
-  decltype(&::SSL_free) ssl_free;
-  decltype(&::SSL_set_fd) set_fd;
-  decltype(&::SSL_ctrl) ctrl;
-  decltype(&::SSL_set1_host) set_host;
-  decltype(&::SSL_get0_param) get_param;
-  decltype(&::X509_VERIFY_PARAM_set1_ip_asc) set_address;
-  decltype(&::SSL_connect) connect;
-  decltype(&::SSL_read) read;
-  decltype(&::SSL_write) write;
-  decltype(&::SSL_get_error) get_error;
-  decltype(&::SSL_get_verify_result) verify_result;
-  decltype(&::X509_verify_cert_error_string) verify_text;
-  unsigned long (*next_error)();
-  void (*error_string)(unsigned long code, char* to, std::size_t size);
-  void (*clear_errors)();
-  SSL_CTX* context;
-};
-
-template <typename Function>
-void bind(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr) fail("https: libssl.so.3 has no ", name);
-}
-
-void bind_all(void* library, OpenSsl& ssl) {
-  bind(library, "TLS_client_method", ssl.client_method);
-  bind(library, "SSL_CTX_new", ssl.ctx_new);
-  bind(library, "SSL_CTX_ctrl", ssl.ctx_ctrl);
-  bind(library, "SSL_CTX_set_verify", ssl.set_verify);
-  bind(library, "SSL_CTX_set_default_verify_paths", ssl.set_default_verify_paths);
-  bind(library, "SSL_new", ssl.ssl_new);
-  bind(library, "SSL_free", ssl.ssl_free);
-  bind(library, "SSL_set_fd", ssl.set_fd);
-  bind(library, "SSL_ctrl", ssl.ctrl);
-  bind(library, "SSL_set1_host", ssl.set_host);
-  bind(library, "SSL_get0_param", ssl.get_param);
-  bind(library, "X509_VERIFY_PARAM_set1_ip_asc", ssl.set_address);
-  bind(library, "SSL_connect", ssl.connect);
-  bind(library, "SSL_read", ssl.read);
-  bind(library, "SSL_write", ssl.write);
-  bind(library, "SSL_get_error", ssl.get_error);
-  bind(library, "SSL_get_verify_result", ssl.verify_result);
-  bind(library, "X509_verify_cert_error_string", ssl.verify_text);
-  bind(library, "ERR_get_error", ssl.next_error);
-  bind(library, "ERR_error_string_n", ssl.error_string);
-  bind(library, "ERR_clear_error", ssl.clear_errors);
-}
-
-OpenSsl load_openssl() {
-  void* const library = ::dlopen("libssl.so.3", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    fail(
-        "https needs OpenSSL 3, which is not on this machine; install it (Debian's package "
-        "libssl3), or set HF_ENDPOINT to a mirror with http: ",
-        ::dlerror());
-  }
-  OpenSsl ssl{};
-  bind_all(library, ssl);
-  ssl.context = ssl.ctx_new(ssl.client_method());
-  if (ssl.context == nullptr) fail("https: OpenSSL gives no context");
-  ssl.ctx_ctrl(ssl.context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
-  // The system's store of authorities, or what SSL_CERT_FILE and SSL_CERT_DIR say.
-  ssl.set_default_verify_paths(ssl.context);
-  ssl.set_verify(ssl.context, SSL_VERIFY_PEER, nullptr);
-  return ssl;
-}
-
 const OpenSsl& openssl() {
-  static const OpenSsl ssl = load_openssl();
-  return ssl;
+  return load_openssl(
+      "https",
+      "https needs OpenSSL 3, which is not on this machine; install it (Debian's package "
+      "libssl3), or set HF_ENDPOINT to a mirror with http");
 }
 
-std::string last_error() {
-  std::array<char, 256> text{};
-  openssl().error_string(openssl().next_error(), text.data(), text.size());
-  return text.data();
+SSL_CTX* make_context() {
+  const OpenSsl& ssl = openssl();
+  SSL_CTX* const context = ssl.ctx_new(ssl.client_method());
+  if (context == nullptr) fail("https: OpenSSL gives no context");
+  ssl.ctx_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
+  // The system's store of authorities, or what SSL_CERT_FILE and SSL_CERT_DIR say.
+  ssl.set_default_verify_paths(context);
+  ssl.set_verify(context, SSL_VERIFY_PEER, nullptr);
+  return context;
+}
+
+// Of all connections.
+SSL_CTX* client_context() {
+  static SSL_CTX* const context = make_context();
+  return context;
 }
 
 class TlsStream : public ByteStream {
@@ -103,8 +37,8 @@ class TlsStream : public ByteStream {
       : fd_(std::move(fd)),
         name_(url.authority()),
         limits_(limits),
-        ssl_(openssl().ssl_new(openssl().context)) {
-    if (ssl_ == nullptr) fail("https: OpenSSL: ", last_error());
+        ssl_(openssl().ssl_new(client_context())) {
+    if (ssl_ == nullptr) fail("https: OpenSSL: ", openssl().last_error());
     try {
       expect_host(url.host);
       openssl().set_fd(ssl_, fd_.get());
@@ -117,23 +51,18 @@ class TlsStream : public ByteStream {
   ~TlsStream() override { openssl().ssl_free(ssl_); }
 
   std::size_t read(char* to, std::size_t size) override {
-    return transfer([&] { return openssl().read(ssl_, to, bounded(size)); });
+    return transfer([&] { return openssl().read(ssl_, to, bounded_for_openssl(size)); });
   }
   void write(std::string_view bytes) override {
     while (!bytes.empty()) {
-      const std::size_t count =
-          transfer([&] { return openssl().write(ssl_, bytes.data(), bounded(bytes.size())); });
+      const std::size_t count = transfer(
+          [&] { return openssl().write(ssl_, bytes.data(), bounded_for_openssl(bytes.size())); });
       if (count == 0) throw NetworkError(name_ + ": the connection was closed");
       bytes.remove_prefix(count);
     }
   }
 
  private:
-  static int bounded(std::size_t size) {
-    constexpr std::size_t kMax = 1 << 20;
-    return static_cast<int>(size < kMax ? size : kMax);
-  }
-
   // The name that the certificate must have; a number is no name to be sent.
   void expect_host(const std::string& host) {
     if (openssl().set_address(openssl().get_param(ssl_), host.c_str()) == 1) return;
@@ -154,7 +83,7 @@ class TlsStream : public ByteStream {
              "; install the authorities of this system (Debian's package ca-certificates), or set "
              "SSL_CERT_FILE to a file with the right ones");
       }
-      throw NetworkError("https://" + name_ + ": no TLS connection: " + last_error());
+      throw NetworkError("https://" + name_ + ": no TLS connection: " + openssl().last_error());
     }
   }
 

@@ -78,21 +78,4 @@ Url redirected(const Url& base, std::string_view location) {
   return url;
 }
 
-std::string escaped_path(std::string_view path) {
-  constexpr std::string_view kDigits = "0123456789ABCDEF";
-  constexpr std::string_view kPlain = "/-._~";
-  std::string text;
-  for (const char c : path) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       kPlain.find(c) != std::string_view::npos;
-    const auto byte = static_cast<unsigned char>(c);
-    if (plain) {
-      text += c;
-    } else {
-      text += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return text;
-}
-
 }  // namespace nvllm::launcher

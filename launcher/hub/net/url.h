@@ -24,7 +24,4 @@ Url parse_url(std::string_view text);
 // Error if it cannot be followed, which includes one that leads from https to http.
 Url redirected(const Url& base, std::string_view location);
 
-// A path with everything but letters, digits and "/-._~" written as "%20".
-std::string escaped_path(std::string_view path);
-
 }  // namespace nvllm::launcher

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/text.h"
+#include "launcher/net/percent.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -18,23 +19,6 @@ namespace http = boost::beast::http;
 
 std::string text_of(beast::string_view text) {
   return {text.data(), text.size()};
-}
-
-// "%41" is "A". A path that is badly escaped stays as it is: no route has its name.
-std::string unescape(std::string_view path) {
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-  };
-  std::string out;
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    const bool escape =
-        path[i] == '%' && i + 2 < path.size() && digit(path[i + 1]) >= 0 && digit(path[i + 2]) >= 0;
-    out += escape ? static_cast<char>(digit(path[i + 1]) * 16 + digit(path[i + 2])) : path[i];
-    if (escape) i += 2;
-  }
-  return out;
 }
 
 }  // namespace
@@ -143,7 +127,8 @@ HttpRequest RequestReader::take() {
   }
   target.resize(std::min(target.find('#'), target.size()));
   const std::size_t query = target.find('?');
-  request.path = unescape(std::string_view(target).substr(0, query));
+  // A path that is badly escaped stays as it is: no route has its name.
+  request.path = percent_decoded(std::string_view(target).substr(0, query));
   if (query != std::string::npos) request.query = target.substr(query + 1);
   for (const auto& field : message) {
     request.headers.push_back({text_of(field.name_string()), text_of(field.value())});

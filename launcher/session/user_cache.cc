@@ -1,4 +1,4 @@
-#include "launcher/session/find_model.h"
+#include "launcher/session/user_cache.h"
 
 #include <spawn.h>
 #include <sys/wait.h>

@@ -1,0 +1,26 @@
+// What tests ask of error texts.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace nvllm::testing {
+
+// The text of the Error that a function throws.
+template <typename Function>
+std::string refusal(Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+inline bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace nvllm::testing
