@@ -15,6 +15,8 @@
 #include "launcher/testing/program.h"
 #include "launcher/testing/refusal.h"
 #include "launcher/testing/text_folder.h"
+#include "testing/sanitizers.h"
+#include "testing/skip.h"
 
 namespace {
 
@@ -74,6 +76,8 @@ constexpr const char* kShort = R"({"model": "tiny", "prompt": "Hi", "max_tokens"
 }  // namespace
 
 TEST_CASE("serve: a dead worker is named in every open answer, and the group comes back") {
+  if (nvllm::testing::kThreadSanitized)
+    SKIP_TEST("it refuses threads of a process forked from one that has threads");
   ServeProgram serve({"--tp=2"});
   RawClient whole = serve.client();
   whole.post("/v1/completions", kLong);
