@@ -23,9 +23,12 @@ namespace {
 using testing::DeviceRank;
 using Logits = TestModel::Logits;
 
-constexpr const char* kModels[] = {"llama-dynamic",  "llama-llama3", "llama-tied",
-                                   "mistral-hd128",  "qwen2-bias",   "qwen2-linear",
-                                   "qwen3-gqa-tied", "qwen3-uneven", "qwen3-yarn"};
+constexpr const char* kModels[] = {"llama-dynamic", "llama-llama3", "llama-tied", "mistral-hd128",
+                                   "qwen2-bias", "qwen2-linear", "qwen3-gqa-tied", "qwen3-uneven",
+                                   "qwen3-yarn",
+                                   // Quantized: numbers of the dequantized weights.
+                                   "llama-fp8-channel", "llama-fp8-tensor", "llama-gptq",
+                                   "qwen3-awq", "qwen3-fp8-block", "qwen3-w4a16"};
 constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
 constexpr std::int64_t kRows = 224;    // of the three prompts together, at least
 

@@ -226,7 +226,6 @@ TEST_CASE("what this program cannot compute is refused by name") {
   CHECK(with(R"({"use_sliding_window": true})").find("sliding_window 32") != std::string::npos);
   CHECK(with(R"({"rope_scaling": {"rope_type": "longrope"}})").find("longrope") !=
         std::string::npos);
-  CHECK(with(R"({"quantization_config": {}})").find("quantization_config") != std::string::npos);
 }
 
 TEST_CASE("bad overrides are a wrong command line") {

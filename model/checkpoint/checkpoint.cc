@@ -21,7 +21,7 @@ struct BlockFormat {
 };
 
 // In the order of Encoding. Bytes of a quantized block: scales, offsets, upper bits, lower bits.
-constexpr std::array<BlockFormat, 11> kFormats = {{
+constexpr std::array<BlockFormat, 15> kFormats = {{
     {"F32", 1, 4},
     {"F16", 1, 2},
     {"BF16", 1, 2},
@@ -33,8 +33,12 @@ constexpr std::array<BlockFormat, 11> kFormats = {{
     {"Q4_K", 256, 4 + 12 + 128},
     {"Q5_K", 256, 4 + 12 + 32 + 128},
     {"Q6_K", 256, 128 + 64 + 16 + 2},
+    {"F8_E4M3", 1, 1},
+    {"I4", 8, 4},
+    {"I32", 1, 4},
+    {"I64", 1, 8},
 }};
-static_assert(static_cast<std::size_t>(Encoding::q6_k) + 1 == kFormats.size());
+static_assert(static_cast<std::size_t>(Encoding::i64) + 1 == kFormats.size());
 
 const BlockFormat& format_of(Encoding encoding) {
   return kFormats[static_cast<std::size_t>(encoding)];

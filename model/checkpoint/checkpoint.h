@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,9 @@
 
 namespace nvllm::model {
 
-// How elements are stored. GGUF's quantized types store blocks of elements with common scales.
+// How elements are stored. GGUF's quantized types store blocks of elements with common scales. I4
+// are eight elements in an int32; I4 and F8_E4M3 have their scales elsewhere (QuantizedWeight).
+// I32 and I64 are no weights: they are what INT4 checkpoints pack and order these with.
 enum class Encoding : std::uint8_t {
   f32,
   f16,
@@ -30,16 +33,22 @@ enum class Encoding : std::uint8_t {
   q5_1,
   q4_k,
   q5_k,
-  q6_k
+  q6_k,
+  f8_e4m3,
+  i4,
+  i32,
+  i64
 };
 const char* name_of(Encoding encoding);          // "F32", "Q4_K"
-std::int64_t block_elements(Encoding encoding);  // 1, 32 or 256
+std::int64_t block_elements(Encoding encoding);  // 1, 8, 32 or 256
 std::int64_t block_bytes(Encoding encoding);
 
 // Dequantizes whole blocks into dense elements of float32, bfloat16 or float16 (computed in float32
-// and rounded once). `elements` is a multiple of block_elements(); `from` need not be aligned.
-// Thread-safe.
+// and rounded once). F8_E4M3 are decoded without their scales; I4, I32 and I64 not at all.
+// `elements` is a multiple of block_elements(); `from` need not be aligned. Thread-safe.
 void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DType to, void* out);
+
+struct QuantizedWeight;
 
 struct StoredTensor {
   std::string name;  // Hugging Face's
@@ -54,6 +63,10 @@ struct StoredTensor {
   // tensor is row stored_row(r) of the file. rotary_heads == 0: the rows are in order.
   std::int64_t rotary_heads = 0;
   std::int64_t stored_row(std::int64_t row) const;
+
+  // Of a weight in FP8 or INT4: how its values and their scales lie in tensors of the files, which
+  // are not in the checkpoint's list. Otherwise nullptr.
+  std::shared_ptr<const QuantizedWeight> quantized = nullptr;
 
   // Of a row along the last dimension; of a tensor of one dimension, the bytes of an element.
   std::uint64_t row_bytes() const;

@@ -241,6 +241,31 @@ void load_floats(const Bf16*, const std::byte* from, __m256& low, __m256& high) 
   high = widen(load_16(from + 16));
 }
 
+// FP8 with 4 bits of exponent and 3 of mantissa, without infinities; 0x7f and 0xff are NaN.
+struct F8E4m3 {
+  std::uint8_t bits = 0;
+};
+
+// The bits of 8 of them, in 32-bit lanes, as floats: in place, the exponent is 120 too small.
+__m256 widen_f8(__m256i bits) {
+  const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f));
+  const __m256 value = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)),
+                                     _mm256_set1_ps(0x1p120f));
+  const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x80)), 24);
+  const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
+  return _mm256_or_ps(value, _mm256_castsi256_ps(_mm256_or_si256(sign, nan)));
+}
+
+float to_float(F8E4m3 value) {
+  return _mm256_cvtss_f32(widen_f8(_mm256_set1_epi32(value.bits)));
+}
+
+void load_floats(const F8E4m3*, const std::byte* from, __m256& low, __m256& high) {
+  const __m128i bytes = load_16(from);
+  low = widen_f8(_mm256_cvtepu8_epi32(bytes));
+  high = widen_f8(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)));
+}
+
 template <typename From, typename To>
 void decode_dense(const std::byte* from, std::int64_t elements, To* out) {
   if constexpr (std::is_same_v<From, To>) {
@@ -256,7 +281,8 @@ void decode_dense(const std::byte* from, std::int64_t elements, To* out) {
   }
   for (; i < elements; ++i) {
     const auto value = load<From>(from + i * static_cast<std::int64_t>(sizeof(From)));
-    out[i] = from_float<To>(nvllm::to_float(value));
+    using nvllm::to_float;
+    out[i] = from_float<To>(to_float(value));
   }
 }
 
@@ -282,7 +308,12 @@ void decode_to(Encoding e, const std::byte* from, std::int64_t n, void* to) {
     case Encoding::q4_k: return decode_blocks<T, decode_block_q4_k<T>>(e, from, n, out);
     case Encoding::q5_k: return decode_blocks<T, decode_block_q5_k<T>>(e, from, n, out);
     case Encoding::q6_k: return decode_blocks<T, decode_block_q6_k<T>>(e, from, n, out);
+    case Encoding::f8_e4m3: return decode_dense<F8E4m3>(from, n, out);
+    case Encoding::i4:
+    case Encoding::i32:
+    case Encoding::i64: break;
   }
+  NVLLM_CHECK(false, "decode ", name_of(e));
 }
 
 }  // namespace

@@ -5,7 +5,10 @@
 // high halves. Blocks of 256 (K): parts of 32 or 16 values, each with its own small integer scales.
 #include "model/checkpoint/quantization_reference.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 
@@ -67,6 +70,15 @@ float q6_k_at(const std::byte* block, std::int64_t i) {
          static_cast<float>((low | high << 4) - 32);
 }
 
+// One bit of sign, four of exponent (less 7), three of mantissa.
+float f8_e4m3_at(int byte) {
+  const int exponent = byte >> 3 & 15, mantissa = byte & 7;
+  float value = std::ldexp(static_cast<float>(mantissa + (exponent > 0 ? 8 : 0)),
+                           std::max(exponent, 1) - 7 - 3);
+  if (exponent == 15 && mantissa == 7) value = std::numeric_limits<float>::quiet_NaN();
+  return std::copysign(value, byte >= 128 ? -1.0f : 1.0f);
+}
+
 float value_at(Encoding encoding, const std::byte* block, std::int64_t i) {
   switch (encoding) {
     case Encoding::f32: {
@@ -104,6 +116,10 @@ float value_at(Encoding encoding, const std::byte* block, std::int64_t i) {
       return scale * static_cast<float>(nibble_of_k(block + 48, i) | high << 4) - minimum;
     }
     case Encoding::q6_k: return q6_k_at(block, i);
+    case Encoding::f8_e4m3: return f8_e4m3_at(byte_at(block, 0));
+    case Encoding::i4:
+    case Encoding::i32:
+    case Encoding::i64: break;
   }
   return 0;
 }

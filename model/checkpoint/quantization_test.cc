@@ -20,7 +20,7 @@ namespace {
 
 constexpr Encoding kQuantized[] = {Encoding::q8_0, Encoding::q4_0, Encoding::q4_1, Encoding::q5_0,
                                    Encoding::q5_1, Encoding::q4_k, Encoding::q5_k, Encoding::q6_k};
-constexpr Encoding kDense[] = {Encoding::f32, Encoding::f16, Encoding::bf16};
+constexpr Encoding kDense[] = {Encoding::f32, Encoding::f16, Encoding::bf16, Encoding::f8_e4m3};
 
 std::vector<std::byte> read_data(const std::string& name) {
   std::ifstream file("tests/data/gguf-blocks/" + name, std::ios::binary);

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "model/checkpoint/checkpoint_file.h"
+#include "model/checkpoint/quantized_weight.h"
 
 namespace nvllm::model {
 namespace {
@@ -48,7 +49,8 @@ Json parse_json(std::string_view text, const std::string& where) {
 }
 
 std::optional<Encoding> encoding_of(std::string_view dtype) {
-  for (const Encoding encoding : {Encoding::f32, Encoding::f16, Encoding::bf16}) {
+  for (const Encoding encoding : {Encoding::f32, Encoding::f16, Encoding::bf16, Encoding::f8_e4m3,
+                                  Encoding::i32, Encoding::i64}) {
     if (dtype == name_of(encoding)) return encoding;
   }
   return std::nullopt;
@@ -84,7 +86,8 @@ StoredTensor parse_tensor(const std::string& name, const Json& info, std::uint64
   if (dtype == info.end() || !dtype->is_string()) fail(where, ": no \"dtype\"");
   const auto encoding = encoding_of(dtype->get_ref<const std::string&>());
   if (!encoding) {
-    fail(where, ": expected dtype F32, F16 or BF16, found ", printable(dtype->get<std::string>()));
+    fail(where, ": expected dtype F32, F16, BF16, F8_E4M3, I32 or I64, found ",
+         printable(dtype->get<std::string>()));
   }
   StoredTensor tensor;
   tensor.name = tensor.stored_name = name;
@@ -228,12 +231,17 @@ Checkpoint open_safetensors(const std::string& folder) {
     files.push_back(std::move(file));
     return of_file;
   };
-  std::string config = read_config_json(path_of("config.json"));
+  const std::string config_path = path_of("config.json");
+  std::string config = read_config_json(config_path);
+  const auto finish = [&] {
+    tensors = join_quantized(std::move(tensors), files, config, config_path);
+    return Checkpoint(std::move(files), std::move(tensors), std::move(config));
+  };
 
   // A single file takes precedence over an index, as in transformers.
   if (const std::string path = path_of("model.safetensors"); is_there(path)) {
     add(open_file(path));
-    return Checkpoint(std::move(files), std::move(tensors), std::move(config));
+    return finish();
   }
   const std::string index_path = path_of("model.safetensors.index.json");
   if (!is_there(index_path)) {
@@ -248,7 +256,7 @@ Checkpoint open_safetensors(const std::string& folder) {
                                        [&] { return open_file(path_of(name)); });
     check_against_index(index_path, index, name, add(std::move(file)));
   }
-  return Checkpoint(std::move(files), std::move(tensors), std::move(config));
+  return finish();
 }
 
 }  // namespace nvllm::model

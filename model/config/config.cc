@@ -47,10 +47,6 @@ const Family& read_family(const ConfigKeys& keys) {
 
 // Refuses what would change the numbers and is not computed here.
 void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
-  if (keys.has("quantization_config")) {
-    keys.refuse("quantization_config", "quantized checkpoints of this kind are not supported; use ",
-                "bfloat16, float16 or float32 weights, or a GGUF file");
-  }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (keys.has(key) && keys.integers(key, {}) != std::vector<std::int64_t>{0}) {
       keys.refuse(key, "mixture of experts is not supported");

@@ -34,10 +34,6 @@ TEST_CASE("whatever is not computed here is refused by name") {
        {{"type", "mrope"}},
        "rope_scaling.rope_type \"mrope\": not supported; known are default, linear, dynamic, yarn "
        "and llama3"},
-      {"quantization_config",
-       {{"quant_method", "gptq"}},
-       "quantization_config (an object): quantized checkpoints of this kind are not "
-       "supported; use bfloat16, float16 or float32 weights, or a GGUF file"},
       {"partial_rotary_factor", 0.5,
        "partial_rotary_factor 0.5: RoPE over a part of a head is not supported"},
       {"num_experts", 8, "num_experts 8: mixture of experts is not supported"},

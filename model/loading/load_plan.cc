@@ -103,7 +103,9 @@ StoredRows::StoredRows(const LoadPiece& piece) {
   period = matrix && tensor.rotary_heads > 0 ? tensor.shape[0] / tensor.rotary_heads : 1;
   as_is = (tensor.encoding == Encoding::f32 && piece.dtype == DType::f32) ||
           (tensor.encoding == Encoding::f16 && piece.dtype == DType::f16) ||
-          (tensor.encoding == Encoding::bf16 && piece.dtype == DType::bf16);
+          (tensor.encoding == Encoding::bf16 && piece.dtype == DType::bf16) ||
+          (tensor.encoding == Encoding::f8_e4m3 && piece.dtype == DType::u8) ||
+          (tensor.encoding == Encoding::i32 && piece.dtype == DType::i32);
 }
 
 LoadPlan plan_load(std::span<Parameter* const> parameters, const Checkpoint& checkpoint,

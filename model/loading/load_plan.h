@@ -15,7 +15,7 @@
 
 namespace nvllm::model {
 
-// A rectangle of a stored tensor, seen as rows of columns (a tensor of one dimension is one row),
+// A rectangle of a weight, seen as rows of columns (a tensor of one dimension is one row),
 // and its destination: dense, one row after the other.
 struct LoadPiece {
   const StoredTensor* tensor = nullptr;
@@ -39,7 +39,7 @@ struct StoredRows {
   std::int64_t skip;      // elements of the first block that are not the piece's
   std::int64_t elements;  // in those bytes
   std::int64_t period;    // rows of a head, which the file may hold in another order; else 1
-  bool as_is;             // no conversion: the stored bytes are the parameter's bytes
+  bool as_is;             // no conversion: the stored bytes are the piece's bytes
 };
 
 struct LoadPlan {
@@ -65,6 +65,15 @@ class PieceReader {
   std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:
+  // The scales and zero points that a piece of a quantized weight needs, for each of its rows.
+  struct Scales;
+
+  // A part of a tensor of the file, converted to T.
+  template <typename T>
+  std::vector<T> read_part(const StoredTensor& tensor, layers::Range rows, layers::Range columns);
+  Scales read_scales(const LoadPiece& piece);
+  void read_quantized(const LoadPiece& piece, std::byte* out);
+
   void read_run(const LoadPiece& piece, const StoredRows& stored, layers::Range run,
                 std::byte* out);
   void convert_row(const LoadPiece& piece, const StoredRows& stored, const std::byte* from,

@@ -38,6 +38,7 @@ std::int64_t run_end(const LoadPiece& piece, const StoredRows& stored, std::int6
 }  // namespace
 
 void PieceReader::read(const LoadPiece& piece, std::byte* out) {
+  if (piece.tensor->quantized != nullptr) return read_quantized(piece, out);
   const StoredRows stored(piece);
   const std::size_t row_bytes = piece.columns.size() * size_of(piece.dtype);
   Range run{piece.rows.begin, piece.rows.begin};

@@ -1,19 +1,37 @@
 #include "model/loading/tensor_check.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
+#include "model/checkpoint/checkpoint_file.h"
 
 namespace nvllm::model {
 namespace {
 
-bool may_be_left_over(std::string_view name, const ModelConfig& config) {
-  return name.ends_with("rotary_emb.inv_freq") ||
-         (config.tied_embeddings && name == config.names.head);
+// Whether a tensor is the bias of zeros that programs for GPTQ store beside every quantized weight.
+bool is_bias_of_zeros(const StoredTensor& tensor, const Checkpoint& checkpoint) {
+  constexpr std::string_view kBias = ".bias";
+  if (!tensor.name.ends_with(kBias)) return false;
+  const std::string module = tensor.name.substr(0, tensor.name.size() - kBias.size());
+  const StoredTensor* const weight = checkpoint.find(module + ".weight");
+  if (weight == nullptr || weight->quantized == nullptr) return false;
+  std::vector<std::byte> bytes(tensor.bytes);
+  read_at(checkpoint.files()[tensor.file], tensor.offset, bytes);
+  return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+bool may_be_left_over(const StoredTensor& tensor, const Checkpoint& checkpoint,
+                      const ModelConfig& config) {
+  return tensor.name.ends_with("rotary_emb.inv_freq") ||
+         (config.tied_embeddings && tensor.name == config.names.head) ||
+         is_bias_of_zeros(tensor, checkpoint);
 }
 
 // The layer of a tensor; -1: it belongs to none.
@@ -48,7 +66,7 @@ void check_tensors(std::span<layers::Parameter* const> parameters, const Checkpo
     }
   }
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (expected.contains(name) || may_be_left_over(name, config)) continue;
+    if (expected.contains(name) || may_be_left_over(tensor, checkpoint, config)) continue;
     fail(checkpoint.files()[tensor.file].path(), ": tensor ", tensor.stored_name,
          " is one too many", likely_cause(name, config));
   }

@@ -11,7 +11,8 @@ namespace nvllm::model {
 
 // `parameters`: those of a single rank, which owns everything. An Error names the file, the tensor,
 // what is expected and what was found. Allowed in addition are what older programs stored beside
-// the weights (RoPE's inverse frequencies), and the LM head of a model with tied embeddings.
+// the weights (RoPE's inverse frequencies), the LM head of a model with tied embeddings, and biases
+// of zeros beside quantized weights.
 void check_tensors(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
                    const ModelConfig& config);
 

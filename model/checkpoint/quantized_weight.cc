@@ -1,0 +1,391 @@
+#include "model/checkpoint/quantized_weight.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "base/math.h"
+#include "model/checkpoint/checkpoint_file.h"
+
+namespace nvllm::model {
+namespace {
+
+using Json = nlohmann::json;
+
+// What quantization_config says that the tensors do not.
+struct Settings {
+  std::string method;
+  std::int64_t block_outputs = 0, block_inputs = 0;  // of FP8; 0: it does not say
+  int zero_offset = 0;                               // of GPTQ
+};
+
+// Reads quantization_config and refuses what is not computed here.
+class SettingsReader {
+ public:
+  SettingsReader(const Json& config, const std::string& where) : config_(config), where_(where) {}
+
+  Settings read() const {
+    if (!config_.is_object()) refuse("quantization_config", "it must be an object");
+    Settings settings;
+    settings.method = text(config_, "quant_method");
+    if (settings.method == "fp8") {
+      read_fp8(settings);
+    } else if (settings.method == "awq") {
+      require_int4();
+      if (const std::string version = text(config_, "version");
+          version != "gemm" && !version.empty())
+        refuse("quantization_config.version", "AWQ's version gemm is supported");
+    } else if (settings.method == "gptq") {
+      require_int4();
+      const std::string format = text(config_, "checkpoint_format");
+      if (!format.empty() && format != "gptq" && format != "gptq_v2")
+        refuse("quantization_config.checkpoint_format", "gptq and gptq_v2 are supported");
+      settings.zero_offset = format == "gptq_v2" ? 0 : 1;
+    } else if (settings.method == "compressed-tensors") {
+      read_compressed(settings);
+    } else {
+      refuse("quantization_config.quant_method",
+             "known are fp8, awq, gptq and compressed-tensors; use such a checkpoint, one without "
+             "quantization, or a GGUF file");
+    }
+    return settings;
+  }
+
+ private:
+  // The value that `dotted` names, from the configuration on, is shown.
+  [[noreturn]] void refuse(std::string_view dotted, std::string_view why) const {
+    const Json* value = &config_;
+    for (std::size_t at = dotted.find('.'); value != nullptr && at != std::string_view::npos;) {
+      const std::size_t end = dotted.find('.', at + 1);
+      const std::string key(dotted.substr(at + 1, end - at - 1));
+      const auto found = value->find(key);
+      value = found == value->end() ? nullptr : &*found;
+      at = end;
+    }
+    const bool shown = value != nullptr && value != &config_;
+    fail(where_, ": ", dotted, " ", shown ? printable(json_ascii(*value)) : "", shown ? " " : "",
+         "is not supported: ", why);
+  }
+
+  static std::string text(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+  }
+
+  void require_int4() const {
+    const auto bits = config_.find("bits");
+    if (bits == config_.end() || *bits != 4) {
+      refuse("quantization_config.bits", "weights of 4 bits are supported");
+    }
+  }
+
+  void read_block(const Json& block, std::string_view dotted, Settings& settings) const {
+    const auto whole = [](const Json& size) {
+      return size.is_number_unsigned() && size.get<std::uint64_t>() >= 1 &&
+             size.get<std::uint64_t>() <= 1 << 20;
+    };
+    if (!block.is_array() || block.size() != 2 || !whole(block[0]) || !whole(block[1]))
+      refuse(dotted, "it must be [outputs, inputs] of a block");
+    settings.block_outputs = block[0].get<std::int64_t>();
+    settings.block_inputs = block[1].get<std::int64_t>();
+  }
+
+  void read_fp8(Settings& settings) const {
+    if (const std::string format = text(config_, "fmt"); format != "e4m3" && !format.empty())
+      refuse("quantization_config.fmt", "e4m3 is supported");
+    const auto block = config_.find("weight_block_size");
+    if (block != config_.end() && !block->is_null())
+      read_block(*block, "quantization_config.weight_block_size", settings);
+  }
+
+  void read_compressed(Settings& settings) const {
+    const std::string format = text(config_, "format");
+    constexpr std::array kKnown = {"float-quantized", "naive-quantized", "pack-quantized"};
+    if (std::ranges::find(kKnown, format) == kKnown.end()) {
+      refuse("quantization_config.format",
+             "of compressed-tensors, float-quantized, naive-quantized and pack-quantized are");
+    }
+    const auto groups = config_.find("config_groups");
+    if (groups == config_.end() || !groups->is_object()) return;
+    for (const auto& [name, group] : groups->items()) {
+      const auto weights = group.is_object() ? group.find("weights") : group.end();
+      if (!group.is_object() || weights == group.end() || !weights->is_object()) continue;
+      const std::string dotted = "quantization_config.config_groups." + name + ".weights.";
+      const std::string type = text(*weights, "type");
+      const int bits = type == "float" ? 8 : 4;
+      const auto found = weights->find("num_bits");
+      if (found != weights->end() && *found != bits)
+        refuse(dotted + "num_bits", "FP8 and INT4 weights are supported");
+      const auto block = weights->find("block_structure");
+      if (block != weights->end() && !block->is_null())
+        read_block(*block, dotted + "block_structure", settings);
+    }
+  }
+
+  const Json& config_;
+  const std::string& where_;
+};
+
+std::vector<std::byte> read_all(const StoredTensor& tensor, std::span<const CheckpointFile> files) {
+  std::vector<std::byte> bytes(tensor.bytes);
+  read_at(files[tensor.file], tensor.offset, bytes);
+  return bytes;
+}
+
+// The tensors of a checkpoint by name, out of which weights are joined.
+class Joining {
+ public:
+  Joining(std::vector<StoredTensor> tensors, std::span<const CheckpointFile> files,
+          const Settings& settings)
+      : files_(files), settings_(settings) {
+    for (StoredTensor& tensor : tensors) {
+      std::string name = tensor.name;
+      if (!tensors_.try_emplace(std::move(name), tensor).second) repeated_.push_back(tensor);
+    }
+  }
+
+  std::vector<StoredTensor> join() {
+    for (const std::string& name : names()) {
+      const StoredTensor* const tensor = find(name);
+      if (tensor == nullptr) continue;  // part of a weight before
+      if (name.ends_with(".weight") && tensor->encoding == Encoding::f8_e4m3) {
+        join_fp8(name.substr(0, name.size() - 7));
+      } else if (name.ends_with(".weight_packed")) {
+        join_packed(name.substr(0, name.size() - 14));
+      } else if (name.ends_with(".qweight")) {
+        join_transposed(name.substr(0, name.size() - 8));
+      }
+    }
+    drop_unused();
+    std::vector<StoredTensor> all = std::move(repeated_);
+    for (auto& [name, tensor] : tensors_) all.push_back(std::move(tensor));
+    return all;
+  }
+
+ private:
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : tensors_) names.push_back(entry.first);
+    return names;
+  }
+
+  const StoredTensor* find(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : &found->second;
+  }
+
+  [[noreturn]] void refuse(const StoredTensor& tensor, auto&&... why) const {
+    fail(files_[tensor.file].path(), ": tensor ", printable(tensor.name), " ",
+         name_of(tensor.encoding), " ", shape_text(tensor.shape), ": ", why...);
+  }
+
+  std::optional<StoredTensor> take_optional(const std::string& name) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) return std::nullopt;
+    StoredTensor tensor = std::move(found->second);
+    tensors_.erase(found);
+    return tensor;
+  }
+
+  StoredTensor take(const std::string& name, const StoredTensor& for_values) {
+    if (auto tensor = take_optional(name)) return std::move(*tensor);
+    refuse(for_values, "there is no ", printable(name), " beside it");
+  }
+
+  void require(const StoredTensor& tensor, Encoding encoding,
+               const std::vector<std::int64_t>& shape) const {
+    if (tensor.encoding != encoding || tensor.shape != shape)
+      refuse(tensor, "expected ", name_of(encoding), " ", shape_text(shape));
+  }
+
+  void require_scales(const StoredTensor& tensor, const std::vector<std::int64_t>& shape) const {
+    const bool floats = tensor.encoding == Encoding::f32 || tensor.encoding == Encoding::f16 ||
+                        tensor.encoding == Encoding::bf16;
+    if (!floats || tensor.shape != shape)
+      refuse(tensor, "expected F32, F16 or BF16 ", shape_text(shape));
+  }
+
+  // The weight under its usual name. INT4 is read in words of eight outputs or inputs.
+  void add(const std::string& module, std::int64_t outputs, std::int64_t inputs,
+           QuantizedWeight weight) {
+    StoredTensor tensor;
+    tensor.name = module + ".weight";
+    tensor.stored_name = weight.values.name;
+    tensor.encoding = weight.layout == QuantizedLayout::fp8 ? Encoding::f8_e4m3 : Encoding::i4;
+    tensor.shape = {outputs, inputs};
+    tensor.file = weight.values.file;
+    tensor.offset = weight.values.offset;
+    tensor.bytes = weight.values.bytes;
+    if (find(tensor.name) != nullptr) refuse(weight.values, "there is a .weight beside it, too");
+    tensor.quantized = std::make_shared<const QuantizedWeight>(std::move(weight));
+    tensors_.emplace(tensor.name, std::move(tensor));
+  }
+
+  void join_fp8(const std::string& module) {
+    QuantizedWeight weight;
+    weight.values = *take_optional(module + ".weight");
+    if (weight.values.shape.size() != 2) refuse(weight.values, "FP8 weights must be matrices");
+    auto scales = take_optional(module + ".weight_scale_inv");
+    weight.scales = scales ? *std::move(scales) : take(module + ".weight_scale", weight.values);
+    take_optional(module + ".input_scale");
+    const std::int64_t outputs = weight.values.shape[0], inputs = weight.values.shape[1];
+    set_fp8_blocks(weight, outputs, inputs);
+    add(module, outputs, inputs, std::move(weight));
+  }
+
+  // One scale for the matrix, for each output, or for each block. Sets the scales' shape to two
+  // dimensions.
+  void set_fp8_blocks(QuantizedWeight& weight, std::int64_t outputs, std::int64_t inputs) const {
+    std::vector<std::int64_t>& shape = weight.scales.shape;
+    weight.scale_outputs = std::max<std::int64_t>(outputs, 1);
+    weight.scale_inputs = std::max<std::int64_t>(inputs, 1);
+    if (shape.size() < 2) {
+      const bool each_output = shape.size() == 1 && shape[0] == outputs && outputs > 1;
+      if (each_output) weight.scale_outputs = 1;
+      require_scales(weight.scales, shape.empty() ? shape : std::vector{each_output ? outputs : 1});
+      shape = {each_output ? outputs : 1, 1};
+    } else if (shape == std::vector<std::int64_t>{outputs, 1} && settings_.block_outputs != 1) {
+      weight.scale_outputs = 1;
+      require_scales(weight.scales, shape);
+    } else {
+      if (settings_.block_outputs == 0)
+        refuse(weight.scales, "quantization_config does not say for which blocks its scales are");
+      weight.scale_outputs = settings_.block_outputs;
+      weight.scale_inputs = settings_.block_inputs;
+      require_scales(weight.scales, {divide_up(outputs, weight.scale_outputs),
+                                     divide_up(inputs, weight.scale_inputs)});
+    }
+    weight.groups = divide_up(inputs, weight.scale_inputs);
+  }
+
+  // Sets scale_inputs for so many groups of all inputs.
+  void set_groups(QuantizedWeight& weight, std::int64_t groups, std::int64_t inputs) const {
+    if (groups < 1 || inputs % groups != 0)
+      refuse(weight.scales, inputs, " inputs are no multiple of its ", groups, " groups");
+    weight.groups = groups;
+    weight.scale_inputs = std::max<std::int64_t>(inputs / groups, 1);
+  }
+
+  void join_packed(const std::string& module) {
+    QuantizedWeight weight;
+    weight.layout = QuantizedLayout::packed_inputs;
+    weight.values = *take_optional(module + ".weight_packed");
+    weight.scales = take(module + ".weight_scale", weight.values);
+    const StoredTensor shape = take(module + ".weight_shape", weight.values);
+    take_optional(module + ".input_scale");
+    if (const auto zeros = take_optional(module + ".weight_zero_point"))
+      refuse(*zeros,
+             "zero points of packed INT4 weights are not supported; only symmetric ones are");
+    require(shape, Encoding::i64, {2});
+    std::array<std::int64_t, 2> sizes{};
+    std::memcpy(sizes.data(), read_all(shape, files_).data(), sizeof sizes);
+    const auto [outputs, inputs] = sizes;
+    if (outputs < 0 || inputs < 0 || inputs % 8 != 0)
+      refuse(shape, "says ", shape_text(sizes), "; inputs must be a multiple of 8");
+    require(weight.values, Encoding::i32, {outputs, inputs / 8});
+    weight.group_of = take_optional(module + ".weight_g_idx");
+    if (weight.scales.shape.size() != 2) refuse(weight.scales, "expected [outputs, groups]");
+    set_groups(weight, weight.scales.shape[1], inputs);
+    require_scales(weight.scales, {outputs, weight.groups});
+    check_groups(weight, inputs);
+    add(module, outputs, inputs, std::move(weight));
+  }
+
+  void join_transposed(const std::string& module) {
+    const bool awq = settings_.method == "awq";
+    QuantizedWeight weight;
+    weight.layout = awq ? QuantizedLayout::awq : QuantizedLayout::gptq;
+    weight.values = *take_optional(module + ".qweight");
+    if (weight.values.shape.size() != 2) refuse(weight.values, "expected a matrix");
+    const std::int64_t outputs = weight.values.shape[1] * (awq ? 8 : 1);
+    const std::int64_t inputs = weight.values.shape[0] * (awq ? 1 : 8);
+    if (inputs % 8 != 0 || outputs % 8 != 0)
+      refuse(weight.values, "inputs and outputs must be multiples of 8");
+    require(weight.values, Encoding::i32, weight.values.shape);
+    weight.scales = take(module + ".scales", weight.values);
+    weight.zeros = take(module + ".qzeros", weight.values);
+    weight.zero_offset = awq ? 0 : settings_.zero_offset;
+    weight.group_of = take_optional(module + ".g_idx");
+    if (weight.scales.shape.size() != 2) refuse(weight.scales, "expected [groups, outputs]");
+    set_groups(weight, weight.scales.shape[0], inputs);
+    require_scales(weight.scales, {weight.groups, outputs});
+    require(*weight.zeros, Encoding::i32, {weight.groups, outputs / 8});
+    check_groups(weight, inputs);
+    add(module, outputs, inputs, std::move(weight));
+  }
+
+  // That every input's group exists. An order that is the usual one is forgotten.
+  void check_groups(QuantizedWeight& weight, std::int64_t inputs) const {
+    if (!weight.group_of) return;
+    const StoredTensor& tensor = *weight.group_of;
+    require(tensor, Encoding::i32, {inputs});
+    const std::vector<std::byte> bytes = read_all(tensor, files_);
+    bool usual = true;
+    for (std::int64_t input = 0; input < inputs; ++input) {
+      std::int32_t group = 0;
+      std::memcpy(&group, bytes.data() + input * sizeof group, sizeof group);
+      if (group < 0 || group >= weight.groups)
+        refuse(tensor, "input ", input, " is of group ", group, "; there are ", weight.groups);
+      usual = usual && group == input / weight.scale_inputs;
+    }
+    if (usual) weight.group_of.reset();
+  }
+
+  // Scales of a quantized KV cache.
+  void drop_unused() {
+    for (const std::string& name : names()) {
+      for (const char* scale : {".k_scale", ".v_scale", ".q_scale"}) {
+        if (name.ends_with(scale)) tensors_.erase(name);
+      }
+    }
+  }
+
+  std::map<std::string, StoredTensor> tensors_;
+  std::vector<StoredTensor> repeated_;  // of a name that is there already: an Error later
+  std::span<const CheckpointFile> files_;
+  const Settings& settings_;
+};
+
+// The configuration's quantization_config; null: there is none.
+Json quantization_config(std::string_view config_json) {
+  try {
+    const Json config = parse_json(config_json);
+    return config.is_object() ? config.value("quantization_config", Json()) : Json();
+  } catch (const Json::exception&) {
+    return {};  // who reads the configuration says what is wrong with it
+  }
+}
+
+// Refuses what only quantized weights are stored as where it is part of none.
+void check_encodings(const std::vector<StoredTensor>& tensors,
+                     std::span<const CheckpointFile> files) {
+  for (const StoredTensor& tensor : tensors) {
+    const Encoding encoding = tensor.encoding;
+    const bool plain =
+        encoding != Encoding::f8_e4m3 && encoding != Encoding::i32 && encoding != Encoding::i64;
+    if (plain || tensor.quantized != nullptr) continue;
+    fail(files[tensor.file].path(), ": tensor ", printable(tensor.name), ": expected F32, F16 or ",
+         "BF16, found ", name_of(encoding), ", and it is part of no quantized weight that the ",
+         "configuration's quantization_config describes");
+  }
+}
+
+}  // namespace
+
+std::vector<StoredTensor> join_quantized(std::vector<StoredTensor> tensors,
+                                         std::span<const CheckpointFile> files,
+                                         std::string_view config_json, const std::string& where) {
+  if (const Json quantization = quantization_config(config_json); !quantization.is_null()) {
+    const Settings settings = SettingsReader(quantization, where).read();
+    tensors = Joining(std::move(tensors), files, settings).join();
+  }
+  check_encodings(tensors, files);
+  return tensors;
+}
+
+}  // namespace nvllm::model

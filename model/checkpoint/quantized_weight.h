@@ -1,0 +1,53 @@
+// Weights in FP8 and INT4, whose scales lie in tensors of their own: FP8 by blocks, rows or whole
+// matrices, AWQ, GPTQ, and compressed-tensors' packed INT4.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/checkpoint/checkpoint.h"
+
+namespace nvllm::model {
+
+// How the values of a matrix [outputs, inputs] lie.
+enum class QuantizedLayout : std::uint8_t {
+  fp8,            // [outputs, inputs] F8_E4M3
+  packed_inputs,  // [outputs, inputs / 8] I32: bits 4n of a word hold input 8i + n, plus 8
+  awq,            // [inputs, outputs / 8] I32: bits 4n hold output 8i + kAwqOrder[n]
+  gptq,           // [inputs / 8, outputs] I32: bits 4n hold input 8i + n
+};
+inline constexpr int kAwqOrder[] = {0, 2, 4, 6, 1, 3, 5, 7};
+
+// weight[output, input] = (value - zero point) * scale, in float32. Zero points are packed like the
+// values of AWQ, or of GPTQ, eight outputs in a word.
+struct QuantizedWeight {
+  QuantizedLayout layout = QuantizedLayout::fp8;
+  StoredTensor values;
+  // F32, F16 or BF16: [output / scale_outputs, group]; AWQ and GPTQ have it transposed.
+  StoredTensor scales;
+  std::int64_t scale_outputs = 1, scale_inputs = 1;  // that share a scale
+  std::int64_t groups = 1;                           // of inputs
+  // I32: [group, outputs / 8]; without: 8 for INT4, 0 for FP8
+  std::optional<StoredTensor> zeros;
+  int zero_offset = 0;                   // is added to what `zeros` holds
+  std::optional<StoredTensor> group_of;  // I32: of each input, if not input / scale_inputs
+
+  bool transposed() const {
+    return layout == QuantizedLayout::awq || layout == QuantizedLayout::gptq;
+  }
+};
+
+// Replaces the tensors that hold quantized weights by the weights themselves, under the names that
+// they would have without quantization, and leaves out what is not needed: scales of activations
+// and of KV caches, which are not quantized here. `config_json`: the checkpoint's config.json;
+// `where`: its path. An Error names what in its quantization_config or in the tensors is not
+// supported or does not fit.
+std::vector<StoredTensor> join_quantized(std::vector<StoredTensor> tensors,
+                                         std::span<const CheckpointFile> files,
+                                         std::string_view config_json, const std::string& where);
+
+}  // namespace nvllm::model

@@ -1,0 +1,217 @@
+// Quantized weights as they are loaded, against their definition element by element: every layout,
+// parts of ranks that are cut inside of words, blocks and groups, pieces of every size.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device/backend.h"
+#include "layers/parameter.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/loading/loader.h"
+#include "model/testing/safetensors_builder.h"
+
+namespace nvllm::model {
+namespace {
+
+constexpr std::int64_t kOutputs = 40, kInputs = 96, kGroup = 32, kGroups = kInputs / kGroup;
+
+// A checkpoint with one weight "m.weight", and the weight's values.
+struct Case {
+  std::string name;
+  SafetensorsBuilder files;
+  std::function<float(std::int64_t, std::int64_t)> value;  // of an output and an input
+};
+
+class Random {
+ public:
+  std::vector<std::int32_t> words(std::int64_t count) {
+    std::vector<std::int32_t> words(static_cast<std::size_t>(count));
+    for (std::int32_t& word : words) word = static_cast<std::int32_t>(random_());
+    return words;
+  }
+  std::vector<float> scales(std::int64_t count) {
+    std::uniform_real_distribution<float> any(-2, 2);
+    std::vector<float> scales(static_cast<std::size_t>(count));
+    for (float& scale : scales) scale = any(random_);
+    return scales;
+  }
+  std::vector<std::uint8_t> fp8(std::int64_t count) {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count));
+    for (std::uint8_t& byte : bytes) {
+      byte = static_cast<std::uint8_t>(random_());
+      if ((byte & 0x7f) == 0x7f) byte = 0;  // NaN
+    }
+    return bytes;
+  }
+  std::vector<std::int32_t> groups() {
+    std::vector<std::int32_t> groups(kInputs);
+    for (std::int32_t& group : groups) group = static_cast<std::int32_t>(random_() % kGroups);
+    return groups;
+  }
+
+ private:
+  std::mt19937 random_{std::random_device()()};
+};
+
+int nibble(std::int32_t word, std::int64_t n) {
+  return static_cast<int>(static_cast<std::uint32_t>(word) >> (4 * n) & 15);
+}
+
+float e4m3(int byte) {
+  const int exponent = byte >> 3 & 15, mantissa = byte & 7;
+  const double value =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return static_cast<float>(byte >= 128 ? -value : value);
+}
+
+Case fp8(Random& random, const std::string& name, std::vector<std::int64_t> scale_shape,
+         std::int64_t block_outputs, std::int64_t block_inputs) {
+  Case made{.name = name, .files = {}, .value = {}};
+  const auto values = random.fp8(kOutputs * kInputs);
+  const std::int64_t columns = (kInputs + block_inputs - 1) / block_inputs;
+  const auto scales = random.scales((kOutputs + block_outputs - 1) / block_outputs * columns);
+  made.files.set_config(
+      R"({"quantization_config":{"quant_method":"fp8","weight_block_size":[16,28]}})");
+  made.files.set("m.weight", "F8_E4M3", {kOutputs, kInputs}, values);
+  made.files.set("m.weight_scale_inv", "F32", std::move(scale_shape), scales);
+  made.value = [=](std::int64_t output, std::int64_t input) {
+    const std::int64_t scale = output / block_outputs * columns + input / block_inputs;
+    return e4m3(values[output * kInputs + input]) * scales[scale];
+  };
+  return made;
+}
+
+Case packed(Random& random) {
+  Case made{.name = "packed", .files = {}, .value = {}};
+  const auto words = random.words(kOutputs * kInputs / 8);
+  const auto scales = random.scales(kOutputs * kGroups);
+  made.files.set_config(
+      R"({"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized"}})");
+  made.files.set("m.weight_packed", "I32", {kOutputs, kInputs / 8}, words);
+  made.files.set("m.weight_scale", "F32", {kOutputs, kGroups}, scales);
+  made.files.set("m.weight_shape", "I64", {2}, std::vector<std::int64_t>{kOutputs, kInputs});
+  made.value = [=](std::int64_t output, std::int64_t input) {
+    const int value = nibble(words[(output * kInputs + input) / 8], input % 8);
+    return static_cast<float>(value - 8) * scales[output * kGroups + input / kGroup];
+  };
+  return made;
+}
+
+Case awq(Random& random) {
+  Case made{.name = "awq", .files = {}, .value = {}};
+  const auto words = random.words(kInputs * kOutputs / 8),
+             zeros = random.words(kGroups * kOutputs / 8);
+  const auto scales = random.scales(kGroups * kOutputs);
+  made.files.set_config(
+      R"({"quantization_config":{"quant_method":"awq","bits":4,"version":"gemm"}})");
+  made.files.set("m.qweight", "I32", {kInputs, kOutputs / 8}, words);
+  made.files.set("m.qzeros", "I32", {kGroups, kOutputs / 8}, zeros);
+  made.files.set("m.scales", "F32", {kGroups, kOutputs}, scales);
+  made.value = [=](std::int64_t output, std::int64_t input) {
+    constexpr int kPlace[] = {0, 4, 1, 5, 2, 6, 3, 7};  // of an output in its word
+    const int place = kPlace[output % 8];
+    const std::int64_t group = input / kGroup;
+    const int value = nibble(words[(input * kOutputs + output) / 8], place);
+    const int zero = nibble(zeros[(group * kOutputs + output) / 8], place);
+    return static_cast<float>(value - zero) * scales[group * kOutputs + output];
+  };
+  return made;
+}
+
+Case gptq(Random& random, bool ordered, bool version_2) {
+  Case made{.name = str("gptq, ordered ", ordered, ", v2 ", version_2), .files = {}, .value = {}};
+  const auto words = random.words(kInputs / 8 * kOutputs),
+             zeros = random.words(kGroups * kOutputs / 8);
+  const auto scales = random.scales(kGroups * kOutputs);
+  auto groups = random.groups();
+  for (std::int64_t i = 0; ordered && i < kInputs; ++i)
+    groups[i] = static_cast<std::int32_t>(i / kGroup);
+  made.files.set_config(str(R"({"quantization_config":{"quant_method":"gptq","bits":4,)",
+                            R"("checkpoint_format":")", version_2 ? "gptq_v2" : "gptq", R"("}})"));
+  made.files.set("m.qweight", "I32", {kInputs / 8, kOutputs}, words);
+  made.files.set("m.qzeros", "I32", {kGroups, kOutputs / 8}, zeros);
+  made.files.set("m.scales", "F32", {kGroups, kOutputs}, scales);
+  made.files.set("m.g_idx", "I32", {kInputs}, groups);
+  made.value = [=](std::int64_t output, std::int64_t input) {
+    const int value = nibble(words[input / 8 * kOutputs + output], input % 8);
+    const std::int64_t group = groups[input];
+    const int zero = nibble(zeros[(group * kOutputs + output) / 8], output % 8);
+    return static_cast<float>(value - zero - (version_2 ? 0 : 1)) *
+           scales[group * kOutputs + output];
+  };
+  return made;
+}
+
+std::vector<Case> all_cases(Random& random) {
+  std::vector<Case> cases;
+  cases.push_back(fp8(random, "blocks", {3, 4}, 16, 28));
+  cases.push_back(fp8(random, "one scale", {1}, kOutputs, kInputs));
+  cases.push_back(fp8(random, "a scale per output", {kOutputs, 1}, 1, kInputs));
+  cases.push_back(packed(random));
+  cases.push_back(awq(random));
+  for (const bool ordered : {true, false}) {
+    for (const bool version_2 : {true, false}) cases.push_back(gptq(random, ordered, version_2));
+  }
+  return cases;
+}
+
+// How many elements of a part of the weight are not as they are defined.
+template <typename T>
+int wrong(const Case& made, const Checkpoint& checkpoint, Backend& backend, layers::Range rows,
+          layers::Range columns, std::size_t piece_bytes) {
+  layers::Parameter parameter;
+  parameter.name = "m";
+  parameter.slices = {{.tensor = "m.weight",
+                       .shape = {kOutputs, kInputs},
+                       .rows = rows,
+                       .columns = columns,
+                       .to_row = 0}};
+  parameter.shape = {rows.size(), columns.size()};
+  layers::Parameter* const parameters[] = {&parameter};
+  const Buffer memory = bind_parameters(parameters, dtype_of<T>, backend);
+  load_parameters(parameters, checkpoint, backend, {.threads = 2, .piece_bytes = piece_bytes});
+  const T* found = parameter.view.as<T>();
+  int count = 0;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    for (std::int64_t column = columns.begin; column < columns.end; ++column) {
+      const T expected = from_float<T>(made.value(row, column));
+      if (to_float(expected) != to_float(*found++)) ++count;
+    }
+  }
+  return count;
+}
+
+TEST_CASE("every part of a quantized weight is what its definition says") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  Random random;
+  for (const Case& made : all_cases(random)) {
+    CAPTURE(made.name);
+    const TestFolder folder;
+    made.files.write(folder);
+    const Checkpoint checkpoint = open_checkpoint(folder.path());
+    constexpr layers::Range kParts[][2] = {{{0, kOutputs}, {0, kInputs}},
+                                           {{3, 21}, {0, kInputs}},
+                                           {{0, kOutputs}, {13, 77}},
+                                           {{21, kOutputs}, {77, kInputs}},
+                                           {{7, 8}, {5, 6}}};
+    for (const auto& [rows, columns] : kParts) {
+      for (const std::size_t piece_bytes :
+           {std::size_t{1} << 20, std::size_t{900}, std::size_t{1}}) {
+        CAPTURE(piece_bytes);
+        CAPTURE(rows.begin);
+        CAPTURE(columns.begin);
+        CHECK(wrong<float>(made, checkpoint, *backend, rows, columns, piece_bytes) == 0);
+        CHECK(wrong<Bf16>(made, checkpoint, *backend, rows, columns, piece_bytes) == 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nvllm::model
