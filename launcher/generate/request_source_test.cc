@@ -40,7 +40,7 @@ struct Resumed {
       while (source.next(std::chrono::seconds(1), task) == Found::task) {
         left += str(left.empty() ? "" : " ", task.line);
         if (!task.answers.empty()) left += '=';
-        if (!task.error.empty()) left += '!';
+        if (!task.asked.error.empty()) left += '!';
         known += task.answers;
         task = {};
       }
@@ -64,8 +64,8 @@ TEST_CASE("prompts of the command line are tasks like lines") {
   Task task;
   REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 1);
-  CHECK(task.request->prompt == std::vector<std::int32_t>{1, 2});
-  CHECK(task.request->sampling.max_tokens == 5);
+  CHECK(task.asked.request->prompt == std::vector<std::int32_t>{1, 2});
+  CHECK(task.asked.request->sampling.max_tokens == 5);
   REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 2);
   CHECK(source.next(std::chrono::seconds(0), task) == Found::end);
@@ -81,8 +81,8 @@ TEST_CASE("blank lines are no tasks, but they count") {
   CHECK(task.line == 4);
   REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 5);
-  CHECK_FALSE(task.request.has_value());
-  CHECK(task.error == "no valid JSON at column 1");
+  CHECK_FALSE(task.asked.request.has_value());
+  CHECK(task.asked.error == "no valid JSON at column 1");
   CHECK(source.next(std::chrono::seconds(0), task) == Found::end);
 }
 

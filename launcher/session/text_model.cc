@@ -185,6 +185,7 @@ const ChatTemplate& TextModel::chat_template() const {
 
 std::string TextModel::render_conversation(ChatTemplate::Request request) const {
   request.messages = prepare_messages(request.messages, chat_template().takes_parts());
+  check_roles(request.messages, chat_template());
   return chat_template().render(request);
 }
 
