@@ -189,8 +189,8 @@ void check_api(const Options& options) {
 Command serve_command() {
   return {"serve",
           "serves the OpenAI API, a chat page and metrics over HTTP",
-          join_rows({model_rows(), connection_rows(), model_file_rows(), api_rows(), sampling_rows(),
-                     life_rows(), serve_engine_rows(), group_rows()}),
+          join_rows({model_rows(), connection_rows(), model_file_rows(), api_rows(),
+                     sampling_rows(), life_rows(), serve_engine_rows(), group_rows()}),
           check_serve,
           "[MODEL]",
           store_model_word,

@@ -36,7 +36,7 @@ class BatchCall {
 
  private:
   struct Part {
-    std::int32_t open = 0;    // answers that the engine works on
+    std::int32_t open = 0;   // answers that the engine works on
     bool abandoned = false;  // the engine need not go on
   };
 

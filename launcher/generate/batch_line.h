@@ -1,4 +1,4 @@
-// Lines of a batch, as OpenAI's API for batches has them: what is asked for, and how it is answered.
+// Lines of a batch, as OpenAI's API for batches has them: what they ask for, and their answers.
 //   {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Once", ...}}
 //   {"id": "batch_req_1", "custom_id": "a", "response": {"status_code": 200, "request_id": "req_1",
 //    "body": {...}}, "error": null}

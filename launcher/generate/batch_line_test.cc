@@ -22,7 +22,8 @@ RequestLine parse(const std::string& line) {
 TEST_CASE("the body reaches the endpoint as it was written, wherever it stands") {
   const std::string body = R"({"z": [1, {"a": "}\"{"}], "a": 1.50, "b\\": "\\"})";
   for (const std::string& line : {
-           R"({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": )" + body + "}",
+           R"({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": )" + body +
+               "}",
            R"( { "body" :)" + body + R"( ,"url":"/v1/completions","custom_id":"a" } )",
            R"({"url":"\/v1\/completions","bo\u0064y":)" + body + R"(,"custom_id":"a"})",
        }) {

@@ -44,7 +44,8 @@ std::vector<Json> run(const TextFolder& model, const std::string& input, int exi
 }
 
 std::string batch_line(const std::string& id, const std::string& url, const Json& body) {
-  return json_text(Json{{"custom_id", id}, {"method", "POST"}, {"url", url}, {"body", body}}) + '\n';
+  return json_text(Json{{"custom_id", id}, {"method", "POST"}, {"url", url}, {"body", body}}) +
+         '\n';
 }
 
 std::string chat_line(const std::string& id, Json body) {
@@ -63,13 +64,14 @@ std::string completion_line(const std::string& id, Json body) {
 TEST_CASE("a batch is answered in the shape of OpenAI's API, with the server's bodies") {
   const TextFolder model;
   const Json part = {{{"type", "text"}, {"text", "hi"}}};
-  const std::vector<Json> lines = run(
-      model, chat_line("one", {{"max_tokens", 6}, {"seed", 5}}) +
-                 chat_line("parts", {{"max_tokens", 6},
-                                     {"seed", 5},
-                                     {"messages", {{{"role", "user"}, {"content", part}}}}}) +
-                 completion_line("two", {{"prompt", {"the", "a"}}, {"n", 2}, {"max_tokens", 3}}) +
-                 R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 6, "seed": 5})");
+  const std::vector<Json> lines =
+      run(model,
+          chat_line("one", {{"max_tokens", 6}, {"seed", 5}}) +
+              chat_line("parts", {{"max_tokens", 6},
+                                  {"seed", 5},
+                                  {"messages", {{{"role", "user"}, {"content", part}}}}}) +
+              completion_line("two", {{"prompt", {"the", "a"}}, {"n", 2}, {"max_tokens", 3}}) +
+              R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 6, "seed": 5})");
   REQUIRE(lines.size() == 4);
   CHECK(lines[0]["custom_id"] == "one");
   CHECK(lines[0]["id"] == "batch_req_1");
@@ -113,8 +115,7 @@ TEST_CASE("a bad line of a batch is that line's error, with its status") {
   const std::vector<Json> lines =
       run(model,
           chat_line("good", {{"max_tokens", 2}}) + "nonsense\n" +
-              chat_line("range", {{"temperature", -1}}) +
-              chat_line("stream", {{"stream", true}}) +
+              chat_line("range", {{"temperature", -1}}) + chat_line("stream", {{"stream", true}}) +
               batch_line("model", "/v1/completions", {{"model", "gpt-4o"}, {"prompt", "a"}}) +
               completion_line("refused", {{"prompt", {{1, 2}, {99999}, {3}}}, {"max_tokens", 9}}) +
               batch_line("url", "/v1/embeddings", {{"input", "a"}}) +
@@ -222,7 +223,8 @@ TEST_CASE("one bad line of forty kinds costs nobody else's answer") {
     CAPTURE(bad.substr(0, 100));
     std::string input;
     for (std::size_t i = 0; i < kLines; ++i) {
-      input += i == kBad ? bad + '\n' : str("{\"prompt_token_ids\": [", i + 1, "], \"id\": ", i, "}\n");
+      input +=
+          i == kBad ? bad + '\n' : str("{\"prompt_token_ids\": [", i + 1, "], \"id\": ", i, "}\n");
     }
     const std::vector<Json> lines = run(model, input, 1, {"--max-tokens=2", "--ignore-eos"});
     REQUIRE(lines.size() == kLines);

@@ -43,15 +43,15 @@ constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(100);
 constexpr Nanoseconds kInputInterval = std::chrono::milliseconds(10);
 
 RequestInfo info_of(const Task& task) {
-  const runtime::SamplingParams& sampling = task.asked.request->sampling;
+  const runtime::SamplingParams& sampling = task.parsed.request->sampling;
   return {.line = task.line,
-          .id = task.asked.id,
-          .prompt = task.asked.request->prompt,
+          .id = task.parsed.id,
+          .prompt = task.parsed.request->prompt,
           .n = sampling.n,
           .stop_token_ids = sampling.stop_token_ids,
           .logprobs = sampling.logprobs.has_value(),
           .prompt_logprobs = sampling.prompt_logprobs.has_value(),
-          .text = task.asked.text};
+          .text = task.parsed.text};
 }
 
 // Reads tasks, submits them to the engine, and writes the answers in the order of the input.
@@ -131,32 +131,32 @@ class Generation {
   }
 
   void start(Task& task) {
-    const RequestLine& asked = task.asked;
+    const RequestLine& parsed = task.parsed;
     if (!task.answers.empty()) {
       queue_.add_finished(task.line, std::move(task.answers), task.read_bytes);
-    } else if (asked.batch) {
+    } else if (parsed.batch) {
       start_batch_line(task);
-    } else if (!asked.request) {
-      queue_.add_error(task.line, asked.id, asked.error, task.read_bytes);
+    } else if (!parsed.request) {
+      queue_.add_error(task.line, parsed.id, parsed.error, task.read_bytes);
     } else {
       queue_.add_request(info_of(task), task.read_bytes);
-      client_.submit(engine_request(task.line), *asked.request);
+      client_.submit(engine_request(task.line), *parsed.request);
     }
   }
 
   void start_batch_line(const Task& task) {
-    const RequestLine& asked = task.asked;
+    const RequestLine& parsed = task.parsed;
     constexpr int kBadRequest = 400;
     try {
-      if (!asked.batch_request) throw ApiError(kBadRequest, asked.error, asked.error_param);
-      BatchCall call(parse_batch_request(api_, task.line, *asked.batch_request));
+      if (!parsed.batch_request) throw ApiError(kBadRequest, parsed.error, parsed.error_param);
+      BatchCall call(parse_batch_request(api_, task.line, *parsed.batch_request));
       const std::vector<runtime::Request> requests = call.take_requests();
-      queue_.add_call(task.line, asked.id, std::move(call), task.read_bytes);
+      queue_.add_call(task.line, parsed.id, std::move(call), task.read_bytes);
       for (std::size_t i = 0; i < requests.size(); ++i) {
         client_.submit(engine_request(task.line, i), requests[i]);
       }
     } catch (const ApiError& error) {
-      queue_.add_batch_error(task.line, asked.id, error, task.read_bytes);
+      queue_.add_batch_error(task.line, parsed.id, error, task.read_bytes);
     }
   }
 

@@ -294,7 +294,7 @@ TEST_CASE("a run is resumed with its model and options alone, and says which dif
   };
   CHECK(resumed_with({"--temperature=0.25"}) ==
         "nvllm-launch: --resume: " + work.output +
-            " was begun with another --temperature (1.0, now 0.25); pass the same, or another "
+            " was started with another --temperature (1.0, now 0.25); pass the same, or another "
             "--output\n");
   CHECK(resumed_with({"--model=tests/data/golden-models/qwen3-uneven"})
             .find("has answers of another model") != std::string::npos);

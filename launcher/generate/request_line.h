@@ -37,8 +37,8 @@ struct RequestLine {
 };
 
 // defaults: the values of fields that the line does not have. It throws nothing: whatever is wrong
-// with a line is RequestLine::error, in one line, and the others go on. text: null if the model has no tokenizer; then
-// text is refused.
+// with a line is RequestLine::error, in one line, and the others go on. text: null if the model has
+// no tokenizer; then text is refused.
 RequestLine parse_request_line(std::string_view line, const runtime::SamplingParams& defaults,
                                const TextInput* text = nullptr);
 

@@ -81,27 +81,27 @@ void EarlierOutput::load_rest() {
   }
 }
 
-void EarlierOutput::check(const Record& record, const RequestLine& asked) const {
+void EarlierOutput::check(const Record& record, const RequestLine& parsed) const {
   const auto line = record.answers_line;
-  if (record.id != asked.id) {
+  if (record.id != parsed.id) {
     fail("--resume: ", path_, " has ", named(record.id), " for line ", line,
-         " of the input, which has ", named(asked.id), kFix);
+         " of the input, which has ", named(parsed.id), kFix);
   }
-  if (record.index && !asked.request && !asked.batch_request) {
+  if (record.index && !parsed.request && !parsed.batch_request) {
     fail("--resume: ", path_, " answers line ", line, " of the input, which is no request", kFix);
   }
-  if (record.batch != asked.batch) {
+  if (record.batch != parsed.batch) {
     fail("--resume: ", path_, " has ", record.batch ? "an" : "no", " answer of a batch for line ",
-         line, " of the input, which is ", asked.batch ? "" : "not ", "of one", kFix);
+         line, " of the input, which is ", parsed.batch ? "" : "not ", "of one", kFix);
   }
-  if (record.index && asked.request && record.prompt != asked.request->prompt) {
+  if (record.index && parsed.request && record.prompt != parsed.request->prompt) {
     fail("--resume: ", path_, " has another prompt for line ", line, " of the input", kFix);
   }
 }
 
-bool EarlierOutput::complete(const Group& group, const RequestLine& asked) {
+bool EarlierOutput::complete(const Group& group, const RequestLine& parsed) {
   if (!group.front().index || group.front().batch) return group.size() == 1;
-  if (group.size() != static_cast<std::size_t>(asked.request->sampling.n)) return false;
+  if (group.size() != static_cast<std::size_t>(parsed.request->sampling.n)) return false;
   for (std::size_t i = 0; i < group.size(); ++i) {
     if (group[i].index != static_cast<std::int32_t>(i)) return false;
   }
@@ -109,11 +109,11 @@ bool EarlierOutput::complete(const Group& group, const RequestLine& asked) {
 }
 
 // True if the next group has all answers to the line; then it becomes part of the prefix.
-bool EarlierOutput::find_in_prefix(std::uint64_t line, const RequestLine& asked) {
+bool EarlierOutput::find_in_prefix(std::uint64_t line, const RequestLine& parsed) {
   if (!group_) group_ = next_group();
   if (!group_ || group_->front().answers_line != line) return false;
-  for (const Record& record : *group_) check(record, asked);
-  if (!complete(*group_, asked)) return false;
+  for (const Record& record : *group_) check(record, parsed);
+  if (!complete(*group_, parsed)) return false;
   last_failed_ = !group_->front().index;
   prefix_bytes_ = group_->back().begin + group_->back().text.size();
   group_.reset();
@@ -121,18 +121,17 @@ bool EarlierOutput::find_in_prefix(std::uint64_t line, const RequestLine& asked)
 }
 
 std::optional<EarlierOutput::Answers> EarlierOutput::find(std::uint64_t line,
-                                                          const RequestLine& asked) {
+                                                          const RequestLine& parsed) {
   if (!prefix_ended_) {
-    if (find_in_prefix(line, asked))
-      return Answers{.in_prefix = true, .failed = last_failed_};
+    if (find_in_prefix(line, parsed)) return Answers{.in_prefix = true, .failed = last_failed_};
     load_rest();
   }
   const auto found = rest_.find(line);
   if (found == rest_.end()) return std::nullopt;
   const Group group = std::move(found->second);
   rest_.erase(found);
-  for (const Record& record : group) check(record, asked);
-  if (!complete(group, asked)) return std::nullopt;
+  for (const Record& record : group) check(record, parsed);
+  if (!complete(group, parsed)) return std::nullopt;
   Answers answers{.failed = !group.front().index};
   for (const Record& record : group) answers.text += record.text;
   return answers;
@@ -199,8 +198,8 @@ RequestSource::Found RequestSource::read(Nanoseconds limit, Task& task) {
   if (!reader_) {
     if (lines_ == prompts_.size()) return Found::end;
     task = {.line = lines_ + 1};
-    task.asked.request = runtime::Request{.prompt = prompts_[lines_], .sampling = defaults_};
-    if (text_ != nullptr) task.asked.text = text_->defaults();
+    task.parsed.request = runtime::Request{.prompt = prompts_[lines_], .sampling = defaults_};
+    if (text_ != nullptr) task.parsed.text = text_->defaults();
     ++lines_;
     return Found::task;
   }
@@ -211,11 +210,11 @@ RequestSource::Found RequestSource::read(Nanoseconds limit, Task& task) {
     lines_ = reader_->number();
     if (!reader_->too_long() && blank(reader_->line())) continue;
     task = {.line = lines_,
-            .asked = parse(*reader_, defaults_, text_),
+            .parsed = parse(*reader_, defaults_, text_),
             .read_bytes = reader_->read_bytes()};
     // What cannot be read is answered in the form of the lines before it.
-    if (!task.asked.error.empty() && task.asked.id.empty()) task.asked.batch |= in_batch_;
-    in_batch_ = task.asked.batch;
+    if (!task.parsed.error.empty() && task.parsed.id.empty()) task.parsed.batch |= in_batch_;
+    in_batch_ = task.parsed.batch;
     return Found::task;
   }
 }
@@ -224,7 +223,7 @@ RequestSource::Found RequestSource::read(Nanoseconds limit, Task& task) {
 // exist.
 bool RequestSource::find_answers(Task& task) {
   if (!finished_) return false;
-  auto answers = finished_->find(task.line, task.asked);
+  auto answers = finished_->find(task.line, task.parsed);
   if (!answers) return false;
   ++kept_lines_;
   kept_failures_ += answers->failed ? 1 : 0;

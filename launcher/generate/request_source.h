@@ -32,7 +32,7 @@ class EarlierOutput {
   };
   // All answers to a line of the input; nothing if some are missing. Must be called in ascending
   // order of lines. Throws an Error if the answers are to another request.
-  std::optional<Answers> find(std::uint64_t line, const RequestLine& asked);
+  std::optional<Answers> find(std::uint64_t line, const RequestLine& parsed);
 
   // To be called at the end of the input. Throws an Error if there are answers to further lines.
   void expect_end(std::uint64_t lines_of_input);
@@ -56,10 +56,10 @@ class EarlierOutput {
   Record parse(std::string_view text) const;
   void advance();
   std::optional<Group> next_group();
-  bool find_in_prefix(std::uint64_t line, const RequestLine& asked);
+  bool find_in_prefix(std::uint64_t line, const RequestLine& parsed);
   void load_rest();
-  void check(const Record& record, const RequestLine& asked) const;
-  static bool complete(const Group& group, const RequestLine& asked);
+  void check(const Record& record, const RequestLine& parsed) const;
+  static bool complete(const Group& group, const RequestLine& parsed);
 
   std::string path_;
   std::optional<LineReader> reader_;
@@ -75,7 +75,7 @@ class EarlierOutput {
 // already.
 struct Task {
   std::uint64_t line = 0;
-  RequestLine asked = {};
+  RequestLine parsed = {};
   std::string answers = "";
   std::uint64_t read_bytes = 0;
 };

@@ -153,9 +153,8 @@ bool check_run_record(const std::string& output, const RunRecord& record) {
   for (const auto& [name, value] : record) {
     const auto found = earlier.find(name);
     if (found == earlier.end() || found->second == value) continue;
-    fail("--resume: ", output, " was begun with another ", name, " (",
-         shown_value(found->second), ", now ", shown_value(value),
-         "); pass the same, or another --output");
+    fail("--resume: ", output, " was started with another ", name, " (", shown_value(found->second),
+         ", now ", shown_value(value), "); pass the same, or another --output");
   }
   return true;
 }

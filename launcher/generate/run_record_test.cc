@@ -67,7 +67,7 @@ TEST_CASE("one changed byte in the middle of the weights is another model") {
 TEST_CASE("an option that differs is named with both values") {
   CHECK(refusal(record_of(kModel, {}, {.temperature = 0.5}),
                 record_of(kModel, {}, {.temperature = 0})) ==
-        "--resume: OUT was begun with another --temperature (0.5, now 0.0); pass the same, or "
+        "--resume: OUT was started with another --temperature (0.5, now 0.0); pass the same, or "
         "another --output");
   Options other;
   other.engine.seed = 3;

@@ -22,7 +22,8 @@ struct JsonLimits {
 // outside of all.
 class BadJson : public Error {
  public:
-  BadJson(const std::string& message, std::string field) : Error(message), field_(std::move(field)) {}
+  BadJson(const std::string& message, std::string field)
+      : Error(message), field_(std::move(field)) {}
   const std::string& field() const { return field_; }
 
  private:

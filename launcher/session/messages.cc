@@ -109,8 +109,8 @@ Value prepare_messages(const Value& messages, bool template_takes_parts) {
 }
 
 void check_roles(const Value& messages, const tokenizer::ChatTemplate& chat_template) {
-  constexpr std::array<std::string_view, 6> kRoles = {"system", "developer", "user",
-                                                      "assistant", "tool", "function"};
+  constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
+                                                      "assistant", "tool",      "function"};
   constexpr std::size_t kMaxShown = 40;
   const auto& items = messages.list()->items;
   for (std::size_t i = 0; i < items.size(); ++i) {

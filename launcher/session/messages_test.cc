@@ -58,8 +58,8 @@ TEST_CASE("a role is known to all, or to the template, or else it is named") {
       "{% for m in messages %}{% if m.role == 'critic' %}!{% endif %}{{ m.content }}{% endfor %}",
       {});
   const auto role = [&](const std::string& name) -> std::string {
-    const std::string messages = R"([{"role": "user", "content": "a"}, {"role": ")" + name +
-                                 R"(", "content": "b"}])";
+    const std::string messages =
+        R"([{"role": "user", "content": "a"}, {"role": ")" + name + R"(", "content": "b"}])";
     try {
       check_roles(prepare_messages(jinja::from_json(messages, "test"), false), chatml);
     } catch (const Error& error) {

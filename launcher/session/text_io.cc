@@ -91,7 +91,7 @@ void check_standard_output() {
 
 namespace {
 
-// Opened by these names, a file that standard output is redirected to would be begun anew.
+// Opened by these names, a file that standard output is redirected to would be overwritten.
 bool is_standard_output(const std::string& path) {
   return path.empty() || path == "/dev/stdout" || path == "/dev/fd/1" || path == "/proc/self/fd/1";
 }

@@ -97,8 +97,9 @@ class OutputStuck : public Error {
 // LineWriter: writes whole lines to a file, a pipe or a terminal. It buffers nothing.
 class LineWriter {
  public:
-  // path: empty, or /dev/stdout, is standard output. A file is created if it does not exist; its content stays until
-  // truncate_at(). Throws an Error if it cannot be written to, or another run writes it.
+  // path: empty, or /dev/stdout, is standard output. A file is created if it does not exist; its
+  // content stays until truncate_at(). Throws an Error if it cannot be written to, or another run
+  // writes it.
   explicit LineWriter(const std::string& path);
 
   // Truncates a file there and continues there; other outputs have no content to truncate.

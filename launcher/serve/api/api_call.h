@@ -46,7 +46,7 @@ std::string message_error_body(int status, std::string_view message, std::string
 
 // What the endpoints know of the server. Immutable while it serves; used by several threads.
 struct ApiContext {
-  const TextModel* text = nullptr;        // null: the model has no tokenizer
+  const TextModel* text = nullptr;  // null: the model has no tokenizer
   // Of requests that do not set them themselves. The longest answer is the endpoint's own matter,
   // unless has_max_tokens is true.
   runtime::SamplingParams defaults = {};
