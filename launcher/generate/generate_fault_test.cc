@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -304,6 +305,24 @@ TEST_CASE("a run is resumed with its model and options alone, and says which dif
   CHECK(unknown.wait() == 0);
   CHECK(unknown.errors().find(work.output + ".run is not there") != std::string::npos);
   CHECK(json_lines(file_text(work.output)).size() == 2);
+}
+
+TEST_CASE("memory that the system refuses is told as that, and not as a worker's death") {
+  for (const char* const ranks : {"--tp=1", "--tp=2"}) {
+    Program program(generate("llama-tied", {"--prompt-ids=1", ranks, "--kv-cache-memory-bytes=3G",
+                                            "--max-num-seqs=2", "--swap-space=0"}),
+                    [] {
+                      const rlimit most{std::uint64_t{1500} << 20, std::uint64_t{1500} << 20};
+                      ::setrlimit(RLIMIT_AS, &most);
+                    });
+    CHECK(program.wait() == 1);
+    const std::string errors = program.errors();
+    CAPTURE(errors);
+    CHECK(errors.starts_with("nvllm-launch: rank "));
+    CHECK(errors.find("for 'kv cache', which the system refuses") != std::string::npos);
+    CHECK(errors.find("died") == std::string::npos);
+    CHECK(errors.find('\n') == errors.size() - 1);
+  }
 }
 
 TEST_CASE("an output of another input is refused before anything is started") {

@@ -140,7 +140,7 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
   CHECK(plan.all_resident());
   CHECK(plan.notes.back() ==
         "KV cache: 40 blocks of 4096 tokens, all of them on the device; none is written to the "
-        "host");
+        "host; prompts share whole blocks alone (--transfer-block)");
   plan = planned(93 * kGiB);  // of 108; the rank with the least decides
   CHECK(plan.device_slots == 29);
   CHECK(plan.resident_blocks == 23);
