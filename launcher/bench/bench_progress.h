@@ -1,4 +1,4 @@
-// BenchProgress: the line that shows how far a benchmark is, on a terminal. It prints nothing itself.
+// BenchProgress: the line that shows on a terminal how far a benchmark is. It prints nothing.
 #pragma once
 
 #include <cstdint>

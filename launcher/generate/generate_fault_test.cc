@@ -312,8 +312,8 @@ TEST_CASE("memory that the system refuses is told as that, and not as a worker's
     Program program(generate("llama-tied", {"--prompt-ids=1", ranks, "--kv-cache-memory-bytes=3G",
                                             "--max-num-seqs=2", "--swap-space=0"}),
                     [] {
-                      const rlimit most{std::uint64_t{1500} << 20, std::uint64_t{1500} << 20};
-                      ::setrlimit(RLIMIT_AS, &most);
+                      const rlimit small{std::uint64_t{1500} << 20, std::uint64_t{1500} << 20};
+                      ::setrlimit(RLIMIT_AS, &small);
                     });
     CHECK(program.wait() == 1);
     const std::string errors = program.errors();
