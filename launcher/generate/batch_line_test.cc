@@ -56,7 +56,9 @@ TEST_CASE("what is wrong around the body is told, with the field that is to blam
        " \"custom_id\": the name \"custom_id\" is there twice"},
       {R"({"custom_id": "a", )", " no valid JSON at column 20"},
   };
-  for (const auto& [line, error] : cases) {
+  for (const auto& each : cases) {
+    const std::string& line = each.first;
+    const std::string& error = each.second;
     const RequestLine parsed = parse(line);
     CAPTURE(line);
     CHECK(parsed.batch);
