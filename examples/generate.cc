@@ -1,13 +1,14 @@
 // The engine as a library: answers prompts, given as token ids, and prints the answers' token ids.
+// docs/cpp.md says how it is built outside of this folder.
 //
-//   bazel run //examples:generate -- MODEL 1,2,3 4,5
+//   generate MODEL 1,2,3 4,5
+#include <nvllm/nvllm.h>
+
 #include <cstdio>
 #include <exception>
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include "launcher/session/engine_session.h"
 
 namespace {
 
@@ -21,13 +22,11 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  nvllm::launcher::SessionOptions options;
-  if (argc > 1) options.model.path = argv[1];
   try {
     // The workers are forked here: before this process has threads, or has used a GPU.
-    nvllm::launcher::EngineSession session(options);
+    nvllm::Session session({.model = argc > 1 ? argv[1] : ""});
 
-    std::vector<nvllm::runtime::Request> requests;
+    std::vector<nvllm::Request> requests;
     for (int i = 2; i < argc; ++i) {
       requests.push_back(
           {.prompt = parse_ids(argv[i]), .sampling = {.temperature = 0, .max_tokens = 16}});

@@ -52,10 +52,11 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
 };
 
 // If standard input, output or error is closed, the next file to be opened would get its number,
-// and then its output. This opens /dev/null instead.
+// and then its output. This opens /dev/null instead; standard output for reading alone, so that
+// results that nobody gets are an error (check_standard_output()) and not lost in silence.
 void fill_standard_files() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 

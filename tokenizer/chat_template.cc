@@ -69,7 +69,8 @@ Dict context_of(const ChatTemplate::Request& request, const Dict& special_tokens
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view source, const Dict& special_tokens)
-    : template_(with_context("chat template", [&] { return jinja::Template::parse(source); })),
+    : source_(source),
+      template_(with_context("chat template", [&] { return jinja::Template::parse(source); })),
       special_tokens_(special_tokens),
       takes_parts_(renders_parts()) {}
 
@@ -109,6 +110,13 @@ bool ChatTemplate::renders_parts() const {
   } catch (const Error&) {
     return false;
   }
+}
+
+bool ChatTemplate::mentions(std::string_view word) const {
+  for (const char quote : {'"', '\''}) {
+    if (source_.find(str(quote, word, quote)) != std::string::npos) return true;
+  }
+  return false;
 }
 
 std::string ChatTemplate::render(const Request& request) const {

@@ -36,9 +36,13 @@ class ChatTemplate {
   // well as text (vLLM's content format "openai", else "string").
   bool takes_parts() const { return takes_parts_; }
 
+  // Whether the template's source has this word in quotes, as it has the roles that it knows.
+  bool mentions(std::string_view word) const;
+
  private:
   bool renders_parts() const;
 
+  std::string source_;
   jinja::Template template_;
   jinja::Dict special_tokens_;
   bool takes_parts_;

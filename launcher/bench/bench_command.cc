@@ -1,4 +1,6 @@
 // The commands bench throughput, latency, long and startup.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -7,6 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/logging.h"
+#include "launcher/bench/bench_progress.h"
 #include "launcher/bench/device_speed.h"
 #include "launcher/bench/load_generator.h"
 #include "launcher/bench/long_context.h"
@@ -28,8 +33,18 @@ namespace {
 struct BenchRun {
   EngineSession& session;
   LoadGenerator& load;
+  BenchProgress& progress;
   std::int64_t vocabulary = 0;  // of the model
 };
+
+// Shows on a terminal how far the benchmark is.
+void show_progress(EngineSession& session, LoadGenerator& load, BenchProgress& progress) {
+  if (!log_enabled(LogLevel::info) || ::isatty(STDERR_FILENO) != 1) return;
+  load.on_poll([&](std::size_t total) {
+    const std::string line = progress.line(load.records(), total, now_ns());
+    if (!line.empty()) session.workers().console().print(line);
+  });
+}
 
 // Runs a benchmark within an engine session; if it throws, the run has failed for that reason.
 // Fills in the subject as far as it is known by then, and writes the trace if --profile asks for
@@ -49,7 +64,12 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
       subject.cost = cost_of(config, subject.dtype, static_cast<int>(subject.info.ranks.size()));
       Trace trace;
       LoadGenerator load(session.client(), options.engine.profile ? &trace : nullptr);
-      benchmark({session, load, config.vocab_size});
+      BenchProgress progress(now_ns());
+      show_progress(session, load, progress);
+      benchmark({session, load, progress, config.vocab_size});
+      if (const std::string line = progress.clear(); !line.empty()) {
+        session.workers().console().print(line);
+      }
       if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);
     } catch (const Error& failure) {
       error = subject.failure = failure.what();
@@ -83,10 +103,11 @@ int print(const Options& options, const BenchSubject& subject, const Report& rep
   return kExitFine;
 }
 
-// Logs the progress on standard error.
-void log(EngineSession& session, const std::string& text) {
+// Logs what was measured, on standard error.
+void log(const BenchRun& run, const std::string& text) {
   if (!log_enabled(LogLevel::info)) return;
-  session.workers().console().print(format_log_line("launcher", LogLevel::info, text));
+  run.session.workers().console().print(run.progress.clear() +
+                                        format_log_line("launcher", LogLevel::info, text));
 }
 
 LatencyPlan latency_plan(const BenchOptions& bench, const BenchRun& run, std::int64_t batch) {
@@ -152,7 +173,7 @@ int run_bench_latency(const Options& options, std::int64_t started_ns) {
         for (const LatencyPlan& plan : plans) {
           results.push_back(
               measure_latency(run.load, run.session.client(), plan, options.engine, random));
-          log(run.session,
+          log(run,
               str("batch ", plan.batch, ": ", results.back().mean_step_s() * 1e3, " ms a step"));
         }
       });
@@ -184,8 +205,8 @@ int run_bench_long(const Options& options, std::int64_t started_ns) {
                      .one_prompt = bench.one_prompt};
       PythonRandom random(bench.dataset_seed);
       result = measure_long(run.load, run.session.client(), report.plan, random);
-      log(run.session, str(name_of(mode), ": ", result.prefill_s, " s for the prompt, ",
-                           result.mean_step_s() * 1e3, " ms a token"));
+      log(run, str(name_of(mode), ": ", result.prefill_s, " s for the prompt, ",
+                   result.mean_step_s() * 1e3, " ms a token"));
     };
     const int exit_code = run_bench(of_mode, std::move(model), started_ns, one, benchmark);
     if (exit_code != kExitFine && exit_code != kExitFailed) return exit_code;

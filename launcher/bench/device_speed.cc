@@ -181,6 +181,17 @@ LinkSpeed measure_link_in_child(DeviceKind kind) {
   return {.to_device = to_device, .to_host = to_host, .source = "measured"};
 }
 
+// Of the last cache, which holds what every step reads if it is small enough.
+double cache_bytes(bool cpu) {
+  constexpr double kLargestGpuCache = 50.0 * (1 << 20);  // the L2 of H100 and H200
+  if (!cpu) return kLargestGpuCache;
+  for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
+    const long bytes = ::sysconf(level);
+    if (bytes > 0) return static_cast<double>(bytes);
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::optional<DeviceSpeed> known_speed(const std::string& device) {
@@ -206,6 +217,9 @@ DeviceSpeed device_speed(const SpeedQuestion& question) {
              .attention_flops_per_second = measured.flops_per_second * share,
              .source = "measured"};
   }
+  // Ranks on the CPU share it.
+  const bool on_cpu = question.device.starts_with("CPU");
+  speed.cache_bytes = cache_bytes(on_cpu) / (on_cpu ? question.ranks : 1);
   if (question.bandwidth_tb_s) speed.bytes_per_second = *question.bandwidth_tb_s * 1e12;
   if (question.tflops) {
     speed.flops_per_second = speed.attention_flops_per_second = *question.tflops * 1e12;

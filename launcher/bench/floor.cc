@@ -49,6 +49,10 @@ ModelCost cost_of(const model::ModelConfig& config, DType dtype, int ranks) {
   return max;
 }
 
+bool floor_holds(const ModelCost& cost, const DeviceSpeed& speed) {
+  return cost.layer_bytes + cost.head_bytes > speed.cache_bytes;
+}
+
 double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWork& work) {
   const double gemms = std::max(
       (cost.layer_bytes + cost.head_bytes) / speed.bytes_per_second,

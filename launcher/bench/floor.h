@@ -18,7 +18,8 @@ struct DeviceSpeed {
   double bytes_per_second = 0;  // memory bandwidth
   double flops_per_second = 0;  // of GEMMs
   double attention_flops_per_second = 0;
-  std::string source;  // where these come from, for people
+  double cache_bytes = 0;  // of the processor's last cache; 0: unknown
+  std::string source;      // where these come from, for people
 };
 
 // Bandwidth between a device and pinned host memory, for large copies in one direction at a time.
@@ -38,6 +39,10 @@ struct ModelCost {
   double attention_flops = 0;  // of one row, per token of its context
 };
 ModelCost cost_of(const model::ModelConfig& config, DType dtype, int ranks);
+
+// Whether the weights come from memory at each step, as the floor assumes. If a cache holds them
+// they come faster, and nothing can be said about a share of the floor.
+bool floor_holds(const ModelCost& cost, const DeviceSpeed& speed);
 
 // The work of one step.
 struct StepWork {

@@ -40,6 +40,7 @@ void LoadGenerator::submit(const runtime::Request& request) {
 
 void LoadGenerator::poll() {
   const std::vector<runtime::Update> updates = client_.poll(kPollLimit);
+  if (on_poll_) on_poll_(total_);
   if (updates.empty()) return;
   const Trace::Span span(trace_, "host", "note updates");
   const std::int64_t now = now_ns();
@@ -73,10 +74,12 @@ void LoadGenerator::abort_all() {
 
 void LoadGenerator::run(std::span<const runtime::Request> requests, std::int64_t at_once) {
   std::size_t next = 0;
+  total_ = requests.size();
   while (next < requests.size() || client_.unfinished() > 0) {
     while (next < requests.size() && unfinished() < at_once) submit(requests[next++]);
     poll();
   }
+  total_ = 0;
 }
 
 }  // namespace nvllm::launcher

@@ -1,8 +1,11 @@
 // LoadGenerator: submits requests to an engine and records when their tokens arrive.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/trace.h"
@@ -33,6 +36,9 @@ class LoadGenerator {
   explicit LoadGenerator(runtime::EngineClient& client, Trace* trace = nullptr)
       : client_(client), trace_(trace) {}
 
+  // Called at each poll, with how many requests there will be (0: unknown). It must be quick.
+  void on_poll(std::function<void(std::size_t total)> call) { on_poll_ = std::move(call); }
+
   // Drops the records of earlier requests.
   void clear() { records_.clear(); }
   void submit(const runtime::Request& request);
@@ -52,6 +58,8 @@ class LoadGenerator {
 
   runtime::EngineClient& client_;
   Trace* trace_;
+  std::function<void(std::size_t total)> on_poll_;
+  std::size_t total_ = 0;  // of run()
   std::uint64_t next_id_ = 1;
   std::vector<RequestRecord> records_;  // the last has the id next_id_ - 1
 };

@@ -92,6 +92,15 @@ Json run_of(const StartupRun& run) {
 
 }  // namespace
 
+namespace {
+
+// null where the floor's assumption does not hold.
+Json share_of_floor(const BenchSubject& subject, double share) {
+  return floor_holds(subject.cost, subject.speed) ? Json(share) : Json();
+}
+
+}  // namespace
+
 std::string format_json(const BenchSubject& subject, const ThroughputReport& report) {
   const ThroughputResult& result = report.result;
   const double output = static_cast<double>(result.output_tokens);
@@ -116,7 +125,7 @@ std::string format_json(const BenchSubject& subject, const ThroughputReport& rep
   json["mean_batch"] = output / static_cast<double>(result.work.steps);
   json["work"] = work_of(result.work);
   json["floor"] = {{"seconds", report.floor_s},
-                   {"of_floor", report.floor_s / result.seconds},
+                   {"of_floor", share_of_floor(subject, report.floor_s / result.seconds)},
                    {"limits", limits_of(subject.speed)}};
   return text_of(json);
 }
@@ -129,33 +138,34 @@ std::string format_json(const BenchSubject& subject, const std::vector<LatencyRe
     const double rows = result.rows;
     const double floor = decode_floor(subject.cost, subject.speed, rows, result.context);
     const double prompts = prefill_floor(result, subject.cost, subject.speed);
-    json["batches"].push_back({{"batch", result.plan.batch},
-                               {"input_len", result.plan.prompt_tokens},
-                               {"warmup_steps", result.plan.warmup_steps},
-                               {"prompts_s", result.prefill_s},
-                               {"prompts_floor_s", prompts},
-                               {"prompts_of_floor", prompts / result.prefill_s},
-                               {"first_token_ms", milliseconds(result.ttft_s)},
-                               {"steps", result.steps},
-                               {"mean_rows", rows},
-                               {"mean_context", result.context},
-                               {"mean_step_ms", result.mean_step_s() * 1e3},
-                               {"step_ms", milliseconds(result.step_s)},
-                               {"tokens_per_s", rows / result.mean_step_s()},
-                               {"floor_ms", floor * 1e3},
-                               {"of_floor", floor / result.mean_step_s()},
-                               {"cached_prompt_tokens", result.cached_tokens},
-                               {"work", work_of(result.work)}});
+    json["batches"].push_back(
+        {{"batch", result.plan.batch},
+         {"input_len", result.plan.prompt_tokens},
+         {"warmup_steps", result.plan.warmup_steps},
+         {"prompts_s", result.prefill_s},
+         {"prompts_floor_s", prompts},
+         {"prompts_of_floor", share_of_floor(subject, prompts / result.prefill_s)},
+         {"first_token_ms", milliseconds(result.ttft_s)},
+         {"steps", result.steps},
+         {"mean_rows", rows},
+         {"mean_context", result.context},
+         {"mean_step_ms", result.mean_step_s() * 1e3},
+         {"step_ms", milliseconds(result.step_s)},
+         {"tokens_per_s", rows / result.mean_step_s()},
+         {"floor_ms", floor * 1e3},
+         {"of_floor", share_of_floor(subject, floor / result.mean_step_s())},
+         {"cached_prompt_tokens", result.cached_tokens},
+         {"work", work_of(result.work)}});
   }
   return text_of(json);
 }
 
 namespace {
 
-Json floor_of(const LongFloor& floor, double seconds) {
+Json floor_of(const BenchSubject& subject, const LongFloor& floor, double seconds) {
   return {{"compute_s", floor.compute_s},
           {"link_s", floor.link_s},
-          {"of_floor", floor.seconds() / seconds}};
+          {"of_floor", share_of_floor(subject, floor.seconds() / seconds)}};
 }
 
 Json mode_of(const BenchSubject& subject, const LongReport& report, const LongResult& mode) {
@@ -172,7 +182,7 @@ Json mode_of(const BenchSubject& subject, const LongReport& report, const LongRe
            {{"tokens", mode.prefill_tokens},
             {"seconds", mode.prefill_s},
             {"tokens_per_s", static_cast<double>(mode.prefill_tokens) / mode.prefill_s},
-            {"floor", floor_of(prefill, mode.prefill_s)},
+            {"floor", floor_of(subject, prefill, mode.prefill_s)},
             {"work", work_of(mode.prefill_work)}}},
           {"decode",
            {{"mean_context", mode.context},
@@ -180,7 +190,7 @@ Json mode_of(const BenchSubject& subject, const LongReport& report, const LongRe
             {"mean_step_ms", mode.mean_step_s() * 1e3},
             {"step_ms", milliseconds(mode.step_s)},
             {"tokens_per_s", 1 / mode.mean_step_s()},
-            {"floor", floor_of(decode, mode.mean_step_s())},
+            {"floor", floor_of(subject, decode, mode.mean_step_s())},
             {"work", work_of(mode.decode_work)}}}};
 }
 

@@ -25,10 +25,25 @@ std::string rate(double per_second, const char* unit) {
   return three_digits(per_second * (tera ? 1e-12 : 1e-9)) + (tera ? " T" : " G") + unit;
 }
 
-std::string floor_line(const DeviceSpeed& speed, std::size_t ranks) {
-  return str("  floor (roofline): ", rate(speed.bytes_per_second, "B/s"), " and ",
-             rate(speed.flops_per_second, "FLOP/s"), " of each device (", speed.source, ')',
-             ranks > 1 ? ", communication between ranks not counted" : "", '\n');
+// "50.0%"; "-" where the floor's assumption does not hold.
+std::string share_of_floor(const BenchSubject& subject, double share) {
+  return floor_holds(subject.cost, subject.speed) ? percent(share) : "-";
+}
+
+std::string floor_line(const BenchSubject& subject) {
+  const DeviceSpeed& speed = subject.speed;
+  const std::size_t ranks = subject.info.ranks.size();
+  std::string note;
+  if (!floor_holds(subject.cost, speed)) {
+    note =
+        str("  the floor assumes that weights come from memory at each step; those of this model "
+            "fit into a cache of ",
+            format_bytes(static_cast<std::uint64_t>(speed.cache_bytes)),
+            ", so no share of it is told\n");
+  }
+  return note + str("  floor (roofline): ", rate(speed.bytes_per_second, "B/s"), " and ",
+                    rate(speed.flops_per_second, "FLOP/s"), " of each device (", speed.source, ')',
+                    ranks > 1 ? ", communication between ranks not counted" : "", '\n');
 }
 
 std::string work_line(const EngineWork& work) {
@@ -57,8 +72,10 @@ std::string format_table(const BenchSubject& subject, const ThroughputReport& re
   figures.add_row(
       {"prompt and output", three_digits((output + prompt) / result.seconds), "tokens/s"});
   figures.add_row({"floor", three_digits(report.floor_s), "s"});
-  figures.add_row(
-      {"of the floor's speed", three_digits(report.floor_s / result.seconds * 100), "%"});
+  if (floor_holds(subject.cost, subject.speed)) {
+    figures.add_row(
+        {"of the floor's speed", three_digits(report.floor_s / result.seconds * 100), "%"});
+  }
   figures.add_row(
       {"mean batch", three_digits(output / static_cast<double>(result.work.steps)), ""});
   figures.add_row({"prompt tokens found in the cache", str(result.cached_tokens), ""});
@@ -69,8 +86,7 @@ std::string format_table(const BenchSubject& subject, const ThroughputReport& re
   times.add_row(row_in_ms("TTFT", result.ttft_s));
   times.add_row(row_in_ms("ITL", result.itl_s));
   times.add_row(row_in_ms("request", result.request_s));
-  return text + times.text() + work_line(result.work) +
-         floor_line(subject.speed, subject.info.ranks.size());
+  return text + times.text() + work_line(result.work) + floor_line(subject);
 }
 
 std::string format_table(const BenchSubject& subject, const std::vector<LatencyResult>& results) {
@@ -91,7 +107,7 @@ std::string format_table(const BenchSubject& subject, const std::vector<LatencyR
     table.add_row({str(result.plan.batch), three_digits(result.prefill_s * 1e3),
                    three_digits(prompts * 1e3), three_digits(result.mean_step_s() * 1e3),
                    three_digits(result.step_s.p50 * 1e3), three_digits(result.step_s.p99 * 1e3),
-                   three_digits(floor * 1e3), percent(floor / result.mean_step_s()),
+                   three_digits(floor * 1e3), share_of_floor(subject, floor / result.mean_step_s()),
                    three_digits(result.rows / result.mean_step_s()), three_digits(result.context),
                    str(result.cached_tokens), str(result.work.preemptions)});
   }
@@ -99,7 +115,7 @@ std::string format_table(const BenchSubject& subject, const std::vector<LatencyR
   for (const LatencyResult& result : results) {
     text += str("  batch ", result.plan.batch, ':') + work_line(result.work).substr(1);
   }
-  return text + floor_line(subject.speed, subject.info.ranks.size());
+  return text + floor_line(subject);
 }
 
 namespace {
@@ -110,11 +126,11 @@ std::string gib(std::uint64_t bytes) {
 
 // Adds the cells of a floor: of compute, of the link, and the share of the larger one that was
 // reached.
-void add_floor(std::vector<std::string>& row, const LongFloor& floor, double scale,
-               double seconds) {
+void add_floor(std::vector<std::string>& row, const BenchSubject& subject, const LongFloor& floor,
+               double scale, double seconds) {
   row.push_back(three_digits(floor.compute_s * scale));
   row.push_back(floor.link_s > 0 ? three_digits(floor.link_s * scale) : "-");
-  row.push_back(percent(floor.seconds() / seconds));
+  row.push_back(share_of_floor(subject, floor.seconds() / seconds));
 }
 
 void add_traffic(std::vector<std::string>& row, const EngineWork& work) {
@@ -145,7 +161,7 @@ std::string format_table(const BenchSubject& subject, const LongReport& report) 
     std::vector<std::string> prompt = {
         name_of(mode.mode), three_digits(mode.prefill_s),
         three_digits(static_cast<double>(mode.prefill_tokens) / mode.prefill_s)};
-    add_floor(prompt,
+    add_floor(prompt, subject,
               prefill_floor(mode, subject.cost, subject.speed, report.link,
                             subject.engine.max_num_batched_tokens),
               1, mode.prefill_s);
@@ -154,13 +170,13 @@ std::string format_table(const BenchSubject& subject, const LongReport& report) 
     std::vector<std::string> answer = {name_of(mode.mode), three_digits(mode.mean_step_s() * 1e3),
                                        three_digits(mode.step_s.p50 * 1e3),
                                        three_digits(mode.step_s.p99 * 1e3)};
-    add_floor(answer, decode_floor(mode, subject.cost, subject.speed, report.link), 1e3,
+    add_floor(answer, subject, decode_floor(mode, subject.cost, subject.speed, report.link), 1e3,
               mode.mean_step_s());
     add_traffic(answer, mode.decode_work);
     answers.add_row(answer);
   }
   text += prompts.text() + answers.text() + failures;
-  return text + floor_line(subject.speed, subject.info.ranks.size()) +
+  return text + floor_line(subject) +
          str("  PCIe: ", rate(report.link.to_device, "B/s"), " to each device, ",
              rate(report.link.to_host, "B/s"), " to the host (", report.link.source, ")\n");
 }

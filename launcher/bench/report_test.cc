@@ -83,6 +83,22 @@ TEST_CASE("a batch's share of the floor is that of its own rows and contexts") {
   CHECK(table.find("warm-up: a batch of other prompts and 16 steps") != std::string::npos);
 }
 
+TEST_CASE("weights that a cache holds have a floor, but no share of it") {
+  BenchSubject one = subject("latency");
+  one.speed.cache_bytes = 2e9;
+  const std::vector<LatencyResult> results = {latency()};
+  CHECK(parse_json(format_json(one, results)).at("batches").at(0).at("of_floor").is_null());
+  const std::string table = format_table(one, results);
+  CHECK(table.find('%') == std::string::npos);
+  CHECK(table.find("those of this model fit into a cache of 1.86 GiB, so no share of it is told") !=
+        std::string::npos);
+  ThroughputReport throughput;
+  throughput.floor_s = 5;
+  throughput.result.seconds = 10;
+  CHECK(parse_json(format_json(one, throughput)).at("floor").at("of_floor").is_null());
+  CHECK(format_table(one, throughput).find("of the floor's speed") == std::string::npos);
+}
+
 TEST_CASE("throughput tells tokens per second, the floor and the warm-up") {
   ThroughputReport report;
   report.at_once = 2;

@@ -8,6 +8,7 @@ namespace {
 
 void check_generate(const Options& options) {
   check_engine(options);
+  check_api(options);
   const GenerateOptions& generate = options.generate;
   if (generate.input.empty() && generate.prompts.empty() && generate.texts.empty()) {
     refuse("generate needs a prompt: --prompt TEXT, --prompt-ids 1,2,3 or --input FILE.jsonl");
@@ -23,6 +24,12 @@ void check_generate(const Options& options) {
   }
   if (generate.resume && generate.output.empty()) {
     refuse("--resume: needs the file that an earlier run wrote; pass --output FILE.jsonl");
+  }
+  if (generate.overwrite && generate.output.empty()) {
+    refuse("--overwrite: needs the file to begin anew; pass --output FILE.jsonl");
+  }
+  if (generate.overwrite && generate.resume) {
+    refuse("--overwrite with --resume: one throws away what the other keeps; pass one of them");
   }
   if (generate.input != "-" && !generate.input.empty() && generate.input == generate.output) {
     refuse("--output ", generate.output, ": is the input; pass another file");
@@ -50,15 +57,21 @@ OptionRows generate_rows() {
       {"--input", "FILE|-",
        "prompts as JSON lines, {\"prompt\": ...}, {\"messages\": [...]} or\n"
        "{\"prompt_token_ids\": [1, 2, 3]}; a line may have sampling options of\n"
-       "its own; -: from standard input",
+       "its own; or lines of an OpenAI batch, {\"custom_id\": ..., \"url\": ...,\n"
+       "\"body\": {...}}; -: from standard input",
        nullptr,
        into.path(&GenerateOptions::input, "a file of JSON lines, or - for standard input")},
-      {"--output", "FILE", "where the answers go, as JSON lines", "standard output",
+      {"--output", "FILE",
+       "where the answers go, as JSON lines; a file that is there already is\n"
+       "refused without --resume or --overwrite",
+       "standard output",
        into.path(&GenerateOptions::output, "a file, or leave it out for standard output")},
       {"--resume", nullptr,
-       "continues an --output that an earlier run with the same input wrote\n"
-       "in part",
+       "continues an --output that an earlier run with the same input, model\n"
+       "and options wrote in part",
        nullptr, into.on(&GenerateOptions::resume)},
+      {"--overwrite", nullptr, "begins an --output that is there already anew", nullptr,
+       into.on(&GenerateOptions::overwrite)},
       {"--stream", nullptr,
        "also prints every piece of an answer as a line, as soon as it is there:\n"
        "{\"line\": 1, \"index\": 0, \"delta\": \"...\", \"token_ids\": [...]}",
@@ -169,7 +182,8 @@ std::vector<Command> generating_commands() {
                   group_rows()}),
        check_engine, "[PROMPT]", store_chat_prompt},
       {"generate", "answers prompts from a file or the command line, as JSON lines",
-       join_rows({model_rows(), generate_rows(), sampling_rows(), engine_rows(), group_rows()}),
+       join_rows({model_rows(), generate_rows(), sampling_rows(), api_rows(), engine_rows(),
+                  group_rows()}),
        check_generate},
       serve_command(),
   };

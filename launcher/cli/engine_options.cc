@@ -161,8 +161,9 @@ OptionRows engine_rows() {
        "memory of each rank's KV cache: 4G, 512M (of 1024), or bytes", "what is left",
        into.amount(&EngineOptions::kv_cache_memory_bytes, 1, kMaxBytes)},
       {"--enable-prefix-caching", nullptr,
-       "whether prompts with the same beginning share its KV cache", "on",
-       into.on(&EngineOptions::prefix_caching), "--no-enable-prefix-caching"},
+       "whether prompts with the same beginning share its KV cache, in whole\n"
+       "blocks (--block-size; with --kv-offload those of --transfer-block)",
+       "on", into.on(&EngineOptions::prefix_caching), "--no-enable-prefix-caching"},
       {"--scheduling", "prefill-first|mixed",
        "prefill-first: a step is either prefill or decode, prefill first; mixed:\n"
        "a step does both",
@@ -198,7 +199,8 @@ OptionRows engine_rows() {
        "16", noted(store_ring_slots)},
       {"--transfer-block", "auto|N",
        "tokens of a block in host memory; a multiple of 16; auto: an eighth of\n"
-       "--max-model-len, as a power of two from 256 to 4096",
+       "--max-model-len, as a power of two from 256 to 4096; shorter beginnings\n"
+       "of prompts are not shared",
        "auto", noted(store_transfer_block)},
       {"--kv-resident-blocks", "auto|N",
        "chunked: blocks that stay on the device while their sequences run, and\n"

@@ -54,7 +54,7 @@ bool same_group(const OptionRow& row, const char* group) {
 
 // The groups of options that several commands share, in the order of the help.
 std::vector<OptionRows> shared_groups() {
-  return {model_rows(), sampling_rows(), engine_rows(), group_rows(), {config_row()}};
+  return {model_rows(), sampling_rows(), api_rows(), engine_rows(), group_rows(), {config_row()}};
 }
 
 std::string markdown(const std::string& title, const std::string& text) {

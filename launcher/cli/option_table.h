@@ -100,6 +100,7 @@ OptionRows sampling_rows();       // commands that generate; stored in options.s
 OptionRows chat_sampling_rows();  // the sampling options of a chat, with its own defaults
 OptionRow config_row();           // every command
 OptionRow chat_template_row();
+OptionRows api_rows();  // commands that answer bodies of the OpenAI API; stored in options.serve
 OptionRow json_row(const char* help = "prints the result as JSON");
 OptionRow memory_report_row();
 // The word of commands that take a model as their only one.
@@ -111,6 +112,8 @@ OptionRows in_group(const char* group, OptionRows rows);
 
 // What check() of a command with an engine does first.
 void check_engine(const Options& options);
+// The same for one that has api_rows().
+void check_api(const Options& options);
 
 // The commands' tables (command_options.cc, serve_options.cc, bench_options.cc).
 Command serve_command();

@@ -49,6 +49,7 @@ struct GenerateOptions {
   std::string input;   // a file, "-", or empty
   std::string output;  // a file; empty: standard output
   bool resume = false;
+  bool overwrite = false;
   bool generation_config = true;  // defaults come from generation_config.json
 };
 

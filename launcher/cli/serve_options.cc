@@ -76,25 +76,9 @@ OptionRows connection_rows() {
   return rows;
 }
 
-OptionRows api_rows() {
+OptionRows model_file_rows() {
   const OptionRows rows = {
-      {"--served-model-name", "NAME",
-       "the model's name in the API; may come repeatedly, the first one is in\n"
-       "responses",
-       "what --model says", add_text(&ServeOptions::served_model_names, "a name"), nullptr, true},
       chat_template_row(),
-      {"--default-chat-template-kwargs", "JSON",
-       "variables of the chat template, for requests that do not set them:\n"
-       "'{\"enable_thinking\": false}'",
-       nullptr, text(&ServeOptions::chat_template_kwargs)},
-      {"--reasoning-parser", "NAME", "finds the reasoning in answers: qwen3 or deepseek_r1",
-       nullptr, text(&ServeOptions::reasoning_parser)},
-      {"--tool-call-parser", "NAME",
-       "finds tool calls in answers: hermes (Qwen), llama3_json or mistral", nullptr,
-       text(&ServeOptions::tool_call_parser)},
-      {"--enable-auto-tool-choice", nullptr,
-       "lets the model decide whether it calls a tool (tool_choice auto)", "off",
-       kIntoServe.on(&ServeOptions::auto_tool_choice)},
       {"--generation-config", "auto|none",
        "auto: the model's generation_config.json gives the defaults of\n"
        "temperature, top-k, top-p, min-p, penalties and the longest answer",
@@ -151,11 +135,7 @@ void check_serve(const Options& options) {
     refuse(serve.ssl_certfile.empty() ? "--ssl-keyfile" : "--ssl-certfile",
            " alone: TLS needs both; pass --ssl-certfile and --ssl-keyfile");
   }
-  if (serve.auto_tool_choice && serve.tool_call_parser.empty()) {
-    refuse(
-        "--enable-auto-tool-choice: needs to know how the model writes calls; pass "
-        "--tool-call-parser hermes, llama3_json or mistral");
-  }
+  check_api(options);
 }
 
 // Whoever reads an answer waits for steps that also read others' prompts: half of the usual tokens
@@ -176,11 +156,41 @@ OptionRows serve_engine_rows() {
 
 }  // namespace
 
+OptionRows api_rows() {
+  const OptionRows rows = {
+      {"--served-model-name", "NAME",
+       "the model's name in the API; may come repeatedly, the first one is in\n"
+       "responses",
+       "what --model says", add_text(&ServeOptions::served_model_names, "a name"), nullptr, true},
+      {"--default-chat-template-kwargs", "JSON",
+       "variables of the chat template, for requests that do not set them:\n"
+       "'{\"enable_thinking\": false}'",
+       nullptr, text(&ServeOptions::chat_template_kwargs)},
+      {"--reasoning-parser", "NAME", "finds the reasoning in answers: qwen3 or deepseek_r1",
+       nullptr, text(&ServeOptions::reasoning_parser)},
+      {"--tool-call-parser", "NAME",
+       "finds tool calls in answers: hermes (Qwen), llama3_json or mistral", nullptr,
+       text(&ServeOptions::tool_call_parser)},
+      {"--enable-auto-tool-choice", nullptr,
+       "lets the model decide whether it calls a tool (tool_choice auto)", "off",
+       kIntoServe.on(&ServeOptions::auto_tool_choice)},
+  };
+  return in_group("OpenAI API", rows);
+}
+
+void check_api(const Options& options) {
+  if (options.serve.auto_tool_choice && options.serve.tool_call_parser.empty()) {
+    refuse(
+        "--enable-auto-tool-choice: needs to know how the model writes calls; pass "
+        "--tool-call-parser hermes, llama3_json or mistral");
+  }
+}
+
 Command serve_command() {
   return {"serve",
           "serves the OpenAI API, a chat page and metrics over HTTP",
-          join_rows({model_rows(), connection_rows(), api_rows(), sampling_rows(), life_rows(),
-                     serve_engine_rows(), group_rows()}),
+          join_rows({model_rows(), connection_rows(), model_file_rows(), api_rows(),
+                     sampling_rows(), life_rows(), serve_engine_rows(), group_rows()}),
           check_serve,
           "[MODEL]",
           store_model_word,

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "launcher/generate/batch_line.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -30,8 +31,6 @@ void AnswerQueue::use_text(const tokenizer::Tokenizer& tokenizer, bool pieces) {
 }
 
 void AnswerQueue::add_request(RequestInfo request, std::uint64_t read_bytes) {
-  NVLLM_CHECK(entries_.empty() || entries_.back().request.line < request.line, "line ",
-              request.line);
   const auto n = static_cast<std::size_t>(request.n);
   Entry entry{
       .request = std::move(request), .answers = std::vector<Answer>(n), .read_bytes = read_bytes};
@@ -45,17 +44,43 @@ void AnswerQueue::add_request(RequestInfo request, std::uint64_t read_bytes) {
                                    .stop_strings = entry.request.text.stop}));
     }
   }
-  entry.bytes = entry.request.prompt.size() * sizeof(std::int32_t) + n * sizeof(Answer);
-  held_bytes_ += entry.bytes;
+  const std::size_t prompt_bytes = entry.request.prompt.size() * sizeof(std::int32_t);
+  add_entry(std::move(entry), prompt_bytes + n * sizeof(Answer));
+}
+
+AnswerQueue::Entry& AnswerQueue::add_entry(Entry entry, std::uint64_t bytes) {
+  const std::uint64_t line = entry.request.line;
+  NVLLM_CHECK(entries_.empty() || entries_.back().request.line < line, "line ", line);
+  entry.bytes = bytes;
+  held_bytes_ += bytes;
   entries_.push_back(std::move(entry));
+  return entries_.back();
 }
 
 void AnswerQueue::add_finished(std::uint64_t line, std::string text, std::uint64_t read_bytes) {
-  NVLLM_CHECK(entries_.empty() || entries_.back().request.line < line, "line ", line);
-  Entry entry{.request = {.line = line}, .text = std::move(text), .read_bytes = read_bytes};
-  entry.bytes = entry.text.size();
-  held_bytes_ += entry.bytes;
-  entries_.push_back(std::move(entry));
+  const std::size_t bytes = text.size();
+  add_entry({.request = {.line = line}, .text = std::move(text), .read_bytes = read_bytes}, bytes);
+}
+
+void AnswerQueue::add_call(std::uint64_t line, std::string custom_id, BatchCall call,
+                           std::uint64_t read_bytes) {
+  const std::uint64_t bytes =
+      call.prompt_tokens() * sizeof(std::int32_t) + call.answers() * sizeof(Answer);
+  Entry& entry = add_entry({.request = {.line = line, .id = std::move(custom_id)},
+                            .call = std::move(call),
+                            .read_bytes = read_bytes},
+                           bytes);
+  entry.open = 1;
+}
+
+void AnswerQueue::add_batch_error(std::uint64_t line, std::string custom_id, const ApiError& error,
+                                  std::uint64_t read_bytes) {
+  add_finished(line, "", read_bytes);
+  Entry& entry = entries_.back();
+  entry.request.id = std::move(custom_id);
+  append_batch_line(entry.text, line, entry.request.id, error.status(),
+                    error_body(error.status(), error.what(), error.param()));
+  count_failure(entry, error.what());
 }
 
 void AnswerQueue::add_error(std::uint64_t line, std::string id, const std::string& error,
@@ -74,7 +99,9 @@ AnswerQueue::Entry& AnswerQueue::find(std::uint64_t line) {
 }
 
 void AnswerQueue::apply(const runtime::Update& update) {
-  Entry& entry = find(update.request);
+  constexpr std::uint64_t kLineMask = engine_request(0, 1) - 1;
+  Entry& entry = find(update.request & kLineMask);
+  if (entry.call) return apply_to_call(entry, update.request >> kLineBits, update);
   if (!update.error.empty()) return fail(entry, update.error);
   Answer& answer = entry.answers.at(static_cast<std::size_t>(update.index));
   if (answer.stop_string.empty()) append_tokens(entry, update.index, update);
@@ -86,6 +113,33 @@ void AnswerQueue::apply(const runtime::Update& update) {
   if (entry.open > 0 && entry.stopped == entry.open && !std::exchange(entry.reported, true)) {
     stopped_.push_back(entry.request.line);
   }
+}
+
+void AnswerQueue::apply_to_call(Entry& entry, std::size_t index, const runtime::Update& update) {
+  const std::uint64_t line = entry.request.line;
+  totals_.generated_tokens += update.tokens.size();
+  if (update.finish != runtime::FinishReason::none) {
+    totals_.cached_tokens += static_cast<std::uint64_t>(update.cached_tokens);
+  }
+  for (const std::size_t i : entry.call->apply(index, update)) {
+    stopped_.push_back(engine_request(line, i));
+  }
+  if (!entry.call->done()) return;
+  entry.open = 0;
+  if (entry.call->error().empty()) {
+    append_batch_line(entry.text, line, entry.request.id, 200, entry.call->body());
+    ++totals_.requests;
+    totals_.answers += entry.call->answers();
+    totals_.prompt_tokens += entry.call->prompt_tokens();
+  } else {
+    constexpr int kBadRequest = 400;
+    append_batch_line(entry.text, line, entry.request.id, kBadRequest,
+                      error_body(kBadRequest, entry.call->error()));
+    count_failure(entry, entry.call->error());
+  }
+  entry.call.reset();
+  entry.bytes += entry.text.size();
+  held_bytes_ += entry.text.size();
 }
 
 void AnswerQueue::append_tokens(Entry& entry, std::int32_t index, const runtime::Update& update) {
@@ -139,6 +193,10 @@ void AnswerQueue::fail(Entry& entry, const std::string& error) {
   entry.answers.clear();
   entry.open = 0;
   append_error_line(entry.text, entry.request.line, entry.request.id, error);
+  count_failure(entry, error);
+}
+
+void AnswerQueue::count_failure(const Entry& entry, std::string_view error) {
   ++totals_.failed;
   if (totals_.first_failure.empty()) {
     totals_.first_failure = str("line ", entry.request.line, ": ", error);

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/generate/batch_call.h"
 #include "launcher/generate/request_line.h"
 #include "runtime/request.h"
 #include "tokenizer/stream.h"
@@ -63,6 +64,13 @@ void append_piece_line(std::string& out, const RequestInfo& request, std::int32_
 void append_error_line(std::string& out, std::uint64_t line, std::string_view id,
                        std::string_view error);
 
+// The number under which the engine knows a request: its line, and for a line of a batch that has
+// several prompts also which of them it is.
+constexpr int kLineBits = 44;
+constexpr std::uint64_t engine_request(std::uint64_t line, std::size_t index = 0) {
+  return std::uint64_t{index} << kLineBits | line;
+}
+
 class AnswerQueue {
  public:
   // From now on answers have text. pieces: take_pieces() also gives it piece by piece. The
@@ -72,13 +80,19 @@ class AnswerQueue {
   // Adds a request that the engine works on. Lines must be added in ascending order. read_bytes:
   // how much of the input has been read after this line.
   void add_request(RequestInfo request, std::uint64_t read_bytes = 0);
+  // The same for a line of a batch; custom_id: as JSON. The engine's requests are numbered by
+  // engine_request().
+  void add_call(std::uint64_t line, std::string custom_id, BatchCall call,
+                std::uint64_t read_bytes = 0);
   // Adds a line that is no request; its answer is the error.
   void add_error(std::uint64_t line, std::string id, const std::string& error,
                  std::uint64_t read_bytes = 0);
+  void add_batch_error(std::uint64_t line, std::string custom_id, const ApiError& error,
+                       std::uint64_t read_bytes = 0);
   // Adds a line whose answers exist already.
   void add_finished(std::uint64_t line, std::string text, std::uint64_t read_bytes = 0);
 
-  // Applies the engine's update of a request that was added; its number is its line.
+  // Applies the engine's update of a request that was added.
   void apply(const runtime::Update& update);
 
   // Requests whose unfinished answers have all met a stop string, so that the engine can abort
@@ -108,6 +122,7 @@ class AnswerQueue {
  private:
   struct Entry {
     RequestInfo request;
+    std::optional<BatchCall> call = std::nullopt;  // of a batch; then there are no answers
     std::vector<Answer> answers = {};
     // One for each answer; none without a tokenizer.
     std::vector<std::unique_ptr<tokenizer::StreamDetokenizer>> texts = {};
@@ -123,6 +138,9 @@ class AnswerQueue {
   // Appends tokens to an answer, but none after a stop string.
   void append_tokens(Entry& entry, std::int32_t index, const runtime::Update& update);
   Entry& find(std::uint64_t line);
+  Entry& add_entry(Entry entry, std::uint64_t bytes);
+  void apply_to_call(Entry& entry, std::size_t index, const runtime::Update& update);
+  void count_failure(const Entry& entry, std::string_view error);
   void fail(Entry& entry, const std::string& error);
   void finish(Entry& entry, Answer& answer, const runtime::Update& update);
   static void append_lines(std::string& out, const Entry& entry);

@@ -1,4 +1,5 @@
 // The command generate: answers prompts from a file or the command line, as JSON lines.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,9 +15,12 @@
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
 #include "launcher/generate/answer_queue.h"
+#include "launcher/generate/batch_line.h"
 #include "launcher/generate/progress.h"
 #include "launcher/generate/request_line.h"
 #include "launcher/generate/request_source.h"
+#include "launcher/generate/run_record.h"
+#include "launcher/serve/api_context.h"
 #include "launcher/session/engine_session.h"
 #include "launcher/session/text_io.h"
 #include "launcher/session/trace_file.h"
@@ -39,24 +43,26 @@ constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(100);
 constexpr Nanoseconds kInputInterval = std::chrono::milliseconds(10);
 
 RequestInfo info_of(const Task& task) {
-  const runtime::SamplingParams& sampling = task.request->sampling;
+  const runtime::SamplingParams& sampling = task.parsed.request->sampling;
   return {.line = task.line,
-          .id = task.id,
-          .prompt = task.request->prompt,
+          .id = task.parsed.id,
+          .prompt = task.parsed.request->prompt,
           .n = sampling.n,
           .stop_token_ids = sampling.stop_token_ids,
           .logprobs = sampling.logprobs.has_value(),
           .prompt_logprobs = sampling.prompt_logprobs.has_value(),
-          .text = task.text};
+          .text = task.parsed.text};
 }
 
 // Reads tasks, submits them to the engine, and writes the answers in the order of the input.
 class Generation {
  public:
-  Generation(EngineSession& session, RequestSource& source, LineWriter& writer,
+  // api: what the endpoints know, for lines of a batch.
+  Generation(EngineSession& session, RequestSource& source, LineWriter& writer, ApiContext api,
              std::size_t max_num_seqs, Trace* trace)
       : session_(session),
         client_(session.client()),
+        api_(std::move(api)),
         source_(source),
         writer_(writer),
         max_held_(std::max(kMaxHeld, kHeldPerSequence * max_num_seqs)),
@@ -125,13 +131,32 @@ class Generation {
   }
 
   void start(Task& task) {
+    const RequestLine& parsed = task.parsed;
     if (!task.answers.empty()) {
       queue_.add_finished(task.line, std::move(task.answers), task.read_bytes);
-    } else if (!task.request) {
-      queue_.add_error(task.line, std::move(task.id), task.error, task.read_bytes);
+    } else if (parsed.batch) {
+      start_batch_line(task);
+    } else if (!parsed.request) {
+      queue_.add_error(task.line, parsed.id, parsed.error, task.read_bytes);
     } else {
       queue_.add_request(info_of(task), task.read_bytes);
-      client_.submit(task.line, *task.request);
+      client_.submit(engine_request(task.line), *parsed.request);
+    }
+  }
+
+  void start_batch_line(const Task& task) {
+    const RequestLine& parsed = task.parsed;
+    constexpr int kBadRequest = 400;
+    try {
+      if (!parsed.batch_request) throw ApiError(kBadRequest, parsed.error, parsed.error_param);
+      BatchCall call(parse_batch_request(api_, task.line, *parsed.batch_request));
+      const std::vector<runtime::Request> requests = call.take_requests();
+      queue_.add_call(task.line, parsed.id, std::move(call), task.read_bytes);
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        client_.submit(engine_request(task.line, i), requests[i]);
+      }
+    } catch (const ApiError& error) {
+      queue_.add_batch_error(task.line, parsed.id, error, task.read_bytes);
     }
   }
 
@@ -164,6 +189,7 @@ class Generation {
 
   EngineSession& session_;
   runtime::EngineClient& client_;
+  const ApiContext api_;
   runtime::EngineStatistics statistics_;  // when all is done
   RequestSource& source_;
   LineWriter& writer_;
@@ -199,6 +225,30 @@ RequestSource open_source(const GenerateOptions& generate, const LineWriter& wri
     throw UsageError(str("--output ", generate.output, ": is the input; pass another file"));
   }
   return {std::move(reader), defaults};
+}
+
+// Answers that are there are somebody's work.
+void check_output(const GenerateOptions& generate, const LineWriter& writer) {
+  if (generate.overwrite || generate.resume || !writer.has_content()) return;
+  throw UsageError(str("--output ", generate.output,
+                       ": is there already; pass --resume to continue it, --overwrite to begin it "
+                       "anew, or another file"));
+}
+
+// A file that is known by the number of a descriptor has no place beside it.
+bool keeps_record(const GenerateOptions& generate, const LineWriter& writer) {
+  return writer.is_file() && !generate.output.starts_with("/dev/") &&
+         !generate.output.starts_with("/proc/");
+}
+
+// Refuses to continue what another model wrote, or the same with other options.
+void check_earlier_run(const GenerateOptions& generate, const LineWriter& writer,
+                       const RunRecord& record) {
+  if (!generate.resume || !writer.has_content()) return;
+  if (check_run_record(generate.output, record)) return;
+  log_warning(str("--resume: ", run_record_path(generate.output),
+                  " is not there, so nothing says whether the answers in ", generate.output,
+                  " are of the same model and options"));
 }
 
 // The model's tokenizer, if it has one, for the text of requests and answers. Reading it takes a
@@ -248,35 +298,49 @@ int run_session(EngineSession& session, Generation& generation,
   }
   generation.summarize();
   const int exit_code = session.finish(error);
-  return closed && exit_code == kExitFine ? kExitFailed : exit_code;
+  return closed && exit_code == kExitFine ? kExitSignal + SIGPIPE : exit_code;
 }
 
 }  // namespace
 
 int run_generate(const Options& options, std::int64_t started_ns) {
+  const GenerateOptions& generate = options.generate;
+  check_parsers(options.serve);
   runtime::OpenModel model = runtime::open_model(options.model);
-  LineWriter writer(options.generate.output);
-  RequestSource source = open_source(options.generate, writer, sampling_defaults(options, model));
+  LineWriter writer(generate.output);
+  check_output(generate, writer);
+  const runtime::SamplingParams defaults = sampling_defaults(options, model);
+  const RunRecord record = run_record(options, model, defaults);
+  RequestSource source = open_source(generate, writer, defaults);
+  check_earlier_run(generate, writer, record);
   Texts texts(options);
-  if (options.generate.resume) {
+  if (generate.resume) {
     texts.open(source);
-    source.resume(options.generate.output);
+    source.resume(generate.output);
   }
   // Writes an empty trace first: a path that cannot be written to is an error before the work, not
   // after.
-  if (options.engine.profile) write_trace(options.profile, {}, started_ns);
+  if (options.engine.profile) {
+    if (writer.same_file_as(options.profile)) {
+      throw UsageError(str("--profile ", options.profile, ": is the output; pass another file"));
+    }
+    write_trace(options.profile, {}, started_ns);
+  }
 
   SessionOptions session_settings = session_options(options);
   session_settings.meanwhile = [&] { texts.open(source); };
   EngineSession session(session_settings, std::move(model));
+  if (keeps_record(generate, writer)) write_run_record(generate.output, record);
   writer.truncate_at(source.kept_bytes());
   writer.set_give_up([&] { return session.workers().member().group().aborted(); });
   Trace trace;
-  Generation generation(session, source, writer,
+  ApiContext api = api_context(options, texts.model(), session.sampling_defaults(),
+                               session.info().max_model_len);
+  Generation generation(session, source, writer, std::move(api),
                         static_cast<std::size_t>(options.engine.max_num_seqs),
                         options.engine.profile ? &trace : nullptr);
   if (texts.model() != nullptr) {
-    generation.use_text(texts.model()->tokenizer(), options.generate.stream);
+    generation.use_text(texts.model()->tokenizer(), generate.stream);
   }
   const int exit_code = run_session(session, generation, [&] {
     if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);

@@ -3,10 +3,12 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -202,7 +204,7 @@ TEST_CASE("a pipe whose reader has gone ends the run quietly") {
   std::array<char, 10> some{};
   REQUIRE(::read(reading.get(), some.data(), some.size()) > 0);
   reading.reset();
-  CHECK(program.wait() == 1);
+  CHECK(program.wait() == 128 + SIGPIPE);
   CHECK(program.errors() == "");
 }
 
@@ -241,6 +243,88 @@ TEST_CASE("who waits for input notices a worker's death, and Ctrl-C") {
   }
 }
 
+TEST_CASE("answers that are there are not overwritten unless that is asked for") {
+  const Work work;
+  work.folder.file("in.jsonl", "{\"prompt_token_ids\": [1, 2]}\n");
+  const std::string mine = work.folder.file("out.jsonl", "my notes\n");
+  Program refused(work.whole({"--output", mine}));
+  CHECK(refused.wait() == 2);
+  CHECK(refused.errors() == "nvllm-launch: --output " + mine +
+                                ": is there already; pass --resume to continue it, --overwrite to "
+                                "begin it anew, or another file\n");
+  CHECK(file_text(mine) == "my notes\n");
+  CHECK(Program(work.whole({"--output", mine, "--overwrite"})).wait() == 0);
+  CHECK(json_lines(file_text(mine)).size() == 1);
+  // What holds nothing, and what is no file, is no loss.
+  CHECK(Program(work.whole({"--output", work.folder.file("empty", "")})).wait() == 0);
+  Program to_stdout(work.whole({"--output=/dev/stdout"}));
+  CHECK(to_stdout.wait() == 0);
+  CHECK(json_lines(to_stdout.output()).size() == 1);
+  CHECK(Program(work.whole({"--output=/dev/null"})).wait() == 0);
+}
+
+TEST_CASE("a profile overwrites neither the input nor the output, only an older profile") {
+  const Work work;
+  const std::string input = "{\"prompt_token_ids\": [1, 2]}\n";
+  work.folder.file("in.jsonl", input);
+  Program over_input(work.whole({"--output", work.output, "--profile", work.input}));
+  CHECK(over_input.wait() == 1);
+  CHECK(over_input.errors() == "nvllm-launch: --profile " + work.input +
+                                   ": is there already, and is no trace; pass another file\n");
+  CHECK(file_text(work.input) == input);
+  Program over_output(work.whole({"--output", work.output, "--profile", work.output}));
+  CHECK(over_output.wait() == 2);
+  const std::string profile = work.folder.path("trace.json");
+  for (int i = 0; i < 2; ++i) CHECK(Program(work.whole({"--profile", profile})).wait() == 0);
+}
+
+TEST_CASE("a run is resumed with its model and options alone, and says which differs") {
+  const Work work;
+  work.folder.file("in.jsonl", "{\"prompt_token_ids\": [1, 2]}\n{\"prompt_token_ids\": [3]}\n");
+  REQUIRE(Program(work.whole({"--output", work.output})).wait() == 0);
+  const std::string text = file_text(work.output);
+  const std::string first = text.substr(0, text.find('\n') + 1);
+  work.folder.file("out.jsonl", first);
+  const std::vector<std::string> resume = {"--resume", "--output", work.output};
+  const auto resumed_with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), resume.begin(), resume.end());
+    Program program(work.whole(more));
+    CHECK(program.wait() == 1);
+    CHECK(file_text(work.output) == first);
+    return program.errors();
+  };
+  CHECK(resumed_with({"--temperature=0.25"}) ==
+        "nvllm-launch: --resume: " + work.output +
+            " was started with another --temperature (1.0, now 0.25); pass the same, or another "
+            "--output\n");
+  CHECK(resumed_with({"--model=tests/data/golden-models/qwen3-uneven"})
+            .find("has answers of another model") != std::string::npos);
+  // Without the record the run goes on, and says that it cannot know.
+  std::filesystem::remove(work.output + ".run");
+  Program unknown(work.whole(resume));
+  CHECK(unknown.wait() == 0);
+  CHECK(unknown.errors().find(work.output + ".run is not there") != std::string::npos);
+  CHECK(json_lines(file_text(work.output)).size() == 2);
+}
+
+TEST_CASE("memory that the system refuses is told as that, and not as a worker's death") {
+  for (const char* const ranks : {"--tp=1", "--tp=2"}) {
+    Program program(generate("llama-tied", {"--prompt-ids=1", ranks, "--kv-cache-memory-bytes=3G",
+                                            "--max-num-seqs=2", "--swap-space=0"}),
+                    [] {
+                      const rlimit small{std::uint64_t{1500} << 20, std::uint64_t{1500} << 20};
+                      ::setrlimit(RLIMIT_AS, &small);
+                    });
+    CHECK(program.wait() == 1);
+    const std::string errors = program.errors();
+    CAPTURE(errors);
+    CHECK(errors.starts_with("nvllm-launch: rank "));
+    CHECK(errors.find("for 'kv cache', which the system refuses") != std::string::npos);
+    CHECK(errors.find("died") == std::string::npos);
+    CHECK(errors.find('\n') == errors.size() - 1);
+  }
+}
+
 TEST_CASE("an output of another input is refused before anything is started") {
   const Work work;
   const std::string foreign =
@@ -248,7 +332,7 @@ TEST_CASE("an output of another input is refused before anything is started") {
   work.folder.file("out.jsonl", foreign);
   Program program(work.whole({"--resume", "--output", work.output}));
   CHECK(program.wait() == 1);
-  CHECK(program.errors().starts_with("nvllm-launch: --resume: "));
+  CHECK(program.errors().find("nvllm-launch: --resume: ") != std::string::npos);
   CHECK(file_text(work.output) == foreign);
 }
 

@@ -191,6 +191,34 @@ TEST_CASE("one line at the end says what was done") {
   CHECK(errors.find('\r') == std::string::npos);
 }
 
+TEST_CASE("a prompt that is too long for one piece of memory says the option that helps") {
+  std::string ids = "1";
+  for (int i = 2; i <= 20; ++i) ids += str(',', i);
+  Program refused(generate("llama-tied", {"--max-seq-len=20", "--prompt-ids", ids}));
+  CHECK(refused.wait() == 1);
+  CHECK(refused.errors().find("max_model_len is 20, which leaves no room for an answer; pass "
+                              "--max-seq-len 21 or more, or a shorter prompt") !=
+        std::string::npos);
+  CHECK(answers(generate("llama-tied", {"--max-seq-len=21", "--prompt-ids", ids})).size() == 1);
+}
+
+TEST_CASE("a configuration of any name is enough with random weights") {
+  const TemporaryFolder folder;
+  const std::string config =
+      folder.file("tiny.json", file_text(golden_model("llama-tied") + "/config.json"));
+  const std::vector<std::string> words = {"generate",     "--model",          config,
+                                          "--device=cpu", "--prompt-ids=1,2", "--max-tokens=4",
+                                          "--ignore-eos"};
+  std::vector<std::string> dummy = words;
+  dummy.emplace_back("--load-format=dummy");
+  CHECK(answers(dummy).at(0).at("token_ids").size() == 4);
+  Program without(words);
+  CHECK(without.wait() == 2);
+  CHECK(without.errors() == "nvllm-launch: --model " + config +
+                                ": is a configuration alone; pass its folder, or --load-format "
+                                "dummy\n");
+}
+
 TEST_CASE("files that are not there are named") {
   const TemporaryFolder folder;
   for (const auto& [words, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
@@ -214,6 +242,8 @@ TEST_CASE("a profile and a memory report come on the side") {
   CHECK(program.wait() == 0);
   CHECK(json_lines(program.output()).size() == 1);
   CHECK(program.errors().find("memory of the ranks\n") != std::string::npos);
+  CHECK(program.errors().find("  host    weights") != std::string::npos);
+  CHECK(program.errors().find("device") == std::string::npos);
   CHECK(parse_json(file_text(profile)).size() > 0);
 }
 

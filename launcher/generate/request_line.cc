@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/json_text.h"
 #include "launcher/cli/nearest_name.h"
+#include "launcher/generate/batch_line.h"
+#include "launcher/session/bounded_json.h"
 #include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {
@@ -104,12 +105,29 @@ void read_request(std::string_view line, const Json& object, const SamplingParam
   runtime::check_sampling_params(result.request->sampling);
 }
 
+// The names of a line's objects are tokens at most, as in logit_bias.
+constexpr JsonLimits kLimits = {.max_keys = std::size_t{1} << 20, .position = "column"};
+
 Json parse(std::string_view line) {
   try {
-    return parse_json(line);
-  } catch (const Json::parse_error& error) {
-    fail("no valid JSON at column ", error.byte);
+    return read_bounded_json(line, kLimits);
+  } catch (const BadJson& error) {
+    if (error.field().empty() || std::string_view(error.what()).starts_with("no valid")) throw;
+    fail(shown(error.field()), ": ", error.what());
   }
+}
+
+void read_line(std::string_view line, const SamplingParams& defaults, const TextInput* text,
+               RequestLine& result) {
+  result.batch = mentions_custom_id(line);
+  const Json object = parse(line);
+  if (!object.is_object()) {
+    fail("holds ", object.type_name(), ", not an object such as {\"prompt_token_ids\": [1, 2]}");
+  }
+  result.batch = is_batch_line(object);
+  if (result.batch) return read_batch_line(line, object, result);
+  result.id = read_request_id(object);
+  read_request(line, object, defaults, text, result);
 }
 
 }  // namespace
@@ -118,14 +136,10 @@ RequestLine parse_request_line(std::string_view line, const SamplingParams& defa
                                const TextInput* text) {
   RequestLine result;
   if (text != nullptr) result.text = text->defaults();
+  // Not only Errors: a line that takes more memory than there is, say, must not end the others.
   try {
-    const Json object = parse(line);
-    if (!object.is_object()) {
-      fail("holds ", object.type_name(), ", not an object such as {\"prompt_token_ids\": [1, 2]}");
-    }
-    result.id = read_request_id(object);
-    read_request(line, object, defaults, text, result);
-  } catch (const Error& error) {
+    read_line(line, defaults, text, result);
+  } catch (const std::exception& error) {
     result.request.reset();
     result.error = error.what();
   }

@@ -5,6 +5,9 @@
 //   {"prompt": "Once upon a time", "stop": ["\n\n"]}
 //   {"messages": [{"role": "user", "content": "Hi"}],
 //    "chat_template_kwargs": {"enable_thinking": false}}
+// Or it is a line of a batch, as OpenAI's API for batches has it, whose body an endpoint of the
+// server reads:
+//   {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
 #pragma once
 
 #include <optional>
@@ -16,17 +19,26 @@
 
 namespace nvllm::launcher {
 
-// A parsed line: either a request, or the error why there is none.
+// What a line of a batch asks for.
+struct BatchRequest {
+  std::string url;   // "/v1/completions"
+  std::string body;  // JSON
+};
+
+// A parsed line: either a request, of one kind or the other, or the error why there is none.
 struct RequestLine {
-  std::string id;  // as JSON: "\"a\"", "7"; empty: it has none
+  std::string id = "";  // as JSON: "\"a\"", "7"; empty: it has none. Of a batch: its custom_id
   std::optional<runtime::Request> request = std::nullopt;
+  bool batch = false;  // it is a line of a batch, even if it cannot be read
+  std::optional<BatchRequest> batch_request = std::nullopt;
   std::string error = "";
+  std::string error_param = "";  // of a batch: the field that is to blame
   TextRules text = {};
 };
 
-// defaults: the values of fields that the line does not have. It throws no Error:
-// RequestLine::error says in one line what is wrong. text: null if the model has no tokenizer; then
-// text is refused.
+// defaults: the values of fields that the line does not have. It throws nothing: whatever is wrong
+// with a line is RequestLine::error, in one line, and the others go on. text: null if the model has
+// no tokenizer; then text is refused.
 RequestLine parse_request_line(std::string_view line, const runtime::SamplingParams& defaults,
                                const TextInput* text = nullptr);
 

@@ -109,6 +109,12 @@ TEST_CASE("a bad line says what is wrong with it") {
       {R"({"prompt_token_ids": [1], "logit_bias": {"x": 1}})", "logit_bias: \"x\": no token id"},
       {R"({"prompt_token_ids": [1], "bad_words_token_ids": [1]})",
        "bad_words_token_ids: 1: not a list of token ids"},
+      {R"({"prompt_token_ids": [1], "prompt_token_ids": [2]})",
+       "\"prompt_token_ids\": the name \"prompt_token_ids\" is there twice"},
+      {R"({"prompt_token_ids": [1], "logit_bias": {"1": 1, "1": 2}})",
+       "\"logit_bias\": the name \"1\" is there twice"},
+      {R"({"prompt_token_ids": [1], "temperature": 1e400})",
+       "\"temperature\": a number that is too large"},
       {R"({"id": [1], "prompt_token_ids": [1]})", "id: [1]: neither a string nor a number"},
   };
   for (const auto& [line, error] : cases) {

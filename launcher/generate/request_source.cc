@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "launcher/generate/batch_line.h"
 
 namespace nvllm::launcher {
 
@@ -33,6 +34,13 @@ EarlierOutput::Record EarlierOutput::parse(std::string_view text) const {
   Record record{.begin = reader_->read_bytes() - text.size() - 1, .text = str(text, '\n')};
   try {
     const Json object = parse_json(text);
+    if (const auto answer = read_batch_answer(object)) {
+      record.batch = true;
+      record.answers_line = answer->line;
+      record.id = answer->custom_id;
+      if (!answer->failed) record.index = 0;
+      return record;
+    }
     record.answers_line = object.at("line").get<std::uint64_t>();
     if (object.contains("id")) record.id = json_text(object.at("id"));
     if (object.contains("error")) return record;
@@ -73,24 +81,27 @@ void EarlierOutput::load_rest() {
   }
 }
 
-void EarlierOutput::check(const Record& record, std::string_view id,
-                          const runtime::Request* request) const {
+void EarlierOutput::check(const Record& record, const RequestLine& parsed) const {
   const auto line = record.answers_line;
-  if (record.id != id) {
+  if (record.id != parsed.id) {
     fail("--resume: ", path_, " has ", named(record.id), " for line ", line,
-         " of the input, which has ", named(id), kFix);
+         " of the input, which has ", named(parsed.id), kFix);
   }
-  if (record.index && request == nullptr) {
+  if (record.index && !parsed.request && !parsed.batch_request) {
     fail("--resume: ", path_, " answers line ", line, " of the input, which is no request", kFix);
   }
-  if (record.index && record.prompt != request->prompt) {
+  if (record.batch != parsed.batch) {
+    fail("--resume: ", path_, " has ", record.batch ? "an" : "no", " answer of a batch for line ",
+         line, " of the input, which is ", parsed.batch ? "" : "not ", "of one", kFix);
+  }
+  if (record.index && parsed.request && record.prompt != parsed.request->prompt) {
     fail("--resume: ", path_, " has another prompt for line ", line, " of the input", kFix);
   }
 }
 
-bool EarlierOutput::complete(const Group& group, const runtime::Request* request) {
-  if (!group.front().index) return group.size() == 1;
-  if (group.size() != static_cast<std::size_t>(request->sampling.n)) return false;
+bool EarlierOutput::complete(const Group& group, const RequestLine& parsed) {
+  if (!group.front().index || group.front().batch) return group.size() == 1;
+  if (group.size() != static_cast<std::size_t>(parsed.request->sampling.n)) return false;
   for (std::size_t i = 0; i < group.size(); ++i) {
     if (group[i].index != static_cast<std::int32_t>(i)) return false;
   }
@@ -98,31 +109,29 @@ bool EarlierOutput::complete(const Group& group, const runtime::Request* request
 }
 
 // True if the next group has all answers to the line; then it becomes part of the prefix.
-bool EarlierOutput::find_in_prefix(std::uint64_t line, std::string_view id,
-                                   const runtime::Request* request) {
+bool EarlierOutput::find_in_prefix(std::uint64_t line, const RequestLine& parsed) {
   if (!group_) group_ = next_group();
   if (!group_ || group_->front().answers_line != line) return false;
-  for (const Record& record : *group_) check(record, id, request);
-  if (!complete(*group_, request)) return false;
+  for (const Record& record : *group_) check(record, parsed);
+  if (!complete(*group_, parsed)) return false;
   last_failed_ = !group_->front().index;
   prefix_bytes_ = group_->back().begin + group_->back().text.size();
   group_.reset();
   return true;
 }
 
-std::optional<EarlierOutput::Answers> EarlierOutput::find(std::uint64_t line, std::string_view id,
-                                                          const runtime::Request* request) {
+std::optional<EarlierOutput::Answers> EarlierOutput::find(std::uint64_t line,
+                                                          const RequestLine& parsed) {
   if (!prefix_ended_) {
-    if (find_in_prefix(line, id, request))
-      return Answers{.in_prefix = true, .failed = last_failed_};
+    if (find_in_prefix(line, parsed)) return Answers{.in_prefix = true, .failed = last_failed_};
     load_rest();
   }
   const auto found = rest_.find(line);
   if (found == rest_.end()) return std::nullopt;
   const Group group = std::move(found->second);
   rest_.erase(found);
-  for (const Record& record : group) check(record, id, request);
-  if (!complete(group, request)) return std::nullopt;
+  for (const Record& record : group) check(record, parsed);
+  if (!complete(group, parsed)) return std::nullopt;
   Answers answers{.failed = !group.front().index};
   for (const Record& record : group) answers.text += record.text;
   return answers;
@@ -144,9 +153,7 @@ bool blank(std::string_view line) {
 RequestLine parse(const LineReader& reader, const runtime::SamplingParams& defaults,
                   const TextInput* text) {
   if (!reader.too_long()) return parse_request_line(reader.line(), defaults, text);
-  return {.id = "",
-          .request = std::nullopt,
-          .error = str("longer than ", LineReader::kMaxLine >> 20, " MiB")};
+  return {.error = str("longer than ", LineReader::kMaxLine >> 20, " MiB")};
 }
 
 }  // namespace
@@ -190,9 +197,9 @@ RequestSource::Found RequestSource::next(Nanoseconds limit, Task& task) {
 RequestSource::Found RequestSource::read(Nanoseconds limit, Task& task) {
   if (!reader_) {
     if (lines_ == prompts_.size()) return Found::end;
-    task = {.line = lines_ + 1,
-            .request = runtime::Request{.prompt = prompts_[lines_], .sampling = defaults_}};
-    if (text_ != nullptr) task.text = text_->defaults();
+    task = {.line = lines_ + 1};
+    task.parsed.request = runtime::Request{.prompt = prompts_[lines_], .sampling = defaults_};
+    if (text_ != nullptr) task.parsed.text = text_->defaults();
     ++lines_;
     return Found::task;
   }
@@ -202,13 +209,12 @@ RequestSource::Found RequestSource::read(Nanoseconds limit, Task& task) {
     if (found == LineReader::Found::end) return Found::end;
     lines_ = reader_->number();
     if (!reader_->too_long() && blank(reader_->line())) continue;
-    RequestLine parsed = parse(*reader_, defaults_, text_);
     task = {.line = lines_,
-            .id = std::move(parsed.id),
-            .request = std::move(parsed.request),
-            .error = std::move(parsed.error),
-            .text = std::move(parsed.text),
+            .parsed = parse(*reader_, defaults_, text_),
             .read_bytes = reader_->read_bytes()};
+    // What cannot be read is answered in the form of the lines before it.
+    if (!task.parsed.error.empty() && task.parsed.id.empty()) task.parsed.batch |= in_batch_;
+    in_batch_ = task.parsed.batch;
     return Found::task;
   }
 }
@@ -217,7 +223,7 @@ RequestSource::Found RequestSource::read(Nanoseconds limit, Task& task) {
 // exist.
 bool RequestSource::find_answers(Task& task) {
   if (!finished_) return false;
-  auto answers = finished_->find(task.line, task.id, task.request ? &*task.request : nullptr);
+  auto answers = finished_->find(task.line, task.parsed);
   if (!answers) return false;
   ++kept_lines_;
   kept_failures_ += answers->failed ? 1 : 0;

@@ -31,10 +31,8 @@ class EarlierOutput {
     std::string text = "";   // otherwise: all lines
   };
   // All answers to a line of the input; nothing if some are missing. Must be called in ascending
-  // order of lines. request: null for a line that is no request. Throws an Error if the answers are
-  // to another request.
-  std::optional<Answers> find(std::uint64_t line, std::string_view id,
-                              const runtime::Request* request);
+  // order of lines. Throws an Error if the answers are to another request.
+  std::optional<Answers> find(std::uint64_t line, const RequestLine& parsed);
 
   // To be called at the end of the input. Throws an Error if there are answers to further lines.
   void expect_end(std::uint64_t lines_of_input);
@@ -50,6 +48,7 @@ class EarlierOutput {
     std::string id = "";                               // as JSON
     std::optional<std::int32_t> index = std::nullopt;  // absent: an error line
     std::vector<std::int32_t> prompt = {};
+    bool batch = false;  // a line of a batch, which has no index and no prompt
     std::string text = "";
   };
   using Group = std::vector<Record>;  // answers to one line
@@ -57,10 +56,10 @@ class EarlierOutput {
   Record parse(std::string_view text) const;
   void advance();
   std::optional<Group> next_group();
-  bool find_in_prefix(std::uint64_t line, std::string_view id, const runtime::Request* request);
+  bool find_in_prefix(std::uint64_t line, const RequestLine& parsed);
   void load_rest();
-  void check(const Record& record, std::string_view id, const runtime::Request* request) const;
-  static bool complete(const Group& group, const runtime::Request* request);
+  void check(const Record& record, const RequestLine& parsed) const;
+  static bool complete(const Group& group, const RequestLine& parsed);
 
   std::string path_;
   std::optional<LineReader> reader_;
@@ -76,10 +75,7 @@ class EarlierOutput {
 // already.
 struct Task {
   std::uint64_t line = 0;
-  std::string id = "";  // as JSON
-  std::optional<runtime::Request> request = std::nullopt;
-  std::string error = "";
-  TextRules text = {};
+  RequestLine parsed = {};
   std::string answers = "";
   std::uint64_t read_bytes = 0;
 };
@@ -115,6 +111,7 @@ class RequestSource {
   runtime::SamplingParams defaults_;
   const TextInput* text_ = nullptr;
   std::uint64_t lines_ = 0;
+  bool in_batch_ = false;  // the last line is of a batch
 
   std::optional<EarlierOutput> finished_;
   std::optional<Task> first_;  // found by resume()

@@ -28,7 +28,7 @@ std::string failure(int line) {
   return str("{\"line\": ", line, ", \"error\": \"bad\"}\n");
 }
 
-// What is left of the input after what is in the output: "3" to be asked, "3=" known, "3!" no
+// What is left of the input after what is in the output: "3" to be parsed, "3=" known, "3!" no
 // request.
 struct Resumed {
   Resumed(const std::string& input, const std::string& output) {
@@ -40,7 +40,7 @@ struct Resumed {
       while (source.next(std::chrono::seconds(1), task) == Found::task) {
         left += str(left.empty() ? "" : " ", task.line);
         if (!task.answers.empty()) left += '=';
-        if (!task.error.empty()) left += '!';
+        if (!task.parsed.error.empty()) left += '!';
         known += task.answers;
         task = {};
       }
@@ -64,8 +64,8 @@ TEST_CASE("prompts of the command line are tasks like lines") {
   Task task;
   REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 1);
-  CHECK(task.request->prompt == std::vector<std::int32_t>{1, 2});
-  CHECK(task.request->sampling.max_tokens == 5);
+  CHECK(task.parsed.request->prompt == std::vector<std::int32_t>{1, 2});
+  CHECK(task.parsed.request->sampling.max_tokens == 5);
   REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 2);
   CHECK(source.next(std::chrono::seconds(0), task) == Found::end);
@@ -81,8 +81,8 @@ TEST_CASE("blank lines are no tasks, but they count") {
   CHECK(task.line == 4);
   REQUIRE(source.next(std::chrono::seconds(0), task) == Found::task);
   CHECK(task.line == 5);
-  CHECK_FALSE(task.request.has_value());
-  CHECK(task.error == "no valid JSON at column 1");
+  CHECK_FALSE(task.parsed.request.has_value());
+  CHECK(task.parsed.error == "no valid JSON at column 1");
   CHECK(source.next(std::chrono::seconds(0), task) == Found::end);
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("answers behind a gap are known, and come again in their place") {
   CHECK(run.kept_lines == 2);
 }
 
-TEST_CASE("some answers of a request are not all: it is asked again") {
+TEST_CASE("some answers of a request are not all: it is parsed again") {
   const std::string input = asks(1, R"(, "n": 2)") + asks(2) + asks(3);
   const Resumed half(input, answer(1, 1, 0) + answer(2, 2));
   CHECK(half.left == "1 2= 3");

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <atomic>
-#include <ctime>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -20,7 +19,7 @@
 #include "launcher/cli/commands.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
-#include "launcher/serve/parsers/output_parser.h"
+#include "launcher/serve/api_context.h"
 #include "launcher/serve/server.h"
 #include "launcher/session/engine_session.h"
 #include "runtime/model/open_model.h"
@@ -98,42 +97,6 @@ class StdinWatch {
   const std::function<void()> on_closed_;
   std::thread thread_;
 };
-
-ApiContext api_context(const Options& options, const TextModel* text,
-                       const EngineSession& session) {
-  ApiContext context{.text = text,
-                     .max_model_len = session.info().max_model_len,
-                     .model_names = options.serve.served_model_names.empty()
-                                        ? std::vector<std::string>{options.model_name}
-                                        : options.serve.served_model_names,
-                     .model_root = options.model.path,
-                     .created_s = std::time(nullptr),
-                     .reasoning_parser = options.serve.reasoning_parser,
-                     .tool_call_parser = options.serve.tool_call_parser,
-                     .auto_tool_choice = options.serve.auto_tool_choice};
-  if (options.generate.generation_config) context.defaults = session.sampling_defaults();
-  apply_sampling(options.sampling, context.defaults);
-  if (!options.serve.chat_template_kwargs.empty()) {
-    const jinja::Value kwargs =
-        jinja::from_json(options.serve.chat_template_kwargs, "--default-chat-template-kwargs");
-    if (kwargs.dict() == nullptr) {
-      fail(
-          "--default-chat-template-kwargs: not a JSON object such as {\"enable_thinking\": false}");
-    }
-    context.chat_template_kwargs = *kwargs.dict();
-  }
-  return context;
-}
-
-// Refuses what the server would refuse with every request.
-void check_parsers(const ServeOptions& serve) {
-  try {
-    make_output_parser(
-        {.reasoning_parser = serve.reasoning_parser, .tool_call_parser = serve.tool_call_parser});
-  } catch (const Error& error) {
-    throw UsageError(error.what());
-  }
-}
 
 class Serving {
  public:
@@ -214,7 +177,8 @@ class Serving {
 
   void open(const EngineSession& session, SessionPort& port) {
     const runtime::EngineInfo& info = session.info();
-    ApiContext context = api_context(options_, text_ ? &*text_ : nullptr, session);
+    ApiContext context = api_context(options_, text_ ? &*text_ : nullptr,
+                                     session.sampling_defaults(), info.max_model_len);
     const std::string name = context.model_names.front();
     server_.open(port, std::move(context),
                  {.model_name = name,

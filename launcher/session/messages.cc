@@ -108,4 +108,18 @@ Value prepare_messages(const Value& messages, bool template_takes_parts) {
   return prepared;
 }
 
+void check_roles(const Value& messages, const tokenizer::ChatTemplate& chat_template) {
+  constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
+                                                      "assistant", "tool",      "function"};
+  constexpr std::size_t kMaxShown = 40;
+  const auto& items = messages.list()->items;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::string& role = *string_at(*items[i].dict(), "role");
+    if (std::ranges::find(kRoles, role) != kRoles.end()) continue;
+    if (!role.empty() && chat_template.mentions(role)) continue;
+    fail("messages[", i, "]: role '", role.substr(0, kMaxShown),
+         "': neither the API nor the chat template knows it; pass system, user, assistant or tool");
+  }
+}
+
 }  // namespace nvllm::launcher

@@ -53,6 +53,31 @@ TEST_CASE("parts that other APIs name by their direction are text") {
         R"([{"role": "user", "content": "a\nb\nc\nd"}])");
 }
 
+TEST_CASE("a role is known to all, or to the template, or else it is named") {
+  const tokenizer::ChatTemplate chatml(
+      "{% for m in messages %}{% if m.role == 'critic' %}!{% endif %}{{ m.content }}{% endfor %}",
+      {});
+  const auto role = [&](const std::string& name) -> std::string {
+    const std::string messages =
+        R"([{"role": "user", "content": "a"}, {"role": ")" + name + R"(", "content": "b"}])";
+    try {
+      check_roles(prepare_messages(jinja::from_json(messages, "test"), false), chatml);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const char* const known :
+       {"system", "developer", "user", "assistant", "tool", "function", "critic"}) {
+    CHECK(role(known) == "");
+  }
+  CHECK(role("usr") ==
+        "messages[1]: role 'usr': neither the API nor the chat template knows it; pass system, "
+        "user, assistant or tool");
+  CHECK(role("") != "");
+  CHECK(role(std::string(10000, 'x')).size() < 200);
+}
+
 TEST_CASE("what is wrong is told with its place and the fix") {
   CHECK(refusal(R"("hi")") == "messages: a string; they must be a list");
   CHECK(refusal("[]") == "messages: an empty list; pass at least one message");

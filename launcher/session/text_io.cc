@@ -83,9 +83,27 @@ bool LineReader::fill(Nanoseconds limit) {
   fail_errno("reading ", name_);
 }
 
+void check_standard_output() {
+  const int flags = ::fcntl(STDOUT_FILENO, F_GETFL);
+  if (flags != -1 && (flags & O_ACCMODE) != O_RDONLY) return;
+  fail("standard output is closed, and results go there; open it, as in >FILE or >/dev/null");
+}
+
+namespace {
+
+// Opened by these names, a file that standard output is redirected to would be overwritten.
+bool is_standard_output(const std::string& path) {
+  return path.empty() || path == "/dev/stdout" || path == "/dev/fd/1" || path == "/proc/self/fd/1";
+}
+
+}  // namespace
+
 LineWriter::LineWriter(const std::string& path)
-    : name_(path.empty() ? "standard output" : "--output " + path), fd_(STDOUT_FILENO) {
-  if (path.empty()) return;
+    : name_(is_standard_output(path) ? "standard output" : "--output " + path), fd_(STDOUT_FILENO) {
+  if (is_standard_output(path)) {
+    check_standard_output();
+    return;
+  }
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   is_file_ = !exists || S_ISREG(status.st_mode);
@@ -149,11 +167,30 @@ void LineWriter::wait_until_writable() {
   }
 }
 
+namespace {
+
+bool same_file(const struct stat& one, const struct stat& other) {
+  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+}  // namespace
+
+bool LineWriter::has_content() const {
+  struct stat status {};
+  return is_file_ && ::fstat(fd_, &status) == 0 && status.st_size > 0;
+}
+
 bool LineWriter::same_file_as(int fd) const {
   struct stat mine {
   }, other{};
-  return is_file_ && ::fstat(fd_, &mine) == 0 && ::fstat(fd, &other) == 0 &&
-         mine.st_dev == other.st_dev && mine.st_ino == other.st_ino;
+  return is_file_ && ::fstat(fd_, &mine) == 0 && ::fstat(fd, &other) == 0 && same_file(mine, other);
+}
+
+bool LineWriter::same_file_as(const std::string& path) const {
+  struct stat mine {
+  }, other{};
+  return is_file_ && ::fstat(fd_, &mine) == 0 && ::stat(path.c_str(), &other) == 0 &&
+         same_file(mine, other);
 }
 
 void write_results(std::string_view text) {
@@ -161,6 +198,7 @@ void write_results(std::string_view text) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && errno == EPIPE) throw OutputClosed("standard output: its reader has gone");
+    if (written < 0 && errno == EBADF) check_standard_output();
     if (written < 0) fail_errno("writing the results to standard output");
     text.remove_prefix(static_cast<std::size_t>(written));
   }

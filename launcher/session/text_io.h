@@ -20,6 +20,10 @@ class OutputClosed : public Error {
   using Error::Error;
 };
 
+// Throws an Error if standard output was closed when the program started (or was opened for reading
+// alone): main() puts a file there that cannot be written to.
+void check_standard_output();
+
 // Writes the whole text to standard output, which carries results and nothing else. Throws
 // OutputClosed, or an Error.
 void write_results(std::string_view text);
@@ -93,8 +97,9 @@ class OutputStuck : public Error {
 // LineWriter: writes whole lines to a file, a pipe or a terminal. It buffers nothing.
 class LineWriter {
  public:
-  // path: empty is standard output. A file is created if it does not exist; its content stays until
-  // truncate_at(). Throws an Error if it cannot be written to, or another run writes it.
+  // path: empty, or /dev/stdout, is standard output. A file is created if it does not exist; its
+  // content stays until truncate_at(). Throws an Error if it cannot be written to, or another run
+  // writes it.
   explicit LineWriter(const std::string& path);
 
   // Truncates a file there and continues there; other outputs have no content to truncate.
@@ -106,7 +111,11 @@ class LineWriter {
   void set_give_up(std::function<bool()> give_up) { give_up_ = std::move(give_up); }
 
   int fd() const { return fd_; }
+  bool is_file() const { return is_file_; }  // a regular one
+  // Whether it is a file that somebody has written to already.
+  bool has_content() const;
   bool same_file_as(int fd) const;
+  bool same_file_as(const std::string& path) const;  // false, too, if there is none
 
  private:
   void lock() const;

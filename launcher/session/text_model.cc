@@ -77,7 +77,8 @@ jinja::Dict special_tokens(const tokenizer::TokenizerConfig& config) {
 // The folder that a path names by itself, or by its config.json.
 fs::path folder_of(const std::string& path) {
   fs::path folder = path;
-  if (folder.filename() == "config.json") folder = folder.parent_path();
+  // A configuration may have another name; what belongs to it lies beside it.
+  if (folder.extension() == ".json" && !fs::is_directory(folder)) folder = folder.parent_path();
   return folder.empty() ? fs::path(".") : folder;
 }
 
@@ -185,6 +186,7 @@ const ChatTemplate& TextModel::chat_template() const {
 
 std::string TextModel::render_conversation(ChatTemplate::Request request) const {
   request.messages = prepare_messages(request.messages, chat_template().takes_parts());
+  check_roles(request.messages, chat_template());
   return chat_template().render(request);
 }
 

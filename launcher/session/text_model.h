@@ -18,7 +18,8 @@ namespace nvllm::launcher {
 class TextModel {
  public:
   // path: a folder with tokenizer.json (and tokenizer_config.json and chat_template.jinja, if they
-  // exist) or with one .gguf file; or a .gguf file; or a config.json beside either.
+  // exist) or with one .gguf file; or a .gguf file; or a config.json, of
+  // whatever name, beside either.
   // chat_template_file: replaces the model's own template, unless it is empty.
   static TextModel open(const std::string& path, const std::string& chat_template_file = "");
 

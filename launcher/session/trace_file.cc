@@ -2,6 +2,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,11 +18,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::string_view kBeginning = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
+
+// An older trace may be replaced; anything else that is there (the input of the run, say) may not.
+void check_replaceable(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path) || std::filesystem::file_size(path) == 0) return;
+  std::string beginning(kBeginning.size(), ' ');
+  std::ifstream(path, std::ios::binary).read(beginning.data(), std::ssize(beginning));
+  if (beginning == kBeginning) return;
+  fail("--profile ", path, ": is there already, and is no trace; pass another file");
+}
+
 class TraceFile {
  public:
-  explicit TraceFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "we")) {
+  explicit TraceFile(const std::string& path) : path_(path) {
+    check_replaceable(path);
+    file_.reset(std::fopen(path.c_str(), "we"));
     if (file_ == nullptr) fail_errno("writing the trace to ", path_);
-    put("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
+    put(kBeginning);
   }
 
   void add(const Json& event) {

@@ -86,8 +86,8 @@ void EngineRank::run_collective(const char* what, const Work& work) {
 void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
                             std::int64_t device_slots, bool all_resident) {
   const Trace::Span span(trace(), "host", "make cache");
-  run_collective("make_cache",
-                 [&] { runner_->make_cache(blocks, host_blocks, device_slots, all_resident); });
+  // Ranks do not wait for each other here, so a refused allocation comes back as this call's error.
+  runner_->make_cache(blocks, host_blocks, device_slots, all_resident);
 }
 
 void EngineRank::step(const StepMessage& message) {

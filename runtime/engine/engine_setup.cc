@@ -57,6 +57,8 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
                                  const MemoryPlan& plan) {
   return {
       .max_model_len = plan.max_model_len,
+      .length_option =
+          options.kv_mode() == KvMode::contiguous ? "--max-seq-len" : "--max-model-len",
       .max_num_seqs = plan.max_num_seqs,
       .max_num_batched_tokens = options.max_num_batched_tokens,
       .max_logit_rows = runner.max_logit_rows,

@@ -148,6 +148,15 @@ KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit,
   return layerwise ? KvOffload::layerwise : KvOffload::chunked;
 }
 
+namespace {
+
+// Blocks in host memory are large, so that copying them is fast; prompts share whole ones.
+std::string sharing(const EngineOptions& options) {
+  return options.prefix_caching ? "; prompts share whole blocks alone (--transfer-block)" : "";
+}
+
+}  // namespace
+
 MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
                        std::span<const RankMemory> ranks) {
   NVLLM_CHECK(!ranks.empty() && options.block_size > 0);
@@ -167,13 +176,15 @@ MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, D
   }
   if (plan.all_resident()) {
     plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,
-                             " tokens, all of them on the device; none is written to the host"));
+                             " tokens, all of them on the device; none is written to the host",
+                             sharing(options)));
     return plan;
   }
   if (ranks.front().host_block > 0) {
     plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,
                              " tokens in ", format_bytes(budget.host_bytes_for(plan.blocks)),
-                             " of host memory; there may be ", budget.describe_host()));
+                             " of host memory; there may be ", budget.describe_host(),
+                             sharing(options)));
   }
   if (options.kv_mode() == KvMode::chunked) {
     plan.notes.push_back(str("KV cache: ", describe_residents(options, plan)));

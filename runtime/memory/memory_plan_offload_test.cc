@@ -54,7 +54,8 @@ TEST_CASE("host memory: by default half of what is available, and no more than s
   REQUIRE(got.notes.size() == 1);
   CHECK(got.notes[0] ==
         "KV cache: 40 blocks of 4096 tokens in 20 GiB of host memory; there may be 50 GiB of host "
-        "memory (half of the 100 GiB that are available)");
+        "memory (half of the 100 GiB that are available); prompts share whole blocks alone "
+        "(--transfer-block)");
   EngineOptions many = layerwise();
   many.max_num_seqs = 256;
   CHECK(plan(many, DeviceKind::cuda, {layerwise_gpu()}).blocks == 100);
@@ -140,7 +141,7 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
   CHECK(plan.all_resident());
   CHECK(plan.notes.back() ==
         "KV cache: 40 blocks of 4096 tokens, all of them on the device; none is written to the "
-        "host");
+        "host; prompts share whole blocks alone (--transfer-block)");
   plan = planned(93 * kGiB);  // of 108; the rank with the least decides
   CHECK(plan.device_slots == 29);
   CHECK(plan.resident_blocks == 23);

@@ -32,7 +32,7 @@ std::int64_t Scheduler::max_length(const Sequence& sequence) const {
     fail("max_tokens ", sequence.max_tokens, ": an answer has at least one token; pass 1 or more");
   if (prompt >= limits_.max_model_len)
     fail("prompt of ", prompt, " tokens: max_model_len is ", limits_.max_model_len,
-         ", which leaves no room for an answer; pass --max-model-len ", prompt + 1,
+         ", which leaves no room for an answer; pass ", limits_.length_option, ' ', prompt + 1,
          " or more, or a shorter prompt");
   if (prompt >= cache)
     fail("prompt of ", prompt, " tokens: the whole KV cache holds ", cache, " (", limits_.blocks,

@@ -42,10 +42,11 @@ namespace nvllm::runtime {
 
 // EngineOptions and the memory plan, as far as the scheduler goes by them.
 struct SchedulerLimits {
-  std::int64_t max_model_len = 0;           // tokens of a sequence, prompt and answer
-  std::int64_t max_num_seqs = 0;            // with a slot at a time
-  std::int64_t max_num_batched_tokens = 0;  // rows of a step
-  std::int64_t max_logit_rows = 0;          // rows of a step whose logits are wanted
+  std::int64_t max_model_len = 0;                 // tokens of a sequence, prompt and answer
+  const char* length_option = "--max-model-len";  // what may raise it
+  std::int64_t max_num_seqs = 0;                  // with a slot at a time
+  std::int64_t max_num_batched_tokens = 0;        // rows of a step
+  std::int64_t max_logit_rows = 0;                // rows of a step whose logits are wanted
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
   // Chunked: blocks that may stay on the device, and sequences at a time that do not stay there
   // whole (at least 1).

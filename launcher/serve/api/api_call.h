@@ -46,8 +46,12 @@ std::string message_error_body(int status, std::string_view message, std::string
 
 // What the endpoints know of the server. Immutable while it serves; used by several threads.
 struct ApiContext {
-  const TextModel* text = nullptr;        // null: the model has no tokenizer
-  runtime::SamplingParams defaults = {};  // of requests that do not set them themselves
+  const TextModel* text = nullptr;  // null: the model has no tokenizer
+  // Of requests that do not set them themselves. The longest answer is the endpoint's own matter,
+  // unless has_max_tokens is true.
+  runtime::SamplingParams defaults = {};
+  bool has_max_tokens = false;
+  std::vector<std::string> stop = {};
   std::int64_t max_model_len = 0;
   std::vector<std::string> model_names = {};  // the first is what responses say
   std::string model_root = "";                // where the model came from

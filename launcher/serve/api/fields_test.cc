@@ -8,6 +8,7 @@
 #include "base/json_text.h"
 #include "launcher/serve/api/api_fixture.h"
 #include "launcher/serve/api/request_body.h"
+#include "launcher/session/bounded_json.h"
 #include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {
@@ -71,9 +72,9 @@ TEST_CASE("parse_body: depth, names and values have bounds") {
   CHECK(body_refusal("{\"logit_bias\":{" + names + "}}") ==
         R"(400 [logit_bias] "logit_bias": an object with more than 1024 names)");
   std::string values = "0";
-  for (std::size_t i = 0; i < BodyLimits::kMaxValues; ++i) values += ",0";
+  for (std::size_t i = 0; i < JsonLimits{}.max_values; ++i) values += ",0";
   CHECK(body_refusal("{\"prompt\":[" + values + "]}") ==
-        R"(400 [prompt] "prompt": the body holds more than 2097152 values)");
+        R"(400 [prompt] "prompt": there are more than 2097152 values)");
 }
 
 TEST_CASE("parse_body: long names and values are not echoed") {

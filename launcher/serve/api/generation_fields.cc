@@ -320,6 +320,7 @@ SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fi
                    "max_tokens");
   }
   SamplingParams params = fields.sampling;
+  if (context.has_max_tokens) default_max_tokens = context.defaults.max_tokens;
   params.max_tokens = fields.max_tokens ? fields.max_tokens : default_max_tokens;
   if (!fields.max_tokens && params.max_tokens && context.max_model_len > 0) {
     params.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(*params.max_tokens, room));

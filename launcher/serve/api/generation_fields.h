@@ -85,6 +85,8 @@ Fields read_fields(const ApiContext& context, const nlohmann::json& body,
                    std::span<const Field<Fields>> own, std::span<const RefusedField> refused) {
   Fields fields;
   fields.sampling = context.defaults;
+  fields.logprobs = context.defaults.logprobs;
+  fields.stop.items = context.stop;
   fields.return_tokens_as_token_ids = context.return_tokens_as_token_ids;
   for (const auto& [name, value] : body.items()) {
     const auto field = std::ranges::find(own, std::string_view(name), &Field<Fields>::name);

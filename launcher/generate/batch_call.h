@@ -1,0 +1,50 @@
+// BatchCall: a line of a batch while the engine works on it. The endpoint's own call (api_call.h)
+// turns the engine's updates into the response's body, as it does in the server.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/serve/api/api_call.h"
+#include "runtime/request.h"
+
+namespace nvllm::launcher {
+
+class BatchCall {
+ public:
+  explicit BatchCall(std::unique_ptr<ApiCall> call);
+
+  // What the engine is to do; to be taken once.
+  std::vector<runtime::Request> take_requests() { return std::move(call_->requests()); }
+
+  // Applies the update of one of these requests. Returns those that the engine need not go on with;
+  // each once.
+  std::vector<std::size_t> apply(std::size_t index, const runtime::Update& update);
+
+  // Whether the engine has nothing more to say.
+  bool done() const { return open_answers_ == 0; }
+  // Once it is done: why a request was refused, or else the body.
+  const std::string& error() const { return error_; }
+  std::string body();
+
+  std::uint64_t prompt_tokens() const { return prompt_tokens_; }
+  std::uint64_t answers() const { return answers_; }
+
+ private:
+  struct Part {
+    std::int32_t open = 0;   // answers that the engine works on
+    bool abandoned = false;  // the engine need not go on
+  };
+
+  std::unique_ptr<ApiCall> call_;
+  std::vector<Part> parts_;  // one per request
+  std::uint64_t prompt_tokens_ = 0, answers_ = 0, open_answers_ = 0;
+  std::string ignored_;  // what a stream would send
+  std::string error_;
+};
+
+}  // namespace nvllm::launcher

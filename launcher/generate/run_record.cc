@@ -1,0 +1,162 @@
+#include "launcher/generate/run_record.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "launcher/hub/sha256.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string hash_of(std::string_view text) {
+  Sha256 hash;
+  hash.add(text);
+  return hash.finish();
+}
+
+// A file's text; "" if it cannot be read: whoever needs it says so.
+std::string file_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Two models that were trained apart differ everywhere, so pieces of their files tell them apart.
+void add_samples(const model::CheckpointFile& file, Sha256& hash) {
+  constexpr std::uint64_t kSamples = 32, kBytes = 4096;
+  hash.add(str(file.size(), ' '));
+  std::array<char, kBytes> bytes;
+  for (std::uint64_t i = 0; i < kSamples; ++i) {
+    const std::uint64_t at = file.size() / kSamples * i;
+    const ssize_t got = ::pread(file.fd(), bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (got > 0) hash.add({bytes.data(), static_cast<std::size_t>(got)});
+  }
+}
+
+std::string model_hash(const runtime::OpenModel& model) {
+  namespace fs = std::filesystem;
+  Sha256 hash;
+  if (model.checkpoint) {
+    for (const model::CheckpointFile& file : model.checkpoint->files()) add_samples(file, hash);
+  }
+  const fs::path path(model.path);
+  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
+  if (!fs::is_directory(path) && path.extension() == ".json") hash.add(file_text(path));
+  for (const char* const name :
+       {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    hash.add(str(name, ' ', hash_of(file_text(folder / name))));
+  }
+  return hash.finish();
+}
+
+std::string texts(const std::vector<std::string>& list) {
+  return json_text(Json(list));
+}
+
+template <typename Value>
+std::string text_of(const Value& value) {
+  return json_text(Json(value));
+}
+template <typename Value>
+std::string text_of(const std::optional<Value>& value) {
+  return value ? json_text(Json(*value)) : "none";
+}
+
+void add_sampling(const runtime::SamplingParams& params, RunRecord& record) {
+  record["--n"] = text_of(params.n);
+  record["--temperature"] = text_of(params.temperature);
+  record["--top-p"] = text_of(params.top_p);
+  record["--top-k"] = text_of(params.top_k);
+  record["--min-p"] = text_of(params.min_p);
+  record["--repetition-penalty"] = text_of(params.repetition_penalty);
+  record["--presence-penalty"] = text_of(params.presence_penalty);
+  record["--frequency-penalty"] = text_of(params.frequency_penalty);
+  record["--max-tokens"] = text_of(params.max_tokens);
+  record["--min-tokens"] = text_of(params.min_tokens);
+  record["--ignore-eos"] = text_of(params.ignore_eos);
+  record["--stop-token-ids"] = text_of(params.stop_token_ids);
+  record["--logprobs"] = text_of(params.logprobs);
+  record["--prompt-logprobs"] = text_of(params.prompt_logprobs);
+}
+
+std::string shown_value(const std::string& value) {
+  constexpr std::size_t kMaxShown = 60;
+  return value.size() <= kMaxShown ? value : value.substr(0, kMaxShown) + "...";
+}
+
+}  // namespace
+
+RunRecord run_record(const Options& options, const runtime::OpenModel& model,
+                     const runtime::SamplingParams& defaults) {
+  RunRecord record;
+  add_sampling(defaults, record);
+  const runtime::EngineOptions& engine = options.engine;
+  const ServeOptions& api = options.serve;
+  record["--model"] = model_hash(model);
+  record["--load-format"] = model.dummy ? "dummy" : "of weights";
+  record["--dtype"] = name_of(model.dtype);
+  record["--hf-overrides"] = options.model.overrides;
+  record["--seed"] = text_of(engine.seed);
+  record["--max-model-len"] = text_of(engine.max_model_len);
+  record["--max-seq-len"] = text_of(engine.max_seq_len);
+  record["--prefill-attention"] = text_of(static_cast<int>(engine.prefill_attention));
+  record["--decode-attention"] = text_of(static_cast<int>(engine.decode_attention));
+  record["--stop"] = texts(options.generate.stop);
+  record["--chat-template"] =
+      options.text.chat_template.empty() ? "none" : hash_of(file_text(options.text.chat_template));
+  record["--served-model-name"] = texts(api.served_model_names);
+  record["--default-chat-template-kwargs"] = api.chat_template_kwargs;
+  record["--reasoning-parser"] = api.reasoning_parser;
+  record["--tool-call-parser"] = api.tool_call_parser;
+  record["--enable-auto-tool-choice"] = text_of(api.auto_tool_choice);
+  return record;
+}
+
+std::string run_record_path(const std::string& output) {
+  return output + ".run";
+}
+
+void write_run_record(const std::string& output, const RunRecord& record) {
+  const std::string path = run_record_path(output), unfinished = path + ".new";
+  std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
+  file << json_text(Json(record), 1) << '\n';
+  file.close();
+  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) fail_errno("--output: ", path);
+}
+
+bool check_run_record(const std::string& output, const RunRecord& record) {
+  const std::string path = run_record_path(output);
+  if (!std::filesystem::exists(path)) return false;
+  RunRecord earlier;
+  try {
+    earlier = parse_json(file_text(path)).get<RunRecord>();
+  } catch (const Json::exception&) {
+    fail("--resume: ", path, ": is no record of a run; remove it if it is known that ", output,
+         " has the same model and options");
+  }
+  if (earlier["--model"] != record.at("--model")) {
+    fail("--resume: ", output, " has answers of another model; pass that one, or another --output");
+  }
+  for (const auto& [name, value] : record) {
+    const auto found = earlier.find(name);
+    if (found == earlier.end() || found->second == value) continue;
+    fail("--resume: ", output, " was started with another ", name, " (", shown_value(found->second),
+         ", now ", shown_value(value), "); pass the same, or another --output");
+  }
+  return true;
+}
+
+}  // namespace nvllm::launcher
