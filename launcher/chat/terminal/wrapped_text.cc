@@ -26,11 +26,13 @@ std::string WrappedText::push(std::string_view piece) {
   columns_ = columns_of_();
   if (columns_ == 0) return std::string(piece);
   out_.clear();
+  word_at_ = word_columns_ > 0 ? std::string::npos : 0;
   while (!piece.empty()) {
     if (piece.front() == '\033') {
       const std::size_t size = std::min(piece.find('m'), piece.size() - 1) + 1;
       out_ += piece.substr(0, size);
       if (word_columns_ > 0) word_ += piece.substr(0, size);
+      if (word_columns_ == 0) word_at_ = out_.size();
       piece.remove_prefix(size);
       continue;
     }
@@ -58,22 +60,15 @@ void WrappedText::push_char(char32_t c, std::string_view bytes) {
     return;
   }
   const bool wide = is_wide(c);
-  if ((wide || wide_) && !ends_phrase(c)) {
-    word_.clear();
-    word_columns_ = 0;
-  }
+  if ((wide || wide_) && !ends_phrase(c)) end_word();
   wide_ = wide;
   cluster_columns_ = clusters_.width();
   if (column_ + cluster_columns_ > columns_) {
     const bool whole_line = word_columns_ + cluster_columns_ > columns_ || word_columns_ == column_;
     if (whole_line) {  // a word that no line can hold is broken, by the terminal
-      word_.clear();
-      word_columns_ = 0;
+      end_word();
     } else {
-      // The column is given by its number: behind the last one, terminals do not agree on where a
-      // relative movement begins.
-      if (word_columns_ > 0) out_ += str("\033[", column_ - word_columns_ + 1, "G\033[K");
-      out_ += "\n" + word_;
+      move_word();
     }
     column_ = word_columns_;
   }
@@ -83,13 +78,31 @@ void WrappedText::push_char(char32_t c, std::string_view bytes) {
   out_ += bytes;
 }
 
+void WrappedText::move_word() {
+  if (word_at_ != std::string::npos) {
+    out_.resize(word_at_);
+  } else if (word_columns_ > 0) {
+    // The column is given by its number: behind the last one, terminals do not agree on where a
+    // relative movement begins.
+    out_ += str("\033[", column_ - word_columns_ + 1, "G\033[K");
+  }
+  out_ += '\n';
+  word_at_ = out_.size();
+  out_ += word_;
+}
+
+void WrappedText::end_word() {
+  word_.clear();
+  word_columns_ = 0;
+  word_at_ = out_.size();
+}
+
 // Spaces that do not fit are left out: the next word begins a line.
 void WrappedText::push_space(std::size_t count) {
   const std::size_t fitting = std::min(count, columns_ - std::min(columns_, column_));
   out_.append(fitting, ' ');
   column_ += fitting;
-  word_.clear();
-  word_columns_ = 0;
+  end_word();
   wide_ = false;
   clusters_ = {};
 }
@@ -97,8 +110,7 @@ void WrappedText::push_space(std::size_t count) {
 void WrappedText::break_line() {
   out_ += '\n';
   column_ = 0;
-  word_.clear();
-  word_columns_ = 0;
+  end_word();
   wide_ = false;
   clusters_ = {};
 }

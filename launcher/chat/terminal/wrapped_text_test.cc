@@ -64,6 +64,13 @@ TEST_CASE("colours take no column and stay with their word") {
   CHECK(wrapped.push("f") == "\033[5G\033[K\ndef");
 }
 
+TEST_CASE("a word that comes in one piece is never written twice") {
+  WrappedText wrapped([] { return std::size_t{10}; });
+  CHECK(wrapped.push("one two three") == "one two \nthree");
+  CHECK(wrapped.push(" and") == " and");
+  CHECK(wrapped.push("roids") == "r\033[7G\033[K\nandroids");
+}
+
 TEST_CASE("without a width nothing is broken; tabs go to the next stop, other controls nowhere") {
   WrappedText plain([] { return std::size_t{0}; });
   CHECK(plain.push("a\tb\033c") == "a\tb\033c");
