@@ -99,10 +99,11 @@ struct EngineOptions {
   template <class Archive>
   void serialize(Archive& archive) {
     archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs,
-            max_num_batched_tokens, prefill_step_s, prefix_caching, scheduling, preemption, swap_space_bytes,
-            kv_offload, kv_offloading_bytes, ring_slots, resident_blocks, host_attention,
-            host_threads, transfer_block, kv_buffers, max_seq_len, prefill_attention,
-            decode_attention, graphs, async_scheduling, tuning, gemm_tuning_file, seed, profile);
+            max_num_batched_tokens, prefill_step_s, prefix_caching, scheduling, preemption,
+            swap_space_bytes, kv_offload, kv_offloading_bytes, ring_slots, resident_blocks,
+            host_attention, host_threads, transfer_block, kv_buffers, max_seq_len,
+            prefill_attention, decode_attention, graphs, async_scheduling, tuning, gemm_tuning_file,
+            seed, profile);
   }
 };
 

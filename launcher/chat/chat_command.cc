@@ -144,9 +144,9 @@ class Chat {
     };
     ChatCommands commands(chat_, totals_,
                           {.model = describe_model(options_, session_), .confirm = confirm});
-    print_line(session_, str(options_.model_name, " on ", device_of(session_), ", context ",
-                             chat_.context(),
-                             " tokens; /help shows what can be done, Ctrl-D leaves"));
+    print_line(session_,
+               str(options_.model_name, " on ", device_of(session_), ", context ", chat_.context(),
+                   " tokens; /help shows what can be done, Ctrl-D leaves"));
     while (true) {
       const LineEditor::End end = editor.read("> ", alive);
       if (end == LineEditor::End::left) return;
@@ -184,8 +184,7 @@ class Chat {
 
   // Inputs of earlier chats, unless they are not to be kept, or cannot be.
   History history() {
-    const std::string path =
-        options_.chat.history.value_or(chat_history_path(process_environment));
+    const std::string path = options_.chat.history.value_or(chat_history_path(process_environment));
     if (path.empty()) return {};
     try {
       return History(path);

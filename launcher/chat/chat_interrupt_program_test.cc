@@ -58,7 +58,8 @@ TEST_CASE("Ctrl-C while a prompt of 5,000 tokens is read: the prompt is back in 
     REQUIRE(terminal.await("> "));
     longest = std::max(longest, Nanoseconds(now_ns() - typed));
   }
-  MESSAGE("the longest of ", tries(), ": ", format_duration(static_cast<double>(longest.count()) * 1e-9));
+  MESSAGE("the longest of ", tries(), " took ",
+          format_duration(static_cast<double>(longest.count()) * 1e-9));
   CHECK(longest <= kLimit);
   CHECK(terminal.shows("stopped before the first token"));
   // The engine is free as well: a short question is not behind the long one.

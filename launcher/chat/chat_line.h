@@ -7,7 +7,7 @@
 namespace nvllm::launcher {
 
 struct CommandName {
-  const char* name;  // "/save"
+  const char* name;   // "/save"
   const char* words;  // placeholder of what follows, "FILE"; empty: nothing does
   const char* help;
   const char* alias = nullptr;  // another name of the same

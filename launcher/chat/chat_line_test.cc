@@ -32,9 +32,12 @@ TEST_CASE("every command is one by its name and its alias, with what follows it"
 }
 
 TEST_CASE("a command with a wrong letter is no text") {
-  for (const auto& [typed, meant] : {std::pair{"/sav", "/save"}, {"/hepl", "/help"},
-                                     {"/reste", "/reset"}, {"/sytem x", "/system"},
-                                     {"/contineu", "/continue"}, {"/exti", "/exit"}}) {
+  for (const auto& [typed, meant] : {std::pair{"/sav", "/save"},
+                                     {"/hepl", "/help"},
+                                     {"/reste", "/reset"},
+                                     {"/sytem x", "/system"},
+                                     {"/contineu", "/continue"},
+                                     {"/exti", "/exit"}}) {
     const ChatLine line = read_chat_line(typed);
     CHECK(line.kind == Kind::misspelt);
     CHECK(line.name == meant);

@@ -281,7 +281,8 @@ TEST_CASE("/save asks before it overwrites and knows the home folder; a path is 
 
 TEST_CASE("/system shows, sets and removes; /set shows all; a stop text ends an answer") {
   const TextFolder model;
-  Terminal terminal(model.arguments("chat", {"--max-tokens=40", "--ignore-eos", "--temperature=1"}));
+  Terminal terminal(
+      model.arguments("chat", {"--max-tokens=40", "--ignore-eos", "--temperature=1"}));
   REQUIRE(terminal.await("> "));
   terminal.type("/set seed 3\r/system\r");
   REQUIRE(terminal.await("there is no system message; "));
@@ -326,8 +327,8 @@ TEST_CASE("what is typed is there in the next chat, unless it is not to be kept"
   REQUIRE(::stat(file.c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0600);
   for (const bool kept : {true, false}) {
-    Terminal terminal(model.arguments(
-        "chat", {"--max-tokens=2", kept ? "--history=" + file : "--history=off"}));
+    Terminal terminal(
+        model.arguments("chat", {"--max-tokens=2", kept ? "--history=" + file : "--history=off"}));
     REQUIRE(terminal.await("> "));
     terminal.type("\022remem");
     terminal.watch(std::chrono::milliseconds(500));

@@ -150,10 +150,9 @@ StreamedAnswer ChatSession::answer(const Stop& stop) {
 Conversation::Prompt ChatSession::next_prompt(std::size_t limit) {
   Conversation::Prompt prompt = conversation_.prompt(limit);
   if (prompt.forgotten > 0) {
-    print_line(session_,
-               str("(the context of ", context(), " tokens is full: the oldest ", prompt.forgotten,
-                   " messages are forgotten, from \"", beginning_of(prompt.first_forgotten),
-                   "\" on; /save still has them)"));
+    print_line(session_, str("(the context of ", context(), " tokens is full: the oldest ",
+                             prompt.forgotten, " messages are forgotten, from \"",
+                             beginning_of(prompt.first_forgotten), "\" on; /save still has them)"));
   }
   return prompt;
 }

@@ -163,7 +163,8 @@ void ChatSettings::set_stops(const std::string& value) {
   } else if (json.is_array() && std::all_of(json.begin(), json.end(), is_text)) {
     stops_ = json.get<std::vector<std::string>>();
   } else {
-    fail("/set stop ", value, ": neither a text nor a list of texts, such as [\"###\", \"\\n\\n\"]");
+    fail("/set stop ", value,
+         ": neither a text nor a list of texts, such as [\"###\", \"\\n\\n\"]");
   }
 }
 

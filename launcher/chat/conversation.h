@@ -39,8 +39,8 @@ class Conversation {
 
   struct Prompt {
     std::vector<std::int32_t> ids = {};
-    bool thinking = false;         // the template ends with <think>
-    std::size_t forgotten = 0;     // messages that are in no prompt from now on, so that it fits
+    bool thinking = false;      // the template ends with <think>
+    std::size_t forgotten = 0;  // messages that are in no prompt from now on, so that it fits
     std::string first_forgotten = "";  // the first of them
   };
   // The prompt for the next answer, in at most `limit` tokens: while it is longer, the oldest

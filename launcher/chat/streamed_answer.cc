@@ -25,7 +25,9 @@ class Stream {
  public:
   Stream(runtime::EngineClient& client, const AnswerRequest& asked,
          const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks)
-      : client_(client), asked_(asked), sinks_(sinks),
+      : client_(client),
+        asked_(asked),
+        sinks_(sinks),
         text_(tokenizer, {.stop_strings = asked.stops}) {
     answer_.prompt_tokens = static_cast<std::int64_t>(asked.request.prompt.size());
     for (const std::int32_t token : asked.begun) push(token);

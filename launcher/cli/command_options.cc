@@ -88,6 +88,8 @@ void store_chat_prompt(Options& options, const std::string& word) {
 
 OptionRows chat_rows() {
   return {
+      {"--prompt", "TEXT", "the prompt, which may also stand alone, at the end", nullptr,
+       [](Options& o, const OptionValue& v) { store_chat_prompt(o, std::string(v.text())); }},
       {"--system", "TEXT", "the system's message", "what the chat template says itself",
        [](Options& o, const OptionValue& v) { o.chat.system = v.text(); }, "--system-prompt"},
       {"--stop", "TEXT", "a text that ends an answer and is no part of it; may come repeatedly",

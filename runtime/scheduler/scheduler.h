@@ -80,8 +80,8 @@ struct SchedulerStatistics {
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(steps, rows, completed_rows, preemptions, swapped_blocks, recomputed_tokens, waiting, running,
-            free_blocks, total_blocks, prefix.query_tokens, prefix.hit_tokens,
+    archive(steps, rows, completed_rows, preemptions, swapped_blocks, recomputed_tokens, waiting,
+            running, free_blocks, total_blocks, prefix.query_tokens, prefix.hit_tokens,
             prefix.evicted_blocks);
   }
 };

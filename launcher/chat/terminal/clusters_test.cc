@@ -21,22 +21,21 @@ std::vector<std::string> clusters_of(const std::string& text) {
 using Clusters = std::vector<std::string>;
 
 TEST_CASE("marks, emoji sequences, flags and syllables are one cluster each") {
-  const Clusters each = {
-      "a",
-      "e\u0301",                                            // a combining accent
-      "q\u0307\u0323",                                      // two of them
-      "\u2764\uFE0F",                                       // a variation selector
-      "\U0001F468\u200D\U0001F469\u200D\U0001F467",         // a family, joined
-      "\U0001F44D\U0001F3FD",                               // a skin colour
-      "\U0001F1E9\U0001F1EA",                               // two flags
-      "\U0001F1EB\U0001F1F7",
-      "\U0001F3F4\U000E0067\U000E0062\U000E007F",           // a region's flag
-      "1\uFE0F\u20E3",                                      // a keycap
-      "\u1112\u1161\u11AB",                                 // Hangul in three parts
-      "\uD55C",
-      "\u0915\u093F",                                       // a spacing mark
-      "\u4F60",
-      "z"};
+  const Clusters each = {"a",
+                         "e\u0301",                                     // a combining accent
+                         "q\u0307\u0323",                               // two of them
+                         "\u2764\uFE0F",                                // a variation selector
+                         "\U0001F468\u200D\U0001F469\u200D\U0001F467",  // a family, joined
+                         "\U0001F44D\U0001F3FD",                        // a skin colour
+                         "\U0001F1E9\U0001F1EA",                        // two flags
+                         "\U0001F1EB\U0001F1F7",
+                         "\U0001F3F4\U000E0067\U000E0062\U000E007F",  // a region's flag
+                         "1\uFE0F\u20E3",                             // a keycap
+                         "\u1112\u1161\u11AB",                        // Hangul in three parts
+                         "\uD55C",
+                         "\u0915\u093F",  // a spacing mark
+                         "\u4F60",
+                         "z"};
   std::string text;
   for (const std::string& one : each) text += one;
   CHECK(clusters_of(text) == each);

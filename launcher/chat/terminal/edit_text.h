@@ -33,7 +33,7 @@ class EditText {
   // Erasing.
   void erase_left();
   void erase_right();
-  void erase_word_left();   // back to the space before it
+  void erase_word_left();  // back to the space before it
   void erase_word_right();
   void erase_to_line_begin();
   void erase_to_line_end();

@@ -86,9 +86,9 @@ std::string InputView::draw(std::string_view prompt, std::string_view text, std:
   std::string out = go_to_top(window);
   above_.clear();
   for (std::size_t row = top_; row < top_ + shown; ++row) {
-    const std::string line = margin_of(row, prompt) +
-                             std::string(text.substr(rows[row].begin,
-                                                     rows[row].end - rows[row].begin));
+    const std::string line =
+        margin_of(row, prompt) +
+        std::string(text.substr(rows[row].begin, rows[row].end - rows[row].begin));
     out += (row > top_ ? "\r\n" : "") + line;
     if (row < cursor_row) above_.push_back(columns_of(line));
   }

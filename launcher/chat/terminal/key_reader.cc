@@ -23,24 +23,33 @@ constexpr std::string_view kPasteBegin = "\033[200~", kPasteEnd = "\033[201~";
 
 template <std::size_t count>
 Kind kind_of(const std::pair<std::string_view, Kind> (&kinds)[count], std::string_view sequence) {
-  const auto* const found = std::find_if(
-      kinds, kinds + count, [&](const auto& one) { return one.first == sequence; });
+  const auto* const found =
+      std::find_if(kinds, kinds + count, [&](const auto& one) { return one.first == sequence; });
   return found == kinds + count ? Kind::none : found->second;
 }
 
 // Behind "ESC [" and "ESC O".
-constexpr std::pair<std::string_view, Kind> kSequences[] = {
-    {"A", Kind::up},           {"B", Kind::down},          {"C", Kind::right},
-    {"D", Kind::left},         {"H", Kind::line_begin},    {"1~", Kind::line_begin},
-    {"7~", Kind::line_begin},  {"F", Kind::line_end},      {"4~", Kind::line_end},
-    {"8~", Kind::line_end},    {"3~", Kind::erase_right},  {"1;5C", Kind::word_right},
-    {"1;3C", Kind::word_right}, {"1;5D", Kind::word_left}, {"1;3D", Kind::word_left},
-    {"3;5~", Kind::erase_word_right}};
+constexpr std::pair<std::string_view, Kind> kSequences[] = {{"A", Kind::up},
+                                                            {"B", Kind::down},
+                                                            {"C", Kind::right},
+                                                            {"D", Kind::left},
+                                                            {"H", Kind::line_begin},
+                                                            {"1~", Kind::line_begin},
+                                                            {"7~", Kind::line_begin},
+                                                            {"F", Kind::line_end},
+                                                            {"4~", Kind::line_end},
+                                                            {"8~", Kind::line_end},
+                                                            {"3~", Kind::erase_right},
+                                                            {"1;5C", Kind::word_right},
+                                                            {"1;3C", Kind::word_right},
+                                                            {"1;5D", Kind::word_left},
+                                                            {"1;3D", Kind::word_left},
+                                                            {"3;5~", Kind::erase_word_right}};
 
 // Alt and a key: ESC and its byte.
 constexpr std::pair<std::string_view, Kind> kAltKeys[] = {
-    {"\r", Kind::newline},           {"\n", Kind::newline},        {"b", Kind::word_left},
-    {"f", Kind::word_right},         {"d", Kind::erase_word_right}, {"\177", Kind::erase_word_left},
+    {"\r", Kind::newline},          {"\n", Kind::newline},         {"b", Kind::word_left},
+    {"f", Kind::word_right},        {"d", Kind::erase_word_right}, {"\177", Kind::erase_word_left},
     {"\010", Kind::erase_word_left}};
 
 // What is pasted, as text: other systems' ends of lines, tabs and control characters.
@@ -93,9 +102,7 @@ Key KeyReader::next_text() {
   while (bytes_.size() < size && fill(kEscapeMs)) {
   }
   // All that has come up to the next control character; a character that its end cuts off waits.
-  const auto control = [](char c) {
-    return static_cast<unsigned char>(c) < 0x20 || c == '\177';
-  };
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\177'; };
   const auto end = std::find_if(bytes_.begin(), bytes_.end(), control);
   std::string text(bytes_.begin(), end);
   if (end == bytes_.end()) {

@@ -20,7 +20,8 @@ constexpr int kIdleMs = 200;
 std::string common_beginning(const std::vector<std::string>& texts) {
   std::string common = texts.front();
   for (const std::string& text : texts) {
-    const auto [mine, other] = std::mismatch(common.begin(), common.end(), text.begin(), text.end());
+    const auto [mine, other] =
+        std::mismatch(common.begin(), common.end(), text.begin(), text.end());
     common.erase(mine, common.end());
   }
   return common;
@@ -29,11 +30,7 @@ std::string common_beginning(const std::vector<std::string>& texts) {
 }  // namespace
 
 LineEditor::LineEditor(int in, int out, History history, Complete complete)
-    : in_(in),
-      out_(out),
-      keys_(in),
-      history_(std::move(history)),
-      complete_(std::move(complete)) {
+    : in_(in), out_(out), keys_(in), history_(std::move(history)), complete_(std::move(complete)) {
   if (::tcgetattr(in_, &before_) != 0) fail_errno("the terminal");
   set_raw();
 }

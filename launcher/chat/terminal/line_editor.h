@@ -81,9 +81,9 @@ class LineEditor {
   bool keeps_ = true;  // whether the history gets this input
   EditText edit_;
   InputView view_;
-  WindowSize window_;           // when it was drawn last
-  std::size_t recalled_ = 0;    // index into the history; its size: the new input
-  std::string typed_;           // the new input, while an older one is shown
+  WindowSize window_;         // when it was drawn last
+  std::size_t recalled_ = 0;  // index into the history; its size: the new input
+  std::string typed_;         // the new input, while an older one is shown
   std::optional<Search> search_;
 };
 

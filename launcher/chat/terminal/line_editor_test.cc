@@ -34,7 +34,8 @@ class Typist {
     REQUIRE(::openpty(&ours_, &theirs_, nullptr, nullptr, &window) == 0);
     History entries;
     for (const std::string& entry : history) entries.add(entry);
-    editor_ = std::make_unique<LineEditor>(theirs_, theirs_, std::move(entries), std::move(complete));
+    editor_ =
+        std::make_unique<LineEditor>(theirs_, theirs_, std::move(entries), std::move(complete));
     reader_ = std::jthread([this](const std::stop_token& stop) { take(stop); });
   }
   ~Typist() {

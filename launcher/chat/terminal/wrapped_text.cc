@@ -15,8 +15,9 @@ constexpr std::size_t kTab = 8;
 
 // Punctuation that may not begin a line of Chinese or Japanese.
 bool ends_phrase(char32_t c) {
-  return std::u32string_view(U"\u3001\u3002\uFF0C\uFF0E\uFF01\uFF1F\uFF1A\uFF1B\uFF09\u300D\u300F"
-                             U"\u3011\u3009\u300B\u30FC")
+  return std::u32string_view(
+             U"\u3001\u3002\uFF0C\uFF0E\uFF01\uFF1F\uFF1A\uFF1B\uFF09\u300D\u300F"
+             U"\u3011\u3009\u300B\u30FC")
              .find(c) != std::u32string_view::npos;
 }
 

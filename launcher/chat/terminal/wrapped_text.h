@@ -31,11 +31,11 @@ class WrappedText {
   void move_word();
 
   std::function<std::size_t()> columns_of_;
-  std::size_t columns_ = 0;   // of the terminal, during push()
-  std::size_t column_ = 0;    // of the cursor
-  std::string word_;          // that stands before the cursor, with its colours
+  std::size_t columns_ = 0;  // of the terminal, during push()
+  std::size_t column_ = 0;   // of the cursor
+  std::string word_;         // that stands before the cursor, with its colours
   std::size_t word_columns_ = 0;
-  std::size_t word_at_ = 0;  // where it begins in out_; npos: it is written already
+  std::size_t word_at_ = 0;          // where it begins in out_; npos: it is written already
   std::size_t cluster_columns_ = 0;  // of the last cluster, which may grow
   bool wide_ = false;                // the word is a wide character: another one begins a new word
   ClusterReader clusters_;

@@ -46,9 +46,7 @@ std::size_t Screen::sequence(std::string_view bytes) {
     case 'J':
       for (std::size_t row = all ? 0 : row_ + 1; row < lines_.size(); ++row) lines_[row].clear();
       [[fallthrough]];
-    case 'K':
-      lines_[row_].resize(std::min(lines_[row_].size(), column_));
-      break;
+    case 'K': lines_[row_].resize(std::min(lines_[row_].size(), column_)); break;
     default: return end + 1;  // colours and modes move nothing
   }
   pending_wrap_ = false;
