@@ -55,8 +55,8 @@ struct EngineOptions {
   std::int64_t max_num_seqs = 256;
   std::int64_t max_num_batched_tokens = 8192;
   // On the CPU: how long a step with a prompt's rows should take; prompts are cut to fit
-  // (runtime/engine/step_pacer.h). 0: as many rows as the line above allows, however long they take.
-  // Layer-wise prefill is not cut.
+  // (runtime/engine/step_pacer.h). 0: as many rows as the line above allows, however long they
+  // take. Layer-wise prefill is not cut.
   double prefill_step_s = 0;
   bool prefix_caching = true;
   Scheduling scheduling = Scheduling::mixed;

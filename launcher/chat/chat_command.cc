@@ -22,8 +22,8 @@ namespace {
 
 using Then = CommandResult::Then;
 
-// On the CPU a prompt is read in steps that take about so long: between two of them the engine hears
-// of Ctrl-C, and says how far it is.
+// On the CPU a prompt is read in steps that take about so long: between two of them the engine
+// hears of Ctrl-C, and says how far it is.
 constexpr double kPrefillStepS = 0.1;
 
 // What the chat consists of.

@@ -163,13 +163,13 @@ StreamedAnswer ChatSession::go_on(const Stop& stop) {
   }
   LastAnswer& last = *last_;
   std::vector<std::int32_t> prompt;
-  std::vector<std::int32_t> begun = begun_tokens(prompt);
-  prompt.insert(prompt.end(), begun.begin(), begun.end());
+  std::vector<std::int32_t> first_part = first_tokens(prompt);
+  prompt.insert(prompt.end(), first_part.begin(), first_part.end());
   const Message before = conversation_.take_last();
   std::string text = before.content;
   StreamedAnswer more;
   try {
-    more = stream(std::move(prompt), std::move(begun),
+    more = stream(std::move(prompt), std::move(first_part),
                   ends_thinking((last.thinking ? "<think>" : "") + text), stop);
   } catch (const Error&) {
     conversation_.add(before.role, before.content);
@@ -185,27 +185,27 @@ StreamedAnswer ChatSession::go_on(const Stop& stop) {
   return more;
 }
 
-// The tokens of the last answer that the model reads to go on, and the prompt before them. Where the
-// context does not hold both, older messages are forgotten, and of a long answer the beginning.
-std::vector<std::int32_t> ChatSession::begun_tokens(std::vector<std::int32_t>& prompt) {
+// The tokens of the last answer that the model reads to go on, and the prompt before them. Where
+// the context does not hold both, older messages are forgotten, and of a long answer the beginning.
+std::vector<std::int32_t> ChatSession::first_tokens(std::vector<std::int32_t>& prompt) {
   const std::size_t limit = max_prompt_tokens(sampling_, session_);
   prompt = last_->prompt;
-  std::vector<std::int32_t> begun = last_->tokens;
-  if (prompt.size() + begun.size() <= limit) return begun;
-  if (begun.size() > limit / 2) {
-    begun.erase(begun.begin(), begun.end() - static_cast<std::ptrdiff_t>(limit / 2));
-    print_line(session_, str("(the model goes on from the last ", begun.size(),
+  std::vector<std::int32_t> first_part = last_->tokens;
+  if (prompt.size() + first_part.size() <= limit) return first_part;
+  if (first_part.size() > limit / 2) {
+    first_part.erase(first_part.begin(), first_part.end() - static_cast<std::ptrdiff_t>(limit / 2));
+    print_line(session_, str("(the model goes on from the last ", first_part.size(),
                              " tokens of the answer: the context of ", context(), " is full)"));
   }
   const Message answer = conversation_.take_last();
   try {
-    prompt = next_prompt(limit - begun.size()).ids;
+    prompt = next_prompt(limit - first_part.size()).ids;
   } catch (const Error&) {
     conversation_.add(answer.role, answer.content);
     throw;
   }
   conversation_.add(answer.role, answer.content);
-  return begun;
+  return first_part;
 }
 
 std::string ChatSession::why_cut_off(const StreamedAnswer& part) const {
@@ -218,7 +218,7 @@ std::string ChatSession::why_cut_off(const StreamedAnswer& part) const {
 }
 
 StreamedAnswer ChatSession::stream(std::vector<std::int32_t> prompt,
-                                   std::vector<std::int32_t> begun, bool thinking,
+                                   std::vector<std::int32_t> first_part, bool thinking,
                                    const Stop& stop) {
   const bool on_terminal = ::isatty(STDOUT_FILENO) == 1;
   const bool shows_progress = ::isatty(STDERR_FILENO) == 1;
@@ -231,14 +231,14 @@ StreamedAnswer ChatSession::stream(std::vector<std::int32_t> prompt,
     any |= !text.empty();
     write_results(wrapped.push(text));
   };
-  const AnswerRequest asked{.id = ++last_request_,
-                            .request = {.prompt = std::move(prompt), .sampling = sampling_},
-                            .stops = stops_,
-                            .begun = std::move(begun)};
+  const AnswerRequest wanted{.id = ++last_request_,
+                             .request = {.prompt = std::move(prompt), .sampling = sampling_},
+                             .stops = stops_,
+                             .first_part = std::move(first_part)};
   StreamedAnswer given;
   try {
     given = stream_answer(
-        session_.client(), asked, model_.tokenizer(),
+        session_.client(), wanted, model_.tokenizer(),
         {.text =
              [&](std::string_view piece) {
                write(coloured.push(on_terminal ? harmless(piece) : std::string(piece)));

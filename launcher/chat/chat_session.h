@@ -51,11 +51,11 @@ class ChatSession {
   };
 
   StreamedAnswer answer(const Stop& stop);
-  // Streams an answer to the prompt; `begun`: tokens that it has already.
-  StreamedAnswer stream(std::vector<std::int32_t> prompt, std::vector<std::int32_t> begun,
+  // Streams an answer to the prompt; `first_part`: tokens that it has already.
+  StreamedAnswer stream(std::vector<std::int32_t> prompt, std::vector<std::int32_t> first_part,
                         bool thinking, const Stop& stop);
   Conversation::Prompt next_prompt(std::size_t limit);
-  std::vector<std::int32_t> begun_tokens(std::vector<std::int32_t>& prompt);
+  std::vector<std::int32_t> first_tokens(std::vector<std::int32_t>& prompt);
   std::string why_cut_off(const StreamedAnswer& part) const;
 
   const TextModel& model_;

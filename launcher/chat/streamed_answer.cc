@@ -23,22 +23,22 @@ std::uint64_t tokens_read(const runtime::EngineClient& client) {
 // One answer while it comes.
 class Stream {
  public:
-  Stream(runtime::EngineClient& client, const AnswerRequest& asked,
+  Stream(runtime::EngineClient& client, const AnswerRequest& wanted,
          const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks)
       : client_(client),
-        asked_(asked),
+        wanted_(wanted),
         sinks_(sinks),
-        text_(tokenizer, {.stop_strings = asked.stops}) {
-    answer_.prompt_tokens = static_cast<std::int64_t>(asked.request.prompt.size());
-    for (const std::int32_t token : asked.begun) push(token);
+        text_(tokenizer, {.stop_strings = wanted.stops}) {
+    answer_.prompt_tokens = static_cast<std::int64_t>(wanted.request.prompt.size());
+    for (const std::int32_t token : wanted.first_part) push(token);
   }
 
   StreamedAnswer run() {
     const std::uint64_t read_before = tokens_read(client_);
-    client_.submit(asked_.id, asked_.request);
+    client_.submit(wanted_.id, wanted_.request);
     while (!over_ && !out_of_patience()) {
       for (const Update& update : client_.poll(kPollInterval)) {
-        if (update.request == asked_.id) take(update);
+        if (update.request == wanted_.id) take(update);
       }
       if (over_ || ended_ns_ != 0) continue;
       if (sinks_.reading && answer_.token_ids.empty()) {
@@ -86,11 +86,11 @@ class Stream {
   void end(FinishReason why) {
     answer_.finish = why;
     ended_ns_ = now_ns();
-    client_.abort(asked_.id);
+    client_.abort(wanted_.id);
   }
 
   runtime::EngineClient& client_;
-  const AnswerRequest& asked_;
+  const AnswerRequest& wanted_;
   const AnswerSinks& sinks_;
   tokenizer::StreamDetokenizer text_;
   StreamedAnswer answer_;
@@ -117,9 +117,9 @@ std::string StreamedAnswer::statistics() const {
   return text;
 }
 
-StreamedAnswer stream_answer(runtime::EngineClient& client, const AnswerRequest& asked,
+StreamedAnswer stream_answer(runtime::EngineClient& client, const AnswerRequest& wanted,
                              const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks) {
-  return Stream(client, asked, tokenizer, sinks).run();
+  return Stream(client, wanted, tokenizer, sinks).run();
 }
 
 }  // namespace nvllm::launcher

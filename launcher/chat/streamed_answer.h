@@ -44,13 +44,13 @@ struct AnswerRequest {
   runtime::Request request = {};
   std::vector<std::string> stops = {};  // texts that end the answer
   // Tokens at the end of the prompt that began the answer, where it is continued.
-  std::vector<std::int32_t> begun = {};
+  std::vector<std::int32_t> first_part = {};
 };
 
 // Submits a request and waits for the end of its answer, whose text is that of its own tokens.
 // Throws an Error if the request is refused. Requests of the client with smaller ids are those that
 // were left to themselves.
-StreamedAnswer stream_answer(runtime::EngineClient& client, const AnswerRequest& asked,
+StreamedAnswer stream_answer(runtime::EngineClient& client, const AnswerRequest& wanted,
                              const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks);
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,6 @@
 // Command lines that people type: ours, and those of vLLM, SGLang, llama.cpp and ollama with
-// nvllm-launch in place of the program's name. Each is followed, or refused with a reason that helps.
+// nvllm-launch in place of the program's name. Each is followed, or refused with a reason that
+// helps.
 #include <doctest/doctest.h>
 
 #include <sstream>

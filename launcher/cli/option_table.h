@@ -155,8 +155,8 @@ struct ConfigEntry {
 };
 
 // The file's entries in its order; an option that comes repeatedly has one entry per value. Throws
-// a UsageError if the file cannot be read, is neither YAML nor JSON, or has a key that is no option of the
-// command, comes twice, or has a value of another type.
+// a UsageError if the file cannot be read, is neither YAML nor JSON, or has a key that is no option
+// of the command, comes twice, or has a value of another type.
 std::vector<ConfigEntry> read_config_file(const std::string& path, const Command& command);
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,5 @@
-// StepPacer: how many rows of a prompt a step may have so that it takes about a given time. On a CPU
-// a step of thousands of rows takes minutes; until it ends, nothing can be aborted or reported.
+// StepPacer: how many rows of a prompt a step may have so that it takes about a given time. On a
+// CPU a step of thousands of rows takes minutes; until it ends, nothing can be aborted or reported.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class StepPacer {
     if (step_rows * 2 < rows() || seconds <= 0) return;
     const double fitting = static_cast<double>(step_rows) * step_s_ / seconds;
     const auto wanted = static_cast<std::int64_t>(std::min(fitting, 1e9));
-    // No more than twice as many at once: a step may have been short by luck.
+    // No more than twice as many at once: a step may have been short by chance.
     rows_ = std::clamp(wanted, kMinRows, 2 * rows_) / kMinRows * kMinRows;
   }
 
