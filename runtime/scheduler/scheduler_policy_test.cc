@@ -238,7 +238,7 @@ TEST_CASE("prompts are cut to the rows that a step may have of them, and decodes
     std::vector<std::uint32_t> prompt_rows;
     while (prompt_rows.size() < 3) {
       group.schedule();
-      for (const std::uint32_t rows : group.rows()) {
+      for (const auto& [slot, rows] : group.rows()) {
         if (rows > 1) prompt_rows.push_back(rows);
       }
       group.complete();
