@@ -54,6 +54,10 @@ struct EngineOptions {
   std::optional<std::int64_t> max_model_len;          // absent: the model's limit, or what fits
   std::int64_t max_num_seqs = 256;
   std::int64_t max_num_batched_tokens = 8192;
+  // On the CPU: how long a step with a prompt's rows should take; prompts are cut to fit
+  // (runtime/engine/step_pacer.h). 0: as many rows as the line above allows, however long they
+  // take. Layer-wise prefill is not cut.
+  double prefill_step_s = 0;
   bool prefix_caching = true;
   Scheduling scheduling = Scheduling::mixed;
   Preemption preemption = Preemption::swap;  // recompute where the swap space is full
@@ -95,10 +99,11 @@ struct EngineOptions {
   template <class Archive>
   void serialize(Archive& archive) {
     archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs,
-            max_num_batched_tokens, prefix_caching, scheduling, preemption, swap_space_bytes,
-            kv_offload, kv_offloading_bytes, ring_slots, resident_blocks, host_attention,
-            host_threads, transfer_block, kv_buffers, max_seq_len, prefill_attention,
-            decode_attention, graphs, async_scheduling, tuning, gemm_tuning_file, seed, profile);
+            max_num_batched_tokens, prefill_step_s, prefix_caching, scheduling, preemption,
+            swap_space_bytes, kv_offload, kv_offloading_bytes, ring_slots, resident_blocks,
+            host_attention, host_threads, transfer_block, kv_buffers, max_seq_len,
+            prefill_attention, decode_attention, graphs, async_scheduling, tuning, gemm_tuning_file,
+            seed, profile);
   }
 };
 

@@ -1,113 +1,23 @@
-// Chat as people and scripts meet it: in a real pseudo-terminal, and through pipes.
+// Chat as people meet it: in a real pseudo-terminal.
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pty.h>
 #include <signal.h>
-#include <sys/ioctl.h>
-#include <termios.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
-#include <vector>
 
-#include "base/clock.h"
 #include "base/json_text.h"
 #include "base/text.h"
-#include "launcher/testing/program.h"
+#include "launcher/chat/testing/program_terminal.h"
 #include "launcher/testing/text_folder.h"
 
 namespace nvllm::launcher {
 namespace {
 
-using testing::Program;
+using testing::Terminal;
 using testing::TextFolder;
-
-constexpr Nanoseconds kLimit = std::chrono::seconds(60);
-
-// A program in a terminal of its own.
-class Terminal {
- public:
-  explicit Terminal(const std::vector<std::string>& arguments, const char* no_colour = nullptr)
-      : opened_(open()), program_(arguments, [this, no_colour] {
-          ::setsid();
-          ::ioctl(program_side_, TIOCSCTTY, 0);
-          for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-            ::dup2(program_side_, fd);
-          }
-          ::close(our_side_);
-          ::setenv("TERM", "xterm", 1);
-          ::unsetenv("NO_COLOR");
-          if (no_colour != nullptr) ::setenv("NO_COLOR", no_colour, 1);
-        }) {}
-  ~Terminal() {
-    ::close(our_side_);
-    ::close(program_side_);
-  }
-  Terminal(const Terminal&) = delete;
-  Terminal& operator=(const Terminal&) = delete;
-
-  void type(const std::string& keys) {
-    REQUIRE(::write(our_side_, keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()));
-  }
-  // Waits until it shows the text, after what was awaited before.
-  bool await(const std::string& text) {
-    const std::int64_t end = now_ns() + kLimit.count();
-    while (true) {
-      const std::size_t at = seen_.find(text, awaited_);
-      if (at != std::string::npos) {
-        awaited_ = at + text.size();
-        return true;
-      }
-      if (now_ns() > end) {
-        MESSAGE("it showed: ", seen_);
-        return false;
-      }
-      read();
-    }
-  }
-  void resize(unsigned short columns) const {
-    winsize window{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
-    ::ioctl(our_side_, TIOCSWINSZ, &window);
-  }
-  bool echoes() const {
-    termios now{};
-    ::tcgetattr(program_side_, &now);
-    return (now.c_lflag & ECHO) != 0 && (now.c_lflag & ICANON) != 0;
-  }
-  int wait() {
-    // Somebody has to take what it still shows.
-    const std::int64_t end = now_ns() + kLimit.count();
-    while (!testing::process_gone(program_.pid()) && now_ns() < end) read();
-    return program_.wait();
-  }
-  const Program& program() const { return program_; }
-  const std::string& seen() const { return seen_; }
-
- private:
-  bool open() {
-    winsize window{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
-    REQUIRE(::openpty(&our_side_, &program_side_, nullptr, nullptr, &window) == 0);
-    return true;
-  }
-  void read() {
-    pollfd polled = {our_side_, POLLIN, 0};
-    if (::poll(&polled, 1, 20) <= 0) return;
-    std::array<char, 4096> bytes;
-    const ssize_t got = ::read(our_side_, bytes.data(), bytes.size());
-    if (got > 0) seen_.append(bytes.data(), static_cast<std::size_t>(got));
-  }
-
-  int our_side_ = -1, program_side_ = -1;
-  bool opened_;
-  Program program_;
-  std::string seen_;
-  std::size_t awaited_ = 0;
-};
 
 std::string saved_content(const std::string& path, std::size_t message) {
   std::ifstream file(path);
@@ -149,7 +59,7 @@ TEST_CASE("a line can be edited, and an old one asked again") {
   Terminal terminal(model.arguments("chat", {"--max-tokens=2"}));
   REQUIRE(terminal.await("> "));
   terminal.type("/hlpx\177\033[D\033[De\r");
-  REQUIRE(terminal.await("/reset"));
+  REQUIRE(terminal.await("/clear, /reset"));
   terminal.type("wolrd\027the w\xC3\xB6\001ask \005rld!\r");
   REQUIRE(terminal.await("TTFT "));
   terminal.type("\033[A\r");
@@ -255,115 +165,177 @@ TEST_CASE("SIGTERM ends a chat that waits, and the terminal is as it was") {
   CHECK(terminal.echoes());
 }
 
-// Runs to its end with the text as standard input.
-void give_input(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-  ::dup2(::open(path.c_str(), O_RDONLY), STDIN_FILENO);
+TEST_CASE("the first line says model, device and context") {
+  const TextFolder model;
+  Terminal terminal(model.arguments("chat", {"--max-model-len=300"}));
+  REQUIRE(terminal.await(model.path() + " on CPU, "));
+  REQUIRE(terminal.await("context 300 tokens; /help shows"));
+  REQUIRE(terminal.await("> "));
+  terminal.type("/model\r");
+  REQUIRE(terminal.await("Qwen3ForCausalLM"));
+  terminal.type("/model other\r");
+  REQUIRE(terminal.await("leave, and pass --model other"));
+  terminal.type("/bye\r");
+  CHECK(terminal.wait() == 0);
 }
 
-TEST_CASE("a prompt without a command is answered, with figures at the end") {
+TEST_CASE("an answer that is cut off says so and goes on, as if it had not been cut") {
   const TextFolder model;
-  for (const char* const command : {"", "chat"}) {
-    Program program(model.arguments(command, {"--tp=2", "--max-tokens=4", "--ignore-eos", "hi"}));
-    CHECK(program.wait() == 0);
-    CHECK(program.output().ends_with("\n"));
-    CHECK(program.errors().find("4 tokens in ") != std::string::npos);
-  }
-}
-
-TEST_CASE("lines of standard input are prompts of their own; for chat they are a conversation") {
-  const TextFolder model;
-  const auto outputs = [&](const char* command, const std::string& input) {
-    Program program(model.arguments(command, {"--max-tokens=4", "--ignore-eos", "--temperature=0"}),
-                    [&] { give_input(model.path("input"), input); });
-    CHECK(program.wait() == 0);
-    return program.output();
-  };
-  const std::string once = outputs("", "hi\n");
-  CHECK(!once.empty());
-  CHECK(outputs("", "hi\n\nhi") == once + once);
-  CHECK(outputs("chat", "hi\n/reset\nhi\n") == once + once);
-}
-
-TEST_CASE("many lines are answered together, and written in their order") {
-  const TextFolder model;
-  std::string input, expected;
-  const auto answers = [&](const std::string& lines) {
-    Program program(model.arguments("", {"--max-tokens=6", "--ignore-eos", "--temperature=0",
-                                         "--dtype=float32", "--max-num-seqs=3"}),
-                    [&] { give_input(model.path("input"), lines); });
-    CHECK(program.wait() == 0);
-    CHECK(program.errors().find("answers, ") != std::string::npos);
-    return program.output();
-  };
-  for (const char* const line : {"hi", "what", "a question of some length", "no"}) {
-    const std::string twice = str(line, '\n', line, '\n');
-    const std::string both = answers(twice);
-    const std::string one = both.substr(0, both.size() / 2);
-    REQUIRE(both == one + one);
-    input += line + std::string("\n");
-    expected += one;
-  }
-  CHECK(answers(input + input + input) == expected + expected + expected);
-}
-
-TEST_CASE("a line comes back before the next one is there") {
-  const TextFolder model;
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
-  Program program(model.arguments("", {"--max-tokens=2", "--ignore-eos", "--temperature=0"}),
-                  [&] { ::dup2(ends[0], STDIN_FILENO); });
-  ::close(ends[0]);
-  std::size_t seen = 0;
-  for (int i = 0; i < 3; ++i) {
-    REQUIRE(::write(ends[1], "hi\n", 3) == 3);
-    const std::int64_t end = now_ns() + kLimit.count();
-    while ((program.output().size() == seen || !program.output().ends_with('\n')) &&
-           now_ns() < end) {
-      ::usleep(2000);
+  const auto answer = [&](const std::string& tokens, int times) {
+    Terminal terminal(model.arguments(
+        "chat", {"--max-tokens=" + tokens, "--ignore-eos", "--temperature=0", "--dtype=float32"}));
+    REQUIRE(terminal.await("> "));
+    terminal.type("/continue\r");
+    REQUIRE(terminal.await("the last answer ended by itself"));
+    terminal.type("tell me\r");
+    REQUIRE(terminal.await("cut off at --max-tokens " + tokens + "; /continue goes on"));
+    for (int i = 1; i < times; ++i) {
+      terminal.type("/continue\r");
+      REQUIRE(terminal.await("cut off at --max-tokens " + tokens + "; /continue goes on"));
     }
-    REQUIRE(program.output().size() > seen);
-    seen = program.output().size();
+    const std::string path = model.path("saved" + tokens);
+    terminal.type("/save " + path + "\r");
+    REQUIRE(terminal.await("saved 2 messages"));
+    terminal.type("/bye\r");
+    CHECK(terminal.wait() == 0);
+    return saved_content(path, 1);
+  };
+  const std::string whole = answer("24", 1);
+  CHECK(answer("8", 3) == whole);
+}
+
+TEST_CASE("an answer that fills the context goes on, and what is forgotten is saved") {
+  const TextFolder model;
+  Terminal terminal(model.arguments("chat", {"--ignore-eos", "--max-model-len=128"}));
+  REQUIRE(terminal.await("> "));
+  terminal.type("first\r");
+  REQUIRE(terminal.await("cut off: the context of 128 tokens is full"));
+  terminal.type("/continue\r");
+  REQUIRE(terminal.await("the model goes on from the last 48 tokens of the answer"));
+  REQUIRE(terminal.await("cut off: the context of 128 tokens is full"));
+  terminal.type("second\r");
+  REQUIRE(terminal.await("the oldest 2 messages are forgotten, from \"first\" on"));
+  REQUIRE(terminal.await("TTFT "));
+  terminal.type("/show\r");
+  REQUIRE(terminal.await("4 messages, of which the model has forgotten 2"));
+  terminal.type("/save " + model.path("saved") + "\r");
+  REQUIRE(terminal.await("saved 4 messages"));
+  CHECK(saved_content(model.path("saved"), 0) == "first");
+  CHECK(saved_content(model.path("saved"), 2) == "second");
+  terminal.type("/bye\r");
+  CHECK(terminal.wait() == 0);
+}
+
+TEST_CASE("/regen asks again: another answer, the same with a seed, in place of the old one") {
+  const TextFolder model;
+  Terminal terminal(model.arguments("chat", {"--max-tokens=12", "--ignore-eos"}));
+  REQUIRE(terminal.await("> "));
+  int saved = 0;
+  const auto content = [&] {
+    const std::string path = model.path(str("saved", ++saved));
+    terminal.type("/save " + path + "\r");
+    REQUIRE(terminal.await("saved 2 messages"));
+    return saved_content(path, 1);
+  };
+  const auto ask = [&](const std::string& line) {
+    terminal.type(line + "\r");
+    REQUIRE(terminal.await("TTFT "));
+    return content();
+  };
+  terminal.type("/regen\r");
+  REQUIRE(terminal.await("there is no answer yet"));
+  const std::string first = ask("hi");
+  CHECK(ask("/regen") != first);
+  terminal.type("/set seed 5\r");
+  REQUIRE(terminal.await("seed is 5"));
+  const std::string seeded = ask("/regen");
+  CHECK(ask("/regen") == seeded);
+  terminal.type("/bye\r");
+  CHECK(terminal.wait() == 0);
+}
+
+TEST_CASE("/save asks before it overwrites and knows the home folder; a path is a text") {
+  const TextFolder model;
+  ::setenv("HOME", model.path().c_str(), 1);
+  std::ofstream(model.path("old")) << "precious";
+  Terminal terminal(model.arguments("chat", {"--max-tokens=2", "--ignore-eos"}));
+  REQUIRE(terminal.await("> "));
+  terminal.type("/usr/bin is full\r");
+  REQUIRE(terminal.await("TTFT "));
+  terminal.type("/save ~/old\rn\r");
+  REQUIRE(terminal.await("overwrite it? [y/N]"));
+  REQUIRE(terminal.await("not saved"));
+  std::string kept;
+  std::ifstream(model.path("old")) >> kept;
+  CHECK(kept == "precious");
+  terminal.type("/sav ~/old\r");
+  REQUIRE(terminal.await("did you mean /save?"));
+  terminal.type("/save ~/old\ry\r");
+  REQUIRE(terminal.await("saved 2 messages"));
+  CHECK(saved_content(model.path("old"), 0) == "/usr/bin is full");
+  terminal.type("/clear\r/load ~/old\r");
+  REQUIRE(terminal.await("loaded 2 messages"));
+  terminal.type("/bye\r");
+  CHECK(terminal.wait() == 0);
+}
+
+TEST_CASE("/system shows, sets and removes; /set shows all; a stop text ends an answer") {
+  const TextFolder model;
+  Terminal terminal(
+      model.arguments("chat", {"--max-tokens=40", "--ignore-eos", "--temperature=1"}));
+  REQUIRE(terminal.await("> "));
+  terminal.type("/set seed 3\r/system\r");
+  REQUIRE(terminal.await("there is no system message; "));
+  terminal.type("/system be brief\r/system\r");
+  REQUIRE(terminal.await("is set"));
+  REQUIRE(terminal.await("be brief"));
+  terminal.type("/system -\r");
+  REQUIRE(terminal.await("no system message any more"));
+  terminal.type("/set\r");
+  REQUIRE(terminal.await("max-tokens          40"));
+  REQUIRE(terminal.await("seed                3"));
+  terminal.type("hi\r");
+  REQUIRE(terminal.await("40 tokens in "));
+  terminal.type("/save " + model.path("whole") + "\r");
+  REQUIRE(terminal.await("saved 2 messages"));
+  const std::string whole = saved_content(model.path("whole"), 1);
+  std::size_t middle = whole.size() / 2;
+  while ((static_cast<unsigned char>(whole[middle]) & 0xC0) == 0x80) ++middle;
+  const std::string stop = whole.substr(middle);
+  terminal.type("/set stop " + nlohmann::json(stop).dump() + "\r/regen\r");
+  REQUIRE(terminal.await("TTFT "));
+  terminal.type("/save " + model.path("part") + "\r");
+  REQUIRE(terminal.await("saved 2 messages"));
+  CHECK(saved_content(model.path("part"), 1) == whole.substr(0, whole.find(stop)));
+  CHECK(whole.find(stop) > 0);
+  terminal.type("/bye\r");
+  CHECK(terminal.wait() == 0);
+}
+
+TEST_CASE("what is typed is there in the next chat, unless it is not to be kept") {
+  const TextFolder model;
+  const std::string file = model.path("history");
+  {
+    Terminal terminal(model.arguments("chat", {"--max-tokens=2", "--history=" + file}));
+    REQUIRE(terminal.await("> "));
+    terminal.type("remember me\r");
+    REQUIRE(terminal.await("TTFT "));
+    terminal.type("/bye\r");
+    CHECK(terminal.wait() == 0);
   }
-  ::close(ends[1]);
-  CHECK(program.wait() == 0);
-}
-
-TEST_CASE("a line that is too long for the context is told, and the others are answered") {
-  const TextFolder model;
-  Program program(
-      model.arguments("",
-                      {"--max-tokens=2", "--ignore-eos", "--temperature=0", "--max-model-len=128"}),
-      [&] { give_input(model.path("input"), "hi\n" + std::string(900, 'x') + "\nhi\n"); });
-  CHECK(program.wait() == 1);
-  const std::string output = program.output();
-  CHECK(output.substr(0, output.size() / 2) == output.substr(output.size() / 2));
-  CHECK(program.errors().find("1 line failed: line 2: ") != std::string::npos);
-  CHECK(program.errors().find("the limit is") != std::string::npos);
-}
-
-TEST_CASE("a reader who has gone ends the answers to lines without a word") {
-  const TextFolder model;
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
-  Program program(model.arguments("", {"--max-tokens=50", "--ignore-eos", "--log-level=warning"}),
-                  [&] {
-                    give_input(model.path("input"), "a\nb\nc\nd\n");
-                    ::dup2(ends[1], STDOUT_FILENO);
-                  });
-  ::close(ends[0]);
-  ::close(ends[1]);
-  CHECK(program.wait() == 141);
-  CHECK(program.errors() == "");
-}
-
-TEST_CASE("a model without a chat template is told, not guessed") {
-  const TextFolder model;
-  std::filesystem::remove(model.path("chat_template.jinja"));
-  Program program(model.arguments("", {"hi"}));
-  CHECK(program.wait() == 1);
-  CHECK(program.errors().find("has no chat template; pass one with --chat-template FILE") !=
-        std::string::npos);
+  struct stat status {};
+  REQUIRE(::stat(file.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0600);
+  for (const bool kept : {true, false}) {
+    Terminal terminal(
+        model.arguments("chat", {"--max-tokens=2", kept ? "--history=" + file : "--history=off"}));
+    REQUIRE(terminal.await("> "));
+    terminal.type("\022remem");
+    terminal.watch(std::chrono::milliseconds(500));
+    CHECK(terminal.shows("remember me") == kept);
+    terminal.type("\007\003\004");
+    CHECK(terminal.wait() == 0);
+  }
 }
 
 }  // namespace

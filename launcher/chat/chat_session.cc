@@ -8,13 +8,14 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "launcher/chat/terminal.h"
+#include "launcher/chat/prompt_progress.h"
+#include "launcher/chat/terminal/wrapped_text.h"
+#include "launcher/chat/thinking_text.h"
 #include "launcher/session/text_io.h"
 #include "launcher/session/text_table.h"
-#include "tokenizer/stream.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::launcher {
-
 namespace {
 
 // Sampling defaults where neither the model nor the command line has any. A small model with greedy
@@ -54,102 +55,206 @@ std::size_t max_prompt_tokens(const runtime::SamplingParams& sampling,
   return static_cast<std::size_t>(context - answer);
 }
 
-void print_line(EngineSession& session, const std::string& line) {
-  session.workers().console().print(line + "\n");
+namespace {
+
+void print(EngineSession& session, const std::string& text) {
+  if (text.empty()) return;
+  session.workers().console().print(text);
   session.workers().console().flush(std::chrono::seconds(1));
+}
+
+// At most so many characters, in one line.
+std::string beginning_of(const std::string& text) {
+  constexpr std::size_t kLongest = 40;
+  std::string line;
+  std::size_t count = 0;
+  tokenizer::for_each_char(text, [&](char32_t c, std::string_view bytes) {
+    if (++count <= kLongest) line += c < 0x20 ? " " : bytes;
+  });
+  return count > kLongest ? line + "..." : line;
+}
+
+// What a terminal may be sent of a model's text: no control characters but these two.
+std::string harmless(std::string_view text) {
+  std::string clean(text);
+  std::erase_if(clean, [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == '\177';
+  });
+  return clean;
+}
+
+// Whether a text ends inside <think>.
+bool ends_thinking(const std::string& text) {
+  const std::size_t open = text.rfind("<think>"), closed = text.rfind("</think>");
+  return open != std::string::npos && (closed == std::string::npos || closed < open);
+}
+
+}  // namespace
+
+void print_line(EngineSession& session, const std::string& line) {
+  print(session, line + "\n");
 }
 
 ChatSession::ChatSession(const Options& options, const TextModel& model, EngineSession& session)
     : model_(model),
       session_(session),
       conversation_(model),
-      sampling_(chat_sampling(options, session)) {
+      sampling_(chat_sampling(options, session)),
+      stops_(options.chat.stop) {
   conversation_.set_system(options.chat.system);
 }
 
-StreamedAnswer ChatSession::ask(const std::string& question, const std::function<bool()>& stop) {
-  const std::int64_t context = session_.info().max_model_len;
+StreamedAnswer ChatSession::ask(const std::string& question, const Stop& stop) {
   conversation_.add("user", question);
-  StreamedAnswer answer;
   try {
-    const auto prompt = conversation_.prompt(max_prompt_tokens(sampling_, session_));
-    if (prompt.forgotten > 0) {
-      print_line(session_, str("(the context of ", context, " tokens is full: the oldest ",
-                               prompt.forgotten, " messages are forgotten)"));
-    }
-    ThinkingText shown(wants_colour(), prompt.thinking);
-    answer = stream_answer(
-        session_.client(), ++last_request_, {.prompt = prompt.ids, .sampling = sampling_}, {},
-        model_.tokenizer(),
-        {.text = [&](std::string_view piece) { write_results(shown.push(piece)); }, .stop = stop});
-    write_results(shown.finish() + "\n");
+    StreamedAnswer given = answer(stop);
+    if (given.interrupted() && given.text.empty()) conversation_.take_last();
+    return given;
   } catch (const Error&) {
-    conversation_.drop_last();
+    conversation_.take_last();
     throw;
   }
-  conversation_.add("assistant", answer.text);
-  return answer;
 }
 
-namespace {
-
-constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(50);
-
-}  // namespace
-
-std::string StreamedAnswer::statistics() const {
-  std::string text = "no token";
-  if (tokens > 0) {
-    // The decode speed leaves out the first token, whose time includes the prefill.
-    const double decode_s = total_s - first_token_s;
-    text = str(tokens, tokens == 1 ? " token in " : " tokens in ", format_duration(total_s));
-    if (tokens > 1 && decode_s > 0) {
-      text += str(", ", fixed(static_cast<double>(tokens - 1) / decode_s, 1), " tok/s");
-    }
-    text += str("; TTFT ", format_duration(first_token_s));
+StreamedAnswer ChatSession::ask_again(const Stop& stop) {
+  if (!conversation_.ends_with("assistant")) fail("there is no answer yet");
+  const Message before = conversation_.take_last();
+  if (!conversation_.ends_with("user")) {
+    conversation_.add(before.role, before.content);
+    fail("the last answer has no question");
   }
-  text += str("; prompt ", prompt_tokens, prompt_tokens == 1 ? " token" : " tokens");
-  if (cached_tokens > 0) text += str(" (", cached_tokens, " cached)");
-  return text;
+  try {
+    StreamedAnswer given = answer(stop);
+    if (given.interrupted() && given.text.empty()) conversation_.add(before.role, before.content);
+    return given;
+  } catch (const Error&) {
+    conversation_.add(before.role, before.content);
+    throw;
+  }
 }
 
-StreamedAnswer stream_answer(runtime::EngineClient& client, std::uint64_t id,
-                             const runtime::Request& request, const std::vector<std::string>& stops,
-                             const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks) {
-  StreamedAnswer answer{.prompt_tokens = static_cast<std::int64_t>(request.prompt.size())};
-  tokenizer::StreamDetokenizer stream(tokenizer, {.stop_strings = stops});
-  const std::int64_t submitted_ns = now_ns();
-  const auto show = [&](const std::string& piece) {
-    if (piece.empty()) return;
-    answer.text += piece;
-    sinks.text(piece);
-  };
-  bool ended = false;
-  client.submit(id, request);
-  const auto end = [&] {
-    if (!std::exchange(ended, true)) client.abort(id);
-  };
-  while (client.unfinished() > 0) {
-    for (const runtime::Update& update : client.poll(kPollInterval)) {
-      if (!update.error.empty()) fail(update.error);
-      for (const std::int32_t token : update.tokens) {
-        if (ended) break;
-        if (answer.tokens++ == 0) answer.first_token_s = seconds_since(submitted_ns);
-        answer.total_s = seconds_since(submitted_ns);
-        show(stream.push(static_cast<tokenizer::TokenId>(token)));
-        if (stream.stopped()) end();
-      }
-      if (update.finish != runtime::FinishReason::none) {
-        answer.cached_tokens = update.cached_tokens;
-        if (!ended) show(stream.finish());
-      }
-    }
-    if (!ended && sinks.stop && sinks.stop()) {
-      answer.interrupted = true;
-      end();
-    }
+// The answer to the last question, which becomes part of the conversation if it has a text.
+StreamedAnswer ChatSession::answer(const Stop& stop) {
+  Conversation::Prompt prompt = next_prompt(max_prompt_tokens(sampling_, session_));
+  StreamedAnswer given = stream(prompt.ids, {}, prompt.thinking, stop);
+  if (given.interrupted() && given.text.empty()) return given;
+  conversation_.add("assistant", given.text);
+  last_ = LastAnswer{.prompt = std::move(prompt.ids),
+                     .tokens = given.token_ids,
+                     .thinking = prompt.thinking,
+                     .cut_off = why_cut_off(given)};
+  return given;
+}
+
+// The conversation's prompt; tells what is forgotten from now on.
+Conversation::Prompt ChatSession::next_prompt(std::size_t limit) {
+  Conversation::Prompt prompt = conversation_.prompt(limit);
+  if (prompt.forgotten > 0) {
+    print_line(session_, str("(the context of ", context(), " tokens is full: the oldest ",
+                             prompt.forgotten, " messages are forgotten, from \"",
+                             beginning_of(prompt.first_forgotten), "\" on; /save still has them)"));
   }
-  return answer;
+  return prompt;
+}
+
+StreamedAnswer ChatSession::go_on(const Stop& stop) {
+  if (cut_off().empty() || !conversation_.ends_with("assistant")) {
+    fail("the last answer ended by itself; ask another question");
+  }
+  LastAnswer& last = *last_;
+  std::vector<std::int32_t> prompt;
+  std::vector<std::int32_t> first_part = first_tokens(prompt);
+  prompt.insert(prompt.end(), first_part.begin(), first_part.end());
+  const Message before = conversation_.take_last();
+  std::string text = before.content;
+  StreamedAnswer more;
+  try {
+    more = stream(std::move(prompt), std::move(first_part),
+                  ends_thinking((last.thinking ? "<think>" : "") + text), stop);
+  } catch (const Error&) {
+    conversation_.add(before.role, before.content);
+    throw;
+  }
+  // What a cut left of a character was shown as U+FFFD; the rest of it makes it whole.
+  if (!more.text.empty() && text.ends_with(tokenizer::kReplacementCharacter)) {
+    text.resize(text.size() - tokenizer::kReplacementCharacter.size());
+  }
+  conversation_.add(before.role, text + more.text);
+  last.tokens.insert(last.tokens.end(), more.token_ids.begin(), more.token_ids.end());
+  last.cut_off = why_cut_off(more);
+  return more;
+}
+
+// The tokens of the last answer that the model reads to go on, and the prompt before them. Where
+// the context does not hold both, older messages are forgotten, and of a long answer the beginning.
+std::vector<std::int32_t> ChatSession::first_tokens(std::vector<std::int32_t>& prompt) {
+  const std::size_t limit = max_prompt_tokens(sampling_, session_);
+  prompt = last_->prompt;
+  std::vector<std::int32_t> first_part = last_->tokens;
+  if (prompt.size() + first_part.size() <= limit) return first_part;
+  if (first_part.size() > limit / 2) {
+    first_part.erase(first_part.begin(), first_part.end() - static_cast<std::ptrdiff_t>(limit / 2));
+    print_line(session_, str("(the model goes on from the last ", first_part.size(),
+                             " tokens of the answer: the context of ", context(), " is full)"));
+  }
+  const Message answer = conversation_.take_last();
+  try {
+    prompt = next_prompt(limit - first_part.size()).ids;
+  } catch (const Error&) {
+    conversation_.add(answer.role, answer.content);
+    throw;
+  }
+  conversation_.add(answer.role, answer.content);
+  return first_part;
+}
+
+std::string ChatSession::why_cut_off(const StreamedAnswer& part) const {
+  if (part.interrupted()) return "the answer was stopped";
+  if (part.finish != runtime::FinishReason::length) return "";
+  if (sampling_.max_tokens && part.tokens() >= *sampling_.max_tokens) {
+    return str("the answer was cut off at --max-tokens ", *sampling_.max_tokens);
+  }
+  return str("the answer was cut off: the context of ", context(), " tokens is full");
+}
+
+StreamedAnswer ChatSession::stream(std::vector<std::int32_t> prompt,
+                                   std::vector<std::int32_t> first_part, bool thinking,
+                                   const Stop& stop) {
+  const bool on_terminal = ::isatty(STDOUT_FILENO) == 1;
+  const bool shows_progress = ::isatty(STDERR_FILENO) == 1;
+  ThinkingText coloured(wants_colour(), thinking);
+  WrappedText wrapped([&] { return on_terminal ? window_size(STDOUT_FILENO).columns : 0; });
+  PromptProgress progress(static_cast<std::int64_t>(prompt.size()), now_ns());
+  bool any = false;
+  const auto write = [&](const std::string& text) {
+    print(session_, progress.finish());
+    any |= !text.empty();
+    write_results(wrapped.push(text));
+  };
+  const AnswerRequest wanted{.id = ++last_request_,
+                             .request = {.prompt = std::move(prompt), .sampling = sampling_},
+                             .stops = stops_,
+                             .first_part = std::move(first_part)};
+  StreamedAnswer given;
+  try {
+    given = stream_answer(
+        session_.client(), wanted, model_.tokenizer(),
+        {.text =
+             [&](std::string_view piece) {
+               write(coloured.push(on_terminal ? harmless(piece) : std::string(piece)));
+             },
+         .stop = stop,
+         .reading =
+             [&](std::int64_t read) {
+               if (shows_progress) print(session_, progress.update(read, now_ns()));
+             }});
+  } catch (const Error&) {
+    print(session_, progress.finish());
+    throw;
+  }
+  write(coloured.finish());
+  if (any || !given.interrupted()) write_results("\n");
+  return given;
 }
 
 }  // namespace nvllm::launcher

@@ -4,39 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "launcher/chat/conversation.h"
+#include "launcher/chat/streamed_answer.h"
 #include "launcher/cli/options.h"
 #include "launcher/session/engine_session.h"
-#include "runtime/engine/engine_client.h"
-#include "tokenizer/tokenizer.h"
 
 namespace nvllm::launcher {
-
-// An answer that was shown while it was generated.
-struct StreamedAnswer {
-  std::string text = "";
-  std::int64_t tokens = 0, prompt_tokens = 0, cached_tokens = 0;
-  double first_token_s = 0;  // TTFT
-  double total_s = 0;
-  bool interrupted = false;
-
-  // "52 tokens in 1.63 s, 34.1 tok/s; TTFT 210 ms; prompt 48 tokens (32 cached)"
-  std::string statistics() const;
-};
-
-struct AnswerSinks {
-  std::function<void(std::string_view)> text;  // called with each new piece
-  std::function<bool()> stop;  // called several times a second; true stops the answer
-};
-
-// Submits a request and waits for the end of its answer. Throws an Error if the request is refused.
-StreamedAnswer stream_answer(runtime::EngineClient& client, std::uint64_t id,
-                             const runtime::Request& request, const std::vector<std::string>& stops,
-                             const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks);
 
 class ChatSession {
  public:
@@ -45,17 +23,48 @@ class ChatSession {
 
   Conversation& conversation() { return conversation_; }
   runtime::SamplingParams& sampling() { return sampling_; }
+  std::vector<std::string>& stops() { return stops_; }  // texts that end an answer
+  std::int64_t context() const { return session_.info().max_model_len; }
 
-  // Asks a question and writes the answer to standard output while it is generated. Both become
-  // part of the conversation, unless an Error is thrown.
-  StreamedAnswer ask(const std::string& question, const std::function<bool()>& stop);
+  // All of them write the answer to standard output while it is generated, and the progress of a
+  // long prompt to standard error, if that is a terminal. What they change of the conversation is
+  // undone if an Error is thrown, or the answer is stopped before it has a text.
+  using Stop = std::function<bool()>;  // called many times a second; true stops the answer
+  StreamedAnswer ask(const std::string& question, const Stop& stop);
+  // Another answer to the last question. An Error if there is none.
+  StreamedAnswer ask_again(const Stop& stop);
+  // Goes on with the last answer, which was cut off or stopped. An Error if it was not.
+  StreamedAnswer go_on(const Stop& stop);
+
+  // Why the last answer is not whole, in words; empty: it is.
+  std::string cut_off() const { return last_ ? last_->cut_off : ""; }
+  // The conversation was replaced: the last answer is not part of it any more.
+  void forget_last_answer() { last_.reset(); }
 
  private:
+  // The last answer, as long as it is the conversation's last message.
+  struct LastAnswer {
+    std::vector<std::int32_t> prompt;  // of its first part
+    std::vector<std::int32_t> tokens;  // of all its parts
+    bool thinking = false;             // it begins inside <think>
+    std::string cut_off;               // why it is not whole
+  };
+
+  StreamedAnswer answer(const Stop& stop);
+  // Streams an answer to the prompt; `first_part`: tokens that it has already.
+  StreamedAnswer stream(std::vector<std::int32_t> prompt, std::vector<std::int32_t> first_part,
+                        bool thinking, const Stop& stop);
+  Conversation::Prompt next_prompt(std::size_t limit);
+  std::vector<std::int32_t> first_tokens(std::vector<std::int32_t>& prompt);
+  std::string why_cut_off(const StreamedAnswer& part) const;
+
   const TextModel& model_;
   EngineSession& session_;
   Conversation conversation_;
   runtime::SamplingParams sampling_;
+  std::vector<std::string> stops_;
   std::uint64_t last_request_ = 0;
+  std::optional<LastAnswer> last_;
 };
 
 // The sampling parameters: those of the command line, else of the model, else defaults for a chat.

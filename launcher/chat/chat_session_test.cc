@@ -2,11 +2,16 @@
 
 #include <doctest/doctest.h>
 
+#include "launcher/chat/prompt_progress.h"
+
 namespace nvllm::launcher {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
 
 TEST_CASE("an answer's numbers are those of its tokens") {
   StreamedAnswer answer;
-  answer.tokens = 52;
+  answer.token_ids.resize(52);
   answer.prompt_tokens = 48;
   answer.cached_tokens = 32;
   answer.first_token_s = 0.21;
@@ -21,4 +26,23 @@ TEST_CASE("an answer that was ended before its first token has no times") {
   CHECK(answer.statistics() == "no token; prompt 1 token");
 }
 
+TEST_CASE("a prompt's progress is shown after a second, in one line, and removed") {
+  PromptProgress progress(1000, 5 * kSecond);
+  CHECK(progress.update(100, 5 * kSecond + kSecond / 2) == "");
+  CHECK(progress.finish() == "");
+  CHECK(progress.update(0, 6 * kSecond) == "\r\033[Kreading the prompt: 0 of 1000 tokens");
+  CHECK(progress.update(200, 6 * kSecond + 1) == "");  // too soon
+  CHECK(progress.update(250, 7 * kSecond) ==
+        "\r\033[Kreading the prompt: 250 of 1000 tokens, 6.00 s left");
+  CHECK(progress.finish() == "\r\033[K");
+  CHECK(progress.finish() == "");
+}
+
+TEST_CASE("a prompt that is read in less than a second shows nothing") {
+  PromptProgress progress(10, 0);
+  CHECK(progress.update(5, kSecond - 1) == "");
+  CHECK(progress.finish() == "");
+}
+
+}  // namespace
 }  // namespace nvllm::launcher

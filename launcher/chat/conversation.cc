@@ -8,32 +8,42 @@
 #include "launcher/session/messages.h"
 
 namespace nvllm::launcher {
-namespace {
-
-bool is_system(const std::vector<Message>& messages) {
-  return !messages.empty() && messages.front().role == "system";
-}
-
-// Removes the oldest question and its answer; false: there is only one question.
-bool forget_oldest(std::vector<Message>& messages) {
-  const auto first = messages.begin() + (is_system(messages) ? 1 : 0);
-  if (first == messages.end()) return false;
-  auto next = first + 1;
-  while (next != messages.end() && next->role != "user") ++next;
-  if (next == messages.end()) return false;
-  messages.erase(first, next);
-  return true;
-}
-
-}  // namespace
 
 void Conversation::set_system(std::string content) {
-  if (is_system(messages_)) messages_.erase(messages_.begin());
+  if (has_system()) messages_.erase(messages_.begin());
   if (!content.empty()) messages_.insert(messages_.begin(), {"system", std::move(content)});
 }
 
+std::string Conversation::system() const {
+  return has_system() ? messages_.front().content : "";
+}
+
+Message Conversation::take_last() {
+  Message last = std::move(messages_.back());
+  messages_.pop_back();
+  return last;
+}
+
 void Conversation::reset() {
-  messages_.resize(is_system(messages_) ? 1 : 0);
+  messages_.resize(has_system() ? 1 : 0);
+  forgotten_ = 0;
+}
+
+// The messages without so many of the oldest ones behind the system's.
+std::vector<Message> Conversation::kept(std::size_t forgotten) const {
+  const auto first = messages_.begin() + (has_system() ? 1 : 0);
+  std::vector<Message> all(messages_.begin(), first);
+  all.insert(all.end(), first + static_cast<std::ptrdiff_t>(forgotten), messages_.end());
+  return all;
+}
+
+// With the oldest question that is kept, and its answer; the same number: it is the only one.
+std::size_t Conversation::forget_one_more(std::size_t forgotten) const {
+  const std::size_t system = has_system() ? 1 : 0;
+  for (std::size_t next = system + forgotten + 1; next < messages_.size(); ++next) {
+    if (messages_[next].role == "user") return next - system;
+  }
+  return forgotten;
 }
 
 std::string Conversation::render(const std::vector<Message>& messages) const {
@@ -51,22 +61,26 @@ std::string Conversation::render(const std::vector<Message>& messages) const {
 }
 
 Conversation::Prompt Conversation::prompt(std::size_t limit) {
-  std::vector<Message> kept = messages_;
-  while (true) {
-    const std::string text = render(kept);
+  for (std::size_t forgotten = forgotten_;;) {
+    const std::string text = render(kept(forgotten));
     const std::vector<tokenizer::TokenId> ids = model_.encode_conversation(text);
     if (ids.size() <= limit) {
       const std::size_t end = text.find_last_not_of(" \n");
       Prompt prompt{.ids = {ids.begin(), ids.end()},
                     .thinking = end != std::string::npos &&
                                 std::string_view(text).substr(0, end + 1).ends_with("<think>"),
-                    .forgotten = messages_.size() - kept.size()};
-      messages_ = std::move(kept);
+                    .forgotten = forgotten - forgotten_};
+      if (prompt.forgotten > 0) {
+        prompt.first_forgotten = messages_[forgotten_ + (has_system() ? 1 : 0)].content;
+      }
+      forgotten_ = forgotten;
       return prompt;
     }
-    if (!forget_oldest(kept)) {
+    const std::size_t more = forget_one_more(forgotten);
+    if (more == forgotten) {
       fail("the message makes a prompt of ", ids.size(), " tokens; the limit is ", limit);
     }
+    forgotten = more;
   }
 }
 
@@ -88,6 +102,7 @@ void Conversation::from_json(const std::string& text) {
   }
   if (list->list() != nullptr && list->list()->items.empty()) {
     messages_.clear();
+    forgotten_ = 0;
     return;
   }
   const jinja::Value prepared = prepare_messages(*list, /*template_takes_parts=*/false);
@@ -100,6 +115,7 @@ void Conversation::from_json(const std::string& text) {
     messages.push_back({*item.dict()->get("role")->string(), *content->string()});
   }
   messages_ = std::move(messages);
+  forgotten_ = 0;
 }
 
 }  // namespace nvllm::launcher

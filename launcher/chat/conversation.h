@@ -1,6 +1,7 @@
 // Conversation: the messages of a chat, and the prompt (token ids) that they make for the model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,19 +25,27 @@ class Conversation {
   }
   // Sets the system message, which comes first; empty: there is none.
   void set_system(std::string content);
-  void drop_last() { messages_.pop_back(); }
+  std::string system() const;  // empty: there is none
+  Message take_last();
   // Removes all messages but the system's.
   void reset();
+  // All of them, also those that are forgotten.
   const std::vector<Message>& messages() const { return messages_; }
+  // How many of the oldest are in no prompt any more.
+  std::size_t forgotten() const { return forgotten_; }
+  bool ends_with(std::string_view role) const {
+    return !messages_.empty() && messages_.back().role == role;
+  }
 
   struct Prompt {
-    std::vector<std::int32_t> ids;
+    std::vector<std::int32_t> ids = {};
     bool thinking = false;      // the template ends with <think>
-    std::size_t forgotten = 0;  // messages that were removed so that it fits
+    std::size_t forgotten = 0;  // messages that are in no prompt from now on, so that it fits
+    std::string first_forgotten = "";  // the first of them
   };
   // The prompt for the next answer, in at most `limit` tokens: while it is longer, the oldest
-  // question and its answer are removed. Throws an Error if the last message alone is too long;
-  // nothing is removed then.
+  // question and its answer are forgotten. Throws an Error if the last message alone is too long;
+  // nothing is forgotten then.
   Prompt prompt(std::size_t limit);
 
   // {"messages": [{"role": ..., "content": ...}, ...]}
@@ -45,10 +54,14 @@ class Conversation {
   void from_json(const std::string& text);
 
  private:
+  bool has_system() const { return !messages_.empty() && messages_.front().role == "system"; }
+  std::vector<Message> kept(std::size_t forgotten) const;
+  std::size_t forget_one_more(std::size_t forgotten) const;
   std::string render(const std::vector<Message>& messages) const;
 
   const TextModel& model_;
   std::vector<Message> messages_;
+  std::size_t forgotten_ = 0;  // of those behind the system message
 };
 
 }  // namespace nvllm::launcher

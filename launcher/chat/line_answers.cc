@@ -60,7 +60,8 @@ void LineAnswers::read_lines(Nanoseconds limit) {
 void LineAnswers::submit(const std::string& line) {
   const std::uint64_t id = first_ + answers_.size();
   answers_.push_back({.line = lines_.number(),
-                      .detokenizer = tokenizer::StreamDetokenizer(model_.tokenizer()),
+                      .detokenizer = tokenizer::StreamDetokenizer(
+                          model_.tokenizer(), {.stop_strings = options_.chat.stop}),
                       .shown = ThinkingText(false, false)});
   Answer& answer = answers_.back();
   try {
@@ -83,8 +84,10 @@ void LineAnswers::apply_updates() {
   for (const runtime::Update& update : session_.client().poll(kPollInterval)) {
     Answer& answer = answers_.at(update.request - first_);
     for (const std::int32_t token : update.tokens) {
+      if (answer.detokenizer.stopped()) break;
       answer.pending +=
           answer.shown.push(answer.detokenizer.push(static_cast<tokenizer::TokenId>(token)));
+      if (answer.detokenizer.stopped()) session_.client().abort(update.request);
     }
     tokens_ += static_cast<std::int64_t>(update.tokens.size());
     answer.error = update.error;

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "launcher/chat/conversation.h"
-#include "launcher/chat/terminal.h"
+#include "launcher/chat/thinking_text.h"
 #include "launcher/cli/options.h"
 #include "launcher/session/engine_session.h"
 #include "launcher/session/text_io.h"

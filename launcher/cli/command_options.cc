@@ -41,9 +41,9 @@ void store_prompt(Options& options, const OptionValue& value) {
   options.generate.texts.emplace_back(value.text());
 }
 
-void store_stop(Options& options, const OptionValue& value) {
+std::string stop_text(const OptionValue& value) {
   if (value.text().empty()) refuse(value.name(), " '': pass the text that ends an answer");
-  options.generate.stop.emplace_back(value.text());
+  return std::string(value.text());
 }
 
 OptionRows generate_rows() {
@@ -77,7 +77,8 @@ OptionRows generate_rows() {
        "{\"line\": 1, \"index\": 0, \"delta\": \"...\", \"token_ids\": [...]}",
        nullptr, into.on(&GenerateOptions::stream)},
       {"--stop", "TEXT", "a text that ends an answer and is no part of it; may come repeatedly",
-       nullptr, store_stop, nullptr, true},
+       nullptr, [](Options& o, const OptionValue& v) { o.generate.stop.push_back(stop_text(v)); },
+       nullptr, true},
       chat_template_row(),
       {"--generation-config", "auto|none",
        "auto: the model's generation_config.json gives the defaults of\n"
@@ -96,6 +97,24 @@ void store_chat_prompt(Options& options, const std::string& word) {
   }
   if (word.empty()) refuse("'': an empty prompt; pass a text");
   options.chat.prompt = word;
+}
+
+OptionRows chat_rows() {
+  return {
+      {"--prompt", "TEXT", "the prompt, which may also stand alone, at the end", nullptr,
+       [](Options& o, const OptionValue& v) { store_chat_prompt(o, std::string(v.text())); }},
+      {"--system", "TEXT", "the system's message", "what the chat template says itself",
+       [](Options& o, const OptionValue& v) { o.chat.system = v.text(); }, "--system-prompt"},
+      {"--stop", "TEXT", "a text that ends an answer and is no part of it; may come repeatedly",
+       nullptr, [](Options& o, const OptionValue& v) { o.chat.stop.push_back(stop_text(v)); },
+       nullptr, true},
+      {"--history", "FILE|off", "where a chat keeps what is typed, for the next one; off: nowhere",
+       "~/.local/state/nvllm/chat_history",
+       [](Options& o, const OptionValue& v) {
+         const std::string path = v.path("a file, or off");
+         o.chat.history = path == "off" ? "" : path;
+       }},
+  };
 }
 
 // tokenize, detokenize, template
@@ -169,13 +188,10 @@ OptionRow chat_template_row() {
 }
 
 std::vector<Command> generating_commands() {
-  const OptionRows system = {
-      {"--system", "TEXT", "the system's message", "what the chat template says itself",
-       [](Options& o, const OptionValue& v) { o.chat.system = v.text(); }, "--system-prompt"}};
   return {
       {"chat", "talks with a model; with a prompt, answers it and ends",
        join_rows({model_rows(),
-                  system,
+                  chat_rows(),
                   {chat_template_row()},
                   chat_sampling_rows(),
                   engine_rows(),

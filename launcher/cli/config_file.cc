@@ -1,4 +1,4 @@
-// --config FILE: reads options of a command line from a JSON object.
+// --config FILE: reads options of a command line from a file of YAML or JSON.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -11,6 +11,8 @@
 #include "launcher/cli/nearest_name.h"
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/option_value.h"
+#include "launcher/cli/other_tools.h"
+#include "launcher/cli/yaml_config.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -22,13 +24,13 @@ constexpr int kMaxDepth = 32;  // of nested values
 
 std::string read_text(const std::string& path, const std::string& what) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(what, ": ", errno_text(errno), "; pass a file with a JSON object of options");
+  if (!file) refuse(what, ": ", errno_text(errno), "; pass a file of options, as YAML or JSON");
   std::string text(kMaxFileBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) refuse(what, ": cannot be read; pass a file with a JSON object of options");
+  if (file.bad()) refuse(what, ": cannot be read; pass a file of options, as YAML or JSON");
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > kMaxFileBytes) {
-    refuse(what, ": is larger than 1 MiB; pass a file with a JSON object of options");
+    refuse(what, ": is larger than 1 MiB; pass a file of options, as YAML or JSON");
   }
   return text;
 }
@@ -81,6 +83,47 @@ std::vector<Key> keys_of(std::string_view text) {
     at = end;
   }
   return keys;
+}
+
+struct Entry {
+  Key key;
+  Json value;
+  std::string plain = "";  // of YAML: the value as it stands, if it has no quotes
+};
+
+// A file that begins as JSON does is JSON.
+std::vector<Entry> entries_of(const std::string& text, const std::string& what) {
+  std::vector<Entry> entries;
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos ||
+      std::string_view("{[\"").find(text[begin]) != std::string::npos) {
+    const Json json = parse(text, what);
+    for (Key& key : keys_of(text)) {
+      Json value = json.at(key.name);
+      entries.push_back({std::move(key), std::move(value)});
+    }
+    return entries;
+  }
+  for (YamlEntry& entry : parse_yaml(text, what)) {
+    entries.push_back({{std::move(entry.key), line_and_column(text, entry.at + 1)},
+                       std::move(entry.value),
+                       std::move(entry.plain)});
+  }
+  return entries;
+}
+
+// YAML without quotes means what the option takes: "off" is false for a switch and a word for
+// others; a number is a name where a text is wanted.
+void fit_plain_value(Entry& entry, const OptionRow& row) {
+  if (entry.plain.empty() || entry.value.is_null()) return;
+  const std::string& plain = entry.plain;
+  if (row.value == nullptr) {
+    if (plain == "on" || plain == "yes") entry.value = true;
+    if (plain == "off" || plain == "no") entry.value = false;
+    return;
+  }
+  const ValueShape shape = shape_of(row.value);
+  if (!shape.number && !shape.list && !shape.json) entry.value = plain;
 }
 
 // "a number, a text or none": what a file gives an option as.
@@ -177,6 +220,9 @@ const OptionRow& find_row(const Command& command, const Key& key, const std::str
     }
   }
   if (name == "--config") refuse(place, ": config: a file cannot name another one");
+  if (const std::string_view answer = answer_to_option(name); !answer.empty()) {
+    refuse(place, ": ", key.name, ": ", answer);
+  }
   const std::string nearest = nearest_name(std::string_view(name).substr(2), known);
   if (!nearest.empty()) {
     refuse(place, ": unknown key '", key.name, "'; did you mean '", nearest, "'?");
@@ -189,10 +235,10 @@ const OptionRow& find_row(const Command& command, const Key& key, const std::str
 std::vector<ConfigEntry> read_config_file(const std::string& path, const Command& command) {
   const std::string what = "--config " + path;
   const std::string text = read_text(path, what);
-  const Json json = parse(text, what);
   std::vector<ConfigEntry> all;
   std::map<const OptionRow*, Key> seen;
-  for (const Key& key : keys_of(text)) {
+  for (Entry& entry : entries_of(text, what)) {
+    const Key& key = entry.key;
     const std::string place = str(what, ", ", key.place);
     const OptionRow& row = find_row(command, key, place);
     const auto [before, is_new] = seen.try_emplace(&row, key);
@@ -200,7 +246,8 @@ std::vector<ConfigEntry> read_config_file(const std::string& path, const Command
       refuse(place, ": ", key.name, " again: ", before->second.place, " has ", before->second.name,
              "; leave one of them out");
     }
-    const auto entries = Translator(row, key, place).entries(json.at(key.name));
+    fit_plain_value(entry, row);
+    const auto entries = Translator(row, key, place).entries(entry.value);
     all.insert(all.end(), entries.begin(), entries.end());
   }
   return all;

@@ -1,4 +1,4 @@
-// --config FILE: a command line's options as JSON.
+// --config FILE: a command line's options as JSON or YAML.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -180,9 +180,100 @@ TEST_CASE("what the file has wrong is told in one line, with its place") {
       {"{\"hf_overrides\": " + std::string(40, '[') + std::string(40, ']') + "}",
        "C: nested deeper than 32 levels"},
       {"{\"model\": \"" + std::string(1 << 20, 'm') + "\"}",
-       "C: is larger than 1 MiB; pass a file with a JSON object of options"},
+       "C: is larger than 1 MiB; pass a file of options, as YAML or JSON"},
   };
   for (const Case& each : cases) CHECK(refusal(each.text) == each.message);
+}
+
+TEST_CASE("YAML as vLLM has it says the same as JSON") {
+  const Options options = with_config(R"(---
+# a server's options
+model: m                      # with a comment
+tensor-parallel-size: 2
+device: 'cpu'
+step_timeout: 0.5
+"max-model-len": 32k
+enforce_eager: true
+enable-prefix-caching: False
+kv-offload: off
+temperature: 0
+
+stop_token_ids: [7, 8]
+hf_overrides: {"vocab_size": 7}
+stop:
+  - "###"                     # double quotes
+  - "a\nb"
+  - 'it''s # no comment'
+  - plain
+)");
+  CHECK(options.model.path == "m");
+  CHECK(options.group.ranks == 2);
+  CHECK(options.group.device == DeviceKind::cpu);
+  CHECK(options.group.step_timeout == std::chrono::milliseconds(500));
+  CHECK(options.engine.max_model_len == 32000);
+  CHECK_FALSE(options.engine.graphs);
+  CHECK_FALSE(options.engine.prefix_caching);
+  CHECK(options.engine.kv_offload == runtime::KvOffload::off);
+  CHECK(sampling(options).temperature == 0);
+  CHECK(sampling(options).stop_token_ids == std::vector<std::int32_t>{7, 8});
+  CHECK(options.model.overrides == R"({"vocab_size":7})");
+  CHECK(options.generate.stop == Words{"###", "a\nb", "it's # no comment", "plain"});
+}
+
+TEST_CASE("YAML: other ways to write the same") {
+  CHECK(with_config("stop:\n- a\n- b\ntp: 2").generate.stop == Words{"a", "b"});
+  CHECK(with_config("stop: [a, 'b, c', \"]\"]\r\ntp: 2\r\n").generate.stop ==
+        Words{"a", "b, c", "]"});
+  CHECK(with_config("stop: one#two").generate.stop == Words{"one#two"});
+  CHECK(with_config("enforce-eager: yes").engine.graphs == false);
+  CHECK(with_config("enforce-eager: off").engine.graphs == true);
+  CHECK(with_config("model: 007").model.path == "007");
+  CHECK(with_config("model: 3").model.path == "3");
+  CHECK(with_config("model: C:/x:y").model.path == "C:/x:y");
+  CHECK(with_config("# nothing\n").group.ranks == std::nullopt);
+  using Ids = std::vector<std::vector<std::int32_t>>;
+  CHECK(with_config("prompt-ids: [[1, 2], [3]]", {"generate"}).generate.prompts ==
+        Ids{{1, 2}, {3}});
+}
+
+TEST_CASE("YAML: the command line wins") {
+  const Options options = with_config("tp: 4\nstop: [a]\n", {"generate", "--prompt=a", "--tp=2"});
+  CHECK(options.group.ranks == 2);
+  CHECK(options.generate.stop == Words{"a"});
+}
+
+TEST_CASE("YAML: what is wrong is told with its line") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"tp: 2\n\nmodel:\n  path: m\n", "C, line 4: a key below a key; options have no parts"},
+      {"model: path: m\n", "C, line 1: a key below a key"},
+      {"tp: 2\n  dtype: auto\n", "C, line 2: a key below a key"},
+      {"tp\n", "C, line 1: 'tp' is no option; write KEY: VALUE"},
+      {"- tp\n", "C, line 1: an item of no list"},
+      {"stop:\n  - a\n    - b\n", "C, line 3: an item of no list"},
+      {"tp: 2\n- a\n", "C, line 2: an item of no list"},
+      {"tp: \"2\n", "C, line 1: a text in quotes does not end in its line"},
+      {"stop: [a,\n  b]\n", "C, line 1: a list does not end in its line"},
+      {"stop: [a 'b']\n# x", "accepted"},
+      {"stop: 'a' b\n", "C, line 1: 'b' behind the value; put texts in quotes"},
+      {"stop: |\n  a\n", "C, line 1: '|' begins what is not understood here"},
+      {"tp: *other\n", "C, line 1: '*' begins what is not understood here"},
+      {"tp: 2\n\tdtype: auto", "C, line 2: begins with a tab; use spaces"},
+      {"hf_overrides: {a: 1}\n", "C, line 1: {a: 1} is no valid JSON"},
+      {"tp: 2\ntp: 3\n", "C, line 2, column 1: tp again: line 1, column 1 has tp"},
+      {"tpp: 2\n", "C, line 1, column 1: unknown key 'tpp'; did you mean 'tp'?"},
+      {"# c\ntp: two\n", "C, line 2, column 1: --tp 'two': not a whole number; pass 1 to 8"},
+      {"tp:\n", "C, line 1, column 1: tp is null; give a number"},
+      {"resume: 'yes'\n", "C, line 1, column 1: resume is \"yes\"; give true or false"},
+      {"trust-remote-code: true\n", "C, line 1, column 1: trust-remote-code: no code of a model"},
+      {"tp: 2\n---\ndtype: auto\n", "C, line 2: '---' is no option"},
+  };
+  for (const auto& [text, message] : cases) {
+    const std::string got = refusal(text);
+    CHECK_MESSAGE(got.starts_with(message), text, " -> ", got);
+    CHECK(got.size() <= 300);
+  }
+  CHECK(refusal("stop: " + std::string(40, '[') + std::string(40, ']')) ==
+        "C, line 1: nested deeper than 32 levels");
 }
 
 TEST_CASE("a file that cannot be read is refused, and so are two") {
@@ -195,10 +286,11 @@ TEST_CASE("a file that cannot be read is refused, and so are two") {
     return std::string("accepted");
   };
   CHECK(refused({"selftest", "--config=/nowhere"}) ==
-        "--config /nowhere: No such file or directory (ENOENT); pass a file with a JSON object of "
-        "options");
+        "--config /nowhere: No such file or directory (ENOENT); pass a file of options, as "
+        "YAML or JSON");
   CHECK(refused({"selftest", "--config=/"}).starts_with("--config /: "));
-  CHECK(refused({"selftest", "--config="}) == "--config '': pass a file of options, as JSON");
+  CHECK(refused({"selftest", "--config="}) ==
+        "--config '': pass a file of options, as YAML or JSON");
   CHECK(refused({"selftest", "--config=a", "--config=b"}) ==
         "--config a, --config b: pass one of them");
   CHECK(refused({"selftest", "--config"}) == "--config needs a value: --config FILE");

@@ -139,9 +139,12 @@ std::string man_page(const Command& command);
 // "bash", "zsh" or "fish".
 std::string completion_script(const std::string& shell);
 
-// --config FILE (config_file.cc): options of a command line as one JSON object.
+// --config FILE (config_file.cc): options of a command line as YAML (yaml_config.h), or as a JSON
+// object.
 //
-//   {"model": "Qwen/Qwen3-8B", "tensor-parallel-size": 2, "max_model_len": "32k"}
+//   model: Qwen/Qwen3-8B                {"model": "Qwen/Qwen3-8B",
+//   tensor-parallel-size: 2              "tensor-parallel-size": 2,
+//   max_model_len: 32k                   "max_model_len": "32k"}
 //
 // A key is an option's long name without its leading dashes; underscores may stand for dashes. A
 // switch takes true or false; numbers, lists of token ids and JSON objects stand for themselves; an
@@ -155,8 +158,8 @@ struct ConfigEntry {
 };
 
 // The file's entries in its order; an option that comes repeatedly has one entry per value. Throws
-// a UsageError if the file cannot be read, is no JSON, or has a key that is no option of the
-// command, comes twice, or has a value of another type.
+// a UsageError if the file cannot be read, is neither YAML nor JSON, or has a key that is no option
+// of the command, comes twice, or has a value of another type.
 std::vector<ConfigEntry> read_config_file(const std::string& path, const Command& command);
 
 }  // namespace nvllm::launcher

@@ -130,7 +130,9 @@ std::pair<const Command*, std::size_t> choose_command(const std::vector<std::str
     return {&find_command("chat"), 0};
   }
   if (const std::string seconds = second_words(*first); !seconds.empty()) {
-    if (arguments.size() < 2) refuse(*first, ": pass ", seconds, " after it");
+    if (arguments.size() < 2 || arguments[1].starts_with('-')) {
+      refuse(*first, ": pass ", seconds, " after it");
+    }
     return {&find_command(*first + ' ' + arguments[1]), 2};
   }
   return {&find_command(*first), 1};
@@ -209,7 +211,8 @@ void store_config(const Command& command, const Reader& reader, Options& options
       [&](const OptionRow& row, const OptionValue& value) {
         given.insert(&row);
         if (row.name != std::string_view("--config")) return;
-        const std::string before = std::exchange(path, value.path("a file of options, as JSON"));
+        const std::string before =
+            std::exchange(path, value.path("a file of options, as YAML or JSON"));
         if (!before.empty()) refuse("--config ", before, ", --config ", path, ": pass one of them");
       },
       [](const std::string&) {});

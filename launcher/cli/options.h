@@ -57,6 +57,9 @@ struct ChatOptions {
   bool command = true;                // false: no command was given, at most a prompt
   std::optional<std::string> prompt;  // to be answered; then the program ends
   std::string system;                 // empty: what the chat template says itself
+  // --history: absent: a file in the user's state folder; empty: none is kept.
+  std::optional<std::string> history = std::nullopt;
+  std::vector<std::string> stop = {};  // texts that end an answer
 };
 
 // serve; names as vLLM's where vLLM has them

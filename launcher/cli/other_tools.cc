@@ -14,11 +14,13 @@ struct OtherWord {
   bool model_next = false;
 };
 constexpr OtherWord kOtherWords[] = {
-    {"run", "chat", true},     {"show", "inspect", true}, {"info", "inspect", true},
-    {"server", "serve", true}, {"start", "serve", true},  {"run-batch", "generate"},
-    {"batch", "generate"},     {"collect-env", "doctor"}, {"env", "doctor"},
-    {"version", "--version"},  {"benchmark", "bench"},    {"cli", "chat"},
-    {"interactive", "chat"},   {"download", "pull"},
+    {"run", "chat", true},      {"show", "inspect", true}, {"info", "inspect", true},
+    {"server", "serve", true},  {"start", "serve", true},  {"run-batch", "generate"},
+    {"batch", "generate"},      {"collect-env", "doctor"}, {"env", "doctor"},
+    {"version", "--version"},   {"benchmark", "bench"},    {"cli", "chat"},
+    {"interactive", "chat"},    {"download", "pull"},      {"llama-cli", "chat"},
+    {"llama-server", "serve"},  {"llama-bench", "bench"},  {"launch-server", "serve"},
+    {"launch_server", "serve"}, {"api-server", "serve"},
 };
 
 constexpr std::string_view kNoBackground =
@@ -86,6 +88,19 @@ constexpr std::string_view kMapped =
     "weights are read at the disk's speed into the device's memory; leave it out";
 constexpr std::string_view kOwnTokenizer =
     "the tokenizer is the one beside the model; put its files into the model's folder";
+constexpr std::string_view kStructured = "structured output is not supported; leave it out";
+constexpr std::string_view kNoPictures = "models that see pictures are not supported; leave it out";
+constexpr std::string_view kGenerates = "models generate text, and nothing else; leave it out";
+constexpr std::string_view kRope =
+    "pass it as --hf-overrides '{\"rope_scaling\": {...}}', or leave it to the model";
+constexpr std::string_view kOwnKernels =
+    "nothing is compiled at run time; CUDA graphs are captured by themselves, --enforce-eager "
+    "turns "
+    "them off";
+constexpr std::string_view kThoughts =
+    "thoughts are dimmed, not hidden; serve has --default-chat-template-kwargs "
+    "'{\"enable_thinking\": "
+    "false}'";
 constexpr std::string_view kStepTokens = "pass --max-num-batched-tokens N";
 
 constexpr Names kOptionAnswers[] = {
@@ -115,7 +130,7 @@ constexpr Names kOptionAnswers[] = {
     {"--num-scheduler-steps", "pass --async-scheduling, which is on by itself"},
     {"--max-logprobs", "pass --logprobs N with a request"},
     {"--cpu-offload-gb", "weights stay on the GPUs; --kv-offload moves keys and values"},
-    {"--guided-decoding-backend", "structured output is not supported; leave it out"},
+    {"--guided-decoding-backend", kStructured},
     {"--tokenizer", kOwnTokenizer},
     {"--tokenizer-mode", kOwnTokenizer},
     {"--skip-tokenizer-init", "requests of token ids need no tokenizer; leave it out"},
@@ -125,6 +140,22 @@ constexpr Names kOptionAnswers[] = {
     {"--disable-custom-all-reduce", "pass --collectives nccl"},
     {"--num-gpu-blocks-override", "pass --kv-cache-memory-bytes BYTES"},
     {"--uvicorn-log-level", "pass --log-level LEVEL"},
+    {"--compilation-config", kOwnKernels},
+    {"-O", kOwnKernels},
+    {"-O3", kOwnKernels},
+    {"--limit-mm-per-prompt", kNoPictures},
+    {"--task", kGenerates},
+    {"--runner", kGenerates},
+    {"--hf-token", kHubToken},
+    {"--rope-scaling", kRope},
+    {"--rope-theta", kRope},
+    {"--kv-transfer-config",
+     "keys and values stay on this machine; --kv-offload moves them to its "
+     "memory"},
+    {"--disable-sliding-window", "models with a sliding window are refused; leave it out"},
+    {"--nnodes", "more than one machine is not supported; leave it out"},
+    {"--data-parallel-rank", "start one server per copy, each with its own --port and GPUs"},
+    {"--calculate-kv-scales", kKvType},
     // SGLang
     {"--model-path", "pass --model MODEL"},
     {"--tp-size", "pass --tp N"},
@@ -135,6 +166,17 @@ constexpr Names kOptionAnswers[] = {
     {"--random-seed", "pass --seed N"},
     {"--disable-cuda-graph", "pass --enforce-eager"},
     {"--disable-radix-cache", "pass --no-enable-prefix-caching"},
+    {"--schedule-policy", "requests run in the order in which they come; leave it out"},
+    {"--max-total-tokens", "pass --kv-cache-memory-bytes BYTES"},
+    {"--max-prefill-tokens", kStepTokens},
+    {"--enable-torch-compile", kOwnKernels},
+    {"--cuda-graph-max-bs", "CUDA graphs are captured up to --max-num-seqs; leave it out"},
+    {"--is-embedding", kGenerates},
+    {"--enable-dp-attention", kOneWayToSplit},
+    {"--dp", "start one server per copy, each with its own --port and GPUs"},
+    {"--dp-size", "start one server per copy, each with its own --port and GPUs"},
+    {"--grammar-backend", kStructured},
+    {"--enable-metrics", "metrics are at /metrics by themselves; leave it out"},
     {"--attention-backend", "kernels are chosen by the GPU and the lengths; leave it out"},
     // llama.cpp and ollama
     {"--temp", "pass --temperature T"},
@@ -173,8 +215,42 @@ constexpr Names kOptionAnswers[] = {
     {"--hf-repo", "pass --model ORGANISATION/NAME, or ORGANISATION/NAME:Q4_K_M for a GGUF of it"},
     {"-hf", "pass --model ORGANISATION/NAME, or ORGANISATION/NAME:Q4_K_M for a GGUF of it"},
     {"--lora", kNoAdapters},
-    {"--grammar", "structured output is not supported; leave it out"},
-    {"--json-schema", "structured output is not supported; leave it out"},
+    {"--grammar", kStructured},
+    {"--json-schema", kStructured},
+    {"--rope-freq-base", kRope},
+    {"--rope-freq-scale", kRope},
+    {"--jinja", "chat templates are Jinja by themselves; leave it out"},
+    {"--color", "colours are for terminals by themselves; NO_COLOR=1 turns them off"},
+    {"--embedding", kGenerates},
+    {"--embeddings", kGenerates},
+    {"--metrics", "metrics are at /metrics by themselves; leave it out"},
+    {"--slots", "what runs is counted at /metrics and /load; leave it out"},
+    {"--alias", "pass --served-model-name NAME"},
+    {"-a", "pass --served-model-name NAME"},
+    {"--timeout", "pass --request-timeout SECONDS"},
+    {"--ssl-key-file", "pass --ssl-keyfile FILE"},
+    {"--ssl-cert-file", "pass --ssl-certfile FILE"},
+    {"--model-draft", kNoDrafts},
+    {"-md", kNoDrafts},
+    {"-no-cnv", "nvllm-launch generate --prompt TEXT continues a text without a conversation"},
+    {"--no-conversation",
+     "nvllm-launch generate --prompt TEXT continues a text without a conversation"},
+    {"--reverse-prompt", "pass --stop TEXT"},
+    {"-r", "pass --stop TEXT"},
+    {"-sys", "pass --system TEXT"},
+    {"--single-turn", "a prompt on the command line is answered, and the program ends"},
+    {"-st", "a prompt on the command line is answered, and the program ends"},
+    {"--keep",
+     "the system's message is kept, and the oldest questions are forgotten; leave it out"},
+    {"--numa", kThreads},
+    {"--override-kv", "pass --hf-overrides '{\"KEY\": VALUE}'"},
+    {"--mmproj", kNoPictures},
+    {"--image", kNoPictures},
+    {"--format", kStructured},
+    {"--nowordwrap", "words are wrapped on terminals alone; leave it out"},
+    {"--think", kThoughts},
+    {"--hidethinking", kThoughts},
+    {"--insecure", "pass HF_ENDPOINT=http://... in the environment for a hub without TLS"},
     {"--mirostat", "is no way of sampling here; pass --temperature, --top-p, --top-k or --min-p"},
     {"--conversation", "chat is a conversation by itself; leave it out"},
     {"-cnv", "chat is a conversation by itself; leave it out"},

@@ -225,8 +225,8 @@ OptionRow config_row() {
   return {.name = "--config",
           .value = "FILE",
           .help =
-              "a JSON object with options of this command, such as\n"
-              "{\"tp\": 2, \"max_model_len\": \"32k\"}; those of the command line win",
+              "a file with options of this command, as YAML (tp: 2) or JSON\n"
+              "({\"tp\": 2}); those of the command line win",
           .fallback = nullptr,
           // It is read before the others (store_config()).
           .store = [](Options&, const OptionValue&) {},

@@ -1,6 +1,11 @@
 // The command inspect: describes a model, and can load it.
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
+#include "base/text.h"
+#include "device/host_memory.h"
+#include "device/nvml.h"
 #include "device/topology.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/option_value.h"
@@ -22,11 +27,34 @@ std::vector<runtime::RankLoad> load(WorkerGroup& workers, const Options& options
       });
 }
 
+// Of the GPUs if the ranks would run there, else of the machine. A GPU that others use counts with
+// what is free of it.
+KvMemory kv_memory(const GroupOptions& group, const runtime::EngineOptions& engine) {
+  const bool gpus = cuda_built() && group.device != DeviceKind::cpu && !visible_gpus().empty();
+  if (!gpus) {
+    const std::uint64_t free = host_memory().available;
+    return {.where = format_bytes(free) + " of this machine's memory that is free", .bytes = free};
+  }
+  KvMemory memory{.bytes = ~std::uint64_t{0}, .shared = false};
+  std::uint64_t total = 0;
+  for (const GpuFacts& gpu : survey_gpus().gpus) {
+    const auto usable = static_cast<std::uint64_t>(static_cast<double>(gpu.total_bytes) *
+                                                   engine.gpu_memory_utilization);
+    if (std::min(usable, gpu.free_bytes) >= memory.bytes) continue;
+    memory.bytes = std::min(usable, gpu.free_bytes);
+    total = gpu.total_bytes;
+  }
+  if (total == 0) return {};
+  memory.where = str(format_bytes(memory.bytes), " of each GPU's ", format_bytes(total));
+  return memory;
+}
+
 }  // namespace
 
 int run_inspect(const Options& options, std::int64_t started_ns) {
   const runtime::OpenModel model = runtime::open_model(options.model);
   InspectReport report{.started_ns = started_ns, .model = {}, .loads = {}};
+  report.kv_memory = kv_memory(options.group, options.engine);
   int ranks = 0;
   if (options.inspect_load) {
     if (!model.dummy && !model.checkpoint) {

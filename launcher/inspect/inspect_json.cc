@@ -146,6 +146,37 @@ std::string format_checksum(std::uint64_t checksum) {
   return text.data();
 }
 
+namespace {
+
+// Ranks may share a KV head, and then each keeps its keys and values.
+std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model,
+                                 const runtime::RankDescription& rank) {
+  const auto head = static_cast<std::uint64_t>(2 * model.config.layers * model.config.head_dim) *
+                    size_of(model.dtype);
+  return head * static_cast<std::uint64_t>(rank.kv_heads.size());
+}
+
+}  // namespace
+
+std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model) {
+  std::uint64_t bytes = 0;
+  for (const runtime::RankDescription& rank : model.ranks) bytes += kv_bytes_per_token(model, rank);
+  return bytes;
+}
+
+std::uint64_t tokens_that_fit(const runtime::ModelDescription& model, const KvMemory& memory) {
+  const auto fitting = [&](std::uint64_t weights, std::uint64_t per_token) {
+    if (per_token == 0) return ~std::uint64_t{0};
+    return (memory.bytes - std::min(memory.bytes, weights)) / per_token;
+  };
+  std::uint64_t tokens = ~std::uint64_t{0}, all_weights = 0;
+  for (const runtime::RankDescription& rank : model.ranks) {
+    tokens = std::min(tokens, fitting(rank.allocated, kv_bytes_per_token(model, rank)));
+    all_weights += rank.allocated;
+  }
+  return memory.shared ? fitting(all_weights, kv_bytes_per_token(model)) : tokens;
+}
+
 LoadSummary summary_of(const InspectReport& report) {
   LoadSummary summary;
   if (report.loads.empty()) return summary;
@@ -172,7 +203,11 @@ std::string format_json(const InspectReport& report) {
                {"parameters", model.elements},
                {"load_format", model.dummy ? "dummy" : "checkpoint"},
                {"checkpoint", nullptr},
+               {"kv_cache", {{"bytes_per_token", kv_bytes_per_token(model)}}},
                {"ranks", Json::array()}};
+  if (!report.kv_memory.where.empty()) {
+    json["kv_cache"]["tokens_that_fit"] = tokens_that_fit(model, report.kv_memory);
+  }
   if (!model.checkpoint.summary.empty()) json["checkpoint"] = checkpoint_of(model.checkpoint);
   for (std::size_t rank = 0; rank < model.ranks.size(); ++rank) {
     Json one = {{"rank", rank}};

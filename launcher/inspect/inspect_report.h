@@ -10,9 +10,22 @@
 
 namespace nvllm::launcher {
 
+// The memory that a KV cache would have beside the weights, if the program ran here now.
+struct KvMemory {
+  std::string where = "";  // "this machine's free memory", "each GPU (90% of 141 GiB)"; empty: none
+  std::uint64_t bytes = 0;  // with the weights
+  bool shared = true;       // by all ranks; otherwise each has as much
+};
+
+// Bytes of the KV cache for a token, of all ranks together.
+std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model);
+// How many tokens fit into the memory beside the weights.
+std::uint64_t tokens_that_fit(const runtime::ModelDescription& model, const KvMemory& memory);
+
 struct InspectReport {
   std::int64_t started_ns = 0;  // the launcher's first instruction
   runtime::ModelDescription model;
+  KvMemory kv_memory = {};
   std::vector<runtime::RankLoad> loads;  // of every rank; none: nothing was loaded
 };
 

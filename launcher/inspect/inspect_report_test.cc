@@ -114,17 +114,37 @@ TEST_CASE("the table tells what the model is") {
   CHECK(has_line(text, "  biases       none"));
   CHECK(has_line(text, "  RoPE         yarn, theta 10000, factor 2, made for 16 positions"));
   CHECK(has_line(text, "  type         bfloat16, in the configuration float32"));
-  CHECK(has_line(text, "  weights      models/tiny/model.safetensors: 3 tensors, 3016 bytes"));
-  CHECK(has_line(text, "               BF16: 1 tensor, 16 bytes"));
+  CHECK(has_line(text, "  weights      models/tiny/model.safetensors: 3 tensors, 2.95 KiB"));
+  CHECK(has_line(text, "               BF16: 1 tensor, 16 B"));
   CHECK(text.find("loaded") == std::string::npos);
+}
+
+TEST_CASE("the KV cache: bytes per token, and how many fit where") {
+  InspectReport report = made_up();  // 2 layers, 1 KV head of 16, bfloat16: 128 bytes per token
+  CHECK(kv_bytes_per_token(report.model) == 128);
+  CHECK(has_line(format_table(report), "  KV cache     128 B per token"));
+  report.kv_memory = {.where = "2 GiB of this machine's memory that is free", .bytes = 2u << 30};
+  CHECK(tokens_that_fit(report.model, report.kv_memory) == ((2u << 30) - 1024) / 128);
+  CHECK(has_line(
+      format_table(report),
+      "  KV cache     128 B per token; 17 M tokens fit beside the weights in 2 GiB of this "
+      "machine's memory that is free"));
+  // Each rank has its own: the second one has no KV head, so the first one says how many fit.
+  report.kv_memory = {.where = "each GPU", .bytes = 512 + 1280, .shared = false};
+  CHECK(tokens_that_fit(report.model, report.kv_memory) == 10);
+  CHECK(parse_json(format_json(report)).at("kv_cache") ==
+        nlohmann::json({{"bytes_per_token", 128}, {"tokens_that_fit", 10}}));
+  report.kv_memory.bytes = 500;
+  CHECK(has_line(format_table(report),
+                 "  KV cache     128 B per token; the weights alone do not fit in each GPU"));
 }
 
 TEST_CASE("the table tells what each rank owns, and one line stands for all layers") {
   const std::string text = format_table(made_up());
   INFO(text);
   CHECK(has_line(text, "  rank  heads  KV heads  MLP   vocabulary  parameters  bytes  allocated"));
-  CHECK(has_line(text, "     0  0:1    0:1       0:6   0:5                100    200        512"));
-  CHECK(has_line(text, "     1  -      -         6:12  5:10               100    200        512"));
+  CHECK(has_line(text, "     0  0:1    0:1       0:6   0:5                100  200 B      512 B"));
+  CHECK(has_line(text, "     1  -      -         6:12  5:10               100  200 B      512 B"));
   CHECK(
       has_line(text, "  model.embed_tokens.weight               [10, 8]  rows 0:5     rows 5:10"));
   CHECK(has_line(text, "  model.layers.*.self_attn.q_proj.weight  [16, 8]  all          -"));
@@ -150,8 +170,8 @@ TEST_CASE("what was loaded is told per rank and together") {
   CHECK(summary.bytes_per_second == doctest::Approx(4e9));
   const std::string text = format_table(report);
   INFO(text);
-  CHECK(has_line(text, "  0     CPU, 2 cores  100  1000000000    2000000000    0.500  4.00"));
-  CHECK(has_line(text, "  1     CPU, 2 cores  101  1000000000    2000000000    1.000  2.00"));
+  CHECK(has_line(text, "  0     CPU, 2 cores  100     954 MiB      1.86 GiB    0.500  4.00"));
+  CHECK(has_line(text, "  1     CPU, 2 cores  101     954 MiB      1.86 GiB    1.000  2.00"));
   CHECK(has_line(text, "  all ranks had loaded 1.500 s after the start"));
   CHECK(has_line(text, "     1  device  weights    512        1"));
   CHECK(has_line(text, "     1  embedding.weight  0000000000000abd"));

@@ -26,7 +26,7 @@ std::string in_words(std::uint64_t count) {
 }
 
 std::string stored_of(const runtime::StoredBytes& stored) {
-  return str(counted(stored.tensors, "tensor"), ", ", stored.bytes, " bytes");
+  return str(counted(stored.tensors, "tensor"), ", ", format_bytes(stored.bytes));
 }
 
 std::string shape_of(const std::vector<std::int64_t>& shape) {
@@ -61,7 +61,25 @@ std::string biases_of(const model::ModelConfig& config) {
   return text.empty() ? "none" : text;
 }
 
-std::string format_model(const ModelDescription& model) {
+// "1.2 M", "345 k", "678"
+std::string in_short(std::uint64_t count) {
+  const auto value = static_cast<double>(count);
+  if (count >= 1'000'000) return fixed(value * 1e-6, count < 10'000'000 ? 1 : 0) + " M";
+  if (count >= 10'000) return fixed(value * 1e-3, 0) + " k";
+  return str(count);
+}
+
+std::string kv_cache_of(const InspectReport& report) {
+  const KvMemory& memory = report.kv_memory;
+  const std::string text = format_bytes(kv_bytes_per_token(report.model)) + " per token";
+  if (memory.where.empty()) return text;
+  const std::uint64_t tokens = tokens_that_fit(report.model, memory);
+  if (tokens == 0) return str(text, "; the weights alone do not fit in ", memory.where);
+  return str(text, "; ", in_short(tokens), " tokens fit beside the weights in ", memory.where);
+}
+
+std::string format_model(const InspectReport& report) {
+  const ModelDescription& model = report.model;
   const model::ModelConfig& config = model.config;
   TextTable table;
   table.add_row({"model", model.path});
@@ -83,6 +101,7 @@ std::string format_model(const ModelDescription& model) {
                                  ? ""
                                  : str(", in the configuration ", name_of(config.dtype)))});
   table.add_row({"parameters", str(model.elements)});
+  table.add_row({"KV cache", kv_cache_of(report)});
   const runtime::CheckpointDescription& checkpoint = model.checkpoint;
   if (model.dummy) table.add_row({"weights", "random values (--load-format dummy)"});
   if (!checkpoint.summary.empty()) {
@@ -93,7 +112,7 @@ std::string format_model(const ModelDescription& model) {
   }
   if (checkpoint.files.size() > 1) {
     for (const auto& [path, bytes] : checkpoint.files) {
-      table.add_row({"", str(path, ", ", bytes, " bytes")});
+      table.add_row({"", str(path, ", ", format_bytes(bytes))});
     }
   }
   return table.text();
@@ -107,7 +126,7 @@ std::string format_ranks(const std::vector<RankDescription>& ranks) {
     const RankDescription& one = ranks[rank];
     table.add_row({str(rank), range_of(one.heads), range_of(one.kv_heads),
                    range_of(one.intermediate), range_of(one.vocabulary), str(one.elements),
-                   str(one.bytes), str(one.allocated)});
+                   format_bytes(one.bytes), format_bytes(one.allocated)});
   }
   return table.text();
 }
@@ -176,13 +195,14 @@ std::string format_loads(const InspectReport& report) {
   for (std::size_t rank = 0; rank < report.loads.size(); ++rank) {
     const RankLoad& load = report.loads[rank];
     const double seconds = load.times.seconds();
-    table.add_row({str(rank), load.report.device, str(load.report.pid), str(load.times.bytes_read),
-                   str(load.times.bytes_loaded), fixed(seconds, 3),
+    table.add_row({str(rank), load.report.device, str(load.report.pid),
+                   format_bytes(load.times.bytes_read), format_bytes(load.times.bytes_loaded),
+                   fixed(seconds, 3),
                    gigabytes(static_cast<double>(load.times.bytes_loaded) / seconds)});
   }
   const LoadSummary all = summary_of(report);
-  table.add_row({"all", "", "", str(all.bytes_read), str(all.bytes_loaded), fixed(all.seconds, 3),
-                 gigabytes(all.bytes_per_second)});
+  table.add_row({"all", "", "", format_bytes(all.bytes_read), format_bytes(all.bytes_loaded),
+                 fixed(all.seconds, 3), gigabytes(all.bytes_per_second)});
   return table.text() +
          str("  all ranks had loaded ", fixed(all.since_start, 3), " s after the start\n");
 }
@@ -205,7 +225,7 @@ std::string format_table(const InspectReport& report) {
   std::string text =
       str("nvllm ", kVersion, " inspect: ", model.config.architecture, ", ",
           in_words(model.elements), " parameters, ", counted(model.ranks.size(), "rank"), '\n');
-  text += format_model(model);
+  text += format_model(report);
   text += "what each rank owns (a:b is from a up to, but without, b)\n";
   text += format_ranks(model.ranks);
   text += "which part of each tensor (* stands for every layer)\n";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string_view>
 
 #include "base/text.h"
 
@@ -14,7 +15,13 @@ struct Column {
   bool numbers = true;  // below the title
 };
 
-bool is_number(const std::string& cell) {
+// Also a number of bytes: "1.5 GiB".
+bool is_number(std::string_view cell) {
+  for (const std::string_view unit : {" B", " KiB", " MiB", " GiB", " TiB"}) {
+    if (!cell.ends_with(unit)) continue;
+    cell.remove_suffix(unit.size());
+    break;
+  }
   return !cell.empty() && cell.find_first_not_of("0123456789.") == std::string::npos;
 }
 

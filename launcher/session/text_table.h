@@ -15,7 +15,8 @@ class TextTable {
   void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
   // Every line begins with two spaces, and two more separate the columns. A column that holds
-  // numbers alone, below its title, is aligned to the right, every other one to the left.
+  // numbers alone, or bytes ("1.5 GiB"), below its title, is aligned to the right, every other one
+  // to the left.
   std::string text() const;
 
  private:

@@ -59,6 +59,13 @@ std::string gemm_tuning_path(const Environment& environment) {
   return (folder / "nvllm/gemm_tuning.txt").string();
 }
 
+std::string chat_history_path(const Environment& environment) {
+  std::string state = absolute_or_nothing(environment("XDG_STATE_HOME"));
+  const std::string home = absolute_or_nothing(environment("HOME"));
+  if (state.empty() && !home.empty()) state = home + "/.local/state";
+  return state.empty() ? "" : state + "/nvllm/chat_history";
+}
+
 std::string default_model_path(const Environment& environment) {
   const std::string cache = cache_folder(environment);
   if (cache.empty()) {
@@ -79,8 +86,8 @@ std::string default_model(const Environment& environment) {
     if (run_program(*fetch) && fs::exists(path, error)) return path;
     fail("no --model given, and the default one could not be fetched; pass --model");
   }
-  fail("no --model given, and the default one is not there yet (", path,
-       "); run tools/fetch-model, or pass --model");
+  fail("no --model given, and the default one is not there (", path,
+       "); nvllm-launch pull Qwen/Qwen3-0.6B downloads one, and --model Qwen/Qwen3-0.6B uses it");
 }
 
 }  // namespace nvllm::launcher

@@ -18,6 +18,9 @@ std::string cache_folder(const Environment& environment);
 // The file of the GEMM tuning cache; empty if there is no cache folder because HOME is not set.
 std::string gemm_tuning_path(const Environment& environment);
 
+// The history of chats, in $XDG_STATE_HOME or ~/.local/state; empty if there is no home.
+std::string chat_history_path(const Environment& environment);
+
 inline constexpr const char* kDefaultModelName = "SmolLM2-135M-Instruct";
 
 // The path of the default model, SmolLM2-135M-Instruct, in the user's cache. If the file is missing

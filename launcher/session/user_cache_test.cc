@@ -42,14 +42,23 @@ TEST_CASE("the default model lies in the user's cache, by the XDG rules") {
   CHECK_THROWS_AS((void)default_model_path(with({{"HOME", ""}})), Error);
 }
 
+TEST_CASE("the history of chats lies in the user's state folder, by the XDG rules") {
+  CHECK(chat_history_path(with({{"XDG_STATE_HOME", "/s"}, {"HOME", "/h"}})) ==
+        "/s/nvllm/chat_history");
+  CHECK(chat_history_path(with({{"XDG_STATE_HOME", "s"}, {"HOME", "/h"}})) ==
+        "/h/.local/state/nvllm/chat_history");
+  CHECK(chat_history_path(with({})) == "");
+}
+
 TEST_CASE(
     "a default model that is there is taken; else it is fetched, or the error names the fix") {
   const TestFolder cache;
   std::map<std::string, std::string> variables = {{"XDG_CACHE_HOME", cache.path()}};
   const std::string path = default_model_path(with(variables));
   CHECK(default_refusal(with(variables)) ==
-        "no --model given, and the default one is not there yet (" + path +
-            "); run tools/fetch-model, or pass --model");
+        "no --model given, and the default one is not there (" + path +
+            "); nvllm-launch pull Qwen/Qwen3-0.6B downloads one, and --model Qwen/Qwen3-0.6B "
+            "uses it");
 
   cache.write("fails", "#!/bin/sh\nexit 1\n");
   ::chmod(cache.path("fails").c_str(), 0700);

@@ -233,7 +233,7 @@ std::vector<BadCommandLine> chat_lines() {
 std::vector<BadCommandLine> bench_lines() {
   return {
       {{"bench"}, "bench: pass latency, long, serve, startup or throughput after it"},
-      {{"bench", "--json"}, "unknown command 'bench --json'; see nvllm-launch --help"},
+      {{"bench", "--json"}, "bench: pass latency, long, serve, startup or throughput after it"},
       {{"bench", "latncy"}, "unknown command 'bench latncy'; did you mean 'bench latency'?"},
       {{"bench", "latency", "--batch-size=0"}, "--batch-size 0: a batch has at least one sequence"},
       {{"bench", "latency", "--batch-size=1,x"},
@@ -378,12 +378,12 @@ std::vector<BadCommandLine> text_lines() {
 std::vector<BadCommandLine> config_lines() {
   return {
       {{"doctor", "--config"}, "--config needs a value: --config FILE"},
-      {{"selftest", "--config="}, "--config '': pass a file of options, as JSON"},
+      {{"selftest", "--config="}, "--config '': pass a file of options, as YAML or JSON"},
       {{"generate", "--prompt=a", "--config=/dev/null"},
        "--config /dev/null: no valid JSON at line 1, column 1"},
       {{"--config=/nowhere/c.json"},
-       "--config /nowhere/c.json: No such file or directory (ENOENT); pass a file with a JSON "
-       "object of options"},
+       "--config /nowhere/c.json: No such file or directory (ENOENT); pass a file of options, as "
+       "YAML or JSON"},
       {{"chat", "--config=a", "--config", "b"}, "--config a, --config b: pass one of them"},
   };
 }

@@ -87,6 +87,11 @@ EngineInfo Engine::open(const EngineOptions& requested) {
   options_ = requested;
   EngineSetup setup = set_up_engine(options_, me_, caller_, server_, own_);
   scheduler_.emplace(setup.limits);
+  if (options_.prefill_step_s > 0 && own_.device() == DeviceKind::cpu &&
+      options_.kv_mode() != KvMode::layerwise) {
+    pacer_.emplace(options_.prefill_step_s, options_.max_num_batched_tokens);
+    scheduler_->set_prefill_rows(pacer_->rows());
+  }
   tracker_.emplace(RequestLimits{.vocabulary = own_.model().config.vocab_size,
                                  .eos_ids = own_.model().generation.eos_token_ids,
                                  .seed = options_.seed,
@@ -171,15 +176,16 @@ void Engine::run_round(const ipc::Registry& requests) {
     server_.serve_pending(requests);
     enqueue_steps();
   }
+  push_updates();  // of what was aborted: the next ones may be a long step away
   if (scheduler_->in_flight() > 0) {
     finish_step();
+    push();
   } else {
     // Either aborts have left nothing to do, or a fault would make this loop run forever.
     NVLLM_CHECK(scheduler_->idle(), scheduler_->statistics().waiting, " sequences wait and ",
                 scheduler_->statistics().running, " run, but there is no step for them");
+    push_updates();
   }
-  const Stopwatch host(statistics_.host_s);
-  push_updates();
 }
 
 void Engine::enqueue_steps() {
@@ -212,8 +218,13 @@ void Engine::finish_step() {
   const StepResult result = await_result();
   const Stopwatch host(statistics_.host_s);
   const std::int64_t now = now_ns();
-  statistics_.device_busy_s += static_cast<double>(now - device_began_ns_) * 1e-9;
+  const double seconds = static_cast<double>(now - device_began_ns_) * 1e-9;
+  statistics_.device_busy_s += seconds;
   device_began_ns_ = now;
+  if (pacer_) {
+    pacer_->note(scheduler_->oldest_rows(), seconds);
+    scheduler_->set_prefill_rows(pacer_->rows());
+  }
   const Trace::Span span(own_.trace(), "host", "complete", result.number);
   for (SequenceOutput& output : scheduler_->complete(result)) {
     tracker_->add_update(std::move(output), now, updates_);
@@ -255,7 +266,11 @@ void Engine::poll_result() {
 }
 
 void Engine::push_updates() {
-  if (updates_.empty()) return;
+  if (!updates_.empty()) push();
+}
+
+void Engine::push() {
+  const Stopwatch host(statistics_.host_s);
   const Trace::Span span(own_.trace(), "host", "push");
   server_.push("updates", updates_, scheduler_ ? scheduler_->statistics() : SchedulerStatistics{});
   updates_.clear();

@@ -5,8 +5,8 @@
 // The front end (engine_client.h) calls through ipc::RequestClient:
 //   open(EngineOptions) -> EngineInfo     once; waits for the weights and sizes the cache
 //   add(part of the request stream), statistics() -> EngineStatistics, take_trace()
-// The engine pushes "load_state" while it opens, then "updates" for each step: a vector<Update> and
-// the scheduler's figures.
+// The engine pushes "load_state" while it opens, then "updates" for each step: a vector<Update>,
+// which is empty where a step read a part of a prompt only, and the scheduler's figures.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 #include "ipc/rpc.h"
 #include "runtime/engine/engine_messages.h"
 #include "runtime/engine/request_tracker.h"
+#include "runtime/engine/step_pacer.h"
 #include "runtime/options.h"
 #include "runtime/scheduler/scheduler.h"
 
@@ -63,6 +64,7 @@ class Engine {
   StepResult await_result();
   void poll_result();
   void push_updates();
+  void push();
   void settle();
 
   ipc::Member& me_;
@@ -73,6 +75,7 @@ class Engine {
   EngineOptions options_;
   std::optional<Scheduler> scheduler_;  // from open() on, like tracker_
   std::optional<RequestTracker> tracker_;
+  std::optional<StepPacer> pacer_;  // where prefill_step_s is set
   RequestUnpacker unpacker_;
   bool more_follows_ = false;  // the front end has announced another part
   std::vector<Update> updates_;

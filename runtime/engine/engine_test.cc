@@ -226,6 +226,29 @@ TEST_CASE("a group that is told to stop in the middle of its work ends in order"
   engine.stop();
 }
 
+TEST_CASE("on the CPU prompts are read in steps of a given time") {
+  if (testing::device_under_test() != DeviceKind::cpu) return;
+  const OpenModel model = small_model();
+  const Request request = request_of(200, 4);
+  const auto steps_of = [&](double prefill_step_s, std::vector<std::int32_t>& tokens) {
+    EngineOptions options = small_options();
+    options.prefill_step_s = prefill_step_s;
+    TestEngine engine(model, 1, options);
+    engine.client().submit(1, request);
+    TestEngine::Book book;
+    while (engine.client().unfinished() > 0) engine.poll_into(book);
+    tokens = book[1].at(0).tokens;
+    const EngineStatistics statistics = engine.client().statistics();
+    CHECK(statistics.scheduler.completed_rows == statistics.scheduler.rows);
+    engine.stop();
+    return statistics.scheduler.steps;
+  };
+  std::vector<std::int32_t> whole, cut;
+  CHECK(steps_of(0, whole) < 10);
+  CHECK(steps_of(1e-9, cut) >= 200 / 16);  // no step is as short, so they are as small as can be
+  CHECK(cut == whole);
+}
+
 TEST_CASE("options that cannot be are an error of open, that says the fix") {
   const OpenModel model = small_model();
   EngineOptions options = small_options();

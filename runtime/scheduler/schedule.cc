@@ -20,9 +20,11 @@ std::optional<StepMessage> Scheduler::schedule() {
   started_.clear();
   prompt_cut_ = false;
   step_.number = statistics_.steps + 1;
+  step_.rows = 0;
   step_.due.clear();
   if (limits_.scheduling == Scheduling::mixed) {
     schedule_decodes();
+    cut_to_prefill_rows();
     schedule_prefills();
     admit_waiting(Admit::any);
   } else {
@@ -39,16 +41,22 @@ void Scheduler::schedule_prefill_first() {
       prefills_in_a_row_ >= kMaxPrefillsInARow &&
       std::any_of(running_.begin(), running_.end(), [](const Sequence* s) { return s->decodes(); });
   if (!decode_owed) {
+    cut_to_prefill_rows();
     schedule_prefills();
     admit_waiting(Admit::prefill);
   }
   if (rows_.empty()) {
+    budget_ = whole_budget();
     schedule_decodes();
     admit_waiting(Admit::decode);
     prefills_in_a_row_ = 0;
   } else {
     ++prefills_in_a_row_;
   }
+}
+
+void Scheduler::cut_to_prefill_rows() {
+  budget_.rows = std::min(budget_.rows, prefill_rows_);
 }
 
 void Scheduler::schedule_decodes() {
@@ -141,6 +149,7 @@ void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {
                          .prompt_logprobs = sequence.prompt_logprob_rows(sequence.computed, rows)};
   rows_.push_back({.slot = sequence.slot, .rows = static_cast<std::uint32_t>(rows)});
   prompt_cut_ |= !due.samples;
+  step_.rows += rows;
   budget_.rows -= rows;
   budget_.logits -= due.prompt_logprobs + (due.samples ? 1 : 0);
   sequence.computed += rows;
@@ -158,7 +167,7 @@ StepMessage Scheduler::finish_step() {
   message.same_rows = same_rows_as_last(message.ended);
   if (!message.same_rows) message.rows = rows_;
   last_rows_.swap(rows_);
-  statistics_.rows += static_cast<std::uint64_t>(limits_.max_num_batched_tokens - budget_.rows);
+  statistics_.rows += static_cast<std::uint64_t>(step_.rows);
 
   // A sequence that reaches max_length with this step no longer needs slot and blocks: the last
   // token has no row.

@@ -65,6 +65,7 @@ std::vector<SequenceOutput> Scheduler::complete(const StepResult& result) {
   StepInFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   NVLLM_CHECK_EQ(result.number, step.number);
+  statistics_.completed_rows += static_cast<std::uint64_t>(step.rows);
   std::vector<SequenceOutput> outputs;
   outputs.reserve(step.due.size());
   auto token = result.tokens.begin();

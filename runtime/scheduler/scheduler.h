@@ -22,6 +22,7 @@
 // day; then the next one is the oldest.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -72,6 +73,7 @@ struct SequenceOutput {
 
 struct SchedulerStatistics {
   std::uint64_t steps = 0, rows = 0;
+  std::uint64_t completed_rows = 0;  // of the rows, those whose steps are complete
   std::uint64_t preemptions = 0, swapped_blocks = 0, recomputed_tokens = 0;
   std::int64_t waiting = 0, running = 0;  // now
   std::int64_t free_blocks = 0, total_blocks = 0;
@@ -79,8 +81,8 @@ struct SchedulerStatistics {
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(steps, rows, preemptions, swapped_blocks, recomputed_tokens, waiting, running,
-            free_blocks, total_blocks, prefix.query_tokens, prefix.hit_tokens,
+    archive(steps, rows, completed_rows, preemptions, swapped_blocks, recomputed_tokens, waiting,
+            running, free_blocks, total_blocks, prefix.query_tokens, prefix.hit_tokens,
             prefix.evicted_blocks);
   }
 };
@@ -99,11 +101,15 @@ class Scheduler {
   // It is over at once, and gives no more output. False: there is no such sequence (any more).
   bool abort(SequenceId id);
 
+  // Of the steps from now on: so many rows of prompts at most, at least one. Decodes are not cut.
+  void set_prefill_rows(std::int64_t rows) { prefill_rows_ = std::max<std::int64_t>(rows, 1); }
   // The next step; nothing if there is nothing to compute before a result is known.
   std::optional<StepMessage> schedule();
   // The sequences to which the last step gave their first rows.
   std::span<const SequenceId> started() const { return started_; }
-  // The result of the oldest step that has none yet.
+  // Rows of the oldest step that has no result yet, which is there.
+  std::int64_t oldest_rows() const { return in_flight_.front().rows; }
+  // Its result.
   std::vector<SequenceOutput> complete(const StepResult& result);
 
   bool idle() const { return sequences_.empty(); }  // no sequence is left
@@ -132,6 +138,7 @@ class Scheduler {
   };
   struct StepInFlight {
     std::uint64_t number = 0;
+    std::int64_t rows = 0;
     std::vector<DueResult> due = {};
   };
   enum class Admit : std::uint8_t { any, prefill, decode };
@@ -150,6 +157,7 @@ class Scheduler {
   void destroy_if_done(Sequence& sequence);
 
   // schedule.cc: the rows of a step.
+  void cut_to_prefill_rows();
   void schedule_prefill_first();
   void schedule_decodes();
   void schedule_prefills();
@@ -183,6 +191,7 @@ class Scheduler {
   StepInFlight step_;
   std::vector<StepRows> rows_;
   Budget budget_;
+  std::int64_t prefill_rows_ = std::numeric_limits<std::int64_t>::max();
   bool prompt_cut_ = false;          // a prompt has rows in it, but not all that are left
   std::vector<SequenceId> started_;  // for the first time, in the last step
 

@@ -226,5 +226,33 @@ TEST_CASE("logprobs of a prompt: every row is computed, no more of them in a ste
   CHECK(logprobs == 23);
 }
 
+TEST_CASE("prompts are cut to the rows that a step may have of them, and decodes are not") {
+  for (const Scheduling scheduling : {Scheduling::mixed, Scheduling::prefill_first}) {
+    SchedulerLimits limits = roomy();
+    limits.scheduling = scheduling;
+    Group group(limits);
+    for (SequenceId id = 1; id <= 3; ++id) group.scheduler.add(sequence(id, 4));
+    group.step();
+    group.scheduler.set_prefill_rows(10);
+    group.scheduler.add(sequence(4, 25, 1));
+    std::vector<std::uint32_t> prompt_rows;
+    while (prompt_rows.size() < 3) {
+      group.schedule();
+      for (const auto& [slot, rows] : group.rows()) {
+        if (rows > 1) prompt_rows.push_back(rows);
+      }
+      group.complete();
+    }
+    std::uint32_t all = 0;
+    for (const std::uint32_t rows : prompt_rows) {
+      CHECK(rows <= 10);
+      all += rows;
+    }
+    CHECK(all == 25);
+    group.run();
+    CHECK(group.scheduler.statistics().completed_rows == group.scheduler.statistics().rows);
+  }
+}
+
 }  // namespace
 }  // namespace nvllm::runtime

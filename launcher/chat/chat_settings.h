@@ -1,0 +1,34 @@
+// ChatSettings: the options of sampling that /set shows and changes while a chat runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/request.h"
+
+namespace nvllm::launcher {
+
+// Not thread-safe.
+class ChatSettings {
+ public:
+  // Both must outlive it. stops: texts that end an answer.
+  ChatSettings(runtime::SamplingParams& sampling, std::vector<std::string>& stops)
+      : sampling_(sampling), stops_(stops) {}
+
+  static std::vector<std::string> names();  // "temperature", ...
+
+  // All with their values, a line each.
+  std::string show() const;
+  // "temperature is 0.8". Both throw an Error that names what is wrong.
+  std::string show(const std::string& name) const;
+  std::string set(const std::string& name, const std::string& value);
+
+ private:
+  std::string value_of(const std::string& name) const;
+  void set_stops(const std::string& value);
+
+  runtime::SamplingParams& sampling_;
+  std::vector<std::string>& stops_;
+};
+
+}  // namespace nvllm::launcher

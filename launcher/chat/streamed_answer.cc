@@ -1,0 +1,125 @@
+#include "launcher/chat/streamed_answer.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "launcher/session/text_table.h"
+#include "tokenizer/stream.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::FinishReason;
+using runtime::Update;
+
+constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(20);
+
+// Tokens of prompts that the engine has computed or found in its cache, since it was opened.
+std::uint64_t tokens_read(const runtime::EngineClient& client) {
+  return client.load().completed_rows + client.load().prefix.hit_tokens;
+}
+
+// One answer while it comes.
+class Stream {
+ public:
+  Stream(runtime::EngineClient& client, const AnswerRequest& wanted,
+         const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks)
+      : client_(client),
+        wanted_(wanted),
+        sinks_(sinks),
+        text_(tokenizer, {.stop_strings = wanted.stops}) {
+    answer_.prompt_tokens = static_cast<std::int64_t>(wanted.request.prompt.size());
+    for (const std::int32_t token : wanted.first_part) push(token);
+  }
+
+  StreamedAnswer run() {
+    const std::uint64_t read_before = tokens_read(client_);
+    client_.submit(wanted_.id, wanted_.request);
+    while (!over_ && !out_of_patience()) {
+      for (const Update& update : client_.poll(kPollInterval)) {
+        if (update.request == wanted_.id) take(update);
+      }
+      if (over_ || ended_ns_ != 0) continue;
+      if (sinks_.reading && answer_.token_ids.empty()) {
+        const auto read = static_cast<std::int64_t>(tokens_read(client_) - read_before);
+        sinks_.reading(std::min(read, answer_.prompt_tokens));
+      }
+      if (sinks_.stop && sinks_.stop()) end(FinishReason::abort);
+    }
+    return std::move(answer_);
+  }
+
+ private:
+  bool out_of_patience() const {
+    return ended_ns_ != 0 && Nanoseconds(now_ns() - ended_ns_) > kStopPatience;
+  }
+
+  void take(const Update& update) {
+    if (!update.error.empty()) fail(update.error);
+    for (const std::int32_t token : update.tokens) {
+      if (ended_ns_ != 0) break;
+      answer_.token_ids.push_back(token);
+      answer_.total_s = seconds_since(submitted_ns_);
+      if (answer_.tokens() == 1) answer_.first_token_s = answer_.total_s;
+      show(push(token));
+      if (text_.stopped()) end(FinishReason::stop);
+    }
+    if (update.finish == FinishReason::none) return;
+    over_ = true;
+    answer_.cached_tokens = update.cached_tokens;
+    if (ended_ns_ != 0) return;
+    answer_.finish = update.finish;
+    show(text_.finish());
+  }
+
+  std::string push(std::int32_t token) {
+    return text_.push(static_cast<tokenizer::TokenId>(token));
+  }
+
+  void show(const std::string& piece) {
+    if (piece.empty()) return;
+    answer_.text += piece;
+    sinks_.text(piece);
+  }
+
+  void end(FinishReason why) {
+    answer_.finish = why;
+    ended_ns_ = now_ns();
+    client_.abort(wanted_.id);
+  }
+
+  runtime::EngineClient& client_;
+  const AnswerRequest& wanted_;
+  const AnswerSinks& sinks_;
+  tokenizer::StreamDetokenizer text_;
+  StreamedAnswer answer_;
+  const std::int64_t submitted_ns_ = now_ns();
+  std::int64_t ended_ns_ = 0;  // when this side ended it; 0: it has not
+  bool over_ = false;          // the engine has said its last word
+};
+
+}  // namespace
+
+std::string StreamedAnswer::statistics() const {
+  std::string text = "no token";
+  if (tokens() > 0) {
+    // The decode speed leaves out the first token, whose time includes the prefill.
+    const double decode_s = total_s - first_token_s;
+    text = str(counted(tokens(), "token"), " in ", format_duration(total_s));
+    if (tokens() > 1 && decode_s > 0) {
+      text += str(", ", fixed(static_cast<double>(tokens() - 1) / decode_s, 1), " tok/s");
+    }
+    text += str("; TTFT ", format_duration(first_token_s));
+  }
+  text += str("; prompt ", counted(prompt_tokens, "token"));
+  if (cached_tokens > 0) text += str(" (", cached_tokens, " cached)");
+  return text;
+}
+
+StreamedAnswer stream_answer(runtime::EngineClient& client, const AnswerRequest& wanted,
+                             const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks) {
+  return Stream(client, wanted, tokenizer, sinks).run();
+}
+
+}  // namespace nvllm::launcher

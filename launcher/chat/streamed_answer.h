@@ -1,0 +1,56 @@
+// StreamedAnswer: an answer that is shown while it is generated, and what came of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/engine/engine_client.h"
+#include "runtime/request.h"
+#include "tokenizer/tokenizer.h"
+
+namespace nvllm::launcher {
+
+struct StreamedAnswer {
+  std::string text = "";
+  std::vector<std::int32_t> token_ids = {};
+  std::int64_t prompt_tokens = 0, cached_tokens = 0;
+  double first_token_s = 0;  // TTFT
+  double total_s = 0;
+  // length: it was cut off, at max_tokens or where there was no more room. abort: it was stopped.
+  runtime::FinishReason finish = runtime::FinishReason::none;
+
+  std::int64_t tokens() const { return static_cast<std::int64_t>(token_ids.size()); }
+  bool interrupted() const { return finish == runtime::FinishReason::abort; }
+  // "52 tokens in 1.63 s, 34.1 tok/s; TTFT 210 ms; prompt 48 tokens (32 cached)"
+  std::string statistics() const;
+};
+
+struct AnswerSinks {
+  std::function<void(std::string_view)> text;  // called with each new piece
+  std::function<bool()> stop = nullptr;        // called many times a second; true stops the answer
+  // Called many times a second before the first token: how many tokens of the prompt are read.
+  std::function<void(std::int64_t read)> reading = nullptr;
+};
+
+// How long a stopped answer is waited for: the engine looks at it between two steps. After that the
+// request is left to itself, and its last updates are ignored.
+inline constexpr Nanoseconds kStopPatience = std::chrono::milliseconds(100);
+
+struct AnswerRequest {
+  std::uint64_t id = 0;  // greater than those before
+  runtime::Request request = {};
+  std::vector<std::string> stops = {};  // texts that end the answer
+  // Tokens at the end of the prompt that began the answer, where it is continued.
+  std::vector<std::int32_t> first_part = {};
+};
+
+// Submits a request and waits for the end of its answer, whose text is that of its own tokens.
+// Throws an Error if the request is refused. Requests of the client with smaller ids are those that
+// were left to themselves.
+StreamedAnswer stream_answer(runtime::EngineClient& client, const AnswerRequest& wanted,
+                             const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks);
+
+}  // namespace nvllm::launcher

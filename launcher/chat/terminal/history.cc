@@ -1,0 +1,113 @@
+#include "launcher/chat/terminal/history.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/unique_fd.h"
+
+namespace nvllm::launcher {
+namespace {
+
+// Not a text that somebody has typed in a thousand lines.
+constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{32} << 20;
+
+// An entry is a line of the file: newlines and backslashes in it have a backslash before them.
+std::string as_line(std::string_view entry) {
+  std::string line;
+  for (const char c : entry) {
+    if (c == '\n') {
+      line += "\\n";
+    } else {
+      line += c == '\\' ? "\\\\" : std::string(1, c);
+    }
+  }
+  return line + '\n';
+}
+
+std::string from_line(std::string_view line) {
+  std::string entry;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const bool escaped = line[i] == '\\' && i + 1 < line.size();
+    if (escaped) ++i;
+    entry += escaped && line[i] == 'n' ? '\n' : line[i];
+  }
+  return entry;
+}
+
+void write_all(int fd, std::string_view text, const std::string& path) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_errno("the history ", path);
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace
+
+History::History(std::string path) : path_(std::move(path)) {
+  std::error_code error;
+  if (!std::filesystem::exists(path_, error)) return;
+  const std::uintmax_t size = std::filesystem::file_size(path_, error);
+  if (error) fail("the history ", path_, ": ", error.message(), "; pass --history FILE or off");
+  if (size > kMaxFileBytes) fail("the history ", path_, ": larger than 32 MiB; remove it");
+  std::ifstream file(path_, std::ios::binary);
+  if (!file) fail_errno("the history ", path_);
+  for (std::string line; std::getline(file, line);) entries_.push_back(from_line(line));
+  if (entries_.size() <= kMaxEntries) return;
+  entries_.erase(entries_.begin(), entries_.end() - static_cast<std::ptrdiff_t>(kMaxEntries));
+  shorten_file();
+}
+
+void History::add(const std::string& entry) {
+  if (entry.find_first_not_of(" \n") == std::string::npos) return;
+  if (!entries_.empty() && entries_.back() == entry) return;
+  entries_.push_back(entry);
+  if (path_.empty() || entry.size() > kMaxEntryBytes) return;
+  try {
+    append(entry);
+  } catch (const Error&) {
+    path_.clear();
+    throw;
+  }
+}
+
+void History::append(const std::string& entry) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  // A single write() of a line at the end: sessions that share the file do not mix their lines.
+  const UniqueFd file(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+  if (!file) fail_errno("the history ", path_);
+  ::fchmod(file.get(), 0600);
+  write_all(file.get(), as_line(entry), path_);
+}
+
+// Another session may append to the old file in the meantime; that entry is lost, the file is not.
+void History::shorten_file() {
+  const std::string next = path_ + ".new";
+  const UniqueFd file(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file) return;  // it is shortened another time
+  std::string text;
+  for (const std::string& entry : entries_) text += as_line(entry);
+  write_all(file.get(), text, next);
+  if (::rename(next.c_str(), path_.c_str()) != 0) ::unlink(next.c_str());
+}
+
+std::optional<std::size_t> History::find_before(std::size_t end, std::string_view text) const {
+  for (std::size_t i = std::min(end, entries_.size()); i-- > 0;) {
+    if (entries_[i].find(text) != std::string::npos) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace nvllm::launcher

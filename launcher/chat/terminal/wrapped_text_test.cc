@@ -1,0 +1,107 @@
+#include "launcher/chat/terminal/wrapped_text.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "launcher/chat/terminal/testing/screen.h"
+#include "tokenizer/unicode/utf8.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using testing::Screen;
+
+// A terminal in cooked output mode makes "\r\n" of a newline.
+std::string with_returns(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  return out;
+}
+
+// What a terminal so wide shows of the text, which comes in pieces of so many characters.
+std::string shown(const std::string& text, std::size_t columns, std::size_t piece = 1) {
+  Screen screen(50, columns);
+  WrappedText wrapped([columns] { return columns; });
+  std::string next;
+  std::size_t count = 0;
+  tokenizer::for_each_char(text, [&](char32_t, std::string_view bytes) {
+    next += bytes;
+    if (++count % piece != 0) return;
+    screen.write(with_returns(wrapped.push(next)));
+    next.clear();
+  });
+  screen.write(with_returns(wrapped.push(next)));
+  return screen.text();
+}
+
+TEST_CASE("words are moved to the next line whole") {
+  CHECK(shown("one two three four", 10) == "one two\nthree four");
+  CHECK(shown("exactly10! and", 10) == "exactly10!\nand");
+  CHECK(shown("12345 7890 abc", 10) == "12345 7890\nabc");
+  CHECK(shown("a\nb  c\n\nd", 10) == "a\nb  c\n\nd");
+}
+
+TEST_CASE("a word longer than a line is broken by the terminal alone") {
+  CHECK(shown("see abcdefghijklmnop x", 10) == "see\nabcdefghij\nklmnop x");
+  CHECK(shown("abcdefghijklmnopqrstuvw", 10) == "abcdefghij\nklmnopqrst\nuvw");
+}
+
+TEST_CASE("wide characters take two columns, and may begin a line each") {
+  CHECK(shown("\u4F60\u597D\u4E16\u754C\u4F60\u597D", 9) ==
+        "\u4F60\u597D\u4E16\u754C\n\u4F60\u597D");
+  CHECK(shown("ab \u4F60\u597D\u4E16\u3002x", 9) == "ab \u4F60\u597D\n\u4E16\u3002x");
+  CHECK(shown("abcdefg \U0001F468\u200D\U0001F469\u200D\U0001F467 i", 10) ==
+        "abcdefg \U0001F468\u200D\U0001F469\u200D\U0001F467\ni");
+}
+
+TEST_CASE("colours take no column and stay with their word") {
+  CHECK(shown("\033[2mone two\033[0m three", 8, 100) == "one two\nthree");
+  WrappedText wrapped([] { return std::size_t{6}; });
+  CHECK(wrapped.push("abc \033[2mde") == "abc \033[2mde");
+  CHECK(wrapped.push("f") == "\033[5G\033[K\ndef");
+}
+
+TEST_CASE("a word that comes in one piece is never written twice") {
+  WrappedText wrapped([] { return std::size_t{10}; });
+  CHECK(wrapped.push("one two three") == "one two \nthree");
+  CHECK(wrapped.push(" and") == " and");
+  CHECK(wrapped.push("roids") == "r\033[7G\033[K\nandroids");
+}
+
+TEST_CASE("without a width nothing is broken; tabs go to the next stop, other controls nowhere") {
+  WrappedText plain([] { return std::size_t{0}; });
+  CHECK(plain.push("a\tb\033c") == "a\tb\033c");
+  CHECK(shown("a\tb\x07!", 20) == "a       b!");
+}
+
+// Random words of random characters in pieces of random sizes: no word that fits in a line is ever
+// broken, and all characters are there.
+TEST_CASE("no word is broken, however the pieces fall") {
+  std::mt19937 random(7);
+  const std::string letters[] = {"a", "b", "e\u0301", "\u00E4", "x", "-", "\u2764\uFE0F"};
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t columns = 8 + random() % 30;
+    std::string text;
+    for (int word = 0; word < 30; ++word) {
+      const std::size_t length = 1 + random() % 4;
+      for (std::size_t i = 0; i < length; ++i) text += letters[random() % std::size(letters)];
+      text += random() % 10 == 0 ? "\n" : " ";
+    }
+    const std::string screen = shown(text, columns, 1 + random() % 7);
+    std::istringstream expected(text), got(screen);
+    std::string word, other;
+    while (expected >> word) {
+      other.clear();
+      got >> other;
+      REQUIRE(other == word);
+    }
+    got >> other;
+    REQUIRE(got.eof());
+  }
+}
+
+}  // namespace
+}  // namespace nvllm::launcher
