@@ -173,7 +173,7 @@ TEST_CASE("what was loaded is told per rank and together") {
   CHECK(has_line(text, "  0     CPU, 2 cores  100     954 MiB      1.86 GiB    0.500  4.00"));
   CHECK(has_line(text, "  1     CPU, 2 cores  101     954 MiB      1.86 GiB    1.000  2.00"));
   CHECK(has_line(text, "  all ranks had loaded 1.500 s after the start"));
-  CHECK(has_line(text, "     1  device  weights    512        1"));
+  CHECK(has_line(text, "     1  host    weights    512        1"));
   CHECK(has_line(text, "     1  embedding.weight  0000000000000abd"));
 }
 

