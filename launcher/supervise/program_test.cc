@@ -222,7 +222,8 @@ TEST_CASE("a whole run that was stopped for longer than the step timeout goes on
   CHECK(program.output().ends_with("all checks passed\n"));
 }
 
-TEST_CASE("closed standard files neither crash nor hang a run; a result that nobody can get fails") {
+TEST_CASE(
+    "closed standard files neither crash nor hang a run; a result that nobody can get fails") {
   Program no_errors(selftest(2, {"--seconds", "1.5"}), [] { ::close(STDERR_FILENO); });
   CHECK(no_errors.wait() == 0);
   CHECK(no_errors.output().ends_with("all checks passed\n"));

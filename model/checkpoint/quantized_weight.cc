@@ -230,6 +230,8 @@ class Joining {
     QuantizedWeight weight;
     weight.values = *take_optional(module + ".weight");
     if (weight.values.shape.size() != 2) refuse(weight.values, "FP8 weights must be matrices");
+    if (weight.values.shape[0] == 0 || weight.values.shape[1] == 0)
+      refuse(weight.values, "it is empty");
     auto scales = take_optional(module + ".weight_scale_inv");
     weight.scales = scales ? *std::move(scales) : take(module + ".weight_scale", weight.values);
     take_optional(module + ".input_scale");
@@ -242,8 +244,8 @@ class Joining {
   // dimensions.
   void set_fp8_blocks(QuantizedWeight& weight, std::int64_t outputs, std::int64_t inputs) const {
     std::vector<std::int64_t>& shape = weight.scales.shape;
-    weight.scale_outputs = std::max<std::int64_t>(outputs, 1);
-    weight.scale_inputs = std::max<std::int64_t>(inputs, 1);
+    weight.scale_outputs = outputs;
+    weight.scale_inputs = inputs;
     if (shape.size() < 2) {
       const bool each_output = shape.size() == 1 && shape[0] == outputs && outputs > 1;
       if (each_output) weight.scale_outputs = 1;
@@ -268,7 +270,7 @@ class Joining {
     if (groups < 1 || inputs % groups != 0)
       refuse(weight.scales, inputs, " inputs are no multiple of its ", groups, " groups");
     weight.groups = groups;
-    weight.scale_inputs = std::max<std::int64_t>(inputs / groups, 1);
+    weight.scale_inputs = inputs / groups;
   }
 
   void join_packed(const std::string& module) {
@@ -285,7 +287,7 @@ class Joining {
     std::array<std::int64_t, 2> sizes{};
     std::memcpy(sizes.data(), read_all(shape, files_).data(), sizeof sizes);
     const auto [outputs, inputs] = sizes;
-    if (outputs < 0 || inputs < 0 || inputs % 8 != 0)
+    if (outputs < 1 || inputs < 1 || inputs % 8 != 0)
       refuse(shape, "says ", shape_text(sizes), "; inputs must be a multiple of 8");
     require(weight.values, Encoding::i32, {outputs, inputs / 8});
     weight.group_of = take_optional(module + ".weight_g_idx");
@@ -302,11 +304,14 @@ class Joining {
     weight.layout = awq ? QuantizedLayout::awq : QuantizedLayout::gptq;
     weight.values = *take_optional(module + ".qweight");
     if (weight.values.shape.size() != 2) refuse(weight.values, "expected a matrix");
+    require(weight.values, Encoding::i32, weight.values.shape);
+    // The file holds them, so eight times as many are still a number, but where one size is 0.
+    if (weight.values.shape[0] == 0 || weight.values.shape[1] == 0)
+      refuse(weight.values, "it is empty");
     const std::int64_t outputs = weight.values.shape[1] * (awq ? 8 : 1);
     const std::int64_t inputs = weight.values.shape[0] * (awq ? 1 : 8);
     if (inputs % 8 != 0 || outputs % 8 != 0)
       refuse(weight.values, "inputs and outputs must be multiples of 8");
-    require(weight.values, Encoding::i32, weight.values.shape);
     weight.scales = take(module + ".scales", weight.values);
     weight.zeros = take(module + ".qzeros", weight.values);
     weight.zero_offset = awq ? 0 : settings_.zero_offset;

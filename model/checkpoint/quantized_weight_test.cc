@@ -129,6 +129,12 @@ TEST_CASE("parts that are missing or do not fit are named") {
   CHECK(error_after(packed, [](auto& files) {
           files.set("m.weight_zero_point", "I32", {2, 2}, std::vector<std::int32_t>(4, 0));
         }).starts_with(tensor + "m.weight_zero_point I32 [2, 2]: zero points of packed INT4"));
+  CHECK(error_after(gptq, [](auto& files) {
+          files.set("m.qweight", "I32", {0, 16}, std::vector<std::int32_t>());
+        }) == tensor + "m.qweight I32 [0, 16]: it is empty");
+  CHECK(error_after(fp8, [](auto& files) {
+          files.set("m.weight", "F8_E4M3", {0, 32}, std::vector<std::uint8_t>());
+        }) == tensor + "m.weight F8_E4M3 [0, 32]: it is empty");
   CHECK(error_after(gptq, [](auto& files) { files.erase("m.qzeros"); }) ==
         tensor + "m.qweight I32 [4, 16]: there is no m.qzeros beside it");
   CHECK(error_after(gptq, [](auto& files) {
