@@ -1,5 +1,6 @@
 // Ctrl-C at a chat: how long it takes until the prompt is there again, or the program is gone.
 #include <doctest/doctest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,7 +94,9 @@ TEST_CASE("Ctrl-C while a model loads ends the program in 0.3 s") {
     terminal.watch(std::chrono::milliseconds(wait_ms));
     const std::int64_t typed = now_ns();
     terminal.type("\003");
-    CHECK(terminal.wait() == 130);
+    // By the signal itself, if it came before the program handled signals.
+    const int ended = terminal.wait();
+    CHECK((ended == 130 || ended == 1000 + SIGINT));
     CHECK(Nanoseconds(now_ns() - typed) <= kLimit);
     CHECK(terminal.echoes());
   }

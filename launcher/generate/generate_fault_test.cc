@@ -18,6 +18,8 @@
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "testing/ranks.h"
+#include "testing/sanitizers.h"
+#include "testing/skip.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -308,6 +310,7 @@ TEST_CASE("a run is resumed with its model and options alone, and says which dif
 }
 
 TEST_CASE("memory that the system refuses is told as that, and not as a worker's death") {
+  if (testing::kSanitized) SKIP_TEST("sanitizers need more address space than any limit leaves");
   for (const char* const ranks : {"--tp=1", "--tp=2"}) {
     Program program(generate("llama-tied", {"--prompt-ids=1", ranks, "--kv-cache-memory-bytes=3G",
                                             "--max-num-seqs=2", "--swap-space=0"}),

@@ -50,7 +50,7 @@ void unpack_inputs(const Values& values, bool transposed, Range outputs, Range i
       unpack(values.words[static_cast<std::size_t>(at)], eight);
       const Range whole{8 * word, 8 * word + 8};
       const Range part{std::max(whole.begin, inputs.begin), std::min(whole.end, inputs.end)};
-      std::memcpy(out + part.begin - inputs.begin, eight + part.begin - whole.begin,
+      std::memcpy(out + (part.begin - inputs.begin), eight + (part.begin - whole.begin),
                   static_cast<std::size_t>(part.size()) * sizeof(float));
     }
   }
