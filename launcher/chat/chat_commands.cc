@@ -11,6 +11,8 @@
 namespace nvllm::launcher {
 namespace {
 
+constexpr std::uintmax_t kMaxTalkBytes = 32 << 20;
+
 using Then = CommandResult::Then;
 
 std::string described(const Conversation& conversation) {
@@ -89,18 +91,28 @@ std::string ChatCommands::save(const std::string& words) {
     if (!setup_.confirm) fail("/save ", path, ": is there already; pass another name");
     if (!setup_.confirm(path + " is there already; overwrite it? [y/N] ")) return "not saved";
   }
-  std::ofstream file(path, std::ios::binary);
+  // What is there stays until the whole talk is written.
+  const bool replaces = std::filesystem::is_regular_file(path, ignored);
+  const std::string written = replaces ? path + ".new" : path;
+  std::ofstream file(written, std::ios::binary);
   file << chat_.conversation().to_json();
   file.close();
-  if (!file) fail_errno("/save ", path);
+  if (!file) fail_errno("/save ", written);
+  if (replaces) std::filesystem::rename(written, path, ignored);
+  if (ignored) fail("/save ", path, ": ", ignored.message());
   return str("saved ", chat_.conversation().messages().size(), " messages to ", path);
 }
 
 std::string ChatCommands::load(const std::string& words) {
   if (words.empty()) fail("/load needs a file's name");
   const std::string path = expand_home(words);
+  // Looked at first: to open a pipe waits for its writer.
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) fail("/load ", path, ": no such file");
+  if (std::filesystem::file_size(path, ignored) > kMaxTalkBytes)
+    fail("/load ", path, ": more than 32 MiB; no talk is that long");
   std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) fail("/load ", path, ": no such file");
+  if (!file) fail_errno("/load ", path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   with_context("/load " + path, [&] { chat_.conversation().from_json(text); });
   chat_.forget_last_answer();

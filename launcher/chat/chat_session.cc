@@ -105,30 +105,40 @@ ChatSession::ChatSession(const Options& options, const TextModel& model, EngineS
 }
 
 StreamedAnswer ChatSession::ask(const std::string& question, const Stop& stop) {
+  const std::size_t forgotten = conversation_.forgotten();
   conversation_.add("user", question);
+  const auto undo = [&] {
+    conversation_.take_last();
+    conversation_.restore_forgotten(forgotten);
+  };
   try {
     StreamedAnswer given = answer(stop);
-    if (given.interrupted() && given.text.empty()) conversation_.take_last();
+    if (given.interrupted() && given.text.empty()) undo();
     return given;
   } catch (const Error&) {
-    conversation_.take_last();
+    undo();
     throw;
   }
 }
 
 StreamedAnswer ChatSession::ask_again(const Stop& stop) {
   if (!conversation_.ends_with("assistant")) fail("there is no answer yet");
+  const std::size_t forgotten = conversation_.forgotten();
   const Message before = conversation_.take_last();
-  if (!conversation_.ends_with("user")) {
+  const auto undo = [&] {
     conversation_.add(before.role, before.content);
+    conversation_.restore_forgotten(forgotten);
+  };
+  if (!conversation_.ends_with("user")) {
+    undo();
     fail("the last answer has no question");
   }
   try {
     StreamedAnswer given = answer(stop);
-    if (given.interrupted() && given.text.empty()) conversation_.add(before.role, before.content);
+    if (given.interrupted() && given.text.empty()) undo();
     return given;
   } catch (const Error&) {
-    conversation_.add(before.role, before.content);
+    undo();
     throw;
   }
 }

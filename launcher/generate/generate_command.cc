@@ -330,8 +330,8 @@ int run_generate(const Options& options, std::int64_t started_ns) {
   SessionOptions session_settings = session_options(options);
   session_settings.meanwhile = [&] { texts.open(source); };
   EngineSession session(session_settings, std::move(model));
-  if (keeps_record(generate, writer)) write_run_record(generate.output, record);
   writer.truncate_at(source.kept_bytes());
+  if (keeps_record(generate, writer)) write_run_record(generate.output, record);
   writer.set_give_up([&] { return session.workers().member().group().aborted(); });
   Trace trace;
   ApiContext api = api_context(options, texts.model(), session.sampling_defaults(),

@@ -34,10 +34,10 @@ launcher::Options parse(const Options& options) {
   std::vector<std::string> words = {"generate", "--prompt-ids=1", "--dtype=" + options.dtype,
                                     "--log-level=warning"};
   if (!options.model.empty()) words.push_back("--model=" + options.model);
-  if (options.tensor_parallel_size > 0) {
+  if (options.tensor_parallel_size != 0) {
     words.push_back("--tp=" + std::to_string(options.tensor_parallel_size));
   }
-  if (options.max_model_len > 0) {
+  if (options.max_model_len != 0) {
     words.push_back("--max-model-len=" + std::to_string(options.max_model_len));
   }
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());

@@ -22,6 +22,7 @@ struct Settings {
   std::string method;
   std::int64_t block_outputs = 0, block_inputs = 0;  // of FP8; 0: it does not say
   int zero_offset = 0;                               // of GPTQ
+  std::int64_t group_size = 0;                       // of INT4; 0: it does not say
 };
 
 // Reads quantization_config and refuses what is not computed here.
@@ -37,11 +38,13 @@ class SettingsReader {
       read_fp8(settings);
     } else if (settings.method == "awq") {
       require_int4();
+      read_group_size(config_, settings);
       if (const std::string version = text(config_, "version");
           version != "gemm" && !version.empty())
         refuse("quantization_config.version", "AWQ's version gemm is supported");
     } else if (settings.method == "gptq") {
       require_int4();
+      read_group_size(config_, settings);
       const std::string format = text(config_, "checkpoint_format");
       if (!format.empty() && format != "gptq" && format != "gptq_v2")
         refuse("quantization_config.checkpoint_format", "gptq and gptq_v2 are supported");
@@ -84,6 +87,13 @@ class SettingsReader {
     }
   }
 
+  // -1: one group.
+  static void read_group_size(const Json& weights, Settings& settings) {
+    const auto size = weights.find("group_size");
+    if (size != weights.end() && size->is_number_integer() && *size > 0)
+      settings.group_size = size->get<std::int64_t>();
+  }
+
   void read_block(const Json& block, std::string_view dotted, Settings& settings) const {
     const auto whole = [](const Json& size) {
       return size.is_number_unsigned() && size.get<std::uint64_t>() >= 1 &&
@@ -121,6 +131,7 @@ class SettingsReader {
       const auto found = weights->find("num_bits");
       if (found != weights->end() && *found != bits)
         refuse(dotted + "num_bits", "FP8 and INT4 weights are supported");
+      if (type != "float") read_group_size(*weights, settings);
       const auto block = weights->find("block_structure");
       if (block != weights->end() && !block->is_null())
         read_block(*block, dotted + "block_structure", settings);
@@ -271,6 +282,11 @@ class Joining {
       refuse(weight.scales, inputs, " inputs are no multiple of its ", groups, " groups");
     weight.groups = groups;
     weight.scale_inputs = inputs / groups;
+    const std::int64_t size = settings_.group_size;
+    if (size > 0 && weight.scale_inputs != size && (groups > 1 || size < inputs)) {
+      refuse(weight.scales, "quantization_config says group_size ", size, "; ", inputs,
+             " inputs in ", groups, " groups have ", weight.scale_inputs, " each");
+    }
   }
 
   void join_packed(const std::string& module) {
@@ -359,7 +375,11 @@ class Joining {
 // The configuration's quantization_config; null: there is none.
 Json quantization_config(std::string_view config_json) {
   try {
-    const Json config = parse_json(config_json);
+    static constexpr int kMaxDepth = 32;  // as where the configuration is read
+    const Json config = Json::parse(config_json, [](int depth, Json::parse_event_t, Json&) {
+      if (depth > kMaxDepth) fail("config.json: JSON nested deeper than ", kMaxDepth, " levels");
+      return true;
+    });
     return config.is_object() ? config.value("quantization_config", Json()) : Json();
   } catch (const Json::exception&) {
     return {};  // who reads the configuration says what is wrong with it

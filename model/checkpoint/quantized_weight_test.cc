@@ -145,6 +145,15 @@ TEST_CASE("parts that are missing or do not fit are named") {
         }) == tensor + "m.g_idx I32 [32]: input 0 is of group 2; there are 2");
 }
 
+TEST_CASE("a group size that the scales do not have is refused, and a configuration without end") {
+  CHECK(error_with(gptq, R"({"quant_method":"gptq","bits":4,"group_size":16})") == "no error");
+  CHECK(error_with(gptq, R"({"quant_method":"gptq","bits":4,"group_size":32})") ==
+        "DIR/model.safetensors: tensor m.scales F32 [2, 16]: quantization_config says group_size "
+        "32; 32 inputs in 2 groups have 16 each");
+  CHECK(error_after(gptq, [](auto& files) { files.set_config(std::string(1 << 20, '[')); }) ==
+        "config.json: JSON nested deeper than 32 levels");
+}
+
 TEST_CASE("integers and FP8 that no configuration describes are refused") {
   const auto plain = [](auto& files) { files.set_config("{}"); };
   CHECK(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/math.h"
 #include "model/checkpoint/quantized_weight.h"
 #include "model/loading/load_plan.h"
@@ -115,8 +116,12 @@ PieceReader::Scales PieceReader::read_scales(const LoadPiece& piece) {
   Scales result;
   Range groups{0, weight.groups};
   if (weight.group_of) {
-    for (const std::int32_t group : read_part<std::int32_t>(*weight.group_of, {0, 1}, inputs))
+    for (const std::int32_t group : read_part<std::int32_t>(*weight.group_of, {0, 1}, inputs)) {
+      // They were checked when the file was opened; it may have been written to since.
+      if (group < 0 || group >= weight.groups)
+        fail(weight.group_of->name, ": the file has changed");
       result.add_input(group);
+    }
   } else {
     groups = {inputs.begin / weight.scale_inputs, divide_up(inputs.end, weight.scale_inputs)};
     for (std::int64_t input = inputs.begin; input < inputs.end; ++input)

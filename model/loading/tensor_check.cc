@@ -22,6 +22,7 @@ bool is_bias_of_zeros(const StoredTensor& tensor, const Checkpoint& checkpoint) 
   const std::string module = tensor.name.substr(0, tensor.name.size() - kBias.size());
   const StoredTensor* const weight = checkpoint.find(module + ".weight");
   if (weight == nullptr || weight->quantized == nullptr) return false;
+  if (tensor.shape != std::vector<std::int64_t>{weight->shape[0]}) return false;
   std::vector<std::byte> bytes(tensor.bytes);
   read_at(checkpoint.files()[tensor.file], tensor.offset, bytes);
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
