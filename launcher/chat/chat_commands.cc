@@ -98,8 +98,9 @@ std::string ChatCommands::save(const std::string& words) {
   file << chat_.conversation().to_json();
   file.close();
   if (!file) fail_errno("/save ", written);
-  if (replaces) std::filesystem::rename(written, path, ignored);
-  if (ignored) fail("/save ", path, ": ", ignored.message());
+  std::error_code error;
+  if (replaces) std::filesystem::rename(written, path, error);
+  if (error) fail("/save ", path, ": ", error.message());
   return str("saved ", chat_.conversation().messages().size(), " messages to ", path);
 }
 
