@@ -166,7 +166,7 @@ class Chat {
     try {
       const StreamedAnswer given = answer(how, line, [&] { return editor.interrupted(); });
       count(given);
-      if (given.interrupted() && given.text.empty()) {
+      if (given.stopped_before_text()) {
         print_line(session_, "(stopped before the first token; the question is dropped)");
         return;
       }

@@ -104,16 +104,17 @@ ChatSession::ChatSession(const Options& options, const TextModel& model, EngineS
   conversation_.set_system(options.chat.system);
 }
 
-StreamedAnswer ChatSession::ask(const std::string& question, const Stop& stop) {
+// The answer to the last question. Without one, `restore` is called, and what was forgotten for it
+// is not forgotten.
+StreamedAnswer ChatSession::answer_or(const std::function<void()>& restore, const Stop& stop) {
   const std::size_t forgotten = conversation_.forgotten();
-  conversation_.add("user", question);
   const auto undo = [&] {
-    conversation_.take_last();
+    restore();
     conversation_.restore_forgotten(forgotten);
   };
   try {
     StreamedAnswer given = answer(stop);
-    if (given.interrupted() && given.text.empty()) undo();
+    if (given.stopped_before_text()) undo();
     return given;
   } catch (const Error&) {
     undo();
@@ -121,33 +122,27 @@ StreamedAnswer ChatSession::ask(const std::string& question, const Stop& stop) {
   }
 }
 
+StreamedAnswer ChatSession::ask(const std::string& question, const Stop& stop) {
+  conversation_.add("user", question);
+  return answer_or([&] { conversation_.take_last(); }, stop);
+}
+
 StreamedAnswer ChatSession::ask_again(const Stop& stop) {
   if (!conversation_.ends_with("assistant")) fail("there is no answer yet");
-  const std::size_t forgotten = conversation_.forgotten();
   const Message before = conversation_.take_last();
-  const auto undo = [&] {
-    conversation_.add(before.role, before.content);
-    conversation_.restore_forgotten(forgotten);
-  };
+  const auto restore = [&] { conversation_.add(before.role, before.content); };
   if (!conversation_.ends_with("user")) {
-    undo();
+    restore();
     fail("the last answer has no question");
   }
-  try {
-    StreamedAnswer given = answer(stop);
-    if (given.interrupted() && given.text.empty()) undo();
-    return given;
-  } catch (const Error&) {
-    undo();
-    throw;
-  }
+  return answer_or(restore, stop);
 }
 
 // The answer to the last question, which becomes part of the conversation if it has a text.
 StreamedAnswer ChatSession::answer(const Stop& stop) {
   Conversation::Prompt prompt = next_prompt(max_prompt_tokens(sampling_, session_));
   StreamedAnswer given = stream(prompt.ids, {}, prompt.thinking, stop);
-  if (given.interrupted() && given.text.empty()) return given;
+  if (given.stopped_before_text()) return given;
   conversation_.add("assistant", given.text);
   last_ = LastAnswer{.prompt = std::move(prompt.ids),
                      .tokens = given.token_ids,

@@ -51,6 +51,7 @@ class ChatSession {
   };
 
   StreamedAnswer answer(const Stop& stop);
+  StreamedAnswer answer_or(const std::function<void()>& restore, const Stop& stop);
   // Streams an answer to the prompt; `first_part`: tokens that it has already.
   StreamedAnswer stream(std::vector<std::int32_t> prompt, std::vector<std::int32_t> first_part,
                         bool thinking, const Stop& stop);

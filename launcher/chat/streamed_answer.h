@@ -24,6 +24,7 @@ struct StreamedAnswer {
 
   std::int64_t tokens() const { return static_cast<std::int64_t>(token_ids.size()); }
   bool interrupted() const { return finish == runtime::FinishReason::abort; }
+  bool stopped_before_text() const { return interrupted() && text.empty(); }
   // "52 tokens in 1.63 s, 34.1 tok/s; TTFT 210 ms; prompt 48 tokens (32 cached)"
   std::string statistics() const;
 };
