@@ -184,7 +184,6 @@ void Engine::run_round(const ipc::Registry& requests) {
     // Either aborts have left nothing to do, or a fault would make this loop run forever.
     NVLLM_CHECK(scheduler_->idle(), scheduler_->statistics().waiting, " sequences wait and ",
                 scheduler_->statistics().running, " run, but there is no step for them");
-    push_updates();
   }
 }
 
