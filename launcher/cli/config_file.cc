@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/json_text.h"
+#include "base/nested_json.h"
 #include "base/text.h"
 #include "launcher/cli/nearest_name.h"
 #include "launcher/cli/option_table.h"
@@ -20,7 +21,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
-constexpr int kMaxDepth = 32;  // of nested values
 
 std::string read_text(const std::string& path, const std::string& what) {
   std::ifstream file(path, std::ios::binary);
@@ -37,10 +37,7 @@ std::string read_text(const std::string& path, const std::string& what) {
 
 Json parse(const std::string& text, const std::string& what) {
   try {
-    Json json = Json::parse(text, [&](int depth, Json::parse_event_t, const Json&) {
-      if (depth > kMaxDepth) refuse(what, ": nested deeper than ", kMaxDepth, " levels");
-      return true;
-    });
+    Json json = parse_nested_json(text, what);
     if (!json.is_object()) {
       refuse(what, ": holds ", json.type_name(), ", not an object such as {\"tp\": 2}");
     }
@@ -49,6 +46,8 @@ Json parse(const std::string& text, const std::string& what) {
     refuse(what, ": no valid JSON at ", line_and_column(text, error.byte));
   } catch (const Json::exception&) {
     refuse(what, ": holds a number that is too large");
+  } catch (const Error& error) {
+    refuse(error.what());
   }
 }
 

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 
-#include "base/json_text.h"
+#include "base/nested_json.h"
 #include "launcher/cli/option_value.h"
 
 namespace nvllm::launcher {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr int kMaxDepth = 32;  // of lists in lists
 
 bool blank(std::string_view text) {
   const std::size_t at = text.find_first_not_of(" \t\r");
@@ -99,7 +97,7 @@ class ValueReader {
   }
 
   Json list(int depth) {
-    if (depth == kMaxDepth) refuse(where_, ": nested deeper than ", kMaxDepth, " levels");
+    if (depth == kMaxJsonDepth) refuse(where_, ": nested deeper than ", kMaxJsonDepth, " levels");
     Json all = Json::array();
     ++at_;
     while (true) {
@@ -129,9 +127,11 @@ class ValueReader {
 
   Json json(std::string_view text) const {
     try {
-      return parse_json(text);
+      return parse_nested_json(text, where_);
     } catch (const Json::exception&) {
       refuse(where_, ": ", text.substr(0, 40), " is no valid JSON");
+    } catch (const Error& error) {
+      refuse(error.what());
     }
   }
 

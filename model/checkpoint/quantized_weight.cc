@@ -5,142 +5,14 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_text.h"
 #include "base/math.h"
 #include "model/checkpoint/checkpoint_file.h"
+#include "model/checkpoint/quantization_config.h"
 
 namespace nvllm::model {
 namespace {
-
-using Json = nlohmann::json;
-
-// What quantization_config says that the tensors do not.
-struct Settings {
-  std::string method;
-  std::int64_t block_outputs = 0, block_inputs = 0;  // of FP8; 0: it does not say
-  int zero_offset = 0;                               // of GPTQ
-  std::int64_t group_size = 0;                       // of INT4; 0: it does not say
-};
-
-// Reads quantization_config and refuses what is not computed here.
-class SettingsReader {
- public:
-  SettingsReader(const Json& config, const std::string& where) : config_(config), where_(where) {}
-
-  Settings read() const {
-    if (!config_.is_object()) refuse("quantization_config", "it must be an object");
-    Settings settings;
-    settings.method = text(config_, "quant_method");
-    if (settings.method == "fp8") {
-      read_fp8(settings);
-    } else if (settings.method == "awq") {
-      require_int4();
-      read_group_size(config_, settings);
-      if (const std::string version = text(config_, "version");
-          version != "gemm" && !version.empty())
-        refuse("quantization_config.version", "AWQ's version gemm is supported");
-    } else if (settings.method == "gptq") {
-      require_int4();
-      read_group_size(config_, settings);
-      const std::string format = text(config_, "checkpoint_format");
-      if (!format.empty() && format != "gptq" && format != "gptq_v2")
-        refuse("quantization_config.checkpoint_format", "gptq and gptq_v2 are supported");
-      settings.zero_offset = format == "gptq_v2" ? 0 : 1;
-    } else if (settings.method == "compressed-tensors") {
-      read_compressed(settings);
-    } else {
-      refuse("quantization_config.quant_method",
-             "known are fp8, awq, gptq and compressed-tensors; use such a checkpoint, one without "
-             "quantization, or a GGUF file");
-    }
-    return settings;
-  }
-
- private:
-  // The value that `dotted` names, from the configuration on, is shown.
-  [[noreturn]] void refuse(std::string_view dotted, std::string_view why) const {
-    const Json* value = &config_;
-    for (std::size_t at = dotted.find('.'); value != nullptr && at != std::string_view::npos;) {
-      const std::size_t end = dotted.find('.', at + 1);
-      const std::string key(dotted.substr(at + 1, end - at - 1));
-      const auto found = value->find(key);
-      value = found == value->end() ? nullptr : &*found;
-      at = end;
-    }
-    const bool shown = value != nullptr && value != &config_;
-    fail(where_, ": ", dotted, " ", shown ? printable(json_ascii(*value)) : "", shown ? " " : "",
-         "is not supported: ", why);
-  }
-
-  static std::string text(const Json& object, const char* key) {
-    const auto found = object.find(key);
-    return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-  }
-
-  void require_int4() const {
-    const auto bits = config_.find("bits");
-    if (bits == config_.end() || *bits != 4) {
-      refuse("quantization_config.bits", "weights of 4 bits are supported");
-    }
-  }
-
-  // -1: one group.
-  static void read_group_size(const Json& weights, Settings& settings) {
-    const auto size = weights.find("group_size");
-    if (size != weights.end() && size->is_number_integer() && *size > 0)
-      settings.group_size = size->get<std::int64_t>();
-  }
-
-  void read_block(const Json& block, std::string_view dotted, Settings& settings) const {
-    const auto whole = [](const Json& size) {
-      return size.is_number_unsigned() && size.get<std::uint64_t>() >= 1 &&
-             size.get<std::uint64_t>() <= 1 << 20;
-    };
-    if (!block.is_array() || block.size() != 2 || !whole(block[0]) || !whole(block[1]))
-      refuse(dotted, "it must be [outputs, inputs] of a block");
-    settings.block_outputs = block[0].get<std::int64_t>();
-    settings.block_inputs = block[1].get<std::int64_t>();
-  }
-
-  void read_fp8(Settings& settings) const {
-    if (const std::string format = text(config_, "fmt"); format != "e4m3" && !format.empty())
-      refuse("quantization_config.fmt", "e4m3 is supported");
-    const auto block = config_.find("weight_block_size");
-    if (block != config_.end() && !block->is_null())
-      read_block(*block, "quantization_config.weight_block_size", settings);
-  }
-
-  void read_compressed(Settings& settings) const {
-    const std::string format = text(config_, "format");
-    constexpr std::array kKnown = {"float-quantized", "naive-quantized", "pack-quantized"};
-    if (std::ranges::find(kKnown, format) == kKnown.end()) {
-      refuse("quantization_config.format",
-             "of compressed-tensors, float-quantized, naive-quantized and pack-quantized are");
-    }
-    const auto groups = config_.find("config_groups");
-    if (groups == config_.end() || !groups->is_object()) return;
-    for (const auto& [name, group] : groups->items()) {
-      const auto weights = group.is_object() ? group.find("weights") : group.end();
-      if (!group.is_object() || weights == group.end() || !weights->is_object()) continue;
-      const std::string dotted = "quantization_config.config_groups." + name + ".weights.";
-      const std::string type = text(*weights, "type");
-      const int bits = type == "float" ? 8 : 4;
-      const auto found = weights->find("num_bits");
-      if (found != weights->end() && *found != bits)
-        refuse(dotted + "num_bits", "FP8 and INT4 weights are supported");
-      if (type != "float") read_group_size(*weights, settings);
-      const auto block = weights->find("block_structure");
-      if (block != weights->end() && !block->is_null())
-        read_block(*block, dotted + "block_structure", settings);
-    }
-  }
-
-  const Json& config_;
-  const std::string& where_;
-};
 
 std::vector<std::byte> read_all(const StoredTensor& tensor, std::span<const CheckpointFile> files) {
   std::vector<std::byte> bytes(tensor.bytes);
@@ -152,8 +24,8 @@ std::vector<std::byte> read_all(const StoredTensor& tensor, std::span<const Chec
 class Joining {
  public:
   Joining(std::vector<StoredTensor> tensors, std::span<const CheckpointFile> files,
-          const Settings& settings)
-      : files_(files), settings_(settings) {
+          const QuantizationConfig& config)
+      : files_(files), config_(config) {
     for (StoredTensor& tensor : tensors) {
       std::string name = tensor.name;
       if (!tensors_.try_emplace(std::move(name), tensor).second) repeated_.push_back(tensor);
@@ -262,14 +134,14 @@ class Joining {
       if (each_output) weight.scale_outputs = 1;
       require_scales(weight.scales, shape.empty() ? shape : std::vector{each_output ? outputs : 1});
       shape = {each_output ? outputs : 1, 1};
-    } else if (shape == std::vector<std::int64_t>{outputs, 1} && settings_.block_outputs != 1) {
+    } else if (shape == std::vector<std::int64_t>{outputs, 1} && config_.block_outputs != 1) {
       weight.scale_outputs = 1;
       require_scales(weight.scales, shape);
     } else {
-      if (settings_.block_outputs == 0)
+      if (config_.block_outputs == 0)
         refuse(weight.scales, "quantization_config does not say for which blocks its scales are");
-      weight.scale_outputs = settings_.block_outputs;
-      weight.scale_inputs = settings_.block_inputs;
+      weight.scale_outputs = config_.block_outputs;
+      weight.scale_inputs = config_.block_inputs;
       require_scales(weight.scales, {divide_up(outputs, weight.scale_outputs),
                                      divide_up(inputs, weight.scale_inputs)});
     }
@@ -282,7 +154,7 @@ class Joining {
       refuse(weight.scales, inputs, " inputs are no multiple of its ", groups, " groups");
     weight.groups = groups;
     weight.scale_inputs = inputs / groups;
-    const std::int64_t size = settings_.group_size;
+    const std::int64_t size = config_.group_size;
     if (size > 0 && weight.scale_inputs != size && (groups > 1 || size < inputs)) {
       refuse(weight.scales, "quantization_config says group_size ", size, "; ", inputs,
              " inputs in ", groups, " groups have ", weight.scale_inputs, " each");
@@ -315,7 +187,7 @@ class Joining {
   }
 
   void join_transposed(const std::string& module) {
-    const bool awq = settings_.method == "awq";
+    const bool awq = config_.method == "awq";
     QuantizedWeight weight;
     weight.layout = awq ? QuantizedLayout::awq : QuantizedLayout::gptq;
     weight.values = *take_optional(module + ".qweight");
@@ -330,7 +202,7 @@ class Joining {
       refuse(weight.values, "inputs and outputs must be multiples of 8");
     weight.scales = take(module + ".scales", weight.values);
     weight.zeros = take(module + ".qzeros", weight.values);
-    weight.zero_offset = awq ? 0 : settings_.zero_offset;
+    weight.zero_offset = awq ? 0 : config_.zero_offset;
     weight.group_of = take_optional(module + ".g_idx");
     if (weight.scales.shape.size() != 2) refuse(weight.scales, "expected [groups, outputs]");
     set_groups(weight, weight.scales.shape[0], inputs);
@@ -369,22 +241,8 @@ class Joining {
   std::map<std::string, StoredTensor> tensors_;
   std::vector<StoredTensor> repeated_;  // of a name that is there already: an Error later
   std::span<const CheckpointFile> files_;
-  const Settings& settings_;
+  const QuantizationConfig& config_;
 };
-
-// The configuration's quantization_config; null: there is none.
-Json quantization_config(std::string_view config_json) {
-  try {
-    static constexpr int kMaxDepth = 32;  // as where the configuration is read
-    const Json config = Json::parse(config_json, [](int depth, Json::parse_event_t, Json&) {
-      if (depth > kMaxDepth) fail("config.json: JSON nested deeper than ", kMaxDepth, " levels");
-      return true;
-    });
-    return config.is_object() ? config.value("quantization_config", Json()) : Json();
-  } catch (const Json::exception&) {
-    return {};  // who reads the configuration says what is wrong with it
-  }
-}
 
 // Refuses what only quantized weights are stored as where it is part of none.
 void check_encodings(const std::vector<StoredTensor>& tensors,
@@ -405,10 +263,8 @@ void check_encodings(const std::vector<StoredTensor>& tensors,
 std::vector<StoredTensor> join_quantized(std::vector<StoredTensor> tensors,
                                          std::span<const CheckpointFile> files,
                                          std::string_view config_json, const std::string& where) {
-  if (const Json quantization = quantization_config(config_json); !quantization.is_null()) {
-    const Settings settings = SettingsReader(quantization, where).read();
-    tensors = Joining(std::move(tensors), files, settings).join();
-  }
+  if (const auto config = read_quantization_config(config_json, where))
+    tensors = Joining(std::move(tensors), files, *config).join();
   check_encodings(tensors, files);
   return tensors;
 }

@@ -151,7 +151,7 @@ TEST_CASE("a group size that the scales do not have is refused, and a configurat
         "DIR/model.safetensors: tensor m.scales F32 [2, 16]: quantization_config says group_size "
         "32; 32 inputs in 2 groups have 16 each");
   CHECK(error_after(gptq, [](auto& files) { files.set_config(std::string(1 << 20, '[')); }) ==
-        "config.json: JSON nested deeper than 32 levels");
+        "DIR/config.json: nested deeper than 32 levels");
 }
 
 TEST_CASE("integers and FP8 that no configuration describes are refused") {

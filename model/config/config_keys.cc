@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/nested_json.h"
 #include "base/text.h"
 
 namespace nvllm::model {
@@ -13,16 +14,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 32;  // of nested objects and lists
-
 const Json kNothing;  // null
 
 Json parse_object(std::string_view text, const std::string& where) {
   try {
-    Json json = Json::parse(text, [&](int depth, Json::parse_event_t, const Json&) {
-      if (depth > kMaxDepth) fail(where, ": nested deeper than ", kMaxDepth, " levels");
-      return true;
-    });
+    Json json = parse_nested_json(text, where);
     if (!json.is_object()) {
       fail(where, ": holds ", json.type_name(), ", not an object such as {\"vocab_size\": 1000}");
     }

@@ -30,6 +30,7 @@ struct Case {
 
 class Random {
  public:
+  std::mt19937::result_type seed() const { return seed_; }
   std::vector<std::int32_t> words(std::int64_t count) {
     std::vector<std::int32_t> words(static_cast<std::size_t>(count));
     for (std::int32_t& word : words) word = static_cast<std::int32_t>(random_());
@@ -56,7 +57,8 @@ class Random {
   }
 
  private:
-  std::mt19937 random_{std::random_device()()};
+  const std::mt19937::result_type seed_ = std::random_device()();
+  std::mt19937 random_{seed_};
 };
 
 int nibble(std::int32_t word, std::int64_t n) {
@@ -190,6 +192,7 @@ int wrong(const Case& made, const Checkpoint& checkpoint, Backend& backend, laye
 TEST_CASE("every part of a quantized weight is what its definition says") {
   const auto backend = create_backend(DeviceKind::cpu);
   Random random;
+  CAPTURE(random.seed());
   for (const Case& made : all_cases(random)) {
     CAPTURE(made.name);
     const TestFolder folder;
