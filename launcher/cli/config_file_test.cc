@@ -277,7 +277,7 @@ TEST_CASE("YAML: what is wrong is told with its line") {
   CHECK(refusal("stop: " + std::string(40, '[') + std::string(40, ']')) ==
         "C, line 1: nested deeper than 32 levels");
   std::string object = "1";
-  for (int i = 0; i < 40; ++i) object = R"({"a":)" + object + "}";
+  for (int i = 0; i < 40; ++i) object.insert(0, R"({"a":)").push_back('}');
   CHECK(refusal("hf_overrides: " + object) == "C, line 1: nested deeper than 32 levels");
 }
 
