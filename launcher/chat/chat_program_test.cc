@@ -141,7 +141,7 @@ TEST_CASE("a full context loses its oldest messages, and says so") {
   CHECK(terminal.wait() == 0);
 }
 
-TEST_CASE("thoughts are dimmed, unless NO_COLOR says otherwise") {
+TEST_CASE("reasoning is dimmed, unless NO_COLOR says otherwise") {
   const TextFolder model;
   model.set_template("{{ messages[-1].content }}<think>");
   for (const char* const no_colour : {static_cast<const char*>(nullptr), "", "1"}) {

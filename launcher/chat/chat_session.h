@@ -23,7 +23,7 @@ class ChatSession {
 
   Conversation& conversation() { return conversation_; }
   runtime::SamplingParams& sampling() { return sampling_; }
-  std::vector<std::string>& stops() { return stops_; }  // texts that end an answer
+  std::vector<std::string>& stops() { return stops_; }  // stop strings
   std::int64_t context() const { return session_.info().max_model_len; }
 
   // All of them write the answer to standard output while it is generated, and the progress of a

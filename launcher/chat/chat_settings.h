@@ -11,7 +11,7 @@ namespace nvllm::launcher {
 // Not thread-safe.
 class ChatSettings {
  public:
-  // Both must outlive it. stops: texts that end an answer.
+  // Both must outlive it. stops: stop strings.
   ChatSettings(runtime::SamplingParams& sampling, std::vector<std::string>& stops)
       : sampling_(sampling), stops_(stops) {}
 

@@ -57,7 +57,7 @@ TEST_CASE_FIXTURE(Fixture, "a seed is set and taken away") {
   CHECK(has(refusal([&] { settings.set("seed", "-1"); }), "--seed -1"));
 }
 
-TEST_CASE_FIXTURE(Fixture, "texts that end an answer: as they stand, or as JSON") {
+TEST_CASE_FIXTURE(Fixture, "stop strings: as they stand, or as JSON") {
   using Texts = std::vector<std::string>;
   settings.set("stop", "The End");
   CHECK(stops == Texts{"The End"});

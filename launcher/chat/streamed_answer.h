@@ -43,7 +43,7 @@ inline constexpr Nanoseconds kStopPatience = std::chrono::milliseconds(100);
 struct AnswerRequest {
   std::uint64_t id = 0;  // greater than those before
   runtime::Request request = {};
-  std::vector<std::string> stops = {};  // texts that end the answer
+  std::vector<std::string> stops = {};  // stop strings
   // Tokens at the end of the prompt that began the answer, where it is continued.
   std::vector<std::int32_t> first_part = {};
 };

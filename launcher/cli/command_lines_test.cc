@@ -188,7 +188,7 @@ constexpr Line kOllama[] = {
     {"run m --format json", "!structured output"},
     {"run m --keepalive 5m", "!a server stays"},
     {"run m --nowordwrap", "!on terminals alone"},
-    {"run m --hidethinking", "!thoughts are dimmed"},
+    {"run m --hidethinking", "!reasoning is dimmed"},
     {"show m", "inspect"},
     {"list", "!the Hugging Face hub's cache"},
     {"ls", "!the Hugging Face hub's cache"},

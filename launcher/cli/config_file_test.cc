@@ -190,7 +190,7 @@ TEST_CASE("YAML as vLLM has it says the same as JSON") {
 # a server's options
 model: m                      # with a comment
 tensor-parallel-size: 2
-device: 'cpu'
+device: cpu	# after a tab
 step_timeout: 0.5
 "max-model-len": 32k
 enforce_eager: true

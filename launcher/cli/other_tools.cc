@@ -98,7 +98,7 @@ constexpr std::string_view kOwnKernels =
     "turns "
     "them off";
 constexpr std::string_view kThoughts =
-    "thoughts are dimmed, not hidden; serve has --default-chat-template-kwargs "
+    "reasoning is dimmed, not hidden; serve has --default-chat-template-kwargs "
     "'{\"enable_thinking\": "
     "false}'";
 constexpr std::string_view kStepTokens = "pass --max-num-batched-tokens N";

@@ -145,7 +145,7 @@ class ValueReader {
     const std::size_t begin = at_;
     while (at_ < text_.size()) {
       if (in_list && (next() == ',' || next() == ']')) break;
-      if (next() == '#' && at_ > begin && text_[at_ - 1] == ' ') break;
+      if (next() == '#' && at_ > begin && blank(text_.substr(at_ - 1, 1))) break;
       if (next() == ':' && (at_ + 1 == text_.size() || text_[at_ + 1] == ' ')) {
         refuse(where_,
                ": a key below a key; options have no parts, and texts with ': ' are in quotes");

@@ -1,6 +1,7 @@
 // The command inspect: describes a model, and can load it.
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/text.h"
@@ -27,17 +28,34 @@ std::vector<runtime::RankLoad> load(WorkerGroup& workers, const Options& options
       });
 }
 
+// The GPUs that the ranks would run on, of all that there are.
+std::vector<GpuFacts> gpus_of_ranks(const std::vector<std::string>& visible, int ranks) {
+  std::vector<GpuFacts> all = survey_gpus().gpus, chosen;
+  for (const std::string& name : visible) {
+    if (static_cast<int>(chosen.size()) == ranks) break;
+    for (std::size_t index = 0; index < all.size(); ++index) {
+      if (name == std::to_string(index) || all[index].uuid.starts_with(name)) {
+        chosen.push_back(all[index]);
+        break;
+      }
+    }
+  }
+  return chosen;
+}
+
 // Of the GPUs if the ranks would run there, else of the machine. A GPU that others use counts with
 // what is free of it.
 KvMemory kv_memory(const GroupOptions& group, const runtime::EngineOptions& engine) {
-  const bool gpus = cuda_built() && group.device != DeviceKind::cpu && !visible_gpus().empty();
-  if (!gpus) {
+  std::vector<std::string> visible;
+  if (cuda_built() && group.device != DeviceKind::cpu) visible = visible_gpus();
+  if (visible.empty()) {
     const std::uint64_t free = host_memory().available;
     return {.where = format_bytes(free) + " of this machine's memory that is free", .bytes = free};
   }
   KvMemory memory{.bytes = ~std::uint64_t{0}, .shared = false};
   std::uint64_t total = 0;
-  for (const GpuFacts& gpu : survey_gpus().gpus) {
+  const int ranks = group.ranks.value_or(static_cast<int>(visible.size()));
+  for (const GpuFacts& gpu : gpus_of_ranks(visible, ranks)) {
     const auto usable = static_cast<std::uint64_t>(static_cast<double>(gpu.total_bytes) *
                                                    engine.gpu_memory_utilization);
     if (std::min(usable, gpu.free_bytes) >= memory.bytes) continue;

@@ -21,9 +21,9 @@ std::vector<std::byte> read_all(const StoredTensor& tensor, std::span<const Chec
 }
 
 // The tensors of a checkpoint by name, out of which weights are joined.
-class Joining {
+class QuantizedWeightJoiner {
  public:
-  Joining(std::vector<StoredTensor> tensors, std::span<const CheckpointFile> files,
+  QuantizedWeightJoiner(std::vector<StoredTensor> tensors, std::span<const CheckpointFile> files,
           const QuantizationConfig& config)
       : files_(files), config_(config) {
     for (StoredTensor& tensor : tensors) {
@@ -264,7 +264,7 @@ std::vector<StoredTensor> join_quantized(std::vector<StoredTensor> tensors,
                                          std::span<const CheckpointFile> files,
                                          std::string_view config_json, const std::string& where) {
   if (const auto config = read_quantization_config(config_json, where))
-    tensors = Joining(std::move(tensors), files, *config).join();
+    tensors = QuantizedWeightJoiner(std::move(tensors), files, *config).join();
   check_encodings(tensors, files);
   return tensors;
 }

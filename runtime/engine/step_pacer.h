@@ -1,4 +1,4 @@
-// StepPacer: how many rows of a prompt a step may have so that it takes about a given time. On a
+// StepPacer: the chunk size of chunked prefill, chosen so that a step takes about a given time. On a
 // CPU a step of thousands of rows takes minutes; until it ends, nothing can be aborted or reported.
 #pragma once
 
