@@ -24,7 +24,7 @@ std::vector<std::byte> read_all(const StoredTensor& tensor, std::span<const Chec
 class QuantizedWeightJoiner {
  public:
   QuantizedWeightJoiner(std::vector<StoredTensor> tensors, std::span<const CheckpointFile> files,
-          const QuantizationConfig& config)
+                        const QuantizationConfig& config)
       : files_(files), config_(config) {
     for (StoredTensor& tensor : tensors) {
       std::string name = tensor.name;

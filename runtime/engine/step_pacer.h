@@ -1,5 +1,6 @@
-// StepPacer: the chunk size of chunked prefill, chosen so that a step takes about a given time. On a
-// CPU a step of thousands of rows takes minutes; until it ends, nothing can be aborted or reported.
+// StepPacer: the chunk size of chunked prefill, chosen so that a step takes about a given time.
+// On a CPU a step of thousands of rows takes minutes; until it ends, nothing can be aborted or
+// reported.
 #pragma once
 
 #include <algorithm>
