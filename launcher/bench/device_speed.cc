@@ -1,9 +1,11 @@
 #include "launcher/bench/device_speed.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -128,11 +130,31 @@ LinkSpeed measure_link(DeviceKind kind) {
           .source = {}};
 }
 
+// Whether there is something to read, or nothing will come any more, before so long has passed.
+bool readable_within(int fd, Nanoseconds limit) {
+  const std::int64_t end = now_ns() + limit.count();
+  for (std::int64_t left = limit.count(); left > 0; left = end - now_ns()) {
+    pollfd wanted{.fd = fd, .events = POLLIN, .revents = 0};
+    const int ready = ::poll(&wanted, 1, static_cast<int>(left / 1'000'000) + 1);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) fail_errno("poll for a measurement");
+  }
+  return false;
+}
+
+// Ends it. "was killed by SIGKILL", "took more than 30 s".
+std::string how_it_ended(Child& child, Nanoseconds limit, bool in_time) {
+  child.end();
+  if (!in_time)
+    return "took more than " + format_duration(std::chrono::duration<double>(limit).count());
+  return child.status() ? "ended: " + child.status()->describe() : "is gone";
+}
+
 // Runs a measurement in a child process and returns its numbers; `fix`: the options to pass if it
 // fails.
 template <std::size_t n>
 std::array<double, n> numbers_of_child(const std::function<std::array<double, n>()>& measure_all,
-                                       const char* fix) {
+                                       Nanoseconds limit, const char* fix) {
   struct Answer {
     std::array<double, n> numbers;
     std::array<char, 256> problem;  // "": there are numbers
@@ -152,32 +174,33 @@ std::array<double, n> numbers_of_child(const std::function<std::array<double, n>
   });
   write_end.reset();
   Answer answer{};
-  const bool whole = ::read(read_end.get(), &answer, sizeof answer) == sizeof answer;
-  child.end();
-  if (!whole) fail("measuring the device for the floor failed; pass ", fix);
+  const bool in_time = readable_within(read_end.get(), limit);
+  const bool whole = in_time && ::read(read_end.get(), &answer, sizeof answer) == sizeof answer;
+  const std::string end = how_it_ended(child, limit, in_time);
+  if (!whole) fail("measuring the device for the floor: its process ", end, "; pass ", fix);
   if (answer.problem.front() != '\0') {
     fail("measuring the device for the floor: ", answer.problem.data(), "; or pass ", fix);
   }
   return answer.numbers;
 }
 
-Measured measure_in_child(DeviceKind kind) {
+Measured measure_in_child(DeviceKind kind, Nanoseconds limit) {
   const auto [bytes, flops] = numbers_of_child<2>(
       [kind] {
         const Measured measured = measure(kind);
         return std::array{measured.bytes_per_second, measured.flops_per_second};
       },
-      "--bandwidth and --tflops");
+      limit, "--bandwidth and --tflops");
   return {.bytes_per_second = bytes, .flops_per_second = flops};
 }
 
-LinkSpeed measure_link_in_child(DeviceKind kind) {
+LinkSpeed measure_link_in_child(DeviceKind kind, Nanoseconds limit) {
   const auto [to_device, to_host] = numbers_of_child<2>(
       [kind] {
         const LinkSpeed link = measure_link(kind);
         return std::array{link.to_device, link.to_host};
       },
-      "--link");
+      limit, "--link");
   return {.to_device = to_device, .to_host = to_host, .source = "measured"};
 }
 
@@ -210,7 +233,8 @@ DeviceSpeed device_speed(const SpeedQuestion& question) {
     speed = *known;
   } else if (!question.bandwidth_tb_s || !question.tflops) {
     const bool cpu = question.device.starts_with("CPU");
-    const Measured measured = measure_in_child(cpu ? DeviceKind::cpu : DeviceKind::cuda);
+    const Measured measured =
+        measure_in_child(cpu ? DeviceKind::cpu : DeviceKind::cuda, question.limit);
     const double share = cpu ? 1.0 / question.ranks : 1.0;
     speed = {.bytes_per_second = measured.bytes_per_second * share,
              .flops_per_second = measured.flops_per_second * share,
@@ -235,7 +259,7 @@ LinkSpeed link_speed(const SpeedQuestion& question) {
     return {*question.link_gb_s * 1e9, *question.link_gb_s * 1e9, "given"};
   }
   const bool cpu = question.device.starts_with("CPU");
-  LinkSpeed link = measure_link_in_child(cpu ? DeviceKind::cpu : DeviceKind::cuda);
+  LinkSpeed link = measure_link_in_child(cpu ? DeviceKind::cpu : DeviceKind::cuda, question.limit);
   const double share = cpu ? 1.0 / question.ranks : 1.0;
   link.to_device *= share;
   link.to_host *= share;

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "launcher/bench/floor.h"
 
 namespace nvllm::launcher {
@@ -13,6 +14,7 @@ struct SpeedQuestion {
   int ranks = 1;       // CPU ranks share the machine
   std::optional<double> bandwidth_tb_s = {}, tflops = {};  // where the command line says it
   std::optional<double> link_gb_s = {};                    // both directions
+  Nanoseconds limit = std::chrono::seconds(30);            // a measurement takes no longer
 };
 
 // The speeds that the question gives, else those known of the device, else those that a short

@@ -42,6 +42,19 @@ TEST_CASE("this machine's CPU is measured, and its ranks share it") {
   CHECK(speed.source == "measured");
 }
 
+TEST_CASE("a measurement that does not end is given up") {
+  std::string why;
+  try {
+    device_speed({.device = "CPU, 2 cores", .limit = std::chrono::milliseconds(1)});
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  CHECK(why ==
+        "measuring the device for the floor: its process took more than 1.00 ms; pass --bandwidth "
+        "and "
+        "--tflops");
+}
+
 TEST_CASE("a thread that cannot be started is an Error with the reason and the fix") {
   if (testing::kSanitized) SKIP_TEST("sanitizers need more address space than any limit leaves");
   std::size_t pages = 0;

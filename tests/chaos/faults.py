@@ -28,6 +28,8 @@ def pause(seconds):
 class Fault:
     """`strike` returns whether it hit something that ran."""
 
+    wrapper = []  # words before the program's
+
     def __init__(self, random, command):
         self.after = moment(random)
         self.victim = None  # the worker that is to be named
@@ -155,8 +157,51 @@ class ClosedReader(Fault):
         return None
 
 
-FAULTS = [WorkerSignal, WorkerSignal, WorkerSignal, LauncherSignal, LauncherSignal, LauncherSignal, Pause, ClosedReader,
-          Nothing]
+class FullDisk(Fault):
+    """Its standard output takes nothing."""
+
+    name = 'standard output on a full disk'
+    wrapper = ['sh', '-c', 'exec "$@" >/dev/full', 'sh']
+
+    def strike(self, launcher):
+        return True
+
+    def good_ends(self, command):
+        return (1,)
+
+    def bound(self):
+        return None
+
+
+class FullSharedMemory(Fault):
+    """A /dev/shm that has no room."""
+
+    name = '/dev/shm full'
+    wrapper = ['unshare', '--mount', 'sh', '-c', 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', 'sh']
+
+    def strike(self, launcher):
+        return True
+
+    def good_ends(self, command):
+        return (1, 2)
+
+    def bound(self):
+        return None
+
+
+FAULTS = [*[WorkerSignal] * 4, *[LauncherSignal] * 4, Pause, ClosedReader, FullDisk, FullSharedMemory, Nothing]
+
+
+def possible_faults():
+    """Without those that this machine does not allow, which it names."""
+    try:
+        allowed = subprocess.run(['unshare', '--mount', 'true'], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    if allowed:
+        return FAULTS
+    print(f'not tried: {FullSharedMemory.name}: this system lets this user make no namespaces')
+    return [kind for kind in FAULTS if kind is not FullSharedMemory]
 
 
 # What a parent may leave behind. Each runs in the child before the program starts.
@@ -189,7 +234,7 @@ def surroundings(random, folder):
         ('SIGINT and SIGQUIT ignored', _ignore(signal.SIGINT, signal.SIGQUIT), {}),
         ('signals blocked', lambda: signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32)), {}),
         ('standard input closed', _closed(0), {}),
-        ('nothing open', _closed(0, 2), {}),
+        ('standard error closed', _closed(0, 2), {}),
         ('umask 777', lambda: os.umask(0o777), {}),
         ('a small stack', _limit(resource.RLIMIT_STACK, 64 << 10), {}),
         ('few files', _limit(resource.RLIMIT_NOFILE, 256), {}),
@@ -200,13 +245,13 @@ def surroundings(random, folder):
     return random.choice(odd) if random.random() < 0.3 else ordinary
 
 
-def start(program, command, token, prepared, output):
+def start(program, command, fault, token, prepared, output):
     """Starts the command; its standard error goes to `output`."""
     _, prepare, changes = prepared
     environment = {**os.environ, processes.TOKEN: token, **{k: v for k, v in changes.items() if v is not None}}
     for name in (name for name, value in changes.items() if value is None):
         environment.pop(name, None)
-    launcher = subprocess.Popen([program, *command.words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output,
+    launcher = subprocess.Popen([*fault.wrapper, program, *command.words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output,
                                 env=environment, preexec_fn=prepare, start_new_session=True, restore_signals=False)
     try:
         launcher.stdin.write(command.text.encode())

@@ -18,14 +18,15 @@ def orphans(token, seconds):
     return []
 
 
-def complaints(command, fault, struck, code, seconds, errors):
-    """Each broken promise, in words. seconds: from the fault to the end."""
+def complaints(command, fault, struck, code, seconds, errors, is_heard):
+    """Each broken promise, in words. seconds: from the fault to the end. is_heard: it has a standard error."""
     named = CULPRIT.search(errors)
     found = []
+    # Workers that die before the server listens are not started again.
     restarted = struck and fault.victim and command.stays and command.restarts
-    allowed = set(command.good_ends if not struck or restarted else fault.good_ends(command))
-    if struck and not command.stays:
-        allowed |= set(command.good_ends)  # it was done before the fault could hurt
+    allowed = set(fault.good_ends(command) if struck else command.good_ends)
+    if restarted or struck and not command.stays:
+        allowed |= set(command.good_ends)  # it goes on, or was done before the fault could hurt
     if code not in allowed:
         found.append(f'exit code {code}, not {" or ".join(map(str, sorted(allowed)))}')
     if code == 0 and not command.stays:
@@ -36,7 +37,7 @@ def complaints(command, fault, struck, code, seconds, errors):
         found.append(f'a culprit was named: {named.group()}')
     elif named and int(named.group(2)) != fault.victim:
         found.append(f'wrong culprit: {named.group()}, not pid {fault.victim}')
-    elif struck and fault.victim and not named and code not in command.good_ends:
+    elif struck and fault.victim and is_heard and not named and code not in command.good_ends:
         found.append('no culprit was named')
     if 'Traceback' in errors or 'terminate called' in errors or 'CHECK' in errors:
         found.append('it crashed')
