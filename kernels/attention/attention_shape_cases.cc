@@ -8,13 +8,14 @@ namespace {
 TEST_CASE_TEMPLATE("few blocks share the longest of many contexts", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
+  const bool gpu = backend->kind() == DeviceKind::cuda;  // the CPU shares nothing out
   std::mt19937 random(23);
   std::vector<Sequence> uneven = some_sequences(random, 70, 1, 100);
-  uneven[31] = {1, 9001};
+  uneven[31] = {1, gpu ? 9001 : 1501};
   check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 1, 2, 64), 4));
   // As many as two blocks to each multiprocessor of 132.
   uneven = some_sequences(random, 125, 1, 100);
-  uneven[124] = {1, 5003};
+  uneven[124] = {1, gpu ? 5003 : 1003};
   check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 2, 2, 64), 5));
 }
 

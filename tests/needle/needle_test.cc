@@ -38,7 +38,7 @@ const std::string chunked = "--kv-offload=chunked", all_cross = "--kv-resident-b
 
 std::vector<Mode> storage_modes() {
   return {
-      {"paged", {"--kv-cache-memory-bytes=1G"}, 32768},
+      {"paged", {"--kv-cache-memory-bytes=1G"}, 8192},
       {"paged", {"--scheduling=prefill-first", "--no-async-scheduling", "--block-size=64"}, 8192},
       {"paged", {"--no-enable-prefix-caching", "--max-num-seqs=2"}, 1024},
       {"contiguous", {"--max-num-batched-tokens=1000"}, 1024},
@@ -67,9 +67,9 @@ std::vector<Mode> policies() {
                     quest = "--decode-attention=quest";
   return {
       {"paged", {minference, whole, one}, 2048},
-      {"paged", {xattention, whole, one}, 32768},
+      {"paged", {xattention, whole, one}, 4096},
       {"paged", {xattention, whole, small_steps}, 4096},
-      {"paged", {minference, quest, small_steps}, 32768},
+      {"paged", {minference, quest, small_steps}, 4096},
       {"paged", {quest}, 32768},
       {"contiguous", {xattention, quest}, 1024},
       {"chunked", {quest, chunked, all_cross, "--transfer-block=1024", "--ring-slots=2"}, 4096},

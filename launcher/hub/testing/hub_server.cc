@@ -42,15 +42,16 @@ std::string hash_of(const std::string& bytes) {
   return hash.finish();
 }
 
-std::string told_hash(const HubServer::File& file) {
-  return file.sha256.empty() ? hash_of(file.bytes) : file.sha256;
-}
-
 }  // namespace
 
 HubServer::HubServer(std::map<std::string, Repository> repositories)
     : repositories_(std::move(repositories)),
       listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  for (auto& [name, repository] : repositories_) {
+    for (auto& [path, file] : repository.files) {
+      if (file.sha256.empty()) file.sha256 = hash_of(file.bytes);
+    }
+  }
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -185,7 +186,7 @@ bool HubServer::answer_file(int fd, const Request& request, const std::string& n
   }
   const std::uint64_t size = file.told_size != 0 ? file.told_size : file.bytes.size();
   return send_empty(fd, "302 Found",
-                    str(commit, "X-Linked-Size: ", size, "\r\nX-Linked-Etag: \"", told_hash(file),
+                    str(commit, "X-Linked-Size: ", size, "\r\nX-Linked-Etag: \"", file.sha256,
                         "\"\r\nLocation: http://localhost:", port_, "/bytes/", ++locations_, '/',
                         name, '/', path, "\r\n"));
 }

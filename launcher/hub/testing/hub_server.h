@@ -22,7 +22,7 @@ class HubServer {
   struct File {
     std::string bytes;
     bool lfs = false;             // its bytes come from another address, and its hash is told
-    std::string sha256 = {};      // what is told instead of the right one
+    std::string sha256 = {};      // what is told; empty: the right one
     std::uint64_t told_size = 0;  // what is told instead of the right one; 0: that
   };
   struct Repository {
