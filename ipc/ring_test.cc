@@ -265,6 +265,31 @@ TEST_CASE("a ring whose last message ended in the middle takes no other") {
         "ring 'test' is broken: an earlier message ended in the middle");
 }
 
+TEST_CASE("what is to be sent until the stop is dropped only where nobody can read it any more") {
+  const Group group = Group::create({.size = 2, .step_timeout = std::chrono::milliseconds(20)});
+  Member zero = group.join(0);
+  const Member one = group.join(1);
+  RingWriter broken(zero, test_ring(zero, {4, 64}));
+  CHECK_THROWS_AS(broken.send(pattern(1000, 0)), PeerTimeout);
+  // Without a stop it is lost, which must be told.
+  CHECK(message_of([&] { broken.send_until_stop(pattern(1, 0)); }) ==
+        "ring 'test' is broken: an earlier message ended in the middle");
+  group.request_stop();
+  broken.send_until_stop(pattern(1, 0));
+}
+
+TEST_CASE("a stop keeps no message back from a ring that has room") {
+  const Group group = Group::create({.size = 2});
+  Member zero = group.join(0);
+  Member one = group.join(1);
+  const BroadcastRing ring = test_ring(zero, {4, 64});
+  RingWriter writer(zero, ring);
+  RingReader reader(one, ring);
+  group.request_stop();
+  writer.send_until_stop(pattern(100, 1));
+  CHECK(reader.try_receive().has_value());
+}
+
 TEST_CASE("torn, foreign and skipped fragments are detected") {
   using Spoil = void (*)(RingSlot&);
   const std::array<Spoil, 6> spoils = {

@@ -38,6 +38,15 @@ TEST_CASE("what can never run is refused with the reason and the fix") {
   CHECK(refusal(limits, sequence(1, 3999)) == "");
 }
 
+TEST_CASE("a prompt of max_model_len leaves no room for an answer, one token less leaves one") {
+  SchedulerLimits limits = roomy();
+  limits.blocks = 2000;
+  CHECK(refusal(limits, sequence(1, 4096)) ==
+        "prompt of 4096 tokens: max_model_len is 4096, which leaves no room for an answer; pass "
+        "--max-model-len 4097 or more, or a shorter prompt");
+  CHECK(refusal(limits, sequence(1, 4095)) == "");
+}
+
 TEST_CASE("an answer is as long as there is room for") {
   SchedulerLimits limits = roomy();
   SUBCASE("in max_model_len") {
