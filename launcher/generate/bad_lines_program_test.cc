@@ -94,6 +94,10 @@ std::string chat(const std::string& fields) {
          fields + "}}";
 }
 
+std::string completion(const std::string& body) {
+  return R"({"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": )" + body + "}";
+}
+
 std::string asks(const std::string& content, const std::string& more = "") {
   return chat(R"("messages": [{"role": "user", "content": ")" + content + "\"}]" + more);
 }
@@ -129,14 +133,10 @@ std::vector<std::string> bad_batch_lines() {
       R"({"custom_id": "c", "method": "POST", "body": {}})",
       R"({"custom_id": "c", "method": "POST", "url": "/v1/completions"})",
       R"({"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": "x"})",
-      R"({"custom_id": "c", "method": "POST", "url": "/v1/completions", )"
-      R"("body": {"model": "tiny"}})",
-      R"({"custom_id": "c", "method": "POST", "url": "/v1/completions", )"
-      R"("body": {"model": "other", "prompt": "x"}})",
-      R"({"custom_id": "c", "method": "POST", "url": "/v1/completions", )"
-      R"("body": {"model": "tiny", "prompt": [1, 700000]}})",
-      R"({"custom_id": "c", "method": "POST", "url": "/v1/completions", )"
-      R"("body": {"model": "tiny", "prompt": null}})",
+      completion(R"({"model": "tiny"})"),
+      completion(R"({"model": "other", "prompt": "x"})"),
+      completion(R"({"model": "tiny", "prompt": [1, 700000]})"),
+      completion(R"({"model": "tiny", "prompt": null})"),
       R"({"custom_id": "c", "url": "/v1/completions", "body": {"model": "tiny", )",
   };
 }
