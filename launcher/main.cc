@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/logging.h"
+#include "base/visible_text.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/program.h"
@@ -58,24 +59,6 @@ void fill_standard_files() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
   }
-}
-
-// Escapes control characters: an error message may quote any input, but is one line and must not
-// send commands to the terminal.
-std::string in_one_line(std::string_view message) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string line;
-  for (const char c : message) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      line += c;
-    } else if (c == '\n') {
-      line += "\\n";
-    } else {
-      line += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return line;
 }
 
 // Whether --model is a model on this machine.
@@ -130,7 +113,9 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
   const auto complain = [](const std::exception& error) {
-    std::fprintf(stderr, "nvllm-launch: %s\n", in_one_line(error.what()).c_str());
+    // It may quote any input, but is one line.
+    const std::string line = nvllm::visible_text(error.what(), nvllm::Breaks::none);
+    std::fprintf(stderr, "nvllm-launch: %s\n", line.c_str());
   };
   try {
     return run({argv + 1, argv + argc}, started_ns);

@@ -91,7 +91,8 @@ struct SampleStep {
 
 // Where the results are, in device memory, good until the next step. Row r: of SampleStep's row r.
 struct Sampled {
-  TensorView tokens;  // [rows], int32: sampled, or the target; -1: neither
+  // [rows], int32: sampled, or the target; -1: neither, or all logits are NaN.
+  TensorView tokens;
   // Of the raw logits; only where the step asks for logprobs, and only of rows whose rules do or
   // that have a target.
   TensorView logprob;  // [rows], float32: of that token

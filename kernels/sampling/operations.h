@@ -71,12 +71,18 @@ struct SampledTokens {
     } else if (slot < 0) {
       tokens[row] = targets != nullptr ? targets[row] : -1;
     } else {
-      tokens[row] = last_tokens[slot] = token_of(best);
+      tokens[row] = token_of(best);
+      last_tokens[slot] = next_input(tokens[row]);
     }
   }
 
+  // A candidate with the key of NaN is none.
   static NVLLM_HOST_DEVICE std::int32_t token_of(std::uint64_t best) {
-    return best == 0 ? 0 : static_cast<std::int32_t>(id_of_candidate(best));
+    return best >> 32 == 0 ? kNoToken : static_cast<std::int32_t>(id_of_candidate(best));
+  }
+  // What the step behind this one reads: it may be enqueued already.
+  static NVLLM_HOST_DEVICE std::int32_t next_input(std::int32_t token) {
+    return token == kNoToken ? 0 : token;
   }
 };
 

@@ -7,6 +7,9 @@
 
 namespace nvllm::kernels {
 
+// The token of a row whose logits are all NaN.
+inline constexpr std::int32_t kNoToken = -1;
+
 // Samples no token for rows without a slot: their token is their target.
 struct SampleTokens {
   SamplingRows rows;
@@ -29,8 +32,9 @@ constexpr std::int64_t sample_scratch_words(std::int64_t rows) {
   return 2 * rows;
 }
 
-// Enqueues it. Of equals the lowest id wins. NaN wins nothing; a row of nothing but NaN gives token
-// 0. Throws an Error for arguments that do not fit.
+// Enqueues it. Of equals the lowest id wins. NaN wins nothing; a row of nothing but NaN gives
+// kNoToken, and its slot token 0, which a step that is enqueued already may read. Throws an Error
+// for arguments that do not fit.
 void sample_tokens(const SampleTokens& args, Stream& stream);
 void check_sample_tokens(const SampleTokens& args);
 

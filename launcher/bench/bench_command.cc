@@ -42,7 +42,7 @@ void show_progress(EngineSession& session, LoadGenerator& load, BenchProgress& p
   if (!log_enabled(LogLevel::info) || ::isatty(STDERR_FILENO) != 1) return;
   load.on_poll([&](std::size_t total) {
     const std::string line = progress.line(load.records(), total, now_ns());
-    if (!line.empty()) session.workers().console().print(line);
+    if (!line.empty()) session.workers().console().draw(line);
   });
 }
 
@@ -68,7 +68,7 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
       show_progress(session, load, progress);
       benchmark({session, load, progress, config.vocab_size});
       if (const std::string line = progress.clear(); !line.empty()) {
-        session.workers().console().print(line);
+        session.workers().console().draw(line);
       }
       if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);
     } catch (const Error& failure) {
@@ -106,8 +106,9 @@ int print(const Options& options, const BenchSubject& subject, const Report& rep
 // Logs what was measured, on standard error.
 void log(const BenchRun& run, const std::string& text) {
   if (!log_enabled(LogLevel::info)) return;
-  run.session.workers().console().print(run.progress.clear() +
-                                        format_log_line("launcher", LogLevel::info, text));
+  Console& console = run.session.workers().console();
+  console.draw(run.progress.clear());
+  console.print(format_log_line("launcher", LogLevel::info, text));
 }
 
 LatencyPlan latency_plan(const BenchOptions& bench, const BenchRun& run, std::int64_t batch) {

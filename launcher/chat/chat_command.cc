@@ -1,8 +1,10 @@
 // The command chat: one answer, a chat at a terminal, or prompts through a pipe.
 #include <unistd.h>
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "launcher/chat/chat_commands.h"
@@ -56,6 +58,20 @@ std::string describe_model(const Options& options, const EngineSession& session)
              format_bytes(session.info().weight_bytes), "\ndevice              ",
              device_of(session), "\ncontext             ", session.info().max_model_len, " tokens");
 }
+
+// What a session owes as long as this lives.
+class Owed {
+ public:
+  Owed(EngineSession& session, std::function<void()> what) : session_(session) {
+    session_.set_owed(std::move(what));
+  }
+  Owed(const Owed&) = delete;
+  Owed& operator=(const Owed&) = delete;
+  ~Owed() { session_.set_owed(nullptr); }
+
+ private:
+  EngineSession& session_;
+};
 
 class Chat {
  public:
@@ -111,6 +127,10 @@ class Chat {
       if (found == LineReader::Found::end) return;
       check_alive();
       if (found == LineReader::Found::nothing_yet) continue;
+      if (lines.too_long()) {
+        fail("line ", lines.number(), " is longer than ", format_bytes(LineReader::kMaxLine),
+             "; pass shorter ones");
+      }
       const std::string line(lines.line());
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
       const ChatLine read = read_chat_line(line);
@@ -137,6 +157,7 @@ class Chat {
 
   void at_terminal() {
     LineEditor editor(STDIN_FILENO, STDOUT_FILENO, history(), complete_command);
+    const Owed terminal(session_, [&] { editor.give_terminal_back(); });
     const auto alive = [&] { check_alive(); };
     const auto confirm = [&](const std::string& question) {
       if (editor.read_answer(question, alive) != LineEditor::End::entered) return false;

@@ -109,6 +109,43 @@ TEST_CASE("a line that is too long for the context is told, and the others are a
   CHECK(program.errors().find("the limit is") != std::string::npos);
 }
 
+TEST_CASE("a line that is too long is told in a conversation, too") {
+  const TextFolder model;
+  Program program(model.arguments("chat", {"--max-tokens=2"}), [&] {
+    give_input(model.path("input"), std::string((std::size_t{64} << 20) + 1, 'x') + "\nhi\n");
+  });
+  CHECK(program.wait() == 1);
+  CHECK(program.errors().find("line 1 is longer than 64 MiB; pass shorter ones") !=
+        std::string::npos);
+}
+
+TEST_CASE("/continue does not repeat what may be the beginning of a stop string") {
+  const TextFolder model;
+  const auto output = [&](const std::string& input, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"--ignore-eos", "--temperature=0", "--repetition-penalty=1.8",
+                                      "--dtype=float32", "--log-level=warning"};
+    words.insert(words.end(), more.begin(), more.end());
+    Program program(model.arguments("chat", words),
+                    [&] { give_input(model.path("input"), input); });
+    CHECK(program.wait() == 0);
+    return program.output();
+  };
+  int compared = 0;
+  for (const char* const tokens : {"--max-tokens=3", "--max-tokens=5", "--max-tokens=6"}) {
+    // A stop string that begins with the last character of the first part, and never comes.
+    const std::string first = output("what\n", {tokens});
+    REQUIRE(first.size() > 1);
+    std::size_t at = first.size() - 2;
+    while (at > 0 && (static_cast<unsigned char>(first[at]) & 0xC0) == 0x80) --at;
+    const std::string held = first.substr(at, first.size() - 1 - at);
+    if (held == "\uFFFD") continue;  // half a character
+    ++compared;
+    const std::string input = "what\n/continue\n/continue\n";
+    CHECK(output(input, {tokens, "--stop=" + held + "\001never"}) == output(input, {tokens}));
+  }
+  CHECK(compared > 0);
+}
+
 TEST_CASE("a reader who has gone ends the answers to lines without a word") {
   const TextFolder model;
   std::array<int, 2> ends{};

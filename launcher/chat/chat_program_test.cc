@@ -7,7 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/json_text.h"
 #include "base/text.h"
 #include "launcher/chat/testing/program_terminal.h"
@@ -154,6 +156,46 @@ TEST_CASE("reasoning is dimmed, unless NO_COLOR says otherwise") {
     const bool dimmed = terminal.seen().find("\033[2m") != std::string::npos;
     CHECK(dimmed == (no_colour == nullptr || *no_colour == '\0'));
   }
+}
+
+TEST_CASE("what a template's error says cannot send commands to the terminal") {
+  const TextFolder model;
+  model.set_template(
+      "{% if messages[0].content != 'hi' %}{{ raise_exception('no \033]0;x\007 \u009b "
+      "\u202e!') }}{% endif %}x");
+  Terminal terminal(model.arguments("chat", {"--max-tokens=2"}));
+  REQUIRE(terminal.await("> "));
+  terminal.type("ho\r");
+  REQUIRE(terminal.await("no \\x1b]0;x\\x07 \\u009b \\u202e!"));
+  CHECK_FALSE(terminal.shows("\033]0;x"));
+  terminal.type("\004");
+  CHECK(terminal.wait() == 0);
+}
+
+TEST_CASE("results are visible on a terminal, and untouched in a pipe") {
+  const TextFolder model;
+  model.set_template("a\033[31m\tb\u009b\n");
+  const std::vector<std::string> words = {"template", "--model=" + model.path(), "hi"};
+  Terminal terminal(words);
+  CHECK(terminal.await("a\\x1b[31m\tb\\u009b\r\n"));
+  CHECK(terminal.wait() == 0);
+  testing::Program program(words);
+  CHECK(program.wait() == 0);
+  CHECK(program.output().starts_with("a\033[31m\tb\u009b\n"));
+}
+
+TEST_CASE("a chat ends while it is busy with a question, and the terminal is as it was") {
+  const TextFolder model;
+  model.set_template("{{ 'a' * 15000000 }}");  // takes the tokenizer many seconds
+  Terminal terminal(model.arguments("chat", {"--max-tokens=2"}));
+  REQUIRE(terminal.await("> "));
+  terminal.type("hi\r");
+  terminal.watch(std::chrono::milliseconds(700));
+  terminal.program().signal(SIGTERM);
+  const std::int64_t begin = now_ns();
+  CHECK(terminal.wait() == 128 + SIGTERM);
+  CHECK(seconds_since(begin) < 4.5);
+  CHECK(terminal.echoes());
 }
 
 TEST_CASE("SIGTERM ends a chat that waits, and the terminal is as it was") {

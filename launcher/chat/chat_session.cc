@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/visible_text.h"
 #include "launcher/chat/prompt_progress.h"
 #include "launcher/chat/terminal/wrapped_text.h"
 #include "launcher/chat/thinking_text.h"
@@ -57,9 +58,10 @@ std::size_t max_prompt_tokens(const runtime::SamplingParams& sampling,
 
 namespace {
 
-void print(EngineSession& session, const std::string& text) {
+// Progress, which moves the cursor.
+void draw(EngineSession& session, const std::string& text) {
   if (text.empty()) return;
-  session.workers().console().print(text);
+  session.workers().console().draw(text);
   session.workers().console().flush(std::chrono::seconds(1));
 }
 
@@ -69,18 +71,9 @@ std::string beginning_of(const std::string& text) {
   std::string line;
   std::size_t count = 0;
   tokenizer::for_each_char(text, [&](char32_t c, std::string_view bytes) {
-    if (++count <= kLongest) line += c < 0x20 ? " " : bytes;
+    if (++count <= kLongest) line += c < 0x20 || c == 0x7F ? " " : bytes;
   });
   return count > kLongest ? line + "..." : line;
-}
-
-// What a terminal may be sent of a model's text: no control characters but these two.
-std::string harmless(std::string_view text) {
-  std::string clean(text);
-  std::erase_if(clean, [](char c) {
-    return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == '\177';
-  });
-  return clean;
 }
 
 // Whether a text ends inside <think>.
@@ -92,7 +85,8 @@ bool ends_thinking(const std::string& text) {
 }  // namespace
 
 void print_line(EngineSession& session, const std::string& line) {
-  print(session, line + "\n");
+  session.workers().console().print(line + "\n");
+  session.workers().console().flush(std::chrono::seconds(1));
 }
 
 ChatSession::ChatSession(const Options& options, const TextModel& model, EngineSession& session)
@@ -141,7 +135,7 @@ StreamedAnswer ChatSession::ask_again(const Stop& stop) {
 // The answer to the last question, which becomes part of the conversation if it has a text.
 StreamedAnswer ChatSession::answer(const Stop& stop) {
   Conversation::Prompt prompt = next_prompt(max_prompt_tokens(sampling_, session_));
-  StreamedAnswer given = stream(prompt.ids, {}, prompt.thinking, stop);
+  StreamedAnswer given = stream({.request = {.prompt = prompt.ids}}, prompt.thinking, stop);
   if (given.stopped_before_text()) return given;
   conversation_.add("assistant", given.text);
   last_ = LastAnswer{.prompt = std::move(prompt.ids),
@@ -168,22 +162,20 @@ StreamedAnswer ChatSession::go_on(const Stop& stop) {
   }
   LastAnswer& last = *last_;
   std::vector<std::int32_t> prompt;
-  std::vector<std::int32_t> first_part = first_tokens(prompt);
+  const std::vector<std::int32_t> first_part = first_tokens(prompt);
   prompt.insert(prompt.end(), first_part.begin(), first_part.end());
   const Message before = conversation_.take_last();
   std::string text = before.content;
   StreamedAnswer more;
   try {
-    more = stream(std::move(prompt), std::move(first_part),
-                  ends_thinking((last.thinking ? "<think>" : "") + text), stop);
+    more =
+        stream({.request = {.prompt = std::move(prompt)}, .first_part = last.tokens, .shown = text},
+               ends_thinking((last.thinking ? "<think>" : "") + text), stop);
   } catch (const Error&) {
     conversation_.add(before.role, before.content);
     throw;
   }
-  // What a cut left of a character was shown as U+FFFD; the rest of it makes it whole.
-  if (!more.text.empty() && text.ends_with(tokenizer::kReplacementCharacter)) {
-    text.resize(text.size() - tokenizer::kReplacementCharacter.size());
-  }
+  text.resize(text.size() - more.replaced);
   conversation_.add(before.role, text + more.text);
   last.tokens.insert(last.tokens.end(), more.token_ids.begin(), more.token_ids.end());
   last.cut_off = why_cut_off(more);
@@ -222,39 +214,36 @@ std::string ChatSession::why_cut_off(const StreamedAnswer& part) const {
   return str("the answer was cut off: the context of ", context(), " tokens is full");
 }
 
-StreamedAnswer ChatSession::stream(std::vector<std::int32_t> prompt,
-                                   std::vector<std::int32_t> first_part, bool thinking,
-                                   const Stop& stop) {
+StreamedAnswer ChatSession::stream(AnswerRequest wanted, bool thinking, const Stop& stop) {
+  wanted.id = ++last_request_;
+  wanted.request.sampling = sampling_;
+  wanted.stops = stops_;
   const bool on_terminal = ::isatty(STDOUT_FILENO) == 1;
   const bool shows_progress = ::isatty(STDERR_FILENO) == 1;
   ThinkingText coloured(wants_colour(), thinking);
   WrappedText wrapped([&] { return on_terminal ? window_size(STDOUT_FILENO).columns : 0; });
-  PromptProgress progress(static_cast<std::int64_t>(prompt.size()), now_ns());
+  PromptProgress progress(static_cast<std::int64_t>(wanted.request.prompt.size()), now_ns());
   bool any = false;
   const auto write = [&](const std::string& text) {
-    print(session_, progress.finish());
+    draw(session_, progress.finish());
     any |= !text.empty();
-    write_results(wrapped.push(text));
+    write_as_is(wrapped.push(text));
   };
-  const AnswerRequest wanted{.id = ++last_request_,
-                             .request = {.prompt = std::move(prompt), .sampling = sampling_},
-                             .stops = stops_,
-                             .first_part = std::move(first_part)};
   StreamedAnswer given;
   try {
-    given = stream_answer(
-        session_.client(), wanted, model_.tokenizer(),
-        {.text =
-             [&](std::string_view piece) {
-               write(coloured.push(on_terminal ? harmless(piece) : std::string(piece)));
-             },
-         .stop = stop,
-         .reading =
-             [&](std::int64_t read) {
-               if (shows_progress) print(session_, progress.update(read, now_ns()));
-             }});
+    given = stream_answer(session_.client(), wanted, model_.tokenizer(),
+                          {.text =
+                               [&](std::string_view piece) {
+                                 write(coloured.push(visible_on(STDOUT_FILENO, piece)));
+                               },
+                           .stop = stop,
+                           .reading =
+                               [&](std::int64_t read) {
+                                 if (shows_progress)
+                                   draw(session_, progress.update(read, now_ns()));
+                               }});
   } catch (const Error&) {
-    print(session_, progress.finish());
+    draw(session_, progress.finish());
     throw;
   }
   write(coloured.finish());

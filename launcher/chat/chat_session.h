@@ -52,9 +52,8 @@ class ChatSession {
 
   StreamedAnswer answer(const Stop& stop);
   StreamedAnswer answer_or(const std::function<void()>& restore, const Stop& stop);
-  // Streams an answer to the prompt; `first_part`: tokens that it has already.
-  StreamedAnswer stream(std::vector<std::int32_t> prompt, std::vector<std::int32_t> first_part,
-                        bool thinking, const Stop& stop);
+  // Streams an answer; of `wanted` the id, the sampling and the stops are the chat's.
+  StreamedAnswer stream(AnswerRequest wanted, bool thinking, const Stop& stop);
   Conversation::Prompt next_prompt(std::size_t limit);
   std::vector<std::int32_t> first_tokens(std::vector<std::int32_t>& prompt);
   std::string why_cut_off(const StreamedAnswer& part) const;

@@ -1,10 +1,14 @@
 #include "launcher/chat/line_answers.h"
 
+#include <unistd.h>
+
+#include <exception>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/logging.h"
+#include "base/visible_text.h"
 #include "launcher/chat/chat_session.h"
 #include "launcher/session/text_io.h"
 
@@ -73,11 +77,15 @@ void LineAnswers::submit(const std::string& line) {
     const auto prompt = conversation_.prompt(max_prompt_tokens(sampling_, session_));
     answer.shown = ThinkingText(wants_colour(), prompt.thinking);
     session_.client().submit(id, {.prompt = prompt.ids, .sampling = sampling_});
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     if (session_.workers().member().group().aborted()) throw;
     answer.error = error.what();
     answer.ended = true;
   }
+}
+
+std::string LineAnswers::shown(Answer& answer, const std::string& piece) {
+  return answer.shown.push(visible_on(STDOUT_FILENO, piece));
 }
 
 void LineAnswers::apply_updates() {
@@ -86,13 +94,13 @@ void LineAnswers::apply_updates() {
     for (const std::int32_t token : update.tokens) {
       if (answer.detokenizer.stopped()) break;
       answer.pending +=
-          answer.shown.push(answer.detokenizer.push(static_cast<tokenizer::TokenId>(token)));
+          shown(answer, answer.detokenizer.push(static_cast<tokenizer::TokenId>(token)));
       if (answer.detokenizer.stopped()) session_.client().abort(update.request);
     }
     tokens_ += static_cast<std::int64_t>(update.tokens.size());
     answer.error = update.error;
     if (!update.error.empty() || update.finish != runtime::FinishReason::none) {
-      answer.pending += answer.shown.push(answer.detokenizer.finish()) + answer.shown.finish();
+      answer.pending += shown(answer, answer.detokenizer.finish()) + answer.shown.finish();
       answer.ended = true;
     }
   }
@@ -105,11 +113,11 @@ void LineAnswers::write() {
     if (!first.error.empty()) {
       const std::string error = str("line ", first.line, ": ", first.error);
       if (failed_++ == 0) first_error_ = error;
-      if (!first.pending.empty()) write_results(first.pending + "\n");
+      if (!first.pending.empty()) write_as_is(first.pending + "\n");
       print_line(session_, error);
     } else {
       answered_ += ended ? 1 : 0;
-      write_results(std::exchange(first.pending, "") + (ended ? "\n" : ""));
+      write_as_is(std::exchange(first.pending, "") + (ended ? "\n" : ""));
     }
     if (!ended) return;
     answers_.pop_front();

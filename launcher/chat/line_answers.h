@@ -42,6 +42,8 @@ class LineAnswers {
   // Reads lines, and submits them, up to the limit of requests in flight.
   void read_lines(Nanoseconds limit);
   void submit(const std::string& line);
+  // A piece of the answer as the terminal gets it.
+  static std::string shown(Answer& answer, const std::string& piece);
   void apply_updates();
   // Writes what is due.
   void write();

@@ -1,11 +1,13 @@
 #include "launcher/chat/streamed_answer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "launcher/session/text_table.h"
 #include "tokenizer/stream.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -30,7 +32,7 @@ class Stream {
         sinks_(sinks),
         text_(tokenizer, {.stop_strings = wanted.stops}) {
     answer_.prompt_tokens = static_cast<std::int64_t>(wanted.request.prompt.size());
-    for (const std::int32_t token : wanted.first_part) push(token);
+    go_on_behind(wanted.shown);
   }
 
   StreamedAnswer run() {
@@ -51,6 +53,21 @@ class Stream {
   }
 
  private:
+  // Takes the answer's tokens so far. When it was cut off, what may be the beginning of a stop
+  // string was shown, and half a character as U+FFFD; the stream still holds both back.
+  void go_on_behind(std::string_view shown) {
+    std::string released;
+    for (const std::int32_t token : wanted_.first_part) released += push(token);
+    if (released.size() >= shown.size()) {
+      unseen_ = released.substr(shown.size());
+      return;
+    }
+    if (shown.ends_with(tokenizer::kReplacementCharacter)) {
+      half_character_ = tokenizer::kReplacementCharacter.size();
+    }
+    seen_ = shown.size() - released.size() - half_character_;
+  }
+
   bool out_of_patience() const {
     return ended_ns_ != 0 && Nanoseconds(now_ns() - ended_ns_) > kStopPatience;
   }
@@ -77,13 +94,18 @@ class Stream {
     return text_.push(static_cast<tokenizer::TokenId>(token));
   }
 
-  void show(const std::string& piece) {
+  void show(std::string piece) {
+    const std::size_t seen = std::min(seen_, piece.size());
+    seen_ -= seen;
+    piece = std::exchange(unseen_, {}) + piece.substr(seen);
     if (piece.empty()) return;
     answer_.text += piece;
     sinks_.text(piece);
+    answer_.replaced = half_character_;
   }
 
   void end(FinishReason why) {
+    if (why == FinishReason::stop) answer_.replaced = seen_ + half_character_;
     answer_.finish = why;
     ended_ns_ = now_ns();
     client_.abort(wanted_.id);
@@ -95,6 +117,10 @@ class Stream {
   tokenizer::StreamDetokenizer text_;
   StreamedAnswer answer_;
   const std::int64_t submitted_ns_ = now_ns();
+  // Of a continued answer: bytes of the text to come that were shown already, the size of the
+  // U+FFFD behind them, and text of its first part that was not shown.
+  std::size_t seen_ = 0, half_character_ = 0;
+  std::string unseen_;
   std::int64_t ended_ns_ = 0;  // when this side ended it; 0: it has not
   bool over_ = false;          // the engine has said its last word
 };

@@ -19,6 +19,9 @@ struct StreamedAnswer {
   std::int64_t prompt_tokens = 0, cached_tokens = 0;
   double first_token_s = 0;  // TTFT
   double total_s = 0;
+  // Of a continued answer: how many of the last bytes that were shown before the new text replaces,
+  // since they began a stop string that is there now, or a character that is whole now.
+  std::size_t replaced = 0;
   // length: it was cut off, at max_tokens or where there was no more room. abort: it was stopped.
   runtime::FinishReason finish = runtime::FinishReason::none;
 
@@ -44,11 +47,13 @@ struct AnswerRequest {
   std::uint64_t id = 0;  // greater than those before
   runtime::Request request = {};
   std::vector<std::string> stops = {};  // stop strings
-  // Tokens at the end of the prompt that began the answer, where it is continued.
+  // Where an answer is continued: all its tokens so far, and the text that was shown of them.
   std::vector<std::int32_t> first_part = {};
+  std::string shown = "";
 };
 
-// Submits a request and waits for the end of its answer, whose text is that of its own tokens.
+// Submits a request and waits for the end of its answer, whose text is that of its own tokens, and
+// of those before that was not shown yet.
 // Throws an Error if the request is refused. Requests of the client with smaller ids are those that
 // were left to themselves.
 StreamedAnswer stream_answer(runtime::EngineClient& client, const AnswerRequest& wanted,

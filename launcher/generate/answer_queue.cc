@@ -1,6 +1,7 @@
 #include "launcher/generate/answer_queue.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/check.h"
@@ -104,13 +105,22 @@ void AnswerQueue::apply(const runtime::Update& update) {
   if (entry.call) return apply_to_call(entry, update.request >> kLineBits, update);
   if (!update.error.empty()) return fail(entry, update.error);
   Answer& answer = entry.answers.at(static_cast<std::size_t>(update.index));
-  if (answer.stop_string.empty()) append_tokens(entry, update.index, update);
+  if (answer.stop_string.empty() && entry.broken.empty()) {
+    try {
+      append_tokens(entry, update.index, update);
+    } catch (const std::exception& error) {
+      entry.broken = str("the answer cannot be written: ", error.what());
+    }
+  }
   if (update.index == 0) append(entry.prompt_logprobs, update.prompt_logprobs);
   if (update.finish != runtime::FinishReason::none) {
     entry.stopped -= answer.stop_string.empty() ? 0 : 1;
     finish(entry, answer, update);
   }
-  if (entry.open > 0 && entry.stopped == entry.open && !std::exchange(entry.reported, true)) {
+  // The engine's last update of a broken one has been applied when nothing of it is open.
+  if (entry.open == 0 && !entry.broken.empty()) return fail(entry, entry.broken);
+  const bool useless = entry.stopped == entry.open || !entry.broken.empty();
+  if (entry.open > 0 && useless && !std::exchange(entry.reported, true)) {
     stopped_.push_back(entry.request.line);
   }
 }
@@ -126,8 +136,9 @@ void AnswerQueue::apply_to_call(Entry& entry, std::size_t index, const runtime::
   }
   if (!entry.call->done()) return;
   entry.open = 0;
+  const std::string body = entry.call->body();
   if (entry.call->error().empty()) {
-    append_batch_line(entry.text, line, entry.request.id, 200, entry.call->body());
+    append_batch_line(entry.text, line, entry.request.id, 200, body);
     ++totals_.requests;
     totals_.answers += entry.call->answers();
     totals_.prompt_tokens += entry.call->prompt_tokens();

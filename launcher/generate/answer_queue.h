@@ -130,6 +130,7 @@ class AnswerQueue {
     std::int32_t open = 0;     // unfinished answers
     std::int32_t stopped = 0;  // of those, the ones that have met a stop string
     bool reported = false;     // by take_stopped()
+    std::string broken = "";   // why its answers cannot be written; the engine's are waited for
     std::string text = "";     // instead of answers
     std::uint64_t read_bytes = 0;
     std::uint64_t bytes = 0;  // its share of held_bytes_

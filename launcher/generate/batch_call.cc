@@ -1,6 +1,9 @@
 #include "launcher/generate/batch_call.h"
 
+#include <exception>
 #include <utility>
+
+#include "base/text.h"
 
 namespace nvllm::launcher {
 
@@ -15,6 +18,15 @@ BatchCall::BatchCall(std::unique_ptr<ApiCall> call) : call_(std::move(call)) {
   open_answers_ = answers_;
 }
 
+template <typename Work>
+void BatchCall::guarded(const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    error_ = str("the answer cannot be written: ", error.what());
+  }
+}
+
 std::vector<std::size_t> BatchCall::apply(std::size_t index, const runtime::Update& update) {
   Part& part = parts_.at(index);
   const bool refused = !update.error.empty();
@@ -23,7 +35,7 @@ std::vector<std::size_t> BatchCall::apply(std::size_t index, const runtime::Upda
   part.open -= ended;
   open_answers_ -= static_cast<std::uint64_t>(ended);
   if (refused && error_.empty()) error_ = update.error;
-  if (!refused && error_.empty()) call_->apply(index, update, ignored_);
+  if (!refused && error_.empty()) guarded([&] { call_->apply(index, update, ignored_); });
   ignored_.clear();
 
   // One refused request is the whole line's failure, so the others need not go on.
@@ -39,8 +51,8 @@ std::vector<std::size_t> BatchCall::apply(std::size_t index, const runtime::Upda
 
 std::string BatchCall::body() {
   std::string out;
-  call_->finish(out);
-  return out;
+  if (error_.empty()) guarded([&] { call_->finish(out); });
+  return error_.empty() ? out : "";
 }
 
 }  // namespace nvllm::launcher

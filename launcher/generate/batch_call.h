@@ -23,13 +23,14 @@ class BatchCall {
 
   // Applies the update of one of these requests. Returns those that the engine need not go on with;
   // each once.
+  // It throws nothing: what goes wrong is this line's error().
   std::vector<std::size_t> apply(std::size_t index, const runtime::Update& update);
 
   // Whether the engine has nothing more to say.
   bool done() const { return open_answers_ == 0; }
-  // Once it is done: why a request was refused, or else the body.
-  const std::string& error() const { return error_; }
+  // Once it is done: the body; empty: error() says why there is none.
   std::string body();
+  const std::string& error() const { return error_; }
 
   std::uint64_t prompt_tokens() const { return prompt_tokens_; }
   std::uint64_t answers() const { return answers_; }
@@ -39,6 +40,9 @@ class BatchCall {
     std::int32_t open = 0;   // answers that the engine works on
     bool abandoned = false;  // the engine need not go on
   };
+
+  template <typename Work>
+  void guarded(const Work& work);
 
   std::unique_ptr<ApiCall> call_;
   std::vector<Part> parts_;  // one per request

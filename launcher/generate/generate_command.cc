@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +13,7 @@
 
 #include "base/logging.h"
 #include "base/trace.h"
+#include "base/visible_text.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
@@ -67,7 +70,12 @@ class Generation {
         writer_(writer),
         max_held_(std::max(kMaxHeld, kHeldPerSequence * max_num_seqs)),
         trace_(trace),
-        progress_(now_ns()) {}
+        progress_(now_ns()) {
+    session_.set_owed([this] { write_owed(); });
+  }
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+  ~Generation() { session_.set_owed(nullptr); }
 
   // From now on answers have text; before run().
   void use_text(const tokenizer::Tokenizer& tokenizer, bool pieces) {
@@ -76,6 +84,7 @@ class Generation {
 
   // Until all is done, or an Error.
   void run() {
+    const std::unique_lock lock(answers_);
     while (true) {
       read_tasks();
       if (ended_ && queue_.empty()) break;
@@ -89,15 +98,12 @@ class Generation {
   // After an Error: writes what else is done. If the output itself has failed, that is reported
   // already.
   void write_rest() {
-    try {
-      writer_.write(queue_.take_all_done());
-    } catch (const Error&) {
-      return;
-    }
+    const std::lock_guard lock(answers_);
+    write_all_done();
   }
 
   void summarize() {
-    print(progress_.clear());
+    draw(progress_.clear());
     if (!log_enabled(LogLevel::info)) return;
     std::string text = progress_.summary(queue_.totals(), source_.kept_lines(), now_ns());
     if (statistics_.kv_bytes_to_host + statistics_.kv_bytes_to_device > 0) {
@@ -107,12 +113,41 @@ class Generation {
         text += str(", ", format_bytes(statistics_.kv_bytes_by_host), " read by the host's cores");
       }
     }
-    print(format_log_line("launcher", LogLevel::info, text));
+    session_.workers().console().print(format_log_line("launcher", LogLevel::info, text));
   }
 
   const AnswerQueue::Totals& totals() const { return queue_.totals(); }
 
  private:
+  void write_all_done() {
+    try {
+      writer_.write(queue_.take_all_done());
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  // In another thread, when the process is about to end while this one reads a line.
+  void write_owed() {
+    const std::unique_lock lock(answers_, std::try_to_lock);
+    if (lock) write_all_done();
+  }
+
+  // Runs work on texts of others, which may take as long as it likes: the answers that are there
+  // can be written meanwhile.
+  template <typename Work>
+  auto without_lock(const Work& work) {
+    struct Unlocked {
+      std::mutex& mutex;
+      explicit Unlocked(std::mutex& locked) : mutex(locked) { mutex.unlock(); }
+      Unlocked(const Unlocked&) = delete;
+      Unlocked& operator=(const Unlocked&) = delete;
+      ~Unlocked() { mutex.lock(); }
+    };
+    const Unlocked unlocked(answers_);
+    return work();
+  }
+
   bool may_read_ahead() const {
     return queue_.held() < max_held_ && queue_.held_bytes() < kMaxHeldBytes;
   }
@@ -122,7 +157,8 @@ class Generation {
     input_idle_ = false;
     const Trace::Span span(ended_ ? nullptr : trace_, "host", "read");
     for (int i = 0; i < kTasksAtOnce && !ended_ && may_read_ahead(); ++i) {
-      const RequestSource::Found found = source_.next(queue_.empty() ? kPollInterval : kNone, task);
+      const Nanoseconds limit = queue_.empty() ? kPollInterval : kNone;
+      const RequestSource::Found found = without_lock([&] { return source_.next(limit, task); });
       ended_ = found == RequestSource::Found::end;
       input_idle_ = found == RequestSource::Found::nothing_yet;
       if (found != RequestSource::Found::task) return;
@@ -146,17 +182,32 @@ class Generation {
 
   void start_batch_line(const Task& task) {
     const RequestLine& parsed = task.parsed;
-    constexpr int kBadRequest = 400;
+    std::optional<BatchCall> call;
+    try {
+      call = without_lock([&] { return read_batch_call(task); });
+    } catch (const ApiError& error) {
+      return queue_.add_batch_error(task.line, parsed.id, error, task.read_bytes);
+    }
+    const std::vector<runtime::Request> requests = call->take_requests();
+    queue_.add_call(task.line, parsed.id, std::move(*call), task.read_bytes);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      client_.submit(engine_request(task.line, i), requests[i]);
+    }
+  }
+
+  // Throws an ApiError alone: whatever is wrong with a line, the others go on.
+  BatchCall read_batch_call(const Task& task) const {
+    const RequestLine& parsed = task.parsed;
+    constexpr int kBadRequest = 400, kOurFault = 500;
     try {
       if (!parsed.batch_request) throw ApiError(kBadRequest, parsed.error, parsed.error_param);
-      BatchCall call(parse_batch_request(api_, task.line, *parsed.batch_request));
-      const std::vector<runtime::Request> requests = call.take_requests();
-      queue_.add_call(task.line, parsed.id, std::move(call), task.read_bytes);
-      for (std::size_t i = 0; i < requests.size(); ++i) {
-        client_.submit(engine_request(task.line, i), requests[i]);
-      }
-    } catch (const ApiError& error) {
-      queue_.add_batch_error(task.line, parsed.id, error, task.read_bytes);
+      return BatchCall(parse_batch_request(api_, task.line, *parsed.batch_request));
+    } catch (const ApiError&) {
+      throw;
+    } catch (const Error& error) {
+      throw ApiError(kBadRequest, error.what());
+    } catch (const std::exception& error) {
+      throw ApiError(kOurFault, str("this line cannot be read: ", error.what()));
     }
   }
 
@@ -180,11 +231,11 @@ class Generation {
 
   void show_progress() {
     if (!shows_bar_) return;
-    print(progress_.bar(queue_.totals(), source_.total_bytes(), now_ns()));
+    draw(progress_.bar(queue_.totals(), source_.total_bytes(), now_ns()));
   }
 
-  void print(const std::string& text) {
-    if (!text.empty()) session_.workers().console().print(text);
+  void draw(const std::string& text) {
+    if (!text.empty()) session_.workers().console().draw(text);
   }
 
   EngineSession& session_;
@@ -195,6 +246,8 @@ class Generation {
   LineWriter& writer_;
   const std::size_t max_held_;
   Trace* const trace_;
+  // Held by run(), but not while a line is read: guards queue_ and writer_.
+  std::mutex answers_;
   AnswerQueue queue_;
   GenerateProgress progress_;
   // The bar would mix with answers on the same terminal.
@@ -246,9 +299,10 @@ void check_earlier_run(const GenerateOptions& generate, const LineWriter& writer
                        const RunRecord& record) {
   if (!generate.resume || !writer.has_content()) return;
   if (check_run_record(generate.output, record)) return;
-  log_warning(str("--resume: ", run_record_path(generate.output),
-                  " is not there, so nothing says whether the answers in ", generate.output,
-                  " are of the same model and options"));
+  const std::string warning = str("--resume: ", run_record_path(generate.output),
+                                  " is not there, so nothing says whether the answers in ",
+                                  generate.output, " are of the same model and options");
+  log_warning(visible_text(warning, Breaks::none));
 }
 
 // The model's tokenizer, if it has one, for the text of requests and answers. Reading it takes a

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -160,14 +161,32 @@ RequestLine parse(const LineReader& reader, const runtime::SamplingParams& defau
 
 RequestSource::RequestSource(std::vector<std::vector<std::int32_t>> prompts,
                              const runtime::SamplingParams& defaults)
-    : prompts_(std::move(prompts)), defaults_(defaults) {}
+    : defaults_(defaults) {
+  for (std::vector<std::int32_t>& ids : prompts) prompts_.push_back({.ids = std::move(ids)});
+}
 
 RequestSource::RequestSource(LineReader reader, const runtime::SamplingParams& defaults)
     : reader_(std::move(reader)), defaults_(defaults) {}
 
 void RequestSource::use_text(const TextInput& text, std::vector<std::string> prompts) {
   text_ = &text;
-  for (const std::string& prompt : prompts) prompts_.push_back(text.encode_prompt(prompt));
+  for (const std::string& prompt : prompts) {
+    Prompt& next = prompts_.emplace_back();
+    try {
+      next.ids = text.encode_prompt(prompt);
+    } catch (const std::exception& error) {  // of this prompt alone
+      next.error = error.what();
+    }
+  }
+}
+
+Task RequestSource::prompt_task(const Prompt& prompt) const {
+  Task task{.line = lines_ + 1};
+  task.parsed.error = prompt.error;
+  if (!prompt.error.empty()) return task;
+  task.parsed.request = runtime::Request{.prompt = prompt.ids, .sampling = defaults_};
+  if (text_ != nullptr) task.parsed.text = text_->defaults();
+  return task;
 }
 
 void RequestSource::resume(const std::string& output) {
@@ -197,9 +216,7 @@ RequestSource::Found RequestSource::next(Nanoseconds limit, Task& task) {
 RequestSource::Found RequestSource::read(Nanoseconds limit, Task& task) {
   if (!reader_) {
     if (lines_ == prompts_.size()) return Found::end;
-    task = {.line = lines_ + 1};
-    task.parsed.request = runtime::Request{.prompt = prompts_[lines_], .sampling = defaults_};
-    if (text_ != nullptr) task.parsed.text = text_->defaults();
+    task = prompt_task(prompts_[lines_]);
     ++lines_;
     return Found::task;
   }

@@ -103,10 +103,16 @@ class RequestSource {
   std::uint64_t kept_failures() const { return kept_failures_; }
 
  private:
+  struct Prompt {
+    std::vector<std::int32_t> ids = {};
+    std::string error = "";  // why there are none
+  };
+
   Found read(Nanoseconds limit, Task& task);
+  Task prompt_task(const Prompt& prompt) const;
   bool find_answers(Task& task);
 
-  std::vector<std::vector<std::int32_t>> prompts_;
+  std::vector<Prompt> prompts_;  // of the command line
   std::optional<LineReader> reader_;
   runtime::SamplingParams defaults_;
   const TextInput* text_ = nullptr;

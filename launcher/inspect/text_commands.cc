@@ -1,5 +1,6 @@
 // The commands tokenize, detokenize and template. They start no worker.
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <iomanip>
 #include <nlohmann/json.hpp>
@@ -41,15 +42,15 @@ int answer_lines(const std::string& input, const std::function<Json(std::string_
       if (found == LineReader::Found::end) break;
       if (found == LineReader::Found::nothing_yet) continue;
     }
+    std::string text;
     try {
       if (lines.too_long()) fail("longer than ", LineReader::kMaxLine >> 20, " MiB");
-      out.write(dump(answer(lines.line())));
-    } catch (const OutputClosed&) {
-      throw;
-    } catch (const Error& error) {
+      text = dump(answer(lines.line()));
+    } catch (const std::exception& error) {  // one line's fault is that line's
       ++wrong;
-      out.write(dump({{"error", str("line ", lines.number(), ": ", error.what())}}));
+      text = dump({{"error", str("line ", lines.number(), ": ", error.what())}});
     }
+    out.write(text);
   }
   out.flush();
   if (wrong == 0) return kExitFine;

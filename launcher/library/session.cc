@@ -1,7 +1,10 @@
 // The public interface in terms of the launcher's sessions.
+#include <algorithm>
 #include <chrono>
+#include <exception>
 #include <utility>
 
+#include "launcher/cli/option_table.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
@@ -24,9 +27,35 @@ decltype(auto) translated(Function&& function) {
     throw SessionError(error.what(), error.exit_code());
   } catch (const launcher::UsageError& error) {
     throw SessionError(error.what(), launcher::kExitUsage);
-  } catch (const Error& error) {
+  } catch (const SessionError&) {
+    throw;
+  } catch (const std::exception& error) {
     throw SessionError(error.what());
   }
+}
+
+// Refuses an option that would be read and then do nothing: it is about requests, or about files
+// that the program writes.
+void check_argument(const std::string& word) {
+  if (!word.starts_with("--")) return;
+  const std::string_view name = std::string_view(word).substr(0, word.find('='));
+  const auto is_named = [&](const launcher::OptionRow& row) {
+    return name == row.name || (row.second_name != nullptr && name == row.second_name);
+  };
+  const launcher::OptionRows used = launcher::join_rows({launcher::model_rows(),
+                                                         launcher::engine_rows(),
+                                                         launcher::group_rows(),
+                                                         {launcher::chat_template_row()}});
+  // The model is Options::model, and a session writes no timeline.
+  const bool does_nothing = name == "--model" || name == "--profile";
+  if (!does_nothing && std::ranges::any_of(used, is_named)) return;
+  const auto& commands = launcher::commands();
+  const auto generate = std::ranges::find(commands, std::string_view("generate"),
+                                          [](const auto& command) { return command.name; });
+  if (std::ranges::none_of(generate->rows, is_named)) return;  // help, or no option at all
+  throw launcher::UsageError(str("arguments: ", name,
+                                 ": is not about the model, the engine or the workers; leave it "
+                                 "out (what a request asks for is in its SamplingParams)"));
 }
 
 launcher::Options parse(const Options& options) {
@@ -40,6 +69,7 @@ launcher::Options parse(const Options& options) {
   if (options.max_model_len != 0) {
     words.push_back("--max-model-len=" + std::to_string(options.max_model_len));
   }
+  for (const std::string& word : options.arguments) check_argument(word);
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
   launcher::Options parsed = launcher::parse_command_line(words);
   if (!parsed.message.empty()) fail("arguments: ask for help, which the program has; leave it out");
@@ -99,6 +129,7 @@ FinishReason to_public(runtime::FinishReason reason) {
 launcher::SessionOptions session_options(const Options& options, const launcher::Options& parsed) {
   launcher::SessionOptions session = launcher::session_options(parsed);
   session.load_progress = options.show_progress;
+  session.ends_process = false;  // it is somebody else's
   return session;
 }
 
@@ -113,8 +144,18 @@ class Session::Implementation {
   explicit Implementation(const Options& options)
       : parsed_(parse(options)), session_(session_options(options, parsed_)) {}
 
-  launcher::EngineSession& session() { return session_; }
+  // For what needs the workers.
+  launcher::EngineSession& running() {
+    if (exit_code_) fail("the session has ended: make another one");
+    return session_;
+  }
   const launcher::EngineSession& session() const { return session_; }
+  // Once; then it returns the same.
+  int finish() {
+    if (!exit_code_) exit_code_ = session_.finish();
+    return *exit_code_;
+  }
+  std::size_t unfinished() { return exit_code_ ? 0 : session_.client().unfinished(); }
 
   // Read when it is first needed: many programs have token ids.
   const launcher::TextModel& text() {
@@ -128,6 +169,7 @@ class Session::Implementation {
   const launcher::Options parsed_;
   launcher::EngineSession session_;
   std::optional<launcher::TextModel> text_;
+  std::optional<int> exit_code_;  // it has ended
 };
 
 Session::Session(const Options& options)
@@ -141,7 +183,7 @@ std::vector<std::vector<Answer>> Session::generate(const std::vector<Request>& r
   for (const Request& request : requests) internal.push_back(to_internal(request));
   std::vector<std::vector<Answer>> all;
   translated([&] {
-    for (const auto& answers : implementation_->session().generate(internal)) {
+    for (const auto& answers : implementation_->running().generate(internal)) {
       auto& of_request = all.emplace_back();
       for (const launcher::EngineSession::Answer& answer : answers) {
         of_request.push_back({answer.tokens, to_public(answer.logprobs), to_public(answer.finish)});
@@ -152,19 +194,20 @@ std::vector<std::vector<Answer>> Session::generate(const std::vector<Request>& r
 }
 
 void Session::submit(std::uint64_t id, const Request& request) {
-  translated([&] { implementation_->session().client().submit(id, to_internal(request)); });
+  translated([&] { implementation_->running().client().submit(id, to_internal(request)); });
 }
 
 void Session::abort(std::uint64_t id) {
-  translated([&] { implementation_->session().client().abort(id); });
+  translated([&] { implementation_->running().client().abort(id); });
 }
 
 std::vector<Update> Session::poll(double seconds) {
-  const auto limit =
-      std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
+  constexpr double kLongest = 1e9;  // more does not fit a count of nanoseconds
+  const double wanted = seconds > 0 ? std::min(seconds, kLongest) : 0;  // NaN: 0
+  const auto limit = std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(wanted));
   std::vector<Update> updates;
   translated([&] {
-    for (runtime::Update& from : implementation_->session().client().poll(limit)) {
+    for (runtime::Update& from : implementation_->running().client().poll(limit)) {
       updates.push_back({from.request, from.index, std::move(from.tokens), to_public(from.logprobs),
                          to_public(from.finish), std::move(from.error)});
     }
@@ -173,7 +216,7 @@ std::vector<Update> Session::poll(double seconds) {
 }
 
 std::size_t Session::unfinished() const {
-  return implementation_->session().client().unfinished();
+  return implementation_->unfinished();
 }
 
 std::vector<std::int32_t> Session::encode(std::string_view text) const {
@@ -207,7 +250,7 @@ std::int64_t Session::max_model_len() const {
 }
 
 int Session::finish() {
-  return translated([&] { return implementation_->session().finish(); });
+  return translated([&] { return implementation_->finish(); });
 }
 
 }  // namespace nvllm

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <nvllm/nvllm.h>
 
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -77,6 +78,33 @@ TEST_CASE("answers come piece by piece, are aborted, and what is wrong with one 
   const auto again =
       session.generate({{.prompt = {1, 2}, .sampling = {.temperature = 0, .max_tokens = 7}}});
   CHECK(again[0][0].tokens == tokens[1]);
+}
+
+TEST_CASE("calls that come at a wrong time, or with odd times, are SessionErrors or do nothing") {
+  const TextFolder model;
+  nvllm::Session session(options_of(model));
+  session.submit(1, {.prompt = {1, 2}, .sampling = {.max_tokens = 100, .ignore_eos = true}});
+  CHECK_THROWS_AS(session.generate({{.prompt = {1}}}), nvllm::SessionError);
+  session.poll(std::numeric_limits<double>::quiet_NaN());
+  session.poll(-1);
+  while (session.unfinished() > 0) session.poll(1e10);
+  CHECK(session.generate({{.prompt = {1}}}).size() == 1);
+  CHECK(session.finish() == 0);
+  CHECK(session.finish() == 0);
+  CHECK(session.unfinished() == 0);
+  CHECK_THROWS_AS(session.generate({{.prompt = {1}}}), nvllm::SessionError);
+  CHECK_THROWS_AS(session.submit(2, {.prompt = {1}}), nvllm::SessionError);
+  CHECK_THROWS_AS(session.poll(0), nvllm::SessionError);
+}
+
+TEST_CASE("options that would do nothing are refused by name") {
+  const TextFolder model;
+  for (const std::string option : {"--temperature=0.5", "--stop=x", "--output=/tmp/x",
+                                   "--profile=x", "--config=x", "--n=2", "--resume", "--model=x"}) {
+    const auto [text, exit_code] = refusal(options_of(model, {option}));
+    CHECK(text.find("arguments: " + option.substr(0, option.find('=')) + ": ") == 0);
+    CHECK(exit_code == 2);
+  }
 }
 
 TEST_CASE("what cannot be is a SessionError in one line, with the program's exit code") {

@@ -31,6 +31,10 @@ constexpr Nanoseconds kPoll = std::chrono::milliseconds(100);
 // The workers are started again at most so often within that time.
 constexpr std::size_t kMaxRestarts = 5;
 constexpr Nanoseconds kRestartWindow = std::chrono::minutes(5);
+// What the pool still does with the text of a request is not waited for longer than this, at the
+// end and before workers are started again.
+constexpr Nanoseconds kPoolLimit = std::chrono::milliseconds(700);
+constexpr Nanoseconds kPoolLimitOfRestart = std::chrono::seconds(10);
 // Workers that were forked while clients are connected let go of their connections within this.
 constexpr Nanoseconds kForkLimit = std::chrono::seconds(5);
 
@@ -103,29 +107,46 @@ class Serving {
   explicit Serving(const Options& options) : options_(options), server_(options.serve) {}
   Serving(const Serving&) = delete;
   Serving& operator=(const Serving&) = delete;
-  ~Serving() {
-    if (!options_.serve.uds.empty()) ::unlink(options_.serve.uds.c_str());
-  }
+  ~Serving() { remove_socket(); }
 
   // Until a signal, the end of standard input where that counts, or a failure that is not to be
   // repaired; returns the exit code.
   int run() {
     while (true) {
       const int exit_code = run_session();
-      if (exit_code == kExitFine || exit_code >= kExitSignal || !may_restart()) return exit_code;
+      if (exit_code == kExitFine || exit_code >= kExitSignal || !may_restart()) {
+        if (!server_.stop(kPoolLimit)) end_process(exit_code);
+        return exit_code;
+      }
       log_warning("starting the workers again");
     }
   }
 
  private:
+  void remove_socket() const {
+    if (!options_.serve.uds.empty()) ::unlink(options_.serve.uds.c_str());
+  }
+
+  // A thread of the pool is busy with a text, and uses what a return would destroy.
+  [[noreturn]] void end_process(int exit_code) const {
+    remove_socket();
+    ::_exit(exit_code);
+  }
+
   // One group of workers, from their start to their end.
   int run_session() {
     const bool first = !started_;
     SessionOptions settings = session_options(options_);
-    settings.before_fork = [this] { pause(); };
+    settings.before_fork = [this] {
+      if (!pause(kPoolLimitOfRestart))
+        fail("the workers are not started again: a request's text is still read");
+    };
     settings.meanwhile = [this] { after_fork(); };
     settings.on_forked = [](WorkerGroup& workers) { await_workers(workers); };
     settings.on_signal = [this](int signal) { return drain(signal); };
+    if (options_.serve.restart_workers) {
+      settings.finish_limit = kPoolLimitOfRestart + Supervisor::kFinishLimit;
+    }
     std::optional<EngineSession> session;
     try {
       session.emplace(settings, runtime::open_model(options_.model));
@@ -137,18 +158,23 @@ class Serving {
       resume();
       throw;
     }
+    session->set_owed([this] { remove_socket(); });
     SessionPort port(session->client());
     open(*session, port);
     const std::optional<std::string> error = serve(*session);
     server_.close_engine(error.value_or("the server is shutting down"));
     // Threads that were about to call the engine have done so after this.
-    pause();
+    const bool restarts = error && options_.serve.restart_workers && !server_.draining();
+    const bool idle = pause(restarts ? kPoolLimitOfRestart : kPoolLimit);
+    const int exit_code = session->finish(error);
+    if (!idle) end_process(exit_code);
     resume();
-    return session->finish(error);
+    return exit_code;
   }
 
-  void pause() {
-    if (started_ && !std::exchange(paused_, true)) server_.pause();
+  // False: the pool is still busy after the limit.
+  bool pause(Nanoseconds limit) {
+    return !started_ || std::exchange(paused_, true) || server_.pause(limit);
   }
   void resume() {
     if (std::exchange(paused_, false)) server_.resume();

@@ -67,6 +67,9 @@ class ServeProgram {
   std::uint16_t port_ = 0;
 };
 
+// A prompt that takes the tokenizer many seconds.
+constexpr std::size_t kLongPrompt = std::size_t{24} << 20;
+
 constexpr const char* kLong =
     R"({"model": "tiny", "prompt": "Hi", "max_tokens": 50000, "ignore_eos": true})";
 constexpr const char* kLongStream =
@@ -161,6 +164,27 @@ TEST_CASE("serve: what does not end in time is told so; a second signal ends it 
     serve.program().signal(SIGTERM);
     CHECK(serve.program().wait() == 128 + SIGTERM);
   }
+}
+
+TEST_CASE("serve: a thread of the pool that is busy with a text does not hold up the end") {
+  const auto busy = [](const std::vector<std::string>& options,
+                       const std::function<void(Program&)>& end) {
+    ServeProgram serve(options);
+    RawClient client = serve.client();
+    client.post("/v1/completions",
+                R"({"model": "tiny", "prompt": ")" + std::string(kLongPrompt, 'a') + "\"}");
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    end(serve.program());
+    return serve.program().wait(std::chrono::milliseconds(4500));
+  };
+  CHECK(busy({"--no-restart-workers"},
+             [](Program& program) { ::kill(program.workers(1)[0], SIGKILL); }) == 3);
+  CHECK(busy({"--shutdown-timeout=0.2"}, [](Program& program) { program.signal(SIGTERM); }) == 0);
+  CHECK(busy({}, [](Program& program) {
+          program.signal(SIGTERM);
+          REQUIRE(program.await_error("SIGTERM: finishing"));
+          program.signal(SIGTERM);
+        }) == 128 + SIGTERM);
 }
 
 TEST_CASE("serve: an address that is taken is named, with who holds it") {

@@ -68,7 +68,7 @@ Server::Server(const ServeOptions& options)
                               const std::string& why) { return error_body(status, why); }}) {}
 
 Server::~Server() {
-  stop();
+  stop(Nanoseconds(0));
 }
 
 void Server::open(EnginePort& engine, ApiContext context, const ServerMetricsOptions& metrics) {
@@ -94,14 +94,16 @@ std::size_t Server::open_requests() const {
   return jobs_.size();
 }
 
-void Server::stop() {
+bool Server::stop(Nanoseconds limit) {
   http_.stop();
-  pool_.reset();
+  return !pool_ || pool_->stop(limit);
 }
 
-void Server::pause() {
+bool Server::pause(Nanoseconds limit) {
+  // The HTTP server's thread still sends what was answered meanwhile.
+  if (pool_ && !pool_->pause(limit)) return false;
   http_.pause();
-  if (pool_) pool_->pause();
+  return true;
 }
 
 void Server::resume() {
@@ -286,8 +288,7 @@ void Server::read_body(const JobPtr& job) {
   } catch (const Error& error) {
     fail(job, 400, error.what());
   } catch (const std::exception& error) {
-    log_warning(str("request ", job->info.id, ": ", error.what()));
-    fail(job, 500, "the server failed at this request; its log says why");
+    fail_unforeseen(job, error);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -61,11 +62,13 @@ class Server {
   std::size_t open_requests() const;
   // Answers all that are under way with an error.
   void end_requests(int status, const std::string& why);
-  // Sends what is not sent yet, and closes all connections.
-  void stop();
+  // Sends what is not sent yet, and closes all connections. False: the pool is busy with a text
+  // after the limit, so that the destructor would wait for it.
+  bool stop(Nanoseconds limit);
 
-  // No other thread of the server runs, or holds a lock, until resume(): for a fork.
-  void pause();
+  // No other thread of the server runs, or holds a lock, until resume(): for a fork. False: the
+  // pool is busy with a text after the limit.
+  bool pause(Nanoseconds limit);
   void resume();
 
  private:
@@ -99,12 +102,16 @@ class Server {
   // server_answers.cc: any thread.
   void finish(const JobPtr& job, int status, std::string body);
   void fail(const JobPtr& job, int status, const std::string& why, const std::string& param = "");
+  // For what nobody has thought of: one request's fault is that request's.
+  void fail_unforeseen(const JobPtr& job, const std::exception& error);
   bool take(const JobPtr& job);
   void log(const Job& job, int status) const;
 
   // server_answers.cc: the engine's thread.
   void begin_stream(Job& job, std::vector<HttpOutput>& outputs);
   void send_progress(const JobPtr& job, std::vector<HttpOutput>& outputs);
+  void apply_to(const JobPtr& job, const runtime::Update& update, std::size_t index,
+                EnginePort& engine);
   void record(Job& job, std::size_t index, const runtime::Update& update,
               std::int64_t& prompt_tokens);
   std::vector<JobPtr> all_jobs() const;

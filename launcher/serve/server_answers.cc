@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/logging.h"
+#include "base/visible_text.h"
 #include "launcher/serve/server_job.h"
 
 namespace nvllm::launcher {
@@ -56,16 +57,19 @@ void Server::fail(const JobPtr& job, int status, const std::string& why, const s
   http_.send(std::move(outputs));
 }
 
+void Server::fail_unforeseen(const JobPtr& job, const std::exception& error) {
+  log_warning(visible_text(str("request ", job->info.id, ": ", error.what()), Breaks::none));
+  fail(job, 500, "the server failed at this request; its log says why");
+}
+
 void Server::log(const Job& job, int status) const {
   if (!options_.log_requests) return;
   std::string line = str("request ", job.info.id, ' ', job.route->path, ' ', status, ": ",
                          job.prompt_tokens, " tokens in, ", job.generated_tokens, " out, ",
                          format_duration(seconds_since(job.received_ns)));
   if (!job.trace_parent.empty()) line += str(", traceparent ", job.trace_parent.substr(0, 64));
-  // An id is the client's: it must not end the line.
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
-  log_info(line);
+  // An id is the client's.
+  log_info(visible_text(line, Breaks::none));
 }
 
 // --- The engine's thread ---
@@ -113,18 +117,36 @@ void Server::apply(const std::vector<Update>& updates,
       abort_engine_requests(*job);
       continue;
     }
-    job->call->apply(requests[i].index, update, job->out);
-    if (!job->aborted[requests[i].index] && job->call->stopped(requests[i].index)) {
-      job->aborted[requests[i].index] = 1;
-      engine->abort(update.request);
+    try {
+      apply_to(job, update, requests[i].index, *engine);
+    } catch (const std::exception& error) {
+      fail_unforeseen(job, error);
+      abort_engine_requests(*job);
+      continue;
     }
     if (std::exchange(job->touched_in, round_) != round_) touched.push_back(job);
   }
   metrics_->record_step(prompt_tokens, generated);
   std::vector<HttpOutput> outputs;
   outputs.reserve(touched.size());
-  for (const JobPtr& job : touched) send_progress(job, outputs);
+  for (const JobPtr& job : touched) {
+    if (job->ended) continue;
+    try {
+      send_progress(job, outputs);
+    } catch (const std::exception& error) {
+      fail_unforeseen(job, error);
+      abort_engine_requests(*job);
+    }
+  }
   http_.send(std::move(outputs));
+}
+
+void Server::apply_to(const JobPtr& job, const Update& update, std::size_t index,
+                      EnginePort& engine) {
+  job->call->apply(index, update, job->out);
+  if (job->aborted[index] || !job->call->stopped(index)) return;
+  job->aborted[index] = 1;
+  engine.abort(update.request);
 }
 
 // Figures of one update; prompt_tokens: is added those of a prompt that has its first token.
@@ -182,9 +204,13 @@ void Server::send_progress(const JobPtr& job, std::vector<HttpOutput>& outputs) 
   if (!job->call->stream()) {
     if (!done) return;
     pool_->run([this, job] {
-      std::string body;
-      job->call->finish(body);
-      finish(job, 200, std::move(body));
+      try {
+        std::string body;
+        job->call->finish(body);
+        finish(job, 200, std::move(body));
+      } catch (const std::exception& error) {
+        fail_unforeseen(job, error);
+      }
     });
     return;
   }

@@ -225,7 +225,7 @@ TEST_CASE("server: a lost engine answers every open request, and another one can
   whole.get("/health");
   CHECK(whole.read_response().starts_with("HTTP/1.1 503"));
   CHECK(fixture.server().open_requests() == 0);
-  fixture.server().pause();
+  CHECK(fixture.server().pause(std::chrono::seconds(60)));
   fixture.server().resume();
   fixture.open();
   whole.get("/health");

@@ -13,11 +13,7 @@ WorkerPool::WorkerPool(std::size_t threads) {
 }
 
 WorkerPool::~WorkerPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_all();
+  stop(Nanoseconds(0));
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -29,10 +25,17 @@ void WorkerPool::run(std::function<void()> task) {
   changed_.notify_one();
 }
 
-void WorkerPool::pause() {
+bool WorkerPool::stop(Nanoseconds limit) {
+  std::unique_lock lock(mutex_);
+  ending_ = true;
+  changed_.notify_all();
+  return changed_.wait_for(lock, limit, [this] { return running_ == 0; });
+}
+
+bool WorkerPool::pause(Nanoseconds limit) {
   std::unique_lock lock(mutex_);
   paused_ = true;
-  changed_.wait(lock, [this] { return running_ == 0; });
+  return changed_.wait_for(lock, limit, [this] { return running_ == 0; });
 }
 
 void WorkerPool::resume() {
@@ -55,8 +58,8 @@ void WorkerPool::work() {
     task();
     task = nullptr;
     lock.lock();
-    // pause() may wait for the last one.
-    if (--running_ == 0 && paused_) changed_.notify_all();
+    // pause() or stop() may wait for the last one.
+    if (--running_ == 0 && (paused_ || ending_)) changed_.notify_all();
   }
 }
 

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+
 namespace nvllm::launcher {
 
 // Thread-safe.
@@ -22,9 +24,12 @@ class WorkerPool {
 
   // The task must not throw.
   void run(std::function<void()> task);
+  // No task begins any more. False: one runs after the limit; the destructor would wait for it.
+  bool stop(Nanoseconds limit);
 
   // Waits until no task runs, and holds the threads back until resume(): a fork is safe meanwhile.
-  void pause();
+  // False: one runs after the limit.
+  bool pause(Nanoseconds limit);
   void resume();
 
  private:

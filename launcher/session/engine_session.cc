@@ -1,9 +1,14 @@
 #include "launcher/session/engine_session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <future>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread.h"
 #include "device/topology.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/session/load_display.h"
@@ -33,7 +38,8 @@ SessionOptions session_options(const Options& options) {
   SessionOptions session{.model = options.model,
                          .engine = options.engine,
                          .group = options.group,
-                         .memory_report = options.memory_report};
+                         .memory_report = options.memory_report,
+                         .ends_process = true};
   session.engine.gemm_tuning_file = gemm_tuning_path(process_environment);
   return session;
 }
@@ -59,6 +65,8 @@ EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel m
   check_has_weights(model_);
   WorkerGroup::Options group = group_to_start(options.group, launch);
   group.on_signal = options.on_signal;
+  if (options.ends_process) group.on_late = [this](int exit_code) { end_process(exit_code); };
+  group.finish_limit = options.finish_limit;
   if (options.before_fork) options.before_fork();
   workers_.emplace(group, worker_body(options.group, launch, &model_));
   try {
@@ -88,6 +96,9 @@ void EngineSession::open_engine(const SessionOptions& options) {
 std::vector<std::vector<EngineSession::Answer>> EngineSession::generate(
     const std::vector<runtime::Request>& requests) {
   runtime::EngineClient& client = *client_;
+  if (client.unfinished() > 0) {
+    fail(client.unfinished(), " requests that were submitted are unfinished: poll until they end");
+  }
   const std::uint64_t first = last_request_ + 1;
   std::vector<std::vector<Answer>> answers;
   for (const runtime::Request& request : requests) {
@@ -111,6 +122,28 @@ std::vector<std::vector<EngineSession::Answer>> EngineSession::generate(
   }
   if (!refusal.empty()) fail(refusal);
   return answers;
+}
+
+void EngineSession::set_owed(std::function<void()> owed) {
+  const std::lock_guard lock(owed_mutex_);
+  owed_ = std::move(owed);
+}
+
+// In the supervisor's thread.
+void EngineSession::end_process(int exit_code) {
+  auto done = std::make_shared<std::promise<void>>();
+  const std::future<void> over = done->get_future();
+  try {
+    // In a thread of its own: whatever it waits for does not hold up the end.
+    start_thread("that does what is left", [this, done] {
+      const std::lock_guard lock(owed_mutex_);
+      if (owed_) owed_();
+      done->set_value();
+    }).detach();
+    over.wait_for(kOwedLimit);
+  } catch (const Error&) {  // there is no thread to be had
+  }
+  ::_exit(exit_code);
 }
 
 int EngineSession::finish(const std::optional<std::string>& error) {

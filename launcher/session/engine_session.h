@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,11 @@ struct SessionOptions {
   std::function<void()> before_fork = nullptr;
   std::function<void(WorkerGroup& workers)> on_forked = nullptr;
   SignalHandler on_signal = nullptr;
+  // The process ends, after what set_owed() was told, if the workers have ended by a failure or a
+  // signal and finish() is not called within the limit: no thread that is busy with a text, or
+  // waits for somebody to read the output, holds the end up. False: that is left to the program.
+  bool ends_process = false;
+  Nanoseconds finish_limit = Supervisor::kFinishLimit;
 };
 
 // The session that a command line asks for.
@@ -75,8 +81,8 @@ class EngineSession {
   // The checkpoint's defaults for requests; see sampling_defaults_of().
   const runtime::SamplingParams& sampling_defaults() const { return sampling_defaults_; }
 
-  // Runs some requests and returns all their answers in order. The client must have no other
-  // requests. Throws an Error if one is refused; then all of them are aborted.
+  // Runs some requests and returns all their answers in order. Throws an Error if the client has
+  // other requests, or if one is refused; then all of them are aborted.
   struct Answer {
     std::vector<std::int32_t> tokens;
     std::vector<runtime::TokenLogprobs> logprobs;
@@ -84,15 +90,24 @@ class EngineSession {
   };
   std::vector<std::vector<Answer>> generate(const std::vector<runtime::Request>& requests);
 
+  // What is still to be done if the process ends although the thread that uses the session is busy.
+  // It runs in another thread, is not waited for longer than kOwedLimit, and must throw nothing.
+  // nullptr: nothing; when it returns the function before does not run any more.
+  void set_owed(std::function<void()> owed);
+  static constexpr Nanoseconds kOwedLimit = std::chrono::milliseconds(200);
+
   // Ends the workers; with an error, also reports which worker is to blame, if any. Returns the
   // program's exit code.
   int finish(const std::optional<std::string>& error = std::nullopt);
 
  private:
   void open_engine(const SessionOptions& options);
+  [[noreturn]] void end_process(int exit_code);
 
   const runtime::OpenModel model_;
   const runtime::SamplingParams sampling_defaults_;
+  std::mutex owed_mutex_;  // guards owed_, also while it runs
+  std::function<void()> owed_;
   std::optional<WorkerGroup> workers_;
   std::optional<runtime::EngineClient> client_;
   runtime::EngineInfo info_;

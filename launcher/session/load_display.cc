@@ -43,7 +43,7 @@ LoadDisplay::~LoadDisplay() {
 }
 
 void LoadDisplay::print(const std::string& text) {
-  if (!text.empty()) console_.print(text);
+  if (!text.empty()) console_.draw(text);
 }
 
 void LoadDisplay::show(const runtime::LoadState& state) {

@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "base/visible_text.h"
 
 namespace nvllm::launcher {
 
@@ -135,6 +136,8 @@ void LineWriter::truncate_at(std::uint64_t offset) {
 }
 
 void LineWriter::write(std::string_view lines) {
+  std::string visible;
+  if (!is_file_ && ::isatty(fd_) == 1) lines = visible = visible_text(lines, Breaks::keep);
   while (!lines.empty()) {
     const std::size_t written = write_some(lines);
     const std::size_t newline = lines.substr(0, written).rfind('\n');
@@ -194,6 +197,10 @@ bool LineWriter::same_file_as(const std::string& path) const {
 }
 
 void write_results(std::string_view text) {
+  write_as_is(visible_on(STDOUT_FILENO, text));
+}
+
+void write_as_is(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;

@@ -24,9 +24,12 @@ class OutputClosed : public Error {
 // alone): main() puts a file there that cannot be written to.
 void check_standard_output();
 
-// Writes the whole text to standard output, which carries results and nothing else. Throws
-// OutputClosed, or an Error.
+// Writes the whole text to standard output, which carries results and nothing else. A terminal gets
+// control characters made visible (base/visible_text.h), so a call must not end within a character;
+// files and pipes get the text untouched. Throws OutputClosed, or an Error.
 void write_results(std::string_view text);
+// The same for a text with escape sequences of our own: what others wrote in it is visible already.
+void write_as_is(std::string_view text);
 
 // Collects small results before it writes them to standard output.
 class ResultWriter {

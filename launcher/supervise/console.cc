@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/thread.h"
+#include "base/visible_text.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -133,7 +134,7 @@ void Console::State::read_from(Source& source) {
       break;
     }
   }
-  add_workers_lines(lines);
+  add_workers_lines(visible_on(out, lines));
 }
 
 void Console::State::read_all() {
@@ -214,9 +215,13 @@ void Console::start() {
 }
 
 void Console::print(std::string_view lines) {
+  draw(visible_on(state_->out, lines));
+}
+
+void Console::draw(std::string_view text) {
   {
     std::lock_guard lock(state_->mutex);
-    if (!state_->out_gone) state_->queue += lines;
+    if (!state_->out_gone) state_->queue += text;
   }
   state_->wake_relay();
 }

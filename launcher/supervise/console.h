@@ -53,8 +53,12 @@ class Console {
   // Starts the thread that reads and writes; all forks must have been done.
   void start();
 
-  // Queues whole lines of the launcher itself, which are never dropped.
+  // Queues whole lines of the launcher itself, which are never dropped. On a terminal, control
+  // characters in them are made visible; so they are in the workers' lines.
   void print(std::string_view lines);
+  // The same for what moves the cursor on purpose, as a progress bar does. Texts of others in it
+  // must be visible already.
+  void draw(std::string_view text);
   // Reads what the workers have written so far, so that lines printed from now on come after it.
   void collect();
   // Waits until everything queued has been written; false if that took longer than the limit.

@@ -2,11 +2,13 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <pty.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <array>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/logging.h"
@@ -128,6 +130,29 @@ TEST_CASE("when the output takes lines again, it says how many are missing") {
       worker.write("room again\n"), more_written = true;
   }
   CHECK(text.find("lines of workers were dropped") != std::string::npos);
+}
+
+TEST_CASE("a terminal gets control characters made visible, but for what is drawn on purpose") {
+  int master = -1, slave = -1;
+  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+  const UniqueFd outside(master), terminal(slave);
+  Pipe worker;
+  {
+    Console console(terminal.get());
+    console.add_worker(0, std::move(worker.reader));
+    console.start();
+    worker.write("a\033[31mb\n");
+    worker.writer.reset();
+    console.collect();
+    console.print("c\033]0;d\007\u009b\n");
+    console.draw("\r\033[K");
+    CHECK(console.flush(std::chrono::seconds(10)));
+  }
+  std::array<char, 4096> bytes;
+  const ssize_t got = ::read(outside.get(), bytes.data(), bytes.size());
+  REQUIRE(got > 0);
+  CHECK(std::string(bytes.data(), static_cast<std::size_t>(got)) ==
+        "rank 0: a\\x1b[31mb\r\nc\\x1b]0;d\\x07\\u009b\r\n\r\033[K");
 }
 
 TEST_CASE("an output that nobody reads any more is no reason to fail") {

@@ -1,5 +1,7 @@
 #include "launcher/supervise/run_workers.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -72,7 +74,9 @@ WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& pla
 
 int run_workers(const GroupOptions& options, const LaunchPlan& plan,
                 const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk) {
-  WorkerGroup workers(group_to_start(options, plan), worker_body(options, plan, model));
+  WorkerGroup::Options group = group_to_start(options, plan);
+  group.on_late = [](int exit_code) { ::_exit(exit_code); };
+  WorkerGroup workers(group, worker_body(options, plan, model));
   std::optional<std::string> error;
   try {
     talk(workers);

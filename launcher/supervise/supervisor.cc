@@ -30,25 +30,33 @@ constexpr Nanoseconds kRanksReportFirst = std::chrono::milliseconds(300);
 constexpr Nanoseconds kGroupSignalWindow = std::chrono::milliseconds(30);
 // The error of a call may reach the launcher this long before its cause, a dead worker, is noticed.
 constexpr Nanoseconds kCauseWindow = std::chrono::milliseconds(50);
+// The last lines have been under way for as long as finish() was waited for, and get so much more.
+constexpr Nanoseconds kLastLinesLimit = std::chrono::milliseconds(100);
 // The launcher exits even if killed processes have not ended after this time.
 constexpr Nanoseconds kReapLimit = std::chrono::seconds(5);
 
 }  // namespace
 
 Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
-                       Console& console, SignalHandler on_signal)
+                       Console& console, SignalHandler on_signal, OnLate on_late,
+                       Nanoseconds finish_limit)
     : group_(group),
       children_(children),
       signals_(signals),
       console_(console),
       on_signal_(std::move(on_signal)),
+      on_late_(std::move(on_late)),
+      finish_limit_(finish_limit),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       progress_(children.size()),
       last_healthy_(children.size()),
       last_look_ns_(now_ns()),
       counting_since_ns_(last_look_ns_) {
   if (!wake_) fail_errno("eventfd for the supervisor");
-  thread_ = start_thread("that watches the workers", [this] { run(); });
+  thread_ = start_thread("that watches the workers", [this] {
+    run();
+    if (on_late_) await_finish();
+  });
 }
 
 Supervisor::~Supervisor() {
@@ -79,6 +87,21 @@ void Supervisor::run() {
     if (const auto culprit = find_failure(views))
       return end_after_failure(std::move(views), *culprit);
   }
+}
+
+void Supervisor::await_finish() {
+  const std::int64_t ended_ns = now_ns();
+  const bool by_signal = exit_code_ >= kExitSignal;
+  const Nanoseconds limit = by_signal ? std::min(finish_limit_, kFinishLimit) : finish_limit_;
+  bool late = false;
+  while (!finishing_ && !late) {
+    wait_for_event(kRound);
+    late = last_look_ns_ - std::max(ended_ns, counting_since_ns_) > limit.count() ||
+           signals_.next_signal();
+  }
+  if (finishing_) return;
+  console_.flush(kLastLinesLimit);
+  on_late_(exit_code_);
 }
 
 void Supervisor::wait_for_event(Nanoseconds limit) {

@@ -47,6 +47,10 @@ class SignalWatch {
 // sees to it, and the workers go on; otherwise they end.
 using SignalHandler = std::function<bool(int signal)>;
 
+// Called in the supervisor's thread with the exit code when the workers have ended and another
+// thread is too busy, or stuck, to call finish(). It may end the process.
+using OnLate = std::function<void(int exit_code)>;
+
 class Supervisor {
  public:
   // A rank may take this long from its fork until it is ready, or the step timeout if that is
@@ -61,10 +65,14 @@ class Supervisor {
   static constexpr Nanoseconds kStopLimit = std::chrono::milliseconds(1200);
   // The same after the work is done.
   static constexpr Nanoseconds kEndLimit = std::chrono::seconds(10);
+  // After a failure or a signal has ended the workers, finish() is waited for this long (after a
+  // failure as long as the constructor was told), and no longer once another signal has come.
+  static constexpr Nanoseconds kFinishLimit = std::chrono::milliseconds(700);
 
   // All arguments must outlive the supervisor, and nobody else may use the children from now on.
   Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
-             Console& console, SignalHandler on_signal = nullptr);
+             Console& console, SignalHandler on_signal = nullptr, OnLate on_late = nullptr,
+             Nanoseconds finish_limit = kFinishLimit);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();  // ends the workers, if finish() has not
@@ -85,6 +93,8 @@ class Supervisor {
   };
 
   void run();
+  // After the workers' end: calls on_late_ if finish() is not called in time.
+  void await_finish();
   void wait_for_event(Nanoseconds limit);
   void update_children();
   bool all_ended() const;
@@ -111,6 +121,8 @@ class Supervisor {
   SignalWatch& signals_;
   Console& console_;
   const SignalHandler on_signal_;
+  const OnLate on_late_;
+  const Nanoseconds finish_limit_;
   UniqueFd wake_;  // an eventfd: finish() has been called
 
   // Used by the thread alone.

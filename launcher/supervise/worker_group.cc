@@ -14,7 +14,8 @@ WorkerGroup::WorkerGroup(const Options& options, const Body& body)
     }
     member_.emplace(group_.join(ipc::kLauncher));
     console_.start();
-    supervisor_.emplace(group_, children_, signals_, console_, options.on_signal);
+    supervisor_.emplace(group_, children_, signals_, console_, options.on_signal, options.on_late,
+                        options.finish_limit);
   } catch (...) {
     for (Child& child : children_) child.end();
     throw;

@@ -30,6 +30,9 @@ class WorkerGroup {
     ipc::GroupOptions group;
     int output = STDERR_FILENO;  // where workers' lines and post-mortems go
     SignalHandler on_signal = nullptr;
+    // If the workers have ended and finish() is not called within the limit; see Supervisor.
+    OnLate on_late = nullptr;
+    Nanoseconds finish_limit = Supervisor::kFinishLimit;
   };
   // What a worker does; the result is its exit code.
   using Body = std::function<int(const ipc::Group& group, int rank)>;

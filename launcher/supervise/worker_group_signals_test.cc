@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -56,6 +58,45 @@ TEST_CASE("a signal to the launcher stops the workers, and its number is in the 
     CHECK_FALSE(output.says("died"));
     for (const pid_t pid : workers.pids()) CHECK(gone(pid));
   }
+}
+
+TEST_CASE("who is too busy to call finish() is told of by another thread, with the exit code") {
+  const auto late_after = [](const std::function<void(WorkerGroup&)>& end, Nanoseconds limit) {
+    const Output output;
+    std::atomic<int> exit_code = -1;
+    std::atomic<std::int64_t> late_ns = 0;
+    WorkerGroup::Options options = options_for(output, 1);
+    options.finish_limit = limit;
+    options.on_late = [&](int code) {
+      exit_code = code;
+      late_ns = now_ns();
+    };
+    WorkerGroup workers(options, wait_for_abort);
+    await_ready(workers);
+    end(workers);
+    const std::int64_t ended_ns = now_ns();
+    while (late_ns == 0 && seconds_since(ended_ns) < 30) ::usleep(1000);  // busy
+    const int finished = workers.finish("too late");
+    CHECK(finished == exit_code);
+    return std::pair(exit_code.load(), static_cast<double>(late_ns - ended_ns) * 1e-9);
+  };
+  const auto killed = [](WorkerGroup& workers) { ::kill(workers.pids()[0], SIGKILL); };
+  const auto signalled = [](WorkerGroup&) { ::kill(::getpid(), SIGTERM); };
+  const auto twice = [](WorkerGroup& workers) {
+    ::kill(workers.pids()[0], SIGKILL);
+    while (!gone(workers.pids()[0])) ::usleep(1000);
+    ::usleep(200'000);
+    ::kill(::getpid(), SIGTERM);
+  };
+  const std::pair death = late_after(killed, Supervisor::kFinishLimit);
+  CHECK(death.first == kExitDied);
+  CHECK(death.second < 1 * testing::kLoad);
+  const std::pair stop = late_after(signalled, std::chrono::seconds(60));
+  CHECK(stop.first == kExitSignal + SIGTERM);
+  CHECK(stop.second < 2 * testing::kLoad);
+  const std::pair hurry = late_after(twice, std::chrono::seconds(60));
+  CHECK(hurry.first == kExitDied);
+  CHECK(hurry.second < 0.5 * testing::kLoad);
 }
 
 TEST_CASE("SIGTERM to the launcher and its workers at once is a stop, not a worker's death") {

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/logging.h"
 #include "runtime/engine/engine_rank.h"
 #include "runtime/engine/engine_setup.h"
 
@@ -226,8 +227,28 @@ void Engine::finish_step() {
   }
   const Trace::Span span(own_.trace(), "host", "complete", result.number);
   for (SequenceOutput& output : scheduler_->complete(result)) {
-    tracker_->add_update(std::move(output), now, updates_);
+    const std::optional<std::uint64_t> request = tracker_->request_of(output.id);
+    if (!request) continue;  // it was given up a moment ago, with another of its answers
+    if (output.no_token) {
+      refuse_request(*request, why_no_token());
+    } else {
+      tracker_->add_update(std::move(output), now, updates_);
+    }
   }
+}
+
+// The weights are looked at once.
+const std::string& Engine::why_no_token() {
+  if (!why_no_token_.empty()) return why_no_token_;
+  const std::string fault = find_weight_fault(caller_);
+  why_no_token_ = fault.empty()
+                      ? str("no token can be sampled: all logits are NaN, though all weights are "
+                            "numbers; what overflows as ",
+                            name_of(own_.model().dtype), " may fit with another --dtype")
+                      : str("no token can be sampled: all logits are NaN, since ", fault,
+                            "; get the model's files again");
+  log_error(why_no_token_);
+  return why_no_token_;
 }
 
 StepResult Engine::await_result() {

@@ -61,6 +61,7 @@ class Engine {
   void enqueue_steps();
   bool enqueue_step();
   void finish_step();
+  const std::string& why_no_token();
   StepResult await_result();
   void poll_result();
   void push_updates();
@@ -79,7 +80,8 @@ class Engine {
   RequestUnpacker unpacker_;
   bool more_follows_ = false;  // the front end has announced another part
   std::vector<Update> updates_;
-  bool settled_ = true;  // no step was enqueued since all ranks have waited for their devices
+  std::string why_no_token_;  // once it has happened
+  bool settled_ = true;       // no step was enqueued since all ranks have waited for their devices
 
   EngineStatistics statistics_;
   std::int64_t device_began_ns_ = 0;  // when the device began the step that it runs

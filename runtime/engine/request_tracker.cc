@@ -118,6 +118,11 @@ std::vector<Sequence> RequestTracker::open(std::uint64_t id, Request request, st
   return sequences;
 }
 
+std::optional<std::uint64_t> RequestTracker::request_of(SequenceId sequence) const {
+  const auto found = answers_.find(sequence);
+  return found == answers_.end() ? std::nullopt : std::optional(found->second.request);
+}
+
 void RequestTracker::note_scheduled(SequenceId sequence, std::int64_t now) {
   const auto found = answers_.find(sequence);
   if (found != answers_.end() && found->second.times.scheduled_ns == 0) {

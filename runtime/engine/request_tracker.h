@@ -36,6 +36,8 @@ class RequestTracker {
   // request is refused; nothing of it is kept then.
   std::vector<Sequence> open(std::uint64_t id, Request request, std::int64_t now);
   bool knows(std::uint64_t id) const { return requests_.contains(id); }
+  // The unfinished request that a sequence belongs to, if any.
+  std::optional<std::uint64_t> request_of(SequenceId sequence) const;
 
   // Notes when the sequence's first row was enqueued.
   void note_scheduled(SequenceId sequence, std::int64_t now);

@@ -182,11 +182,29 @@ std::uint64_t MemoryBudget::host_of(std::size_t rank) const {
   return host_budget() / host_blocks_bytes() * ranks_[rank].host_block;
 }
 
+// All ranks get as many blocks as those with the largest blocks find room for. So a rank with
+// smaller ones (without KV heads, where there are more ranks than these) takes less than requested.
 void MemoryBudget::check_requested_bytes() const {
+  const auto requested = static_cast<std::uint64_t>(*options_.kv_cache_memory_bytes);
+  const auto blocks_in = [](const RankMemory& rank, std::uint64_t bytes) {
+    return minus(bytes, rank.fixed) / std::max<std::uint64_t>(rank.block, 1);
+  };
+  const auto bytes_of = [](const RankMemory& rank, std::uint64_t blocks) {
+    return rank.fixed + blocks * rank.block;
+  };
+  std::uint64_t blocks = std::numeric_limits<std::uint64_t>::max();
+  for (const RankMemory& rank : ranks_) blocks = std::min(blocks, blocks_in(rank, requested));
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (budget(rank) <= max_bytes(rank)) continue;
-    fail("--kv-cache-memory-bytes ", *options_.kv_cache_memory_bytes, ": rank ", rank, " has ",
-         format_bytes(max_bytes(rank)), " left for its cache; pass ", max_bytes(rank), " or less");
+    const RankMemory& own = ranks_[rank];
+    const bool takes_all = own.device_slot > 0 || blocks == blocks_in(own, requested);
+    const std::uint64_t taken = takes_all ? requested : bytes_of(own, blocks);
+    if (taken <= max_bytes(rank)) continue;
+    std::uint64_t fitting = max_bytes(rank);  // of the ranks that take all that is requested
+    for (const RankMemory& each : ranks_) {
+      if (!takes_all) fitting = std::max(fitting, bytes_of(each, blocks_in(own, max_bytes(rank))));
+    }
+    fail("--kv-cache-memory-bytes ", requested, ": rank ", rank, " has ",
+         format_bytes(max_bytes(rank)), " left for its cache; pass ", fitting, " or less");
   }
 }
 

@@ -76,6 +76,21 @@ TEST_CASE("a cache of more bytes than there are is refused") {
         "21474836480 or less");
 }
 
+TEST_CASE("a rank without KV heads takes no more of the requested bytes than its blocks do") {
+  EngineOptions options;
+  options.kv_cache_memory_bytes = static_cast<std::int64_t>(kGiB);
+  RankMemory no_heads = cpu();
+  no_heads.block = 64;
+  CHECK(plan(options, DeviceKind::cpu, {cpu(), cpu(), no_heads}).blocks == 1024);
+  RankMemory full = gpu();
+  full.block = kMiB / 2;
+  full.graphs = 0;
+  full.available = kGpuReserveBytes + 100 * kMiB;  // of the 512 MiB that 1024 blocks take
+  CHECK(refusal(options, DeviceKind::cuda, {gpu(), full}) ==
+        "--kv-cache-memory-bytes 1073741824: rank 1 has 100 MiB left for its cache; pass 209715200 "
+        "or less");
+}
+
 TEST_CASE("CPU: 4 GiB of all ranks together, or a quarter of what is available") {
   CHECK(plan({}, DeviceKind::cpu, {cpu()}).blocks == 4096);
   CHECK(plan({}, DeviceKind::cpu, {cpu(), cpu()}).blocks == 2048);

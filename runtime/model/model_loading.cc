@@ -40,6 +40,7 @@ void ModelRank::bind(ipc::Registry& methods) {
   methods.bind<&ModelRank::await_load>("await_load", this);
   methods.bind<&ModelRank::load_times>("load_times", this);
   methods.bind<&ModelRank::checksum_of>("checksum_of", this);
+  methods.bind<&ModelRank::weight_fault_of>("weight_fault", this);
 }
 
 void ModelRank::load() {
@@ -87,6 +88,12 @@ ParameterChecksum ModelRank::checksum_of(std::uint64_t index) {
   if (index >= decoder_.parameters().size()) return {};
   const layers::Parameter& parameter = *decoder_.parameters()[index];
   return {.name = parameter.name, .checksum = model::checksum(parameter, backend_)};
+}
+
+WeightFault ModelRank::weight_fault_of(std::uint64_t index) {
+  if (index >= decoder_.parameters().size()) return {};
+  return {.there = true,
+          .text = weight_fault(*decoder_.parameters()[index], backend_).value_or("")};
 }
 
 namespace {

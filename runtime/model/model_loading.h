@@ -18,6 +18,7 @@
 #include "ipc/rpc.h"
 #include "model/decoder.h"
 #include "runtime/model/open_model.h"
+#include "runtime/model/weight_check.h"
 #include "runtime/rank_report.h"
 
 namespace nvllm::runtime {
@@ -97,6 +98,8 @@ class ModelRank {
   LoadTimes load_times() const { return times_; }
   // The checksum of parameter `index`; without a name if there are no more parameters.
   ParameterChecksum checksum_of(std::uint64_t index);
+  // Whether parameter `index` holds what is no number (weight_check.h).
+  WeightFault weight_fault_of(std::uint64_t index);
 
   const OpenModel& model_;
   Backend& backend_;

@@ -110,6 +110,11 @@ std::vector<SequenceOutput> Scheduler::complete(const StepResult& result) {
 bool Scheduler::append_token(Sequence& sequence, const StepResult::Token& sampled,
                              SequenceOutput& output) {
   --sequence.pending;
+  if (sampled.token < 0) {
+    output.no_token = true;
+    output.finish = FinishReason::abort;
+    return true;
+  }
   sequence.tokens.push_back(sampled.token);
   output.tokens.push_back(sampled.token);
   if (sequence.rules.logprobs >= 0) output.logprobs.push_back(sampled.logprobs);

@@ -67,6 +67,7 @@ struct SequenceOutput {
   std::vector<TokenLogprobs> logprobs;
   std::vector<TokenLogprobs> prompt_logprobs;  // those that came with this step
   FinishReason finish = FinishReason::none;
+  bool no_token = false;                            // it ended since no logit is a number
   std::int32_t cached_tokens = 0, preemptions = 0;  // so far
   Residence residence = Residence::none;            // chunked: since it was last admitted
 };

@@ -91,6 +91,30 @@ TEST_CASE("one step ahead: a stop that is found late costs one row, and its toke
   CHECK(group.answers[1].size() == 2);
 }
 
+TEST_CASE("no token: the sequence ends without one, and the others go on") {
+  for (const std::int32_t max_tokens : {1, 10}) {
+    Group group(roomy());
+    group.scheduler.add(sequence(1, 5, max_tokens));
+    group.scheduler.add(sequence(2, 5, 10));
+    group.schedule();
+    group.schedule();  // with the one that has no token, unless it is at its length
+    const auto outputs = group.complete([](StepResult& result) {
+      for (StepResult::Token& token : result.tokens) {
+        if (token.slot == 0) token.token = -1;
+      }
+    });
+    REQUIRE(outputs.size() == 2);
+    CHECK(outputs[0].no_token);
+    CHECK(outputs[0].finish == FinishReason::abort);
+    CHECK(outputs[0].tokens.empty());
+    CHECK_FALSE(outputs[1].no_token);
+    group.complete();
+    group.run();
+    CHECK(group.answers[1].empty());
+    CHECK(group.answers[2].size() == 10);
+  }
+}
+
 TEST_CASE("one step ahead: who is at its length gives its slot up before the last token is known") {
   SchedulerLimits limits = roomy();
   limits.max_num_seqs = 1;

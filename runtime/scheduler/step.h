@@ -68,7 +68,7 @@ struct StepMessage {
 struct StepResult {
   struct Token {
     std::uint32_t slot = 0;
-    std::int32_t token = 0;
+    std::int32_t token = 0;  // -1: no logit is a number
     TokenLogprobs logprobs;  // empty unless asked for
   };
   struct PromptLogprobs {

@@ -246,7 +246,8 @@ __global__ void reduce_samples_kernel(const unsigned long long* bests, const int
   }
   unsigned long long best = 0;
   for (long long part = 0; part < parts; ++part) best = Larger()(best, bests[part * rows + row]);
-  tokens[row] = last_tokens[slot] = SampledTokens::token_of(best);
+  tokens[row] = SampledTokens::token_of(best);
+  last_tokens[slot] = SampledTokens::next_input(tokens[row]);
 }
 
 }  // namespace

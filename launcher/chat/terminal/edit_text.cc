@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/visible_text.h"
 #include "launcher/chat/terminal/clusters.h"
 #include "tokenizer/unicode/unicode.h"
 #include "tokenizer/unicode/utf8.h"
@@ -32,6 +33,7 @@ void EditText::set(std::string text) {
 void EditText::insert(std::string_view text) {
   std::string valid;
   tokenizer::append_valid_utf8(valid, text);
+  valid = visible_text(valid, Breaks::keep);
   text_.insert(cursor_, valid);
   move_to(cursor_ + valid.size());
 }

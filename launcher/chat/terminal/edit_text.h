@@ -16,7 +16,8 @@ class EditText {
 
   // The cursor is behind the new text.
   void set(std::string text);
-  void insert(std::string_view text);  // invalid bytes are replaced
+  // Invalid bytes are replaced, and control characters made visible: a terminal will show it.
+  void insert(std::string_view text);
   void erase(std::size_t begin, std::size_t end);
 
   // Movements. Lines are those that newlines make.

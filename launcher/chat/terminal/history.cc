@@ -62,10 +62,17 @@ History::History(std::string path) : path_(std::move(path)) {
   if (size > kMaxFileBytes) fail("the history ", path_, ": larger than 32 MiB; remove it");
   std::ifstream file(path_, std::ios::binary);
   if (!file) fail_errno("the history ", path_);
-  for (std::string line; std::getline(file, line);) entries_.push_back(from_line(line));
+  bool ours = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line != kHistoryMark) {
+      entries_.push_back(from_line(line));
+    } else {
+      ours |= entries_.empty();
+    }
+  }
   if (entries_.size() <= kMaxEntries) return;
   entries_.erase(entries_.begin(), entries_.end() - static_cast<std::ptrdiff_t>(kMaxEntries));
-  shorten_file();
+  if (ours) shorten_file();
 }
 
 void History::add(const std::string& entry) {
@@ -89,7 +96,9 @@ void History::append(const std::string& entry) {
   const UniqueFd file(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
   if (!file) fail_errno("the history ", path_);
   ::fchmod(file.get(), 0600);
-  write_all(file.get(), as_line(entry), path_);
+  struct stat status {};
+  const bool is_new = ::fstat(file.get(), &status) == 0 && status.st_size == 0;
+  write_all(file.get(), (is_new ? str(kHistoryMark, '\n') : "") + as_line(entry), path_);
 }
 
 // Another session may append to the old file in the meantime; that entry is lost, the file is not.
@@ -97,7 +106,7 @@ void History::shorten_file() {
   const std::string next = path_ + ".new";
   const UniqueFd file(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!file) return;  // it is shortened another time
-  std::string text;
+  std::string text = str(kHistoryMark, '\n');
   for (const std::string& entry : entries_) text += as_line(entry);
   write_all(file.get(), text, next);
   if (::rename(next.c_str(), path_.c_str()) != 0) ::unlink(next.c_str());

@@ -1,5 +1,7 @@
 // History: what was entered before, in this session and in earlier ones. With a file, every entry
-// is appended to it at once, so that several sessions share one; only its owner may read it.
+// is appended to it at once, so that several sessions share one; only its owner may read it. A file
+// that begins with kHistoryMark is one of ours, and is shortened when it is long; of any other file
+// (somebody's notes, say) no line is ever removed.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +11,8 @@
 #include <vector>
 
 namespace nvllm::launcher {
+
+inline constexpr std::string_view kHistoryMark = "# history of nvllm-launch";
 
 // Not thread-safe.
 class History {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -58,7 +59,22 @@ TEST_CASE("the file is bounded, and so is an entry of it") {
   std::ifstream file(path);
   std::size_t lines = 0;
   for (std::string line; std::getline(file, line);) ++lines;
-  CHECK(lines == History::kMaxEntries);
+  CHECK(lines == History::kMaxEntries + 1);  // and the mark
+}
+
+TEST_CASE("of a file that is no history of ours no line is removed") {
+  const model::TestFolder folder;
+  std::string notes;
+  for (std::size_t i = 0; i < History::kMaxEntries + 50; ++i) notes += str("note ", i, '\n');
+  folder.write("notes.txt", notes);
+  History history(folder.path("notes.txt"));
+  CHECK(history.entries().size() == History::kMaxEntries);
+  CHECK(history.entries().front() == "note 50");
+  history.add("entered");
+  CHECK(History(folder.path("notes.txt")).entries().back() == "entered");
+  std::ifstream file(folder.path("notes.txt"));
+  const std::string after{std::istreambuf_iterator<char>(file), {}};
+  CHECK(after == notes + "entered\n");
 }
 
 TEST_CASE("the newest entry with a text is found, and then the one before it") {

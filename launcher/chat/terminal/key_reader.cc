@@ -155,7 +155,12 @@ Key KeyReader::next_escape() {
   std::size_t end = 2;
   while (true) {
     if (end == bytes_.size() && !fill(kEscapeMs)) break;
-    if (bytes_[end] >= 0x40 && bytes_[end] <= 0x7E) break;
+    const auto byte = static_cast<unsigned char>(bytes_[end]);
+    if (byte >= 0x40 && byte <= 0x7E) break;
+    if (byte < 0x20 || byte > 0x7E) {  // no part of a sequence: a key of its own
+      bytes_.erase(0, end);
+      return {};
+    }
     ++end;
   }
   const std::string sequence = bytes_.substr(2, end - 1);

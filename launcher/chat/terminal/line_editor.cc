@@ -1,5 +1,6 @@
 #include "launcher/chat/terminal/line_editor.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/visible_text.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 using Kind = Key::Kind;
 
 constexpr int kIdleMs = 200;
+constexpr std::string_view kNoPasteMarks = "\033[?2004l";
 
 // The longest beginning that all have; there is at least one.
 std::string common_beginning(const std::vector<std::string>& texts) {
@@ -50,8 +53,15 @@ void LineEditor::set_raw() {
 }
 
 void LineEditor::restore() {
-  write("\033[?2004l");
+  write(kNoPasteMarks);
   ::tcsetattr(in_, TCSADRAIN, &before_);
+}
+
+// It does not wait for a terminal that takes nothing.
+void LineEditor::give_terminal_back() const {
+  ::tcsetattr(in_, TCSANOW, &before_);
+  pollfd polled = {out_, POLLOUT, 0};
+  if (::poll(&polled, 1, 0) == 1 && (polled.revents & POLLOUT) != 0) write(kNoPasteMarks);
 }
 
 void LineEditor::suspend() {
@@ -122,7 +132,8 @@ std::optional<LineEditor::End> LineEditor::handle(const Key& key) {
     case Kind::suspend: suspend(); break;
     case Kind::complete: complete(); break;
     case Kind::search:
-      search_ = Search{.query = "", .found = std::nullopt, .before = edit_.text()};
+      search_ =
+          Search{.query = "", .found = std::nullopt, .before = edit_.text(), .recalled = recalled_};
       break;
     case Kind::clear_screen:
       write("\033[H\033[2J");
@@ -206,7 +217,7 @@ bool LineEditor::handle_in_search(const Key& key) {
   const std::size_t newest = history_.entries().size();
   switch (key.kind) {
     case Kind::text:
-      search_->query += key.text;
+      search_->query += visible_text(key.text, Breaks::none);
       search_older(search_->found ? *search_->found + 1 : newest);
       return true;
     case Kind::erase_left: {
@@ -223,6 +234,7 @@ bool LineEditor::handle_in_search(const Key& key) {
     case Kind::cancel:
     case Kind::escape:
       edit_.set(search_->before);
+      recalled_ = search_->recalled;
       search_.reset();
       return true;
     default: search_.reset(); return false;

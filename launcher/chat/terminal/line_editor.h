@@ -42,6 +42,10 @@ class LineEditor {
   End read_answer(std::string_view question, const std::function<void()>& idle);
   const std::string& text() const { return edit_.text(); }  // what was entered
 
+  // Gives the terminal back as it was, in place of the destructor: callable by any thread when the
+  // process is about to end.
+  void give_terminal_back() const;
+
   // Whether Ctrl-C was typed since read() returned. Keys behind it are kept for the next read().
   bool interrupted() { return keys_.interrupted(); }
 
@@ -50,6 +54,7 @@ class LineEditor {
     std::string query;
     std::optional<std::size_t> found;  // index into the history
     std::string before;                // the input when the search began
+    std::size_t recalled = 0;          // recalled_ then
   };
 
   void set_raw();

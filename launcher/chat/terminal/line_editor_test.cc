@@ -141,6 +141,27 @@ TEST_CASE("Ctrl-R finds old inputs, the newest first, and Esc brings the own one
   CHECK(typist.screen().ends_with("\n> load the second"));
 }
 
+TEST_CASE("a search that is given up leaves the place in the history where it was") {
+  Typist typist(24, 80, {"load the first", "ask", "load the second"});
+  CHECK(typist.enter("mine\022first\007\033[A\r") == "load the second");
+  CHECK(typist.enter("\033[A\022first\003\033[A\r") == "ask");
+}
+
+TEST_CASE("a sequence that is broken off does not take the key behind it") {
+  Typist typist(24, 80);
+  CHECK(typist.enter("ab\033[\001x\r") == "xab");
+  CHECK(typist.enter("ab\033[1;\033[Dx\r") == "axb");
+  CHECK(typist.enter("ab\033[\u00e4\r") == "ab\u00e4");
+  typist.enter("given up\033[\003");
+  CHECK(typist.end == End::cancelled);
+}
+
+TEST_CASE("control characters in an old input are shown, not sent") {
+  Typist typist(24, 80, {"a\033]0;title\007b\u202e"});
+  CHECK(typist.enter_slowly({"\033[A", "\r"}) == "a\\x1b]0;title\\x07b\\u202e");
+  CHECK(typist.screen() == "> a\\x1b]0;title\\x07b\\u202e");
+}
+
 TEST_CASE("Tab completes as far as there is one way, and shows the ways then") {
   const auto complete = [](const std::string& text) {
     std::vector<std::string> all;

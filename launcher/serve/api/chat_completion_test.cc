@@ -271,6 +271,19 @@ TEST_CASE("chat: stop strings end the content; finish_reason and stop_reason say
   CHECK(later["choices"][0]["message"]["content"] == "it was ");
 }
 
+TEST_CASE("chat: lists of tokens and words are the engine's") {
+  ApiFixture fixture;
+  const auto call =
+      fixture.call(parse_chat_completion,
+                   who_and(R"("logit_bias":{"5":1},"stop_token_ids":[7],"allowed_token_ids":[5,7],)"
+                           R"("bad_words":["it"])"));
+  const runtime::SamplingParams& sampling = call->requests()[0].sampling;
+  CHECK(sampling.logit_bias == std::vector<std::pair<std::int32_t, float>>{{5, 1.0F}});
+  CHECK(sampling.stop_token_ids == std::vector<std::int32_t>{7});
+  CHECK(sampling.allowed_token_ids == std::vector<std::int32_t>{5, 7});
+  CHECK_FALSE(sampling.bad_words.empty());
+}
+
 TEST_CASE("chat: logprobs, with the bytes of each token") {
   ApiFixture fixture;
   const auto call = fixture.call(parse_chat_completion,

@@ -98,6 +98,7 @@ class CompletionCall final : public GenerationCall {
       fields.sampling.prompt_logprobs = fields.logprobs;
     }
     for (CompletionPrompt& prompt : prompts) add(fields, std::move(prompt));
+    drop_lists();
     head_ = str(R"("object":"text_completion","created":)", created_s(), R"(,"model":)");
     append_json_string(head_, model());
     std::string id;

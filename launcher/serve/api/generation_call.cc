@@ -49,16 +49,18 @@ GenerationCall::GenerationCall(const ApiContext& context, const ApiRequestInfo& 
       id_(std::string(prefix) + (fields.request_id.empty() ? info.id : fields.request_id)),
       created_s_(info.created_s) {
   stream_ = fields.stream;
-  // Thousands of calls may be open; the lists of most of their fields are the requests' now.
-  fields_.sampling.stop_token_ids = {};
-  fields_.sampling.logit_bias = {};
-  fields_.sampling.allowed_token_ids = {};
-  fields_.stop = fields_.bad_words = {};
   if (!fields.model.empty()) {
     model_ = fields.model;
   } else if (!context.model_names.empty()) {
     model_ = context.model_names.front();
   }
+}
+
+void GenerationCall::drop_lists() {
+  fields_.sampling.stop_token_ids = {};
+  fields_.sampling.logit_bias = {};
+  fields_.sampling.allowed_token_ids = {};
+  fields_.stop = fields_.bad_words = {};
 }
 
 void GenerationCall::add_request(Prompt prompt, runtime::Request request) {
@@ -84,6 +86,7 @@ void GenerationCall::add_conversation(ChatPrompt prompt, std::string_view field,
 
   runtime::Request request;
   request.sampling = sampling_of(context_, fields_, prompt.ids.size(), field, std::nullopt);
+  drop_lists();
   Prompt kept;
   if (fields_.return_token_ids) kept.ids = prompt.ids;
   request.prompt = std::move(prompt.ids);

@@ -103,6 +103,10 @@ class GenerationCall : public ApiCall {
   std::int64_t created_s() const { return created_s_; }
   const std::string& model() const { return model_; }
 
+  // Thousands of calls may be open: the lists of most of their fields are the requests' alone, once
+  // these have been added.
+  void drop_lists();
+
  private:
   void add_request(Prompt prompt, runtime::Request request);
   void add_choice(std::unique_ptr<OutputParser> parser);

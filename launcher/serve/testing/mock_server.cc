@@ -102,7 +102,7 @@ int run(const Arguments& arguments) {
     server.tick();
   }
   const double used = processor_seconds() - processor_before;
-  server.stop();
+  server.stop(std::chrono::seconds(1));
   std::printf("{\"tokens\": %llu, \"answers\": %llu, \"processor_s\": %.3f, \"peak_kib\": %ld}\n",
               static_cast<unsigned long long>(tokens), static_cast<unsigned long long>(ends), used,
               peak_kib());

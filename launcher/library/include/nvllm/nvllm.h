@@ -39,7 +39,7 @@ struct Options {
   std::int64_t max_model_len = 0;  // the longest sequence, prompt and answer; 0: what fits
   std::string dtype = "auto";      // "bfloat16", "float16", "float32"
   // Any other option of `nvllm-launch generate` about the model, the engine or the workers:
-  // {"--device=cpu", "--kv-offload=auto"}
+  // {"--device=cpu", "--kv-offload=auto"}. Others, as --temperature or --output, are refused.
   std::vector<std::string> arguments = {};
   bool show_progress = false;  // of loading, on standard error
 };
@@ -108,14 +108,14 @@ class Session {
   Session& operator=(Session&& other) noexcept;
 
   // Answers all requests, in their order; n answers to each. Throws a SessionError if one is
-  // refused, or a worker fails. Nothing that was submitted may be unfinished.
+  // refused, a worker fails, or something that was submitted is unfinished.
   std::vector<std::vector<Answer>> generate(const std::vector<Request>& requests);
 
   // The same piece by piece: each request under a number that no unfinished one has. What is wrong
   // with a request comes back as an update with an error.
   void submit(std::uint64_t id, const Request& request);
   void abort(std::uint64_t id);
-  // Waits at most so long for updates.
+  // Waits at most so long for updates; not at all if that is 0 or less.
   std::vector<Update> poll(double seconds);
   std::size_t unfinished() const;
 
@@ -128,7 +128,8 @@ class Session {
   std::int64_t max_model_len() const;
 
   // Ends the workers. Returns 0, or what a program should end with if one of them failed; the
-  // reason is on standard error then.
+  // reason is on standard error then. A second call returns the same; other calls that need the
+  // workers throw a SessionError from then on.
   int finish();
 
  private:
