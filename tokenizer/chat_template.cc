@@ -119,7 +119,17 @@ bool ChatTemplate::mentions(std::string_view word) const {
   return false;
 }
 
-std::string ChatTemplate::render(const Request& request) const {
+MarkedText ChatTemplate::render_marked(const Request& request) const {
+  Request marked{.messages = jinja::from_outside(request.messages),
+                 .tools = jinja::from_outside(request.tools),
+                 .options = {}};
+  for (const auto& [name, value] : request.options.items()) {
+    marked.options.set(name, jinja::from_outside(value));
+  }
+  return render_values(marked);
+}
+
+MarkedText ChatTemplate::render_values(const Request& request) const {
   const List* messages = request.messages.list();
   if (messages == nullptr)
     fail("messages: a ", request.messages.type_name(), "; they must be a list");
@@ -129,7 +139,7 @@ std::string ChatTemplate::render(const Request& request) const {
   }
   const Dict context = context_of(request, special_tokens_);
   try {
-    return template_.render(context);
+    return template_.render_marked(context);
   } catch (const jinja::TemplateRaised& raised) {
     fail("the chat template refuses the conversation: ", raised.what());
   } catch (const Error& error) {

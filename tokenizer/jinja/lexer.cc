@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "tokenizer/jinja/syntax.h"
+#include "tokenizer/jinja/template.h"
 #include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::jinja {
@@ -296,6 +297,9 @@ class Lexer {
   }
   void add(Token::Kind kind, std::string text) { add(kind, std::move(text), position_); }
   void add(Token::Kind kind, std::string text, Position at) {
+    if (tokens_.size() == Template::kMaxTokens) {
+      fail_at(at, str("the template has more than ", Template::kMaxTokens, " words and symbols"));
+    }
     tokens_.push_back({kind, std::move(text), at});
   }
 
