@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 
 namespace nvllm::tokenizer {
@@ -51,7 +52,7 @@ const std::string* template_of(const Dict& config) {
     if (*name->string() == "default") return text->string();
     names += (names.empty() ? "" : ", ") + *name->string();
   }
-  fail("tokenizer_config.json: chat_template has ", names,
+  fail("tokenizer_config.json: chat_template has ", shown_text(names),
        " but no template named default; pass one with --chat-template");
 }
 
@@ -141,7 +142,8 @@ MarkedText ChatTemplate::render_values(const Request& request) const {
   try {
     return template_.render_marked(context);
   } catch (const jinja::TemplateRaised& raised) {
-    fail("the chat template refuses the conversation: ", raised.what());
+    constexpr std::size_t kMaxShown = 200;
+    fail("the chat template refuses the conversation: ", shown_text(raised.what(), kMaxShown));
   } catch (const Error& error) {
     fail("chat template: ", error.what());
   }

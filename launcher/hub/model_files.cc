@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxPointer = 1024;
+constexpr std::size_t kMaxShown = 160;                      // of a list in a message
 constexpr std::size_t kManyTensors = std::size_t{1} << 23;  // of an index
 
 std::string upper(std::string_view text) {
@@ -115,15 +116,15 @@ ModelFiles choose_gguf(const HubName& name,
     });
     if (groups.empty()) {
       fail("model ", name.text(), ": has no GGUF file of this quantization; it has ",
-           all.empty() ? "none at all" : all);
+           all.empty() ? "none at all" : shown_text(all, kMaxShown));
     }
   }
   if (groups.size() > 1) {
     std::string files;
     for (const auto& [stem, names] : groups) files += (files.empty() ? "" : ", ") + names.front();
     fail("model ", name.text(), ": has several GGUF files; pass one as ", name.repository, ":",
-         quantization_of(groups.begin()->first), " (it has ", all,
-         "), or the link of a file's page (", files, ")");
+         quantization_of(groups.begin()->first), " (it has ", shown_text(all, kMaxShown),
+         "), or the link of a file's page (", shown_text(files), ")");
   }
   const std::vector<std::string>& names = groups.begin()->second;
   return {.names = names, .gguf = names.front()};

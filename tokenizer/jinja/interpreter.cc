@@ -13,14 +13,6 @@
 namespace nvllm::jinja {
 namespace {
 
-// Cut short where a name or value in it is long.
-std::string shortened(std::string_view message, std::size_t max_bytes) {
-  if (message.size() <= max_bytes) return std::string(message);
-  std::size_t end = max_bytes;
-  while (end > 0 && tokenizer::is_utf8_continuation(message[end])) --end;
-  return str(message.substr(0, end), "...");
-}
-
 // An Error whose text already says where it happened.
 class PlacedError : public Error {
  public:
@@ -155,9 +147,7 @@ Interpreter::Flow Interpreter::run(const Block& block) {
     } catch (const PlacedError&) {
       throw;
     } catch (const Error& error) {
-      constexpr std::size_t kMaxMessage = 200;
-      throw PlacedError(str("line ", statement->at.line, ", column ", statement->at.column, ": ",
-                            shortened(error.what(), kMaxMessage)));
+      throw PlacedError(placed(statement->at, error.what()));
     }
   }
   return Flow::on;
@@ -267,8 +257,9 @@ Value Interpreter::loop_value(const Statement& statement, const std::vector<Valu
                         return arguments.positional[index % arguments.positional.size()];
                       }});
   values.set("changed", Callable{.name = "changed",
-                                 .call = [last_changed](Interpreter&, Arguments& arguments) {
+                                 .call = [last_changed](Interpreter& self, Arguments& arguments) {
                                    Value now(List{.items = arguments.positional, .tuple = true});
+                                   charge_comparison(self, now, *last_changed);
                                    const bool changed = !equal(now, *last_changed);
                                    *last_changed = std::move(now);
                                    return Value(changed);

@@ -214,7 +214,8 @@ TEST_CASE("Errors are short, whatever they show") {
   const std::string name(100000, 'n');
   for (const std::string& source :
        {"{{ " + name + ".x }}", "{{ {}['" + name + "'].x }}", "{{ 1 | " + name + " }}",
-        "{{ '" + name + "' | truncate(1, end='" + name + "') }}", "{{ 1 + + " + name + "( }}"}) {
+        "{{ '" + name + "' | truncate(1, end='" + name + "') }}", "{{ 1 + + " + name + "( }}",
+        "{{ 1 " + name + " }}", "{% " + name + " %}"}) {
     CHECK(error_of(source).size() < 300);
   }
 }

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "tokenizer/jinja/syntax.h"
 #include "tokenizer/jinja/template.h"
@@ -333,8 +334,13 @@ std::vector<Token> tokenize(std::string_view source) {
   return Lexer(lines).run();
 }
 
+std::string placed(Position at, std::string_view what) {
+  constexpr std::size_t kMaxWhat = 200;
+  return str("line ", at.line, ", column ", at.column, ": ", shown_text(what, kMaxWhat));
+}
+
 void fail_at(Position at, const std::string& what) {
-  fail("line ", at.line, ", column ", at.column, ": ", what);
+  fail(placed(at, what));
 }
 
 }  // namespace nvllm::jinja
